@@ -1,0 +1,1 @@
+"""Evaluation. It imports `rerank`; `rerank` never imports it, and neither does `training`."""

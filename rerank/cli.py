@@ -1,0 +1,221 @@
+"""`rerank serve | index | search | rank | demo`. Heavy imports wait until a command needs them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from google.protobuf.json_format import MessageToJson
+from rich.console import Console
+
+from rerank.errors import InvalidRequest, RerankError
+
+if TYPE_CHECKING:
+    from rerank.v1 import rerank_pb2 as pb
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
+console = Console(width=None if sys.stdout.isatty() else 120)
+
+DEFAULT_TARGET = "127.0.0.1:50051"
+
+
+class FirstStageName(StrEnum):
+    """First stages, as the command line spells them."""
+
+    BM25 = "bm25"
+    DENSE = "dense"
+    HYBRID_RRF = "hybrid-rrf"
+    HYBRID_Z_SCORE = "hybrid-z-score"
+
+
+class StrategyName(StrEnum):
+    """Strategies, as the command line spells them."""
+
+    SINGLE = "single"
+    SLIDING = "sliding"
+
+
+Target = Annotated[str, typer.Option(help="HOST:PORT of a running service.")]
+ModelName = Annotated[str, typer.Option("--model", help="A model that the service lists; empty: its default.")]
+TopN = Annotated[int, typer.Option(help="How many to return; 0: all.")]
+StrategyOption = Annotated[StrategyName | None, typer.Option("--strategy", help="Default: the model's.")]
+WindowSize = Annotated[int, typer.Option(help="Passages read at once; 0: the model's default.")]
+Stride = Annotated[int, typer.Option(help="Passages between two windows; 0: half a window.")]
+Instruction = Annotated[str, typer.Option(help="What counts as relevant, in words.")]
+TimeoutS = Annotated[float, typer.Option(help="Deadline of the call, in seconds.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the reply as JSON, for programs.")]
+
+
+@app.command()
+def serve(
+    config: Annotated[Path | None, typer.Option(help="YAML file with settings; see rerank/config.py.")] = None,
+    listen: Annotated[str | None, typer.Option(help="HOST:PORT; port 0 takes a free one.")] = None,
+    index: Annotated[Path | None, typer.Option(help="Folder that `rerank index` wrote; needed for Search.")] = None,
+    encoder: Annotated[str | None, typer.Option(help="Name or folder of the encoder.")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")] = None,
+) -> None:
+    """Start the gRPC service."""
+    from rerank.config import load_config
+    from rerank.service.server import serve as serve_until_signal
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("sentence_transformers").setLevel(logging.WARNING)
+    settings = load_config(config, listen=listen, index=index, encoder=encoder, device=device)
+    asyncio.run(serve_until_signal(settings, lambda address: print(f"listening on {address}", flush=True)))
+
+
+@app.command()
+def index(
+    collection: Annotated[str, typer.Option(help="'pydoc', or a folder in BEIR layout (corpus.jsonl).")],
+    out: Annotated[Path, typer.Option(help="The folder to make; it appears when the index is complete.")],
+    encoder: Annotated[str | None, typer.Option(help="Name or folder of the encoder.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    hnsw: Annotated[bool, typer.Option("--hnsw", help="Approximate dense search (HNSW) instead of exact.")] = False,
+) -> None:
+    """Build an index: BM25, vectors and passages."""
+    from rerank.collections import open_collection
+    from rerank.display import indexing_progress
+    from rerank.encoder import DEFAULT_ENCODER, Encoder
+    from rerank.retrieval.index import build_index
+
+    opened = open_collection(collection)
+    with indexing_progress(console) as progress:
+        manifest = build_index(opened, out, Encoder(encoder or DEFAULT_ENCODER, device), hnsw, progress.report)
+    console.print(
+        f"{out}: {manifest.passages:,} passages of {manifest.collection}; "
+        f"read in {manifest.read_s:.1f} s ({manifest.passages / manifest.read_s:,.0f}/s), "
+        f"encoded in {manifest.encode_s:.1f} s ({manifest.passages / manifest.encode_s:,.0f}/s)"
+    )
+
+
+@app.command()
+def search(
+    query: Annotated[str, typer.Argument(help="What to look for.")],
+    target: Target = DEFAULT_TARGET,
+    first_stage: Annotated[FirstStageName, typer.Option(help="The retriever.")] = FirstStageName.HYBRID_RRF,
+    depth: Annotated[int, typer.Option(help="Candidates that the first stage hands over.")] = 100,
+    model: ModelName = "",
+    top_n: TopN = 10,
+    strategy: StrategyOption = None,
+    window_size: WindowSize = 0,
+    stride: Stride = 0,
+    instruction: Instruction = "",
+    timeout_s: TimeoutS = 60.0,
+    as_json: Json = False,
+) -> None:
+    """Retrieve and rerank, at a running service."""
+    from rerank.client import RerankClient
+
+    with RerankClient(target) as client:
+        reply = client.search(
+            query,
+            timeout_s,
+            first_stage=f"FIRST_STAGE_{first_stage.name}",
+            depth=depth,
+            model=model,
+            top_n=top_n,
+            strategy=_strategy(strategy, window_size, stride),
+            instruction=instruction,
+            return_passages=True,
+        )
+    _show(reply, f"{query}   [{reply.first_stage_hits} candidates from {first_stage.value}]", as_json)
+
+
+@app.command()
+def rank(
+    candidates: Annotated[
+        Path, typer.Argument(help='JSON lines: {"doc_id": …, "text": …, "score": optional}; - reads stdin.')
+    ],
+    query: Annotated[str, typer.Option(help="What the candidates answer.")],
+    target: Target = DEFAULT_TARGET,
+    model: ModelName = "",
+    top_n: TopN = 0,
+    strategy: StrategyOption = None,
+    window_size: WindowSize = 0,
+    stride: Stride = 0,
+    instruction: Instruction = "",
+    timeout_s: TimeoutS = 60.0,
+    as_json: Json = False,
+) -> None:
+    """Rerank the candidates in a file, at a running service."""
+    from rerank.client import RerankClient
+
+    with RerankClient(target) as client:
+        reply = client.rerank(
+            query,
+            _read_candidates(candidates),
+            timeout_s,
+            model=model,
+            top_n=top_n,
+            strategy=_strategy(strategy, window_size, stride),
+            instruction=instruction,
+            return_passages=True,
+        )
+    _show(reply, query, as_json)
+
+
+@app.command()
+def demo(
+    work: Annotated[Path, typer.Option(help="Folder for the index; a second run finds it there.")] = Path(
+        "rerank-demo"
+    ),
+) -> None:
+    """Index Python's documentation, start a service, query it, and print what reranking changed."""
+    from rerank.demo import run_demo
+
+    run_demo(work, console)
+
+
+def _strategy(name: StrategyName | None, window_size: int, stride: int) -> pb.Strategy:
+    from rerank.v1 import rerank_pb2 as pb
+
+    kind = name.name if name else "UNSPECIFIED"
+    return pb.Strategy(kind=f"STRATEGY_KIND_{kind}", window_size=window_size, stride=stride)
+
+
+def _read_candidates(path: Path) -> list[pb.Candidate]:
+    """Raises: InvalidRequest when the file or a line of it cannot be read; the message names the line."""
+    try:
+        lines = sys.stdin.readlines() if str(path) == "-" else path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest("candidates", f"{path} cannot be read: {error}") from error
+    return [_read_candidate(line, f"{path}:{number}") for number, line in enumerate(lines, start=1) if line.strip()]
+
+
+def _read_candidate(line: str, place: str) -> pb.Candidate:
+    from rerank.v1 import rerank_pb2 as pb
+
+    try:
+        row: Any = json.loads(line)
+        return pb.Candidate(doc_id=row["doc_id"], text=row["text"], first_stage_score=row.get("score"))
+    except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+        raise InvalidRequest("candidates", f'{place}: expected {{"doc_id": …, "text": …}} ({error!r})') from error
+
+
+def _show(reply: pb.RerankResponse | pb.SearchResponse, title: str, as_json: bool) -> None:
+    from rerank.display import execution_table, results_table
+
+    if as_json:
+        print(MessageToJson(reply, preserving_proto_field_name=True, always_print_fields_with_no_presence=True))
+        return
+    console.print(results_table(title, reply.results))
+    console.print(execution_table(reply.execution))
+
+
+def main() -> None:
+    """The console command. What the caller can mend ends with one line on stderr and exit code 2."""
+    try:
+        app()
+    except RerankError as error:
+        Console(stderr=True).print(f"[red]error:[/red] {error}", soft_wrap=True, highlight=False)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

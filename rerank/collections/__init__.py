@@ -1,0 +1,29 @@
+"""Collections of passages: what `rerank index` reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from rerank.collections import beir, pydoc
+from rerank.types import Passage
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """A named source of passages that can be read again and again."""
+
+    name: str
+    passages: Callable[[], Iterator[Passage]]
+
+
+def open_collection(name_or_folder: str) -> Collection:
+    """`pydoc`, or a folder in BEIR layout.
+
+    Raises:
+        CollectionError: neither.
+    """
+    if name_or_folder == "pydoc":
+        return Collection(pydoc.name(), pydoc.passages)
+    folder = beir.checked_folder(name_or_folder)
+    return Collection(folder.name, lambda: beir.passages(folder))

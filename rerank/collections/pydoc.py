@@ -1,0 +1,137 @@
+"""The embedded collection `pydoc`: the docstrings of the running interpreter's standard library.
+
+Real text that exists on every machine with Python and is stored in no repository. One passage per
+module, class, function or method that has a docstring of its own; its `doc_id` is the qualified name
+(`datetime.datetime.strptime`, `itertools.chain`, `builtins.str.split`).
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import platform
+import re
+import sys
+import warnings
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+from rerank.types import Passage
+
+#: Importing these has side effects (a browser, a poem, a window), or they document nothing that others do not.
+_NO_DOCUMENTATION = {
+    "antigravity", "genericpath", "idlelib", "nt", "ntpath", "posix", "posixpath", "pydoc_data", "test", "this",
+    "tkinter", "turtle", "turtledemo",
+}  # fmt: skip
+#: Some of the supported platforms or versions lack these (PEP 594, PEP 632, removals in 3.12).
+_NOT_EVERYWHERE = {
+    "aifc", "asynchat", "asyncore", "audioop", "cgi", "cgitb", "chunk", "crypt", "curses", "distutils", "imghdr",
+    "imp", "lib2to3", "mailcap", "msilib", "msvcrt", "nis", "nntplib", "ossaudiodev", "pipes", "smtpd", "sndhdr",
+    "spwd", "sunau", "telnetlib", "uu", "winreg", "winsound", "xdrlib",
+}  # fmt: skip
+_SKIPPED_MODULES = _NO_DOCUMENTATION | _NOT_EVERYWHERE
+
+#: Sub-modules that programmers import by their dotted name. Packages are not walked: most of that is internal.
+_SUBMODULES = (
+    "collections.abc", "concurrent.futures", "email.message", "email.mime.multipart", "email.mime.text", "email.policy",
+    "email.utils", "html.entities", "html.parser", "http.client", "http.cookiejar", "http.cookies", "http.server",
+    "importlib.metadata", "importlib.resources", "importlib.util", "json.decoder", "json.encoder", "logging.config",
+    "logging.handlers", "multiprocessing.pool", "multiprocessing.shared_memory", "os.path", "unittest.mock",
+    "urllib.error", "urllib.parse", "urllib.request", "urllib.robotparser", "wsgiref.simple_server", "xml.dom.minidom",
+    "xml.etree.ElementTree", "xml.sax.saxutils", "xmlrpc.client", "xmlrpc.server",
+)  # fmt: skip
+
+#: A docstring with fewer words says nothing that the name does not ("Return self." on every operator).
+_MIN_DOCSTRING_WORDS = 3
+#: About the length of an MS MARCO passage; what comes later in a docstring are details.
+_MAX_DOCSTRING_WORDS = 60
+_MAX_SIGNATURE_CHARS = 80
+
+
+def name() -> str:
+    """The collection's name, with the version that its text depends on."""
+    return f"pydoc-{platform.python_version()}"
+
+
+def passages() -> Iterator[Passage]:
+    """Yields every documented name of the standard library once, ordered by module."""
+    seen: set[str] = set()
+    for name in _module_names():
+        module = _import_quietly(name)
+        if module is None:
+            continue
+        for passage in _module_passages(name, module):
+            if passage.doc_id not in seen:
+                seen.add(passage.doc_id)
+                yield passage
+
+
+def _module_names() -> list[str]:
+    public = [name for name in sys.stdlib_module_names if not name.startswith("_") and name not in _SKIPPED_MODULES]
+    return sorted([*public, *_SUBMODULES])
+
+
+def _import_quietly(name: str) -> ModuleType | None:
+    """The module, or None where this platform or build lacks it (`winreg`, `dbm.gnu`)."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return importlib.import_module(name)
+        except ImportError:
+            return None
+
+
+def _module_passages(name: str, module: ModuleType) -> Iterator[Passage]:
+    yield from _passage(name, f"module {name}", module)
+    for attribute in _public_names(module):
+        member = getattr(module, attribute, None)
+        if not _belongs_to(member, name, module):
+            continue
+        if inspect.isclass(member):
+            yield from _class_passages(name, attribute, member)
+        elif inspect.isroutine(member):
+            yield from _passage(
+                f"{name}.{attribute}", f"function {attribute}{_signature(member)} in module {name}", member
+            )
+
+
+def _public_names(module: ModuleType) -> list[str]:
+    exported = getattr(module, "__all__", None) or [name for name in vars(module) if not name.startswith("_")]
+    return sorted(set(exported))
+
+
+def _belongs_to(member: Any, name: str, module: ModuleType) -> bool:
+    """Whether `member` is documented as part of this module: exported by it, or defined in it."""
+    if getattr(member, "__name__", None) in getattr(module, "__all__", ()):
+        return True
+    return getattr(member, "__module__", None) in {name, f"_{name}", None}
+
+
+def _class_passages(module: str, name: str, cls: type) -> Iterator[Passage]:
+    yield from _passage(f"{module}.{name}", f"class {name} in module {module}", cls)
+    for attribute, member in sorted(vars(cls).items()):
+        function = inspect.unwrap(member.__func__) if isinstance(member, classmethod | staticmethod) else member
+        if not attribute.startswith("_") and inspect.isroutine(function):
+            heading = f"method {attribute}{_signature(function)} of class {name} in module {module}"
+            yield from _passage(f"{module}.{name}.{attribute}", heading, function)
+
+
+def _passage(qualified_name: str, heading: str, member: Any) -> Iterator[Passage]:
+    docstring = inspect.cleandoc(member.__doc__) if isinstance(member.__doc__, str) else ""
+    if len(docstring.split()) >= _MIN_DOCSTRING_WORDS:
+        yield Passage(doc_id=qualified_name, text=f"{heading}\n{_beginning(docstring)}")
+
+
+def _beginning(docstring: str) -> str:
+    """The first words, with the line breaks between them."""
+    match = re.match(rf"(?:\s*\S+){{0,{_MAX_DOCSTRING_WORDS}}}", docstring)
+    return match[0] if match else ""
+
+
+def _signature(member: Any) -> str:
+    try:
+        signature = str(inspect.signature(member))
+        return signature if len(signature) <= _MAX_SIGNATURE_CHARS else "(…)"
+    except (TypeError, ValueError, AttributeError, NameError):  # C functions whose text signature cannot be evaluated
+        return ""

@@ -1,0 +1,170 @@
+"""The main job from start to end on real text: index, server, calls over a socket, and what reranking changed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from statistics import fmean, quantiles
+
+import ir_measures
+from ir_measures import RR, nDCG
+from rich.console import Console
+from rich.table import Table
+
+from rerank import __version__
+from rerank.client import RerankClient
+from rerank.collections import open_collection
+from rerank.display import execution_table, indexing_progress, snippet
+from rerank.errors import ConfigError, IndexMismatch
+from rerank.retrieval.index import Manifest, build_index, read_manifest
+from rerank.v1 import rerank_pb2 as pb
+
+_EXAMPLE = "parse a date string with a known format"
+_MEASURES = (nDCG @ 10, RR(rel=2) @ 10)
+
+
+@dataclass(frozen=True)
+class System:
+    """What one row of the table measures: a first stage and the model behind it."""
+
+    name: str
+    first_stage: pb.FirstStage
+    model: str
+
+
+_SYSTEMS = (
+    System("BM25", pb.FIRST_STAGE_BM25, "identity"),
+    System("dense", pb.FIRST_STAGE_DENSE, "identity"),
+    System("hybrid", pb.FIRST_STAGE_HYBRID_RRF, "identity"),
+    System("hybrid + PE-Rank", pb.FIRST_STAGE_HYBRID_RRF, "pe-rank"),
+)
+
+
+def run_demo(work: Path, console: Console) -> None:
+    """Raises: ConfigError when the service does not start."""
+    manifest = _index(work / "index", console)
+    console.print(
+        f"[bold]index[/bold]   {manifest.passages:,} passages of {manifest.collection}; "
+        f"BM25 {manifest.passages / manifest.read_s:,.0f}/s, vectors {manifest.passages / manifest.encode_s:,.0f}/s"
+    )
+    with _service(work / "index") as address, RerankClient(address) as client:
+        console.print(f"[bold]service[/bold] gRPC at {address}, in a process of its own\n")
+        _show_example(client, console)
+        console.print(_comparison(client))
+        console.print(
+            "PE-Rank here is untrained: its order is the encoder's cosine over the hybrid's 100 candidates.",
+            style="dim",
+        )
+
+
+def queries() -> dict[str, str]:
+    """The hand-written queries of the collection, text by query_id."""
+    lines = (resources.files("rerank") / "collections" / "pydoc_queries.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
+    return {row["query_id"]: row["text"] for row in rows}
+
+
+def qrels() -> list[ir_measures.Qrel]:
+    """Their judgements: 2 the answer, 1 useful, 0 judged and neither."""
+    path = resources.files("rerank") / "collections" / "pydoc_qrels.txt"
+    return list(ir_measures.read_trec_qrels(path.read_text(encoding="utf-8")))
+
+
+def _index(folder: Path, console: Console) -> Manifest:
+    """The index of this interpreter's documentation, built unless it is there."""
+    collection = open_collection("pydoc")
+    try:
+        manifest = read_manifest(folder)
+        if manifest.collection == collection.name and manifest.versions["rerank"] == __version__:
+            return manifest
+    except IndexMismatch:
+        pass
+    from rerank.encoder import Encoder  # imports torch, which the service does for itself
+
+    shutil.rmtree(folder, ignore_errors=True)
+    with indexing_progress(console) as progress:
+        return build_index(collection, folder, Encoder(), hnsw=False, report=progress.report)
+
+
+@contextmanager
+def _service(index: Path) -> Iterator[str]:
+    """A service in a process of its own; its address."""
+    command = [sys.executable, "-m", "rerank.cli", "serve", "--index", str(index), "--listen", "127.0.0.1:0"]
+    log = index.parent / "serve.log"
+    with log.open("w", encoding="utf-8") as errors:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+    try:
+        yield _address(process, log)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=60)
+
+
+def _address(process: subprocess.Popen[str], log: Path) -> str:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("listening on "):
+            return line.removeprefix("listening on ").strip()
+    raise ConfigError(f"the service did not start:\n{log.read_text(encoding='utf-8')[-2000:]}")
+
+
+def _show_example(client: RerankClient, console: Console) -> None:
+    """One query: Search for the first stage's order, Rerank for the final one, side by side."""
+    found = client.search(_EXAMPLE, first_stage=pb.FIRST_STAGE_BM25, depth=20, model="identity", return_passages=True)
+    reranked = client.rerank(_EXAMPLE, [(hit.doc_id, hit.text) for hit in found.results], model="pe-rank")
+    table = Table(title=f"“{_EXAMPLE}”: BM25's order, and PE-Rank's order of the same 20", title_justify="left")
+    for column in ("rank", "BM25", "PE-Rank", "was"):
+        table.add_column(column, justify="right" if column in {"rank", "was"} else "left", no_wrap=True)
+    table.add_column("passage", no_wrap=True)
+    text_of = {hit.doc_id: hit.text for hit in found.results}
+    for rank, (before, after) in enumerate(zip(found.results[:10], reranked.results[:10], strict=True), start=1):
+        text = snippet(text_of[after.doc_id].partition("\n")[2])
+        table.add_row(str(rank), before.doc_id, after.doc_id, str(after.original_position + 1), text)
+    console.print(table)
+    console.print(execution_table(reranked.execution))
+
+
+def _comparison(client: RerankClient) -> Table:
+    """nDCG@10, RR and latency of every system over all queries."""
+    texts, judgements = queries(), qrels()
+    table = Table(title=f"{len(texts)} queries of pydoc, depth 100", title_justify="left")
+    table.add_column("system")
+    for column in (*map(str, _MEASURES), "p50 ms", "p95 ms"):
+        table.add_column(column, justify="right")
+    for system in _SYSTEMS:
+        run, latencies_ms = _run(client, system, texts)
+        means = _means(judgements, run)
+        percentiles = quantiles(latencies_ms, n=20)
+        table.add_row(
+            system.name, *(f"{mean:.3f}" for mean in means), f"{percentiles[9]:.1f}", f"{percentiles[18]:.1f}"
+        )
+    return table
+
+
+def _run(
+    client: RerankClient, system: System, texts: dict[str, str]
+) -> tuple[list[ir_measures.ScoredDoc], list[float]]:
+    """The run of a system and its latencies in milliseconds, after one call to warm up."""
+    client.search(_EXAMPLE, first_stage=system.first_stage, model=system.model)
+    run, latencies_ms = [], []
+    for query_id, text in texts.items():
+        begun = time.perf_counter()
+        reply = client.search(text, first_stage=system.first_stage, depth=100, model=system.model)
+        latencies_ms.append((time.perf_counter() - begun) * 1000)
+        run += [ir_measures.ScoredDoc(query_id, result.doc_id, result.score) for result in reply.results]
+    return run, latencies_ms
+
+
+def _means(judgements: Sequence[ir_measures.Qrel], run: Sequence[ir_measures.ScoredDoc]) -> list[float]:
+    """The mean of each measure over all judged queries; a query without results counts with 0."""
+    metrics = list(ir_measures.iter_calc(_MEASURES, judgements, run))
+    return [fmean(metric.value for metric in metrics if metric.measure == measure) for measure in _MEASURES]

@@ -1,0 +1,84 @@
+"""What people see: tables with aligned columns and progress bars. Programs use --json and see none of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from rerank.v1 import rerank_pb2 as pb
+
+_SNIPPET_CHARS = 60
+
+
+@contextmanager
+def indexing_progress(console: Console) -> Iterator[IndexingProgress]:
+    """Bars with throughput; nothing when the console is no terminal."""
+    columns = (
+        TextColumn("{task.description:8}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        yield IndexingProgress(progress)
+
+
+class IndexingProgress:
+    """One bar a stage, made when the stage first reports."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._tasks: dict[str, TaskID] = {}
+
+    def report(self, stage: str, done: int, total: int | None) -> None:
+        if stage not in self._tasks:
+            self._tasks[stage] = self._progress.add_task(stage, total=total, rate="")
+        task = self._tasks[stage]
+        self._progress.update(task, completed=done, total=total)
+        if speed := self._progress.tasks[task].speed:
+            self._progress.update(task, rate=f"{speed:,.0f} passages/s")
+
+
+def results_table(title: str, results: Sequence[pb.RankedCandidate]) -> Table:
+    """Rank, where the candidate came from, score, id and the start of the text."""
+    table = Table(title=title, title_justify="left")
+    for column in ("rank", "was", "score", "first stage"):
+        table.add_column(column, justify="right")
+    table.add_column("doc_id", no_wrap=True)
+    table.add_column("passage", no_wrap=True)
+    for rank, result in enumerate(results, start=1):
+        first_stage = f"{result.first_stage_score:.4f}" if result.HasField("first_stage_score") else ""
+        was = str(result.original_position + 1)
+        table.add_row(str(rank), was, f"{result.score:.4f}", first_stage, result.doc_id, snippet(result.text))
+    return table
+
+
+def execution_table(execution: pb.Execution) -> Table:
+    """The "what ran" block, field by field."""
+    table = Table(title="what ran", title_justify="left", show_header=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for field in execution.DESCRIPTOR.fields:
+        table.add_row(field.name, _shown(execution, field))
+    return table
+
+
+def snippet(text: str) -> str:
+    """The start of a text on one line."""
+    line = " ".join(text.split())
+    return line if len(line) <= _SNIPPET_CHARS else line[: _SNIPPET_CHARS - 1] + "…"
+
+
+def _shown(execution: pb.Execution, field: Any) -> str:
+    value: Any = getattr(execution, field.name)
+    if field.enum_type is not None:
+        return str(field.enum_type.values_by_number[value].name)
+    if field.name == "truncated_doc_ids":
+        return ", ".join(value) or "none"
+    return f"{value:.1f}" if isinstance(value, float) else str(value) or "-"

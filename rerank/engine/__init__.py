@@ -1,0 +1,1 @@
+"""Runs many requests over few models: batcher (pure), job (one request), engine (the loop)."""

@@ -1,0 +1,148 @@
+"""One request in flight: what is asked, and what has run so far."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rerank.errors import RankerFailure
+from rerank.rankers.base import RankerInfo
+from rerank.types import (
+    Candidate,
+    Completeness,
+    Prepared,
+    Query,
+    RankedCandidate,
+    Ranking,
+    ScoreKind,
+    Trace,
+    Window,
+    WindowRanking,
+    WindowTrace,
+)
+from rerank.windows import Positions, Strategy
+
+
+@dataclass(frozen=True)
+class Job:
+    """A request that can no longer be wrong. `deadline` is on the event loop's clock, in seconds."""
+
+    model: str
+    query: Query
+    candidates: tuple[Candidate, ...]
+    strategy: Strategy
+    top_n: int
+    deadline: float | None = None
+
+
+@dataclass(frozen=True)
+class WindowResult:
+    """A window that ran. `wait_ms` in the queue, `model_ms` of the batch that it was part of."""
+
+    ranking: WindowRanking
+    tokens: int
+    wait_ms: float
+    model_ms: float
+
+
+@dataclass
+class Progress:
+    """What has run for a job; `ranking()` turns it into the answer."""
+
+    job: Job
+    info: RankerInfo
+    tokenize_ms: float = 0.0
+    queue_ms: float = 0.0
+    model_ms: float = 0.0
+    rounds: int = 0
+    truncated_doc_ids: tuple[str, ...] = ()
+    windows: list[WindowTrace] = field(default_factory=list)
+    last: WindowResult | None = None
+
+    def add_round(self, windows: Sequence[Positions], results: Sequence[WindowResult]) -> None:
+        self.rounds += 1
+        self.queue_ms += max(result.wait_ms for result in results)
+        self.model_ms += max(result.model_ms for result in results)
+        self.last = results[-1]
+        self.windows += [
+            WindowTrace(positions, result.ranking.permutation, result.tokens)
+            for positions, result in zip(windows, results, strict=True)
+        ]
+
+    def ranking(self, order: Sequence[int], total_ms: float) -> Ranking:
+        """The answer for the final `order` (positions, best first), cut to `top_n`."""
+        candidates = self.job.candidates
+        if sorted(order) != list(range(len(candidates))):
+            raise RankerFailure(f"{self.job.strategy} lost or doubled candidates: {order}; this is a bug")
+        score_kind, scores = self._scores(order)
+        keep = self.job.top_n or len(order)
+        ranked = tuple(
+            RankedCandidate(candidates[position], position, score)
+            for position, score in zip(order[:keep], scores[:keep], strict=True)
+        )
+        return Ranking(ranked, score_kind, self._trace(total_ms))
+
+    def _scores(self, order: Sequence[int]) -> tuple[ScoreKind, list[float]]:
+        """The window's own scores when one window read all; elsewhere they are not comparable, and rank is said."""
+        one_window = len(self.windows) == 1 and len(self.windows[0].positions) == len(order)
+        if not one_window or self.last is None or self.info.score_kind is ScoreKind.RANK:
+            return ScoreKind.RANK, [float(len(order) - rank) for rank in range(len(order))]
+        return self.info.score_kind, strictly_decreasing([self.last.ranking.scores[position] for position in order])
+
+    def _trace(self, total_ms: float) -> Trace:
+        completeness, reason = self._completeness()
+        return Trace(
+            model=self.job.model,
+            ranker=self.info.kind,
+            model_id=self.info.model_id,
+            model_revision=self.info.model_revision,
+            template_sha256=self.info.template_sha256,
+            strategy=str(self.job.strategy),
+            windows=tuple(self.windows),
+            rounds=self.rounds,
+            truncated_doc_ids=self.truncated_doc_ids,
+            completeness=completeness,
+            reason=reason,
+            queue_ms=self.queue_ms,
+            tokenize_ms=self.tokenize_ms,
+            model_ms=self.model_ms,
+            total_ms=total_ms,
+        )
+
+    def _completeness(self) -> tuple[Completeness, str]:
+        n = len(self.job.candidates)
+        if n and not self.info.reads_passages:
+            return Completeness.NONE, f"model {self.job.model} keeps the first-stage order"
+        if unread := self.job.strategy.unread(n):
+            return Completeness.PARTIAL, f"{self.job.strategy} reads the first {n - unread} of {n} candidates"
+        return Completeness.FULL, ""
+
+
+def window_of(prepared: Prepared, positions: Positions) -> Window:
+    return Window(prepared.query, tuple(prepared.passages[position] for position in positions))
+
+
+def checked(rankings: Sequence[WindowRanking], windows: Sequence[Window]) -> Sequence[WindowRanking]:
+    """The rankings, if there is one per window with one finite score per passage.
+
+    Raises:
+        RankerFailure: otherwise.
+    """
+    expected = [len(window.passages) for window in windows]
+    if [len(ranking.scores) for ranking in rankings] != expected:
+        raise RankerFailure(f"ranker gave {[len(r.scores) for r in rankings]} scores for {expected}; this is a bug")
+    if not all(math.isfinite(score) for ranking in rankings for score in ranking.scores):
+        raise RankerFailure(f"ranker gave a score that is no number: {rankings}; this is a bug")
+    return rankings
+
+
+def strictly_decreasing(scores: Sequence[float]) -> list[float]:
+    """The scores, each lowered by as little as a float allows where it is not below the one before.
+
+    trec_eval sorts by score and ignores the rank column, so ties would scramble the order.
+    """
+    result: list[float] = []
+    for score in scores:
+        result.append(min(score, math.nextafter(result[-1], -math.inf)) if result else score)
+    return result

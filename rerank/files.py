@@ -1,0 +1,67 @@
+"""Folders that appear whole or not at all, and hashes of what is in them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rerank.errors import ConfigError
+
+
+@contextmanager
+def appearing_folder(out: Path) -> Iterator[Path]:
+    """A temporary folder beside `out` that takes its name when the block ends well and vanishes when it does not.
+
+    A process that is killed leaves the temporary folder behind; the next call for the same `out` removes it.
+
+    Raises:
+        ConfigError: `out` exists already.
+    """
+    out = out.absolute()
+    if out.exists():
+        raise ConfigError(f"{out} exists already; remove it first or choose another folder")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    _remove_abandoned(out)
+    building = Path(tempfile.mkdtemp(prefix=f"{_prefix(out)}{os.getpid()}-", dir=out.parent))
+    try:
+        yield building
+        building.chmod(0o755)  # mkdtemp's 0700 would shut out a service that runs as another user
+        building.rename(out)
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+
+
+def sha256_of_files(paths: Iterable[Path]) -> str:
+    """The file's own SHA-256 for one file; for several, that of their digests in the given order."""
+    digests = [_sha256(path) for path in paths]
+    return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _prefix(out: Path) -> str:
+    return f".{out.name}.building-"
+
+
+def _remove_abandoned(out: Path) -> None:
+    for folder in out.parent.glob(f"{_prefix(out)}*"):
+        if not _is_running(int(folder.name.removeprefix(_prefix(out)).partition("-")[0])):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,1 @@
+"""Rankers order one window; they know no strategy, no queue and no RPC."""

@@ -1,0 +1,49 @@
+"""The seam between scheduling and models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from rerank.types import Passage, Prepared, Query, ScoreKind, Window, WindowRanking
+
+
+@dataclass(frozen=True, slots=True)
+class RankerInfo:
+    """What a reply says about the ranker."""
+
+    kind: str
+    model_id: str
+    #: SHA-256 of the weights; empty where there are none.
+    model_revision: str
+    #: SHA-256 of the prompt template; empty where there is none.
+    template_sha256: str
+    #: The widest window that the ranker can read, in passages.
+    max_window_size: int
+    #: What its scores mean inside a window.
+    score_kind: ScoreKind
+    #: False for a ranker that keeps the order without reading the passages.
+    reads_passages: bool = True
+
+
+class Ranker(Protocol):
+    """Orders windows. All calls come from one thread."""
+
+    info: RankerInfo
+
+    def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
+        """Computes once a request what `rank` needs of the query and of each passage.
+
+        Raises:
+            InvalidRequest: the query is longer than the model can read.
+        """
+        ...
+
+    def tokens(self, window: Window) -> int:
+        """How many positions the model will read for this window."""
+        ...
+
+    def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
+        """One ranking per window, in the same order, each with one finite score per passage."""
+        ...

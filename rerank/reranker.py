@@ -1,0 +1,236 @@
+"""Everything behind the wire, in one process: models, index, engine. For the service, notebooks and evaluation."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rerank.config import ModelConfig, ServiceConfig
+from rerank.encoder import Encoder
+from rerank.engine.engine import Engine
+from rerank.engine.job import Job
+from rerank.errors import ConfigError, DeadlineExceeded, InvalidRequest, NotConfigured, NotFound
+from rerank.rankers.base import Ranker, RankerInfo
+from rerank.rankers.identity import IdentityRanker
+from rerank.rankers.pe_rank import PERankRanker
+from rerank.rankers.zero_effect import write_zero_effect_checkpoint
+from rerank.retrieval.dense import with_vector
+from rerank.retrieval.index import FirstStage, Index
+from rerank.types import Candidate, CandidateSource, Passage, Query, Ranking, RankOptions, ScoredDoc
+from rerank.windows import Single, Sliding, Strategy
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """A ranking of what the first stage found, which may be nothing."""
+
+    ranking: Ranking
+    first_stage: FirstStage
+    hits: int
+    first_stage_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDescription:
+    """A configured model, for those who ask what there is."""
+
+    name: str
+    info: RankerInfo
+    default_strategy: Strategy
+    is_default: bool
+
+
+class AsyncReranker:
+    """Loads what the configuration names; answers while it is open as an async context.
+
+    Raises:
+        ConfigError, CheckpointError, IndexMismatch: something that the configuration names cannot be used.
+    """
+
+    def __init__(self, config: ServiceConfig) -> None:
+        self.config = config
+        self._encoder = Encoder(config.encoder, config.device)
+        self.index = Index(config.index, self._encoder) if config.index else None
+        self._models = {model.name: model for model in config.models}
+        self._rankers = {model.name: _load_ranker(model, self._encoder, config.device) for model in config.models}
+        self._engine = Engine(self._rankers, config.engine)
+        self._first_stage_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="first-stage")
+        for model in config.models:  # a default that its model cannot read must not wait for a request
+            self._strategy(model.name, RankOptions())
+
+    async def __aenter__(self) -> AsyncReranker:
+        await self._engine.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._engine.__aexit__(*error)
+        await asyncio.to_thread(self._first_stage_thread.shutdown)
+
+    def models(self) -> list[ModelDescription]:
+        """The configured models, the default one first."""
+        return [
+            ModelDescription(name, self._rankers[name].info, self._strategy(name, RankOptions()), number == 0)
+            for number, name in enumerate(self._models)
+        ]
+
+    async def rerank(
+        self, query: Query, candidates: Sequence[CandidateSource], options: RankOptions, deadline: float | None = None
+    ) -> Ranking:
+        """The candidates' final order. `deadline` is on the event loop's clock, in seconds.
+
+        Raises:
+            NotFound: no such model, or a passage that the index does not hold.
+            NotConfigured: a candidate refers to the index, and there is none.
+            InvalidRequest, Overloaded, DeadlineExceeded, ShuttingDown: see Engine.run.
+        """
+        model, strategy = self._model(options), self._strategy(options.model, options)
+        return await self._run(model, strategy, query, self._resolve(candidates), options.top_n, deadline)
+
+    async def search(
+        self, query: Query, first_stage: FirstStage, depth: int, options: RankOptions, deadline: float | None = None
+    ) -> SearchResult:
+        """Retrieves `depth` candidates from the index, then orders them. Raises as `rerank` does."""
+        model, strategy = self._model(options), self._strategy(options.model, options)
+        index = self._open_index()
+        begun = time.perf_counter()
+        query, hits = await self._first_stage(index, query, first_stage, depth, deadline)
+        first_stage_ms = (time.perf_counter() - begun) * 1000
+        passages = index.store.passages([hit.doc_id for hit in hits])
+        candidates = tuple(Candidate(passage, hit.score) for passage, hit in zip(passages, hits, strict=True))
+        ranking = await self._run(model, strategy, query, candidates, options.top_n, deadline)
+        return SearchResult(ranking, first_stage, len(hits), first_stage_ms)
+
+    async def _run(
+        self,
+        model: str,
+        strategy: Strategy,
+        query: Query,
+        candidates: tuple[Candidate, ...],
+        top_n: int,
+        deadline: float | None,
+    ) -> Ranking:
+        return await self._engine.run(Job(model, query, candidates, strategy, top_n, deadline))
+
+    async def _first_stage(
+        self, index: Index, query: Query, first_stage: FirstStage, depth: int, deadline: float | None
+    ) -> tuple[Query, list[ScoredDoc]]:
+        """The query with its vector, and what was found for it."""
+
+        def search() -> tuple[Query, list[ScoredDoc]]:
+            encoded = query if first_stage is FirstStage.BM25 else with_vector(self._encoder, query)
+            return encoded, index.retrievers[first_stage].search([encoded], depth)[0]
+
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await asyncio.get_running_loop().run_in_executor(self._first_stage_thread, search)
+        except TimeoutError as error:
+            raise DeadlineExceeded(
+                f"deadline reached in the first stage ({first_stage.value}); allow more time"
+            ) from error
+
+    def _resolve(self, sources: Sequence[CandidateSource]) -> tuple[Candidate, ...]:
+        """Candidates with text, and with vectors where the index has them."""
+        referred = [source.doc_id for source in sources if source.in_index]
+        stored = {p.doc_id: p for p in self._open_index().store.passages(referred)} if referred else {}
+        return tuple(Candidate(_passage(source, stored), source.score) for source in sources)
+
+    def _open_index(self) -> Index:
+        if self.index is None:
+            raise NotConfigured(
+                "this service runs without an index; start it with --index DIR, or send the passages' text"
+            )
+        return self.index
+
+    def _model(self, options: RankOptions) -> str:
+        name = options.model or self.config.models[0].name
+        if name not in self._models:
+            raise NotFound(f"model {name!r} is none of {', '.join(self._models)}", {"model": name})
+        return name
+
+    def _strategy(self, model: str, options: RankOptions) -> Strategy:
+        """The strategy that was asked for, completed from the model's defaults and checked against its width."""
+        name = self._model(replace(options, model=model))
+        default, widest = self._models[name], self._rankers[name].info.max_window_size
+        size = options.window_size or default.window_size
+        if size > widest:
+            raise InvalidRequest(
+                "strategy.window_size",
+                f"window_size {size} exceeds the {widest} passages that {name} reads at once; use at most {widest}",
+                {"window_size": str(size), "limit": str(widest)},
+            )
+        if (options.strategy or default.strategy) == Single.name:
+            return Single(size)
+        own_stride = default.stride if size == default.window_size else max(1, size // 2)
+        return Sliding(size, options.stride or own_stride)
+
+
+class Reranker:
+    """AsyncReranker for code without an event loop: a notebook, a script. Use it in a `with` block."""
+
+    def __init__(self, config: ServiceConfig) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="reranker", daemon=True)
+        self._inner = AsyncReranker(config)
+
+    def __enter__(self) -> Reranker:
+        self._thread.start()
+        self._wait(self._inner.__aenter__())
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._wait(self._inner.__aexit__(*error))
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def rerank(
+        self, query: Query, candidates: Sequence[CandidateSource], options: RankOptions | None = None
+    ) -> Ranking:
+        """See AsyncReranker.rerank."""
+        return self._wait(self._inner.rerank(query, candidates, options or RankOptions()))
+
+    def search(
+        self,
+        query: Query,
+        first_stage: FirstStage = FirstStage.HYBRID_RRF,
+        depth: int = 100,
+        options: RankOptions | None = None,
+    ) -> SearchResult:
+        """See AsyncReranker.search."""
+        return self._wait(self._inner.search(query, first_stage, depth, options or RankOptions()))
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+
+def zero_effect_checkpoint(encoder: Encoder) -> Path:
+    """The PE-Rank checkpoint that stands in for a trained one; made once an encoder, in the user's cache."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = cache / "rerank" / f"pe-rank-zero-effect-{encoder.id.sha256[:12]}"
+    if not folder.exists():
+        write_zero_effect_checkpoint(encoder, folder)
+    return folder
+
+
+def _load_ranker(model: ModelConfig, encoder: Encoder, device: str) -> Ranker:
+    if model.ranker == "identity":
+        if model.path is not None:
+            raise ConfigError(f"model {model.name}: ranker identity reads no checkpoint; leave out path {model.path}")
+        return IdentityRanker()
+    return PERankRanker(model.path or zero_effect_checkpoint(encoder), encoder, device)
+
+
+def _passage(source: CandidateSource, stored: dict[str, Passage]) -> Passage:
+    if not source.in_index:
+        return Passage(source.doc_id, source.text or "")
+    passage = stored[source.doc_id]
+    return passage if source.text is None else replace(passage, text=source.text)

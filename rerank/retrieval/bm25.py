@@ -1,0 +1,73 @@
+"""BM25 through Pyserini and Lucene."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rerank.errors import IndexMismatch
+from rerank.retrieval.jvm import pyserini_module
+from rerank.types import Passage, Query, ScoredDoc
+
+#: Anserini's defaults for MS MARCO passages and BEIR, the reference in the field.
+K1, B = 0.9, 0.4
+#: A query may hold this many distinct terms; Lucene's own bound of 1,024 fails on long ones.
+_MAX_QUERY_TERMS = 65_536
+
+
+class BM25Retriever:
+    """Searches a Lucene index that `BM25Writer` wrote.
+
+    Raises:
+        IndexMismatch: Lucene cannot read the folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        lucene = pyserini_module("pyserini.search.lucene")
+        try:
+            self._searcher = lucene.LuceneSearcher(str(folder))
+        except Exception as error:  # jnius raises its own JavaException, which exists only once the JVM runs
+            raise IndexMismatch(f"{folder} is no Lucene index that this Pyserini can read: {error}") from error
+        self._searcher.set_bm25(K1, B)
+        _allow_long_queries()
+
+    def search(self, queries: Sequence[Query], depth: int) -> list[list[ScoredDoc]]:
+        return [
+            [ScoredDoc(hit.docid, float(hit.score)) for hit in self._searcher.search(query.text, k=depth)]
+            for query in queries
+        ]
+
+
+class BM25Writer:
+    """Writes a Lucene index; committed when the `with` block ends."""
+
+    def __init__(self, folder: Path) -> None:
+        self._indexer: Any = pyserini_module("pyserini.index.lucene").LuceneIndexer(str(folder), threads=2)
+        self._batch: list[str] = []
+
+    def __enter__(self) -> BM25Writer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._flush()
+        self._indexer.close()
+
+    def add(self, passage: Passage) -> None:
+        self._batch.append(json.dumps({"id": passage.doc_id, "contents": passage.text}))
+        if len(self._batch) == 1000:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._batch:
+            self._indexer.add_batch_raw(self._batch)
+            self._batch = []
+
+
+def _allow_long_queries() -> None:
+    autoclass = pyserini_module("pyserini.pyclass").autoclass
+    autoclass("org.apache.lucene.search.IndexSearcher").setMaxClauseCount(_MAX_QUERY_TERMS)

@@ -1,0 +1,175 @@
+"""An index on disk: passages, vectors, Lucene, and a manifest that says what made it."""
+
+from __future__ import annotations
+
+import json
+import platform
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from enum import Enum
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict
+
+from rerank.collections import Collection
+from rerank.encoder import Encoder, EncoderId
+from rerank.errors import CollectionError, IndexMismatch
+from rerank.files import appearing_folder
+from rerank.retrieval.base import Retriever
+from rerank.retrieval.bm25 import K1, B, BM25Retriever, BM25Writer
+from rerank.retrieval.dense import DenseRetriever, write_hnsw
+from rerank.retrieval.hybrid import HybridRetriever, reciprocal_rank, z_score_sum
+from rerank.retrieval.store import PassageStore, StoreWriter
+
+FORMAT = "rerank-index-1"
+_ENCODE_CHUNK = 512
+
+#: Called with (what is done, how much of it, how much in all or None when that is not known).
+Report: TypeAlias = Callable[[str, int, int | None], None]
+
+
+class FirstStage(Enum):
+    """The retrievers that an index offers."""
+
+    BM25 = "bm25"
+    DENSE = "dense"
+    HYBRID_RRF = "hybrid-rrf"
+    HYBRID_Z_SCORE = "hybrid-z-score"
+
+
+class Manifest(BaseModel):
+    """What made an index; stored as manifest.json."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: str
+    collection: str
+    passages: int
+    encoder: EncoderId
+    dense: Literal["flat", "hnsw"]
+    bm25_k1: float
+    bm25_b: float
+    versions: dict[str, str]
+    created_utc: datetime
+    read_s: float
+    encode_s: float
+
+
+class Index:
+    """An index that is open for search.
+
+    Raises:
+        IndexMismatch: `folder` is no index, has another format, or was made with another encoder.
+    """
+
+    def __init__(self, folder: Path, encoder: Encoder) -> None:
+        self.manifest = read_manifest(folder)
+        _check_encoder(folder, self.manifest, encoder.id)
+        self.store = PassageStore(folder)
+        bm25 = BM25Retriever(folder / "bm25")
+        dense = DenseRetriever(self.store, encoder, folder / "hnsw.faiss" if self.manifest.dense == "hnsw" else None)
+        self.retrievers: dict[FirstStage, Retriever] = {
+            FirstStage.BM25: bm25,
+            FirstStage.DENSE: dense,
+            FirstStage.HYBRID_RRF: HybridRetriever(bm25, dense, reciprocal_rank),
+            FirstStage.HYBRID_Z_SCORE: HybridRetriever(bm25, dense, z_score_sum),
+        }
+
+
+def build_index(collection: Collection, out: Path, encoder: Encoder, hnsw: bool, report: Report) -> Manifest:
+    """Writes the index of a collection to the new folder `out`, which appears when all is done.
+
+    Raises:
+        ConfigError: `out` exists already.
+        CollectionError: the collection is empty, malformed, or has a doc_id twice.
+    """
+    with appearing_folder(out) as folder:
+        writer = StoreWriter(folder)
+        begun = time.perf_counter()
+        passages = _read(collection, writer, folder / "bm25", report)
+        read_s, begun = time.perf_counter() - begun, time.perf_counter()
+        _encode(writer, passages, encoder, report)
+        encode_s = time.perf_counter() - begun
+        writer.close()
+        if hnsw:
+            write_hnsw(PassageStore(folder).vectors, folder / "hnsw.faiss")
+        manifest = Manifest(
+            format=FORMAT,
+            collection=collection.name,
+            passages=passages,
+            encoder=encoder.id,
+            dense="hnsw" if hnsw else "flat",
+            bm25_k1=K1,
+            bm25_b=B,
+            versions=_versions(),
+            created_utc=datetime.now(UTC),
+            read_s=round(read_s, 3),
+            encode_s=round(encode_s, 3),
+        )
+        (folder / "manifest.json").write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    return manifest
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Raises: IndexMismatch when `folder` holds no manifest of this format."""
+    path = folder / "manifest.json"
+    if not path.is_file():
+        raise IndexMismatch(
+            f"{folder} is no index: it holds no manifest.json; make one with `rerank index --out {folder}`"
+        )
+    try:
+        settings = json.loads(path.read_text(encoding="utf-8"))
+        if (found := settings.get("format")) != FORMAT:
+            raise IndexMismatch(f"{folder} has format {found}, this version reads {FORMAT}; build the index again")
+        return Manifest.model_validate(settings)
+    except (ValueError, AttributeError) as error:  # no JSON, no object, or not its fields
+        raise IndexMismatch(f"{path} is damaged, build the index again: {error}") from error
+
+
+def _read(collection: Collection, writer: StoreWriter, bm25_folder: Path, report: Report) -> int:
+    """Reads the collection once, into the store and into Lucene; the number of passages."""
+    count = 0
+    with BM25Writer(bm25_folder) as bm25:
+        for count, passage in enumerate(writer.add(collection.passages()), start=1):
+            bm25.add(passage)
+            if count % 100 == 0:
+                report("BM25", count, None)
+    if count == 0:
+        raise CollectionError(f"collection {collection.name} is empty; there is nothing to index")
+    report("BM25", count, count)
+    return count
+
+
+def _encode(writer: StoreWriter, passages: int, encoder: Encoder, report: Report) -> None:
+    """Fills the stored vectors."""
+    vectors = writer.allocate_vectors(passages, encoder.id.dimension)
+    truncated: list[int] = []
+    done = 0
+    for rows, texts in writer.longest_first(_ENCODE_CHUNK):
+        vectors[rows] = encoder.encode(texts)
+        truncated += [row for row, cut in zip(rows, encoder.is_truncated(texts), strict=True) if cut]
+        done += len(rows)
+        report("vectors", done, passages)
+    writer.mark_truncated(truncated)
+
+
+def _check_encoder(folder: Path, manifest: Manifest, encoder: EncoderId) -> None:
+    if manifest.encoder != encoder:
+        made, have = manifest.encoder, encoder
+        raise IndexMismatch(
+            f"{folder} was made with encoder {made.name} (sha256 {made.sha256}), this service loads {have.name} "
+            f"(sha256 {have.sha256}); load that encoder or build the index again"
+        )
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in ("rerank", "pyserini", "faiss-cpu", "faiss-gpu", "sentence-transformers", "torch"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,238 @@
+"""Wire messages ↔ types, both ways. The only place that checks a request; nothing inside checks again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from rerank.config import Limits
+from rerank.errors import InvalidRequest
+from rerank.reranker import ModelDescription, SearchResult
+from rerank.retrieval.index import FirstStage, Manifest
+from rerank.retrieval.store import is_good_doc_id
+from rerank.types import CandidateSource, Query, RankedCandidate, Ranking, RankOptions, Trace
+from rerank.v1 import rerank_pb2 as pb
+
+T = TypeVar("T")
+
+_DEFAULT_DEPTH = 100
+
+#: Control characters mean nothing to a model and may end a string early elsewhere; tab and line ends stay.
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+
+_STRATEGIES: dict[int, str] = {
+    pb.STRATEGY_KIND_UNSPECIFIED: "",
+    pb.STRATEGY_KIND_SINGLE: "single",
+    pb.STRATEGY_KIND_SLIDING: "sliding",
+}
+_FIRST_STAGES: dict[int, FirstStage] = {
+    pb.FIRST_STAGE_UNSPECIFIED: FirstStage.HYBRID_RRF,
+    pb.FIRST_STAGE_BM25: FirstStage.BM25,
+    pb.FIRST_STAGE_DENSE: FirstStage.DENSE,
+    pb.FIRST_STAGE_HYBRID_RRF: FirstStage.HYBRID_RRF,
+    pb.FIRST_STAGE_HYBRID_Z_SCORE: FirstStage.HYBRID_Z_SCORE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RerankCall:
+    """A Rerank request that has been checked."""
+
+    query: Query
+    candidates: tuple[CandidateSource, ...]
+    options: RankOptions
+    return_passages: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SearchCall:
+    """A Search request that has been checked."""
+
+    query: Query
+    first_stage: FirstStage
+    depth: int
+    options: RankOptions
+    return_passages: bool
+
+
+def rerank_call(request: pb.RerankRequest, limits: Limits) -> RerankCall:
+    """Raises: InvalidRequest, naming the field and, where a limit is passed, both numbers."""
+    return RerankCall(
+        query=_query(request.query, request.instruction, limits),
+        candidates=_candidates(request.candidates, limits),
+        options=_options(request.model, request.top_n, request.strategy),
+        return_passages=request.return_passages,
+    )
+
+
+def search_call(request: pb.SearchRequest, limits: Limits) -> SearchCall:
+    """Raises: InvalidRequest, naming the field and, where a limit is passed, both numbers."""
+    depth = _not_negative("depth", request.depth) or min(_DEFAULT_DEPTH, limits.max_candidates)
+    _at_most("depth", depth, limits.max_candidates, "candidates")
+    return SearchCall(
+        query=_query(request.query, request.instruction, limits),
+        first_stage=_known("first_stage", request.first_stage, _FIRST_STAGES),
+        depth=depth,
+        options=_options(request.model, request.top_n, request.strategy),
+        return_passages=request.return_passages,
+    )
+
+
+def rerank_response(ranking: Ranking, return_passages: bool) -> pb.RerankResponse:
+    return pb.RerankResponse(
+        results=_results(ranking.ranked, return_passages),
+        score_kind=f"SCORE_KIND_{ranking.score_kind.name}",
+        execution=_execution(ranking.trace),
+    )
+
+
+def search_response(result: SearchResult, return_passages: bool) -> pb.SearchResponse:
+    return pb.SearchResponse(
+        results=_results(result.ranking.ranked, return_passages),
+        score_kind=f"SCORE_KIND_{result.ranking.score_kind.name}",
+        execution=_execution(result.ranking.trace),
+        first_stage=f"FIRST_STAGE_{result.first_stage.name}",
+        first_stage_hits=result.hits,
+        first_stage_ms=result.first_stage_ms,
+    )
+
+
+def list_models_response(models: Iterable[ModelDescription], manifest: Manifest | None) -> pb.ListModelsResponse:
+    return pb.ListModelsResponse(models=map(_model, models), index=_index(manifest) if manifest else None)
+
+
+def _query(text: str, instruction: str, limits: Limits) -> Query:
+    _at_most("query", len(text), limits.max_query_chars, "characters")
+    _at_most("instruction", len(instruction), limits.max_instruction_chars, "characters")
+    cleaned = _clean(text)
+    if not cleaned:
+        raise InvalidRequest("query", "the query is empty; send at least one character that can be read")
+    return Query(cleaned, instruction=_clean(instruction))
+
+
+def _candidates(candidates: Sequence[pb.Candidate], limits: Limits) -> tuple[CandidateSource, ...]:
+    if not candidates:
+        raise InvalidRequest("candidates", "there are none; send at least one")
+    _at_most("candidates", len(candidates), limits.max_candidates, "candidates")
+    first_place: dict[str, int] = {}
+    for place, candidate in enumerate(candidates):
+        if (first := first_place.setdefault(candidate.doc_id, place)) != place:
+            raise InvalidRequest(
+                f"candidates[{place}].doc_id",
+                f"{candidate.doc_id!r} stands at candidates[{first}] already; send each once",
+            )
+    return tuple(_candidate(candidate, f"candidates[{place}]", limits) for place, candidate in enumerate(candidates))
+
+
+def _candidate(candidate: pb.Candidate, field: str, limits: Limits) -> CandidateSource:
+    _at_most(f"{field}.doc_id", len(candidate.doc_id), limits.max_doc_id_chars, "characters")
+    if not is_good_doc_id(candidate.doc_id):
+        raise InvalidRequest(
+            f"{field}.doc_id", f"{candidate.doc_id!r} is empty or holds white space or control characters"
+        )
+    text = candidate.text if candidate.HasField("text") else None
+    if text is None and not candidate.in_index:
+        raise InvalidRequest(
+            f"{field}.text", "neither text nor in_index is set; send the passage or refer to the index"
+        )
+    if text is not None:
+        _at_most(f"{field}.text", len(text), limits.max_passage_chars, "characters")
+    return CandidateSource(
+        doc_id=candidate.doc_id,
+        text=None if text is None else _CONTROL.sub(" ", text),
+        in_index=candidate.in_index,
+        score=candidate.first_stage_score if candidate.HasField("first_stage_score") else None,
+    )
+
+
+def _options(model: str, top_n: int, strategy: pb.Strategy) -> RankOptions:
+    return RankOptions(
+        model=model,
+        top_n=_not_negative("top_n", top_n),
+        strategy=_known("strategy.kind", strategy.kind, _STRATEGIES),
+        window_size=_not_negative("strategy.window_size", strategy.window_size),
+        stride=_not_negative("strategy.stride", strategy.stride),
+    )
+
+
+def _clean(text: str) -> str:
+    return _CONTROL.sub(" ", text).strip()
+
+
+def _not_negative(field: str, value: int) -> int:
+    if value < 0:
+        raise InvalidRequest(field, f"{value} is negative; use 0 or more", {"value": str(value)})
+    return value
+
+
+def _at_most(field: str, value: int, limit: int, unit: str) -> None:
+    if value > limit:
+        raise InvalidRequest(
+            field,
+            f"{value} {unit} exceed the limit of {limit}; send at most {limit}",
+            {"value": str(value), "limit": str(limit)},
+        )
+
+
+def _known(field: str, number: int, meanings: dict[int, T]) -> T:
+    if number not in meanings:
+        raise InvalidRequest(field, f"{number} is no value of this version; use one of {sorted(meanings)}")
+    return meanings[number]
+
+
+def _results(ranked: Iterable[RankedCandidate], return_passages: bool) -> list[pb.RankedCandidate]:
+    return [
+        pb.RankedCandidate(
+            doc_id=item.candidate.passage.doc_id,
+            original_position=item.position,
+            score=item.score,
+            first_stage_score=item.candidate.score,
+            text=item.candidate.passage.text if return_passages else None,
+        )
+        for item in ranked
+    ]
+
+
+def _execution(trace: Trace) -> pb.Execution:
+    return pb.Execution(
+        model=trace.model,
+        ranker=trace.ranker,
+        model_id=trace.model_id,
+        model_revision=trace.model_revision,
+        template_sha256=trace.template_sha256,
+        strategy=trace.strategy,
+        windows=len(trace.windows),
+        rounds=trace.rounds,
+        tokens=trace.tokens,
+        truncated_doc_ids=trace.truncated_doc_ids,
+        completeness=f"COMPLETENESS_{trace.completeness.name}",
+        reason=trace.reason,
+        queue_ms=trace.queue_ms,
+        tokenize_ms=trace.tokenize_ms,
+        model_ms=trace.model_ms,
+        total_ms=trace.total_ms,
+    )
+
+
+def _model(model: ModelDescription) -> pb.Model:
+    return pb.Model(
+        name=model.name,
+        ranker=model.info.kind,
+        model_id=model.info.model_id,
+        model_revision=model.info.model_revision,
+        template_sha256=model.info.template_sha256,
+        max_window_size=model.info.max_window_size,
+        default_strategy=str(model.default_strategy),
+        is_default=model.is_default,
+    )
+
+
+def _index(manifest: Manifest) -> pb.Index:
+    return pb.Index(
+        collection=manifest.collection,
+        passages=manifest.passages,
+        encoder=manifest.encoder.name,
+        encoder_sha256=manifest.encoder.sha256,
+    )

@@ -1,0 +1,232 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class StrategyKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    STRATEGY_KIND_UNSPECIFIED: _ClassVar[StrategyKind]
+    STRATEGY_KIND_SINGLE: _ClassVar[StrategyKind]
+    STRATEGY_KIND_SLIDING: _ClassVar[StrategyKind]
+
+class ScoreKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SCORE_KIND_UNSPECIFIED: _ClassVar[ScoreKind]
+    SCORE_KIND_RANK: _ClassVar[ScoreKind]
+    SCORE_KIND_WINDOW_LOG_PROB: _ClassVar[ScoreKind]
+    SCORE_KIND_CALIBRATED: _ClassVar[ScoreKind]
+
+class Completeness(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    COMPLETENESS_UNSPECIFIED: _ClassVar[Completeness]
+    COMPLETENESS_FULL: _ClassVar[Completeness]
+    COMPLETENESS_PARTIAL: _ClassVar[Completeness]
+    COMPLETENESS_NONE: _ClassVar[Completeness]
+
+class FirstStage(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    FIRST_STAGE_UNSPECIFIED: _ClassVar[FirstStage]
+    FIRST_STAGE_BM25: _ClassVar[FirstStage]
+    FIRST_STAGE_DENSE: _ClassVar[FirstStage]
+    FIRST_STAGE_HYBRID_RRF: _ClassVar[FirstStage]
+    FIRST_STAGE_HYBRID_Z_SCORE: _ClassVar[FirstStage]
+STRATEGY_KIND_UNSPECIFIED: StrategyKind
+STRATEGY_KIND_SINGLE: StrategyKind
+STRATEGY_KIND_SLIDING: StrategyKind
+SCORE_KIND_UNSPECIFIED: ScoreKind
+SCORE_KIND_RANK: ScoreKind
+SCORE_KIND_WINDOW_LOG_PROB: ScoreKind
+SCORE_KIND_CALIBRATED: ScoreKind
+COMPLETENESS_UNSPECIFIED: Completeness
+COMPLETENESS_FULL: Completeness
+COMPLETENESS_PARTIAL: Completeness
+COMPLETENESS_NONE: Completeness
+FIRST_STAGE_UNSPECIFIED: FirstStage
+FIRST_STAGE_BM25: FirstStage
+FIRST_STAGE_DENSE: FirstStage
+FIRST_STAGE_HYBRID_RRF: FirstStage
+FIRST_STAGE_HYBRID_Z_SCORE: FirstStage
+
+class Candidate(_message.Message):
+    __slots__ = ("doc_id", "text", "in_index", "first_stage_score")
+    DOC_ID_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    IN_INDEX_FIELD_NUMBER: _ClassVar[int]
+    FIRST_STAGE_SCORE_FIELD_NUMBER: _ClassVar[int]
+    doc_id: str
+    text: str
+    in_index: bool
+    first_stage_score: float
+    def __init__(self, doc_id: _Optional[str] = ..., text: _Optional[str] = ..., in_index: _Optional[bool] = ..., first_stage_score: _Optional[float] = ...) -> None: ...
+
+class Strategy(_message.Message):
+    __slots__ = ("kind", "window_size", "stride")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    WINDOW_SIZE_FIELD_NUMBER: _ClassVar[int]
+    STRIDE_FIELD_NUMBER: _ClassVar[int]
+    kind: StrategyKind
+    window_size: int
+    stride: int
+    def __init__(self, kind: _Optional[_Union[StrategyKind, str]] = ..., window_size: _Optional[int] = ..., stride: _Optional[int] = ...) -> None: ...
+
+class RerankRequest(_message.Message):
+    __slots__ = ("query", "candidates", "model", "top_n", "strategy", "instruction", "return_passages")
+    QUERY_FIELD_NUMBER: _ClassVar[int]
+    CANDIDATES_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    TOP_N_FIELD_NUMBER: _ClassVar[int]
+    STRATEGY_FIELD_NUMBER: _ClassVar[int]
+    INSTRUCTION_FIELD_NUMBER: _ClassVar[int]
+    RETURN_PASSAGES_FIELD_NUMBER: _ClassVar[int]
+    query: str
+    candidates: _containers.RepeatedCompositeFieldContainer[Candidate]
+    model: str
+    top_n: int
+    strategy: Strategy
+    instruction: str
+    return_passages: bool
+    def __init__(self, query: _Optional[str] = ..., candidates: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ..., model: _Optional[str] = ..., top_n: _Optional[int] = ..., strategy: _Optional[_Union[Strategy, _Mapping]] = ..., instruction: _Optional[str] = ..., return_passages: _Optional[bool] = ...) -> None: ...
+
+class RankedCandidate(_message.Message):
+    __slots__ = ("doc_id", "original_position", "score", "first_stage_score", "text")
+    DOC_ID_FIELD_NUMBER: _ClassVar[int]
+    ORIGINAL_POSITION_FIELD_NUMBER: _ClassVar[int]
+    SCORE_FIELD_NUMBER: _ClassVar[int]
+    FIRST_STAGE_SCORE_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    doc_id: str
+    original_position: int
+    score: float
+    first_stage_score: float
+    text: str
+    def __init__(self, doc_id: _Optional[str] = ..., original_position: _Optional[int] = ..., score: _Optional[float] = ..., first_stage_score: _Optional[float] = ..., text: _Optional[str] = ...) -> None: ...
+
+class Execution(_message.Message):
+    __slots__ = ("model", "ranker", "model_id", "model_revision", "template_sha256", "strategy", "windows", "rounds", "tokens", "truncated_doc_ids", "completeness", "reason", "queue_ms", "tokenize_ms", "model_ms", "total_ms")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    RANKER_FIELD_NUMBER: _ClassVar[int]
+    MODEL_ID_FIELD_NUMBER: _ClassVar[int]
+    MODEL_REVISION_FIELD_NUMBER: _ClassVar[int]
+    TEMPLATE_SHA256_FIELD_NUMBER: _ClassVar[int]
+    STRATEGY_FIELD_NUMBER: _ClassVar[int]
+    WINDOWS_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    TRUNCATED_DOC_IDS_FIELD_NUMBER: _ClassVar[int]
+    COMPLETENESS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_MS_FIELD_NUMBER: _ClassVar[int]
+    TOKENIZE_MS_FIELD_NUMBER: _ClassVar[int]
+    MODEL_MS_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_MS_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    ranker: str
+    model_id: str
+    model_revision: str
+    template_sha256: str
+    strategy: str
+    windows: int
+    rounds: int
+    tokens: int
+    truncated_doc_ids: _containers.RepeatedScalarFieldContainer[str]
+    completeness: Completeness
+    reason: str
+    queue_ms: float
+    tokenize_ms: float
+    model_ms: float
+    total_ms: float
+    def __init__(self, model: _Optional[str] = ..., ranker: _Optional[str] = ..., model_id: _Optional[str] = ..., model_revision: _Optional[str] = ..., template_sha256: _Optional[str] = ..., strategy: _Optional[str] = ..., windows: _Optional[int] = ..., rounds: _Optional[int] = ..., tokens: _Optional[int] = ..., truncated_doc_ids: _Optional[_Iterable[str]] = ..., completeness: _Optional[_Union[Completeness, str]] = ..., reason: _Optional[str] = ..., queue_ms: _Optional[float] = ..., tokenize_ms: _Optional[float] = ..., model_ms: _Optional[float] = ..., total_ms: _Optional[float] = ...) -> None: ...
+
+class RerankResponse(_message.Message):
+    __slots__ = ("results", "score_kind", "execution")
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    SCORE_KIND_FIELD_NUMBER: _ClassVar[int]
+    EXECUTION_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedCompositeFieldContainer[RankedCandidate]
+    score_kind: ScoreKind
+    execution: Execution
+    def __init__(self, results: _Optional[_Iterable[_Union[RankedCandidate, _Mapping]]] = ..., score_kind: _Optional[_Union[ScoreKind, str]] = ..., execution: _Optional[_Union[Execution, _Mapping]] = ...) -> None: ...
+
+class SearchRequest(_message.Message):
+    __slots__ = ("query", "first_stage", "depth", "model", "top_n", "strategy", "instruction", "return_passages")
+    QUERY_FIELD_NUMBER: _ClassVar[int]
+    FIRST_STAGE_FIELD_NUMBER: _ClassVar[int]
+    DEPTH_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    TOP_N_FIELD_NUMBER: _ClassVar[int]
+    STRATEGY_FIELD_NUMBER: _ClassVar[int]
+    INSTRUCTION_FIELD_NUMBER: _ClassVar[int]
+    RETURN_PASSAGES_FIELD_NUMBER: _ClassVar[int]
+    query: str
+    first_stage: FirstStage
+    depth: int
+    model: str
+    top_n: int
+    strategy: Strategy
+    instruction: str
+    return_passages: bool
+    def __init__(self, query: _Optional[str] = ..., first_stage: _Optional[_Union[FirstStage, str]] = ..., depth: _Optional[int] = ..., model: _Optional[str] = ..., top_n: _Optional[int] = ..., strategy: _Optional[_Union[Strategy, _Mapping]] = ..., instruction: _Optional[str] = ..., return_passages: _Optional[bool] = ...) -> None: ...
+
+class SearchResponse(_message.Message):
+    __slots__ = ("results", "score_kind", "execution", "first_stage", "first_stage_hits", "first_stage_ms")
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    SCORE_KIND_FIELD_NUMBER: _ClassVar[int]
+    EXECUTION_FIELD_NUMBER: _ClassVar[int]
+    FIRST_STAGE_FIELD_NUMBER: _ClassVar[int]
+    FIRST_STAGE_HITS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_STAGE_MS_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedCompositeFieldContainer[RankedCandidate]
+    score_kind: ScoreKind
+    execution: Execution
+    first_stage: FirstStage
+    first_stage_hits: int
+    first_stage_ms: float
+    def __init__(self, results: _Optional[_Iterable[_Union[RankedCandidate, _Mapping]]] = ..., score_kind: _Optional[_Union[ScoreKind, str]] = ..., execution: _Optional[_Union[Execution, _Mapping]] = ..., first_stage: _Optional[_Union[FirstStage, str]] = ..., first_stage_hits: _Optional[int] = ..., first_stage_ms: _Optional[float] = ...) -> None: ...
+
+class ListModelsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Model(_message.Message):
+    __slots__ = ("name", "ranker", "model_id", "model_revision", "template_sha256", "max_window_size", "default_strategy", "is_default")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    RANKER_FIELD_NUMBER: _ClassVar[int]
+    MODEL_ID_FIELD_NUMBER: _ClassVar[int]
+    MODEL_REVISION_FIELD_NUMBER: _ClassVar[int]
+    TEMPLATE_SHA256_FIELD_NUMBER: _ClassVar[int]
+    MAX_WINDOW_SIZE_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_STRATEGY_FIELD_NUMBER: _ClassVar[int]
+    IS_DEFAULT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    ranker: str
+    model_id: str
+    model_revision: str
+    template_sha256: str
+    max_window_size: int
+    default_strategy: str
+    is_default: bool
+    def __init__(self, name: _Optional[str] = ..., ranker: _Optional[str] = ..., model_id: _Optional[str] = ..., model_revision: _Optional[str] = ..., template_sha256: _Optional[str] = ..., max_window_size: _Optional[int] = ..., default_strategy: _Optional[str] = ..., is_default: _Optional[bool] = ...) -> None: ...
+
+class Index(_message.Message):
+    __slots__ = ("collection", "passages", "encoder", "encoder_sha256")
+    COLLECTION_FIELD_NUMBER: _ClassVar[int]
+    PASSAGES_FIELD_NUMBER: _ClassVar[int]
+    ENCODER_FIELD_NUMBER: _ClassVar[int]
+    ENCODER_SHA256_FIELD_NUMBER: _ClassVar[int]
+    collection: str
+    passages: int
+    encoder: str
+    encoder_sha256: str
+    def __init__(self, collection: _Optional[str] = ..., passages: _Optional[int] = ..., encoder: _Optional[str] = ..., encoder_sha256: _Optional[str] = ...) -> None: ...
+
+class ListModelsResponse(_message.Message):
+    __slots__ = ("models", "index")
+    MODELS_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    models: _containers.RepeatedCompositeFieldContainer[Model]
+    index: Index
+    def __init__(self, models: _Optional[_Iterable[_Union[Model, _Mapping]]] = ..., index: _Optional[_Union[Index, _Mapping]] = ...) -> None: ...

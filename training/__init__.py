@@ -1,0 +1,1 @@
+"""Training jobs. They import `rerank`; `rerank` never imports them, and neither does `eval`."""
