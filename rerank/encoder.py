@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +43,7 @@ class EncoderId:
 
 
 class Encoder:
-    """A sentence-transformers model with unit-length output.
+    """A sentence-transformers model with unit-length output; may be used from several threads.
 
     Args:
         name: a folder, or the name of a model on the Hugging Face hub. The default model is read from the
@@ -61,6 +63,7 @@ class Encoder:
             )
         transformers_logging.disable_progress_bar()  # of the weights, which load in a second
         self._model = SentenceTransformer(str(folder), device=str(pick_device(device)), local_files_only=True)
+        self._lock = threading.Lock()
         self.id = EncoderId(
             name=name,
             sha256=sha256,
@@ -68,24 +71,29 @@ class Encoder:
             max_tokens=int(self._model.max_seq_length or 0),
         )
 
-    @property
-    def tokenizer(self) -> PreTrainedTokenizerBase:
-        return self._model.tokenizer
+    def own_tokenizer(self) -> PreTrainedTokenizerBase:
+        """A copy of the encoder's tokenizer: one that several threads reconfigure fails ("Already borrowed")."""
+        return copy.deepcopy(self._model.tokenizer)
 
     @property
     def word_vectors(self) -> torch.Tensor:
         """(vocabulary, hidden) float32 input embeddings of the encoder, on the CPU."""
         transformer = cast(PreTrainedModel, self._model[0].auto_model)
-        return transformer.get_input_embeddings().weight.detach().float().cpu()
+        return cast(torch.nn.Embedding, transformer.get_input_embeddings()).weight.detach().float().cpu()
 
     def encode(self, texts: Sequence[str], batch_size: int = 16) -> Matrix:
         """(N, D) float32 unit vectors. Equal texts get equal bits; text past `id.max_tokens` is not read."""
         distinct = list(dict.fromkeys(texts))
         if not distinct:
             return np.empty((0, self.id.dimension), dtype=np.float32)
-        vectors = self._model.encode(
-            distinct, batch_size=batch_size, normalize_embeddings=True, convert_to_numpy=True, show_progress_bar=False
-        )
+        with self._lock:
+            vectors = self._model.encode(
+                distinct,
+                batch_size=batch_size,
+                normalize_embeddings=True,
+                convert_to_numpy=True,
+                show_progress_bar=False,
+            )
         row = {text: index for index, text in enumerate(distinct)}
         return np.ascontiguousarray(vectors[[row[text] for text in texts]], dtype=np.float32)
 
@@ -93,7 +101,8 @@ class Encoder:
         """For each text, whether it is longer than what `encode` reads."""
         if not texts:
             return []
-        token_ids = self.tokenizer(list(texts), truncation=False, padding=False, verbose=False)["input_ids"]
+        with self._lock:
+            token_ids = self._model.tokenizer(list(texts), truncation=False, padding=False, verbose=False)["input_ids"]
         return [len(ids) > self.id.max_tokens for ids in token_ids]
 
 

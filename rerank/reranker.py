@@ -6,7 +6,7 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -50,19 +50,27 @@ class ModelDescription:
 
 
 class AsyncReranker:
-    """Loads what the configuration names; answers while it is open as an async context.
+    """Answers while it is open as an async context. `load_reranker` makes one from a configuration.
+
+    Args:
+        config: the settings; their models and `rankers` have the same names.
+        encoder: makes the vectors of queries.
+        index: what `search` reads, and candidates may refer to.
+        rankers: by model name.
 
     Raises:
-        ConfigError, CheckpointError, IndexMismatch: something that the configuration names cannot be used.
+        InvalidRequest: the default window of a model is wider than its ranker reads.
     """
 
-    def __init__(self, config: ServiceConfig) -> None:
+    def __init__(
+        self, config: ServiceConfig, encoder: Encoder, index: Index | None, rankers: Mapping[str, Ranker]
+    ) -> None:
         self.config = config
-        self._encoder = Encoder(config.encoder, config.device)
-        self.index = Index(config.index, self._encoder) if config.index else None
+        self.index = index
+        self._encoder = encoder
         self._models = {model.name: model for model in config.models}
-        self._rankers = {model.name: _load_ranker(model, self._encoder, config.device) for model in config.models}
-        self._engine = Engine(self._rankers, config.engine)
+        self._rankers = rankers
+        self._engine = Engine(rankers, config.engine)
         self._first_stage_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="first-stage")
         for model in config.models:  # a default that its model cannot read must not wait for a request
             self._strategy(model.name, RankOptions())
@@ -174,12 +182,15 @@ class AsyncReranker:
 
 
 class Reranker:
-    """AsyncReranker for code without an event loop: a notebook, a script. Use it in a `with` block."""
+    """AsyncReranker for code without an event loop: a notebook, a script. Use it in a `with` block.
+
+    Raises as `load_reranker` does.
+    """
 
     def __init__(self, config: ServiceConfig) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="reranker", daemon=True)
-        self._inner = AsyncReranker(config)
+        self._inner = load_reranker(config)
 
     def __enter__(self) -> Reranker:
         self._thread.start()
@@ -210,6 +221,18 @@ class Reranker:
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+
+def load_reranker(config: ServiceConfig) -> AsyncReranker:
+    """Loads everything that the configuration names.
+
+    Raises:
+        ConfigError, CheckpointError, IndexMismatch: something that it names cannot be used.
+    """
+    encoder = Encoder(config.encoder, config.device)
+    index = Index(config.index, encoder) if config.index else None
+    rankers = {model.name: _load_ranker(model, encoder, config.device) for model in config.models}
+    return AsyncReranker(config, encoder, index, rankers)
 
 
 def zero_effect_checkpoint(encoder: Encoder) -> Path:

@@ -46,6 +46,7 @@ class PERankRanker:
         _check_encoder(checkpoint, config, encoder.id)
         weights = read_weights(checkpoint)
         self._encoder = encoder
+        self._tokenizer = encoder.own_tokenizer()
         self._device = pick_device(device)
         self._template = load_template(config.template)
         self._transformer = build_transformer(config, weights, encoder.word_vectors, self._device)
@@ -110,7 +111,7 @@ class PERankRanker:
         return self._cached_prompt(query.text, query.instruction, num)
 
     def _tokenized_prompt(self, text: str, instruction: str, num: int) -> tuple[int, ...]:
-        return tuple(vector_prompt(self._template, self._encoder.tokenizer, Query(text, instruction=instruction), num))
+        return tuple(vector_prompt(self._template, self._tokenizer, Query(text, instruction=instruction), num))
 
     def _check_query(self, query: Query) -> None:
         tokens = len(self._prompt(query, 0)) - len(self._prompt(Query(""), 0))

@@ -44,7 +44,7 @@ def write_zero_effect_checkpoint(encoder: Encoder, out: Path, layers: int = 3, s
 
 def _config(encoder: Encoder, layers: int) -> LlamaConfig:
     vocabulary, hidden = encoder.word_vectors.shape
-    architecture: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "architectures": ["LlamaForCausalLM"],
         "vocab_size": vocabulary,
         "hidden_size": hidden,
@@ -53,11 +53,9 @@ def _config(encoder: Encoder, layers: int) -> LlamaConfig:
         "num_attention_heads": hidden // 64,
         "max_position_embeddings": 1024,
         "tie_word_embeddings": True,
-    }
-    made_for = {
         "encoder_name": encoder.id.name,
         "encoder_sha256": encoder.id.sha256,
         "projector_type": "residual_mlp2x_gelu",
         "template": "pe_rank",
     }
-    return LlamaConfig(**architecture, **made_for)
+    return LlamaConfig(**settings)

@@ -16,7 +16,7 @@ from grpc_reflection.v1alpha import reflection
 
 from rerank.config import ServiceConfig
 from rerank.errors import ConfigError
-from rerank.reranker import AsyncReranker
+from rerank.reranker import AsyncReranker, load_reranker
 from rerank.service.servicer import RerankServicer
 from rerank.service.status import StatusInterceptor
 from rerank.v1 import rerank_pb2, rerank_pb2_grpc
@@ -47,14 +47,14 @@ class RunningServer:
 
 
 @asynccontextmanager
-async def running_server(config: ServiceConfig) -> AsyncIterator[RunningServer]:
-    """Loads everything, then answers at `config.listen` until the block ends.
+async def running_server(closed: AsyncReranker) -> AsyncIterator[RunningServer]:
+    """Opens the reranker and answers at its configuration's `listen` until the block ends, then drains.
 
     Raises:
         ConfigError: the address cannot be bound.
-        ConfigError, CheckpointError, IndexMismatch: see AsyncReranker.
     """
-    async with await asyncio.to_thread(AsyncReranker, config) as reranker:
+    config = closed.config
+    async with closed as reranker:
         options = [
             ("grpc.max_receive_message_length", config.limits.max_message_bytes),
             ("grpc.max_send_message_length", -1),
@@ -82,7 +82,7 @@ async def running_server(config: ServiceConfig) -> AsyncIterator[RunningServer]:
 
 
 async def serve(config: ServiceConfig, announce: Callable[[str], None]) -> None:
-    """Runs until SIGTERM or SIGINT, then drains; a second signal ends at once."""
+    """Runs until SIGTERM or SIGINT, then drains; a second signal ends at once. Raises as `load_reranker` does."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -93,7 +93,7 @@ async def serve(config: ServiceConfig, announce: Callable[[str], None]) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
-    async with running_server(config) as running:
+    async with running_server(load_reranker(config)) as running:
         announce(running.address)
         await stop.wait()
         log.info("stopping; calls in flight have up to %.0f s", config.drain_s)

@@ -1,0 +1,87 @@
+"""Fixtures that several files share, and the flags that turn dear tests on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from rerank.collections import open_collection
+from rerank.encoder import Encoder
+from rerank.rankers.zero_effect import write_zero_effect_checkpoint
+from rerank.retrieval.index import Index, build_index
+
+#: doc_id → (title, text)
+PASSAGES = {
+    "flea": ("Fleas", "The life cycle of a flea lasts from 20 days to a whole year."),
+    "flea-bite": ("Flea bites", "Bites of fleas itch and turn red; cats and dogs suffer most."),
+    "moon": ("The moon", "The moon orbits the earth in about 27 days and causes the tides."),
+    "tides": ("Tides", "High and low water follow the pull of the moon and of the sun."),
+    "sourdough": ("Sourdough", "Flour and water ferment for days before the bread is baked."),
+    "baker": ("Bakers", "A baker kneads the dough in the night and bakes it before dawn."),
+    "lucene": ("Lucene", "A library that searches text with inverted indexes and BM25."),
+    "faiss": ("FAISS", "A library that searches dense vectors by inner product."),
+    "violin": ("Violins", "Four strings, a bow and a body of spruce and maple."),
+    "cello": ("Cellos", "Tuned an octave below the viola and played between the knees."),
+    "glacier": ("Glaciers", "Ice that flows downhill under its own weight, slowly."),
+    "desert": ("Deserts", "Little rain, hot days, cold nights, and sand that wanders."),
+}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--shared", type=Path, help="folder with data/ for the tests marked 'shared'")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if "gpu" in item.keywords and not torch.cuda.is_available():
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device, torch sees none"))
+        if "shared" in item.keywords and not config.getoption("--shared"):
+            item.add_marker(
+                pytest.mark.skip(reason="measures on data outside the repository; give it with --shared DIR")
+            )
+
+
+@pytest.fixture(scope="session")
+def shared(request: pytest.FixtureRequest) -> Path:
+    """The folder given with --shared."""
+    folder: Path = request.config.getoption("--shared")
+    return folder / "data"
+
+
+@pytest.fixture(scope="session")
+def encoder() -> Encoder:
+    return Encoder(device="cpu")
+
+
+@pytest.fixture(scope="session")
+def checkpoint(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The zero-effect PE-Rank checkpoint of `encoder`."""
+    folder = tmp_path_factory.mktemp("checkpoints") / "zero-effect"
+    write_zero_effect_checkpoint(encoder, folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def beir_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """PASSAGES in BEIR layout."""
+    folder = tmp_path_factory.mktemp("beir") / "twelve"
+    folder.mkdir()
+    rows = [{"_id": doc_id, "title": title, "text": text} for doc_id, (title, text) in PASSAGES.items()]
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def index_folder(beir_folder: Path, encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A real index of PASSAGES."""
+    out = tmp_path_factory.mktemp("indexes") / "twelve"
+    build_index(open_collection(str(beir_folder)), out, encoder, hnsw=False, report=lambda *_: None)
+    return out
+
+
+@pytest.fixture(scope="session")
+def index(index_folder: Path, encoder: Encoder) -> Index:
+    return Index(index_folder, encoder)

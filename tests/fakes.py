@@ -1,0 +1,65 @@
+"""Doubles for the model: the engine, the strategies and the service stay real."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Sequence
+
+from rerank.rankers.base import RankerInfo
+from rerank.types import Passage, Prepared, Query, ScoreKind, Window, WindowRanking
+
+
+class NumberRanker:
+    """A perfect ranker: the score of a passage is the number in its text."""
+
+    def __init__(self, max_window_size: int = 100) -> None:
+        self.info = RankerInfo("number", "number", "r1", "t1", max_window_size, ScoreKind.WINDOW_LOG_PROB)
+        self.batches: list[int] = []
+
+    def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
+        return Prepared(query, tuple(passages))
+
+    def tokens(self, window: Window) -> int:
+        return 10 * len(window.passages)
+
+    def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
+        self.batches.append(len(windows))
+        return [WindowRanking(tuple(number_in(passage.text) for passage in window.passages)) for window in windows]
+
+
+class HeldRanker(NumberRanker):
+    """Waits before each batch until `release` is set; `entered` says that it waits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered = threading.Event()
+        self.release = threading.Event()
+
+    def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
+        self.entered.set()
+        assert self.release.wait(timeout=60), "nobody released the ranker"
+        return super().rank(windows)
+
+
+class BrokenRanker(NumberRanker):
+    """Hands every batch that holds a passage with the text "poison" to `answer`."""
+
+    def __init__(self, answer: Callable[[Sequence[Window]], list[WindowRanking]]) -> None:
+        super().__init__()
+        self._answer = answer
+
+    def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
+        if any(passage.text == "poison" for window in windows for passage in window.passages):
+            return self._answer(windows)
+        return super().rank(windows)
+
+
+def number_in(text: str) -> float:
+    match = re.search(r"-?\d+(\.\d+)?", text)
+    return float(match[0]) if match else 0.0
+
+
+def numbered_passages(numbers: Sequence[float]) -> list[Passage]:
+    """Passages d0, d1, … whose relevance is the number in their text."""
+    return [Passage(f"d{position}", f"relevance {number}") for position, number in enumerate(numbers)]
