@@ -62,12 +62,13 @@ def serve(
 ) -> None:
     """Start the gRPC service."""
     from rerank.config import load_config
+    from rerank.service.process import announce
     from rerank.service.server import serve as serve_until_signal
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("sentence_transformers").setLevel(logging.WARNING)
     settings = load_config(config, listen=listen, index=index, encoder=encoder, device=device)
-    asyncio.run(serve_until_signal(settings, lambda address: print(f"listening on {address}", flush=True)))
+    asyncio.run(serve_until_signal(settings, announce))
 
 
 @app.command()
@@ -120,7 +121,7 @@ def search(
             depth=depth,
             model=model,
             top_n=top_n,
-            strategy=_strategy(strategy, window_size, stride),
+            strategy=strategy_message(strategy, window_size, stride),
             instruction=instruction,
             return_passages=True,
         )
@@ -153,7 +154,7 @@ def rank(
             timeout_s,
             model=model,
             top_n=top_n,
-            strategy=_strategy(strategy, window_size, stride),
+            strategy=strategy_message(strategy, window_size, stride),
             instruction=instruction,
             return_passages=True,
         )
@@ -172,7 +173,8 @@ def demo(
     run_demo(work, console)
 
 
-def _strategy(name: StrategyName | None, window_size: int, stride: int) -> pb.Strategy:
+def strategy_message(name: StrategyName | None, window_size: int, stride: int) -> pb.Strategy:
+    """The options as the wire has them; 0 and None mean the model's default."""
     from rerank.v1 import rerank_pb2 as pb
 
     kind = name.name if name else "UNSPECIFIED"
@@ -209,9 +211,14 @@ def _show(reply: pb.RerankResponse | pb.SearchResponse, title: str, as_json: boo
 
 
 def main() -> None:
-    """The console command. What the caller can mend ends with one line on stderr and exit code 2."""
+    """The console command."""
+    run(app)
+
+
+def run(command: typer.Typer) -> None:
+    """Runs a command; what the caller can mend ends with one line on stderr and exit code 2."""
     try:
-        app()
+        command()
     except RerankError as error:
         Console(stderr=True).print(f"[red]error:[/red] {error}", soft_wrap=True, highlight=False)
         sys.exit(2)

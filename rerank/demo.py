@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -23,9 +19,11 @@ from rich.table import Table
 from rerank import __version__
 from rerank.client import RerankClient
 from rerank.collections import open_collection
+from rerank.config import ServiceConfig
 from rerank.display import execution_table, indexing_progress, snippet
-from rerank.errors import ConfigError, IndexMismatch
+from rerank.errors import IndexMismatch
 from rerank.retrieval.index import Manifest, build_index, read_manifest
+from rerank.service.process import service_process
 from rerank.v1 import rerank_pb2 as pb
 
 _EXAMPLE = "parse a date string with a known format"
@@ -56,7 +54,8 @@ def run_demo(work: Path, console: Console) -> None:
         f"[bold]index[/bold]   {manifest.passages:,} passages of {manifest.collection}; "
         f"BM25 {manifest.passages / manifest.read_s:,.0f}/s, vectors {manifest.passages / manifest.encode_s:,.0f}/s"
     )
-    with _service(work / "index") as address, RerankClient(address) as client:
+    service = ServiceConfig(listen="127.0.0.1:0", index=work / "index")
+    with service_process(service) as address, RerankClient(address) as client:
         console.print(f"[bold]service[/bold] gRPC at {address}, in a process of its own\n")
         _show_example(client, console)
         console.print(_comparison(client))
@@ -93,28 +92,6 @@ def _index(folder: Path, console: Console) -> Manifest:
     shutil.rmtree(folder, ignore_errors=True)
     with indexing_progress(console) as progress:
         return build_index(collection, folder, Encoder(), hnsw=False, report=progress.report)
-
-
-@contextmanager
-def _service(index: Path) -> Iterator[str]:
-    """A service in a process of its own; its address."""
-    command = [sys.executable, "-m", "rerank.cli", "serve", "--index", str(index), "--listen", "127.0.0.1:0"]
-    log = index.parent / "serve.log"
-    with log.open("w", encoding="utf-8") as errors:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
-    try:
-        yield _address(process, log)
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(timeout=60)
-
-
-def _address(process: subprocess.Popen[str], log: Path) -> str:
-    assert process.stdout is not None
-    for line in process.stdout:
-        if line.startswith("listening on "):
-            return line.removeprefix("listening on ").strip()
-    raise ConfigError(f"the service did not start:\n{log.read_text(encoding='utf-8')[-2000:]}")
 
 
 def _show_example(client: RerankClient, console: Console) -> None:
