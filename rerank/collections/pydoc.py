@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import platform
 import re
+import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
@@ -47,6 +49,8 @@ _MIN_DOCSTRING_WORDS = 3
 #: About the length of an MS MARCO passage; what comes later in a docstring are details.
 _MAX_DOCSTRING_WORDS = 60
 _MAX_SIGNATURE_CHARS = 80
+#: Where a default value lives, which changes from run to run.
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def name() -> str:
@@ -55,16 +59,27 @@ def name() -> str:
 
 
 def passages() -> Iterator[Passage]:
-    """Yields every documented name of the standard library once, ordered by module."""
+    """Yields every documented name of the standard library once, ordered by module.
+
+    They are read in a fresh interpreter: libraries patch the standard library (torch replaces `inspect.getfile`),
+    and importing all of it has no place in a service.
+    """
+    program = f"from {__name__} import print_passages; print_passages()"
+    done = subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.PIPE, text=True)
+    for line in done.stdout.splitlines():
+        doc_id, text = json.loads(line)
+        yield Passage(doc_id, text)
+
+
+def print_passages() -> None:
+    """Prints [doc_id, text] of each passage, a line of ASCII JSON each."""
     seen: set[str] = set()
     for name in _module_names():
         module = _import_quietly(name)
-        if module is None:
-            continue
-        for passage in _module_passages(name, module):
+        for passage in _module_passages(name, module) if module else ():
             if passage.doc_id not in seen:
                 seen.add(passage.doc_id)
-                yield passage
+                print(json.dumps([passage.doc_id, passage.text]))
 
 
 def _module_names() -> list[str]:
@@ -131,7 +146,7 @@ def _beginning(docstring: str) -> str:
 
 def _signature(member: Any) -> str:
     try:
-        signature = str(inspect.signature(member))
+        signature = _ADDRESS.sub("", str(inspect.signature(member)))
         return signature if len(signature) <= _MAX_SIGNATURE_CHARS else "(…)"
     except (TypeError, ValueError, AttributeError, NameError):  # C functions whose text signature cannot be evaluated
         return ""

@@ -1,0 +1,21 @@
+"""The identity ranker changes nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from rerank.rankers.identity import IdentityRanker
+from rerank.types import Passage, Query, Window
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 100])
+def test_order_stays(n: int) -> None:
+    ranker = IdentityRanker()
+    prepared = ranker.prepare(Query("q"), [Passage(str(i), "same text") for i in range(n)])
+    (ranking,) = ranker.rank([Window(prepared.query, prepared.passages)])
+    assert ranking.permutation == tuple(range(n))
+    assert prepared.truncated_doc_ids == ()
+
+
+def test_no_windows_no_rankings() -> None:
+    assert IdentityRanker().rank([]) == []

@@ -1,0 +1,195 @@
+"""PE-Rank: at zero effect exactly cosine; the same alone and in a batch; wrong checkpoints refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from rerank.encoder import Encoder
+from rerank.engine.job import window_of
+from rerank.errors import CheckpointError, InvalidRequest
+from rerank.rankers.pe_rank import PERankRanker
+from rerank.rankers.zero_effect import write_zero_effect_checkpoint
+from rerank.types import Matrix, Passage, Query, Window
+
+QUERIES = ["what causes the tides", "string instruments", "how long does a flea live", "bread", "ice and sand"]
+
+
+def unit_rows(n: int, seed: int) -> Matrix:
+    rows = np.random.default_rng(seed).normal(size=(n, 384)).astype(np.float32)
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def random_window(n: int, seed: int, text: str = "a query") -> Window:
+    query, *passages = unit_rows(n + 1, seed)
+    return Window(Query(text, vector=query), tuple(Passage(f"d{i}", "", row) for i, row in enumerate(passages)))
+
+
+def cosine_order(window: Window) -> tuple[int, ...]:
+    """Best first, in float64, equal cosines in the order of the window."""
+    assert window.query.vector is not None
+    query = window.query.vector.astype(np.float64)
+    cosines = [p.vector.astype(np.float64) @ query for p in window.passages if p.vector is not None]
+    return tuple(np.argsort(-np.array(cosines), kind="stable").tolist())
+
+
+@pytest.fixture(scope="module")
+def ranker(checkpoint: Path, encoder: Encoder) -> PERankRanker:
+    return PERankRanker(checkpoint, encoder, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def disturbed(checkpoint: Path, encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> PERankRanker:
+    """A checkpoint in which every weight does something, as after training."""
+    folder = tmp_path_factory.mktemp("disturbed") / "disturbed"
+    shutil.copytree(checkpoint, folder)
+    torch.manual_seed(3)
+    weights = {name: t + 0.05 * torch.randn_like(t) for name, t in load_file(folder / "model.safetensors").items()}
+    save_file(weights, folder / "model.safetensors")
+    return PERankRanker(folder, encoder, device="cpu")
+
+
+@pytest.mark.parametrize("n", [1, 2, 20, 100])
+def test_zero_effect_order_equals_cosine_order(ranker: PERankRanker, n: int) -> None:
+    for seed in range(20):
+        window = random_window(n, seed)
+        assert ranker.rank([window])[0].permutation == cosine_order(window)
+
+
+@pytest.mark.parametrize("text", QUERIES)
+def test_zero_effect_order_equals_cosine_order_on_text(ranker: PERankRanker, encoder: Encoder, text: str) -> None:
+    prepared = ranker.prepare(Query(text), [Passage(str(n), other) for n, other in enumerate(QUERIES)])
+    window = window_of(prepared, tuple(range(len(QUERIES))))
+    assert ranker.rank([window])[0].permutation == cosine_order(window)
+
+
+def test_every_branch_of_the_checkpoint_ends_in_zeros(checkpoint: Path) -> None:
+    weights = load_file(checkpoint / "model.safetensors")
+    ends = [name for name in weights if "o_proj" in name or "down_proj" in name or "projector.down" in name]
+    assert len(ends) == 2 * 3 + 2
+    assert all(not weights[name].any() for name in ends)
+    assert not any("embed_tokens" in name for name in weights)
+
+
+def test_checkpoint_is_reproducible(checkpoint: Path, encoder: Encoder, tmp_path: Path) -> None:
+    write_zero_effect_checkpoint(encoder, tmp_path / "again")
+    for name in ("config.json", "model.safetensors"):
+        assert (tmp_path / "again" / name).read_bytes() == (checkpoint / name).read_bytes()
+
+
+def test_equal_passages_tie(ranker: PERankRanker, disturbed: PERankRanker) -> None:
+    """Wherever they stand: a kernel that treats the end of a list differently must not part them."""
+    for one in (ranker, disturbed):
+        window = random_window(37, seed=5)
+        same = window.passages[:1] * 37
+        assert len(set(one.rank([Window(window.query, same)])[0].scores)) == 1
+
+
+def test_scores_are_log_probabilities(disturbed: PERankRanker) -> None:
+    scores = disturbed.rank([random_window(20, seed=1)])[0].scores
+    assert np.exp(scores).sum() == pytest.approx(1.0)
+
+
+def test_a_window_alone_and_in_a_batch_agrees(disturbed: PERankRanker) -> None:
+    """Windows of different lengths are padded on the right; a causal model never looks there."""
+    windows = [random_window(n, seed=n, text="words " * n) for n in (1, 20, 5, 64, 20)]
+    for window, together in zip(windows, disturbed.rank(windows), strict=True):
+        np.testing.assert_allclose(disturbed.rank([window])[0].scores, together.scores, atol=1e-4)
+
+
+def test_no_window_reads_what_stands_behind_it_in_the_batch(disturbed: PERankRanker) -> None:
+    short, long = random_window(5, seed=1), random_window(60, seed=2)
+    other = random_window(60, seed=3)
+    first, second = disturbed.rank([short, long])[0], disturbed.rank([short, other])[0]
+    np.testing.assert_allclose(first.scores, second.scores, atol=1e-5)
+
+
+def test_the_model_reads_the_order_and_the_text(disturbed: PERankRanker) -> None:
+    """Otherwise the tests above would hold for a model that ignores its input."""
+    window = random_window(20, seed=1)
+    reversed_window = Window(window.query, window.passages[::-1])
+    other_text = random_window(20, seed=1, text="something else entirely")
+    scores = np.array(disturbed.rank([window])[0].scores)
+    assert np.abs(scores - disturbed.rank([reversed_window])[0].scores[::-1]).max() > 1e-3
+    assert np.abs(scores - disturbed.rank([other_text])[0].scores).max() > 1e-3
+
+
+def test_prepare_encodes_only_what_has_no_vector(ranker: PERankRanker, encoder: Encoder) -> None:
+    stored = unit_rows(1, seed=9)[0]
+    prepared = ranker.prepare(Query("q"), [Passage("a", "text", stored), Passage("b", "text")])
+    assert prepared.passages[0].vector is stored
+    assert prepared.passages[1].vector is not None
+    np.testing.assert_array_equal(prepared.passages[1].vector, encoder.encode(["text"])[0])
+
+
+def test_prepare_names_the_truncated_passages(ranker: PERankRanker, encoder: Encoder) -> None:
+    long = "word " * (encoder.id.max_tokens + 1)
+    stored = Passage("stored", "…", unit_rows(1, seed=1)[0], vector_truncated=True)
+    prepared = ranker.prepare(Query("q"), [Passage("a", long), Passage("b", "short"), stored])
+    assert prepared.truncated_doc_ids == ("a", "stored")
+
+
+def test_query_longer_than_the_model_reads_is_refused(ranker: PERankRanker, encoder: Encoder) -> None:
+    limit = encoder.id.max_tokens
+    ranker.prepare(Query("a " * limit), [])
+    with pytest.raises(InvalidRequest, match=rf"{limit + 1} tokens long, .* reads at most {limit}; shorten"):
+        ranker.prepare(Query("a " * limit, instruction="b"), [])
+
+
+def test_the_widest_window_fits_with_the_longest_query(ranker: PERankRanker, encoder: Encoder) -> None:
+    widest = ranker.info.max_window_size
+    window = random_window(widest, seed=1, text="a " * encoder.id.max_tokens)
+    assert ranker.tokens(window) <= 1024 < ranker.tokens(random_window(widest + 9, seed=1, text=window.query.text))
+    assert len(ranker.rank([window])[0].scores) == widest
+
+
+def test_special_tokens_in_the_query_are_plain_words(ranker: PERankRanker) -> None:
+    plain, marked = random_window(3, seed=1, text="a b"), random_window(3, seed=1, text="a [SEP] [PAD] b")
+    assert ranker.tokens(marked) == ranker.tokens(plain) + 6  # [, sep, ], [, pad, ]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"encoder_name": "other/encoder"}, "was made for encoder other/encoder .*, this service loads sentence-tr"),
+        ({"encoder_sha256": "0" * 64}, "use that encoder or another checkpoint"),
+        ({"projector_type": "mlp9x"}, "projector_type 'mlp9x' is not residual_mlp2x_gelu"),
+        ({"num_hidden_layers": 4}, "does not fit its config.json"),
+        ({"hidden_size": 192}, "word vectors of width 384 do not fit a model of hidden size 192"),
+    ],
+)
+def test_checkpoint_that_does_not_fit_is_refused(
+    checkpoint: Path, encoder: Encoder, tmp_path: Path, change: dict[str, object], message: str
+) -> None:
+    copy = Path(shutil.copytree(checkpoint, tmp_path / "copy"))
+    config = json.loads((copy / "config.json").read_text(encoding="utf-8"))
+    (copy / "config.json").write_text(json.dumps(config | change), encoding="utf-8")
+    with pytest.raises(CheckpointError, match=message):
+        PERankRanker(copy, encoder, device="cpu")
+
+
+@pytest.mark.parametrize("missing", ["config.json", "model.safetensors"])
+def test_incomplete_checkpoint_names_the_missing_file(
+    checkpoint: Path, encoder: Encoder, tmp_path: Path, missing: str
+) -> None:
+    copy = Path(shutil.copytree(checkpoint, tmp_path / "copy"))
+    (copy / missing).unlink()
+    with pytest.raises(CheckpointError, match=f"holds no {missing}"):
+        PERankRanker(copy, encoder, device="cpu")
+
+
+@pytest.mark.gpu
+def test_gpu_order_equals_cpu_order(checkpoint: Path, encoder: Encoder, ranker: PERankRanker) -> None:
+    """Where no two scores are closer than 1e-3."""
+    on_gpu = PERankRanker(checkpoint, encoder, device="cuda")
+    for seed in range(10):
+        window = random_window(20, seed)
+        scores = np.sort(ranker.rank([window])[0].scores)
+        if np.diff(scores).min() > 1e-3:
+            assert on_gpu.rank([window])[0].permutation == ranker.rank([window])[0].permutation
