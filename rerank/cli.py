@@ -14,7 +14,7 @@ import typer
 from google.protobuf.json_format import MessageToJson
 from rich.console import Console
 
-from rerank.errors import InvalidRequest, RerankError
+from rerank.errors import ConfigError, InvalidRequest, RerankError
 
 if TYPE_CHECKING:
     from rerank.v1 import rerank_pb2 as pb
@@ -168,7 +168,10 @@ def demo(
     ),
 ) -> None:
     """Index Python's documentation, start a service, query it, and print what reranking changed."""
-    from rerank.demo import run_demo
+    try:
+        from rerank.demo import run_demo
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"the demo measures with {error.name}, which is missing; install rerank[eval]") from error
 
     run_demo(work, console)
 

@@ -6,12 +6,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import faiss
 import numpy as np
 
 from rerank.encoder import Encoder
+from rerank.errors import ConfigError
 from rerank.retrieval.store import PassageStore
 from rerank.types import Matrix, Query, ScoredDoc
+
+try:
+    import faiss
+except ModuleNotFoundError as error:
+    raise ConfigError("FAISS is missing; install rerank[cpu], or rerank[gpu] on a machine with CUDA") from error
 
 _HNSW_LINKS = 32
 _HNSW_EF = 256  # candidates kept while building and searching
