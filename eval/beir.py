@@ -15,7 +15,16 @@ from rich.progress import track
 from eval.data import read_beir_qrels, read_beir_queries
 from eval.measures import BEIR, measure
 from eval.output import print_table, write
-from eval.systems import ModelOption, OutOption, RankerOption, StrategyOption, TargetOption, open_system, scored_docs
+from eval.systems import (
+    ModelOption,
+    OutOption,
+    RankerOption,
+    StrategyOption,
+    TargetOption,
+    TemplateOption,
+    open_system,
+    scored_docs,
+)
 from rerank.cli import FirstStageName, Stride, WindowSize, console, run, strategy_message
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -31,6 +40,7 @@ def evaluate(
     split: Annotated[str, typer.Option(help="The judgements: qrels/SPLIT.tsv.")] = "test",
     ranker: RankerOption = "pe-rank",
     model: ModelOption = "",
+    template: TemplateOption = "",
     target: TargetOption = "",
     strategy: StrategyOption = None,
     window_size: WindowSize = 0,
@@ -41,7 +51,7 @@ def evaluate(
     judged, asked = read_beir_qrels(collection, split), read_beir_queries(collection)
     judged_ids = {qrel.query_id for qrel in judged}
     ranked = {}
-    with open_system(ranker, model, target, index) as (client, name):
+    with open_system(ranker, model, template, target, index) as (client, name):
         todo = [query for query in asked if query.query_id in judged_ids]
         for query in track(todo, "searching", console=console, disable=not console.is_terminal):
             reply = client.search(

@@ -14,7 +14,16 @@ from rich.progress import track
 from eval.data import Request, read_requests, read_trec_qrels
 from eval.measures import TREC_DL, measure
 from eval.output import print_table, write
-from eval.systems import ModelOption, OutOption, RankerOption, StrategyOption, TargetOption, open_system, scored_docs
+from eval.systems import (
+    ModelOption,
+    OutOption,
+    RankerOption,
+    StrategyOption,
+    TargetOption,
+    TemplateOption,
+    open_system,
+    scored_docs,
+)
 from rerank.cli import Stride, WindowSize, console, run, strategy_message
 from rerank.client import RerankClient
 from rerank.types import ScoredDoc
@@ -30,6 +39,7 @@ def evaluate(
     out: OutOption,
     ranker: RankerOption = "pe-rank",
     model: ModelOption = "",
+    template: TemplateOption = "",
     target: TargetOption = "",
     strategy: StrategyOption = None,
     window_size: WindowSize = 0,
@@ -39,7 +49,7 @@ def evaluate(
     settings = {name: str(value) for name, value in locals().items()}
     judged, asked = read_trec_qrels(qrels), read_requests(requests)
     schedule = strategy_message(strategy, window_size, stride)
-    with open_system(ranker, model, target) as (client, name):
+    with open_system(ranker, model, template, target) as (client, name):
         todo = track(asked, "reranking", console=console, disable=not console.is_terminal)
         ranked = {request.query.query_id: _rerank(client, name, schedule, request) for request in todo}
     report = measure(TREC_DL, judged, ranked)

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import torch
+from peft import PeftModel
 from safetensors.torch import load_file
-from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel
+from torch import nn
+from torch.nn.utils.rnn import pad_sequence
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from rerank.errors import CheckpointError, ConfigError
+from rerank.files import sha256_of_files
 
 #: Keys of a saved causal LM that belong to its transformer start like this.
 _TRANSFORMER_PREFIX = "model."
@@ -88,3 +103,73 @@ def build_transformer(
     except RuntimeError as error:
         raise CheckpointError(f"the checkpoint does not fit its config.json: {error}") from error
     return model.eval().requires_grad_(False).to(device)
+
+
+@dataclass(frozen=True)
+class CausalLM:
+    """A causal language model with its tokenizer."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    #: SHA-256 of the weight files.
+    revision: str
+    #: The most positions that it reads.
+    context_tokens: int
+
+
+def load_causal_lm(checkpoint: Path, device: torch.device) -> CausalLM:
+    """A full checkpoint, or a LoRA adapter merged into its base; float32 on the CPU, bfloat16 on CUDA.
+
+    Raises:
+        CheckpointError: the folder holds no causal LM, or the adapter's base is not to be had.
+    """
+    adapter = checkpoint / "adapter_config.json"
+    base = _base_of(adapter) if adapter.is_file() else str(checkpoint)
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    try:
+        model = AutoModelForCausalLM.from_pretrained(base, dtype=dtype)
+        if adapter.is_file():
+            model = PeftModel.from_pretrained(model, str(checkpoint)).merge_and_unload()
+        tokenizer = AutoTokenizer.from_pretrained(checkpoint if _has_tokenizer(checkpoint) else base)
+    except (OSError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{checkpoint} is no causal language model that can be loaded: {error}") from error
+    positions = getattr(model.config, "max_position_embeddings", None)
+    context_tokens = min(limit for limit in (positions, tokenizer.model_max_length) if limit)
+    revision = sha256_of_files(sorted(checkpoint.glob("*.safetensors")))
+    return CausalLM(model.eval().requires_grad_(False).to(device), tokenizer, revision, context_tokens)
+
+
+class IdentifierHead(nn.Module):
+    """The rows of a vocabulary head that belong to the identifiers, in float32: bfloat16 logits tie.
+
+    Takes the head's place in the model, so that a logit scale or soft cap behind it still applies.
+    """
+
+    def __init__(self, head: nn.Module, token_ids: Sequence[int]) -> None:
+        super().__init__()
+        rows = torch.tensor(list(token_ids))
+        weight, bias = cast(torch.Tensor, head.weight), cast(torch.Tensor | None, getattr(head, "bias", None))
+        self.weight = nn.Parameter(weight[rows].detach().float(), requires_grad=False)
+        self.bias = None if bias is None else nn.Parameter(bias[rows].detach().float(), requires_grad=False)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """(…, hidden) → (…, n) float32 logits."""
+        return nn.functional.linear(hidden.float(), self.weight, self.bias)
+
+
+def right_padded(sequences: Sequence[Sequence[int]], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """(B, T) token ids and (B,) last places. A causal model never reads the padding, so it needs no mask."""
+    ids = pad_sequence([torch.tensor(list(sequence)) for sequence in sequences], batch_first=True)
+    last = torch.tensor([len(sequence) - 1 for sequence in sequences])
+    return ids.to(device), last.to(device)
+
+
+def _base_of(adapter: Path) -> str:
+    try:
+        return str(json.loads(adapter.read_text(encoding="utf-8"))["base_model_name_or_path"])
+    except (ValueError, KeyError) as error:
+        raise CheckpointError(f"{adapter} names no base_model_name_or_path") from error
+
+
+def _has_tokenizer(checkpoint: Path) -> bool:
+    return (checkpoint / "tokenizer_config.json").is_file()

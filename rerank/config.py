@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -17,19 +17,44 @@ class _Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class ModelConfig(_Settings):
-    """A model that requests may name.
-
-    `path` is a checkpoint's folder; a `pe-rank` without one gets the zero-effect checkpoint, whose order is the
-    encoder's cosine.
-    """
+class _Model(_Settings):
+    """A model that requests may name, and the schedule that runs when they name none."""
 
     name: Annotated[str, Field(min_length=1)]
-    ranker: Literal["identity", "pe-rank"]
-    path: Path | None = None
     strategy: Literal["single", "sliding"] = "sliding"
     window_size: Positive = 20
     stride: Positive = 10
+
+
+class IdentityModel(_Model):
+    """Keeps the first-stage order."""
+
+    ranker: Literal["identity"]
+
+
+class PERankModel(_Model):
+    """PE-Rank. Without a `path` it gets the zero-effect checkpoint, whose order is the encoder's cosine."""
+
+    ranker: Literal["pe-rank"]
+    path: Path | None = None
+
+
+class FirstModel(_Model):
+    """FIRST: a causal LM, or a LoRA adapter, read at one position.
+
+    `template` is the name of one of ours or the path of a YAML file, which must be the one that the checkpoint was
+    trained with. `permutations: 3` reads every window three times, in three orders.
+    """
+
+    ranker: Literal["first"]
+    path: Path
+    template: str = "first"
+    identifiers: Literal["letters", "numbers"] = "letters"
+    calibration: Literal["none", "content_free"] = "none"
+    permutations: Positive = 1
+
+
+ModelConfig: TypeAlias = Annotated[IdentityModel | PERankModel | FirstModel, Field(discriminator="ranker")]
 
 
 class EngineConfig(_Settings):
@@ -59,8 +84,8 @@ class ServiceConfig(_Settings):
     encoder: str = "sentence-transformers/all-MiniLM-L6-v2"
     device: str = "auto"
     models: tuple[ModelConfig, ...] = (
-        ModelConfig(name="pe-rank", ranker="pe-rank"),
-        ModelConfig(name="identity", ranker="identity"),
+        PERankModel(name="pe-rank", ranker="pe-rank"),
+        IdentityModel(name="identity", ranker="identity"),
     )
     engine: EngineConfig = EngineConfig()
     limits: Limits = Limits()

@@ -99,12 +99,14 @@ def _show_example(client: RerankClient, console: Console) -> None:
     found = client.search(_EXAMPLE, first_stage=pb.FIRST_STAGE_BM25, depth=20, model="identity", return_passages=True)
     reranked = client.rerank(_EXAMPLE, [(hit.doc_id, hit.text) for hit in found.results], model="pe-rank")
     table = Table(title=f"“{_EXAMPLE}”: BM25's order, and PE-Rank's order of the same 20", title_justify="left")
-    for column in ("rank", "BM25", "PE-Rank", "was"):
-        table.add_column(column, justify="right" if column in {"rank", "was"} else "left", no_wrap=True)
-    table.add_column("passage", no_wrap=True)
+    table.add_column("rank", justify="right", no_wrap=True)
+    table.add_column("BM25", overflow="fold")
+    table.add_column("PE-Rank", overflow="fold")
+    table.add_column("was", justify="right", no_wrap=True)
+    table.add_column("PE-Rank's passage", no_wrap=True)
     text_of = {hit.doc_id: hit.text for hit in found.results}
     for rank, (before, after) in enumerate(zip(found.results[:10], reranked.results[:10], strict=True), start=1):
-        text = snippet(text_of[after.doc_id].partition("\n")[2])
+        text = snippet(text_of[after.doc_id].partition("\n")[2], chars=40)
         table.add_row(str(rank), before.doc_id, after.doc_id, str(after.original_position + 1), text)
     console.print(table)
     console.print(execution_table(reranked.execution))

@@ -12,8 +12,6 @@ from rich.table import Table
 
 from rerank.v1 import rerank_pb2 as pb
 
-_SNIPPET_CHARS = 60
-
 
 @contextmanager
 def indexing_progress(console: Console) -> Iterator[IndexingProgress]:
@@ -49,8 +47,8 @@ def results_table(title: str, results: Sequence[pb.RankedCandidate]) -> Table:
     """Rank, where the candidate came from, score, id and the start of the text."""
     table = Table(title=title, title_justify="left")
     for column in ("rank", "was", "score", "first stage"):
-        table.add_column(column, justify="right")
-    table.add_column("doc_id", no_wrap=True)
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("doc_id", overflow="fold")
     table.add_column("passage", no_wrap=True)
     for rank, result in enumerate(results, start=1):
         first_stage = f"{result.first_stage_score:.4f}" if result.HasField("first_stage_score") else ""
@@ -69,10 +67,10 @@ def execution_table(execution: pb.Execution) -> Table:
     return table
 
 
-def snippet(text: str) -> str:
+def snippet(text: str, chars: int = 60) -> str:
     """The start of a text on one line."""
     line = " ".join(text.split())
-    return line if len(line) <= _SNIPPET_CHARS else line[: _SNIPPET_CHARS - 1] + "…"
+    return line if len(line) <= chars else line[: chars - 1] + "…"
 
 
 def _shown(execution: pb.Execution, field: Any) -> str:

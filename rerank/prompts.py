@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from typing import Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -30,14 +31,19 @@ class _TemplateText(BaseModel):
     prefix: str
     body: str
     suffix: str
+    system_message: str = ""
+    #: RankLLM's files carry these three; only one kind of method is one that we run, and answers are parsed by us.
+    method: Literal["singleturn_listwise"] = "singleturn_listwise"
+    output_validation_regex: str = ""
+    output_extraction_regex: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
     """A prompt in three parts: `body` once a passage between `prefix` and `suffix`.
 
-    Fields are written `{num}` (passages in the window), `{query}`, `{instruction}`, `{rank}` (1-based, body only),
-    `{candidate}` (the passage) and `{query_vector}`.
+    Fields are written `{num}` (passages in the window), `{query}`, `{instruction}`, `{rank}` (the passage's identifier,
+    body only), `{candidate}` (the passage) and `{query_vector}`.
     """
 
     prefix: str
@@ -45,6 +51,8 @@ class Template:
     suffix: str
     #: SHA-256 of the file, 64 hexadecimal digits.
     sha256: str
+    #: What the chat's system role says, or the beginning of the user's turn where a model has no such role.
+    system_message: str = ""
 
 
 def load_template(name_or_path: str) -> Template:
@@ -60,7 +68,7 @@ def load_template(name_or_path: str) -> Template:
         raise ConfigError(f"template {name_or_path}: {error}") from error
     if "{candidate}" not in text.body:
         raise ConfigError(f"template {name_or_path}: the body has no {{candidate}}, so no passage would be read")
-    return Template(text.prefix, text.body, text.suffix, hashlib.sha256(content).hexdigest())
+    return Template(text.prefix, text.body, text.suffix, hashlib.sha256(content).hexdigest(), text.system_message)
 
 
 def _read(name_or_path: str) -> bytes:

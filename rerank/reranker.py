@@ -12,12 +12,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rerank.config import ModelConfig, ServiceConfig
+from rerank.config import FirstModel, IdentityModel, ModelConfig, PERankModel, ServiceConfig
 from rerank.encoder import Encoder
 from rerank.engine.engine import Engine
 from rerank.engine.job import Job
-from rerank.errors import ConfigError, DeadlineExceeded, InvalidRequest, NotConfigured, NotFound
+from rerank.errors import DeadlineExceeded, InvalidRequest, NotConfigured, NotFound
+from rerank.identifiers import IdentifierKind
 from rerank.rankers.base import Ranker, RankerInfo
+from rerank.rankers.first import FirstRanker
 from rerank.rankers.identity import IdentityRanker
 from rerank.rankers.pe_rank import PERankRanker
 from rerank.rankers.zero_effect import write_zero_effect_checkpoint
@@ -245,11 +247,14 @@ def zero_effect_checkpoint(encoder: Encoder) -> Path:
 
 
 def _load_ranker(model: ModelConfig, encoder: Encoder, device: str) -> Ranker:
-    if model.ranker == "identity":
-        if model.path is not None:
-            raise ConfigError(f"model {model.name}: ranker identity reads no checkpoint; leave out path {model.path}")
-        return IdentityRanker()
-    return PERankRanker(model.path or zero_effect_checkpoint(encoder), encoder, device)
+    match model:
+        case IdentityModel():
+            return IdentityRanker()
+        case PERankModel():
+            return PERankRanker(model.path or zero_effect_checkpoint(encoder), encoder, device)
+        case FirstModel():
+            kind = IdentifierKind(model.identifiers)
+            return FirstRanker(model.path, model.template, kind, model.calibration, model.permutations, device)
 
 
 def _passage(source: CandidateSource, stored: dict[str, Passage]) -> Passage:

@@ -96,6 +96,8 @@ class WindowRanking:
     """One score per passage of a window, in the window's order; higher is better."""
 
     scores: tuple[float, ...]
+    #: Places in the window of the passages that were cut to fit.
+    truncated: tuple[int, ...] = ()
 
     @property
     def permutation(self) -> tuple[int, ...]:

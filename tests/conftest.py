@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
+import grpc
 import pytest
 import torch
 
 from rerank.collections import open_collection
 from rerank.encoder import Encoder
+from rerank.rankers.identity import IdentityRanker
+from rerank.rankers.pe_rank import PERankRanker
 from rerank.rankers.zero_effect import write_zero_effect_checkpoint
+from rerank.reranker import AsyncReranker
 from rerank.retrieval.index import Index, build_index
+from rerank.v1.rerank_pb2_grpc import RerankServiceStub
+from tests.fakes import NumberRanker
+from tests.serving import Served, config_for, serving
 
 #: doc_id → (title, text)
 PASSAGES = {
@@ -85,3 +93,27 @@ def index_folder(beir_folder: Path, encoder: Encoder, tmp_path_factory: pytest.T
 @pytest.fixture(scope="session")
 def index(index_folder: Path, encoder: Encoder) -> Index:
     return Index(index_folder, encoder)
+
+
+@pytest.fixture(scope="session")
+def service(checkpoint: Path, encoder: Encoder, index: Index) -> Iterator[Served]:
+    """A service over `index` with the models pe-rank (the default), identity and number."""
+    rankers = {
+        "pe-rank": PERankRanker(checkpoint, encoder, "cpu"),
+        "identity": IdentityRanker(),
+        "number": NumberRanker(),
+    }
+    with serving(AsyncReranker(config_for(rankers), encoder, index, rankers)) as served:
+        yield served
+
+
+@pytest.fixture(scope="session")
+def channel(service: Served) -> Iterator[grpc.Channel]:
+    with grpc.insecure_channel(service.address) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def stub(channel: grpc.Channel) -> RerankServiceStub:
+    """Calls `service`."""
+    return RerankServiceStub(channel)

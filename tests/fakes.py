@@ -8,14 +8,19 @@ from collections.abc import Callable, Sequence
 
 from rerank.rankers.base import RankerInfo
 from rerank.types import Passage, Prepared, Query, ScoreKind, Window, WindowRanking
+from rerank.windows import Positions, Round, Strategy
 
 
 class NumberRanker:
-    """A perfect ranker: the score of a passage is the number in its text."""
+    """A perfect ranker: the score of a passage is the number in its text.
+
+    `batches` holds the number of windows of each batch, `ranked` all windows, in the order in which they ran.
+    """
 
     def __init__(self, max_window_size: int = 100) -> None:
         self.info = RankerInfo("number", "number", "r1", "t1", max_window_size, ScoreKind.WINDOW_LOG_PROB)
         self.batches: list[int] = []
+        self.ranked: list[Window] = []
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
         return Prepared(query, tuple(passages))
@@ -25,20 +30,23 @@ class NumberRanker:
 
     def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
         self.batches.append(len(windows))
+        self.ranked += windows
         return [WindowRanking(tuple(number_in(passage.text) for passage in window.passages)) for window in windows]
 
 
 class HeldRanker(NumberRanker):
-    """Waits before each batch until `release` is set; `entered` says that it waits."""
+    """Waits before each batch after the first `free_batches` until `release` is set; `entered` says that it waits."""
 
-    def __init__(self) -> None:
+    def __init__(self, free_batches: int = 0) -> None:
         super().__init__()
+        self._free_batches = free_batches
         self.entered = threading.Event()
         self.release = threading.Event()
 
     def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
-        self.entered.set()
-        assert self.release.wait(timeout=60), "nobody released the ranker"
+        if len(self.batches) >= self._free_batches:
+            self.entered.set()
+            assert self.release.wait(timeout=60), "nobody released the ranker"
         return super().rank(windows)
 
 
@@ -63,3 +71,17 @@ def number_in(text: str) -> float:
 def numbered_passages(numbers: Sequence[float]) -> list[Passage]:
     """Passages d0, d1, … whose relevance is the number in their text."""
     return [Passage(f"d{position}", f"relevance {number}") for position, number in enumerate(numbers)]
+
+
+def walked(strategy: Strategy, scores_of: Callable[[Positions], Sequence[float]], n: int) -> tuple[Round, list[int]]:
+    """The windows that a strategy asks for, in order, and its final order, when `scores_of` ranks each window."""
+    windows: Round = []
+    schedule = strategy.schedule(n)
+    try:
+        round_ = next(schedule)
+        while True:
+            windows += round_
+            round_ = schedule.send([WindowRanking(tuple(scores_of(window))) for window in round_])
+    except StopIteration as finished:
+        order: list[int] = finished.value
+        return windows, order

@@ -7,8 +7,8 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 LAYERS = [
     "errors types config files v1",
-    "identifiers collections",
-    "prompts windows",
+    "identifiers collections neutral",
+    "prompts windows listwise",
     "backbone encoder",
     "rankers retrieval",
     "engine",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from rerank.errors import RankerFailure
@@ -65,10 +65,19 @@ class Progress:
         self.queue_ms += max(result.wait_ms for result in results)
         self.model_ms += max(result.model_ms for result in results)
         self.last = results[-1]
+        self._add_truncated(
+            positions[place]
+            for positions, result in zip(windows, results, strict=True)
+            for place in result.ranking.truncated
+        )
         self.windows += [
             WindowTrace(positions, result.ranking.permutation, result.tokens)
             for positions, result in zip(windows, results, strict=True)
         ]
+
+    def _add_truncated(self, positions: Iterable[int]) -> None:
+        doc_ids = (self.job.candidates[position].passage.doc_id for position in positions)
+        self.truncated_doc_ids = tuple(dict.fromkeys((*self.truncated_doc_ids, *doc_ids)))
 
     def ranking(self, order: Sequence[int], total_ms: float) -> Ranking:
         """The answer for the final `order` (positions, best first), cut to `top_n`."""

@@ -7,7 +7,6 @@ import logging
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -25,25 +24,38 @@ log = logging.getLogger(__name__)
 
 SERVICE = rerank_pb2.DESCRIPTOR.services_by_name["RerankService"].full_name
 HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+_MAX_PORT = 65_535
+#: Answers that were given have this long to leave, and streams that watch the health to notice.
+_FLUSH_S = 1.0
 
 
-@dataclass(frozen=True)
 class RunningServer:
     """A server that answers. `address` names the port that was bound, also when port 0 was asked for."""
 
-    address: str
-    server: grpc.aio.Server
-    servicer: RerankServicer
-    health: health.HealthServicer
+    def __init__(
+        self, address: str, server: grpc.aio.Server, servicer: RerankServicer, health_servicer: health.HealthServicer
+    ) -> None:
+        self.address = address
+        self._server = server
+        self.servicer = servicer
+        self._health = health_servicer
+        self._draining: asyncio.Task[None] | None = None
 
     async def drain(self, drain_s: float) -> None:
-        """Health says NOT_SERVING, new calls get UNAVAILABLE, those in flight have `drain_s` seconds to finish."""
-        await self.health.enter_graceful_shutdown()
-        stopping = asyncio.create_task(self.server.stop(drain_s))
+        """Health says NOT_SERVING, new calls get UNAVAILABLE, those in flight have `drain_s` seconds to finish.
+
+        A second call waits for the first.
+        """
+        if self._draining is None:
+            self._draining = asyncio.create_task(self._drain(drain_s))
+        await asyncio.shield(self._draining)
+
+    async def _drain(self, drain_s: float) -> None:
+        await self._health.enter_graceful_shutdown()
+        self.servicer.refuse_new_calls()
         with suppress(TimeoutError):
             await asyncio.wait_for(self.servicer.wait_until_idle(), drain_s)
-        await self.server.stop(0)  # streams that watch the health would otherwise hold the server to the end
-        await stopping
+        await self._server.stop(_FLUSH_S)
 
 
 @asynccontextmanager
@@ -65,12 +77,7 @@ async def running_server(closed: AsyncReranker) -> AsyncIterator[RunningServer]:
         rerank_pb2_grpc.add_RerankServiceServicer_to_server(servicer, server)
         health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
         reflection.enable_server_reflection((SERVICE, HEALTH, reflection.SERVICE_NAME), server)
-        try:
-            port = server.add_insecure_port(config.listen)
-        except RuntimeError as error:
-            raise ConfigError(
-                f"cannot listen on {config.listen}: {error}; choose another --listen HOST:PORT"
-            ) from error
+        port = _bind(server, config.listen)
         await server.start()
         for name in ("", SERVICE):
             await health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
@@ -79,6 +86,16 @@ async def running_server(closed: AsyncReranker) -> AsyncIterator[RunningServer]:
             yield running
         finally:
             await running.drain(config.drain_s)
+
+
+def _bind(server: grpc.aio.Server, listen: str) -> int:
+    """The port that the server listens on. Raises: ConfigError when it cannot."""
+    try:
+        if not 0 <= int(listen.rpartition(":")[2]) <= _MAX_PORT:  # gRPC would take it modulo 65536
+            raise ValueError(f"the port is not between 0 and {_MAX_PORT}")
+        return server.add_insecure_port(listen)
+    except (RuntimeError, ValueError) as error:
+        raise ConfigError(f"cannot listen on {listen}: {error}; choose another --listen HOST:PORT") from error
 
 
 async def serve(config: ServiceConfig, announce: Callable[[str], None]) -> None:

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import grpc
 
+from rerank.errors import ShuttingDown
 from rerank.reranker import AsyncReranker
 from rerank.service import convert
 from rerank.v1 import rerank_pb2 as pb
@@ -23,9 +24,14 @@ class RerankServicer(rerank_pb2_grpc.RerankServiceServicer):
     def __init__(self, reranker: AsyncReranker) -> None:
         self._reranker = reranker
         self._limits = reranker.config.limits
+        self._refusing = False
         self._in_flight = 0
         self._idle = asyncio.Event()
         self._idle.set()
+
+    def refuse_new_calls(self) -> None:
+        """From now on every call gets UNAVAILABLE."""
+        self._refusing = True
 
     async def wait_until_idle(self) -> None:
         """Returns when no call is in flight."""
@@ -48,8 +54,9 @@ class RerankServicer(rerank_pb2_grpc.RerankServiceServicer):
     async def ListModels(  # noqa: N802
         self, request: pb.ListModelsRequest, context: Context
     ) -> pb.ListModelsResponse:
-        index = self._reranker.index
-        return convert.list_models_response(self._reranker.models(), index.manifest if index else None)
+        with self._counted():
+            index = self._reranker.index
+            return convert.list_models_response(self._reranker.models(), index.manifest if index else None)
 
     def _deadline(self, context: Context) -> float:
         """The caller's deadline, or the service's own bound if that comes first; on the event loop's clock."""
@@ -59,6 +66,8 @@ class RerankServicer(rerank_pb2_grpc.RerankServiceServicer):
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
+        if self._refusing:
+            raise ShuttingDown("the service is stopping; try another replica")
         self._in_flight += 1
         self._idle.clear()
         try:

@@ -44,6 +44,8 @@ STATUS: dict[type[RerankError], tuple[grpc.StatusCode, str]] = {
     IndexMismatch: (grpc.StatusCode.FAILED_PRECONDITION, "INDEX_MISMATCH"),
     CheckpointError: (grpc.StatusCode.FAILED_PRECONDITION, "CHECKPOINT_ERROR"),
 }
+#: gRPC sends a status in headers, of which clients take 8 KiB; what a message quotes may be long.
+_MAX_MESSAGE_CHARS = 300
 _BUG = (grpc.StatusCode.INTERNAL, "BUG")
 
 
@@ -54,13 +56,15 @@ def status_of(error: Exception) -> status_pb2.Status:
         return _status(code, "internal error; this is a bug of the service, its log has the details", _info(reason, {}))
     details: list[Message] = [_info(reason, error.metadata)]
     if isinstance(error, InvalidRequest):
-        violation = error_details_pb2.BadRequest.FieldViolation(field=error.field, description=error.description)
+        violation = error_details_pb2.BadRequest.FieldViolation(
+            field=error.field, description=_shortened(error.description)
+        )
         details.append(error_details_pb2.BadRequest(field_violations=[violation]))
     if isinstance(error, Overloaded):
         delay = Duration(nanos=0)
         delay.FromNanoseconds(int(error.retry_after_s * 1e9))
         details.append(error_details_pb2.RetryInfo(retry_delay=delay))
-    return _status(code, str(error), *details)
+    return _status(code, _shortened(str(error)), *details)
 
 
 class StatusInterceptor(grpc.aio.ServerInterceptor):
@@ -113,8 +117,18 @@ def _tolerant(deserialize: Callable[[bytes], Any] | None) -> Callable[[bytes], A
     return parse
 
 
+def _shortened(text: str) -> str:
+    """The text, or its beginning and end, which says the way out."""
+    if len(text) <= _MAX_MESSAGE_CHARS:
+        return text
+    half = _MAX_MESSAGE_CHARS // 2 - 2
+    return f"{text[:half]} … {text[-half:]}"
+
+
 def _info(reason: str, metadata: dict[str, str]) -> error_details_pb2.ErrorInfo:
-    return error_details_pb2.ErrorInfo(reason=reason, domain=DOMAIN, metadata=metadata)
+    return error_details_pb2.ErrorInfo(
+        reason=reason, domain=DOMAIN, metadata={k: _shortened(v) for k, v in metadata.items()}
+    )
 
 
 def _status(code: grpc.StatusCode, message: str, *details: Message) -> status_pb2.Status:

@@ -1,0 +1,122 @@
+"""Position in a window ↔ identifier ↔ token id, derived from the tokenizer and checked.
+
+FIRST reads the logits of the identifiers at one position. Tokenizers split "[A]" in different ways: some have "A" and
+"▁A", some merge "[A" for most letters but not for O and Q, some merge "][". So the prompt ends with the opening bracket
+as a token of its own, the bare identifier's token follows, and ids are fed to the model, never text.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from transformers import PreTrainedTokenizerBase
+
+from rerank.errors import CheckpointError
+
+OPEN, CLOSE = "[", "]"
+_MOST_NUMBERS = 999
+
+
+class IdentifierKind(StrEnum):
+    """How passages are named."""
+
+    LETTERS = "letters"
+    NUMBERS = "numbers"
+
+
+@dataclass(frozen=True, slots=True)
+class Identifiers:
+    """The names of the passages of a window, in order, and how the model is asked for one.
+
+    Attributes:
+        texts: "A", "B", … or "1", "2", …; as many as the tokenizer has single tokens for.
+        token_ids: one a text, all different.
+        bracket_id: the token of the opening bracket, which goes behind the prompt.
+    """
+
+    kind: IdentifierKind
+    texts: tuple[str, ...]
+    token_ids: tuple[int, ...]
+    bracket_id: int
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+
+def derive_identifiers(tokenizer: PreTrainedTokenizerBase, kind: IdentifierKind, prompt_end: str = "\n") -> Identifiers:
+    """All identifiers of a kind that are single tokens behind an opening bracket, up to the first that is not.
+
+    Args:
+        prompt_end: the text before the bracket, as the rendered prompts end.
+
+    Raises:
+        CheckpointError: fewer than two identifiers are single tokens.
+    """
+    bracket_id = _bracket_id(tokenizer, prompt_end)
+    texts: list[str] = []
+    token_ids: list[int] = []
+    for text in _alphabet(tokenizer, kind):
+        token_id = _identifier_id(tokenizer, prompt_end, bracket_id, text)
+        if token_id is None or token_id in token_ids:
+            break
+        texts.append(text)
+        token_ids.append(token_id)
+    if len(texts) < 2:
+        raise CheckpointError(
+            f"{type(tokenizer).__name__} has single tokens for {len(texts)} {kind} only; use "
+            f"{', '.join(other for other in IdentifierKind if other != kind)} or another model"
+        )
+    return Identifiers(kind, tuple(texts), tuple(token_ids), bracket_id)
+
+
+def _alphabet(tokenizer: PreTrainedTokenizerBase, kind: IdentifierKind) -> list[str]:
+    """What could name passages, in order. A tokenizer that knows no capitals gets small letters."""
+    if kind is IdentifierKind.NUMBERS:
+        return [str(number) for number in range(1, _MOST_NUMBERS + 1)]
+    has_capitals = _decoded(tokenizer, _plain_ids(tokenizer, "A")) == "A"
+    return list(string.ascii_uppercase + string.ascii_lowercase if has_capitals else string.ascii_lowercase)
+
+
+def _bracket_id(tokenizer: PreTrainedTokenizerBase, prompt_end: str) -> int:
+    """The bracket's token behind the prompt; the bare one where text would merge it with what stands before."""
+    before, after = _plain_ids(tokenizer, prompt_end), _plain_ids(tokenizer, prompt_end + OPEN)
+    if len(after) == len(before) + 1 and after[:-1] == before:
+        return after[-1]
+    bare = _vocabulary_id(tokenizer, OPEN)
+    if bare is None:
+        raise CheckpointError(f"{type(tokenizer).__name__} has no token for {OPEN!r}; use another model")
+    return bare
+
+
+def _identifier_id(tokenizer: PreTrainedTokenizerBase, prompt_end: str, bracket_id: int, text: str) -> int | None:
+    """The token that names a passage behind the bracket; None where `text` is no single token."""
+    for token_id in (_token_behind_bracket(tokenizer, prompt_end, text), _vocabulary_id(tokenizer, text)):
+        if token_id is not None and _decoded(tokenizer, [bracket_id, token_id]).endswith(OPEN + text):
+            return token_id
+    return None
+
+
+def _token_behind_bracket(tokenizer: PreTrainedTokenizerBase, prompt_end: str, text: str) -> int | None:
+    """The one token between the brackets of "[text]"; None where it merges with one of them or is several."""
+    opened = _plain_ids(tokenizer, prompt_end + OPEN)
+    whole = _plain_ids(tokenizer, prompt_end + OPEN + text + CLOSE)
+    between = whole[len(opened) : -1]
+    return between[0] if whole[: len(opened)] == opened and len(between) == 1 else None
+
+
+def _vocabulary_id(tokenizer: PreTrainedTokenizerBase, piece: str) -> int | None:
+    """The id of a piece that is spelled like this, without a word mark before it."""
+    token_id = tokenizer.get_vocab().get(piece)
+    return None if token_id in {None, tokenizer.unk_token_id, *tokenizer.all_special_ids} else token_id
+
+
+def _plain_ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    ids: list[int] = tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
+    return ids
+
+
+def _decoded(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
+    return str(tokenizer.decode(list(ids), clean_up_tokenization_spaces=False)).replace(" ", "")

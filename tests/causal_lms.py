@@ -1,0 +1,51 @@
+"""Small random causal LMs of the real architectures, saved as checkpoints with a small tokenizer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma2Config,
+    GemmaConfig,
+    LlamaConfig,
+    MistralConfig,
+    PretrainedConfig,
+    PreTrainedTokenizerBase,
+    Qwen2Config,
+    Qwen3Config,
+)
+
+SIZES = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 4096,
+    # Large enough that every position changes the logits by much more than rounding does.
+    "initializer_range": 0.2,
+}
+CONFIGS: dict[str, type[PretrainedConfig]] = {
+    "llama": LlamaConfig,
+    "mistral": MistralConfig,
+    "qwen2": Qwen2Config,
+    "qwen3": Qwen3Config,
+    "gemma": GemmaConfig,
+    "gemma2": Gemma2Config,
+}
+#: Mistral's window, narrower than the prompts.
+SLIDING_WINDOW = 64
+
+
+def write_causal_lm(folder: Path, architecture: str, tokenizer: PreTrainedTokenizerBase, seed: int = 0) -> Path:
+    """A checkpoint with random weights; the same bits for the same seed."""
+    torch.manual_seed(seed)
+    special = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": None}
+    windowed = {"sliding_window": SLIDING_WINDOW} if architecture == "mistral" else {}
+    config = CONFIGS[architecture](vocab_size=len(tokenizer), **SIZES, **special, **windowed)
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder

@@ -1,0 +1,66 @@
+"""FIRST's scores are those of the first generated token, on the identifiers: for every architecture and tokenizer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from rerank.identifiers import IdentifierKind, derive_identifiers
+from rerank.listwise import ListwiseRenderer
+from rerank.prompts import load_template
+from rerank.rankers.first import FirstRanker
+from rerank.types import Passage, Query, Window
+from tests.causal_lms import CONFIGS, write_causal_lm
+from tests.small_tokenizers import byte_level, byte_level_numbers, metaspace, uncased
+
+TOKENIZERS = {
+    "metaspace": metaspace(),
+    "instruct": metaspace("instruct"),
+    "byte-level": byte_level(),
+    "byte-level numbers": byte_level_numbers(),
+    "uncased": uncased(),
+}
+TOLERANCE = 1e-4
+
+
+def window(n: int, words: int = 6) -> Window:
+    texts = [" ".join(f"w{(7 * place + word) % 11}" for word in range(1 + (place * words) % 9)) for place in range(n)]
+    return Window(Query("which passage"), tuple(Passage(f"d{place}", text) for place, text in enumerate(texts)))
+
+
+def first_step_scores(checkpoint: Path, asked: Window) -> list[float]:
+    """What `generate` would pick the first token from: log-probabilities over the window's identifiers."""
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint)
+    renderer = ListwiseRenderer(load_template("first"), tokenizer, 4096, answer_tokens=1)
+    names = derive_identifiers(tokenizer, IdentifierKind.LETTERS, renderer.text(Query("q"), ["A"], ["p"])[-16:])
+    ids = torch.tensor([[*renderer.prompt(asked, names).token_ids, names.bracket_id]])
+    out = model.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        max_new_tokens=1,
+        do_sample=False,
+        output_scores=True,
+        return_dict_in_generate=True,
+        pad_token_id=0,
+    )
+    rows = out.scores[0][0][list(names.token_ids[: len(asked.passages)])]
+    return torch.log_softmax(rows.float(), dim=0).tolist()
+
+
+@pytest.mark.parametrize("family", TOKENIZERS)
+@pytest.mark.parametrize("architecture", CONFIGS)
+def test_scores_equal_those_of_the_first_generated_token(tmp_path: Path, architecture: str, family: str) -> None:
+    checkpoint = write_causal_lm(tmp_path / "lm", architecture, TOKENIZERS[family])
+    ranker = FirstRanker(checkpoint, "first", device="cpu")
+    windows = [window(n) for n in (20, 3, 15, 17)]  # O and Q are the 15th and the 17th letter
+    together = ranker.rank(windows)
+    for asked, among_others in zip(windows, together, strict=True):
+        expected = first_step_scores(checkpoint, asked)
+        alone = ranker.rank([asked])[0]
+        assert alone.scores == pytest.approx(expected, abs=TOLERANCE)
+        assert among_others.scores == pytest.approx(expected, abs=TOLERANCE)
+        assert max(expected) - min(expected) > 100 * TOLERANCE, "a model without opinion proves nothing"

@@ -1,0 +1,388 @@
+"""The real engine over fakes: what a job gets does not depend on who else is there, and failures stay where they are.
+
+Two facts make the tests below deterministic. The model thread takes work first come, first served, so jobs that
+start together are all prepared before the first batch runs. With `ONE_BY_ONE` every window is a batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pytest
+
+from rerank.config import EngineConfig
+from rerank.engine.engine import Engine
+from rerank.engine.job import Job
+from rerank.errors import DeadlineExceeded, InvalidRequest, Overloaded, RankerFailure, ShuttingDown
+from rerank.rankers.identity import IdentityRanker
+from rerank.types import Candidate, Completeness, Passage, Prepared, Query, Ranking, Window, WindowRanking
+from rerank.windows import Schedule, Single, Sliding, Strategy, reordered
+from tests.fakes import BrokenRanker, HeldRanker, NumberRanker, numbered_passages, walked
+
+ROOMY = EngineConfig()
+ONE_BY_ONE = EngineConfig(max_batch_tokens=1)
+SLIDING = Sliding(20, 10)
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """One round of windows side by side, each ordered in itself."""
+
+    window_size: int
+    name: ClassVar[str] = "blocks"
+
+    def schedule(self, n: int) -> Schedule:
+        blocks = [tuple(range(start, min(start + self.window_size, n))) for start in range(0, n, self.window_size)]
+        rankings = yield blocks
+        return [
+            position for block, ranking in zip(blocks, rankings, strict=True) for position in reordered(block, ranking)
+        ]
+
+    def unread(self, n: int) -> int:
+        return 0
+
+    def __str__(self) -> str:
+        return f"blocks({self.window_size})"
+
+
+class WatchedRanker(NumberRanker):
+    """Remembers which threads called `prepare` and `rank`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.threads: set[int] = set()
+
+    def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
+        self.threads.add(threading.get_ident())
+        return Prepared(query, tuple(passages), truncated_doc_ids=("d2", "d0"))
+
+    def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
+        self.threads.add(threading.get_ident())
+        return super().rank(windows)
+
+
+class ChoosyRanker(NumberRanker):
+    """Refuses a query in which "unreadable" is written."""
+
+    def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
+        if "unreadable" in query.text:
+            raise InvalidRequest("query", "9 tokens, at most 8 are read")
+        return super().prepare(query, passages)
+
+
+def shuffled(n: int, seed: int = 0) -> list[float]:
+    return [float(number) for number in random.Random(seed).sample(range(n), k=n)]
+
+
+def job_for(
+    numbers: Sequence[float],
+    strategy: Strategy = SLIDING,
+    query: str = "q",
+    model: str = "number",
+    deadline: float | None = None,
+) -> Job:
+    candidates = tuple(Candidate(passage) for passage in numbered_passages(numbers))
+    return Job(model, Query(query), candidates, strategy, top_n=0, deadline=deadline)
+
+
+def poisoned(query: str = "poisoned") -> Job:
+    """A job over which BrokenRanker breaks."""
+    candidates = (Candidate(Passage("d0", "poison")), Candidate(Passage("d1", "relevance 1")))
+    return Job("number", Query(query), candidates, Single(2), top_n=0)
+
+
+def engine_over(ranker: NumberRanker, config: EngineConfig = ROOMY) -> Engine:
+    return Engine({"number": ranker}, config)
+
+
+def positions(ranking: Ranking) -> list[int]:
+    return [row.position for row in ranking.ranked]
+
+
+def best_first(numbers: Sequence[float]) -> list[int]:
+    return sorted(range(len(numbers)), key=lambda position: -numbers[position])
+
+
+def queries(ranker: NumberRanker) -> list[str]:
+    """The query of each window that ran."""
+    return [window.query.text for window in ranker.ranked]
+
+
+async def held_at(ranker: HeldRanker) -> None:
+    """Returns once the ranker waits in a batch."""
+    assert await asyncio.to_thread(ranker.entered.wait, 60), "no batch came"
+
+
+def start(*work: Coroutine[Any, Any, Ranking]) -> list[asyncio.Task[Ranking]]:
+    return [asyncio.create_task(one) for one in work]
+
+
+@pytest.mark.parametrize("strategy", [SLIDING, Sliding(5, 2), Single(20), Blocks(7)], ids=str)
+@pytest.mark.parametrize("n", [1, 2, 7, 19, 20, 21, 30, 57, 100])
+async def test_result_is_the_strategys_walked_by_hand(strategy: Strategy, n: int) -> None:
+    numbers = shuffled(n)
+    windows, order = walked(strategy, lambda window: [numbers[position] for position in window], n)
+    async with engine_over(NumberRanker()) as engine:
+        ranking = await engine.run(job_for(numbers, strategy))
+    assert positions(ranking) == order
+    assert [window.positions for window in ranking.trace.windows] == windows
+    assert [window.tokens for window in ranking.trace.windows] == [10 * len(window) for window in windows]
+    assert ranking.trace.rounds == (1 if isinstance(strategy, Blocks) else len(windows))
+
+
+@pytest.mark.parametrize("strategy", [SLIDING, Single(20)], ids=str)
+async def test_no_candidates_no_windows(strategy: Strategy) -> None:
+    ranker = NumberRanker()
+    async with engine_over(ranker) as engine:
+        ranking = await engine.run(job_for([], strategy))
+    assert (ranking.ranked, ranking.trace.windows, ranking.trace.rounds) == ((), (), 0)
+    assert ranking.trace.completeness is Completeness.FULL
+    assert ranker.ranked == []
+
+
+@pytest.mark.parametrize("config", [ROOMY, ONE_BY_ONE, EngineConfig(max_batch_tokens=500)], ids=str)
+async def test_jobs_at_once_get_the_orders_that_they_get_alone(config: EngineConfig) -> None:
+    strategies = [SLIDING, Sliding(5, 2), Single(20), Blocks(7)]
+    jobs = [job_for(shuffled(7 * seed, seed), strategies[seed % 4]) for seed in range(1, 25)]
+    async with engine_over(NumberRanker(), config) as engine:
+        together = await asyncio.gather(*(engine.run(job) for job in jobs))
+        alone = [await engine.run(job) for job in jobs]
+    assert [ranking.ranked for ranking in together] == [ranking.ranked for ranking in alone]
+    assert [ranking.trace.windows for ranking in together] == [ranking.trace.windows for ranking in alone]
+
+
+async def test_windows_of_several_jobs_share_a_batch() -> None:
+    ranker = NumberRanker()
+    async with engine_over(ranker) as engine:
+        await asyncio.gather(*(engine.run(job_for(shuffled(5), Single(5))) for _ in range(24)))
+    assert sum(ranker.batches) == 24
+    assert len(ranker.batches) <= 2, "one for who came first, one for all others"
+
+
+@pytest.mark.parametrize(("budget", "widest"), [(1, 1), (200, 1), (399, 1), (400, 2), (1000, 5)])
+async def test_batches_keep_to_the_budget(budget: int, widest: int) -> None:
+    ranker = NumberRanker()
+    async with engine_over(ranker, EngineConfig(max_batch_tokens=budget)) as engine:
+        await engine.run(job_for(shuffled(200), Blocks(20)))
+    assert max(ranker.batches) == widest
+    assert sum(ranker.batches) == 10
+
+
+async def test_models_never_share_a_batch() -> None:
+    numbers = shuffled(40)
+    ranker, other = NumberRanker(), NumberRanker()
+    async with Engine({"number": ranker, "other": other, "identity": IdentityRanker()}, ROOMY) as engine:
+        names = ["number", "identity", "other"] * 4
+        rankings = await asyncio.gather(*(engine.run(job_for(numbers, query=name, model=name)) for name in names))
+    for name, ranking in zip(names, rankings, strict=True):
+        assert positions(ranking)[:10] == (list(range(10)) if name == "identity" else best_first(numbers)[:10])
+        assert ranking.trace.model == name
+    assert {*queries(ranker)} == {"number"}
+    assert {*queries(other)} == {"other"}
+
+
+async def test_ranker_is_called_from_one_thread_that_is_not_the_loops() -> None:
+    ranker = WatchedRanker()
+    async with engine_over(ranker) as engine:
+        await asyncio.gather(*(engine.run(job_for(shuffled(50))) for _ in range(8)))
+    assert len(ranker.threads) == 1
+    assert threading.get_ident() not in ranker.threads
+
+
+async def test_passages_that_the_ranker_cuts_are_named() -> None:
+    async with engine_over(WatchedRanker()) as engine:
+        ranking = await engine.run(job_for(shuffled(5)))
+    assert ranking.trace.truncated_doc_ids == ("d2", "d0")
+
+
+async def test_query_that_the_ranker_refuses_fails_alone() -> None:
+    ranker = ChoosyRanker()
+    async with engine_over(ranker) as engine:
+        refused, ranked = await asyncio.gather(
+            engine.run(job_for([1, 2], query="unreadable")), engine.run(job_for([1, 2])), return_exceptions=True
+        )
+    assert isinstance(refused, InvalidRequest)
+    assert positions(ranked) == [1, 0]
+    assert queries(ranker) == ["q"]
+
+
+async def test_cancelled_jobs_waiting_windows_never_reach_the_ranker() -> None:
+    ranker = HeldRanker()
+    async with engine_over(ranker, ONE_BY_ONE) as engine:
+        first, cancelled, last = start(*(engine.run(job_for([1, 2], query=name)) for name in ("first", "gone", "last")))
+        await held_at(ranker)
+        cancelled.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+        ranker.release.set()
+        await asyncio.gather(first, last)
+    assert queries(ranker) == ["first", "last"]
+
+
+async def test_cancelled_job_takes_the_rest_of_its_round_with_it() -> None:
+    ranker = HeldRanker()
+    async with engine_over(ranker, ONE_BY_ONE) as engine:
+        (cancelled,) = start(engine.run(job_for(shuffled(50), Blocks(10), query="gone")))
+        await held_at(ranker)
+        cancelled.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+        ranker.release.set()
+        await engine.run(job_for([1, 2], query="after"))
+    assert queries(ranker) == ["gone", "after"], "the running window ends, the others never begin"
+
+
+@pytest.mark.parametrize("windows_done", [0, 2])
+async def test_deadline_ends_a_job_and_its_next_window_never_runs(windows_done: int) -> None:
+    ranker = HeldRanker(free_batches=windows_done)
+    async with engine_over(ranker) as engine:
+        deadline = asyncio.get_running_loop().time() + 0.3
+        with pytest.raises(DeadlineExceeded, match=r"after \d+ ms with \d windows of sliding\(20/10\) done") as caught:
+            await engine.run(job_for(shuffled(100), query="late", deadline=deadline))
+        assert caught.value.metadata == {"windows_done": str(len(ranker.ranked))}
+        ranker.release.set()
+        await engine.run(job_for([1, 2], query="after"))
+    assert queries(ranker).count("late") <= windows_done + 1, "the running window may end"
+    assert queries(ranker)[-1] == "after"
+
+
+async def test_deadline_that_has_passed_runs_no_window() -> None:
+    ranker = NumberRanker()
+    async with engine_over(ranker) as engine:
+        with pytest.raises(DeadlineExceeded, match=r"with 0 windows of sliding\(20/10\) done; allow more time"):
+            await engine.run(job_for(shuffled(50), deadline=asyncio.get_running_loop().time() - 1))
+    assert ranker.ranked == []
+
+
+async def test_deadline_far_away_changes_nothing() -> None:
+    numbers = shuffled(50)
+    async with engine_over(NumberRanker()) as engine:
+        ranking = await engine.run(job_for(numbers, deadline=asyncio.get_running_loop().time() + 1000))
+    assert positions(ranking)[:10] == best_first(numbers)[:10]
+
+
+def raises(windows: Sequence[Window]) -> list[WindowRanking]:
+    raise ValueError("boom")
+
+
+def all_scores(score: float) -> Callable[[Sequence[Window]], list[WindowRanking]]:
+    return lambda windows: [WindowRanking((score,) * len(window.passages)) for window in windows]
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (raises, r"ValueError\('boom'\)"),
+        (lambda _: [], r"ranker gave \[\] scores for \[2\]"),
+        (lambda windows: [WindowRanking((1.0,))] * len(windows), r"ranker gave \[1\] scores for \[2\]"),
+        (lambda windows: [WindowRanking((1.0, 2.0))] * (len(windows) + 1), r"ranker gave \[2, 2\] scores for \[2\]"),
+        (all_scores(math.nan), "a score that is no number"),
+        (all_scores(math.inf), "a score that is no number"),
+        (lambda _: None, "TypeError"),
+    ],
+    ids=["raises", "no ranking", "too few scores", "too many rankings", "nan", "infinity", "none"],
+)
+async def test_failure_hits_its_own_window_only(
+    answer: Callable[[Sequence[Window]], list[WindowRanking]], problem: str
+) -> None:
+    batches: list[int] = []
+
+    def answer_and_count(windows: Sequence[Window]) -> list[WindowRanking]:
+        batches.append(len(windows))
+        return answer(windows)
+
+    numbers = shuffled(50)
+    async with engine_over(BrokenRanker(answer_and_count)) as engine:
+        jobs = [job_for(numbers), poisoned(), job_for(numbers), poisoned(), job_for(numbers)]
+        outcomes = await asyncio.gather(*(engine.run(job) for job in jobs), return_exceptions=True)
+        afterwards = await engine.run(job_for(numbers))
+    assert max(batches) > 1, "a poisoned window shared its batch"
+    for failure in (outcomes[1], outcomes[3]):
+        with pytest.raises(RankerFailure, match=f"model number failed: .*{problem}.*; this is a bug"):
+            raise failure
+    assert [positions(ranking)[:10] for ranking in (*outcomes[::2], afterwards)] == [best_first(numbers)[:10]] * 4
+
+
+async def test_failed_window_keeps_its_cause() -> None:
+    async with engine_over(BrokenRanker(raises)) as engine:
+        with pytest.raises(RankerFailure) as caught:
+            await engine.run(poisoned())
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+async def test_full_queue_refuses_and_takes_more_once_it_has_room() -> None:
+    """One window runs, one or two wait; a third that waits passes the bound."""
+    ranker = HeldRanker()
+    numbers = shuffled(5)
+    async with engine_over(ranker, EngineConfig(max_batch_tokens=1, max_queue_tokens=100)) as engine:
+        tasks = start(*(engine.run(job_for(numbers, query=str(number))) for number in range(5)))
+        (refused, *_), _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        with pytest.raises(Overloaded, match="50 more exceed the queue's 100; try again later"):
+            await refused
+        ranker.release.set()
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        afterwards = await engine.run(job_for(numbers, query="after"))
+    answered = [str(number) for number, outcome in enumerate(outcomes) if isinstance(outcome, Ranking)]
+    assert 2 <= len(answered) <= 3
+    assert queries(ranker) == [*answered, "after"]
+    assert positions(afterwards) == best_first(numbers)
+
+
+async def test_round_that_overflows_the_queue_leaves_nothing_behind() -> None:
+    ranker = NumberRanker()
+    async with engine_over(ranker, EngineConfig(max_batch_tokens=1, max_queue_tokens=250)) as engine:
+        with pytest.raises(Overloaded):
+            await engine.run(job_for(shuffled(50), Blocks(10), query="too much"))
+        await engine.run(job_for([1, 2], query="after"))
+    assert queries(ranker) == ["after"]
+
+
+async def test_closing_lets_the_running_batch_end_and_fails_what_waits() -> None:
+    ranker = HeldRanker()
+    engine = await engine_over(ranker, ONE_BY_ONE).__aenter__()
+    running, *waiting = start(*(engine.run(job_for([1, 2], query=str(number))) for number in range(4)))
+    await held_at(ranker)
+    closing = asyncio.create_task(engine.__aexit__())
+    ranker.release.set()
+    await closing
+    assert positions(await running) == [1, 0]
+    for task in waiting:
+        with pytest.raises(ShuttingDown, match="the service is stopping; try another replica"):
+            await task
+    assert queries(ranker) == ["0"]
+
+
+async def test_closed_engine_takes_no_job() -> None:
+    ranker = NumberRanker()
+    async with engine_over(ranker) as engine:
+        pass
+    with pytest.raises(ShuttingDown, match="the service is stopping"):
+        await engine.run(job_for([1, 2]))
+    assert ranker.ranked == []
+
+
+async def test_times_are_parts_of_the_whole() -> None:
+    async with engine_over(NumberRanker(), EngineConfig(max_batch_tokens=200)) as engine:
+        rankings = await asyncio.gather(*(engine.run(job_for(shuffled(n))) for n in range(60)))
+    for trace in (ranking.trace for ranking in rankings):
+        parts = [trace.queue_ms, trace.tokenize_ms, trace.model_ms]
+        assert min(parts) >= 0
+        assert sum(parts) <= trace.total_ms + 1e-6
+
+
+async def test_wait_of_one_is_the_running_time_of_another() -> None:
+    ranker = HeldRanker()
+    async with engine_over(ranker, ONE_BY_ONE) as engine:
+        tasks = start(*(engine.run(job_for([1, 2], query=str(number))) for number in range(2)))
+        await held_at(ranker)
+        await asyncio.sleep(0.02)
+        ranker.release.set()
+        first, second = [(await task).trace for task in tasks]
+    assert first.model_ms >= 19
+    assert second.queue_ms >= 19

@@ -1,0 +1,118 @@
+"""Settings: what is not understood stops the start, and the message says where it stands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from rerank.config import EngineConfig, IdentityModel, PERankModel, ServiceConfig, load_config
+from rerank.errors import ConfigError
+
+TWO_MODELS = """
+listen: 0.0.0.0:9
+index: /some/index
+models:
+  - {name: a, ranker: identity, strategy: single, window_size: 7}
+  - {name: b, ranker: pe-rank, path: /some/checkpoint, stride: 5}
+engine: {max_batch_tokens: 100}
+drain_s: 0
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "config.yaml"
+
+
+def test_without_a_file_everything_has_a_default() -> None:
+    assert load_config(None) == ServiceConfig()
+
+
+@pytest.mark.parametrize("text", ["", "# only a comment\n", "{}"])
+def test_empty_file_changes_nothing(path: Path, text: str) -> None:
+    path.write_text(text)
+    assert load_config(path) == ServiceConfig()
+
+
+def test_file_is_read_and_what_it_leaves_out_keeps_its_default(path: Path) -> None:
+    path.write_text(TWO_MODELS)
+    assert load_config(path) == ServiceConfig(
+        listen="0.0.0.0:9",
+        index=Path("/some/index"),
+        models=(
+            IdentityModel(name="a", ranker="identity", strategy="single", window_size=7, stride=10),
+            PERankModel(name="b", ranker="pe-rank", path=Path("/some/checkpoint"), window_size=20, stride=5),
+        ),
+        engine=EngineConfig(max_batch_tokens=100, max_queue_tokens=1_000_000),
+        drain_s=0.0,
+    )
+
+
+def test_override_wins_over_the_file_unless_it_is_none(path: Path) -> None:
+    path.write_text("listen: from-file:1\ndevice: cpu")
+    config = load_config(path, listen="from-flag:2", device=None, index=Path("index"))
+    assert (config.listen, config.device, config.index) == ("from-flag:2", "cpu", Path("index"))
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("lisen: x", r"lisen: Extra inputs are not permitted \(given 'x'\)"),
+        ("limits: {max_candidate: 3}", r"limits\.max_candidate: Extra inputs are not permitted \(given 3\)"),
+        ("models: [{name: a, ranker: identity, size: 1}]", r"models\.0\.identity\.size: Extra inputs"),
+        ("models: [{name: a, ranker: magic}]", r"models\.0: .*'magic'.*'identity', 'pe-rank', 'first'"),
+        ("models: [{name: '', ranker: identity}]", r"models\.0\.identity\.name: .* at least 1 character \(given ''\)"),
+        ("models: [{ranker: identity}]", r"models\.0\.identity\.name: Field required"),
+        ("engine: {max_batch_tokens: 0}", r"engine\.max_batch_tokens: .* greater than 0 \(given 0\)"),
+        ("engine: {max_batch_tokens: many}", r"engine\.max_batch_tokens: .* valid integer.* \(given 'many'\)"),
+        ("limits: {max_candidates: 1.5}", r"limits\.max_candidates: .* valid integer.* \(given 1\.5\)"),
+        ("limits: {max_request_s: .nan}", r"limits\.max_request_s: .* greater than 0 \(given nan\)"),
+        ("drain_s: -1", r"drain_s: .* greater than or equal to 0 \(given -1\)"),
+        ("listen:", r"listen: .* valid string \(given None\)"),
+        ("1: 2", r"1: Keys should be strings"),
+        ("- a list", r"expected keys and values, found list"),
+        ("a word", r"expected keys and values, found str"),
+        ("listen: [", r"while parsing a flow node"),
+    ],
+)
+def test_file_that_is_not_understood_is_refused(path: Path, text: str, problem: str) -> None:
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=problem) as caught:
+        load_config(path)
+    assert str(caught.value).startswith(f"{path}: ")
+
+
+def test_every_problem_of_a_file_is_named_at_once(path: Path) -> None:
+    path.write_text("lisen: x\ndrain_s: soon")
+    with pytest.raises(ConfigError, match=r"(?s)(?=.*lisen)(?=.*drain_s)"):
+        load_config(path)
+
+
+@pytest.mark.parametrize(
+    ("models", "given"),
+    [("[]", "none"), ("[{name: a, ranker: identity}, {name: a, ranker: pe-rank}]", "a, a")],
+)
+def test_models_need_distinct_names(path: Path, models: str, given: str) -> None:
+    path.write_text(f"models: {models}")
+    with pytest.raises(ConfigError, match=f"models must be one or more with distinct names, given: {given}$"):
+        load_config(path)
+
+
+@pytest.mark.parametrize("content", [None, b"\xff\xfe\xfd", b"listen: \x00"])
+def test_file_that_cannot_be_read_is_refused(path: Path, content: bytes | None) -> None:
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"config\.yaml: "):
+        load_config(path)
+
+
+def test_wrong_flag_is_blamed_on_the_command_line() -> None:
+    with pytest.raises(ConfigError, match=r"command line: drain_s: .* \(given 'soon'\)"):
+        load_config(None, drain_s="soon")
+
+
+def test_settings_are_frozen() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        ServiceConfig().listen = "elsewhere"

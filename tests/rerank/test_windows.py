@@ -1,0 +1,201 @@
+"""The schedules, for every n from 0 to 200, against a slow walk that moves one candidate at a time."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+from rerank.errors import InvalidRequest
+from rerank.windows import Positions, Single, Sliding, Strategy, spans
+from tests.fakes import walked
+
+EVERY_N = range(201)
+#: (window_size, stride): the default, the narrowest, no overlap, stride 1, nearly no overlap, wider than any n.
+SHAPES = [(20, 10), (2, 1), (2, 2), (3, 2), (20, 20), (20, 7), (11, 1), (40, 39), (250, 10)]
+SLIDING = [Sliding(size, stride) for size, stride in SHAPES]
+SINGLE = [Single(size) for size in (2, 20, 200, 250)]
+
+each_sliding = pytest.mark.parametrize("strategy", SLIDING, ids=str)
+each_single = pytest.mark.parametrize("strategy", SINGLE, ids=str)
+each_strategy = pytest.mark.parametrize("strategy", [*SLIDING, *SINGLE], ids=str)
+
+
+def few_levels(n: int) -> list[float]:
+    """Relevance with many ties."""
+    return [float(level) for level in random.Random(n).choices(range(4), k=n)]
+
+
+def all_different(n: int) -> list[float]:
+    return [float(place) for place in random.Random(n).sample(range(n), k=n)]
+
+
+def by(relevance: Sequence[float]) -> Callable[[Positions], list[float]]:
+    """Scores a window as a perfect ranker would."""
+    return lambda window: [relevance[position] for position in window]
+
+
+def moody(seed: int) -> Callable[[Positions], list[float]]:
+    """Scores a window differently each time."""
+    moods = random.Random(seed)
+    return lambda window: [moods.random() for _ in window]
+
+
+def slowly_ordered(positions: Sequence[int], relevance: Sequence[float]) -> list[int]:
+    """Each candidate climbs past those that are worse, and stops below an equal one."""
+    order: list[int] = []
+    for position in positions:
+        place = len(order)
+        while place > 0 and relevance[position] > relevance[order[place - 1]]:
+            place -= 1
+        order.insert(place, position)
+    return order
+
+
+def slow_sliding(strategy: Sliding, relevance: Sequence[float]) -> tuple[list[Positions], list[int]]:
+    """A window's upper edge moves up by the stride, and the last one stands at the top."""
+    order = list(range(len(relevance)))
+    windows: list[Positions] = []
+    tops = [*range(len(order) - strategy.window_size, 0, -strategy.stride), 0] if order else []
+    for top in tops:
+        window = order[top : top + strategy.window_size]
+        windows.append(tuple(window))
+        order = order[:top] + slowly_ordered(window, relevance) + order[top + len(window) :]
+    return windows, order
+
+
+def rank_llm_spans(n: int, size: int, stride: int) -> Iterator[tuple[int, int]]:
+    """The walk that RankLLM publishes."""
+    end, start = n, n - size
+    while end > 0 and start + stride != 0:
+        start = max(start, 0)
+        yield start, end
+        end -= stride
+        start -= stride
+
+
+@each_sliding
+@pytest.mark.parametrize("relevance_of", [few_levels, all_different])
+def test_sliding_equals_the_slow_walk(strategy: Sliding, relevance_of: Callable[[int], list[float]]) -> None:
+    for n in EVERY_N:
+        relevance = relevance_of(n)
+        assert walked(strategy, by(relevance), n) == slow_sliding(strategy, relevance), f"n = {n}"
+
+
+@each_single
+def test_single_orders_the_first_window_and_leaves_the_rest(strategy: Single) -> None:
+    for n in EVERY_N:
+        relevance = few_levels(n)
+        read = list(range(min(n, strategy.window_size)))
+        unread = list(range(len(read), n))
+        windows = [tuple(read)] if read else []
+        assert walked(strategy, by(relevance), n) == (windows, slowly_ordered(read, relevance) + unread), f"n = {n}"
+
+
+@each_strategy
+def test_order_is_a_permutation_even_when_the_ranker_contradicts_itself(strategy: Strategy) -> None:
+    for n in EVERY_N:
+        _, order = walked(strategy, moody(n), n)
+        assert sorted(order) == list(range(n)), f"n = {n}"
+
+
+@pytest.mark.parametrize(
+    "strategy", [Sliding(20, 10), Sliding(20, 7), Sliding(11, 1), Sliding(30, 20), Sliding(250, 10)], ids=str
+)
+def test_perfect_ranker_finds_the_best_ten(strategy: Sliding) -> None:
+    """Ten climb all the way where consecutive windows share at least ten places."""
+    for n in EVERY_N:
+        relevance = all_different(n)
+        _, order = walked(strategy, by(relevance), n)
+        assert order[:10] == slowly_ordered(range(n), relevance)[:10], f"n = {n}"
+
+
+@each_strategy
+@pytest.mark.parametrize(
+    "scores_of",
+    [lambda window: [0.0] * len(window), lambda window: [-float(place) for place in range(len(window))]],
+    ids=["all equal", "in the order in which they were read"],
+)
+def test_scores_that_prefer_nothing_move_nothing(
+    strategy: Strategy, scores_of: Callable[[Positions], list[float]]
+) -> None:
+    for n in EVERY_N:
+        assert walked(strategy, scores_of, n)[1] == list(range(n)), f"n = {n}"
+
+
+@each_strategy
+def test_tie_keeps_first_stage_order(strategy: Strategy) -> None:
+    """Over the whole list, also for candidates that no window shows together."""
+    for n in EVERY_N:
+        relevance = few_levels(n)
+        _, order = walked(strategy, by(relevance), n)
+        for level in set(relevance):
+            equals = [position for position in order if relevance[position] == level]
+            assert equals == sorted(equals), f"n = {n}"
+
+
+@each_strategy
+def test_unread_counts_what_no_window_holds(strategy: Strategy) -> None:
+    for n in EVERY_N:
+        windows, _ = walked(strategy, by(few_levels(n)), n)
+        read = {position for window in windows for position in window}
+        assert strategy.unread(n) == n - len(read), f"n = {n}"
+
+
+@each_strategy
+def test_window_is_never_wider_than_it_says(strategy: Strategy) -> None:
+    for n in EVERY_N:
+        windows, _ = walked(strategy, by(few_levels(n)), n)
+        assert all(1 <= len(window) <= strategy.window_size for window in windows), f"n = {n}"
+
+
+@pytest.mark.parametrize(("size", "stride"), SHAPES)
+def test_spans_agree_with_rank_llm_where_full_windows_fit(size: int, stride: int) -> None:
+    fitting = [n for n in EVERY_N if n >= size and (n - size) % stride == 0]
+    for n in fitting:
+        assert list(spans(n, size, stride)) == list(rank_llm_spans(n, size, stride)), f"n = {n}"
+
+
+@pytest.mark.parametrize(
+    ("n", "expected"),
+    [
+        (0, []),
+        (1, [(0, 1)]),
+        (10, [(0, 10)]),
+        (20, [(0, 20)]),
+        (21, [(1, 21), (0, 20)]),
+        (25, [(5, 25), (0, 20)]),
+        (30, [(10, 30), (0, 20)]),
+        (31, [(11, 31), (1, 21), (0, 20)]),
+    ],
+)
+def test_spans_of_twenty_by_ten(n: int, expected: list[tuple[int, int]]) -> None:
+    assert list(spans(n, 20, 10)) == expected
+
+
+def test_last_span_is_full_where_rank_llm_narrows_it() -> None:
+    assert list(rank_llm_spans(25, 20, 10))[-1] == (0, 15)
+    assert list(spans(25, 20, 10))[-1] == (0, 20)
+
+
+@pytest.mark.parametrize("stride", [-1, 0, 21])
+def test_impossible_stride_is_refused_with_both_numbers(stride: int) -> None:
+    with pytest.raises(InvalidRequest, match=rf"stride {stride} is outside 1\.\.window_size; use at most 20") as caught:
+        Sliding(20, stride)
+    assert caught.value.field == "strategy.stride"
+    assert caught.value.metadata == {"stride": str(stride), "window_size": "20"}
+
+
+@pytest.mark.parametrize("window_size", [-1, 0, 1])
+@pytest.mark.parametrize("strategy", [Single, lambda size: Sliding(size, 1)], ids=["single", "sliding"])
+def test_window_that_cannot_order_is_refused(strategy: Callable[[int], Strategy], window_size: int) -> None:
+    expected = f"window_size {window_size} cannot order anything; use at least 2"
+    with pytest.raises(InvalidRequest, match=expected) as caught:
+        strategy(window_size)
+    assert caught.value.field == "strategy.window_size"
+
+
+@pytest.mark.parametrize(("strategy", "text"), [(Single(7), "single(7)"), (Sliding(20, 10), "sliding(20/10)")])
+def test_strategy_says_its_numbers(strategy: Strategy, text: str) -> None:
+    assert str(strategy) == text

@@ -1,0 +1,83 @@
+"""Exception → status: every error has a row, its details are google.rpc's, and a bug leaks nothing."""
+
+from __future__ import annotations
+
+import grpc
+import pytest
+from google.rpc import error_details_pb2
+
+from rerank import errors
+from rerank.errors import InvalidRequest, NotFound, Overloaded, RankerFailure, RerankError
+from rerank.service.status import DOMAIN, STATUS, status_of
+from tests.serving import detail
+
+ERRORS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, RerankError)]
+
+
+def made(kind: type[RerankError]) -> RerankError:
+    if kind is InvalidRequest:
+        return InvalidRequest("depth", "the message", {"limit": "3"})
+    if kind is Overloaded:
+        return Overloaded("the message", 1.25, {"limit": "3"})
+    return kind("the message", {"limit": "3"})
+
+
+def test_every_error_has_a_row() -> None:
+    assert len(ERRORS) > 5
+    assert STATUS.keys() == set(ERRORS) - {RerankError}
+
+
+@pytest.mark.parametrize("kind", STATUS)
+def test_status_carries_code_message_and_error_info(kind: type[RerankError]) -> None:
+    error = made(kind)
+    status = status_of(error)
+    code, reason = STATUS[kind]
+    assert (status.code, status.message) == (code.value[0], str(error))
+    assert detail(status, error_details_pb2.ErrorInfo) == error_details_pb2.ErrorInfo(
+        reason=reason, domain=DOMAIN, metadata={"limit": "3"}
+    )
+
+
+def test_codes_tell_the_caller_what_to_do() -> None:
+    assert {kind.__name__: code.name for kind, (code, _) in STATUS.items()} == {
+        "InvalidRequest": "INVALID_ARGUMENT",
+        "NotFound": "NOT_FOUND",
+        "NotConfigured": "FAILED_PRECONDITION",
+        "Overloaded": "RESOURCE_EXHAUSTED",
+        "DeadlineExceeded": "DEADLINE_EXCEEDED",
+        "ShuttingDown": "UNAVAILABLE",
+        "ConfigError": "FAILED_PRECONDITION",
+        "CollectionError": "FAILED_PRECONDITION",
+        "IndexMismatch": "FAILED_PRECONDITION",
+        "CheckpointError": "FAILED_PRECONDITION",
+    }
+
+
+def test_reasons_are_distinct_and_upper_snake_case() -> None:
+    reasons = [reason for _, reason in STATUS.values()]
+    assert len(set(reasons)) == len(reasons)
+    assert all(reason == reason.upper() and reason.replace("_", "").isalpha() for reason in reasons)
+
+
+def test_invalid_request_names_its_field() -> None:
+    (violation,) = detail(status_of(made(InvalidRequest)), error_details_pb2.BadRequest).field_violations
+    assert (violation.field, violation.description) == ("depth", "the message")
+
+
+def test_overloaded_says_when_to_come_back() -> None:
+    delay = detail(status_of(made(Overloaded)), error_details_pb2.RetryInfo).retry_delay
+    assert (delay.seconds, delay.nanos) == (1, 250_000_000)
+
+
+def test_other_errors_carry_error_info_only() -> None:
+    (only,) = status_of(NotFound("no such model")).details
+    assert only.Is(error_details_pb2.ErrorInfo.DESCRIPTOR)
+
+
+@pytest.mark.parametrize("error", [RankerFailure("secret"), ValueError("secret"), KeyError("secret"), TimeoutError()])
+def test_anything_else_is_internal_and_leaks_nothing(error: Exception) -> None:
+    status = status_of(error)
+    assert status.code == grpc.StatusCode.INTERNAL.value[0]
+    assert "this is a bug of the service" in status.message
+    assert "secret" not in str(status)
+    assert detail(status, error_details_pb2.ErrorInfo).reason == "BUG"
