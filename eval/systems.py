@@ -17,12 +17,15 @@ from rerank.types import ScoredDoc
 from rerank.v1 import rerank_pb2 as pb
 
 RankerOption: TypeAlias = Annotated[
-    Literal["identity", "pe-rank", "first"], typer.Option("--ranker", help="identity measures the first stage.")
+    Literal["identity", "pe-rank", "first", "generation"],
+    typer.Option("--ranker", help="identity measures the first stage."),
 ]
 ModelOption: TypeAlias = Annotated[
     str, typer.Option("--model", help="The ranker's checkpoint folder; with --target, the name of a model there.")
 ]
-TemplateOption: TypeAlias = Annotated[str, typer.Option("--template", help="Name or file of first's prompt template.")]
+TemplateOption: TypeAlias = Annotated[
+    str, typer.Option("--template", help="Name or file of the template for first and generation.")
+]
 TargetOption: TypeAlias = Annotated[str, typer.Option("--target", help="HOST:PORT of a service; empty: start one.")]
 StrategyOption: TypeAlias = Annotated[StrategyName | None, typer.Option("--strategy", help="Default: the model's.")]
 OutOption: TypeAlias = Annotated[Path, typer.Option("--out", help="Folder for run.trec and measures.json.")]

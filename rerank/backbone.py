@@ -10,6 +10,7 @@ from typing import cast
 
 import torch
 from peft import PeftModel
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
@@ -29,6 +30,9 @@ from rerank.files import sha256_of_files
 #: Keys of a saved causal LM that belong to its transformer start like this.
 _TRANSFORMER_PREFIX = "model."
 _WORD_VECTORS = "embed_tokens.weight"
+#: PE-Rank's published checkpoints put this before the name of their architecture.
+_EMBED_PREFIX = "embed_"
+_ONE_FILE = "model.safetensors"
 
 
 def pick_device(name: str = "auto") -> torch.device:
@@ -50,7 +54,7 @@ def pick_device(name: str = "auto") -> torch.device:
 
 
 def read_config(checkpoint: Path) -> PretrainedConfig:
-    """The checkpoint's config.json.
+    """The checkpoint's config.json. PE-Rank's "embed_mistral" is read as the Mistral that it is; no code is loaded.
 
     Raises:
         CheckpointError: the folder holds no configuration that transformers can read.
@@ -58,21 +62,49 @@ def read_config(checkpoint: Path) -> PretrainedConfig:
     if not (checkpoint / "config.json").is_file():
         raise CheckpointError(f"{checkpoint} holds no config.json; give the folder of a checkpoint")
     try:
+        settings = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
+        kind = str(settings.get("model_type"))
+        if kind.startswith(_EMBED_PREFIX):
+            plain = kind.removeprefix(_EMBED_PREFIX)
+            return AutoConfig.for_model(plain).from_dict(settings | {"model_type": plain})
         return AutoConfig.from_pretrained(checkpoint, local_files_only=True)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{checkpoint}/config.json: {error}") from error
 
 
 def read_weights(checkpoint: Path) -> dict[str, torch.Tensor]:
-    """All tensors of model.safetensors by name, on the CPU.
+    """All tensors of the checkpoint by name, on the CPU.
 
     Raises:
-        CheckpointError: there is no such file.
+        CheckpointError: see `weight_files`, or one of them is no safetensors file.
     """
-    path = checkpoint / "model.safetensors"
-    if not path.is_file():
-        raise CheckpointError(f"{checkpoint} holds no model.safetensors; give the folder of a checkpoint")
-    return load_file(path)
+    weights: dict[str, torch.Tensor] = {}
+    for path in weight_files(checkpoint):
+        try:
+            weights |= load_file(path)
+        except SafetensorError as error:
+            raise CheckpointError(f"{path} cannot be read: {error}") from error
+    return weights
+
+
+def weight_files(checkpoint: Path) -> list[Path]:
+    """model.safetensors, or the parts that its index names.
+
+    Raises:
+        CheckpointError: there is neither, the index cannot be read, or a part is missing.
+    """
+    one, index = checkpoint / _ONE_FILE, checkpoint / f"{_ONE_FILE}.index.json"
+    if one.is_file():
+        return [one]
+    if not index.is_file():
+        raise CheckpointError(f"{checkpoint} holds no {_ONE_FILE}; give the folder of a checkpoint")
+    try:
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise CheckpointError(f"{index} names no files in a weight_map") from error
+    if missing := [name for name in names if not (checkpoint / name).is_file()]:
+        raise CheckpointError(f"{checkpoint} holds no {', '.join(missing)}, which {index.name} names")
+    return [checkpoint / name for name in names]
 
 
 def build_transformer(

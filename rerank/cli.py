@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from google.protobuf.json_format import MessageToJson
-from rich.console import Console
 
+from rerank.display import plain_console
 from rerank.errors import ConfigError, InvalidRequest, RerankError
 
 if TYPE_CHECKING:
     from rerank.v1 import rerank_pb2 as pb
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
-console = Console(width=None if sys.stdout.isatty() else 120)
+console = plain_console()
 
 DEFAULT_TARGET = "127.0.0.1:50051"
 
@@ -39,14 +39,20 @@ class StrategyName(StrEnum):
 
     SINGLE = "single"
     SLIDING = "sliding"
+    TOP_DOWN = "top-down"
+    TOURNAMENT = "tournament"
+    CASCADE = "cascade"
 
 
 Target = Annotated[str, typer.Option(help="HOST:PORT of a running service.")]
 ModelName = Annotated[str, typer.Option("--model", help="A model that the service lists; empty: its default.")]
-TopN = Annotated[int, typer.Option(help="How many to return; 0: all.")]
+_INT32_MAX = 2**31 - 1  # what the wire holds
+TopN = Annotated[int, typer.Option(max=_INT32_MAX, help="How many to return; 0: all.")]
 StrategyOption = Annotated[StrategyName | None, typer.Option("--strategy", help="Default: the model's.")]
-WindowSize = Annotated[int, typer.Option(help="Passages read at once; 0: the model's default.")]
-Stride = Annotated[int, typer.Option(help="Passages between two windows; 0: half a window.")]
+WindowSize = Annotated[int, typer.Option(max=_INT32_MAX, help="Passages read at once; 0: the model's default.")]
+Stride = Annotated[int, typer.Option(max=_INT32_MAX, help="Passages between two windows; 0: half a window.")]
+EarlyStop = Annotated[bool, typer.Option("--early-stop", help="sliding: end when two windows change nothing.")]
+FirstModel = Annotated[str, typer.Option(help="cascade: the model that orders all candidates first.")]
 Instruction = Annotated[str, typer.Option(help="What counts as relevant, in words.")]
 TimeoutS = Annotated[float, typer.Option(help="Deadline of the call, in seconds.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the reply as JSON, for programs.")]
@@ -62,12 +68,13 @@ def serve(
 ) -> None:
     """Start the gRPC service."""
     from rerank.config import load_config
+
+    settings = load_config(config, listen=listen, index=index, encoder=encoder, device=device)
     from rerank.service.process import announce
-    from rerank.service.server import serve as serve_until_signal
+    from rerank.service.server import serve as serve_until_signal  # imports torch; the settings may fail before
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("sentence_transformers").setLevel(logging.WARNING)
-    settings = load_config(config, listen=listen, index=index, encoder=encoder, device=device)
     asyncio.run(serve_until_signal(settings, announce))
 
 
@@ -100,12 +107,14 @@ def search(
     query: Annotated[str, typer.Argument(help="What to look for.")],
     target: Target = DEFAULT_TARGET,
     first_stage: Annotated[FirstStageName, typer.Option(help="The retriever.")] = FirstStageName.HYBRID_RRF,
-    depth: Annotated[int, typer.Option(help="Candidates that the first stage hands over.")] = 100,
+    depth: Annotated[int, typer.Option(max=_INT32_MAX, help="Candidates that the first stage hands over.")] = 100,
     model: ModelName = "",
     top_n: TopN = 10,
     strategy: StrategyOption = None,
     window_size: WindowSize = 0,
     stride: Stride = 0,
+    early_stop: EarlyStop = False,
+    first_model: FirstModel = "",
     instruction: Instruction = "",
     timeout_s: TimeoutS = 60.0,
     as_json: Json = False,
@@ -121,7 +130,7 @@ def search(
             depth=depth,
             model=model,
             top_n=top_n,
-            strategy=strategy_message(strategy, window_size, stride),
+            strategy=strategy_message(strategy, window_size, stride, early_stop, first_model),
             instruction=instruction,
             return_passages=True,
         )
@@ -140,6 +149,8 @@ def rank(
     strategy: StrategyOption = None,
     window_size: WindowSize = 0,
     stride: Stride = 0,
+    early_stop: EarlyStop = False,
+    first_model: FirstModel = "",
     instruction: Instruction = "",
     timeout_s: TimeoutS = 60.0,
     as_json: Json = False,
@@ -154,7 +165,7 @@ def rank(
             timeout_s,
             model=model,
             top_n=top_n,
-            strategy=strategy_message(strategy, window_size, stride),
+            strategy=strategy_message(strategy, window_size, stride, early_stop, first_model),
             instruction=instruction,
             return_passages=True,
         )
@@ -176,18 +187,26 @@ def demo(
     run_demo(work, console)
 
 
-def strategy_message(name: StrategyName | None, window_size: int, stride: int) -> pb.Strategy:
+def strategy_message(
+    name: StrategyName | None, window_size: int, stride: int, early_stop: bool = False, first_model: str = ""
+) -> pb.Strategy:
     """The options as the wire has them; 0 and None mean the model's default."""
     from rerank.v1 import rerank_pb2 as pb
 
     kind = name.name if name else "UNSPECIFIED"
-    return pb.Strategy(kind=f"STRATEGY_KIND_{kind}", window_size=window_size, stride=stride)
+    return pb.Strategy(
+        kind=f"STRATEGY_KIND_{kind}",
+        window_size=window_size,
+        stride=stride,
+        early_stop=early_stop,
+        first_model=first_model,
+    )
 
 
 def _read_candidates(path: Path) -> list[pb.Candidate]:
     """Raises: InvalidRequest when the file or a line of it cannot be read; the message names the line."""
     try:
-        lines = sys.stdin.readlines() if str(path) == "-" else path.read_text(encoding="utf-8").splitlines()
+        lines = sys.stdin.readlines() if str(path) == "-" else path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequest("candidates", f"{path} cannot be read: {error}") from error
     return [_read_candidate(line, f"{path}:{number}") for number, line in enumerate(lines, start=1) if line.strip()]
@@ -199,7 +218,7 @@ def _read_candidate(line: str, place: str) -> pb.Candidate:
     try:
         row: Any = json.loads(line)
         return pb.Candidate(doc_id=row["doc_id"], text=row["text"], first_stage_score=row.get("score"))
-    except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InvalidRequest("candidates", f'{place}: expected {{"doc_id": …, "text": …}} ({error!r})') from error
 
 
@@ -223,7 +242,7 @@ def run(command: typer.Typer) -> None:
     try:
         command()
     except RerankError as error:
-        Console(stderr=True).print(f"[red]error:[/red] {error}", soft_wrap=True, highlight=False)
+        plain_console(stderr=True).print(f"error: {error}", soft_wrap=True)
         sys.exit(2)
 
 

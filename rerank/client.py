@@ -6,17 +6,17 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
-from rerank.config import Limits
 from rerank.errors import RerankError
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1 import rerank_pb2_grpc
 
 _OPTIONS = [
     ("grpc.max_receive_message_length", -1),
-    ("grpc.max_send_message_length", Limits().max_message_bytes),
+    ("grpc.max_send_message_length", -1),  # the service says what it takes
 ]
 
 
@@ -128,7 +128,10 @@ def _candidate(candidate: pb.Candidate | tuple[str, str]) -> pb.Candidate:
 
 def _error_info(error: grpc.RpcError) -> error_details_pb2.ErrorInfo:
     info = error_details_pb2.ErrorInfo()
-    status = rpc_status.from_call(error)
+    try:
+        status = rpc_status.from_call(error)
+    except (ValueError, DecodeError):  # gRPC or a proxy replaced the status, but not its details
+        return info
     details: Sequence[Any] = status.details if status is not None else ()
     for detail in details:
         if detail.Unpack(info):

@@ -21,7 +21,7 @@ class _Model(_Settings):
     """A model that requests may name, and the schedule that runs when they name none."""
 
     name: Annotated[str, Field(min_length=1)]
-    strategy: Literal["single", "sliding"] = "sliding"
+    strategy: Literal["single", "sliding", "top_down", "tournament"] = "sliding"
     window_size: Positive = 20
     stride: Positive = 10
 
@@ -33,10 +33,16 @@ class IdentityModel(_Model):
 
 
 class PERankModel(_Model):
-    """PE-Rank. Without a `path` it gets the zero-effect checkpoint, whose order is the encoder's cosine."""
+    """PE-Rank. Without a `path` it gets the zero-effect checkpoint, whose order is the encoder's cosine.
+
+    `decoding: dynamic` chooses passage after passage, as the paper does. `template` is for a checkpoint whose
+    config.json names none: the name of one of ours, or the path of a YAML file.
+    """
 
     ranker: Literal["pe-rank"]
     path: Path | None = None
+    decoding: Literal["one_step", "dynamic"] = "one_step"
+    template: str | None = None
 
 
 class FirstModel(_Model):
@@ -54,7 +60,22 @@ class FirstModel(_Model):
     permutations: Positive = 1
 
 
-ModelConfig: TypeAlias = Annotated[IdentityModel | PERankModel | FirstModel, Field(discriminator="ranker")]
+class GenerationModel(_Model):
+    """Permutation generation: a causal LM, or a LoRA adapter, that writes the whole order, as RankZephyr does.
+
+    `template` is the name of one of ours or the path of a YAML file, which must be the one that the checkpoint was
+    trained with.
+    """
+
+    ranker: Literal["generation"]
+    path: Path
+    template: str = "first"
+    identifiers: Literal["letters", "numbers"] = "numbers"
+
+
+ModelConfig: TypeAlias = Annotated[
+    IdentityModel | PERankModel | FirstModel | GenerationModel, Field(discriminator="ranker")
+]
 
 
 class EngineConfig(_Settings):
@@ -110,7 +131,8 @@ def load_config(path: Path | None, **overrides: object) -> ServiceConfig:
         raise ConfigError(f"{path or 'command line'}: {problems}") from error
     names = [model.name for model in config.models]
     if not names or len(set(names)) != len(names):
-        raise ConfigError(f"models must be one or more with distinct names, given: {', '.join(names) or 'none'}")
+        given = ", ".join(names) or "none"
+        raise ConfigError(f"{path or 'command line'}: models must be one or more with distinct names, given: {given}")
     return config
 
 

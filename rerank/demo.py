@@ -51,12 +51,12 @@ def run_demo(work: Path, console: Console) -> None:
     """Raises: ConfigError when the service does not start."""
     manifest = _index(work / "index", console)
     console.print(
-        f"[bold]index[/bold]   {manifest.passages:,} passages of {manifest.collection}; "
+        f"index    {manifest.passages:,} passages of {manifest.collection}; "
         f"BM25 {manifest.passages / manifest.read_s:,.0f}/s, vectors {manifest.passages / manifest.encode_s:,.0f}/s"
     )
     service = ServiceConfig(listen="127.0.0.1:0", index=work / "index")
     with service_process(service) as address, RerankClient(address) as client:
-        console.print(f"[bold]service[/bold] gRPC at {address}, in a process of its own\n")
+        console.print(f"service  gRPC at {address}, in a process of its own\n")
         _show_example(client, console)
         console.print(_comparison(client))
         console.print(

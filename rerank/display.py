@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +12,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from rerank.v1 import rerank_pb2 as pb
+
+
+def plain_console(stderr: bool = False) -> Console:
+    """A console that takes text as it is: passages and queries may look like markup. Wide where nobody looks."""
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() else 120
+    return Console(stderr=stderr, markup=False, emoji=False, highlight=False, width=width)
 
 
 @contextmanager

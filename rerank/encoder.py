@@ -97,13 +97,22 @@ class Encoder:
         row = {text: index for index, text in enumerate(distinct)}
         return np.ascontiguousarray(vectors[[row[text] for text in texts]], dtype=np.float32)
 
-    def is_truncated(self, texts: Sequence[str]) -> list[bool]:
-        """For each text, whether it is longer than what `encode` reads."""
+    @property
+    def max_text_tokens(self) -> int:
+        """How many tokens of a text `encode` reads, beside the special ones around it."""
+        return self.id.max_tokens - self._model.tokenizer.num_special_tokens_to_add()
+
+    def token_counts(self, texts: Sequence[str]) -> list[int]:
+        """The length of each text in tokens, without special ones."""
         if not texts:
             return []
+        options = {"add_special_tokens": False, "truncation": False, "padding": False, "verbose": False}
         with self._lock:
-            token_ids = self._model.tokenizer(list(texts), truncation=False, padding=False, verbose=False)["input_ids"]
-        return [len(ids) > self.id.max_tokens for ids in token_ids]
+            return [len(ids) for ids in self._model.tokenizer(list(texts), **options)["input_ids"]]
+
+    def is_truncated(self, texts: Sequence[str]) -> list[bool]:
+        """For each text, whether it is longer than what `encode` reads."""
+        return [tokens > self.max_text_tokens for tokens in self.token_counts(texts)]
 
 
 def _locate(name: str) -> Path:

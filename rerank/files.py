@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -52,8 +53,9 @@ def _prefix(out: Path) -> str:
 
 
 def _remove_abandoned(out: Path) -> None:
-    for folder in out.parent.glob(f"{_prefix(out)}*"):
-        if not _is_running(int(folder.name.removeprefix(_prefix(out)).partition("-")[0])):
+    for folder in out.parent.iterdir():
+        builder = re.fullmatch(rf"{re.escape(_prefix(out))}(\d+)-.*", folder.name)
+        if builder and not _is_running(int(builder[1])):
             shutil.rmtree(folder, ignore_errors=True)
 
 

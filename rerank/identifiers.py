@@ -58,7 +58,7 @@ def derive_identifiers(tokenizer: PreTrainedTokenizerBase, kind: IdentifierKind,
     bracket_id = _bracket_id(tokenizer, prompt_end)
     texts: list[str] = []
     token_ids: list[int] = []
-    for text in _alphabet(tokenizer, kind):
+    for text in alphabet(tokenizer, kind):
         token_id = _identifier_id(tokenizer, prompt_end, bracket_id, text)
         if token_id is None or token_id in token_ids:
             break
@@ -72,7 +72,7 @@ def derive_identifiers(tokenizer: PreTrainedTokenizerBase, kind: IdentifierKind,
     return Identifiers(kind, tuple(texts), tuple(token_ids), bracket_id)
 
 
-def _alphabet(tokenizer: PreTrainedTokenizerBase, kind: IdentifierKind) -> list[str]:
+def alphabet(tokenizer: PreTrainedTokenizerBase, kind: IdentifierKind) -> list[str]:
     """What could name passages, in order. A tokenizer that knows no capitals gets small letters."""
     if kind is IdentifierKind.NUMBERS:
         return [str(number) for number in range(1, _MOST_NUMBERS + 1)]

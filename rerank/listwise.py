@@ -12,12 +12,11 @@ import jinja2
 from transformers import PreTrainedTokenizerBase
 
 from rerank.errors import CheckpointError, InvalidRequest
-from rerank.identifiers import Identifiers
 from rerank.neutral import Neutralizer
 from rerank.prompts import Template
 from rerank.types import Query, Window
 
-_FIELD = re.compile(r"\{(num|query|instruction|rank|candidate)\}")
+_FIELD = re.compile(r"\{(num|query|instruction|example|rank|candidate)\}")
 #: Fewer tokens than these of each passage are not worth reading.
 _LEAST_PASSAGE_TOKENS = 8
 #: A cut text may take a token or two more than it did inside the whole.
@@ -49,13 +48,16 @@ class ListwiseRenderer:
         self.neutral = Neutralizer(tokenizer, (template.system_message, template.prefix, template.suffix))
         self._token_ends = lru_cache(maxsize=4096)(self._find_token_ends)  # a passage is read in several windows
 
-    def prompt(self, window: Window, identifiers: Identifiers) -> ListwisePrompt:
+    def prompt(self, window: Window, names: Sequence[str]) -> ListwisePrompt:
         """The prompt of a window whose query and passages are neutral text already.
+
+        Args:
+            names: identifiers in order, as many as there are passages or more.
 
         Raises:
             InvalidRequest: the query leaves too little room for the passages.
         """
-        names = identifiers.texts[: len(window.passages)]
+        names = names[: len(window.passages)]
         limit = self._passage_limit(window, names)
         ends = [self._token_ends(passage.text) for passage in window.passages]
         truncated = tuple(place for place, own in enumerate(ends) if len(own) > limit)
@@ -67,7 +69,8 @@ class ListwiseRenderer:
 
     def text(self, query: Query, names: Sequence[str], texts: Sequence[str]) -> str:
         """The whole prompt, chat markup included."""
-        values = {"num": str(len(names)), "query": query.text, "instruction": query.instruction}
+        example = " > ".join(f"[{name}]" for name in reversed(names[:2]))
+        values = {"num": str(len(names)), "query": query.text, "instruction": query.instruction, "example": example}
         bodies = (
             _filled(self._template.body, values | {"rank": name, "candidate": text})
             for name, text in zip(names, texts, strict=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -21,7 +21,7 @@ from rerank.types import Query
 PASSAGE_SLOT = -1
 QUERY_SLOT = -2
 
-_FIELD = re.compile(r"\{(num|query|instruction|rank|candidate|query_vector)\}")
+_FIELD = re.compile(r"\{(num|query|instruction|rank|candidate|text|query_vector)\}")
 _SLOTS = {"candidate": PASSAGE_SLOT, "query_vector": QUERY_SLOT}
 
 
@@ -42,8 +42,9 @@ class _TemplateText(BaseModel):
 class Template:
     """A prompt in three parts: `body` once a passage between `prefix` and `suffix`.
 
-    Fields are written `{num}` (passages in the window), `{query}`, `{instruction}`, `{rank}` (the passage's identifier,
-    body only), `{candidate}` (the passage) and `{query_vector}`.
+    Fields are written `{num}` (passages in the window), `{query}`, `{instruction}`, `{example}` (two identifiers as an
+    answer would name them), `{rank}` (the passage's identifier, body only), `{candidate}` (the passage) and `{query_vector}`; where passages are vectors, `{text}` (the passage's
+    text, body only).
     """
 
     prefix: str
@@ -59,7 +60,7 @@ def load_template(name_or_path: str) -> Template:
     """A template of this package by name (`pe_rank`), or a YAML file by path.
 
     Raises:
-        ConfigError: no such template, an unknown key, or no `{candidate}` in the body.
+        ConfigError: no such template, an unknown key, no `{candidate}` in the body, or `{text}` outside it.
     """
     content = _read(name_or_path)
     try:
@@ -68,6 +69,8 @@ def load_template(name_or_path: str) -> Template:
         raise ConfigError(f"template {name_or_path}: {error}") from error
     if "{candidate}" not in text.body:
         raise ConfigError(f"template {name_or_path}: the body has no {{candidate}}, so no passage would be read")
+    if "{text}" in text.prefix + text.suffix:
+        raise ConfigError(f"template {name_or_path}: {{text}} is a passage's, so it can stand in the body only")
     return Template(text.prefix, text.body, text.suffix, hashlib.sha256(content).hexdigest(), text.system_message)
 
 
@@ -82,15 +85,22 @@ def _read(name_or_path: str) -> bytes:
     raise ConfigError(f"template {name_or_path!r} is neither a file nor one of {', '.join(known)}")
 
 
-def vector_prompt(template: Template, tokenizer: PreTrainedTokenizerBase, query: Query, num: int) -> list[int]:
+def slots_of(part: str) -> list[int]:
+    """The slots that a part of a template has, in its order."""
+    return [_SLOTS[field] for field in _FIELD.findall(part) if field in _SLOTS]
+
+
+def vector_prompt(
+    template: Template, tokenizer: PreTrainedTokenizerBase, query: Query, num: int, texts: Sequence[str] = ()
+) -> list[int]:
     """The token ids of a prompt in which every passage is one vector, with slots where the vectors go.
 
-    Passage slots come in the window's order. The query's text is data: special tokens written in it are read as
-    plain words.
+    Passage slots come in the window's order. The query's text, and `texts` if the template shows them, are data:
+    special tokens written in them are read as plain words.
     """
     values = {"num": str(num), "query": query.text, "instruction": query.instruction}
     ids: list[int] = []
-    for piece in _pieces(template, num, values):
+    for piece in _pieces(template, num, values, texts or ("",) * num):
         if isinstance(piece, int):
             ids.append(piece)
         else:
@@ -98,13 +108,11 @@ def vector_prompt(template: Template, tokenizer: PreTrainedTokenizerBase, query:
     return ids
 
 
-def _pieces(template: Template, num: int, values: dict[str, str]) -> Iterator[str | int]:
+def _pieces(template: Template, num: int, values: dict[str, str], texts: Sequence[str]) -> Iterator[str | int]:
     """Text between slots, whole, and the slots."""
     text = ""
-    parts = (
-        [(template.prefix, "")] + [(template.body, str(rank)) for rank in range(1, num + 1)] + [(template.suffix, "")]
-    )
-    for part, rank in parts:
+    bodies = [(template.body, {"rank": str(rank), "text": texts[rank - 1]}) for rank in range(1, num + 1)]
+    for part, own in [(template.prefix, {"rank": ""}), *bodies, (template.suffix, {"rank": ""})]:
         for index, token in enumerate(_FIELD.split(part)):
             if index % 2 == 0:
                 text += token
@@ -114,6 +122,6 @@ def _pieces(template: Template, num: int, values: dict[str, str]) -> Iterator[st
                 yield _SLOTS[token]
                 text = ""
             else:
-                text += rank if token == "rank" else values[token]
+                text += own[token] if token in own else values[token]
     if text.strip():
         yield text

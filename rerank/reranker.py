@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rerank.config import FirstModel, IdentityModel, ModelConfig, PERankModel, ServiceConfig
+from rerank.config import FirstModel, GenerationModel, IdentityModel, ModelConfig, PERankModel, ServiceConfig
 from rerank.encoder import Encoder
 from rerank.engine.engine import Engine
 from rerank.engine.job import Job
@@ -20,13 +20,14 @@ from rerank.errors import DeadlineExceeded, InvalidRequest, NotConfigured, NotFo
 from rerank.identifiers import IdentifierKind
 from rerank.rankers.base import Ranker, RankerInfo
 from rerank.rankers.first import FirstRanker
+from rerank.rankers.generation import GenerationRanker
 from rerank.rankers.identity import IdentityRanker
 from rerank.rankers.pe_rank import PERankRanker
 from rerank.rankers.zero_effect import write_zero_effect_checkpoint
 from rerank.retrieval.dense import with_vector
 from rerank.retrieval.index import FirstStage, Index
 from rerank.types import Candidate, CandidateSource, Passage, Query, Ranking, RankOptions, ScoredDoc
-from rerank.windows import Single, Sliding, Strategy
+from rerank.windows import Cascade, Single, Sliding, Strategy, TopDown, Tournament
 
 T = TypeVar("T")
 
@@ -136,7 +137,7 @@ class AsyncReranker:
         """The query with its vector, and what was found for it."""
 
         def search() -> tuple[Query, list[ScoredDoc]]:
-            encoded = query if first_stage is FirstStage.BM25 else with_vector(self._encoder, query)
+            encoded = query if first_stage is FirstStage.BM25 else self._encoded(query)
             return encoded, index.retrievers[first_stage].search([encoded], depth)[0]
 
         try:
@@ -146,6 +147,18 @@ class AsyncReranker:
             raise DeadlineExceeded(
                 f"deadline reached in the first stage ({first_stage.value}); allow more time"
             ) from error
+
+    def _encoded(self, query: Query) -> Query:
+        """The query with its vector. Raises: InvalidRequest when the encoder would read its beginning only."""
+        (tokens,), limit = self._encoder.token_counts([query.text]), self._encoder.max_text_tokens
+        if tokens > limit:
+            raise InvalidRequest(
+                "query",
+                f"the query is {tokens} tokens long, {self._encoder.id.name} reads at most {limit}; shorten it, or "
+                "search by bm25",
+                {"tokens": str(tokens), "limit": str(limit)},
+            )
+        return with_vector(self._encoder, query)
 
     def _resolve(self, sources: Sequence[CandidateSource]) -> tuple[Candidate, ...]:
         """Candidates with text, and with vectors where the index has them."""
@@ -177,10 +190,28 @@ class AsyncReranker:
                 f"window_size {size} exceeds the {widest} passages that {name} reads at once; use at most {widest}",
                 {"window_size": str(size), "limit": str(widest)},
             )
-        if (options.strategy or default.strategy) == Single.name:
-            return Single(size)
+        match options.strategy or default.strategy:
+            case Single.name:
+                return Single(size)
+            case TopDown.name:
+                return TopDown(size)
+            case Tournament.name:
+                return Tournament(size)
+            case Cascade.name:
+                return Cascade(size, options.first_model, self._first_strategy(name, options.first_model))
         own_stride = default.stride if size == default.window_size else max(1, size // 2)
-        return Sliding(size, options.stride or own_stride)
+        return Sliding(size, options.stride or own_stride, options.early_stop)
+
+    def _first_strategy(self, model: str, first_model: str) -> Strategy:
+        """How the cheap model of a cascade orders all candidates."""
+        others = [name for name in self._models if name != model]
+        if first_model not in others:
+            raise InvalidRequest(
+                "strategy.first_model",
+                f"{first_model!r} cannot order the candidates for {model}; name one of {', '.join(others) or 'none'}",
+                {"first_model": first_model},
+            )
+        return self._strategy(first_model, RankOptions())
 
 
 class Reranker:
@@ -251,10 +282,13 @@ def _load_ranker(model: ModelConfig, encoder: Encoder, device: str) -> Ranker:
         case IdentityModel():
             return IdentityRanker()
         case PERankModel():
-            return PERankRanker(model.path or zero_effect_checkpoint(encoder), encoder, device)
+            path = model.path or zero_effect_checkpoint(encoder)
+            return PERankRanker(path, encoder, device, model.decoding, model.template)
         case FirstModel():
             kind = IdentifierKind(model.identifiers)
             return FirstRanker(model.path, model.template, kind, model.calibration, model.permutations, device)
+        case GenerationModel():
+            return GenerationRanker(model.path, model.template, IdentifierKind(model.identifiers), device)
 
 
 def _passage(source: CandidateSource, stored: dict[str, Passage]) -> Passage:

@@ -71,6 +71,9 @@ class RankOptions:
     strategy: str = ""
     window_size: int = 0
     stride: int = 0
+    early_stop: bool = False
+    #: The cheap model of a cascade.
+    first_model: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,8 @@ class WindowRanking:
     scores: tuple[float, ...]
     #: Places in the window of the passages that were cut to fit.
     truncated: tuple[int, ...] = ()
+    #: Identifiers of a generated answer that were missing, repeated or foreign, and were mended.
+    repairs: int = 0
 
     @property
     def permutation(self) -> tuple[int, ...]:
@@ -146,6 +151,8 @@ class Trace:
     windows: tuple[WindowTrace, ...]
     rounds: int
     truncated_doc_ids: tuple[str, ...]
+    #: Over all windows, see WindowRanking.
+    repairs: int
     completeness: Completeness
     reason: str
     queue_ms: float

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from transformers import (
     AutoModelForCausalLM,
+    AutoTokenizer,
     Gemma2Config,
     GemmaConfig,
     LlamaConfig,
@@ -48,4 +49,6 @@ def write_causal_lm(folder: Path, architecture: str, tokenizer: PreTrainedTokeni
     config = CONFIGS[architecture](vocab_size=len(tokenizer), **SIZES, **special, **windowed)
     AutoModelForCausalLM.from_config(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    sample = "A word, [A] [10]\n"
+    assert AutoTokenizer.from_pretrained(folder)(sample)["input_ids"] == tokenizer(sample)["input_ids"], "not reloaded"
     return folder

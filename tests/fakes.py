@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from rerank.rankers.base import RankerInfo
 from rerank.types import Passage, Prepared, Query, ScoreKind, Window, WindowRanking
-from rerank.windows import Positions, Round, Strategy
+from rerank.windows import Positions, Strategy
 
 
 class NumberRanker:
@@ -73,15 +73,17 @@ def numbered_passages(numbers: Sequence[float]) -> list[Passage]:
     return [Passage(f"d{position}", f"relevance {number}") for position, number in enumerate(numbers)]
 
 
-def walked(strategy: Strategy, scores_of: Callable[[Positions], Sequence[float]], n: int) -> tuple[Round, list[int]]:
+def walked(
+    strategy: Strategy, scores_of: Callable[[Positions], Sequence[float]], n: int
+) -> tuple[list[Positions], list[int]]:
     """The windows that a strategy asks for, in order, and its final order, when `scores_of` ranks each window."""
-    windows: Round = []
+    windows: list[Positions] = []
     schedule = strategy.schedule(n)
     try:
         round_ = next(schedule)
         while True:
-            windows += round_
-            round_ = schedule.send([WindowRanking(tuple(scores_of(window))) for window in round_])
+            windows += round_.windows
+            round_ = schedule.send([WindowRanking(tuple(scores_of(window))) for window in round_.windows])
     except StopIteration as finished:
         order: list[int] = finished.value
         return windows, order

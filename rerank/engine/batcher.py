@@ -23,7 +23,7 @@ class Entry(Generic[T]):
 
 
 class Batcher(Generic[T]):
-    """First come, first served, except that a batch holds windows of one model only.
+    """The oldest window first; beside it those of the same model that fit, in the order in which they came.
 
     Args:
         max_batch_tokens: the budget of a batch. A window that alone exceeds it runs alone: with

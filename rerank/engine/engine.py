@@ -13,10 +13,10 @@ from typing import TypeVar
 from rerank.config import EngineConfig
 from rerank.engine.batcher import Batcher, Entry
 from rerank.engine.job import Job, Progress, WindowResult, checked, window_of
-from rerank.errors import DeadlineExceeded, RankerFailure, ShuttingDown
+from rerank.errors import DeadlineExceeded, RankerFailure, RerankError, ShuttingDown
 from rerank.rankers.base import Ranker
 from rerank.types import Prepared, Ranking, Window, WindowRanking
-from rerank.windows import Positions
+from rerank.windows import Round
 
 log = logging.getLogger(__name__)
 
@@ -74,10 +74,14 @@ class Engine:
         """
         started = time.perf_counter()
         progress = Progress(job, self._rankers[job.model].info)
+        timeout = asyncio.timeout_at(job.deadline)
         try:
-            async with asyncio.timeout_at(job.deadline):
+            async with timeout:
+                await asyncio.sleep(0)  # a deadline that has passed ends the job before anything is prepared
                 order = await self._walk(job, progress)
         except TimeoutError as error:
+            if not timeout.expired():
+                raise
             waited_ms = (time.perf_counter() - started) * 1000
             raise DeadlineExceeded(
                 f"deadline reached after {waited_ms:.0f} ms with {len(progress.windows)} windows of "
@@ -87,45 +91,58 @@ class Engine:
         return progress.ranking(order, (time.perf_counter() - started) * 1000)
 
     async def _walk(self, job: Job, progress: Progress) -> list[int]:
-        """Prepares the request once, then feeds the strategy its rankings until it knows the order."""
-        if self._closed:
-            raise ShuttingDown("the service is stopping; try another replica")
-        prepared = await self._prepare(job, progress)
+        """Feeds the strategy its rankings until it knows the order. Each model prepares the request once."""
+        prepared: dict[str, Prepared] = {}
         schedule = job.strategy.schedule(len(job.candidates))
         try:
             round_ = next(schedule)
             while True:
-                results = await self._run_round(job, prepared, round_)
-                progress.add_round(round_, results)
+                model = round_.model or job.model
+                if model not in prepared:
+                    prepared[model] = await self._prepare(job, model, progress)
+                results = await self._run_round(model, prepared[model], round_)
+                progress.add_round(round_, results, self._rankers[model].info)
                 round_ = schedule.send([result.ranking for result in results])
         except StopIteration as finished:
             order: list[int] = finished.value
             return order
 
-    async def _prepare(self, job: Job, progress: Progress) -> Prepared:
-        ranker = self._rankers[job.model]
+    async def _prepare(self, job: Job, model: str, progress: Progress) -> Prepared:
+        self._refuse_if_closed()
+        ranker = self._rankers[model]
         passages = [candidate.passage for candidate in job.candidates]
-        prepared, progress.tokenize_ms = await self._on_model_thread(lambda: ranker.prepare(job.query, passages))
-        progress.truncated_doc_ids = prepared.truncated_doc_ids
+        try:
+            prepared, took_ms = await self._on_model_thread(lambda: ranker.prepare(job.query, passages))
+        except RerankError:
+            raise
+        except Exception as error:
+            log.exception("ranker %s failed to prepare a request", model)
+            raise RankerFailure(f"model {model} failed to prepare: {error!r}; this is a bug") from error
+        progress.add_prepared(prepared, took_ms)
         return prepared
 
-    async def _run_round(self, job: Job, prepared: Prepared, round_: Sequence[Positions]) -> list[WindowResult]:
+    async def _run_round(self, model: str, prepared: Prepared, round_: Round) -> list[WindowResult]:
         """Ranks the windows of one round, which may share batches with others'."""
         futures: list[asyncio.Future[WindowResult]] = []
         try:
-            for positions in round_:
-                futures.append(self._submit(job.model, window_of(prepared, positions)))
+            for positions in round_.windows:
+                futures.append(self._submit(model, window_of(prepared, positions)))
             return await asyncio.gather(*futures)
         finally:
             for future in futures:  # when one failed or the job is gone, its siblings need not run
                 future.cancel()
 
     def _submit(self, model: str, window: Window) -> asyncio.Future[WindowResult]:
+        self._refuse_if_closed()
         future: asyncio.Future[WindowResult] = asyncio.get_running_loop().create_future()
         waiting = _Waiting(window, future, time.perf_counter())
         self._batcher.add(Entry(waiting, model, self._rankers[model].tokens(window), future.cancelled))
         self._work.set()
         return future
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise ShuttingDown("the service is stopping; try another replica")
 
     async def _run(self) -> None:
         while not self._closed:
@@ -143,7 +160,8 @@ class Engine:
             if len(batch) > 1:
                 log.warning("a batch of %d windows failed (%r); running them one by one", len(batch), error)
                 for entry in batch:
-                    await self._step([entry])
+                    if not entry.is_cancelled():
+                        await self._step([entry])
             else:
                 log.exception("ranker %s failed on a window", batch[0].model)
                 failure = RankerFailure(f"model {batch[0].model} failed: {error!r}; this is a bug")

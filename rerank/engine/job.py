@@ -21,7 +21,7 @@ from rerank.types import (
     WindowRanking,
     WindowTrace,
 )
-from rerank.windows import Positions, Strategy
+from rerank.windows import Positions, Round, Strategy
 
 
 @dataclass(frozen=True)
@@ -57,26 +57,31 @@ class Progress:
     model_ms: float = 0.0
     rounds: int = 0
     truncated_doc_ids: tuple[str, ...] = ()
+    repairs: int = 0
     windows: list[WindowTrace] = field(default_factory=list)
     last: WindowResult | None = None
+    #: Positions that a model read which reads passages.
+    read: set[int] = field(default_factory=set)
 
-    def add_round(self, windows: Sequence[Positions], results: Sequence[WindowResult]) -> None:
+    def add_prepared(self, prepared: Prepared, took_ms: float) -> None:
+        self.tokenize_ms += took_ms
+        self._add_truncated(prepared.truncated_doc_ids)
+
+    def add_round(self, round_: Round, results: Sequence[WindowResult], ranked_by: RankerInfo) -> None:
+        """Its windows waited and ran side by side, so it took as long as the last of them."""
+        slowest = max(results, key=lambda result: result.wait_ms + result.model_ms)
         self.rounds += 1
-        self.queue_ms += max(result.wait_ms for result in results)
-        self.model_ms += max(result.model_ms for result in results)
+        self.queue_ms += slowest.wait_ms
+        self.model_ms += slowest.model_ms
+        self.repairs += sum(result.ranking.repairs for result in results)
         self.last = results[-1]
-        self._add_truncated(
-            positions[place]
-            for positions, result in zip(windows, results, strict=True)
-            for place in result.ranking.truncated
-        )
-        self.windows += [
-            WindowTrace(positions, result.ranking.permutation, result.tokens)
-            for positions, result in zip(windows, results, strict=True)
-        ]
+        for positions, result in zip(round_.windows, results, strict=True):
+            self.windows.append(WindowTrace(positions, result.ranking.permutation, result.tokens))
+            self.read.update(positions if ranked_by.reads_passages else ())
+            cut = (positions[place] for place in result.ranking.truncated)
+            self._add_truncated(self.job.candidates[position].passage.doc_id for position in cut)
 
-    def _add_truncated(self, positions: Iterable[int]) -> None:
-        doc_ids = (self.job.candidates[position].passage.doc_id for position in positions)
+    def _add_truncated(self, doc_ids: Iterable[str]) -> None:
         self.truncated_doc_ids = tuple(dict.fromkeys((*self.truncated_doc_ids, *doc_ids)))
 
     def ranking(self, order: Sequence[int], total_ms: float) -> Ranking:
@@ -97,7 +102,8 @@ class Progress:
         one_window = len(self.windows) == 1 and len(self.windows[0].positions) == len(order)
         if not one_window or self.last is None or self.info.score_kind is ScoreKind.RANK:
             return ScoreKind.RANK, [float(len(order) - rank) for rank in range(len(order))]
-        return self.info.score_kind, strictly_decreasing([self.last.ranking.scores[position] for position in order])
+        score_of = dict(zip(self.windows[0].positions, self.last.ranking.scores, strict=True))
+        return self.info.score_kind, strictly_decreasing([score_of[position] for position in order])
 
     def _trace(self, total_ms: float) -> Trace:
         completeness, reason = self._completeness()
@@ -111,6 +117,7 @@ class Progress:
             windows=tuple(self.windows),
             rounds=self.rounds,
             truncated_doc_ids=self.truncated_doc_ids,
+            repairs=self.repairs,
             completeness=completeness,
             reason=reason,
             queue_ms=self.queue_ms,
@@ -121,10 +128,10 @@ class Progress:
 
     def _completeness(self) -> tuple[Completeness, str]:
         n = len(self.job.candidates)
-        if n and not self.info.reads_passages:
+        if n and not self.read and not self.info.reads_passages:
             return Completeness.NONE, f"model {self.job.model} keeps the first-stage order"
-        if unread := self.job.strategy.unread(n):
-            return Completeness.PARTIAL, f"{self.job.strategy} reads the first {n - unread} of {n} candidates"
+        if len(self.read) < n:
+            return Completeness.PARTIAL, f"{self.job.strategy} read {len(self.read)} of {n} candidates"
         return Completeness.FULL, ""
 
 

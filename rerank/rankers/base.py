@@ -28,7 +28,7 @@ class RankerInfo:
 
 
 class Ranker(Protocol):
-    """Orders windows. All calls come from one thread."""
+    """Orders windows. `prepare` and `rank` come from one thread; `tokens` may be asked beside them from another."""
 
     info: RankerInfo
 

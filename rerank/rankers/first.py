@@ -81,7 +81,7 @@ class FirstRanker:
         return Prepared(asked, tuple(replace(passage, text=neutral(passage.text)) for passage in passages))
 
     def tokens(self, window: Window) -> int:
-        return self._permutations * (len(self._renderer.prompt(window, self._identifiers).token_ids) + 1)
+        return self._permutations * (len(self._renderer.prompt(window, self._identifiers.texts).token_ids) + 1)
 
     def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
         """Log-probabilities over the window's n identifiers, in float32."""
@@ -91,7 +91,7 @@ class FirstRanker:
             replace(window, passages=tuple(window.passages[place] for place in order))
             for window, order in zip(readings, orders, strict=True)
         ]
-        prompts = [self._renderer.prompt(window, self._identifiers) for window in reordered]
+        prompts = [self._renderer.prompt(window, self._identifiers.texts) for window in reordered]
         log_probs = self._log_probs([prompt.token_ids for prompt in prompts], [len(order) for order in orders])
         rankings = []
         for start in range(0, len(orders), self._permutations):
@@ -119,7 +119,7 @@ class FirstRanker:
     def _measure_prior(self, n: int) -> torch.Tensor:
         """(n,) log-probabilities of the identifiers when no passage says anything."""
         window = Window(Query(_NO_CONTENT), tuple(Passage(str(place), _NO_CONTENT) for place in range(n)))
-        prompt = self._renderer.prompt(window, self._identifiers).token_ids
+        prompt = self._renderer.prompt(window, self._identifiers.texts).token_ids
         logits = self._logits([[*prompt, self._identifiers.bracket_id]])[0]
         return torch.log_softmax(logits[:n], dim=0)
 

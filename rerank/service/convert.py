@@ -26,6 +26,9 @@ _STRATEGIES: dict[int, str] = {
     pb.STRATEGY_KIND_UNSPECIFIED: "",
     pb.STRATEGY_KIND_SINGLE: "single",
     pb.STRATEGY_KIND_SLIDING: "sliding",
+    pb.STRATEGY_KIND_TOP_DOWN: "top_down",
+    pb.STRATEGY_KIND_TOURNAMENT: "tournament",
+    pb.STRATEGY_KIND_CASCADE: "cascade",
 }
 _FIRST_STAGES: dict[int, FirstStage] = {
     pb.FIRST_STAGE_UNSPECIFIED: FirstStage.HYBRID_RRF,
@@ -154,6 +157,8 @@ def _options(model: str, top_n: int, strategy: pb.Strategy) -> RankOptions:
         strategy=_known("strategy.kind", strategy.kind, _STRATEGIES),
         window_size=_not_negative("strategy.window_size", strategy.window_size),
         stride=_not_negative("strategy.stride", strategy.stride),
+        early_stop=strategy.early_stop,
+        first_model=strategy.first_model,
     )
 
 
@@ -213,6 +218,7 @@ def _execution(trace: Trace) -> pb.Execution:
         tokenize_ms=trace.tokenize_ms,
         model_ms=trace.model_ms,
         total_ms=trace.total_ms,
+        repaired_identifiers=trace.repairs,
     )
 
 

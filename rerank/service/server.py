@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 SERVICE = rerank_pb2.DESCRIPTOR.services_by_name["RerankService"].full_name
 HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 _MAX_PORT = 65_535
-#: Answers that were given have this long to leave, and streams that watch the health to notice.
+#: Streams that watch the health have this long to notice, and calls that outlast the drain to be cut.
 _FLUSH_S = 1.0
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import grpc
@@ -38,25 +36,25 @@ class RerankServicer(rerank_pb2_grpc.RerankServiceServicer):
         await self._idle.wait()
 
     async def Rerank(self, request: pb.RerankRequest, context: Context) -> pb.RerankResponse:  # noqa: N802
-        with self._counted():
-            call = convert.rerank_call(request, self._limits)
-            ranking = await self._reranker.rerank(call.query, call.candidates, call.options, self._deadline(context))
-            return convert.rerank_response(ranking, call.return_passages)
+        self._count(context)
+        call = convert.rerank_call(request, self._limits)
+        ranking = await self._reranker.rerank(call.query, call.candidates, call.options, self._deadline(context))
+        return convert.rerank_response(ranking, call.return_passages)
 
     async def Search(self, request: pb.SearchRequest, context: Context) -> pb.SearchResponse:  # noqa: N802
-        with self._counted():
-            call = convert.search_call(request, self._limits)
-            result = await self._reranker.search(
-                call.query, call.first_stage, call.depth, call.options, self._deadline(context)
-            )
-            return convert.search_response(result, call.return_passages)
+        self._count(context)
+        call = convert.search_call(request, self._limits)
+        result = await self._reranker.search(
+            call.query, call.first_stage, call.depth, call.options, self._deadline(context)
+        )
+        return convert.search_response(result, call.return_passages)
 
     async def ListModels(  # noqa: N802
         self, request: pb.ListModelsRequest, context: Context
     ) -> pb.ListModelsResponse:
-        with self._counted():
-            index = self._reranker.index
-            return convert.list_models_response(self._reranker.models(), index.manifest if index else None)
+        self._count(context)
+        index = self._reranker.index
+        return convert.list_models_response(self._reranker.models(), index.manifest if index else None)
 
     def _deadline(self, context: Context) -> float:
         """The caller's deadline, or the service's own bound if that comes first; on the event loop's clock."""
@@ -64,15 +62,15 @@ class RerankServicer(rerank_pb2_grpc.RerankServiceServicer):
         allowed = self._limits.max_request_s if remaining is None else min(remaining, self._limits.max_request_s)
         return asyncio.get_running_loop().time() + allowed
 
-    @contextmanager
-    def _counted(self) -> Iterator[None]:
+    def _count(self, context: Context) -> None:
+        """Takes the call into account until its answer has left."""
         if self._refusing:
             raise ShuttingDown("the service is stopping; try another replica")
         self._in_flight += 1
         self._idle.clear()
-        try:
-            yield
-        finally:
-            self._in_flight -= 1
-            if self._in_flight == 0:
-                self._idle.set()
+        context.add_done_callback(lambda _: self._uncount())  # type: ignore[arg-type]  # the stubs want a class
+
+    def _uncount(self) -> None:
+        self._in_flight -= 1
+        if self._in_flight == 0:
+            self._idle.set()

@@ -51,7 +51,7 @@ _BUG = (grpc.StatusCode.INTERNAL, "BUG")
 
 def status_of(error: Exception) -> status_pb2.Status:
     """The status that a caller sees, with google.rpc details. What is not a RerankError stays in the log."""
-    code, reason = STATUS[type(error)] if isinstance(error, RerankError) else _BUG
+    code, reason = STATUS.get(type(error), _BUG) if isinstance(error, RerankError) else _BUG
     if not isinstance(error, RerankError):
         return _status(code, "internal error; this is a bug of the service, its log has the details", _info(reason, {}))
     details: list[Message] = [_info(reason, error.metadata)]

@@ -12,6 +12,9 @@ class StrategyKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     STRATEGY_KIND_UNSPECIFIED: _ClassVar[StrategyKind]
     STRATEGY_KIND_SINGLE: _ClassVar[StrategyKind]
     STRATEGY_KIND_SLIDING: _ClassVar[StrategyKind]
+    STRATEGY_KIND_TOP_DOWN: _ClassVar[StrategyKind]
+    STRATEGY_KIND_TOURNAMENT: _ClassVar[StrategyKind]
+    STRATEGY_KIND_CASCADE: _ClassVar[StrategyKind]
 
 class ScoreKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -37,6 +40,9 @@ class FirstStage(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
 STRATEGY_KIND_UNSPECIFIED: StrategyKind
 STRATEGY_KIND_SINGLE: StrategyKind
 STRATEGY_KIND_SLIDING: StrategyKind
+STRATEGY_KIND_TOP_DOWN: StrategyKind
+STRATEGY_KIND_TOURNAMENT: StrategyKind
+STRATEGY_KIND_CASCADE: StrategyKind
 SCORE_KIND_UNSPECIFIED: ScoreKind
 SCORE_KIND_RANK: ScoreKind
 SCORE_KIND_WINDOW_LOG_PROB: ScoreKind
@@ -64,14 +70,18 @@ class Candidate(_message.Message):
     def __init__(self, doc_id: _Optional[str] = ..., text: _Optional[str] = ..., in_index: _Optional[bool] = ..., first_stage_score: _Optional[float] = ...) -> None: ...
 
 class Strategy(_message.Message):
-    __slots__ = ("kind", "window_size", "stride")
+    __slots__ = ("kind", "window_size", "stride", "early_stop", "first_model")
     KIND_FIELD_NUMBER: _ClassVar[int]
     WINDOW_SIZE_FIELD_NUMBER: _ClassVar[int]
     STRIDE_FIELD_NUMBER: _ClassVar[int]
+    EARLY_STOP_FIELD_NUMBER: _ClassVar[int]
+    FIRST_MODEL_FIELD_NUMBER: _ClassVar[int]
     kind: StrategyKind
     window_size: int
     stride: int
-    def __init__(self, kind: _Optional[_Union[StrategyKind, str]] = ..., window_size: _Optional[int] = ..., stride: _Optional[int] = ...) -> None: ...
+    early_stop: bool
+    first_model: str
+    def __init__(self, kind: _Optional[_Union[StrategyKind, str]] = ..., window_size: _Optional[int] = ..., stride: _Optional[int] = ..., early_stop: _Optional[bool] = ..., first_model: _Optional[str] = ...) -> None: ...
 
 class RerankRequest(_message.Message):
     __slots__ = ("query", "candidates", "model", "top_n", "strategy", "instruction", "return_passages")
@@ -106,7 +116,7 @@ class RankedCandidate(_message.Message):
     def __init__(self, doc_id: _Optional[str] = ..., original_position: _Optional[int] = ..., score: _Optional[float] = ..., first_stage_score: _Optional[float] = ..., text: _Optional[str] = ...) -> None: ...
 
 class Execution(_message.Message):
-    __slots__ = ("model", "ranker", "model_id", "model_revision", "template_sha256", "strategy", "windows", "rounds", "tokens", "truncated_doc_ids", "completeness", "reason", "queue_ms", "tokenize_ms", "model_ms", "total_ms")
+    __slots__ = ("model", "ranker", "model_id", "model_revision", "template_sha256", "strategy", "windows", "rounds", "tokens", "truncated_doc_ids", "completeness", "reason", "queue_ms", "tokenize_ms", "model_ms", "total_ms", "repaired_identifiers")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     RANKER_FIELD_NUMBER: _ClassVar[int]
     MODEL_ID_FIELD_NUMBER: _ClassVar[int]
@@ -123,6 +133,7 @@ class Execution(_message.Message):
     TOKENIZE_MS_FIELD_NUMBER: _ClassVar[int]
     MODEL_MS_FIELD_NUMBER: _ClassVar[int]
     TOTAL_MS_FIELD_NUMBER: _ClassVar[int]
+    REPAIRED_IDENTIFIERS_FIELD_NUMBER: _ClassVar[int]
     model: str
     ranker: str
     model_id: str
@@ -139,7 +150,8 @@ class Execution(_message.Message):
     tokenize_ms: float
     model_ms: float
     total_ms: float
-    def __init__(self, model: _Optional[str] = ..., ranker: _Optional[str] = ..., model_id: _Optional[str] = ..., model_revision: _Optional[str] = ..., template_sha256: _Optional[str] = ..., strategy: _Optional[str] = ..., windows: _Optional[int] = ..., rounds: _Optional[int] = ..., tokens: _Optional[int] = ..., truncated_doc_ids: _Optional[_Iterable[str]] = ..., completeness: _Optional[_Union[Completeness, str]] = ..., reason: _Optional[str] = ..., queue_ms: _Optional[float] = ..., tokenize_ms: _Optional[float] = ..., model_ms: _Optional[float] = ..., total_ms: _Optional[float] = ...) -> None: ...
+    repaired_identifiers: int
+    def __init__(self, model: _Optional[str] = ..., ranker: _Optional[str] = ..., model_id: _Optional[str] = ..., model_revision: _Optional[str] = ..., template_sha256: _Optional[str] = ..., strategy: _Optional[str] = ..., windows: _Optional[int] = ..., rounds: _Optional[int] = ..., tokens: _Optional[int] = ..., truncated_doc_ids: _Optional[_Iterable[str]] = ..., completeness: _Optional[_Union[Completeness, str]] = ..., reason: _Optional[str] = ..., queue_ms: _Optional[float] = ..., tokenize_ms: _Optional[float] = ..., model_ms: _Optional[float] = ..., total_ms: _Optional[float] = ..., repaired_identifiers: _Optional[int] = ...) -> None: ...
 
 class RerankResponse(_message.Message):
     __slots__ = ("results", "score_kind", "execution")

@@ -23,6 +23,8 @@ TOKENIZERS = {
     "byte-level numbers": byte_level_numbers(),
     "uncased": uncased(),
 }
+#: transformers rebuilds a tokenizer saved beside a Qwen2 as Qwen's own, so only that family stays what it is.
+PAIRS = [(lm, family) for lm in CONFIGS for family in TOKENIZERS if lm != "qwen2" or family == "byte-level"]
 TOLERANCE = 1e-4
 
 
@@ -37,7 +39,7 @@ def first_step_scores(checkpoint: Path, asked: Window) -> list[float]:
     tokenizer = AutoTokenizer.from_pretrained(checkpoint)
     renderer = ListwiseRenderer(load_template("first"), tokenizer, 4096, answer_tokens=1)
     names = derive_identifiers(tokenizer, IdentifierKind.LETTERS, renderer.text(Query("q"), ["A"], ["p"])[-16:])
-    ids = torch.tensor([[*renderer.prompt(asked, names).token_ids, names.bracket_id]])
+    ids = torch.tensor([[*renderer.prompt(asked, names.texts).token_ids, names.bracket_id]])
     out = model.generate(
         ids,
         attention_mask=torch.ones_like(ids),
@@ -51,8 +53,7 @@ def first_step_scores(checkpoint: Path, asked: Window) -> list[float]:
     return torch.log_softmax(rows.float(), dim=0).tolist()
 
 
-@pytest.mark.parametrize("family", TOKENIZERS)
-@pytest.mark.parametrize("architecture", CONFIGS)
+@pytest.mark.parametrize(("architecture", "family"), PAIRS)
 def test_scores_equal_those_of_the_first_generated_token(tmp_path: Path, architecture: str, family: str) -> None:
     checkpoint = write_causal_lm(tmp_path / "lm", architecture, TOKENIZERS[family])
     ranker = FirstRanker(checkpoint, "first", device="cpu")

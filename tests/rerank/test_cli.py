@@ -133,7 +133,6 @@ def test_people_see_the_order_and_what_ran(rank: Command, candidates: Path) -> N
     assert re.search(r"completeness +│ COMPLETENESS_FULL", shown.out)
 
 
-@pytest.mark.xfail(strict=True, reason="texts are read as Rich's markup")
 @pytest.mark.parametrize("text", ["a list[str] of fleas", "[/b] fleas", "[red]fleas"])
 @pytest.mark.parametrize("place", ["query", "doc_id", "text"])
 def test_brackets_are_shown_as_they_are(rerank: Command, service: Served, place: str, text: str) -> None:
@@ -156,11 +155,7 @@ def test_brackets_are_shown_as_they_are(rerank: Command, service: Served, place:
         ('{"doc_id": "a", "text": "a", "score": "high"}', "TypeError"),
         ("[1]", "TypeError"),
         ("null", "TypeError"),
-        pytest.param(
-            r'{"doc_id": "a", "text": "\ud800"}',
-            "UnicodeEncodeError",
-            marks=pytest.mark.xfail(strict=True, reason="half of a surrogate pair raises ValueError"),
-        ),
+        (r'{"doc_id": "a", "text": "\ud800"}', "UnicodeEncodeError"),
     ],
 )
 def test_bad_line_is_named(rank: Command, candidates: Path, line: str, message: str) -> None:
@@ -180,7 +175,6 @@ def test_only_line_feeds_end_a_line_of_stdin(rank: Command, separator: str) -> N
     assert doc_ids(rank("-", "--json", stdin=text).json) == ["a"]
 
 
-@pytest.mark.xfail(strict=True, reason="str.splitlines ends lines where JSON lines do not end")
 @pytest.mark.parametrize("separator", ["\u2028", "\x85"])
 def test_only_line_feeds_end_a_line_of_a_file(rank: Command, candidates: Path, separator: str) -> None:
     candidates.write_text(lines([{"doc_id": "a", "text": f"one{separator}two"}], ensure_ascii=False), encoding="utf-8")
@@ -201,7 +195,6 @@ def test_file_that_is_no_text_is_named(rank: Command, candidates: Path) -> None:
     assert f"{candidates} cannot be read" in rank(candidates).error
 
 
-@pytest.mark.xfail(strict=True, reason="error messages are read as Rich's markup")
 @pytest.mark.parametrize("name", ["[a]", "[/a]"])
 def test_brackets_in_errors_are_shown_as_they_are(rank: Command, name: str) -> None:
     assert f"{name} cannot be read" in rank(name).error
@@ -226,12 +219,11 @@ def test_refusal_is_one_line_in_the_services_words(
     assert message in rank(candidates, *options).error
 
 
-@pytest.mark.xfail(strict=True, reason="raises ValueError")
 @pytest.mark.parametrize("option", ["--top-n", "--window-size", "--stride"])
 def test_number_past_int32_is_refused(rank: Command, candidates: Path, option: str) -> None:
     outcome = rank(candidates, option, 2**31)
     assert (outcome.code, outcome.out) == (2, "")
-    assert str(2**31) in outcome.err
+    assert re.search(r"214748364[78]", outcome.err)
 
 
 def test_nobody_at_the_target_is_one_line(rerank: Command) -> None:

@@ -147,7 +147,6 @@ def test_answer_larger_than_grpcs_default_arrives(client: Client) -> None:
     assert reply.ByteSize() > 5 * 1024 * 1024
 
 
-@pytest.mark.xfail(strict=True, reason="details that cannot be read raise ValueError or DecodeError")
 @pytest.mark.parametrize("kind", [RerankClient, AsyncRerankClient])
 @pytest.mark.parametrize("details", [status_pb2.Status(code=5).SerializeToString(), b"\xff"], ids=["other", "garbage"])
 def test_details_that_contradict_the_status_are_left_out(kind: Any, details: bytes) -> None:

@@ -63,6 +63,10 @@ def test_override_wins_over_the_file_unless_it_is_none(path: Path) -> None:
         ("limits: {max_candidate: 3}", r"limits\.max_candidate: Extra inputs are not permitted \(given 3\)"),
         ("models: [{name: a, ranker: identity, size: 1}]", r"models\.0\.identity\.size: Extra inputs"),
         ("models: [{name: a, ranker: magic}]", r"models\.0: .*'magic'.*'identity', 'pe-rank', 'first'"),
+        (
+            "models: [{name: a, ranker: pe-rank, decoding: x}]",
+            r"models\.0\.pe-rank\.decoding: .*'one_step' or 'dynamic'",
+        ),
         ("models: [{name: '', ranker: identity}]", r"models\.0\.identity\.name: .* at least 1 character \(given ''\)"),
         ("models: [{ranker: identity}]", r"models\.0\.identity\.name: Field required"),
         ("engine: {max_batch_tokens: 0}", r"engine\.max_batch_tokens: .* greater than 0 \(given 0\)"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -42,7 +43,8 @@ def path(tmp_path: Path) -> Path:
 
 def text_ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     """The ids of a text in which every character is meant literally."""
-    return tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    ids: list[int] = tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    return ids
 
 
 def slots(ids: list[int]) -> list[int]:
@@ -79,6 +81,7 @@ def test_hash_changes_with_every_byte_of_the_file(path: Path) -> None:
         ("{prefix: 1, body: '{candidate}', suffix: s}", r"(?s)prefix.*valid string"),
         ("{prefix: p, body: '{rank}', suffix: s}", r"the body has no \{candidate\}, so no passage would be read"),
         ("{prefix: '{candidate}', body: '', suffix: s}", r"the body has no \{candidate\}"),
+        ("{prefix: '{text}', body: '{candidate}', suffix: s}", r"\{text\} is a passage's, so it can stand in the body"),
         ("{prefix: p, body: '{candidate}', suffix: s, method: pairwise}", r"(?s)method.*'singleturn_listwise'"),
         ("", r"valid dictionary"),
         ("just words", r"valid dictionary"),
@@ -119,11 +122,11 @@ def test_every_field_stands_where_the_template_says(tokenizer: PreTrainedTokeniz
 
 
 @pytest.mark.parametrize("text", ["{candidate}", "{query_vector}", "{num}", "{rank}", "{query}", "{instruction}", "{}"])
-@pytest.mark.parametrize("part", ["text", "instruction"])
-def test_field_written_in_a_query_is_plain_text(
-    packaged: Template, tokenizer: PreTrainedTokenizerBase, part: str, text: str
+@pytest.mark.parametrize("of", [Query, lambda text: Query("", instruction=text)], ids=["query", "instruction"])
+def test_field_written_in_a_request_is_plain_text(
+    packaged: Template, tokenizer: PreTrainedTokenizerBase, of: Callable[[str], Query], text: str
 ) -> None:
-    query = Query(**{"text": "", part: text})
+    query = of(text)
     ids = vector_prompt(packaged, tokenizer, query, 3)
     literal = text_ids(tokenizer, f"query: {query.text} {query.instruction} passages: ")
     assert ids == literal + [PASSAGE_SLOT] * 3 + [QUERY_SLOT]

@@ -49,6 +49,7 @@ def test_trace_adds_up_the_tokens_of_its_windows(tokens: tuple[int, ...], total:
         windows=tuple(WindowTrace((0,), (0,), count) for count in tokens),
         rounds=len(tokens),
         truncated_doc_ids=(),
+        repairs=0,
         completeness=Completeness.FULL,
         reason="",
         queue_ms=0.0,

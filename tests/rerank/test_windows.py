@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from rerank.errors import InvalidRequest
-from rerank.windows import Positions, Single, Sliding, Strategy, spans
+from rerank.types import WindowRanking
+from rerank.windows import Cascade, Cost, Positions, Round, Single, Sliding, Strategy, TopDown, Tournament, spans
 from tests.fakes import walked
 
 EVERY_N = range(201)
@@ -17,9 +18,17 @@ SHAPES = [(20, 10), (2, 1), (2, 2), (3, 2), (20, 20), (20, 7), (11, 1), (40, 39)
 SLIDING = [Sliding(size, stride) for size, stride in SHAPES]
 SINGLE = [Single(size) for size in (2, 20, 200, 250)]
 
+TOP_DOWN = [TopDown(size) for size in (2, 3, 10, 20, 250)]
+TOURNAMENT = [Tournament(size) for size in (2, 3, 10, 20, 250)]
+CASCADE = [Cascade(10, "cheap", Sliding(20, 10)), Cascade(20, "cheap", TopDown(20))]
+EARLY_STOP = [Sliding(20, 10, early_stop=True), Sliding(2, 1, early_stop=True)]
+PARALLEL = [*TOP_DOWN, *TOURNAMENT]
+
 each_sliding = pytest.mark.parametrize("strategy", SLIDING, ids=str)
 each_single = pytest.mark.parametrize("strategy", SINGLE, ids=str)
-each_strategy = pytest.mark.parametrize("strategy", [*SLIDING, *SINGLE], ids=str)
+each_strategy = pytest.mark.parametrize("strategy", [*SLIDING, *SINGLE, *PARALLEL, *CASCADE, *EARLY_STOP], ids=str)
+#: A tournament may part equals that never meet: one survives a round in which the other meets better ones.
+each_stable = pytest.mark.parametrize("strategy", [*SLIDING, *SINGLE, *TOP_DOWN, *CASCADE, *EARLY_STOP], ids=str)
 
 
 def few_levels(n: int) -> list[float]:
@@ -75,6 +84,19 @@ def rank_llm_spans(n: int, size: int, stride: int) -> Iterator[tuple[int, int]]:
         start -= stride
 
 
+def rounds_of(strategy: Strategy, scores_of: Callable[[Positions], Sequence[float]], n: int) -> list[Round]:
+    """The rounds that a strategy asks for when `scores_of` ranks each window."""
+    rounds: list[Round] = []
+    schedule = strategy.schedule(n)
+    try:
+        rounds.append(next(schedule))
+        while True:
+            rankings = [WindowRanking(tuple(scores_of(window))) for window in rounds[-1].windows]
+            rounds.append(schedule.send(rankings))
+    except StopIteration:
+        return rounds
+
+
 @each_sliding
 @pytest.mark.parametrize("relevance_of", [few_levels, all_different])
 def test_sliding_equals_the_slow_walk(strategy: Sliding, relevance_of: Callable[[int], list[float]]) -> None:
@@ -101,10 +123,16 @@ def test_order_is_a_permutation_even_when_the_ranker_contradicts_itself(strategy
 
 
 @pytest.mark.parametrize(
-    "strategy", [Sliding(20, 10), Sliding(20, 7), Sliding(11, 1), Sliding(30, 20), Sliding(250, 10)], ids=str
+    "strategy",
+    [
+        *[Sliding(20, 10), Sliding(20, 7), Sliding(11, 1), Sliding(30, 20), Sliding(250, 10)],
+        *[TopDown(20), TopDown(25), TopDown(250), Tournament(20), Tournament(25), Tournament(250)],
+        *CASCADE,
+    ],
+    ids=str,
 )
-def test_perfect_ranker_finds_the_best_ten(strategy: Sliding) -> None:
-    """Ten climb all the way where consecutive windows share at least ten places."""
+def test_perfect_ranker_finds_the_best_ten(strategy: Strategy) -> None:
+    """Ten climb all the way where consecutive windows share ten places, or half a window has ten."""
     for n in EVERY_N:
         relevance = all_different(n)
         _, order = walked(strategy, by(relevance), n)
@@ -124,7 +152,7 @@ def test_scores_that_prefer_nothing_move_nothing(
         assert walked(strategy, scores_of, n)[1] == list(range(n)), f"n = {n}"
 
 
-@each_strategy
+@each_stable
 def test_tie_keeps_first_stage_order(strategy: Strategy) -> None:
     """Over the whole list, also for candidates that no window shows together."""
     for n in EVERY_N:
@@ -136,18 +164,60 @@ def test_tie_keeps_first_stage_order(strategy: Strategy) -> None:
 
 
 @each_strategy
-def test_unread_counts_what_no_window_holds(strategy: Strategy) -> None:
+@pytest.mark.parametrize(
+    "scores_of_n", [moody, lambda n: by(all_different(n)), lambda n: by(range(n)), lambda n: by([0.0] * n)]
+)
+def test_strategy_takes_what_it_declared(
+    strategy: Strategy, scores_of_n: Callable[[int], Callable[[Positions], Sequence[float]]]
+) -> None:
+    for n in EVERY_N if strategy.window_size > 3 else range(61):  # narrow windows take n² rounds at worst
+        cost = strategy.cost(n)
+        windows, rounds = 0, 0
+        for round_ in rounds_of(strategy, scores_of_n(n), n):
+            windows, rounds = windows + len(round_.windows), rounds + 1
+        assert cost.min_windows <= windows <= cost.max_windows, f"n = {n}"
+        assert cost.min_rounds <= rounds <= cost.max_rounds, f"n = {n}"
+
+
+@pytest.mark.parametrize("strategy", [*SLIDING, *SINGLE, *TOURNAMENT], ids=str)
+def test_cost_is_exact_where_nothing_depends_on_the_rankings(strategy: Strategy) -> None:
     for n in EVERY_N:
-        windows, _ = walked(strategy, by(few_levels(n)), n)
-        read = {position for window in windows for position in window}
-        assert strategy.unread(n) == n - len(read), f"n = {n}"
+        cost = strategy.cost(n)
+        assert (cost.min_windows, cost.min_rounds) == (cost.max_windows, cost.max_rounds)
+
+
+def test_bounds_of_top_down_are_reached() -> None:
+    """The fewest when the first stage was right, the most when each comparison leaves one."""
+    for strategy, n in [(TopDown(20), 100), (TopDown(20), 21), (TopDown(2), 50)]:
+        best = [len(round_.windows) for round_ in rounds_of(strategy, by(range(n, 0, -1)), n)]
+        assert (sum(best), len(best)) == (strategy.cost(n).min_windows, strategy.cost(n).min_rounds)
+    worst = [len(round_.windows) for round_ in rounds_of(TopDown(2), by(range(50)), 50)]
+    assert (sum(worst), len(worst)) == (TopDown(2).cost(50).max_windows, TopDown(2).cost(50).max_rounds)
+
+
+def test_hundred_candidates_cost_what_the_papers_say() -> None:
+    assert Sliding(20, 10).cost(100) == Cost.exactly(9, 9)
+    assert (TopDown(20).cost(100).min_windows, TopDown(20).cost(100).min_rounds) == (6, 2)
+    assert Tournament(20).cost(100) == Cost.exactly(11, 4)
+
+
+def test_early_stop_reads_two_windows_of_a_good_list_and_all_of_a_bad_one() -> None:
+    strategy = Sliding(20, 10, early_stop=True)
+    assert len(walked(strategy, by(range(100, 0, -1)), 100)[0]) == 2
+    assert len(walked(strategy, by(range(100)), 100)[0]) == 9
+
+
+def test_only_the_last_round_of_a_cascade_is_for_the_requests_model() -> None:
+    models = [round_.model for round_ in rounds_of(Cascade(10, "cheap", Sliding(20, 10)), by(range(50)), 50)]
+    assert models == ["cheap"] * 4 + [""]
 
 
 @each_strategy
 def test_window_is_never_wider_than_it_says(strategy: Strategy) -> None:
     for n in EVERY_N:
         windows, _ = walked(strategy, by(few_levels(n)), n)
-        assert all(1 <= len(window) <= strategy.window_size for window in windows), f"n = {n}"
+        widest = max(strategy.window_size, strategy.first.window_size if isinstance(strategy, Cascade) else 0)
+        assert all(1 <= len(window) <= widest for window in windows), f"n = {n}"
 
 
 @pytest.mark.parametrize(("size", "stride"), SHAPES)
@@ -188,7 +258,7 @@ def test_impossible_stride_is_refused_with_both_numbers(stride: int) -> None:
 
 
 @pytest.mark.parametrize("window_size", [-1, 0, 1])
-@pytest.mark.parametrize("strategy", [Single, lambda size: Sliding(size, 1)], ids=["single", "sliding"])
+@pytest.mark.parametrize("strategy", [Single, lambda size: Sliding(size, 1), TopDown, Tournament])
 def test_window_that_cannot_order_is_refused(strategy: Callable[[int], Strategy], window_size: int) -> None:
     expected = f"window_size {window_size} cannot order anything; use at least 2"
     with pytest.raises(InvalidRequest, match=expected) as caught:
@@ -196,6 +266,16 @@ def test_window_that_cannot_order_is_refused(strategy: Callable[[int], Strategy]
     assert caught.value.field == "strategy.window_size"
 
 
-@pytest.mark.parametrize(("strategy", "text"), [(Single(7), "single(7)"), (Sliding(20, 10), "sliding(20/10)")])
+@pytest.mark.parametrize(
+    ("strategy", "text"),
+    [
+        (Single(7), "single(7)"),
+        (Sliding(20, 10), "sliding(20/10)"),
+        (Sliding(20, 10, early_stop=True), "sliding(20/10, early stop)"),
+        (TopDown(20), "top_down(20)"),
+        (Tournament(20), "tournament(20)"),
+        (Cascade(20, "pe-rank", Sliding(20, 10)), "cascade(pe-rank: sliding(20/10) > 20)"),
+    ],
+)
 def test_strategy_says_its_numbers(strategy: Strategy, text: str) -> None:
     assert str(strategy) == text

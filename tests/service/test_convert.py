@@ -73,6 +73,7 @@ def ranking(score_kind: ScoreKind = ScoreKind.WINDOW_LOG_PROB) -> Ranking:
         windows=windows,
         rounds=2,
         truncated_doc_ids=("b", "c"),
+        repairs=3,
         completeness=Completeness.PARTIAL,
         reason="because",
         queue_ms=1.0,
@@ -110,17 +111,13 @@ def test_options_arrive(call: Callable[..., RerankCall | SearchCall]) -> None:
     assert made.return_passages
 
 
-@pytest.mark.parametrize(
-    ("kind", "name"),
-    [(pb.STRATEGY_KIND_UNSPECIFIED, ""), (pb.STRATEGY_KIND_SINGLE, "single"), (pb.STRATEGY_KIND_SLIDING, "sliding")],
-)
-def test_every_strategy_kind_has_a_name(kind: int, name: str) -> None:
-    assert rerank_call(rerank_request(strategy=pb.Strategy(kind=kind)), LIMITS).options.strategy == name
+@pytest.mark.parametrize(("name", "kind"), pb.StrategyKind.items())
+def test_every_strategy_of_the_contract_goes_by_its_name(name: str, kind: int) -> None:
+    expected = "" if kind == pb.STRATEGY_KIND_UNSPECIFIED else name.removeprefix("STRATEGY_KIND_").lower()
+    assert rerank_call(rerank_request(strategy=pb.Strategy(kind=kind)), LIMITS).options.strategy == expected
 
 
-def test_every_enum_value_of_the_contract_is_understood() -> None:
-    for kind in pb.StrategyKind.values():
-        rerank_call(rerank_request(strategy=pb.Strategy(kind=kind)), LIMITS)
+def test_every_first_stage_of_the_contract_is_one_of_ours() -> None:
     found = {search_call(search_request(first_stage=stage), LIMITS).first_stage for stage in pb.FirstStage.values()}
     assert found == set(FirstStage)
 
@@ -192,12 +189,12 @@ def test_limits_count_characters_not_bytes() -> None:
         (
             rerank_request(strategy=pb.Strategy(kind=UNKNOWN)),
             "strategy.kind",
-            r"99 is no value of this version; use one of \[0, 1, 2\]",
+            r"99 is no value of this version; use one of \[0, 1, ",
         ),
         (
             search_request(first_stage=UNKNOWN),
             "first_stage",
-            r"99 is no value of this version; use one of \[0, 1, 2, 3, 4\]",
+            r"99 is no value of this version; use one of \[0, 1, ",
         ),
     ],
 )
@@ -276,6 +273,7 @@ def test_execution_says_what_ran() -> None:
         tokenize_ms=2.0,
         model_ms=3.0,
         total_ms=4.0,
+        repaired_identifiers=3,
     )
 
 

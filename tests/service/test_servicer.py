@@ -165,7 +165,7 @@ def test_single_window_says_what_it_left_out(stub: RerankServiceStub) -> None:
     reply = rerank(stub, numbered_candidates([1, 2, 3, 4, 5]), model="number", strategy=strategy)
     assert doc_ids(reply) == ["d2", "d1", "d0", "d3", "d4"]
     assert reply.execution.completeness == pb.COMPLETENESS_PARTIAL
-    assert reply.execution.reason == "single(3) reads the first 3 of 5 candidates"
+    assert reply.execution.reason == "single(3) read 3 of 5 candidates"
 
 
 def test_score_kind_is_the_windows_when_one_window_read_all(stub: RerankServiceStub) -> None:

@@ -11,7 +11,7 @@ import math
 import random
 import threading
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import pytest
@@ -22,7 +22,7 @@ from rerank.engine.job import Job
 from rerank.errors import DeadlineExceeded, InvalidRequest, Overloaded, RankerFailure, ShuttingDown
 from rerank.rankers.identity import IdentityRanker
 from rerank.types import Candidate, Completeness, Passage, Prepared, Query, Ranking, Window, WindowRanking
-from rerank.windows import Schedule, Single, Sliding, Strategy, reordered
+from rerank.windows import Cascade, Cost, Round, Schedule, Single, Sliding, Strategy, reordered
 from tests.fakes import BrokenRanker, HeldRanker, NumberRanker, numbered_passages, walked
 
 ROOMY = EngineConfig()
@@ -39,27 +39,29 @@ class Blocks:
 
     def schedule(self, n: int) -> Schedule:
         blocks = [tuple(range(start, min(start + self.window_size, n))) for start in range(0, n, self.window_size)]
-        rankings = yield blocks
+        rankings = yield Round(tuple(blocks))
         return [
             position for block, ranking in zip(blocks, rankings, strict=True) for position in reordered(block, ranking)
         ]
 
-    def unread(self, n: int) -> int:
-        return 0
+    def cost(self, n: int) -> Cost:
+        return Cost.exactly(-(-n // self.window_size), min(n, 1))
 
     def __str__(self) -> str:
         return f"blocks({self.window_size})"
 
 
 class WatchedRanker(NumberRanker):
-    """Remembers which threads called `prepare` and `rank`."""
+    """Remembers which threads called `prepare` and `rank`, and how often it prepared."""
 
     def __init__(self) -> None:
         super().__init__()
         self.threads: set[int] = set()
+        self.prepared = 0
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
         self.threads.add(threading.get_ident())
+        self.prepared += 1
         return Prepared(query, tuple(passages), truncated_doc_ids=("d2", "d0"))
 
     def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
@@ -148,7 +150,7 @@ async def test_no_candidates_no_windows(strategy: Strategy) -> None:
 
 @pytest.mark.parametrize("config", [ROOMY, ONE_BY_ONE, EngineConfig(max_batch_tokens=500)], ids=str)
 async def test_jobs_at_once_get_the_orders_that_they_get_alone(config: EngineConfig) -> None:
-    strategies = [SLIDING, Sliding(5, 2), Single(20), Blocks(7)]
+    strategies: list[Strategy] = [SLIDING, Sliding(5, 2), Single(20), Blocks(7)]
     jobs = [job_for(shuffled(7 * seed, seed), strategies[seed % 4]) for seed in range(1, 25)]
     async with engine_over(NumberRanker(), config) as engine:
         together = await asyncio.gather(*(engine.run(job) for job in jobs))
@@ -187,6 +189,17 @@ async def test_models_never_share_a_batch() -> None:
     assert {*queries(other)} == {"other"}
 
 
+async def test_cascade_runs_on_two_models_that_prepare_once_each() -> None:
+    numbers = shuffled(50)
+    cheap, dear = WatchedRanker(), WatchedRanker()
+    async with Engine({"number": dear, "cheap": cheap}, ROOMY) as engine:
+        ranking = await engine.run(job_for(numbers, Cascade(10, "cheap", SLIDING)))
+    assert positions(ranking)[:10] == best_first(numbers)[:10]
+    assert [len(window.passages) for window in cheap.ranked] == [20] * 4
+    assert [len(window.passages) for window in dear.ranked] == [10]
+    assert (cheap.prepared, dear.prepared) == (1, 1)
+
+
 async def test_ranker_is_called_from_one_thread_that_is_not_the_loops() -> None:
     ranker = WatchedRanker()
     async with engine_over(ranker) as engine:
@@ -204,11 +217,10 @@ async def test_passages_that_the_ranker_cuts_are_named() -> None:
 async def test_query_that_the_ranker_refuses_fails_alone() -> None:
     ranker = ChoosyRanker()
     async with engine_over(ranker) as engine:
-        refused, ranked = await asyncio.gather(
-            engine.run(job_for([1, 2], query="unreadable")), engine.run(job_for([1, 2])), return_exceptions=True
-        )
-    assert isinstance(refused, InvalidRequest)
-    assert positions(ranked) == [1, 0]
+        refused, ranked = start(*(engine.run(job_for([1, 2], query=text)) for text in ("unreadable", "q")))
+        with pytest.raises(InvalidRequest, match="query: 9 tokens, at most 8 are read"):
+            await refused
+        assert positions(await ranked) == [1, 0]
     assert queries(ranker) == ["q"]
 
 
@@ -300,13 +312,15 @@ async def test_failure_hits_its_own_window_only(
     numbers = shuffled(50)
     async with engine_over(BrokenRanker(answer_and_count)) as engine:
         jobs = [job_for(numbers), poisoned(), job_for(numbers), poisoned(), job_for(numbers)]
-        outcomes = await asyncio.gather(*(engine.run(job) for job in jobs), return_exceptions=True)
-        afterwards = await engine.run(job_for(numbers))
+        tasks = start(*(engine.run(job) for job in jobs))
+        await asyncio.wait(tasks)
+        afterwards = engine.run(job_for(numbers))
+        rankings = await asyncio.gather(*tasks[::2], afterwards)
     assert max(batches) > 1, "a poisoned window shared its batch"
-    for failure in (outcomes[1], outcomes[3]):
+    for failed in tasks[1::2]:
         with pytest.raises(RankerFailure, match=f"model number failed: .*{problem}.*; this is a bug"):
-            raise failure
-    assert [positions(ranking)[:10] for ranking in (*outcomes[::2], afterwards)] == [best_first(numbers)[:10]] * 4
+            await failed
+    assert [positions(ranking)[:10] for ranking in rankings] == [best_first(numbers)[:10]] * 4
 
 
 async def test_failed_window_keeps_its_cause() -> None:
@@ -386,3 +400,43 @@ async def test_wait_of_one_is_the_running_time_of_another() -> None:
         first, second = [(await task).trace for task in tasks]
     assert first.model_ms >= 19
     assert second.queue_ms >= 19
+
+
+async def test_closing_fails_a_job_that_has_more_windows() -> None:
+    """Its running window ends; the next one would wait for an engine that no longer runs."""
+    ranker = HeldRanker()
+    engine = await engine_over(ranker).__aenter__()
+    (task,) = start(engine.run(job_for(shuffled(50))))
+    await held_at(ranker)
+    closing = asyncio.create_task(engine.__aexit__())
+    await asyncio.sleep(0)  # closing has begun
+    ranker.release.set()
+    await closing
+    with pytest.raises(ShuttingDown):
+        await asyncio.wait_for(task, 10)
+    assert len(ranker.ranked) == 1
+
+
+async def test_a_rankers_own_timeout_is_no_deadline() -> None:
+    class TimingOut(NumberRanker):
+        def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
+            raise TimeoutError("a disk, perhaps")
+
+    async with engine_over(TimingOut()) as engine:
+        with pytest.raises(RankerFailure, match=r"failed to prepare: TimeoutError\('a disk, perhaps'\)"):
+            await engine.run(job_for([1, 2]))
+
+
+async def test_job_that_is_late_is_not_prepared() -> None:
+    class Watching(NumberRanker):
+        prepared = 0
+
+        def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
+            self.prepared += 1
+            return super().prepare(query, passages)
+
+    ranker = Watching()
+    async with engine_over(ranker) as engine:
+        with pytest.raises(DeadlineExceeded):
+            await engine.run(replace(job_for([1, 2]), deadline=asyncio.get_running_loop().time() - 1))
+    assert ranker.prepared == 0

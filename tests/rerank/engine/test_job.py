@@ -25,7 +25,7 @@ from rerank.types import (
     WindowRanking,
     WindowTrace,
 )
-from rerank.windows import Single, Sliding, Strategy
+from rerank.windows import Positions, Round, Single, Sliding, Strategy
 from tests.fakes import numbered_passages
 
 
@@ -40,15 +40,26 @@ def progress_for(
     return Progress(Job("name", Query("q"), candidates, strategy, top_n), info)
 
 
-def result(scores: Sequence[float], tokens: int = 0, wait_ms: float = 0.0, model_ms: float = 0.0) -> WindowResult:
-    return WindowResult(WindowRanking(tuple(scores)), tokens, wait_ms, model_ms)
+def result(
+    scores: Sequence[float],
+    tokens: int = 0,
+    wait_ms: float = 0.0,
+    model_ms: float = 0.0,
+    truncated: tuple[int, ...] = (),
+) -> WindowResult:
+    return WindowResult(WindowRanking(tuple(scores), truncated), tokens, wait_ms, model_ms)
+
+
+def add_window(progress: Progress, window: Positions, ran: WindowResult) -> None:
+    """A round of one window."""
+    progress.add_round(Round((window,)), [ran], progress.info)
 
 
 def after_one_window(scores: Sequence[float], kind: ScoreKind = ScoreKind.WINDOW_LOG_PROB) -> Ranking:
     """The answer when one window read all candidates and gave these scores."""
     progress = progress_for(len(scores), kind=kind)
     window = result(scores)
-    progress.add_round([tuple(range(len(scores)))], [window])
+    add_window(progress, tuple(range(len(scores))), window)
     return progress.ranking(window.ranking.permutation, 0.0)
 
 
@@ -149,21 +160,15 @@ def test_scores_are_ranks_when_the_ranker_knows_only_ranks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("strategy", "rounds"),
-    [
-        (Single(2), [[(0, 1)]]),
-        (Sliding(2, 1), [[(1, 2)], [(0, 1)]]),
-        (Sliding(3, 3), []),
-    ],
+    ("strategy", "windows_read"),
+    [(Single(2), [(0, 1)]), (Sliding(2, 1), [(1, 2), (0, 1)]), (Sliding(3, 3), [])],
     ids=str,
 )
-def test_scores_are_ranks_when_no_single_window_read_all(
-    strategy: Strategy, rounds: list[list[tuple[int, ...]]]
-) -> None:
+def test_scores_are_ranks_when_no_single_window_read_all(strategy: Strategy, windows_read: list[Positions]) -> None:
     """Scores of different windows are not comparable."""
     progress = progress_for(3, strategy)
-    for round_ in rounds:
-        progress.add_round(round_, [result([-0.1, -0.2]) for _ in round_])
+    for window in windows_read:
+        add_window(progress, window, result([-0.1, -0.2]))
     ranking = progress.ranking([2, 0, 1], 0.0)
     assert [(row.position, row.score) for row in ranking.ranked] == [(2, 3.0), (0, 2.0), (1, 1.0)]
     assert ranking.score_kind is ScoreKind.RANK
@@ -190,16 +195,23 @@ def test_lost_or_doubled_candidates_are_a_bug(order: list[int]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("n", "strategy", "completeness", "reason"),
+    ("n", "windows_read", "completeness", "reason"),
     [
-        (0, Single(20), Completeness.FULL, ""),
-        (20, Single(20), Completeness.FULL, ""),
-        (21, Single(20), Completeness.PARTIAL, "single(20) reads the first 20 of 21 candidates"),
-        (100, Sliding(20, 10), Completeness.FULL, ""),
+        (0, [], Completeness.FULL, ""),
+        (3, [(0, 1, 2)], Completeness.FULL, ""),
+        (3, [(1, 2), (0, 2)], Completeness.FULL, ""),
+        (3, [(0, 1)], Completeness.PARTIAL, "sliding(20/10) read 2 of 3 candidates"),
+        (3, [(1, 2), (2, 1)], Completeness.PARTIAL, "sliding(20/10) read 2 of 3 candidates"),
+        (3, [], Completeness.PARTIAL, "sliding(20/10) read 0 of 3 candidates"),
     ],
 )
-def test_answer_says_how_much_was_read(n: int, strategy: Strategy, completeness: Completeness, reason: str) -> None:
-    trace = progress_for(n, strategy).ranking(range(n), 0.0).trace
+def test_answer_says_how_much_was_read(
+    n: int, windows_read: list[Positions], completeness: Completeness, reason: str
+) -> None:
+    progress = progress_for(n)
+    for window in windows_read:
+        add_window(progress, window, result([0.0] * len(window)))
+    trace = progress.ranking(range(n), 0.0).trace
     assert (trace.completeness, trace.reason) == (completeness, reason)
 
 
@@ -216,23 +228,48 @@ def test_ranker_that_reads_nothing_reranks_nothing(n: int, completeness: Complet
 
 def test_trace_says_what_ran() -> None:
     progress = progress_for(3, Sliding(2, 1))
-    progress.tokenize_ms = 0.5
-    progress.truncated_doc_ids = ("d1",)
-    progress.add_round([(1, 2)], [result([0.1, 0.2], tokens=7, wait_ms=1.0, model_ms=4.0)])
-    progress.add_round([(0, 2)], [result([0.4, 0.3], tokens=5, wait_ms=2.0, model_ms=8.0)])
+    progress.add_prepared(Prepared(Query("q"), ()), took_ms=0.5)
+    add_window(progress, (1, 2), result([0.1, 0.2], tokens=7, wait_ms=1.0, model_ms=4.0))
+    add_window(progress, (0, 2), result([0.4, 0.3], tokens=5, wait_ms=2.0, model_ms=8.0))
     trace = progress.ranking([0, 2, 1], 20.0).trace
     assert trace.windows == (WindowTrace((1, 2), (1, 0), 7), WindowTrace((0, 2), (0, 1), 5))
-    assert (trace.rounds, trace.tokens, trace.truncated_doc_ids) == (2, 12, ("d1",))
+    assert (trace.rounds, trace.tokens, trace.truncated_doc_ids) == (2, 12, ())
     assert (trace.queue_ms, trace.tokenize_ms, trace.model_ms, trace.total_ms) == (3.0, 0.5, 12.0, 20.0)
     assert (trace.model, trace.strategy) == ("name", "sliding(2/1)")
     named = (trace.ranker, trace.model_id, trace.model_revision, trace.template_sha256)
     assert named == ("kind", "id", "revision", "template")
 
 
+def test_trace_adds_up_the_repairs_of_its_windows() -> None:
+    progress = progress_for(4, Sliding(2, 2))
+    mended = [WindowResult(WindowRanking((1.0, 0.0), repairs=repairs), 0, 0.0, 0.0) for repairs in (2, 0, 3)]
+    progress.add_round(Round(((0, 1), (2, 3))), mended[:2], progress.info)
+    add_window(progress, (0, 2), mended[2])
+    assert progress.ranking(range(4), 0.0).trace.repairs == 5
+
+
 def test_round_takes_the_time_of_its_slowest_window() -> None:
     """Its windows wait and run side by side."""
     progress = progress_for(4, Sliding(2, 2))
-    progress.add_round([(0, 1), (2, 3)], [result([1, 0], 5, 1.0, 4.0), result([0, 1], 5, 2.0, 9.0)])
+    progress.add_round(
+        Round(((0, 1), (2, 3))), [result([1, 0], 5, 1.0, 4.0), result([0, 1], 5, 2.0, 9.0)], progress.info
+    )
     trace = progress.ranking(range(4), 0.0).trace
     assert (trace.rounds, trace.queue_ms, trace.model_ms) == (1, 2.0, 9.0)
     assert [window.permutation for window in trace.windows] == [(0, 1), (1, 0)]
+
+
+def test_preparations_of_several_models_add_up() -> None:
+    progress = progress_for(3)
+    progress.add_prepared(Prepared(Query("q"), (), truncated_doc_ids=("d2", "d0")), took_ms=1.0)
+    progress.add_prepared(Prepared(Query("q"), (), truncated_doc_ids=("d0", "d1")), took_ms=2.0)
+    trace = progress.ranking(range(3), 0.0).trace
+    assert (trace.tokenize_ms, trace.truncated_doc_ids) == (3.0, ("d2", "d0", "d1"))
+
+
+def test_passages_cut_in_a_window_are_named_once() -> None:
+    """`truncated` holds places in the window, the trace ids."""
+    progress = progress_for(4, Sliding(3, 2))
+    add_window(progress, (1, 2, 3), result([0.1, 0.3, 0.2], truncated=(2, 0)))
+    add_window(progress, (0, 2, 3), result([0.1, 0.3, 0.2], truncated=(2, 1)))
+    assert progress.ranking([2, 3, 0, 1], 0.0).trace.truncated_doc_ids == ("d3", "d1", "d2")

@@ -11,12 +11,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from rerank.config import PERankModel, ServiceConfig
 from rerank.encoder import Encoder
 from rerank.engine.job import window_of
-from rerank.errors import CheckpointError, InvalidRequest
+from rerank.errors import CheckpointError, ConfigError, InvalidRequest
 from rerank.rankers.pe_rank import PERankRanker
 from rerank.rankers.zero_effect import write_zero_effect_checkpoint
-from rerank.types import Matrix, Passage, Query, Window
+from rerank.reranker import load_reranker
+from rerank.types import Matrix, Passage, Query, ScoreKind, Window
 
 QUERIES = ["what causes the tides", "string instruments", "how long does a flea live", "bread", "ice and sand"]
 
@@ -193,3 +195,11 @@ def test_gpu_order_equals_cpu_order(checkpoint: Path, encoder: Encoder, ranker: 
         scores = np.sort(ranker.rank([window])[0].scores)
         if np.diff(scores).min() > 1e-3:
             assert on_gpu.rank([window])[0].permutation == ranker.rank([window])[0].permutation
+
+
+def test_settings_reach_the_ranker(checkpoint: Path) -> None:
+    config = ServiceConfig(models=(PERankModel(name="d", ranker="pe-rank", path=checkpoint, decoding="dynamic"),))
+    assert load_reranker(config).models()[0].info.score_kind is ScoreKind.RANK
+    template = PERankModel(name="t", ranker="pe-rank", path=checkpoint, template="first")
+    with pytest.raises(ConfigError, match=r"template 'first' asked for, but .* was made for 'pe_rank'"):
+        load_reranker(ServiceConfig(models=(template,)))

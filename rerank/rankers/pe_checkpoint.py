@@ -1,0 +1,130 @@
+"""Reads PE-Rank checkpoints: ours, which share the encoder's vocabulary, and those in the published layout."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+from transformers import AutoTokenizer, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from rerank.backbone import build_transformer, read_config, read_weights, weight_files
+from rerank.encoder import Encoder, EncoderId
+from rerank.errors import CheckpointError, ConfigError
+from rerank.files import sha256_of_files
+from rerank.prompts import Template, load_template
+from rerank.rankers.projector import load_projector
+
+_WORD_VECTORS = "model.embed_tokens.weight"
+#: Tensors of the encoder, which published checkpoints carry along; ours is the one that the service loads.
+_ENCODER_PREFIX = "model.encoder."
+#: projector.up.weight, model.projector.0.weight, projector.weight, … → the name inside the projector.
+_PROJECTOR = re.compile(r"(?:^|\.)projector\.((?:\w+\.)?(?:weight|bias))$")
+_PROJECTOR_FILE = "projector.bin"
+
+
+@dataclass(frozen=True)
+class PECheckpoint:
+    """What a PE-Rank checkpoint holds, ready for inference."""
+
+    transformer: PreTrainedModel
+    #: Encoder space → model space.
+    projector: nn.Module
+    tokenizer: PreTrainedTokenizerBase
+    template: Template
+    #: The words are the checkpoint's own, as its chat markup is; otherwise the encoder's.
+    own_vocabulary: bool
+    #: The most positions that the model reads.
+    context_tokens: int
+    #: SHA-256 of the weight files.
+    revision: str
+
+
+def load_pe_checkpoint(folder: Path, encoder: Encoder, device: torch.device, template: str | None) -> PECheckpoint:
+    """A folder with config.json and weights, in one of two layouts.
+
+    Ours stores neither word vectors nor tokenizer, for they are the encoder's. The published one (as in
+    liuqi6777/pe-rank-mistral-jina) is a whole causal LM with tokenizer, `model_type` "embed_…", and the projector
+    among its weights or in projector.bin. In both, config.json names the encoder and the projector's type.
+
+    Args:
+        template: for a checkpoint whose config.json names none.
+
+    Raises:
+        CheckpointError: the checkpoint is incomplete or was made for another encoder.
+        ConfigError: no such template, or not the one that the checkpoint names.
+    """
+    config = read_config(folder)
+    _check_encoder(folder, config, encoder.id)
+    weights = {name: t for name, t in read_weights(folder).items() if not name.startswith(_ENCODER_PREFIX)}
+    own_vocabulary = _WORD_VECTORS in weights
+    word_vectors = weights[_WORD_VECTORS] if own_vocabulary else encoder.word_vectors
+    of_transformer = {name: tensor for name, tensor in weights.items() if not _PROJECTOR.search(name)}
+    in_bin = len(of_transformer) == len(weights)
+    return PECheckpoint(
+        transformer=build_transformer(config, of_transformer, word_vectors, device),
+        projector=_projector(
+            folder, config, _read_projector_file(folder) if in_bin else weights, encoder.id.dimension
+        ).to(device),
+        tokenizer=_own_tokenizer(folder, config) if own_vocabulary else encoder.own_tokenizer(),
+        template=_template(folder, config, template, "pe_rank_text" if own_vocabulary else "pe_rank"),
+        own_vocabulary=own_vocabulary,
+        context_tokens=config.max_position_embeddings,
+        revision=sha256_of_files([*weight_files(folder), *([folder / _PROJECTOR_FILE] if in_bin else [])]),
+    )
+
+
+def _check_encoder(folder: Path, config: PretrainedConfig, encoder: EncoderId) -> None:
+    """Published checkpoints say no more than the encoder's name."""
+    name, sha256 = getattr(config, "encoder_name", None), getattr(config, "encoder_sha256", None)
+    if name != encoder.name or sha256 not in (None, encoder.sha256):
+        raise CheckpointError(
+            f"{folder} was made for encoder {name} (sha256 {sha256}), this service loads "
+            f"{encoder.name} (sha256 {encoder.sha256}); use that encoder or another checkpoint"
+        )
+
+
+def _projector(
+    folder: Path, config: PretrainedConfig, weights: Mapping[str, torch.Tensor], encoder_width: int
+) -> nn.Module:
+    own = {match[1]: tensor for name, tensor in weights.items() if (match := _PROJECTOR.search(name))}
+    kind = str(getattr(config, "projector_type", None))
+    try:
+        return load_projector(kind, own, encoder_width, config.hidden_size)
+    except CheckpointError as error:
+        raise CheckpointError(f"{folder}: {error}") from error
+
+
+def _read_projector_file(folder: Path) -> dict[str, torch.Tensor]:
+    path = folder / _PROJECTOR_FILE
+    if not path.is_file():
+        raise CheckpointError(
+            f"{folder} holds no projector: its weights have no tensors projector.*, and there is no {_PROJECTOR_FILE}"
+        )
+    try:
+        return dict(torch.load(path, map_location="cpu", weights_only=True))
+    except (pickle.UnpicklingError, RuntimeError, EOFError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{path} holds no tensors by name: {error}") from error
+
+
+def _own_tokenizer(folder: Path, config: PretrainedConfig) -> PreTrainedTokenizerBase:
+    if not (folder / "tokenizer_config.json").is_file():
+        raise CheckpointError(f"{folder} has word vectors of its own but no tokenizer_config.json; add its tokenizer")
+    try:
+        return AutoTokenizer.from_pretrained(folder, config=config, local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{folder} holds no tokenizer that can be loaded: {error}") from error
+
+
+def _template(folder: Path, config: PretrainedConfig, asked: str | None, default: str) -> Template:
+    """The template that config.json names, which may lie in the folder; else the one asked for; else the default."""
+    named = getattr(config, "template", None)
+    if named is not None and asked not in (None, named):
+        raise ConfigError(f"template {asked!r} asked for, but {folder} was made for {named!r}; leave `template` out")
+    if named is not None and (folder / named).is_file():
+        return load_template(str(folder / named))
+    return load_template(named or asked or default)

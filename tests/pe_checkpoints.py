@@ -1,0 +1,79 @@
+"""Small random PE-Rank checkpoints in the published layout: a whole causal LM with a tokenizer and a projector."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import PreTrainedTokenizerBase
+
+from rerank.encoder import Encoder
+from rerank.types import Passage, Query, Window
+from tests.causal_lms import SIZES, write_causal_lm
+from tests.small_tokenizers import metaspace
+
+#: Short, so that many windows can be generated in a test.
+SHORT = "{prefix: '{query} ', body: '{rank} [{candidate}]', suffix: 'rank {num}'}"
+#: Shows text beside the vector.
+WITH_TEXT = "{prefix: '{query} ', body: '{rank} [{candidate}] {text}. ', suffix: 'rank {num}'}"
+
+
+def published_tokenizer() -> PreTrainedTokenizerBase:
+    tokenizer = metaspace("instruct")
+    tokenizer.add_tokens(["<PLACEHOLDER>", "<RANK>"], special_tokens=True)
+    return tokenizer
+
+
+def random_projector(encoder_width: int, model_width: int, seed: int = 0) -> dict[str, torch.Tensor]:
+    """mlp2x_gelu whose output is about as long as a word vector of the random models."""
+    draw = torch.Generator().manual_seed(seed)
+    return {
+        "0.weight": torch.randn(model_width, encoder_width, generator=draw),
+        "0.bias": 0.1 * torch.randn(model_width, generator=draw),
+        "2.weight": 0.05 * torch.randn(model_width, model_width, generator=draw),
+        "2.bias": 0.05 * torch.randn(model_width, generator=draw),
+    }
+
+
+def write_published(folder: Path, encoder: Encoder, architecture: str = "mistral", template: str | None = None) -> Path:
+    """The projector is in the state dict, as are weights of the encoder, which nobody should read."""
+    write_causal_lm(folder, architecture, published_tokenizer())
+    change_config(
+        folder,
+        model_type=f"embed_{architecture}",
+        architectures=[f"Embed{architecture.capitalize()}ForCausalLM"],
+        encoder_name=encoder.id.name,
+        encoder_pooling="mean",
+        projector_type="mlp2x_gelu",
+        embedding_size=encoder.id.dimension,
+    )
+    if template is not None:
+        (folder / "prompt.yaml").write_text(template, encoding="utf-8")
+        change_config(folder, template="prompt.yaml")
+    own = random_projector(encoder.id.dimension, SIZES["hidden_size"])  # type: ignore[arg-type]
+    weights = {f"model.projector.{name}": tensor for name, tensor in own.items()}
+    change_weights(folder, weights | {"model.encoder.encoder.embeddings.weight": torch.zeros(3)})
+    return folder
+
+
+def change_config(folder: Path, **settings: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | settings), encoding="utf-8")
+
+
+def change_weights(folder: Path, added: dict[str, torch.Tensor], without: str = "no such name") -> None:
+    """Adds tensors to model.safetensors and drops those whose name holds `without`."""
+    path = folder / "model.safetensors"
+    kept = {name: tensor for name, tensor in load_file(path).items() if without not in name}
+    save_file(kept | added, path, metadata={"format": "pt"})
+
+
+def vector_window(n: int, seed: int, width: int = 384, text: str = "a query") -> Window:
+    """Random unit vectors, and texts that say their place."""
+    rows = np.random.default_rng(seed).normal(size=(n, width)).astype(np.float32)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    return Window(Query(text), tuple(Passage(f"d{place}", f"text {place}", row) for place, row in enumerate(rows)))

@@ -1,0 +1,168 @@
+"""Checkpoints in the published layout load and rank; those that do not fit say why."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from rerank.encoder import Encoder
+from rerank.errors import CheckpointError, ConfigError
+from rerank.prompts import load_template
+from rerank.rankers.pe_rank import PERankRanker
+from rerank.types import Passage, Query, Window
+from tests.pe_checkpoints import SHORT, change_config, change_weights, random_projector, vector_window, write_published
+
+
+@pytest.fixture
+def folder(tmp_path: Path, encoder: Encoder) -> Path:
+    return write_published(tmp_path / "published", encoder)
+
+
+def scores(folder: Path, encoder: Encoder) -> tuple[float, ...]:
+    return PERankRanker(folder, encoder, device="cpu").rank([vector_window(5, seed=1)])[0].scores
+
+
+def to_bin(folder: Path) -> None:
+    """Moves the projector into projector.bin, under the names that training writes there."""
+    weights = load_file(folder / "model.safetensors")
+    torch.save({name: weights[name] for name in weights if "projector" in name}, folder / "projector.bin")
+    change_weights(folder, {}, without="projector")
+
+
+def to_shards(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    files = {name: f"model-0000{1 + place % 2}-of-00002.safetensors" for place, name in enumerate(weights)}
+    for file in set(files.values()):
+        save_file({name: tensor for name, tensor in weights.items() if files[name] == file}, folder / file)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}), encoding="utf-8")
+
+
+def to_half(folder: Path) -> None:
+    change_weights(folder, {n: t.half() for n, t in load_file(folder / "model.safetensors").items()})
+
+
+@pytest.mark.parametrize("architecture", ["mistral", "llama"])
+def test_published_checkpoint_ranks_texts(tmp_path: Path, encoder: Encoder, architecture: str) -> None:
+    ranker = PERankRanker(write_published(tmp_path / "it", encoder, architecture), encoder, device="cpu")
+    prepared = ranker.prepare(Query("what causes the tides"), [Passage("a", "the moon"), Passage("b", "bread")])
+    assert prepared.query.vector is None  # the template has no place for it
+    (ranking,) = ranker.rank([Window(prepared.query, prepared.passages)])
+    assert sorted(ranking.permutation) == [0, 1]
+    assert ranker.info.template_sha256 == load_template("pe_rank_text").sha256
+
+
+@pytest.mark.parametrize("change", [to_bin, to_shards])
+def test_where_the_weights_lie_changes_no_score(folder: Path, encoder: Encoder, change: Callable[[Path], None]) -> None:
+    before = scores(folder, encoder)
+    change(folder)
+    assert scores(folder, encoder) == before
+
+
+def test_half_precision_is_read(folder: Path, encoder: Encoder) -> None:
+    before = scores(folder, encoder)
+    to_half(folder)
+    assert scores(folder, encoder) == pytest.approx(before, abs=0.2)
+
+
+def test_revision_is_of_all_weights(folder: Path, encoder: Encoder) -> None:
+    to_bin(folder)
+    first = PERankRanker(folder, encoder, device="cpu").info.model_revision
+    torch.save({f"projector.{n}": t for n, t in random_projector(384, 64, seed=9).items()}, folder / "projector.bin")
+    assert PERankRanker(folder, encoder, device="cpu").info.model_revision != first
+
+
+def test_linear_projector_is_read(folder: Path, encoder: Encoder) -> None:
+    before = scores(folder, encoder)
+    change_config(folder, projector_type="linear")
+    linear = {"model.projector.weight": torch.randn(64, 384), "model.projector.bias": torch.zeros(64)}
+    change_weights(folder, linear, without="projector")
+    assert scores(folder, encoder) != before
+
+
+def test_template_comes_from_the_checkpoint_before_the_option(tmp_path: Path, encoder: Encoder) -> None:
+    folder = write_published(tmp_path / "named", encoder, template=SHORT)
+    own = load_template(str(folder / "prompt.yaml")).sha256
+    assert PERankRanker(folder, encoder, device="cpu").info.template_sha256 == own
+    with pytest.raises(ConfigError, match=r"template 'pe_rank' asked for, but .* was made for 'prompt.yaml'; leave"):
+        PERankRanker(folder, encoder, device="cpu", template="pe_rank")
+
+
+def test_template_of_the_option_is_for_a_checkpoint_that_names_none(folder: Path, encoder: Encoder) -> None:
+    ranker = PERankRanker(folder, encoder, device="cpu", template="pe_rank")
+    assert ranker.info.template_sha256 == load_template("pe_rank").sha256
+    assert ranker.prepare(Query("q"), []).query.vector is not None
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"projector_type": "mlp9x"}, "'mlp9x' is not residual_mlp2x_gelu, mlp2x_gelu or linear"),
+        ({"projector_type": "linear"}, r"published: the projector does not fit its projector_type 'linear'"),
+        ({"encoder_name": "other/encoder"}, r"made for encoder other/encoder \(sha256 None\), this service loads sent"),
+        ({"encoder_sha256": "0" * 64}, "use that encoder or another checkpoint"),
+        ({"model_type": "embed_nothing"}, r"config\.json: .*embed_nothing|config\.json: .*nothing"),
+        ({"num_hidden_layers": 3}, "does not fit its config.json"),
+        ({"vocab_size": 999}, "does not fit its config.json"),
+    ],
+)
+def test_config_that_does_not_fit_is_refused(
+    folder: Path, encoder: Encoder, change: dict[str, object], message: str
+) -> None:
+    change_config(folder, **change)
+    with pytest.raises(CheckpointError, match=message):
+        PERankRanker(folder, encoder, device="cpu")
+
+
+@pytest.mark.parametrize("widths", [(768, 64), (384, 96)])
+def test_projector_of_another_width_is_refused_with_both(
+    folder: Path, encoder: Encoder, widths: tuple[int, int]
+) -> None:
+    change_weights(folder, {f"model.projector.{n}": t for n, t in random_projector(*widths).items()})
+    expected = f"maps width {widths[0]} to {widths[1]}, but the encoder's vectors have width 384 and the model reads 64"
+    with pytest.raises(CheckpointError, match=expected):
+        PERankRanker(folder, encoder, device="cpu")
+
+
+def without_projector(folder: Path) -> None:
+    change_weights(folder, {}, without="projector")
+
+
+def with_broken_bin(folder: Path) -> None:
+    without_projector(folder)
+    (folder / "projector.bin").write_bytes(b"no tensors")
+
+
+def without_a_shard(folder: Path) -> None:
+    to_shards(folder)
+    (folder / "model-00002-of-00002.safetensors").unlink()
+
+
+def with_empty_index(folder: Path) -> None:
+    to_shards(folder)
+    (folder / "model.safetensors.index.json").write_text("{}")
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (without_projector, r"holds no projector: its weights have no tensors projector\.\*, and there is no proj"),
+        (with_broken_bin, r"projector\.bin holds no tensors by name"),
+        (without_a_shard, r"holds no model-00002-of-00002\.safetensors, which model\.safetensors\.index\.json names"),
+        (with_empty_index, r"index\.json names no files in a weight_map"),
+        (lambda folder: (folder / "tokenizer_config.json").unlink(), r"but no tokenizer_config\.json; add its tok"),
+        (lambda folder: (folder / "model.safetensors").write_bytes(b"{}"), r"model\.safetensors cannot be read"),
+        (lambda folder: (folder / "config.json").write_text("[]"), r"config\.json"),
+    ],
+)
+def test_damaged_folder_says_what_is_missing(
+    folder: Path, encoder: Encoder, damage: Callable[[Path], None], message: str
+) -> None:
+    damage(folder)
+    with pytest.raises(CheckpointError, match=message):
+        PERankRanker(folder, encoder, device="cpu")
