@@ -43,8 +43,8 @@ class Template:
     """A prompt in three parts: `body` once a passage between `prefix` and `suffix`.
 
     Fields are written `{num}` (passages in the window), `{query}`, `{instruction}`, `{example}` (two identifiers as an
-    answer would name them), `{rank}` (the passage's identifier, body only), `{candidate}` (the passage) and `{query_vector}`; where passages are vectors, `{text}` (the passage's
-    text, body only).
+    answer would name them), `{rank}` (the passage's identifier, body only), `{candidate}` (the passage) and
+    `{query_vector}`; where passages are vectors, `{text}` (the passage's text, body only).
     """
 
     prefix: str
