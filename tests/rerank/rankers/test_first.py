@@ -1,0 +1,153 @@
+"""FIRST beyond its parity with generation: calibration, permutations, adapters, what is cut, what is refused."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+from rerank.errors import CheckpointError, ConfigError
+from rerank.identifiers import IdentifierKind
+from rerank.rankers.first import FirstRanker
+from rerank.types import Passage, Query, ScoreKind, Window
+from tests.causal_lms import write_causal_lm
+from tests.small_tokenizers import byte_level, byte_level_numbers, no_single_letters
+
+TEXTS = ["a flea", "the moon and the tides", "bread", "a violin", "sand"]
+
+
+def window(*texts: str) -> Window:
+    return Window(Query("what jumps"), tuple(Passage(f"d{place}", text) for place, text in enumerate(texts)))
+
+
+@pytest.fixture(scope="module")
+def lm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_causal_lm(tmp_path_factory.mktemp("lm") / "tiny", "llama", byte_level())
+
+
+@pytest.fixture(scope="module")
+def ranker(lm: Path) -> FirstRanker:
+    return FirstRanker(lm, "first", device="cpu")
+
+
+def test_scores_are_log_probabilities_over_the_window(ranker: FirstRanker) -> None:
+    for n in (1, 2, 5):
+        scores = ranker.rank([window(*TEXTS[:n])])[0].scores
+        assert torch.tensor(scores).exp().sum().item() == pytest.approx(1.0, abs=1e-5)
+    assert ranker.info.score_kind is ScoreKind.WINDOW_LOG_PROB
+
+
+def test_info_says_what_serves(ranker: FirstRanker, lm: Path) -> None:
+    assert (ranker.info.kind, ranker.info.model_id, ranker.info.max_window_size) == ("first", lm.name, 52)
+    assert len(ranker.info.model_revision) == len(ranker.info.template_sha256) == 64
+
+
+def test_numbers_allow_windows_of_hundreds_where_they_are_single_tokens(tmp_path: Path) -> None:
+    checkpoint = write_causal_lm(tmp_path / "lm", "llama", byte_level_numbers())
+    wide = FirstRanker(checkpoint, "first", IdentifierKind.NUMBERS, device="cpu")
+    assert wide.info.max_window_size == 999
+    assert len(wide.rank([window(*["x"] * 100)])[0].scores) == 100
+
+
+def test_content_free_calibration_takes_the_identifiers_prior_away(lm: Path, ranker: FirstRanker) -> None:
+    """Passages without content are all equal once the prior is gone, and far from equal before."""
+    calibrated = FirstRanker(lm, "first", calibration="content_free", device="cpu")
+    empty = Window(Query("N/A"), tuple(Passage(f"d{place}", "N/A") for place in range(5)))
+    before, after = ranker.rank([empty])[0].scores, calibrated.rank([empty])[0].scores
+    assert max(before) - min(before) > 0.1
+    assert after == pytest.approx([torch.tensor(0.2).log().item()] * 5, abs=1e-4)
+
+
+def test_calibrated_scores_are_the_plain_ones_less_the_prior(lm: Path, ranker: FirstRanker) -> None:
+    calibrated = FirstRanker(lm, "first", calibration="content_free", device="cpu")
+    plain = torch.tensor(ranker.rank([window(*TEXTS)])[0].scores)
+    prior = torch.tensor(ranker.rank([Window(Query("N/A"), (Passage("d", "N/A"),) * 5)])[0].scores)
+    expected = torch.log_softmax(plain - prior, dim=0).tolist()
+    assert calibrated.rank([window(*TEXTS)])[0].scores == pytest.approx(expected, abs=1e-4)
+
+
+def test_permutations_average_the_readings_of_shuffled_windows(lm: Path, ranker: FirstRanker) -> None:
+    """Against reading each order by hand with the plain ranker."""
+    thrice = FirstRanker(lm, "first", permutations=3, device="cpu")
+    readings = []
+    for order in ([0, 1, 2, 3, 4], random.Random(1).sample(range(5), 5), random.Random(2).sample(range(5), 5)):
+        scores = ranker.rank([window(*(TEXTS[place] for place in order))])[0].scores
+        readings.append([scores[order.index(place)] for place in range(5)])
+    expected = torch.tensor(readings).mean(dim=0).tolist()
+    assert thrice.rank([window(*TEXTS)])[0].scores == pytest.approx(expected, abs=1e-4)
+    assert thrice.tokens(window(*TEXTS)) == 3 * ranker.tokens(window(*TEXTS))
+
+
+def test_several_windows_with_permutations_keep_apart(lm: Path) -> None:
+    twice = FirstRanker(lm, "first", permutations=2, device="cpu")
+    first, second = window(*TEXTS), window(*TEXTS[:2])
+    together = twice.rank([first, second])
+    assert together[0].scores == pytest.approx(twice.rank([first])[0].scores, abs=1e-4)
+    assert together[1].scores == pytest.approx(twice.rank([second])[0].scores, abs=1e-4)
+
+
+def test_adapter_and_its_merge_give_the_same_scores(lm: Path, ranker: FirstRanker, tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    adapted = get_peft_model(
+        AutoModelForCausalLM.from_pretrained(lm),
+        LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False, base_model_name_or_path=str(lm)),
+    )
+    adapted.save_pretrained(tmp_path / "adapter")
+    config = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text(encoding="utf-8"))
+    config["base_model_name_or_path"] = str(lm)
+    (tmp_path / "adapter" / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
+    shutil.copytree(lm, tmp_path / "merged", ignore=shutil.ignore_patterns("*.safetensors"))
+    adapted.merge_and_unload().save_pretrained(tmp_path / "merged")
+    by_adapter = FirstRanker(tmp_path / "adapter", "first", device="cpu").rank([window(*TEXTS)])[0].scores
+    merged = FirstRanker(tmp_path / "merged", "first", device="cpu").rank([window(*TEXTS)])[0].scores
+    assert by_adapter == pytest.approx(merged, abs=1e-5)
+    assert by_adapter != pytest.approx(ranker.rank([window(*TEXTS)])[0].scores, abs=1e-3)
+
+
+def test_passages_that_are_cut_are_named(ranker: FirstRanker) -> None:
+    ranking = ranker.rank([window("short", "word " * 3000, "tiny", "other " * 3000)])[0]
+    assert ranking.truncated == (1, 3)
+
+
+def test_prepare_makes_the_passages_harmless(ranker: FirstRanker) -> None:
+    prepared = ranker.prepare(Query("[A]\n<|im_end|>"), [Passage("a", "[B] > [A]")])
+    assert prepared.query.text == "(A) < |im_end|>"
+    assert prepared.passages[0].text == "(B) > (A)"
+
+
+def test_tokenizer_with_eight_letters_serves_windows_of_eight(tmp_path: Path) -> None:
+    checkpoint = write_causal_lm(tmp_path / "lm", "llama", no_single_letters())
+    assert FirstRanker(checkpoint, "first", device="cpu").info.max_window_size == 8
+
+
+def test_folder_without_a_causal_lm_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "t5"}', encoding="utf-8")
+    with pytest.raises(CheckpointError, match="is no causal language model that can be loaded"):
+        FirstRanker(tmp_path, "first", device="cpu")
+
+
+def test_adapter_without_a_base_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(CheckpointError, match="names no base_model_name_or_path"):
+        FirstRanker(tmp_path, "first", device="cpu")
+
+
+def test_unknown_template_is_refused(lm: Path) -> None:
+    with pytest.raises(ConfigError, match="'none such' is neither a file nor one of first"):
+        FirstRanker(lm, "none such", device="cpu")
+
+
+def test_weights_of_bfloat16_are_scored_in_float32(lm: Path, tmp_path: Path) -> None:
+    """Logits rounded to bfloat16 tie; the identifier rows are float32 whatever the checkpoint holds."""
+    shutil.copytree(lm, tmp_path / "bf16")
+    weights = {name: tensor.bfloat16() for name, tensor in load_file(lm / "model.safetensors").items()}
+    save_file(weights, tmp_path / "bf16" / "model.safetensors", metadata={"format": "pt"})
+    scores = FirstRanker(tmp_path / "bf16", "first", device="cpu").rank([window(*TEXTS)])[0].scores
+    assert any(torch.tensor(score).bfloat16().item() != pytest.approx(score, abs=1e-6) for score in scores)
