@@ -123,7 +123,7 @@ def test_system_message_comes_first_and_answer_is_open(build: Build, start: str,
 
 
 def test_instruct_template_refuses_a_system_message() -> None:
-    with pytest.raises(TemplateError, match="Conversation roles must alternate"):
+    with pytest.raises(TemplateError, match="roles take turns"):
         prompt(instruct(), system="Be brief.")
 
 
