@@ -21,7 +21,7 @@ def appearing_folder(out: Path) -> Iterator[Path]:
     A process that is killed leaves the temporary folder behind; the next call for the same `out` removes it.
 
     Raises:
-        ConfigError: `out` exists already.
+        ConfigError: `out` exists already, or another process made it in the meantime.
     """
     out = out.absolute()
     if out.exists():
@@ -32,9 +32,18 @@ def appearing_folder(out: Path) -> Iterator[Path]:
     try:
         yield building
         building.chmod(0o755)  # mkdtemp's 0700 would shut out a service that runs as another user
-        building.rename(out)
+        _rename(building, out)
     finally:
         shutil.rmtree(building, ignore_errors=True)
+
+
+def _rename(building: Path, out: Path) -> None:
+    try:
+        building.rename(out)
+    except OSError as error:
+        if not out.exists():
+            raise
+        raise ConfigError(f"{out} exists now; another process made it in the meantime") from error
 
 
 def sha256_of_files(paths: Iterable[Path]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from rerank.errors import CheckpointError, InvalidRequest
 from rerank.neutral import Neutralizer
 from rerank.prompts import Template
-from rerank.types import Query, Window
+from rerank.types import Passage, Prepared, Query, Window
 
 _FIELD = re.compile(r"\{(num|query|instruction|example|rank|candidate)\}")
 #: Fewer tokens than these of each passage are not worth reading.
@@ -47,6 +47,12 @@ class ListwiseRenderer:
         self._prompt_tokens = context_tokens - answer_tokens
         self.neutral = Neutralizer(tokenizer, (template.system_message, template.prefix, template.suffix))
         self._token_ends = lru_cache(maxsize=4096)(self._find_token_ends)  # a passage is read in several windows
+
+    def harmless(self, query: Query, passages: Sequence[Passage]) -> Prepared:
+        """Query and passages as neutral text, once a request."""
+        neutral = self.neutral
+        asked = replace(query, text=neutral(query.text), instruction=neutral(query.instruction))
+        return Prepared(asked, tuple(replace(passage, text=neutral(passage.text)) for passage in passages))
 
     def prompt(self, window: Window, names: Sequence[str]) -> ListwisePrompt:
         """The prompt of a window whose query and passages are neutral text already.

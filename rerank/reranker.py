@@ -16,7 +16,7 @@ from rerank.config import FirstModel, GenerationModel, IdentityModel, ModelConfi
 from rerank.encoder import Encoder
 from rerank.engine.engine import Engine
 from rerank.engine.job import Job
-from rerank.errors import DeadlineExceeded, InvalidRequest, NotConfigured, NotFound
+from rerank.errors import ConfigError, DeadlineExceeded, InvalidRequest, NotConfigured, NotFound
 from rerank.identifiers import IdentifierKind
 from rerank.rankers.base import Ranker, RankerInfo
 from rerank.rankers.first import FirstRanker
@@ -273,7 +273,11 @@ def zero_effect_checkpoint(encoder: Encoder) -> Path:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = cache / "rerank" / f"pe-rank-zero-effect-{encoder.id.sha256[:12]}"
     if not folder.exists():
-        write_zero_effect_checkpoint(encoder, folder)
+        try:
+            write_zero_effect_checkpoint(encoder, folder)
+        except ConfigError:  # another service that started at the same time was quicker; the bits are the same
+            if not folder.exists():
+                raise
     return folder
 
 

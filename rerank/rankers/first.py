@@ -75,10 +75,7 @@ class FirstRanker:
         )
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
-        """Makes query and passages harmless for the prompt."""
-        neutral = self._renderer.neutral
-        asked = replace(query, text=neutral(query.text), instruction=neutral(query.instruction))
-        return Prepared(asked, tuple(replace(passage, text=neutral(passage.text)) for passage in passages))
+        return self._renderer.harmless(query, passages)
 
     def tokens(self, window: Window) -> int:
         return self._permutations * (len(self._renderer.prompt(window, self._identifiers.texts).token_ids) + 1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
@@ -72,10 +72,7 @@ class GenerationRanker:
         )
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
-        """Makes query and passages harmless for the prompt."""
-        neutral = self._renderer.neutral
-        asked = replace(query, text=neutral(query.text), instruction=neutral(query.instruction))
-        return Prepared(asked, tuple(replace(passage, text=neutral(passage.text)) for passage in passages))
+        return self._renderer.harmless(query, passages)
 
     def tokens(self, window: Window) -> int:
         """The prompt, and the longest answer that is waited for."""

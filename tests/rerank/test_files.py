@@ -137,7 +137,7 @@ def test_two_may_build_the_same_target_and_the_first_to_end_keeps_it(out: Path) 
             (late / "file").write_text("late")
             make(out)
 
-    with pytest.raises(OSError, match="not empty"):
+    with pytest.raises(ConfigError, match="exists now; another process made it in the meantime"):
         overtaken()
     assert (out / "file").read_text() == "whole"
     assert entries(out.parent) == ["out"]
