@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import cast
 
 import torch
+from accelerate import init_empty_weights
 from peft import PeftModel
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
-from torch.nn.utils.rnn import pad_sequence
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -24,6 +24,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from rerank.config import Precision
 from rerank.errors import CheckpointError, ConfigError
 from rerank.files import sha256_of_files
 
@@ -33,6 +34,7 @@ _WORD_VECTORS = "embed_tokens.weight"
 #: PE-Rank's published checkpoints put this before the name of their architecture.
 _EMBED_PREFIX = "embed_"
 _ONE_FILE = "model.safetensors"
+_ADAPTER_FILE = "adapter_config.json"
 
 
 def pick_device(name: str = "auto") -> torch.device:
@@ -51,6 +53,19 @@ def pick_device(name: str = "auto") -> torch.device:
         return torch.device(name)
     except RuntimeError as error:
         raise ConfigError(f"device {name!r} is none that torch knows; use auto, cpu or cuda") from error
+
+
+def weights_dtype(device: torch.device, precision: Precision) -> torch.dtype:
+    """float32 on the CPU whatever the precision, see `autocasts`; bfloat16 on CUDA unless float32 is asked for."""
+    return torch.float32 if device.type == "cpu" or precision == "float32" else torch.bfloat16
+
+
+def autocasts(device: torch.device, precision: Precision) -> bool:
+    """Whether float32 weights compute in bfloat16: on a CPU, where weights of bfloat16 would lose more and gain little.
+
+    The sums between the layers stay float32.
+    """
+    return device.type == "cpu" and precision == "bfloat16"
 
 
 def read_config(checkpoint: Path) -> PretrainedConfig:
@@ -108,9 +123,13 @@ def weight_files(checkpoint: Path) -> list[Path]:
 
 
 def build_transformer(
-    config: PretrainedConfig, weights: Mapping[str, torch.Tensor], word_vectors: torch.Tensor, device: torch.device
+    config: PretrainedConfig,
+    weights: Mapping[str, torch.Tensor],
+    word_vectors: torch.Tensor,
+    device: torch.device,
+    precision: Precision = "auto",
 ) -> PreTrainedModel:
-    """The transformer without its vocabulary head, in float32, ready for inference.
+    """The transformer without its vocabulary head, ready for inference. Nothing is drawn that would be overwritten.
 
     Args:
         config: the architecture, a causal one.
@@ -124,14 +143,16 @@ def build_transformer(
         raise CheckpointError(
             f"word vectors of width {word_vectors.shape[1]} do not fit a model of hidden size {config.hidden_size}"
         )
-    model: PreTrainedModel = AutoModel.from_config(config, dtype=torch.float32)
-    own = {
-        name.removeprefix(_TRANSFORMER_PREFIX): tensor
+    dtype = weights_dtype(device, precision)
+    with init_empty_weights(include_buffers=False):
+        model: PreTrainedModel = AutoModel.from_config(config, dtype=dtype)
+    own = {  # copies, because how a file lies in memory would change the last bits of the sums
+        name.removeprefix(_TRANSFORMER_PREFIX): tensor.to(dtype, copy=True)
         for name, tensor in weights.items()
         if name.startswith(_TRANSFORMER_PREFIX)
     }
     try:
-        model.load_state_dict(own | {_WORD_VECTORS: word_vectors}, strict=True)
+        model.load_state_dict(own | {_WORD_VECTORS: word_vectors.to(dtype, copy=True)}, strict=True, assign=True)
     except RuntimeError as error:
         raise CheckpointError(f"the checkpoint does not fit its config.json: {error}") from error
     return model.eval().requires_grad_(False).to(device)
@@ -147,20 +168,20 @@ class CausalLM:
     revision: str
     #: The most positions that it reads.
     context_tokens: int
+    #: Whether it computes in bfloat16 with float32 weights.
+    autocast: bool
 
 
-def load_causal_lm(checkpoint: Path, device: torch.device) -> CausalLM:
-    """A full checkpoint, or a LoRA adapter merged into its base; float32 on the CPU, bfloat16 on CUDA.
+def load_causal_lm(checkpoint: Path, device: torch.device, precision: Precision = "auto") -> CausalLM:
+    """A full checkpoint, or a LoRA adapter merged into its base.
 
     Raises:
         CheckpointError: the folder holds no causal LM, or the adapter's base is not to be had.
     """
-    adapter = checkpoint / "adapter_config.json"
-    base = _base_of(adapter) if adapter.is_file() else str(checkpoint)
-    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    base, is_adapter = base_of(checkpoint), (checkpoint / _ADAPTER_FILE).is_file()
     try:
-        model = AutoModelForCausalLM.from_pretrained(base, dtype=dtype)
-        if adapter.is_file():
+        model = AutoModelForCausalLM.from_pretrained(base, dtype=weights_dtype(device, precision))
+        if is_adapter:
             model = PeftModel.from_pretrained(model, str(checkpoint)).merge_and_unload()
         tokenizer = AutoTokenizer.from_pretrained(checkpoint if _has_tokenizer(checkpoint) else base)
     except (OSError, ValueError, KeyError) as error:
@@ -168,7 +189,8 @@ def load_causal_lm(checkpoint: Path, device: torch.device) -> CausalLM:
     positions = getattr(model.config, "max_position_embeddings", None)
     context_tokens = min(limit for limit in (positions, tokenizer.model_max_length) if limit)
     revision = sha256_of_files(sorted(checkpoint.glob("*.safetensors")))
-    return CausalLM(model.eval().requires_grad_(False).to(device), tokenizer, revision, context_tokens)
+    model = model.eval().requires_grad_(False).to(device)
+    return CausalLM(model, tokenizer, revision, context_tokens, autocasts(device, precision))
 
 
 class IdentifierHead(nn.Module):
@@ -186,17 +208,19 @@ class IdentifierHead(nn.Module):
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """(…, hidden) → (…, n) float32 logits."""
-        return nn.functional.linear(hidden.float(), self.weight, self.bias)
+        with torch.autocast(hidden.device.type, enabled=False):
+            return nn.functional.linear(hidden.float(), self.weight, self.bias)
 
 
-def right_padded(sequences: Sequence[Sequence[int]], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """(B, T) token ids and (B,) last places. A causal model never reads the padding, so it needs no mask."""
-    ids = pad_sequence([torch.tensor(list(sequence)) for sequence in sequences], batch_first=True)
-    last = torch.tensor([len(sequence) - 1 for sequence in sequences])
-    return ids.to(device), last.to(device)
+def base_of(checkpoint: Path) -> str:
+    """The base that a LoRA adapter names; the checkpoint itself when it is none.
 
-
-def _base_of(adapter: Path) -> str:
+    Raises:
+        CheckpointError: the adapter names no base.
+    """
+    adapter = checkpoint / _ADAPTER_FILE
+    if not adapter.is_file():
+        return str(checkpoint)
     try:
         return str(json.loads(adapter.read_text(encoding="utf-8"))["base_model_name_or_path"])
     except (ValueError, KeyError) as error:

@@ -76,10 +76,14 @@ class Encoder:
         return copy.deepcopy(self._model.tokenizer)
 
     @property
+    def transformer(self) -> PreTrainedModel:
+        """The model below the pooling."""
+        return cast(PreTrainedModel, self._model[0].auto_model)
+
+    @property
     def word_vectors(self) -> torch.Tensor:
         """(vocabulary, hidden) float32 input embeddings of the encoder, on the CPU."""
-        transformer = cast(PreTrainedModel, self._model[0].auto_model)
-        return cast(torch.nn.Embedding, transformer.get_input_embeddings()).weight.detach().float().cpu()
+        return cast(torch.nn.Embedding, self.transformer.get_input_embeddings()).weight.detach().float().cpu()
 
     def encode(self, texts: Sequence[str], batch_size: int = 16) -> Matrix:
         """(N, D) float32 unit vectors. Equal texts get equal bits; text past `id.max_tokens` is not read."""
@@ -96,6 +100,15 @@ class Encoder:
             )
         row = {text: index for index, text in enumerate(distinct)}
         return np.ascontiguousarray(vectors[[row[text] for text in texts]], dtype=np.float32)
+
+    @property
+    def pooling(self) -> str:
+        """How token states become one vector, as sentence-transformers names it: `mean`, `cls`, `lasttoken`; …
+
+        Empty for an encoder that pools by no module of its own.
+        """
+        modes = (getattr(module, "pooling_mode", "") for module in self._model)
+        return next((mode if isinstance(mode, str) else "+".join(mode) for mode in modes if mode), "")
 
     @property
     def max_text_tokens(self) -> int:

@@ -109,7 +109,7 @@ def _token_behind_bracket(tokenizer: PreTrainedTokenizerBase, prompt_end: str, t
 
 def _vocabulary_id(tokenizer: PreTrainedTokenizerBase, piece: str) -> int | None:
     """The id of a piece that is spelled like this, without a word mark before it."""
-    token_id = tokenizer.get_vocab().get(piece)
+    (token_id,) = tokenizer.convert_tokens_to_ids([piece])  # get_vocab() would copy the vocabulary each time
     return None if token_id in {None, tokenizer.unk_token_id, *tokenizer.all_special_ids} else token_id
 
 

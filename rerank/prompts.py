@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Literal
@@ -22,6 +22,10 @@ PASSAGE_SLOT = -1
 QUERY_SLOT = -2
 
 _FIELD = re.compile(r"\{(num|query|instruction|rank|candidate|text|query_vector)\}")
+#: What looks like a field: an unknown one would be shown to the model as it is.
+_ANY_FIELD = re.compile(r"\{(\w+)\}")
+_OF_THE_WINDOW = ("num", "query", "instruction", "example", "query_vector")
+_OF_A_PASSAGE = ("rank", "candidate", "text")
 _SLOTS = {"candidate": PASSAGE_SLOT, "query_vector": QUERY_SLOT}
 
 
@@ -54,34 +58,56 @@ class Template:
     sha256: str
     #: What the chat's system role says, or the beginning of the user's turn where a model has no such role.
     system_message: str = ""
+    #: The file itself, to be kept beside what was trained with it.
+    source: bytes = field(default=b"", repr=False)
 
 
 def load_template(name_or_path: str) -> Template:
     """A template of this package by name (`pe_rank`), or a YAML file by path.
 
+    A plain name without suffix means the package's before a file in the working directory.
+
     Raises:
-        ConfigError: no such template, an unknown key, no `{candidate}` in the body, or `{text}` outside it.
+        ConfigError: no such template, an unknown key or field, a field of a passage outside the body, or a body that
+            has `{candidate}` never or more than once.
     """
     content = _read(name_or_path)
     try:
         text = _TemplateText.model_validate(yaml.safe_load(content))
-    except (ValidationError, yaml.YAMLError) as error:
+        _check_fields(text)
+    except (ValidationError, yaml.YAMLError, ConfigError) as error:
         raise ConfigError(f"template {name_or_path}: {error}") from error
-    if "{candidate}" not in text.body:
-        raise ConfigError(f"template {name_or_path}: the body has no {{candidate}}, so no passage would be read")
-    if "{text}" in text.prefix + text.suffix:
-        raise ConfigError(f"template {name_or_path}: {{text}} is a passage's, so it can stand in the body only")
-    return Template(text.prefix, text.body, text.suffix, hashlib.sha256(content).hexdigest(), text.system_message)
+    return Template(
+        text.prefix, text.body, text.suffix, hashlib.sha256(content).hexdigest(), text.system_message, content
+    )
+
+
+def _check_fields(text: _TemplateText) -> None:
+    known = {
+        "system_message": (),
+        "prefix": _OF_THE_WINDOW,
+        "body": (*_OF_THE_WINDOW, *_OF_A_PASSAGE),
+        "suffix": _OF_THE_WINDOW,
+    }
+    if (count := text.body.count("{candidate}")) != 1:
+        raise ConfigError(f"the body has {{candidate}} {count} times; each passage is read once")
+    for part, allowed in known.items():
+        for name in _ANY_FIELD.findall(getattr(text, part)):
+            if name in _OF_A_PASSAGE and name not in allowed:
+                raise ConfigError(f"{part}: {{{name}}} is a passage's, so it can stand in the body only")
+            if name not in allowed:
+                fields = ", ".join(f"{{{one}}}" for one in allowed) or "no fields"
+                raise ConfigError(f"{part}: unknown field {{{name}}}; it may hold {fields}")
 
 
 def _read(name_or_path: str) -> bytes:
-    packaged = resources.files("rerank") / "templates" / f"{name_or_path}.yaml"
-    path = Path(name_or_path)
+    folder, path = resources.files("rerank") / "templates", Path(name_or_path)
+    packaged = folder / f"{name_or_path}.yaml"
+    if name_or_path == path.stem and packaged.is_file():
+        return packaged.read_bytes()
     if path.is_file():
         return path.read_bytes()
-    if packaged.is_file():
-        return packaged.read_bytes()
-    known = sorted(item.name.removesuffix(".yaml") for item in (resources.files("rerank") / "templates").iterdir())
+    known = sorted(item.name.removesuffix(".yaml") for item in folder.iterdir())
     raise ConfigError(f"template {name_or_path!r} is neither a file nor one of {', '.join(known)}")
 
 

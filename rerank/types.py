@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,8 @@ import numpy.typing as npt
 Vector: TypeAlias = npt.NDArray[np.float32]
 #: (N, D) float32, one unit vector a row.
 Matrix: TypeAlias = npt.NDArray[np.float32]
+#: How the windows of a batch share a forward pass: side by side in one row, each in a row of its own, or not at all.
+Batching: TypeAlias = Literal["packed", "padded", "one_by_one"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,8 @@ class Passage:
     vector: Vector | None = field(default=None, repr=False, compare=False)
     #: The stored vector stands for the beginning of `text` only, because the encoder reads no further.
     vector_truncated: bool = False
+    #: What a ranker that reads text puts into its prompts, once it has prepared the passage.
+    token_ids: tuple[int, ...] | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,8 @@ class RankOptions:
     early_stop: bool = False
     #: The cheap model of a cascade.
     first_model: str = ""
+    #: Whether the best order so far is an answer, when the deadline comes first.
+    allow_partial: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +98,8 @@ class Window:
 
     query: Query
     passages: tuple[Passage, ...]
+    #: Only so many of the first places matter, because nothing reads the order behind them; 0: all.
+    top_n: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from rerank.types import Passage, Prepared, Query, ScoreKind, Window, WindowRanking
+from rerank.types import Batching, Passage, Prepared, Query, ScoreKind, Window, WindowRanking
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +25,14 @@ class RankerInfo:
     score_kind: ScoreKind
     #: False for a ranker that keeps the order without reading the passages.
     reads_passages: bool = True
+    #: How windows of a batch share a forward pass.
+    batching: Batching = "one_by_one"
+    #: Whether batches run on a device whose saturation is to be measured.
+    on_accelerator: bool = False
 
 
 class Ranker(Protocol):
-    """Orders windows. `prepare` and `rank` come from one thread; `tokens` may be asked beside them from another."""
+    """Orders windows. `prepare`, `tokens` and `rank` come from a thread each, at the same time."""
 
     info: RankerInfo
 
@@ -45,5 +49,9 @@ class Ranker(Protocol):
         ...
 
     def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
-        """One ranking per window, in the same order, each with one finite score per passage."""
+        """One ranking per window, in the same order, each with one finite score per passage.
+
+        Raises:
+            MemoryError: the device's memory does not hold so many windows; the engine tries fewer at once.
+        """
         ...

@@ -15,11 +15,14 @@ from typing import Literal
 
 import torch
 
-from rerank.backbone import IdentifierHead, load_causal_lm, pick_device, right_padded
+from rerank.backbone import IdentifierHead, load_causal_lm, pick_device
+from rerank.config import Precision
 from rerank.identifiers import IdentifierKind, derive_identifiers
 from rerank.listwise import ListwiseRenderer
 from rerank.prompts import load_template
 from rerank.rankers.base import RankerInfo
+from rerank.rankers.memory import named_memory_errors
+from rerank.reader import LastPositionReader
 from rerank.types import Passage, Prepared, Query, ScoreKind, Window, WindowRanking
 
 #: What a passage without content says, when the prior of the identifiers is measured.
@@ -37,6 +40,8 @@ class FirstRanker:
             passages without content (CapCal, arXiv 2604.10150, without its entropy weights).
         permutations: how often a window is read, in seeded orders after the first; log-probabilities are averaged.
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
+        precision: see `rerank.config.Precision`.
+        passage_tokens: the most tokens of a passage that are shown, as in training; 0: as many as fit.
 
     Raises:
         CheckpointError: no causal LM, or too few identifiers.
@@ -51,17 +56,19 @@ class FirstRanker:
         calibration: Literal["none", "content_free"] = "none",
         permutations: int = 1,
         device: str = "auto",
+        precision: Precision = "auto",
+        passage_tokens: int = 0,
     ) -> None:
         self._device = pick_device(device)
-        lm = load_causal_lm(checkpoint, self._device)
+        lm = load_causal_lm(checkpoint, self._device, precision)
         loaded = load_template(template)
-        self._renderer = ListwiseRenderer(loaded, lm.tokenizer, lm.context_tokens, answer_tokens=1)
+        self._renderer = ListwiseRenderer(loaded, lm.tokenizer, lm.context_tokens, 1, passage_tokens)
         prompt_end = self._renderer.text(Query("query"), ["A"], ["passage"])[-16:]
         self._identifiers = derive_identifiers(lm.tokenizer, identifiers, prompt_end)
         lm.model.set_output_embeddings(
             IdentifierHead(lm.model.get_output_embeddings(), self._identifiers.token_ids).to(self._device)
         )
-        self._model = lm.model
+        self._reader = LastPositionReader(lm.model, lm.autocast)
         self._calibrated = calibration == "content_free"
         self._permutations = permutations
         self._prior = cache(self._measure_prior)
@@ -72,14 +79,17 @@ class FirstRanker:
             template_sha256=loaded.sha256,
             max_window_size=len(self._identifiers),
             score_kind=ScoreKind.WINDOW_LOG_PROB,
+            batching=self._reader.batching,
+            on_accelerator=self._device.type == "cuda",
         )
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
-        return self._renderer.harmless(query, passages)
+        return self._renderer.prepared(query, passages)
 
     def tokens(self, window: Window) -> int:
         return self._permutations * (len(self._renderer.prompt(window, self._identifiers.texts).token_ids) + 1)
 
+    @named_memory_errors()
     def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
         """Log-probabilities over the window's n identifiers, in float32."""
         orders = [order for window in windows for order in _orders(len(window.passages), self._permutations)]
@@ -106,12 +116,9 @@ class FirstRanker:
             return log_probs
         return [torch.log_softmax(own - self._prior(len(own)), dim=0) for own in log_probs]
 
-    @torch.inference_mode()
     def _logits(self, sequences: Sequence[Sequence[int]]) -> torch.Tensor:
         """(B, identifiers) float32 logits behind the last token of each sequence."""
-        ids, last = right_padded(sequences, self._device)
-        logits = self._model(input_ids=ids, use_cache=False).logits  # (B, T, identifiers)
-        return logits[torch.arange(len(sequences), device=self._device), last].cpu()
+        return self._reader.read([torch.tensor(sequence, device=self._device) for sequence in sequences]).cpu()
 
     def _measure_prior(self, n: int) -> torch.Tensor:
         """(n,) log-probabilities of the identifiers when no passage says anything."""

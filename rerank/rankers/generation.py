@@ -17,10 +17,12 @@ import torch
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from rerank.backbone import CausalLM, load_causal_lm, pick_device
+from rerank.config import Precision
 from rerank.identifiers import CLOSE, OPEN, IdentifierKind, alphabet
 from rerank.listwise import ListwisePrompt, ListwiseRenderer
 from rerank.prompts import load_template
 from rerank.rankers.base import RankerInfo
+from rerank.rankers.memory import named_memory_errors
 from rerank.types import Passage, Prepared, Query, ScoreKind, Window, WindowRanking
 
 #: No model was trained to order more than a hundred passages in one answer.
@@ -40,6 +42,7 @@ class GenerationRanker:
         template: name or path of a prompt template.
         identifiers: letters or numbers; they need not be single tokens.
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
+        precision: see `rerank.config.Precision`.
 
     Raises:
         CheckpointError: no causal LM.
@@ -52,16 +55,16 @@ class GenerationRanker:
         template: str,
         identifiers: IdentifierKind = IdentifierKind.NUMBERS,
         device: str = "auto",
+        precision: Precision = "auto",
     ) -> None:
         self._device = pick_device(device)
-        lm = load_causal_lm(checkpoint, self._device)
+        lm = load_causal_lm(checkpoint, self._device, precision)
         loaded = load_template(template)
         self._names = alphabet(lm.tokenizer, identifiers)[:_MOST_PASSAGES]
-        self._model, self._tokenizer = lm.model, lm.tokenizer
+        self._model, self._tokenizer, self._autocast = lm.model, lm.tokenizer, lm.autocast
         self._model.generation_config = _greedy(lm)
         self._answer_tokens = cache(self._count_answer_tokens)
-        widest = self._answer_tokens(len(self._names))
-        self._renderer = ListwiseRenderer(loaded, lm.tokenizer, lm.context_tokens, answer_tokens=widest)
+        self._renderer = ListwiseRenderer(loaded, lm.tokenizer, lm.context_tokens, answer_tokens=0)
         self.info = RankerInfo(
             kind="generation",
             model_id=checkpoint.name,
@@ -72,12 +75,13 @@ class GenerationRanker:
         )
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
-        return self._renderer.harmless(query, passages)
+        return self._renderer.prepared(query, passages)
 
     def tokens(self, window: Window) -> int:
         """The prompt, and the longest answer that is waited for."""
         return len(self._prompt(window).token_ids) + self._answer_tokens(len(window.passages))
 
+    @named_memory_errors()
     def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
         """One window after the other, because padding would change the model's arithmetic, and so its words."""
         return [self._rank(window) for window in windows]
@@ -91,15 +95,17 @@ class GenerationRanker:
         return WindowRanking(tuple(scores), prompt.truncated, repairs=parsed.repairs)
 
     def _prompt(self, window: Window) -> ListwisePrompt:
-        return self._renderer.prompt(window, self._names)
+        """The window's prompt, which leaves room for its answer."""
+        return self._renderer.prompt(window, self._names, self._answer_tokens(len(window.passages)))
 
     @torch.inference_mode()
     def _answer(self, prompt: Sequence[int], n: int) -> str:
         """What the model writes behind the prompt, until it ends or the budget does."""
         ids = torch.tensor([list(prompt)], device=self._device)  # (1, T)
-        written = cast(Any, self._model).generate(
-            ids, attention_mask=torch.ones_like(ids), max_new_tokens=self._answer_tokens(n)
-        )  # (1, T + answer)
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._autocast):
+            written = cast(Any, self._model).generate(
+                ids, attention_mask=torch.ones_like(ids), max_new_tokens=self._answer_tokens(n)
+            )  # (1, T + answer)
         return str(self._tokenizer.decode(written[0, len(prompt) :].tolist(), skip_special_tokens=True))
 
     def _count_answer_tokens(self, n: int) -> int:

@@ -42,7 +42,7 @@ def test_file_is_read_and_what_it_leaves_out_keeps_its_default(path: Path) -> No
         listen="0.0.0.0:9",
         index=Path("/some/index"),
         models=(
-            IdentityModel(name="a", ranker="identity", strategy="single", window_size=7, stride=10),
+            IdentityModel(name="a", ranker="identity", strategy="single", window_size=7, stride=None),
             PERankModel(name="b", ranker="pe-rank", path=Path("/some/checkpoint"), window_size=20, stride=5),
         ),
         engine=EngineConfig(max_batch_tokens=100, max_queue_tokens=1_000_000),
@@ -70,8 +70,25 @@ def test_override_wins_over_the_file_unless_it_is_none(path: Path) -> None:
         ("models: [{name: '', ranker: identity}]", r"models\.0\.identity\.name: .* at least 1 character \(given ''\)"),
         ("models: [{ranker: identity}]", r"models\.0\.identity\.name: Field required"),
         ("engine: {max_batch_tokens: 0}", r"engine\.max_batch_tokens: .* greater than 0 \(given 0\)"),
+        ("engine: {age_factor: 0}", r"engine\.age_factor: .* greater than 0 \(given 0\)"),
+        ("engine: {answer_margin_s: -1}", r"engine\.answer_margin_s: .* greater than or equal to 0 \(given -1\)"),
         ("engine: {max_batch_tokens: many}", r"engine\.max_batch_tokens: .* valid integer.* \(given 'many'\)"),
         ("limits: {max_candidates: 1.5}", r"limits\.max_candidates: .* valid integer.* \(given 1\.5\)"),
+        ("limits: {max_candidates: true}", r"limits\.max_candidates: .* valid integer \(given True\)"),
+        ("limits: {max_candidates: '20'}", r"limits\.max_candidates: .* valid integer \(given '20'\)"),
+        ("drain_s: true", r"drain_s: .* valid number \(given True\)"),
+        (
+            "models: [{name: a, ranker: identity, window_size: true}]",
+            r"models\.0\.identity\.window_size: .* valid integer",
+        ),
+        (
+            "models: [{name: a, ranker: identity, window_size: 1}]",
+            r"models\.0\.identity\.window_size: .* greater than or equal to 2 \(given 1\)",
+        ),
+        (
+            "models: [{name: a, ranker: identity, window_size: 7, stride: 8}]",
+            r"models\.0\.identity: .*stride 8 would leave .* windows of window_size 7 unread; use at most 7",
+        ),
         ("limits: {max_request_s: .nan}", r"limits\.max_request_s: .* greater than 0 \(given nan\)"),
         ("drain_s: -1", r"drain_s: .* greater than or equal to 0 \(given -1\)"),
         ("listen:", r"listen: .* valid string \(given None\)"),
@@ -86,6 +103,12 @@ def test_file_that_is_not_understood_is_refused(path: Path, text: str, problem: 
     with pytest.raises(ConfigError, match=problem) as caught:
         load_config(path)
     assert str(caught.value).startswith(f"{path}: ")
+
+
+@pytest.mark.parametrize(("window_size", "stride"), [(2, 2), (2, 1), (20, 20)])
+def test_stride_may_be_as_wide_as_the_window(path: Path, window_size: int, stride: int) -> None:
+    path.write_text(f"models: [{{name: a, ranker: identity, window_size: {window_size}, stride: {stride}}}]")
+    assert load_config(path).models[0].stride == stride
 
 
 def test_every_problem_of_a_file_is_named_at_once(path: Path) -> None:

@@ -54,7 +54,8 @@ def slots(ids: list[int]) -> list[int]:
 def test_template_of_a_file_is_what_the_file_says(path: Path) -> None:
     parts = {"system_message": "m", "prefix": "p {query}", "body": "{candidate}\n", "suffix": ""}
     path.write_text(yaml.safe_dump(parts))
-    assert load_template(str(path)) == Template(**parts, sha256=hashlib.sha256(path.read_bytes()).hexdigest())
+    content = path.read_bytes()
+    assert load_template(str(path)) == Template(**parts, sha256=hashlib.sha256(content).hexdigest(), source=content)
 
 
 def test_keys_of_rank_llm_that_read_answers_are_allowed(path: Path) -> None:
@@ -79,8 +80,23 @@ def test_hash_changes_with_every_byte_of_the_file(path: Path) -> None:
         ("{prefix: p, body: '{candidate}', suffix: s, sufix: s}", r"(?s)sufix.*Extra inputs are not permitted"),
         ("{prefix: p, body: '{candidate}'}", r"(?s)suffix.*Field required"),
         ("{prefix: 1, body: '{candidate}', suffix: s}", r"(?s)prefix.*valid string"),
-        ("{prefix: p, body: '{rank}', suffix: s}", r"the body has no \{candidate\}, so no passage would be read"),
-        ("{prefix: '{candidate}', body: '', suffix: s}", r"the body has no \{candidate\}"),
+        ("{prefix: p, body: '{rank}', suffix: s}", r"the body has \{candidate\} 0 times; each passage is read once"),
+        ("{prefix: '{candidate}', body: '', suffix: s}", r"the body has \{candidate\} 0 times"),
+        ("{prefix: p, body: '{candidate} {candidate}', suffix: s}", r"the body has \{candidate\} 2 times"),
+        ("{prefix: '{candidate}', body: '{candidate}', suffix: s}", r"prefix: \{candidate\} is a passage's, so it can"),
+        ("{prefix: p, body: '{candidate}', suffix: '{rank}'}", r"suffix: \{rank\} is a passage's, so it can stand in"),
+        (
+            "{prefix: '{qeury}', body: '{candidate}', suffix: s}",
+            r"prefix: unknown field \{qeury\}; .* \{num\}, \{query\}, \{instruction\}, \{example\}, \{query_vector\}$",
+        ),
+        (
+            "{prefix: p, body: '{candidate} {title}', suffix: s}",
+            r"body: unknown field \{title\}; .*\{rank\}, \{candidate\}, \{text\}$",
+        ),
+        (
+            "{system_message: 'rank {num}', prefix: p, body: '{candidate}', suffix: s}",
+            r"system_message: unknown field \{num\}; it may hold no fields",
+        ),
         ("{prefix: '{text}', body: '{candidate}', suffix: s}", r"\{text\} is a passage's, so it can stand in the body"),
         ("{prefix: p, body: '{candidate}', suffix: s, method: pairwise}", r"(?s)method.*'singleturn_listwise'"),
         ("", r"valid dictionary"),
@@ -93,6 +109,22 @@ def test_template_that_is_not_understood_is_refused(path: Path, text: str, probl
     with pytest.raises(ConfigError, match=problem) as caught:
         load_template(str(path))
     assert str(caught.value).startswith(f"template {path}: ")
+
+
+def test_braces_that_are_no_field_are_text(path: Path) -> None:
+    path.write_text("{prefix: 'a set {} or {a, b}', body: '{candidate}', suffix: s}")
+    assert load_template(str(path)).prefix == "a set {} or {a, b}"
+
+
+def test_plain_name_means_the_packages_own_whatever_lies_in_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    packaged = load_template("first")
+    for name in ("first", "first.yaml"):
+        (tmp_path / name).write_text("{prefix: mine, body: '{candidate}', suffix: s}")
+    assert load_template("first") == packaged
+    assert {load_template(path).prefix for path in ("./first", "first.yaml", str(tmp_path / "first"))} == {"mine"}
 
 
 @pytest.mark.parametrize("name", ["no_such_template", "", "../templates/no_such_template"])

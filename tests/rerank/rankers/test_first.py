@@ -151,3 +151,32 @@ def test_weights_of_bfloat16_are_scored_in_float32(lm: Path, tmp_path: Path) -> 
     save_file(weights, tmp_path / "bf16" / "model.safetensors", metadata={"format": "pt"})
     scores = FirstRanker(tmp_path / "bf16", "first", device="cpu").rank([window(*TEXTS)])[0].scores
     assert any(torch.tensor(score).bfloat16().item() != pytest.approx(score, abs=1e-6) for score in scores)
+
+
+def test_windows_share_a_forward_pass(lm: Path, ranker: FirstRanker) -> None:
+    assert ranker.info.batching == "packed"
+    rows = []
+    with torch.no_grad():
+        hook = ranker._reader._model.register_forward_pre_hook(
+            lambda _, __, options: rows.append(tuple(options["input_ids"].shape)), with_kwargs=True
+        )
+        windows = [window(*TEXTS), window(*TEXTS[:2]), window("long " * 50)]
+        ranker.rank(windows)
+    hook.remove()
+    assert rows == [(1, sum(map(ranker.tokens, windows)))]
+
+
+def test_prepared_passages_rank_as_unprepared_ones_do(ranker: FirstRanker) -> None:
+    texts = [*TEXTS, "word " * 3000, "ends with a stop."]
+    prepared = ranker.prepare(Query("what jumps"), window(*texts).passages)
+    assert all(passage.token_ids for passage in prepared.passages)
+    ready, raw = Window(prepared.query, prepared.passages), window(*(text.strip() for text in texts))
+    assert ranker.rank([ready]) == ranker.rank([raw])
+    assert ranker.tokens(ready) <= 4096
+
+
+def test_bfloat16_on_the_cpu_is_near_float32_and_not_the_same(lm: Path, ranker: FirstRanker) -> None:
+    half = FirstRanker(lm, "first", device="cpu", precision="bfloat16").rank([window(*TEXTS)])[0].scores
+    exact = ranker.rank([window(*TEXTS)])[0].scores
+    assert half == pytest.approx(exact, abs=0.3)
+    assert half != pytest.approx(exact, abs=1e-5)

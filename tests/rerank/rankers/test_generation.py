@@ -276,3 +276,10 @@ def test_settings_name_a_generation_ranker(tmp_path: Path) -> None:
     assert GenerationModel(**served).identifiers == "numbers"
     (described,) = load_reranker(config).models()
     assert (described.info.kind, described.info.max_window_size) == ("generation", 52)
+
+
+def test_answer_of_a_narrow_window_takes_no_more_room_than_it_needs(tmp_path: Path) -> None:
+    """Two passages share what the answer about a hundred would have needed."""
+    ranker = GenerationRanker(write_causal_lm(tmp_path / "lm", "llama", byte_level()), "first", device="cpu")
+    asked = Window(Query("q"), (Passage("a", "w1 " * 4000), Passage("b", "w2 " * 4000)))
+    assert 4096 - 20 < ranker.tokens(asked) <= 4096
