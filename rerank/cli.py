@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import sys
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -54,6 +55,9 @@ Stride = Annotated[int, typer.Option(max=_INT32_MAX, help="Passages between two 
 EarlyStop = Annotated[bool, typer.Option("--early-stop", help="sliding: end when two windows change nothing.")]
 FirstModel = Annotated[str, typer.Option(help="cascade: the model that orders all candidates first.")]
 Instruction = Annotated[str, typer.Option(help="What counts as relevant, in words.")]
+AllowPartial = Annotated[
+    bool, typer.Option("--allow-partial", help="At the deadline, take the best order so far instead of an error.")
+]
 TimeoutS = Annotated[float, typer.Option(help="Deadline of the call, in seconds.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the reply as JSON, for programs.")]
 
@@ -65,11 +69,17 @@ def serve(
     index: Annotated[Path | None, typer.Option(help="Folder that `rerank index` wrote; needed for Search.")] = None,
     encoder: Annotated[str | None, typer.Option(help="Name or folder of the encoder.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=PATH of a checkpoint that our training wrote; served before the file's models."),
+    ] = None,
 ) -> None:
     """Start the gRPC service."""
     from rerank.config import load_config
+    from rerank.manifest import served_model
 
-    settings = load_config(config, listen=listen, index=index, encoder=encoder, device=device)
+    own = [served_model(name_and_path) for name_and_path in model or ()]
+    settings = load_config(config, own, listen=listen, index=index, encoder=encoder, device=device)
     from rerank.service.process import announce
     from rerank.service.server import serve as serve_until_signal  # imports torch; the settings may fail before
 
@@ -117,6 +127,7 @@ def search(
     first_model: FirstModel = "",
     instruction: Instruction = "",
     timeout_s: TimeoutS = 60.0,
+    allow_partial: AllowPartial = False,
     as_json: Json = False,
 ) -> None:
     """Retrieve and rerank, at a running service."""
@@ -133,6 +144,7 @@ def search(
             strategy=strategy_message(strategy, window_size, stride, early_stop, first_model),
             instruction=instruction,
             return_passages=True,
+            allow_partial=allow_partial,
         )
     _show(reply, f"{query}   [{reply.first_stage_hits} candidates from {first_stage.value}]", as_json)
 
@@ -153,6 +165,7 @@ def rank(
     first_model: FirstModel = "",
     instruction: Instruction = "",
     timeout_s: TimeoutS = 60.0,
+    allow_partial: AllowPartial = False,
     as_json: Json = False,
 ) -> None:
     """Rerank the candidates in a file, at a running service."""
@@ -168,6 +181,7 @@ def rank(
             strategy=strategy_message(strategy, window_size, stride, early_stop, first_model),
             instruction=instruction,
             return_passages=True,
+            allow_partial=allow_partial,
         )
     _show(reply, query, as_json)
 
@@ -237,7 +251,7 @@ def main() -> None:
     run(app)
 
 
-def run(command: typer.Typer) -> None:
+def run(command: Callable[[], object]) -> None:
     """Runs a command; what the caller can mend ends with one line on stderr and exit code 2."""
     try:
         command()

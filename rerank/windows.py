@@ -23,6 +23,14 @@ class Round:
 
     windows: tuple[Positions, ...]
     model: str = ""
+    #: If this round runs, its one window's order is the head of the answer, and no later round reads it.
+    is_final: bool = False
+    #: All positions, best first, as far as is known before the round; empty: the order of the first stage.
+    order: Positions = ()
+
+    def top_n(self, window: Positions, top_n: int) -> int:
+        """How many first places of the window matter when the answer is cut to `top_n`; in both, 0 means all."""
+        return top_n if self.is_final and top_n < len(window) else 0
 
 
 Schedule: TypeAlias = Generator[Round, Sequence[WindowRanking], list[int]]
@@ -100,7 +108,7 @@ class Single:
         if n == 0:
             return []
         window = tuple(range(min(n, self.window_size)))
-        (ranking,) = yield Round((window,))
+        (ranking,) = yield Round((window,), is_final=True)
         return [*reordered(window, ranking), *range(len(window), n)]
 
     def cost(self, n: int) -> Cost:
@@ -137,7 +145,7 @@ class Sliding:
         unchanged = 0
         for start, end in spans(n, self.window_size, self.stride):
             window = tuple(order[start:end])
-            (ranking,) = yield Round((window,))
+            (ranking,) = yield Round((window,), is_final=start == 0, order=tuple(order))
             order[start:end] = reordered(window, ranking)
             unchanged = unchanged + 1 if order[start:end] == list(window) else 0
             if self.early_stop and unchanged == 2:
@@ -172,12 +180,12 @@ class TopDown:
         cut = self.window_size // 2
         while len(open_) > self.window_size:
             head = tuple(open_[: self.window_size])
-            (ranking,) = yield Round((head,))
+            (ranking,) = yield Round((head,), order=(*open_, *settled))
             order = reordered(head, ranking)
             above, pivot, below = order[: cut - 1], order[cut - 1], order[cut:]
             # The pivot is read first, so that a ranker without opinion leaves everything below it.
             windows = tuple((pivot, *part) for part in _parts(open_[self.window_size :], self.window_size - 1))
-            rankings = yield Round(windows)
+            rankings = yield Round(windows, order=(*order, *open_[self.window_size :], *settled))
             for window, ranking in zip(windows, rankings, strict=True):
                 order = reordered(window, ranking)
                 place = order.index(pivot)
@@ -189,7 +197,7 @@ class TopDown:
             open_ = above
         if open_:
             window = tuple(open_)
-            (ranking,) = yield Round((window,))
+            (ranking,) = yield Round((window,), is_final=True, order=(*open_, *settled))
             open_ = reordered(window, ranking)
         return open_ + settled
 
@@ -231,14 +239,14 @@ class Tournament:
         alive, out = list(range(n)), list[int]()
         while len(alive) > self.window_size:
             groups = self._groups(alive)
-            rankings = yield Round(groups)
+            rankings = yield Round(groups, order=(*alive, *out))
             orders = [reordered(group, ranking) for group, ranking in zip(groups, rankings, strict=True)]
             by_place = [order[place] for place in range(len(orders[0])) for order in orders if place < len(order)]
             survivors = len(groups) * (self.window_size // 2)  # no group is smaller than half a window
             alive, out = by_place[:survivors], by_place[survivors:] + out
         if alive:
             window = tuple(alive)
-            (ranking,) = yield Round((window,))
+            (ranking,) = yield Round((window,), is_final=True, order=(*alive, *out))
             alive = reordered(window, ranking)
         return alive + out
 
@@ -273,7 +281,7 @@ class Cascade:
         order = yield from self._by_first_model(n)
         window = tuple(order[: self.window_size])
         if window:
-            (ranking,) = yield Round((window,))
+            (ranking,) = yield Round((window,), is_final=True, order=tuple(order))
             order[: len(window)] = reordered(window, ranking)
         return order
 
@@ -282,7 +290,7 @@ class Cascade:
         try:
             round_ = next(schedule)
             while True:
-                round_ = schedule.send((yield replace(round_, model=self.first_model)))
+                round_ = schedule.send((yield replace(round_, model=self.first_model, is_final=False)))
         except StopIteration as finished:
             order: list[int] = finished.value
             return order

@@ -18,7 +18,9 @@ class NumberRanker:
     """
 
     def __init__(self, max_window_size: int = 100) -> None:
-        self.info = RankerInfo("number", "number", "r1", "t1", max_window_size, ScoreKind.WINDOW_LOG_PROB)
+        self.info = RankerInfo(
+            "number", "number", "r1", "t1", max_window_size, ScoreKind.WINDOW_LOG_PROB, batching="packed"
+        )
         self.batches: list[int] = []
         self.ranked: list[Window] = []
 

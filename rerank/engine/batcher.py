@@ -1,82 +1,75 @@
-"""Windows that wait → the next batch, under a token budget. Pure: no torch, no thread, no clock."""
+"""Work that waits for one thread → its next batch. Pure: no torch, no thread, no clock; time is passed in."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from rerank.errors import Overloaded
+from rerank.engine.pace import Lane, Pace, Task
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Entry(Generic[T]):
-    """A window that waits. `is_cancelled` is asked when a batch forms: nobody runs what nobody waits for."""
+    """A piece of a request's work that waits. `is_cancelled` is asked when a batch forms: nobody runs what nobody
+    waits for."""
 
     payload: T
-    model: str
+    task: Task
+    lane: Lane
+    #: What it takes of a batch's budget, 1 or more.
     tokens: int
     is_cancelled: Callable[[], bool]
 
 
 class Batcher(Generic[T]):
-    """The oldest window first; beside it those of the same model that fit, in the order in which they came.
+    """The entry of the most urgent request first; beside it those of the same lane that fit, most urgent first.
 
     Args:
-        max_batch_tokens: the budget of a batch. A window that alone exceeds it runs alone: with
-            max_batch_tokens=1000, ten windows of 100 tokens run together, one of 1500 by itself.
-        max_queue_tokens: the bound on what waits, over all models.
+        pace: says what is urgent.
+        max_batch_tokens: the budget of a batch, for lanes without one of their own. An entry that alone exceeds it
+            runs alone: with 1000, ten windows of 100 tokens run together, one of 1500 by itself.
     """
 
-    def __init__(self, max_batch_tokens: int, max_queue_tokens: int) -> None:
+    def __init__(self, pace: Pace, max_batch_tokens: int) -> None:
+        self._pace = pace
         self._max_batch_tokens = max_batch_tokens
-        self._max_queue_tokens = max_queue_tokens
-        self._waiting: deque[Entry[T]] = deque()
-        self._queued_tokens = 0
+        self._budgets: dict[Lane, int] = {}
+        self._waiting: list[Entry[T]] = []
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    @property
-    def queued_tokens(self) -> int:
-        return self._queued_tokens
+    def budget(self, lane: Lane) -> int:
+        return self._budgets.get(lane, self._max_batch_tokens)
+
+    def set_budget(self, lane: Lane, tokens: int) -> None:
+        self._budgets[lane] = max(1, tokens)
 
     def add(self, entry: Entry[T]) -> None:
-        """Raises: Overloaded when something waits already and the bound would be passed."""
-        if self._waiting and self._queued_tokens + entry.tokens > self._max_queue_tokens:
-            self._drop_cancelled()
-        if self._waiting and self._queued_tokens + entry.tokens > self._max_queue_tokens:
-            raise Overloaded(
-                f"{self._queued_tokens} tokens wait already; {entry.tokens} more exceed the queue's "
-                f"{self._max_queue_tokens}; try again later",
-                retry_after_s=1.0,
-                metadata={"queued_tokens": str(self._queued_tokens), "limit": str(self._max_queue_tokens)},
-            )
         self._waiting.append(entry)
-        self._queued_tokens += entry.tokens
 
-    def next_batch(self) -> list[Entry[T]]:
-        """The oldest window and those of the same model that fit beside it; empty when nothing waits."""
-        self._drop_cancelled()
+    def drop_late(self, now_s: float) -> list[Entry[T]]:
+        """Takes out what can no longer be ready in time, and what nobody waits for; gives back the former."""
+        waiting = [entry for entry in self._waiting if not entry.is_cancelled()]
+        late = [self._pace.is_late(entry.task, now_s) for entry in waiting]
+        self._waiting = [entry for entry, is_late in zip(waiting, late, strict=True) if not is_late]
+        return [entry for entry, is_late in zip(waiting, late, strict=True) if is_late]
+
+    def next_batch(self, now_s: float) -> list[Entry[T]]:
+        """Entries of one lane under its budget; empty when nothing waits. Of equally urgent ones the older first."""
+        waiting = [entry for entry in self._waiting if not entry.is_cancelled()]
+        waiting.sort(key=lambda entry: self._pace.priority(entry.task, now_s))
         batch: list[Entry[T]] = []
-        left: deque[Entry[T]] = deque()
+        left: list[Entry[T]] = []
         tokens = 0
-        for entry in self._waiting:
-            fits = not batch or (entry.model == batch[0].model and tokens + entry.tokens <= self._max_batch_tokens)
-            if fits:
+        for entry in waiting:
+            if not batch or (entry.lane == batch[0].lane and tokens + entry.tokens <= self.budget(entry.lane)):
                 batch.append(entry)
                 tokens += entry.tokens
             else:
                 left.append(entry)
-        self._keep(left)
+        self._waiting = left
         return batch
-
-    def _drop_cancelled(self) -> None:
-        self._keep(deque(entry for entry in self._waiting if not entry.is_cancelled()))
-
-    def _keep(self, entries: deque[Entry[T]]) -> None:
-        self._waiting = entries
-        self._queued_tokens = sum(entry.tokens for entry in entries)

@@ -1,196 +1,204 @@
-"""The loop: form a batch, let its ranker order it, hand the rankings back. Owns the one model thread."""
+"""Many requests over few models: each job's coroutine walks its strategy, two threads do the work."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeAlias
 
 from rerank.config import EngineConfig
-from rerank.engine.batcher import Batcher, Entry
+from rerank.engine.admission import Admission
+from rerank.engine.calibration import saturating_tokens
+from rerank.engine.forecast import Forecast, PassageTokens, prepare_tokens
 from rerank.engine.job import Job, Progress, WindowResult, checked, window_of
-from rerank.errors import DeadlineExceeded, RankerFailure, RerankError, ShuttingDown
+from rerank.engine.pace import Pace, Stage, Task
+from rerank.engine.station import Done, Station
+from rerank.errors import DeadlineExceeded, RankerFailure, RerankError
 from rerank.rankers.base import Ranker
-from rerank.types import Prepared, Ranking, Window, WindowRanking
-from rerank.windows import Round
+from rerank.types import Passage, Prepared, Query, Ranking, Window, WindowRanking
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
+#: On two cores of a Xeon, 16 PE-Rank windows of 33 positions take half the time of 16 batches, and more gain nothing
+#: (2026-11-21); windows of full texts are longer than this and run alone.
+_CPU_BATCH_TOKENS = 512
 
-
-@dataclass
-class _Waiting:
-    """A window in the queue and the future that its job awaits."""
-
-    window: Window
-    future: asyncio.Future[WindowResult]
-    queued_at: float
+_Request: TypeAlias = tuple[Query, Sequence[Passage]]
 
 
 class Engine:
-    """Runs jobs over rankers. Everything but the rankers runs on the event loop; they run on one thread.
+    """Runs jobs over rankers. `prepare`, `rank` and `tokens` have a thread each, the rest is on the event loop.
 
-    A job's own coroutine walks its strategy, so a job that is cancelled or late takes its waiting windows with
-    it; the batch that is running is not interrupted.
+    A job that is cancelled or late takes its waiting windows with it; the batch that is running is not interrupted.
+
+    Attributes:
+        pace: the measured rates.
     """
 
     def __init__(self, rankers: Mapping[str, Ranker], config: EngineConfig) -> None:
         self._rankers = rankers
-        self._batcher: Batcher[_Waiting] = Batcher(config.max_batch_tokens, config.max_queue_tokens)
-        self._model_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="model")
-        self._work = asyncio.Event()
-        self._loop: asyncio.Task[None] | None = None
-        self._closed = False
+        self._config = config
+        self.pace = Pace(config.age_factor)
+        self._admission = Admission(self.pace, config.max_queue_tokens)
+        self._passage_tokens = PassageTokens()
+        self._prepare_station: Station[_Request, Prepared] = Station(Stage.PREPARE, self._prepare_all, self.pace, 1)
+        max_batch_tokens = config.max_batch_tokens or _CPU_BATCH_TOKENS
+        self._rank_station: Station[Window, WindowRanking] = Station(
+            Stage.RANK, self._rank_all, self.pace, max_batch_tokens
+        )
+        self._token_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tokens")
 
     async def __aenter__(self) -> Engine:
-        self._loop = asyncio.create_task(self._run(), name="engine")
+        if self._config.max_batch_tokens is None:
+            await asyncio.to_thread(self._calibrate)
+        self._prepare_station.open()
+        self._rank_station.open()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Lets the running batch finish; what waits fails with ShuttingDown."""
-        self._closed = True
-        self._work.set()
-        if self._loop is not None:
-            await self._loop
-        while batch := self._batcher.next_batch():
-            for entry in batch:
-                _fail(entry.payload, ShuttingDown("the service is stopping; try another replica"))
-        await asyncio.to_thread(self._model_thread.shutdown)
+        """Lets what is running finish; what waits fails with ShuttingDown."""
+        stations = self._prepare_station, self._rank_station
+        for station in stations:
+            station.refuse_new_work()
+        await asyncio.gather(*(station.close() for station in stations))
+        await asyncio.to_thread(self._token_thread.shutdown)
+
+    @property
+    def waiting_windows(self) -> int:
+        """How many wait for a batch, not those that run."""
+        return len(self._rank_station)
 
     async def run(self, job: Job) -> Ranking:
-        """The job's ranking.
+        """The job's ranking; the best so far, when its deadline comes and it allows a partial answer.
 
         Raises:
-            DeadlineExceeded: the job's deadline came first.
-            Overloaded: the queue is full.
+            DeadlineExceeded: the job's deadline came first, or would.
+            Overloaded: the queue is full, or would make the job late.
             InvalidRequest: the ranker cannot read the query.
             ShuttingDown: the engine is closing.
             RankerFailure: the model failed on a window of this job.
         """
-        started = time.perf_counter()
+        begun_s = _now_s()
         progress = Progress(job, self._rankers[job.model].info)
-        timeout = asyncio.timeout_at(job.deadline)
+        task = Task(begun_s, math.inf if job.deadline is None or job.allow_partial else job.deadline)
+        timeout = asyncio.timeout_at(self._answer_at(job))
         try:
             async with timeout:
                 await asyncio.sleep(0)  # a deadline that has passed ends the job before anything is prepared
-                order = await self._walk(job, progress)
+                order = await self._walk(job, task, progress)
         except TimeoutError as error:
             if not timeout.expired():
                 raise
-            waited_ms = (time.perf_counter() - started) * 1000
+            if job.allow_partial:
+                return progress.partial_ranking(_ms_since(begun_s))
             raise DeadlineExceeded(
-                f"deadline reached after {waited_ms:.0f} ms with {len(progress.windows)} windows of "
-                f"{job.strategy} done; allow more time or ask for fewer candidates",
+                f"deadline reached after {_ms_since(begun_s):.0f} ms with {len(progress.windows)} windows of "
+                f"{job.strategy} done; allow more time, ask for fewer candidates, or allow a partial answer",
                 {"windows_done": str(len(progress.windows))},
             ) from error
-        return progress.ranking(order, (time.perf_counter() - started) * 1000)
+        finally:
+            self._admission.leave(task)
+        return progress.ranking(order, _ms_since(begun_s))
 
-    async def _walk(self, job: Job, progress: Progress) -> list[int]:
+    def _answer_at(self, job: Job) -> float | None:
+        """When to stop: a partial answer must still reach the caller before the deadline."""
+        if job.deadline is None or not job.allow_partial:
+            return job.deadline
+        return job.deadline - self._config.answer_margin_s
+
+    async def _walk(self, job: Job, task: Task, progress: Progress) -> list[int]:
         """Feeds the strategy its rankings until it knows the order. Each model prepares the request once."""
+        passages = [candidate.passage for candidate in job.candidates]
+        forecast = Forecast(job.strategy, job.model, passages, self._passage_tokens.average)
+        task.left = forecast.left()
+        self._admission.admit(task, _now_s())
         prepared: dict[str, Prepared] = {}
-        schedule = job.strategy.schedule(len(job.candidates))
+        schedule = job.strategy.schedule(len(passages))
         try:
             round_ = next(schedule)
             while True:
                 model = round_.model or job.model
+                progress.order = round_.order or progress.order
                 if model not in prepared:
-                    prepared[model] = await self._prepare(job, model, progress)
-                results = await self._run_round(model, prepared[model], round_)
+                    prepared[model] = await self._prepare(job.query, passages, model, task, progress)
+                    forecast.prepared(model)
+                windows = [
+                    window_of(prepared[model], positions, round_.top_n(positions, job.top_n))
+                    for positions in round_.windows
+                ]
+                tokens = await self._count(model, windows)
+                task.left = forecast.left_with(model, tokens)
+                if not progress.windows:  # the estimate stands on the request's own windows now
+                    self._admission.admit(task, _now_s())
+                results = await self._run_round(model, task, windows, tokens)
                 progress.add_round(round_, results, self._rankers[model].info)
                 round_ = schedule.send([result.ranking for result in results])
         except StopIteration as finished:
             order: list[int] = finished.value
             return order
 
-    async def _prepare(self, job: Job, model: str, progress: Progress) -> Prepared:
-        self._refuse_if_closed()
+    async def _prepare(
+        self, query: Query, passages: Sequence[Passage], model: str, task: Task, progress: Progress
+    ) -> Prepared:
+        done = await self._prepare_station.submit(task, model, (query, passages), prepare_tokens(passages))
+        progress.add_prepared(done.result, done.wait_ms, done.work_ms)
+        return done.result
+
+    async def _count(self, model: str, windows: Sequence[Window]) -> list[int]:
+        """The windows' tokens; on a thread, because it may tokenize."""
         ranker = self._rankers[model]
-        passages = [candidate.passage for candidate in job.candidates]
         try:
-            prepared, took_ms = await self._on_model_thread(lambda: ranker.prepare(job.query, passages))
+            tokens = await asyncio.get_running_loop().run_in_executor(
+                self._token_thread, lambda: [ranker.tokens(window) for window in windows]
+            )
         except RerankError:
             raise
         except Exception as error:
-            log.exception("ranker %s failed to prepare a request", model)
-            raise RankerFailure(f"model {model} failed to prepare: {error!r}; this is a bug") from error
-        progress.add_prepared(prepared, took_ms)
-        return prepared
+            raise RankerFailure(f"model {model} failed to count tokens: {error!r}; this is a bug") from error
+        self._passage_tokens.observe(model, tokens, [len(window.passages) for window in windows])
+        return tokens
 
-    async def _run_round(self, model: str, prepared: Prepared, round_: Round) -> list[WindowResult]:
+    async def _run_round(
+        self, model: str, task: Task, windows: Sequence[Window], tokens: Sequence[int]
+    ) -> list[WindowResult]:
         """Ranks the windows of one round, which may share batches with others'."""
-        futures: list[asyncio.Future[WindowResult]] = []
+        futures: list[asyncio.Future[Done[WindowRanking]]] = []
         try:
-            for positions in round_.windows:
-                futures.append(self._submit(model, window_of(prepared, positions)))
-            return await asyncio.gather(*futures)
+            for window, own in zip(windows, tokens, strict=True):
+                futures.append(self._rank_station.submit(task, model, window, max(1, own)))
+            results = await asyncio.gather(*futures)
         finally:
             for future in futures:  # when one failed or the job is gone, its siblings need not run
                 future.cancel()
+        return [
+            WindowResult(done.result, own, done.wait_ms, done.work_ms)
+            for done, own in zip(results, tokens, strict=True)
+        ]
 
-    def _submit(self, model: str, window: Window) -> asyncio.Future[WindowResult]:
-        self._refuse_if_closed()
-        future: asyncio.Future[WindowResult] = asyncio.get_running_loop().create_future()
-        waiting = _Waiting(window, future, time.perf_counter())
-        self._batcher.add(Entry(waiting, model, self._rankers[model].tokens(window), future.cancelled))
-        self._work.set()
-        return future
+    def _prepare_all(self, model: str, requests: Sequence[_Request]) -> list[Prepared]:
+        return [self._rankers[model].prepare(query, passages) for query, passages in requests]
 
-    def _refuse_if_closed(self) -> None:
-        if self._closed:
-            raise ShuttingDown("the service is stopping; try another replica")
+    def _rank_all(self, model: str, windows: Sequence[Window]) -> Sequence[WindowRanking]:
+        return checked(self._rankers[model].rank(windows), windows)
 
-    async def _run(self) -> None:
-        while not self._closed:
-            if batch := self._batcher.next_batch():
-                await self._step(batch)
-            else:
-                self._work.clear()
-                await self._work.wait()
-
-    async def _step(self, batch: Sequence[Entry[_Waiting]]) -> None:
-        """Ranks one batch. If it fails, its windows run one by one, so that a failure hits its own window only."""
-        try:
-            await self._rank(batch)
-        except Exception as error:
-            if len(batch) > 1:
-                log.warning("a batch of %d windows failed (%r); running them one by one", len(batch), error)
-                for entry in batch:
-                    if not entry.is_cancelled():
-                        await self._step([entry])
-            else:
-                log.exception("ranker %s failed on a window", batch[0].model)
-                failure = RankerFailure(f"model {batch[0].model} failed: {error!r}; this is a bug")
-                failure.__cause__ = error
-                _fail(batch[0].payload, failure)
-
-    async def _rank(self, batch: Sequence[Entry[_Waiting]]) -> None:
-        windows = [entry.payload.window for entry in batch]
-        ranker = self._rankers[batch[0].model]
-        begun = time.perf_counter()
-        rankings, model_ms = await self._on_model_thread(lambda: checked(ranker.rank(windows), windows))
-        for entry, ranking in zip(batch, rankings, strict=True):
-            _succeed(entry, ranking, (begun - entry.payload.queued_at) * 1000, model_ms)
-
-    async def _on_model_thread(self, work: Callable[[], T]) -> tuple[T, float]:
-        """The result of `work()` and how long it ran, in milliseconds, without the wait for the thread."""
-
-        def timed() -> tuple[T, float]:
-            begun = time.perf_counter()
-            return work(), (time.perf_counter() - begun) * 1000
-
-        return await asyncio.get_running_loop().run_in_executor(self._model_thread, timed)
+    def _calibrate(self) -> None:
+        """Gives each model the batch that saturates its device; without a configured size only."""
+        for model, ranker in self._rankers.items():
+            if ranker.info.batching == "one_by_one":
+                self._rank_station.set_budget(model, 1)
+            elif ranker.info.on_accelerator:
+                tokens = saturating_tokens(ranker)
+                log.info("model %s: batches of %d tokens saturate the device", model, tokens)
+                self._rank_station.set_budget(model, tokens)
 
 
-def _succeed(entry: Entry[_Waiting], ranking: WindowRanking, wait_ms: float, model_ms: float) -> None:
-    if not entry.payload.future.done():
-        entry.payload.future.set_result(WindowResult(ranking, entry.tokens, wait_ms, model_ms))
+def _now_s() -> float:
+    """The event loop's clock, on which deadlines are."""
+    return asyncio.get_running_loop().time()
 
 
-def _fail(waiting: _Waiting, error: Exception) -> None:
-    if not waiting.future.done():
-        waiting.future.set_exception(error)
+def _ms_since(begun_s: float) -> float:
+    return (_now_s() - begun_s) * 1000

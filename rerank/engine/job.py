@@ -26,7 +26,10 @@ from rerank.windows import Positions, Round, Strategy
 
 @dataclass(frozen=True)
 class Job:
-    """A request that can no longer be wrong. `deadline` is on the event loop's clock, in seconds."""
+    """A request that can no longer be wrong. `deadline` is on the event loop's clock, in seconds.
+
+    With `allow_partial`, the answer at the deadline is the best order so far.
+    """
 
     model: str
     query: Query
@@ -34,6 +37,7 @@ class Job:
     strategy: Strategy
     top_n: int
     deadline: float | None = None
+    allow_partial: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,8 +66,11 @@ class Progress:
     last: WindowResult | None = None
     #: Positions that a model read which reads passages.
     read: set[int] = field(default_factory=set)
+    #: All positions, best first, as far as is known; empty: in first-stage order.
+    order: Sequence[int] = ()
 
-    def add_prepared(self, prepared: Prepared, took_ms: float) -> None:
+    def add_prepared(self, prepared: Prepared, wait_ms: float, took_ms: float) -> None:
+        self.queue_ms += wait_ms
         self.tokenize_ms += took_ms
         self._add_truncated(prepared.truncated_doc_ids)
 
@@ -86,6 +93,13 @@ class Progress:
 
     def ranking(self, order: Sequence[int], total_ms: float) -> Ranking:
         """The answer for the final `order` (positions, best first), cut to `top_n`."""
+        return self._ranking(order, total_ms, self._completeness())
+
+    def partial_ranking(self, total_ms: float) -> Ranking:
+        """The answer when the deadline came first."""
+        return self._ranking(self.order or range(len(self.job.candidates)), total_ms, self._cut_short())
+
+    def _ranking(self, order: Sequence[int], total_ms: float, completeness: tuple[Completeness, str]) -> Ranking:
         candidates = self.job.candidates
         if sorted(order) != list(range(len(candidates))):
             raise RankerFailure(f"{self.job.strategy} lost or doubled candidates: {order}; this is a bug")
@@ -95,7 +109,7 @@ class Progress:
             RankedCandidate(candidates[position], position, score)
             for position, score in zip(order[:keep], scores[:keep], strict=True)
         )
-        return Ranking(ranked, score_kind, self._trace(total_ms))
+        return Ranking(ranked, score_kind, self._trace(total_ms, *completeness))
 
     def _scores(self, order: Sequence[int]) -> tuple[ScoreKind, list[float]]:
         """The window's own scores when one window read all; elsewhere they are not comparable, and rank is said."""
@@ -105,8 +119,7 @@ class Progress:
         score_of = dict(zip(self.windows[0].positions, self.last.ranking.scores, strict=True))
         return self.info.score_kind, strictly_decreasing([score_of[position] for position in order])
 
-    def _trace(self, total_ms: float) -> Trace:
-        completeness, reason = self._completeness()
+    def _trace(self, total_ms: float, completeness: Completeness, reason: str) -> Trace:
         return Trace(
             model=self.job.model,
             ranker=self.info.kind,
@@ -134,9 +147,16 @@ class Progress:
             return Completeness.PARTIAL, f"{self.job.strategy} read {len(self.read)} of {n} candidates"
         return Completeness.FULL, ""
 
+    def _cut_short(self) -> tuple[Completeness, str]:
+        cost = self.job.strategy.cost(len(self.job.candidates))
+        least, most = max(cost.min_windows, len(self.windows)), cost.max_windows
+        of = f"{least}" if least == most else f"{least} to {most}"
+        reason = f"the deadline came after {len(self.windows)} of {of} windows of {self.job.strategy}"
+        return (Completeness.PARTIAL if self.read else Completeness.NONE), reason
 
-def window_of(prepared: Prepared, positions: Positions) -> Window:
-    return Window(prepared.query, tuple(prepared.passages[position] for position in positions))
+
+def window_of(prepared: Prepared, positions: Positions, top_n: int = 0) -> Window:
+    return Window(prepared.query, tuple(prepared.passages[position] for position in positions), top_n)
 
 
 def checked(rankings: Sequence[WindowRanking], windows: Sequence[Window]) -> Sequence[WindowRanking]:

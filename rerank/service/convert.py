@@ -65,7 +65,7 @@ def rerank_call(request: pb.RerankRequest, limits: Limits) -> RerankCall:
     return RerankCall(
         query=_query(request.query, request.instruction, limits),
         candidates=_candidates(request.candidates, limits),
-        options=_options(request.model, request.top_n, request.strategy),
+        options=_options(request),
         return_passages=request.return_passages,
     )
 
@@ -78,7 +78,7 @@ def search_call(request: pb.SearchRequest, limits: Limits) -> SearchCall:
         query=_query(request.query, request.instruction, limits),
         first_stage=_known("first_stage", request.first_stage, _FIRST_STAGES),
         depth=depth,
-        options=_options(request.model, request.top_n, request.strategy),
+        options=_options(request),
         return_passages=request.return_passages,
     )
 
@@ -150,15 +150,17 @@ def _candidate(candidate: pb.Candidate, field: str, limits: Limits) -> Candidate
     )
 
 
-def _options(model: str, top_n: int, strategy: pb.Strategy) -> RankOptions:
+def _options(request: pb.RerankRequest | pb.SearchRequest) -> RankOptions:
+    strategy = request.strategy
     return RankOptions(
-        model=model,
-        top_n=_not_negative("top_n", top_n),
+        model=request.model,
+        top_n=_not_negative("top_n", request.top_n),
         strategy=_known("strategy.kind", strategy.kind, _STRATEGIES),
         window_size=_not_negative("strategy.window_size", strategy.window_size),
         stride=_not_negative("strategy.stride", strategy.stride),
         early_stop=strategy.early_stop,
         first_model=strategy.first_model,
+        allow_partial=request.allow_partial,
     )
 
 
@@ -232,6 +234,8 @@ def _model(model: ModelDescription) -> pb.Model:
         max_window_size=model.info.max_window_size,
         default_strategy=str(model.default_strategy),
         is_default=model.is_default,
+        problem=model.problem,
+        batching=model.info.batching,
     )
 
 

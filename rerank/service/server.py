@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from typing import TypeAlias
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -15,7 +16,7 @@ from grpc_reflection.v1alpha import reflection
 
 from rerank.config import ServiceConfig
 from rerank.errors import ConfigError
-from rerank.reranker import AsyncReranker, load_reranker
+from rerank.reranker import AsyncReranker, ModelDescription, load_reranker
 from rerank.service.servicer import RerankServicer
 from rerank.service.status import StatusInterceptor
 from rerank.v1 import rerank_pb2, rerank_pb2_grpc
@@ -24,6 +25,8 @@ log = logging.getLogger(__name__)
 
 SERVICE = rerank_pb2.DESCRIPTOR.services_by_name["RerankService"].full_name
 HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+#: A value of grpc.health.v1's enumeration.
+HealthStatus: TypeAlias = int
 _MAX_PORT = 65_535
 #: Streams that watch the health have this long to notice, and calls that outlast the drain to be cut.
 _FLUSH_S = 1.0
@@ -79,13 +82,24 @@ async def running_server(closed: AsyncReranker) -> AsyncIterator[RunningServer]:
         reflection.enable_server_reflection((SERVICE, HEALTH, reflection.SERVICE_NAME), server)
         port = _bind(server, config.listen)
         await server.start()
-        for name in ("", SERVICE):
-            await health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
+        for name, status in health_of(reranker.models()).items():
+            await health_servicer.set(name, status)
         running = RunningServer(f"{config.listen.rpartition(':')[0]}:{port}", server, servicer, health_servicer)
         try:
             yield running
         finally:
             await running.drain(config.drain_s)
+
+
+def health_of(models: Sequence[ModelDescription]) -> dict[str, HealthStatus]:
+    """What grpc.health.v1 says under each name: "" and SERVICE for the default model, SERVICE/MODEL for each."""
+    statuses = {f"{SERVICE}/{model.name}": _health(model) for model in models}
+    default = next(_health(model) for model in models if model.is_default)
+    return {"": default, SERVICE: default} | statuses
+
+
+def _health(model: ModelDescription) -> HealthStatus:
+    return health_pb2.HealthCheckResponse.NOT_SERVING if model.problem else health_pb2.HealthCheckResponse.SERVING
 
 
 def _bind(server: grpc.aio.Server, listen: str) -> int:

@@ -24,6 +24,7 @@ from rerank.errors import (
     NotFound,
     Overloaded,
     RerankError,
+    SelfTestFailed,
     ShuttingDown,
 )
 
@@ -43,6 +44,7 @@ STATUS: dict[type[RerankError], tuple[grpc.StatusCode, str]] = {
     CollectionError: (grpc.StatusCode.FAILED_PRECONDITION, "COLLECTION_ERROR"),
     IndexMismatch: (grpc.StatusCode.FAILED_PRECONDITION, "INDEX_MISMATCH"),
     CheckpointError: (grpc.StatusCode.FAILED_PRECONDITION, "CHECKPOINT_ERROR"),
+    SelfTestFailed: (grpc.StatusCode.FAILED_PRECONDITION, "SELF_TEST_FAILED"),
 }
 #: gRPC sends a status in headers, of which clients take 8 KiB; what a message quotes may be long.
 _MAX_MESSAGE_CHARS = 300

@@ -37,6 +37,13 @@ class FirstStage(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FIRST_STAGE_DENSE: _ClassVar[FirstStage]
     FIRST_STAGE_HYBRID_RRF: _ClassVar[FirstStage]
     FIRST_STAGE_HYBRID_Z_SCORE: _ClassVar[FirstStage]
+
+class FeedbackMethod(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    FEEDBACK_METHOD_UNSPECIFIED: _ClassVar[FeedbackMethod]
+    FEEDBACK_METHOD_WEIGHTED_RANKNET: _ClassVar[FeedbackMethod]
+    FEEDBACK_METHOD_KL: _ClassVar[FeedbackMethod]
+    FEEDBACK_METHOD_ROCCHIO: _ClassVar[FeedbackMethod]
 STRATEGY_KIND_UNSPECIFIED: StrategyKind
 STRATEGY_KIND_SINGLE: StrategyKind
 STRATEGY_KIND_SLIDING: StrategyKind
@@ -56,6 +63,10 @@ FIRST_STAGE_BM25: FirstStage
 FIRST_STAGE_DENSE: FirstStage
 FIRST_STAGE_HYBRID_RRF: FirstStage
 FIRST_STAGE_HYBRID_Z_SCORE: FirstStage
+FEEDBACK_METHOD_UNSPECIFIED: FeedbackMethod
+FEEDBACK_METHOD_WEIGHTED_RANKNET: FeedbackMethod
+FEEDBACK_METHOD_KL: FeedbackMethod
+FEEDBACK_METHOD_ROCCHIO: FeedbackMethod
 
 class Candidate(_message.Message):
     __slots__ = ("doc_id", "text", "in_index", "first_stage_score")
@@ -84,7 +95,7 @@ class Strategy(_message.Message):
     def __init__(self, kind: _Optional[_Union[StrategyKind, str]] = ..., window_size: _Optional[int] = ..., stride: _Optional[int] = ..., early_stop: _Optional[bool] = ..., first_model: _Optional[str] = ...) -> None: ...
 
 class RerankRequest(_message.Message):
-    __slots__ = ("query", "candidates", "model", "top_n", "strategy", "instruction", "return_passages")
+    __slots__ = ("query", "candidates", "model", "top_n", "strategy", "instruction", "return_passages", "allow_partial")
     QUERY_FIELD_NUMBER: _ClassVar[int]
     CANDIDATES_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -92,6 +103,7 @@ class RerankRequest(_message.Message):
     STRATEGY_FIELD_NUMBER: _ClassVar[int]
     INSTRUCTION_FIELD_NUMBER: _ClassVar[int]
     RETURN_PASSAGES_FIELD_NUMBER: _ClassVar[int]
+    ALLOW_PARTIAL_FIELD_NUMBER: _ClassVar[int]
     query: str
     candidates: _containers.RepeatedCompositeFieldContainer[Candidate]
     model: str
@@ -99,7 +111,8 @@ class RerankRequest(_message.Message):
     strategy: Strategy
     instruction: str
     return_passages: bool
-    def __init__(self, query: _Optional[str] = ..., candidates: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ..., model: _Optional[str] = ..., top_n: _Optional[int] = ..., strategy: _Optional[_Union[Strategy, _Mapping]] = ..., instruction: _Optional[str] = ..., return_passages: _Optional[bool] = ...) -> None: ...
+    allow_partial: bool
+    def __init__(self, query: _Optional[str] = ..., candidates: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ..., model: _Optional[str] = ..., top_n: _Optional[int] = ..., strategy: _Optional[_Union[Strategy, _Mapping]] = ..., instruction: _Optional[str] = ..., return_passages: _Optional[bool] = ..., allow_partial: _Optional[bool] = ...) -> None: ...
 
 class RankedCandidate(_message.Message):
     __slots__ = ("doc_id", "original_position", "score", "first_stage_score", "text")
@@ -163,8 +176,48 @@ class RerankResponse(_message.Message):
     execution: Execution
     def __init__(self, results: _Optional[_Iterable[_Union[RankedCandidate, _Mapping]]] = ..., score_kind: _Optional[_Union[ScoreKind, str]] = ..., execution: _Optional[_Union[Execution, _Mapping]] = ...) -> None: ...
 
+class Feedback(_message.Message):
+    __slots__ = ("method", "top_k", "steps", "learning_rate", "min_cosine")
+    METHOD_FIELD_NUMBER: _ClassVar[int]
+    TOP_K_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    LEARNING_RATE_FIELD_NUMBER: _ClassVar[int]
+    MIN_COSINE_FIELD_NUMBER: _ClassVar[int]
+    method: FeedbackMethod
+    top_k: int
+    steps: int
+    learning_rate: float
+    min_cosine: float
+    def __init__(self, method: _Optional[_Union[FeedbackMethod, str]] = ..., top_k: _Optional[int] = ..., steps: _Optional[int] = ..., learning_rate: _Optional[float] = ..., min_cosine: _Optional[float] = ...) -> None: ...
+
+class FeedbackReport(_message.Message):
+    __slots__ = ("method", "moved", "reason", "cosine", "loss_before", "loss_after", "new_passages", "first_ranking_ms", "move_ms", "second_retrieval_ms", "second_ranking_ms")
+    METHOD_FIELD_NUMBER: _ClassVar[int]
+    MOVED_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    COSINE_FIELD_NUMBER: _ClassVar[int]
+    LOSS_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    LOSS_AFTER_FIELD_NUMBER: _ClassVar[int]
+    NEW_PASSAGES_FIELD_NUMBER: _ClassVar[int]
+    FIRST_RANKING_MS_FIELD_NUMBER: _ClassVar[int]
+    MOVE_MS_FIELD_NUMBER: _ClassVar[int]
+    SECOND_RETRIEVAL_MS_FIELD_NUMBER: _ClassVar[int]
+    SECOND_RANKING_MS_FIELD_NUMBER: _ClassVar[int]
+    method: FeedbackMethod
+    moved: bool
+    reason: str
+    cosine: float
+    loss_before: float
+    loss_after: float
+    new_passages: int
+    first_ranking_ms: float
+    move_ms: float
+    second_retrieval_ms: float
+    second_ranking_ms: float
+    def __init__(self, method: _Optional[_Union[FeedbackMethod, str]] = ..., moved: _Optional[bool] = ..., reason: _Optional[str] = ..., cosine: _Optional[float] = ..., loss_before: _Optional[float] = ..., loss_after: _Optional[float] = ..., new_passages: _Optional[int] = ..., first_ranking_ms: _Optional[float] = ..., move_ms: _Optional[float] = ..., second_retrieval_ms: _Optional[float] = ..., second_ranking_ms: _Optional[float] = ...) -> None: ...
+
 class SearchRequest(_message.Message):
-    __slots__ = ("query", "first_stage", "depth", "model", "top_n", "strategy", "instruction", "return_passages")
+    __slots__ = ("query", "first_stage", "depth", "model", "top_n", "strategy", "instruction", "return_passages", "allow_partial", "feedback")
     QUERY_FIELD_NUMBER: _ClassVar[int]
     FIRST_STAGE_FIELD_NUMBER: _ClassVar[int]
     DEPTH_FIELD_NUMBER: _ClassVar[int]
@@ -173,6 +226,8 @@ class SearchRequest(_message.Message):
     STRATEGY_FIELD_NUMBER: _ClassVar[int]
     INSTRUCTION_FIELD_NUMBER: _ClassVar[int]
     RETURN_PASSAGES_FIELD_NUMBER: _ClassVar[int]
+    ALLOW_PARTIAL_FIELD_NUMBER: _ClassVar[int]
+    FEEDBACK_FIELD_NUMBER: _ClassVar[int]
     query: str
     first_stage: FirstStage
     depth: int
@@ -181,30 +236,34 @@ class SearchRequest(_message.Message):
     strategy: Strategy
     instruction: str
     return_passages: bool
-    def __init__(self, query: _Optional[str] = ..., first_stage: _Optional[_Union[FirstStage, str]] = ..., depth: _Optional[int] = ..., model: _Optional[str] = ..., top_n: _Optional[int] = ..., strategy: _Optional[_Union[Strategy, _Mapping]] = ..., instruction: _Optional[str] = ..., return_passages: _Optional[bool] = ...) -> None: ...
+    allow_partial: bool
+    feedback: Feedback
+    def __init__(self, query: _Optional[str] = ..., first_stage: _Optional[_Union[FirstStage, str]] = ..., depth: _Optional[int] = ..., model: _Optional[str] = ..., top_n: _Optional[int] = ..., strategy: _Optional[_Union[Strategy, _Mapping]] = ..., instruction: _Optional[str] = ..., return_passages: _Optional[bool] = ..., allow_partial: _Optional[bool] = ..., feedback: _Optional[_Union[Feedback, _Mapping]] = ...) -> None: ...
 
 class SearchResponse(_message.Message):
-    __slots__ = ("results", "score_kind", "execution", "first_stage", "first_stage_hits", "first_stage_ms")
+    __slots__ = ("results", "score_kind", "execution", "first_stage", "first_stage_hits", "first_stage_ms", "feedback")
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     SCORE_KIND_FIELD_NUMBER: _ClassVar[int]
     EXECUTION_FIELD_NUMBER: _ClassVar[int]
     FIRST_STAGE_FIELD_NUMBER: _ClassVar[int]
     FIRST_STAGE_HITS_FIELD_NUMBER: _ClassVar[int]
     FIRST_STAGE_MS_FIELD_NUMBER: _ClassVar[int]
+    FEEDBACK_FIELD_NUMBER: _ClassVar[int]
     results: _containers.RepeatedCompositeFieldContainer[RankedCandidate]
     score_kind: ScoreKind
     execution: Execution
     first_stage: FirstStage
     first_stage_hits: int
     first_stage_ms: float
-    def __init__(self, results: _Optional[_Iterable[_Union[RankedCandidate, _Mapping]]] = ..., score_kind: _Optional[_Union[ScoreKind, str]] = ..., execution: _Optional[_Union[Execution, _Mapping]] = ..., first_stage: _Optional[_Union[FirstStage, str]] = ..., first_stage_hits: _Optional[int] = ..., first_stage_ms: _Optional[float] = ...) -> None: ...
+    feedback: FeedbackReport
+    def __init__(self, results: _Optional[_Iterable[_Union[RankedCandidate, _Mapping]]] = ..., score_kind: _Optional[_Union[ScoreKind, str]] = ..., execution: _Optional[_Union[Execution, _Mapping]] = ..., first_stage: _Optional[_Union[FirstStage, str]] = ..., first_stage_hits: _Optional[int] = ..., first_stage_ms: _Optional[float] = ..., feedback: _Optional[_Union[FeedbackReport, _Mapping]] = ...) -> None: ...
 
 class ListModelsRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class Model(_message.Message):
-    __slots__ = ("name", "ranker", "model_id", "model_revision", "template_sha256", "max_window_size", "default_strategy", "is_default")
+    __slots__ = ("name", "ranker", "model_id", "model_revision", "template_sha256", "max_window_size", "default_strategy", "is_default", "problem", "batching")
     NAME_FIELD_NUMBER: _ClassVar[int]
     RANKER_FIELD_NUMBER: _ClassVar[int]
     MODEL_ID_FIELD_NUMBER: _ClassVar[int]
@@ -213,6 +272,8 @@ class Model(_message.Message):
     MAX_WINDOW_SIZE_FIELD_NUMBER: _ClassVar[int]
     DEFAULT_STRATEGY_FIELD_NUMBER: _ClassVar[int]
     IS_DEFAULT_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    BATCHING_FIELD_NUMBER: _ClassVar[int]
     name: str
     ranker: str
     model_id: str
@@ -221,7 +282,9 @@ class Model(_message.Message):
     max_window_size: int
     default_strategy: str
     is_default: bool
-    def __init__(self, name: _Optional[str] = ..., ranker: _Optional[str] = ..., model_id: _Optional[str] = ..., model_revision: _Optional[str] = ..., template_sha256: _Optional[str] = ..., max_window_size: _Optional[int] = ..., default_strategy: _Optional[str] = ..., is_default: _Optional[bool] = ...) -> None: ...
+    problem: str
+    batching: str
+    def __init__(self, name: _Optional[str] = ..., ranker: _Optional[str] = ..., model_id: _Optional[str] = ..., model_revision: _Optional[str] = ..., template_sha256: _Optional[str] = ..., max_window_size: _Optional[int] = ..., default_strategy: _Optional[str] = ..., is_default: _Optional[bool] = ..., problem: _Optional[str] = ..., batching: _Optional[str] = ...) -> None: ...
 
 class Index(_message.Message):
     __slots__ = ("collection", "passages", "encoder", "encoder_sha256")

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from rerank.cli import main
+from rerank.client import RerankClient
 from rerank.retrieval.index import read_manifest
 from tests.conftest import PASSAGES
 from tests.serving import Served
@@ -110,6 +111,22 @@ def test_rank_options_reach_the_service(rank: Command, candidates: Path) -> None
     reply = rank(candidates, *options, "--json").json
     assert doc_ids(reply) == [*PASSAGES][:3]
     assert (reply["execution"]["model"], reply["execution"]["strategy"]) == ("identity", "sliding(6/3)")
+
+
+def test_partial_answer_is_asked_for(rerank: Command, service: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+    for method in ("rerank", "search"):
+        original = getattr(RerankClient, method)
+
+        def watched(*args: Any, original: Any = original, **options: Any) -> Any:
+            asked.append(options["allow_partial"])
+            return original(*args, **options)
+
+        monkeypatch.setattr(RerankClient, method, watched)
+    for flags in ([], ["--allow-partial"]):
+        rerank("rank", "--query", QUERY, "--target", service.address, "-", *flags, stdin=lines(ROWS))
+        rerank("search", "--target", service.address, QUERY, *flags)
+    assert asked == [False, False, True, True]
 
 
 def test_json_has_every_field_in_the_contracts_spelling(rank: Command, candidates: Path) -> None:

@@ -9,7 +9,19 @@ import pytest
 
 from rerank.errors import InvalidRequest
 from rerank.types import WindowRanking
-from rerank.windows import Cascade, Cost, Positions, Round, Single, Sliding, Strategy, TopDown, Tournament, spans
+from rerank.windows import (
+    Cascade,
+    Cost,
+    Positions,
+    Round,
+    Single,
+    Sliding,
+    Strategy,
+    TopDown,
+    Tournament,
+    reordered,
+    spans,
+)
 from tests.fakes import walked
 
 EVERY_N = range(201)
@@ -279,3 +291,105 @@ def test_window_that_cannot_order_is_refused(strategy: Callable[[int], Strategy]
 )
 def test_strategy_says_its_numbers(strategy: Strategy, text: str) -> None:
     assert str(strategy) == text
+
+
+#: Those that may end in a comparison with a pivot, which flags no round.
+FLAGGED = [*SLIDING, *SINGLE, *TOURNAMENT, *CASCADE]
+
+
+@pytest.mark.parametrize("strategy", FLAGGED, ids=str)
+def test_last_round_is_final_and_no_other(strategy: Strategy) -> None:
+    for n in EVERY_N:
+        flags = [round_.is_final for round_ in rounds_of(strategy, by(few_levels(n)), n)]
+        assert flags == [False] * (len(flags) - 1) + [True] * min(n, 1), f"n = {n}"
+
+
+@each_strategy
+def test_final_round_is_one_window_whose_order_heads_the_answer(strategy: Strategy) -> None:
+    for n in EVERY_N:
+        scores_of = by(few_levels(n))
+        rounds = rounds_of(strategy, scores_of, n)
+        order = walked(strategy, scores_of, n)[1]
+        for round_ in rounds:
+            if round_.is_final:
+                (window,) = round_.windows
+                assert order[: len(window)] == reordered(window, WindowRanking(tuple(scores_of(window)))), f"n = {n}"
+                assert round_ is rounds[-1], f"n = {n}"
+
+
+@each_strategy
+@pytest.mark.parametrize("top_n", [1, 2, 5, 30])
+def test_first_places_need_no_more_of_a_final_window_than_its_first_places(strategy: Strategy, top_n: int) -> None:
+    """A ranker that stops after `top_n` there, and turns the rest around, changes none of the first `top_n`."""
+    for n in EVERY_N[:: 1 if strategy.window_size > 3 else 10]:
+        scores_of = by(few_levels(n))
+        order = walked(strategy, scores_of, n)[1]
+        assert stopped(strategy, scores_of, n, top_n)[:top_n] == order[:top_n], f"n = {n}"
+
+
+def stopped(strategy: Strategy, scores_of: Callable[[Positions], Sequence[float]], n: int, top_n: int) -> list[int]:
+    """The order when each window is ranked as far as its round says, and turned around behind."""
+    schedule = strategy.schedule(n)
+    try:
+        round_ = next(schedule)
+        while True:
+            rankings = []
+            for window in round_.windows:
+                best = WindowRanking(tuple(scores_of(window))).permutation
+                kept = round_.top_n(window, top_n) or len(window)
+                order = [*best[:kept], *reversed(best[kept:])]
+                rankings.append(WindowRanking(tuple(-float(order.index(place)) for place in range(len(window)))))
+            round_ = schedule.send(rankings)
+    except StopIteration as finished:
+        result: list[int] = finished.value
+        return result
+
+
+@pytest.mark.parametrize(
+    ("is_final", "top_n", "expected"), [(True, 2, 2), (True, 0, 0), (True, 3, 0), (True, 9, 0), (False, 2, 0)]
+)
+def test_only_a_final_window_is_cut_and_only_where_something_is_left(is_final: bool, top_n: int, expected: int) -> None:
+    assert Round(((4, 5, 6),), is_final=is_final).top_n((4, 5, 6), top_n) == expected
+
+
+@each_strategy
+def test_every_round_carries_a_whole_order_or_none(strategy: Strategy) -> None:
+    for n in EVERY_N:
+        for round_ in rounds_of(strategy, moody(n), n):
+            assert sorted(round_.order) in ([], list(range(n))), f"n = {n}"
+
+
+@each_strategy
+def test_first_round_carries_the_order_of_the_first_stage(strategy: Strategy) -> None:
+    for n in EVERY_N:
+        for first in rounds_of(strategy, moody(n), n)[:1]:
+            assert first.order in ((), tuple(range(n))), f"n = {n}"
+
+
+@each_strategy
+def test_order_before_a_final_round_differs_from_the_answer_in_its_window_only(strategy: Strategy) -> None:
+    for n in EVERY_N:
+        scores_of = by(few_levels(n))
+        order = walked(strategy, scores_of, n)[1]
+        for round_ in rounds_of(strategy, scores_of, n):
+            if round_.is_final and round_.order:
+                (window,) = round_.windows
+                assert round_.order[: len(window)] == window, f"n = {n}"
+                assert list(round_.order[len(window) :]) == order[len(window) :], f"n = {n}"
+
+
+def test_order_so_far_of_a_sliding_walk_holds_what_its_windows_found() -> None:
+    """The best candidate comes last in the list and climbs by a stride a window."""
+    relevance = [*range(30, 0, -1), 99]
+    rounds = rounds_of(Sliding(20, 10), by(relevance), 31)
+    assert [round_.order.index(30) for round_ in rounds] == [30, 11, 1]
+
+
+@pytest.mark.parametrize("strategy", [TopDown(20), Tournament(20)], ids=str)
+def test_order_so_far_of_a_parallel_walk_holds_what_its_rounds_found(strategy: Strategy) -> None:
+    """With a perfect ranker no round makes the ten best places worse."""
+    relevance = all_different(100)
+    rounds = rounds_of(strategy, by(relevance), 100)
+    found = [sum(relevance[position] for position in round_.order[:10]) for round_ in rounds]
+    assert found == sorted(found)
+    assert found[-1] > found[0]

@@ -104,9 +104,10 @@ def test_default_depth_keeps_to_a_smaller_limit() -> None:
 def test_options_arrive(call: Callable[..., RerankCall | SearchCall]) -> None:
     strategy = pb.Strategy(kind=pb.STRATEGY_KIND_SLIDING, window_size=6, stride=3)
     fields = {"model": "m", "top_n": 2, "strategy": strategy, "instruction": "please", "return_passages": True}
+    fields["allow_partial"] = True
     request = rerank_request(**fields) if call is rerank_call else search_request(**fields)
     made = call(request, LIMITS)
-    assert made.options == RankOptions("m", top_n=2, strategy="sliding", window_size=6, stride=3)
+    assert made.options == RankOptions("m", top_n=2, strategy="sliding", window_size=6, stride=3, allow_partial=True)
     assert made.query == Query("query", instruction="please")
     assert made.return_passages
 
@@ -316,6 +317,7 @@ def test_models_and_index_are_listed() -> None:
             max_window_size=50,
             default_strategy="sliding(20/10)",
             is_default=True,
+            batching="packed",
         )
     ]
     assert reply.index == pb.Index(collection="twelve", passages=12, encoder="encoder", encoder_sha256="e" * 64)

@@ -248,6 +248,7 @@ def test_models_are_listed_with_the_default_marked(stub: RerankServiceStub, enco
     }
     assert {model.default_strategy for model in reply.models} == {"sliding(20/10)"}
     assert min(model.max_window_size for model in reply.models) >= 20
+    assert {model.name: model.batching for model in reply.models}["pe-rank"] == "packed"
     assert reply.index == pb.Index(
         collection="twelve", passages=len(PASSAGES), encoder=encoder.id.name, encoder_sha256=encoder.id.sha256
     )

@@ -50,6 +50,7 @@ def test_codes_tell_the_caller_what_to_do() -> None:
         "CollectionError": "FAILED_PRECONDITION",
         "IndexMismatch": "FAILED_PRECONDITION",
         "CheckpointError": "FAILED_PRECONDITION",
+        "SelfTestFailed": "FAILED_PRECONDITION",
     }
 
 

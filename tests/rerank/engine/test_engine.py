@@ -1,7 +1,6 @@
 """The real engine over fakes: what a job gets does not depend on who else is there, and failures stay where they are.
 
-Two facts make the tests below deterministic. The model thread takes work first come, first served, so jobs that
-start together are all prepared before the first batch runs. With `ONE_BY_ONE` every window is a batch.
+With `ONE_BY_ONE` every window is a batch. A HeldRanker keeps the model's thread busy, so that what comes then waits.
 """
 
 from __future__ import annotations
@@ -19,13 +18,14 @@ import pytest
 from rerank.config import EngineConfig
 from rerank.engine.engine import Engine
 from rerank.engine.job import Job
+from rerank.engine.pace import Lane, Stage
 from rerank.errors import DeadlineExceeded, InvalidRequest, Overloaded, RankerFailure, ShuttingDown
 from rerank.rankers.identity import IdentityRanker
 from rerank.types import Candidate, Completeness, Passage, Prepared, Query, Ranking, Window, WindowRanking
-from rerank.windows import Cascade, Cost, Round, Schedule, Single, Sliding, Strategy, reordered
+from rerank.windows import Cascade, Cost, Round, Schedule, Single, Sliding, Strategy, reordered, spans
 from tests.fakes import BrokenRanker, HeldRanker, NumberRanker, numbered_passages, walked
 
-ROOMY = EngineConfig()
+ROOMY = EngineConfig(max_batch_tokens=4096)
 ONE_BY_ONE = EngineConfig(max_batch_tokens=1)
 SLIDING = Sliding(20, 10)
 
@@ -52,20 +52,43 @@ class Blocks:
 
 
 class WatchedRanker(NumberRanker):
-    """Remembers which threads called `prepare` and `rank`, and how often it prepared."""
+    """Remembers which threads called each of its methods, and how often it prepared."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.threads: set[int] = set()
+        self.threads: dict[str, set[int]] = {"prepare": set(), "tokens": set(), "rank": set()}
         self.prepared = 0
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
-        self.threads.add(threading.get_ident())
+        self.threads["prepare"].add(threading.get_ident())
         self.prepared += 1
         return Prepared(query, tuple(passages), truncated_doc_ids=("d2", "d0"))
 
+    def tokens(self, window: Window) -> int:
+        self.threads["tokens"].add(threading.get_ident())
+        return super().tokens(window)
+
     def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
-        self.threads.add(threading.get_ident())
+        self.threads["rank"].add(threading.get_ident())
+        return super().rank(windows)
+
+
+class HeldBrokenRanker(BrokenRanker, HeldRanker):
+    """Breaks over poison; holds everything else."""
+
+
+class SmallRanker(HeldRanker):
+    """Its memory holds so many windows at once."""
+
+    def __init__(self, most_windows: int) -> None:
+        super().__init__()
+        self._most_windows = most_windows
+        self.tried: list[int] = []
+
+    def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
+        self.tried.append(len(windows))
+        if len(windows) > self._most_windows:
+            raise MemoryError("tried to allocate 2.00 GiB")
         return super().rank(windows)
 
 
@@ -88,9 +111,10 @@ def job_for(
     query: str = "q",
     model: str = "number",
     deadline: float | None = None,
+    allow_partial: bool = False,
 ) -> Job:
     candidates = tuple(Candidate(passage) for passage in numbered_passages(numbers))
-    return Job(model, Query(query), candidates, strategy, top_n=0, deadline=deadline)
+    return Job(model, Query(query), candidates, strategy, top_n=0, deadline=deadline, allow_partial=allow_partial)
 
 
 def poisoned(query: str = "poisoned") -> Job:
@@ -119,6 +143,26 @@ def queries(ranker: NumberRanker) -> list[str]:
 async def held_at(ranker: HeldRanker) -> None:
     """Returns once the ranker waits in a batch."""
     assert await asyncio.to_thread(ranker.entered.wait, 60), "no batch came"
+
+
+async def waiting(engine: Engine, windows: int) -> None:
+    """Returns once so many windows wait for a batch."""
+    async with asyncio.timeout(60):
+        while engine.waiting_windows != windows:  # noqa: ASYNC110  (the engine has no event for it)
+            await asyncio.sleep(0.001)
+
+
+def at_rate(engine: Engine, tokens_per_s: float) -> Engine:
+    """The engine, as if it had measured this rate."""
+    lane = Lane(Stage.RANK, "number")
+    for _ in range(2):  # the first one does not count
+        engine.pace.observe(lane, tokens_per_s, 1.0, asyncio.get_running_loop().time())
+    return engine
+
+
+def in_s(seconds: float) -> float:
+    """A deadline."""
+    return asyncio.get_running_loop().time() + seconds
 
 
 def start(*work: Coroutine[Any, Any, Ranking]) -> list[asyncio.Task[Ranking]]:
@@ -160,11 +204,15 @@ async def test_jobs_at_once_get_the_orders_that_they_get_alone(config: EngineCon
 
 
 async def test_windows_of_several_jobs_share_a_batch() -> None:
-    ranker = NumberRanker()
+    ranker = HeldRanker()
     async with engine_over(ranker) as engine:
-        await asyncio.gather(*(engine.run(job_for(shuffled(5), Single(5))) for _ in range(24)))
-    assert sum(ranker.batches) == 24
-    assert len(ranker.batches) <= 2, "one for who came first, one for all others"
+        first = start(engine.run(job_for(shuffled(5), Single(5))))
+        await held_at(ranker)
+        others = start(*(engine.run(job_for(shuffled(5), Single(5))) for _ in range(23)))
+        await waiting(engine, 23)
+        ranker.release.set()
+        await asyncio.gather(*first, *others)
+    assert ranker.batches == [1, 23]
 
 
 @pytest.mark.parametrize(("budget", "widest"), [(1, 1), (200, 1), (399, 1), (400, 2), (1000, 5)])
@@ -200,12 +248,23 @@ async def test_cascade_runs_on_two_models_that_prepare_once_each() -> None:
     assert (cheap.prepared, dear.prepared) == (1, 1)
 
 
-async def test_ranker_is_called_from_one_thread_that_is_not_the_loops() -> None:
+async def test_each_method_of_a_ranker_has_a_thread_that_is_not_the_loops() -> None:
     ranker = WatchedRanker()
     async with engine_over(ranker) as engine:
         await asyncio.gather(*(engine.run(job_for(shuffled(50))) for _ in range(8)))
-    assert len(ranker.threads) == 1
-    assert threading.get_ident() not in ranker.threads
+    assert [len(threads) for threads in ranker.threads.values()] == [1, 1, 1]
+    assert len(set[int]().union({threading.get_ident()}, *ranker.threads.values())) == 4
+
+
+async def test_requests_are_prepared_while_a_batch_runs() -> None:
+    ranker = HeldRanker()
+    async with engine_over(ranker) as engine:
+        first = start(engine.run(job_for([1, 2])))
+        await held_at(ranker)
+        others = start(*(engine.run(job_for([1, 2])) for _ in range(3)))
+        await waiting(engine, 3)
+        ranker.release.set()
+        await asyncio.gather(*first, *others)
 
 
 async def test_passages_that_the_ranker_cuts_are_named() -> None:
@@ -310,15 +369,19 @@ async def test_failure_hits_its_own_window_only(
         return answer(windows)
 
     numbers = shuffled(50)
-    async with engine_over(BrokenRanker(answer_and_count)) as engine:
-        jobs = [job_for(numbers), poisoned(), job_for(numbers), poisoned(), job_for(numbers)]
-        tasks = start(*(engine.run(job) for job in jobs))
-        await asyncio.wait(tasks)
+    ranker = HeldBrokenRanker(answer_and_count)
+    async with engine_over(ranker) as engine:
+        (first,) = start(engine.run(job_for(numbers)))
+        await held_at(ranker)
+        tasks = start(*(engine.run(job) for job in (poisoned(), job_for(numbers), poisoned(), job_for(numbers))))
+        await waiting(engine, 4)
+        ranker.release.set()
+        await asyncio.wait([first, *tasks])
         afterwards = engine.run(job_for(numbers))
-        rankings = await asyncio.gather(*tasks[::2], afterwards)
+        rankings = await asyncio.gather(first, *tasks[1::2], afterwards)
     assert max(batches) > 1, "a poisoned window shared its batch"
-    for failed in tasks[1::2]:
-        with pytest.raises(RankerFailure, match=f"model number failed: .*{problem}.*; this is a bug"):
+    for failed in tasks[::2]:
+        with pytest.raises(RankerFailure, match=f"model number failed to rank: .*{problem}.*; this is a bug"):
             await failed
     assert [positions(ranking)[:10] for ranking in rankings] == [best_first(numbers)[:10]] * 4
 
@@ -331,30 +394,211 @@ async def test_failed_window_keeps_its_cause() -> None:
 
 
 async def test_full_queue_refuses_and_takes_more_once_it_has_room() -> None:
-    """One window runs, one or two wait; a third that waits passes the bound."""
+    """Of 50 tokens each, two are in work: one runs, one waits."""
     ranker = HeldRanker()
     numbers = shuffled(5)
     async with engine_over(ranker, EngineConfig(max_batch_tokens=1, max_queue_tokens=100)) as engine:
-        tasks = start(*(engine.run(job_for(numbers, query=str(number))) for number in range(5)))
-        (refused, *_), _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        with pytest.raises(Overloaded, match="50 more exceed the queue's 100; try again later"):
-            await refused
+        running = start(engine.run(job_for(numbers, query="0")))
+        await held_at(ranker)
+        running += start(engine.run(job_for(numbers, query="1")))
+        await waiting(engine, 1)
+        with pytest.raises(Overloaded, match="100 tokens wait already; 50 more exceed the queue's 100; try again"):
+            await engine.run(job_for(numbers, query="2"))
         ranker.release.set()
-        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*running)
         afterwards = await engine.run(job_for(numbers, query="after"))
-    answered = [str(number) for number, outcome in enumerate(outcomes) if isinstance(outcome, Ranking)]
-    assert 2 <= len(answered) <= 3
-    assert queries(ranker) == [*answered, "after"]
+    assert queries(ranker) == ["0", "1", "after"]
     assert positions(afterwards) == best_first(numbers)
 
 
-async def test_round_that_overflows_the_queue_leaves_nothing_behind() -> None:
+async def test_models_without_tokens_have_a_bounded_queue_too() -> None:
+    """A request to identity counts one token a window, and more by the passages before it is prepared."""
+    config = EngineConfig(max_queue_tokens=100)
+    async with Engine({"number": IdentityRanker()}, config) as engine:
+        outcomes = await asyncio.gather(
+            *(engine.run(job_for(shuffled(30), Single(30))) for _ in range(10)), return_exceptions=True
+        )
+    assert sum(isinstance(outcome, Overloaded) for outcome in outcomes) == 7
+    assert sum(isinstance(outcome, Ranking) for outcome in outcomes) == 3
+
+
+async def test_deadline_that_the_measured_rate_cannot_meet_is_refused_before_anything_is_prepared() -> None:
+    ranker = WatchedRanker()
+    async with engine_over(ranker) as engine:
+        await engine.run(job_for(shuffled(20)))  # so many tokens a passage are 10
+        at_rate(engine, 100.0)
+        with pytest.raises(DeadlineExceeded, match=r"18\d{3} ms of work remain and the deadline is in \d+ ms"):
+            await engine.run(job_for(shuffled(100), deadline=in_s(10)))
+        await engine.run(job_for(shuffled(100), deadline=in_s(1000)))
+    assert ranker.prepared == 2
+
+
+async def test_deadline_that_the_requests_own_tokens_rule_out_is_refused_before_a_window_runs() -> None:
+    """Before the first window of a model, a passage is taken for one token."""
+    ranker = WatchedRanker()
+    async with engine_over(ranker) as engine:
+        at_rate(engine, 100.0)
+        with pytest.raises(DeadlineExceeded, match="18000 ms of work remain"):
+            await engine.run(job_for(shuffled(100), deadline=in_s(10)))
+    assert (ranker.prepared, ranker.ranked) == (1, [])
+
+
+async def test_deadline_that_the_queue_rules_out_is_an_overload() -> None:
+    ranker = HeldRanker()
+    async with engine_over(ranker) as engine:
+        at_rate(engine, 100.0)
+        (first,) = start(engine.run(job_for(shuffled(100))))  # 18 s
+        await held_at(ranker)
+        with pytest.raises(Overloaded, match="1800 tokens wait already, which would make the request") as caught:
+            await engine.run(job_for(shuffled(100), deadline=in_s(30)))
+        assert caught.value.retry_after_s == pytest.approx(18.0)
+        ranker.release.set()
+        await first
+
+
+async def test_shorter_request_overtakes_a_longer_one_that_came_first() -> None:
+    ranker = HeldRanker()
+    async with engine_over(ranker, ONE_BY_ONE) as engine:
+        at_rate(engine, 1000.0)
+        (first,) = start(engine.run(job_for([1, 2])))
+        await held_at(ranker)
+        (long,) = start(engine.run(job_for(shuffled(100), query="long")))
+        await waiting(engine, 1)
+        (short,) = start(engine.run(job_for(shuffled(20), query="short")))
+        await waiting(engine, 2)
+        ranker.release.set()
+        await asyncio.gather(first, long, short)
+    assert queries(ranker)[1:] == ["short", *["long"] * 9]
+
+
+async def test_window_that_became_hopeless_in_the_queue_is_dropped_at_once() -> None:
+    """Not when its deadline comes. Some 20 tokens a second are measured, 1800 remain."""
+    ranker = HeldRanker()
+    async with engine_over(ranker, ONE_BY_ONE) as engine:
+        (first,) = start(engine.run(job_for([1, 2], query="first")))
+        await held_at(ranker)
+        (hopeless,) = start(engine.run(job_for(shuffled(100), query="hopeless", deadline=in_s(30))))
+        await waiting(engine, 1)
+        at_rate(engine, 0.1)
+        ranker.release.set()
+        with pytest.raises(DeadlineExceeded, match="ms of work remain and the deadline is in"):
+            await hopeless
+        await first
+    assert queries(ranker) == ["first"]
+
+
+async def test_out_of_memory_halves_the_budget_and_runs_the_windows_alone() -> None:
+    ranker = SmallRanker(most_windows=5)
+    async with engine_over(ranker) as engine:
+        (first,) = start(engine.run(job_for([1, 2])))
+        await held_at(ranker)
+        (eight,) = start(engine.run(job_for(shuffled(80), Blocks(10))))
+        await waiting(engine, 8)
+        ranker.release.set()
+        ranking = await eight
+        again = await engine.run(job_for(shuffled(80), Blocks(10)))
+        await first
+    assert ranker.tried == [1, 8, *[1] * 8, 4, 4]
+    assert positions(ranking) == positions(again)
+
+
+async def test_window_that_exceeds_the_memory_alone_says_so_and_leaves_the_budget() -> None:
+    ranker = SmallRanker(most_windows=0)
+    async with engine_over(ranker) as engine:
+        with pytest.raises(RankerFailure, match="a window of 20 tokens exceeds the memory; use a smaller window_size"):
+            await engine.run(job_for([1, 2]))
+
+
+# --- partial answers ---
+
+
+@pytest.mark.parametrize("windows_done", [0, 1, 5])
+async def test_partial_answer_is_the_best_order_so_far(windows_done: int) -> None:
+    ranker = HeldRanker(free_batches=windows_done)
+    numbers = shuffled(100)
+    async with engine_over(ranker) as engine:
+        ranking = await engine.run(job_for(numbers, deadline=in_s(0.5), allow_partial=True))
+        ranker.release.set()
+    order = list(range(100))
+    for start_, end in list(spans(100, 20, 10))[:windows_done]:
+        order[start_:end] = sorted(order[start_:end], key=lambda position: -numbers[position])
+    assert positions(ranking) == order
+    assert ranking.trace.completeness is (Completeness.PARTIAL if windows_done else Completeness.NONE)
+    assert ranking.trace.reason == f"the deadline came after {windows_done} of 9 windows of sliding(20/10)"
+    assert len(ranking.trace.windows) == windows_done
+
+
+async def test_partial_answer_comes_before_the_deadline() -> None:
+    ranker = HeldRanker()
+    async with engine_over(ranker, EngineConfig(answer_margin_s=1000.0)) as engine:
+        ranking = await asyncio.wait_for(
+            engine.run(job_for([1, 2], deadline=in_s(1000), allow_partial=True)), timeout=60
+        )
+        ranker.release.set()
+    assert ranking.trace.completeness is Completeness.NONE
+
+
+async def test_partial_answer_to_a_deadline_that_has_passed_is_the_first_stages_order() -> None:
     ranker = NumberRanker()
-    async with engine_over(ranker, EngineConfig(max_batch_tokens=1, max_queue_tokens=250)) as engine:
-        with pytest.raises(Overloaded):
-            await engine.run(job_for(shuffled(50), Blocks(10), query="too much"))
+    async with engine_over(ranker) as engine:
+        ranking = await engine.run(job_for(shuffled(50), deadline=in_s(-1), allow_partial=True))
+    assert positions(ranking) == list(range(50))
+    assert ranking.trace.completeness is Completeness.NONE
+    assert ranker.ranked == []
+
+
+async def test_who_allows_a_partial_answer_is_not_refused_for_a_deadline() -> None:
+    async with engine_over(NumberRanker()) as engine:
+        at_rate(engine, 0.001)
+        ranking = await engine.run(job_for(shuffled(50), deadline=in_s(1000), allow_partial=True))
+    assert ranking.trace.completeness is Completeness.FULL
+
+
+async def test_partial_answer_takes_its_waiting_windows_with_it() -> None:
+    ranker = HeldRanker()
+    async with engine_over(ranker, ONE_BY_ONE) as engine:
+        (first,) = start(engine.run(job_for([1, 2], query="first")))
+        await held_at(ranker)
+        ranking = await engine.run(job_for(shuffled(50), query="late", deadline=in_s(0.2), allow_partial=True))
+        ranker.release.set()
+        await first
         await engine.run(job_for([1, 2], query="after"))
-    assert queries(ranker) == ["after"]
+    assert ranking.trace.completeness is Completeness.NONE
+    assert queries(ranker) == ["first", "after"]
+
+
+# --- the size of batches ---
+
+
+async def test_ranker_that_reads_windows_one_by_one_gets_one() -> None:
+    ranker = NumberRanker()
+    ranker.info = replace(ranker.info, batching="one_by_one")
+    async with engine_over(ranker, EngineConfig()) as engine:
+        await engine.run(job_for(shuffled(30), Blocks(5)))
+    assert ranker.batches == [1] * 6
+
+
+async def test_batch_on_a_cpu_holds_512_tokens() -> None:
+    ranker = NumberRanker()
+    async with engine_over(ranker, EngineConfig()) as engine:
+        await engine.run(job_for(shuffled(100), Blocks(20)))  # 200 tokens each
+    assert ranker.batches == [2, 2, 1]
+
+
+async def test_batch_size_is_measured_on_an_accelerator() -> None:
+    ranker = NumberRanker()
+    ranker.info = replace(ranker.info, on_accelerator=True)
+    async with engine_over(ranker, EngineConfig()):
+        assert ranker.batches[0] == 1
+        assert 2 in ranker.batches
+
+
+async def test_configured_batch_size_needs_no_measurement() -> None:
+    ranker = NumberRanker()
+    ranker.info = replace(ranker.info, on_accelerator=True)
+    async with engine_over(ranker, EngineConfig(max_batch_tokens=100)):
+        pass
+    assert ranker.batches == []
 
 
 async def test_closing_lets_the_running_batch_end_and_fails_what_waits() -> None:

@@ -228,13 +228,13 @@ def test_ranker_that_reads_nothing_reranks_nothing(n: int, completeness: Complet
 
 def test_trace_says_what_ran() -> None:
     progress = progress_for(3, Sliding(2, 1))
-    progress.add_prepared(Prepared(Query("q"), ()), took_ms=0.5)
+    progress.add_prepared(Prepared(Query("q"), ()), wait_ms=0.25, took_ms=0.5)
     add_window(progress, (1, 2), result([0.1, 0.2], tokens=7, wait_ms=1.0, model_ms=4.0))
     add_window(progress, (0, 2), result([0.4, 0.3], tokens=5, wait_ms=2.0, model_ms=8.0))
     trace = progress.ranking([0, 2, 1], 20.0).trace
     assert trace.windows == (WindowTrace((1, 2), (1, 0), 7), WindowTrace((0, 2), (0, 1), 5))
     assert (trace.rounds, trace.tokens, trace.truncated_doc_ids) == (2, 12, ())
-    assert (trace.queue_ms, trace.tokenize_ms, trace.model_ms, trace.total_ms) == (3.0, 0.5, 12.0, 20.0)
+    assert (trace.queue_ms, trace.tokenize_ms, trace.model_ms, trace.total_ms) == (3.25, 0.5, 12.0, 20.0)
     assert (trace.model, trace.strategy) == ("name", "sliding(2/1)")
     named = (trace.ranker, trace.model_id, trace.model_revision, trace.template_sha256)
     assert named == ("kind", "id", "revision", "template")
@@ -261,10 +261,10 @@ def test_round_takes_the_time_of_its_slowest_window() -> None:
 
 def test_preparations_of_several_models_add_up() -> None:
     progress = progress_for(3)
-    progress.add_prepared(Prepared(Query("q"), (), truncated_doc_ids=("d2", "d0")), took_ms=1.0)
-    progress.add_prepared(Prepared(Query("q"), (), truncated_doc_ids=("d0", "d1")), took_ms=2.0)
+    progress.add_prepared(Prepared(Query("q"), (), truncated_doc_ids=("d2", "d0")), wait_ms=0.5, took_ms=1.0)
+    progress.add_prepared(Prepared(Query("q"), (), truncated_doc_ids=("d0", "d1")), wait_ms=0.5, took_ms=2.0)
     trace = progress.ranking(range(3), 0.0).trace
-    assert (trace.tokenize_ms, trace.truncated_doc_ids) == (3.0, ("d2", "d0", "d1"))
+    assert (trace.queue_ms, trace.tokenize_ms, trace.truncated_doc_ids) == (1.0, 3.0, ("d2", "d0", "d1"))
 
 
 def test_passages_cut_in_a_window_are_named_once() -> None:
@@ -273,3 +273,42 @@ def test_passages_cut_in_a_window_are_named_once() -> None:
     add_window(progress, (1, 2, 3), result([0.1, 0.3, 0.2], truncated=(2, 0)))
     add_window(progress, (0, 2, 3), result([0.1, 0.3, 0.2], truncated=(2, 1)))
     assert progress.ranking([2, 3, 0, 1], 0.0).trace.truncated_doc_ids == ("d3", "d1", "d2")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "windows_done", "completeness", "reason"),
+    [
+        (Sliding(2, 1), 0, Completeness.NONE, "the deadline came after 0 of 4 windows of sliding(2/1)"),
+        (Sliding(2, 1), 3, Completeness.PARTIAL, "the deadline came after 3 of 4 windows of sliding(2/1)"),
+        (
+            Sliding(2, 1, True),
+            0,
+            Completeness.NONE,
+            "the deadline came after 0 of 2 to 4 windows of sliding(2/1, e",
+        ),
+        (Sliding(2, 1, True), 3, Completeness.PARTIAL, "the deadline came after 3 of 3 to 4 windows of sliding(2/1, e"),
+    ],
+)
+def test_partial_answer_says_how_many_windows_ran(
+    strategy: Strategy, windows_done: int, completeness: Completeness, reason: str
+) -> None:
+    progress = progress_for(5, strategy)
+    for start in range(windows_done):
+        add_window(progress, (start, start + 1), result([0.0, 0.0]))
+    trace = progress.partial_ranking(0.0).trace
+    assert trace.completeness is completeness
+    assert trace.reason.startswith(reason)
+
+
+def test_partial_answer_is_the_order_so_far_with_ranks_as_scores() -> None:
+    progress = progress_for(3, Sliding(2, 1), top_n=2)
+    assert [row.position for row in progress.partial_ranking(0.0).ranked] == [0, 1], "nothing is known yet"
+    add_window(progress, (1, 2), result([0.0, 1.0]))
+    progress.order = (0, 2, 1)
+    ranking = progress.partial_ranking(0.0)
+    assert [(row.position, row.score) for row in ranking.ranked] == [(0, 3.0), (2, 2.0)]
+    assert ranking.score_kind is ScoreKind.RANK
+
+
+def test_partial_answer_to_nothing_is_empty() -> None:
+    assert progress_for(0).partial_ranking(0.0).ranked == ()

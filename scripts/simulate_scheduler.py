@@ -1,0 +1,264 @@
+"""What the scheduler does to waiting times and deadlines, next to first come, first served: prints a table.
+
+    python scripts/simulate_scheduler.py
+
+Events in virtual time; pace, admission, forecast and batcher are the engine's own. A batch takes a fixed time and so
+much a token. Windows of a request come one after the other, as those of the sliding schedule do.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import typer
+
+from rerank.cli import run
+from rerank.config import EngineConfig
+from rerank.engine.admission import Admission
+from rerank.engine.batcher import Batcher, Entry
+from rerank.engine.forecast import Forecast, PassageTokens
+from rerank.engine.pace import Lane, Pace, Stage, Task
+from rerank.errors import DeadlineExceeded, Overloaded
+from rerank.types import Passage
+from rerank.windows import Sliding
+
+MODEL = "model"
+LANE = Lane(Stage.RANK, MODEL)
+STRATEGY = Sliding(20, 10)
+#: Candidates of a request: one, two or nine windows.
+SHORT, MIDDLE, LONG = 20, 30, 100
+
+
+@dataclass(frozen=True)
+class Device:
+    """About a 7B model in bfloat16 on an H200 (estimated): 2,000 tokens take 56 ms."""
+
+    tokens_per_s: float = 40_000.0
+    batch_s: float = 0.006
+    max_batch_tokens: int = 4_000
+
+    def seconds(self, tokens: int) -> float:
+        return self.batch_s + tokens / self.tokens_per_s
+
+
+@dataclass(eq=False)
+class Request:
+    """A request and what became of it. `windows` holds the tokens of each."""
+
+    arrived_s: float
+    candidates: int
+    windows: Sequence[int]
+    deadline_s: float = math.inf
+    cancelled_s: float = math.inf
+    ran: int = 0
+    refused: bool = False
+    finished_s: float = math.inf
+
+    @property
+    def in_time(self) -> bool:
+        return self.finished_s <= self.deadline_s
+
+    @property
+    def tokens_run(self) -> int:
+        return sum(self.windows[: self.ran])
+
+    @property
+    def latency_s(self) -> float:
+        return self.finished_s - self.arrived_s
+
+
+class Scheduler(Protocol):
+    """What decides. Times are virtual."""
+
+    def arrive(self, request: Request, now_s: float) -> None:
+        """Takes the request's first window, or sets `refused`."""
+        ...
+
+    def next_batch(self, now_s: float) -> list[Request]:
+        """The requests whose next windows run together."""
+        ...
+
+    def ran(self, batch: Sequence[Request], seconds: float, now_s: float) -> None:
+        """The batch is done; takes the next windows of those that have one."""
+        ...
+
+
+@dataclass
+class Fifo:
+    """First come, first served, window by window; what is late or cancelled does not run."""
+
+    device: Device
+    waiting: list[Request] = field(default_factory=list)
+
+    def arrive(self, request: Request, now_s: float) -> None:
+        self.waiting.append(request)
+
+    def next_batch(self, now_s: float) -> list[Request]:
+        self.waiting = [one for one in self.waiting if now_s < min(one.deadline_s, one.cancelled_s)]
+        size, tokens = 0, 0
+        for request in self.waiting:
+            tokens += request.windows[request.ran]
+            if size and tokens > self.device.max_batch_tokens:
+                break
+            size += 1
+        batch, self.waiting = self.waiting[:size], self.waiting[size:]
+        return batch
+
+    def ran(self, batch: Sequence[Request], seconds: float, now_s: float) -> None:
+        self.waiting += [request for request in batch if request.ran < len(request.windows)]
+
+
+class Ours:
+    """The engine's scheduler without the engine."""
+
+    def __init__(self, device: Device, config: EngineConfig = EngineConfig(max_queue_tokens=10**9)) -> None:  # noqa: B008  (frozen)
+        self._pace = Pace(config.age_factor)
+        self._batcher: Batcher[Request] = Batcher(self._pace, device.max_batch_tokens)
+        self._admission = Admission(self._pace, config.max_queue_tokens)
+        self._average = PassageTokens()
+        self._in_work: dict[Request, tuple[Task, Forecast]] = {}
+        self._now_s = 0.0
+
+    def arrive(self, request: Request, now_s: float) -> None:
+        passages = [Passage("", "")] * request.candidates
+        forecast = Forecast(STRATEGY, MODEL, passages, self._average.average)
+        task = Task(request.arrived_s, request.deadline_s, forecast.left())
+        try:
+            self._admission.admit(task, now_s)
+        except (DeadlineExceeded, Overloaded):
+            request.refused = True
+            return
+        self._in_work[request] = task, forecast
+        self._submit(request)
+
+    def _submit(self, request: Request) -> None:
+        task, forecast = self._in_work[request]
+        tokens = request.windows[request.ran]
+        self._average.observe(MODEL, [tokens], [min(request.candidates, STRATEGY.window_size)])
+        forecast.prepared(MODEL)
+        task.left = forecast.left_with(MODEL, [tokens])
+        self._batcher.add(Entry(request, task, LANE, tokens, lambda: self._now_s >= request.cancelled_s))
+
+    def next_batch(self, now_s: float) -> list[Request]:
+        self._now_s = now_s
+        for entry in self._batcher.drop_late(now_s):
+            self._leave(entry.payload)
+        for request in [one for one in self._in_work if now_s >= one.cancelled_s]:
+            self._leave(request)
+        return [entry.payload for entry in self._batcher.next_batch(now_s)]
+
+    def ran(self, batch: Sequence[Request], seconds: float, now_s: float) -> None:
+        self._pace.observe(LANE, sum(request.windows[request.ran - 1] for request in batch), seconds, now_s)
+        for request in batch:
+            if request.ran == len(request.windows):
+                self._leave(request)
+            elif request in self._in_work:
+                self._submit(request)
+
+    def _leave(self, request: Request) -> None:
+        if request in self._in_work:
+            self._admission.leave(self._in_work.pop(request)[0])
+
+
+def simulate(requests: Sequence[Request], scheduler: Scheduler, device: Device) -> list[tuple[float, list[Request]]]:
+    """Runs until nothing is left to do; what became of the requests stands in them. Returns when batches began, and of
+    which requests."""
+    arrivals = sorted(requests, key=lambda request: request.arrived_s)
+    events = [(request.arrived_s, number, request) for number, request in enumerate(arrivals)]
+    heapq.heapify(events)
+    batches: list[tuple[float, list[Request]]] = []
+    now_s = 0.0
+    while True:
+        while events and events[0][0] <= now_s:
+            scheduler.arrive(heapq.heappop(events)[2], now_s)
+        if batch := scheduler.next_batch(now_s):
+            batches.append((now_s, batch))
+            seconds = device.seconds(sum(request.windows[request.ran] for request in batch))
+            ended_s = now_s + seconds
+            while events and events[0][0] <= ended_s:
+                arrived_s, _, request = heapq.heappop(events)
+                scheduler.arrive(request, arrived_s)
+            now_s = ended_s
+            for request in batch:
+                request.ran += 1
+                if request.ran == len(request.windows):
+                    request.finished_s = now_s
+            scheduler.ran(batch, seconds, now_s)
+        elif events:
+            now_s = events[0][0]
+        else:
+            return batches
+
+
+def workload(
+    load: float, n: int, device: Device, seed: int, deadline_s: float = math.inf, cancelled: float = 0.0
+) -> list[Request]:
+    """n requests in random intervals that keep the device busy `load` of the time, if their windows run alone.
+
+    Args:
+        cancelled: the part of them that is cancelled within two seconds.
+    """
+    draw = random.Random(seed)
+    kinds = draw.choices((SHORT, MIDDLE, LONG), weights=(2, 2, 6), k=n)
+    windows = [[int(min(3200, max(900, draw.gauss(2000, 250)))) for _ in range(_windows(kind))] for kind in kinds]
+    mean_s = sum(device.seconds(tokens) for own in windows for tokens in own) / n
+    arrived_s, requests = 0.0, []
+    for kind, own in zip(kinds, windows, strict=True):
+        arrived_s += draw.expovariate(load / mean_s)
+        gone_s = arrived_s + draw.uniform(0, 2) if draw.random() < cancelled else math.inf
+        requests.append(Request(arrived_s, kind, own, arrived_s + deadline_s, gone_s))
+    return requests
+
+
+def _windows(candidates: int) -> int:
+    return STRATEGY.cost(candidates).max_windows
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The nearest-rank percentile."""
+    return sorted(values)[max(0, math.ceil(percent / 100 * len(values)) - 1)]
+
+
+def useful_share(requests: Sequence[Request]) -> float:
+    """The part of the tokens that ran which belongs to requests answered in time."""
+    ran = sum(request.tokens_run for request in requests)
+    return sum(request.tokens_run for request in requests if request.in_time) / ran if ran else 1.0
+
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
+def table(requests: int = 4000, seed: int = 0) -> None:
+    """Prints latencies without deadlines, then what deadlines of 2 s make of an overload."""
+    device = Device()
+    print("no deadlines: seconds         mean    p99   p99 of one or two windows")
+    for load in (0.5, 0.7, 0.85):
+        for name, scheduler in (("fifo", Fifo(device)), ("ours", Ours(device))):
+            work = workload(load, requests, device, seed)
+            simulate(work, scheduler, device)
+            latency = [one.latency_s for one in work]
+            short = [one.latency_s for one in work if one.candidates < LONG]
+            print(
+                f"load {load:4} {name}              {sum(latency) / len(latency):7.2f}{percentile(latency, 99):7.2f}"
+                f"{percentile(short, 99):7.2f}"
+            )
+    print("deadlines of 2 s              useful work   answered   refused at once")
+    for load in (1.2, 2.0, 4.0):
+        for name, scheduler in (("fifo", Fifo(device)), ("ours", Ours(device))):
+            work = workload(load, requests, device, seed, deadline_s=2.0)
+            simulate(work, scheduler, device)
+            answered, refused = sum(one.in_time for one in work), sum(one.refused for one in work)
+            print(
+                f"load {load:4} {name}              {useful_share(work):10.1%}{answered / requests:12.1%}"
+                f"{refused / requests:12.1%}"
+            )
+
+
+if __name__ == "__main__":
+    run(app)
