@@ -70,5 +70,9 @@ class CheckpointError(RerankError):
     """A model checkpoint lacks something or does not fit the encoder."""
 
 
+class SelfTestFailed(RerankError):
+    """A model loaded, but does not rank as it must. The service runs without it."""
+
+
 class RankerFailure(Exception):
     """A ranker raised or answered nonsense. Not a `RerankError`: the caller can do nothing; this is a bug."""

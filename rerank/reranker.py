@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 import time
@@ -12,14 +13,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from rerank import selftest
+from rerank.backbone import pick_device
 from rerank.config import FirstModel, GenerationModel, IdentityModel, ModelConfig, PERankModel, ServiceConfig
 from rerank.encoder import Encoder
 from rerank.engine.engine import Engine
 from rerank.engine.job import Job
-from rerank.errors import ConfigError, DeadlineExceeded, InvalidRequest, NotConfigured, NotFound
+from rerank.errors import ConfigError, DeadlineExceeded, InvalidRequest, NotConfigured, NotFound, SelfTestFailed
 from rerank.identifiers import IdentifierKind
 from rerank.rankers.base import Ranker, RankerInfo
 from rerank.rankers.first import FirstRanker
+from rerank.rankers.first_checkpoint import first_settings
 from rerank.rankers.generation import GenerationRanker
 from rerank.rankers.identity import IdentityRanker
 from rerank.rankers.pe_rank import PERankRanker
@@ -28,6 +32,8 @@ from rerank.retrieval.dense import with_vector
 from rerank.retrieval.index import FirstStage, Index
 from rerank.types import Candidate, CandidateSource, Passage, Query, Ranking, RankOptions, ScoredDoc
 from rerank.windows import Cascade, Single, Sliding, Strategy, TopDown, Tournament
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -50,29 +56,47 @@ class ModelDescription:
     info: RankerInfo
     default_strategy: Strategy
     is_default: bool
+    #: Why it is not served; empty when it is.
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FailedModel:
+    """A model that was loaded and did not pass its self-test."""
+
+    info: RankerInfo
+    problem: str
 
 
 class AsyncReranker:
     """Answers while it is open as an async context. `load_reranker` makes one from a configuration.
 
     Args:
-        config: the settings; their models and `rankers` have the same names.
+        config: the settings; each of their models is in `rankers` or in `failed`.
         encoder: makes the vectors of queries.
         index: what `search` reads, and candidates may refer to.
         rankers: by model name.
+        failed: by model name; requests that name one of them are refused.
 
     Raises:
         InvalidRequest: the default window of a model is wider than its ranker reads.
     """
 
     def __init__(
-        self, config: ServiceConfig, encoder: Encoder, index: Index | None, rankers: Mapping[str, Ranker]
+        self,
+        config: ServiceConfig,
+        encoder: Encoder,
+        index: Index | None,
+        rankers: Mapping[str, Ranker],
+        failed: Mapping[str, FailedModel] | None = None,
     ) -> None:
         self.config = config
         self.index = index
         self._encoder = encoder
         self._models = {model.name: model for model in config.models}
-        self._rankers = rankers
+        self._failed = dict(failed or {})
+        self._infos = {name: ranker.info for name, ranker in rankers.items()}
+        self._infos |= {name: model.info for name, model in self._failed.items()}
         self._engine = Engine(rankers, config.engine)
         self._first_stage_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="first-stage")
         for model in config.models:  # a default that its model cannot read must not wait for a request
@@ -89,7 +113,13 @@ class AsyncReranker:
     def models(self) -> list[ModelDescription]:
         """The configured models, the default one first."""
         return [
-            ModelDescription(name, self._rankers[name].info, self._strategy(name, RankOptions()), number == 0)
+            ModelDescription(
+                name,
+                self._infos[name],
+                self._strategy(name, RankOptions()),
+                is_default=number == 0,
+                problem=self._failed[name].problem if name in self._failed else "",
+            )
             for number, name in enumerate(self._models)
         ]
 
@@ -100,25 +130,57 @@ class AsyncReranker:
 
         Raises:
             NotFound: no such model, or a passage that the index does not hold.
+            SelfTestFailed: the model is not served.
             NotConfigured: a candidate refers to the index, and there is none.
             InvalidRequest, Overloaded, DeadlineExceeded, ShuttingDown: see Engine.run.
         """
-        model, strategy = self._model(options), self._strategy(options.model, options)
-        return await self._run(model, strategy, query, self._resolve(candidates), options.top_n, deadline)
+        model = self._model(options)
+        strategy = self._strategy(model, options)
+        return await self._run(model, strategy, query, self._resolve(candidates), options, deadline)
 
     async def search(
-        self, query: Query, first_stage: FirstStage, depth: int, options: RankOptions, deadline: float | None = None
+        self,
+        query: Query,
+        first_stage: FirstStage,
+        depth: int,
+        options: RankOptions,
+        deadline: float | None = None,
+        feedback: FeedbackSettings | None = None,
     ) -> SearchResult:
-        """Retrieves `depth` candidates from the index, then orders them. Raises as `rerank` does."""
-        model, strategy = self._model(options), self._strategy(options.model, options)
+        """Retrieves `depth` candidates from the index, then orders them; with `feedback`, see FeedbackSearch.
+
+        Raises as `rerank` does, and InvalidRequest where `feedback` finds no vector to move.
+        """
+        model = self._model(options)
+        strategy = self._strategy(model, options)
         index = self._open_index()
+        if feedback is not None and first_stage is FirstStage.BM25:
+            raise InvalidRequest(
+                "feedback", "bm25 has no query vector that could move; use dense or a hybrid first stage, or no feedback"
+            )
         begun = time.perf_counter()
-        query, hits = await self._first_stage(index, query, first_stage, depth, deadline)
+        query, candidates = await self._retrieve(index, query, first_stage, depth, deadline)
         first_stage_ms = (time.perf_counter() - begun) * 1000
-        passages = index.store.passages([hit.doc_id for hit in hits])
-        candidates = tuple(Candidate(passage, hit.score) for passage, hit in zip(passages, hits, strict=True))
-        ranking = await self._run(model, strategy, query, candidates, options.top_n, deadline)
-        return SearchResult(ranking, first_stage, len(hits), first_stage_ms)
+        if feedback is None:
+            ranking, report = await self._run(model, strategy, query, candidates, options, deadline), None
+        else:
+            spare = self._second_deadline(options, deadline)
+            whole = replace(options, top_n=0)
+
+            async def rank(candidates: tuple[Candidate, ...]) -> Ranking:
+                return await self._run(model, strategy, query, candidates, whole, deadline)
+
+            async def rank_again(candidates: tuple[Candidate, ...]) -> Ranking:
+                return await self._run(
+                    model, strategy, query, candidates, replace(options, allow_partial=False), spare
+                )
+
+            async def retrieve(moved: Query) -> tuple[Candidate, ...]:
+                return (await self._retrieve(index, moved, first_stage, depth, spare))[1]
+
+            steps = FeedbackSearch(feedback, rank, rank_again, retrieve, options.allow_partial)
+            ranking, report = await steps.run(query, candidates)
+        return SearchResult(ranking, first_stage, len(candidates), first_stage_ms, report)
 
     async def _run(
         self,
@@ -126,10 +188,11 @@ class AsyncReranker:
         strategy: Strategy,
         query: Query,
         candidates: tuple[Candidate, ...],
-        top_n: int,
+        options: RankOptions,
         deadline: float | None,
     ) -> Ranking:
-        return await self._engine.run(Job(model, query, candidates, strategy, top_n, deadline))
+        job = Job(model, query, candidates, strategy, options.top_n, deadline, options.allow_partial)
+        return await self._engine.run(job)
 
     async def _first_stage(
         self, index: Index, query: Query, first_stage: FirstStage, depth: int, deadline: float | None
@@ -174,15 +237,20 @@ class AsyncReranker:
         return self.index
 
     def _model(self, options: RankOptions) -> str:
+        """The model that was asked for, if it is served."""
         name = options.model or self.config.models[0].name
         if name not in self._models:
             raise NotFound(f"model {name!r} is none of {', '.join(self._models)}", {"model": name})
+        self._refuse_failed(name)
         return name
 
-    def _strategy(self, model: str, options: RankOptions) -> Strategy:
+    def _refuse_failed(self, name: str) -> None:
+        if name in self._failed:
+            raise SelfTestFailed(f"model {name!r} is not served; {self._failed[name].problem}", {"model": name})
+
+    def _strategy(self, name: str, options: RankOptions) -> Strategy:
         """The strategy that was asked for, completed from the model's defaults and checked against its width."""
-        name = self._model(replace(options, model=model))
-        default, widest = self._models[name], self._rankers[name].info.max_window_size
+        default, widest = self._models[name], self._infos[name].max_window_size
         size = options.window_size or default.window_size
         if size > widest:
             raise InvalidRequest(
@@ -199,8 +267,8 @@ class AsyncReranker:
                 return Tournament(size)
             case Cascade.name:
                 return Cascade(size, options.first_model, self._first_strategy(name, options.first_model))
-        own_stride = default.stride if size == default.window_size else max(1, size // 2)
-        return Sliding(size, options.stride or own_stride, options.early_stop)
+        own_stride = default.stride if size == default.window_size else None
+        return Sliding(size, options.stride or own_stride or size // 2, options.early_stop)
 
     def _first_strategy(self, model: str, first_model: str) -> Strategy:
         """How the cheap model of a cascade orders all candidates."""
@@ -211,6 +279,7 @@ class AsyncReranker:
                 f"{first_model!r} cannot order the candidates for {model}; name one of {', '.join(others) or 'none'}",
                 {"first_model": first_model},
             )
+        self._refuse_failed(first_model)
         return self._strategy(first_model, RankOptions())
 
 
@@ -257,15 +326,37 @@ class Reranker:
 
 
 def load_reranker(config: ServiceConfig) -> AsyncReranker:
-    """Loads everything that the configuration names.
+    """Loads everything that the configuration names, and tests each model. One that fails is left out, and logged.
 
     Raises:
         ConfigError, CheckpointError, IndexMismatch: something that it names cannot be used.
     """
     encoder = Encoder(config.encoder, config.device)
     index = Index(config.index, encoder) if config.index else None
-    rankers = {model.name: _load_ranker(model, encoder, config.device) for model in config.models}
-    return AsyncReranker(config, encoder, index, rankers)
+    rankers: dict[str, Ranker] = {}
+    failed: dict[str, FailedModel] = {}
+    for model in config.models:
+        ranker = _load_ranker(model, encoder, config.device)
+        try:
+            _test(ranker, model, config.device)
+            rankers[model.name] = ranker
+        except SelfTestFailed as error:
+            log.exception("model %s is not served", model.name)
+            failed[model.name] = FailedModel(ranker.info, str(error))
+    return AsyncReranker(config, encoder, index, rankers, failed)
+
+
+def _test(ranker: Ranker, model: ModelConfig, device: str) -> None:
+    """Raises: SelfTestFailed."""
+    if not isinstance(model, IdentityModel):
+        tolerance = selftest.tolerance(pick_device(device).type, model.precision)
+        selftest.check(ranker, scoring_settings(model), model.path, tolerance)
+
+
+def scoring_settings(model: ModelConfig) -> dict[str, object]:
+    """The settings of a model that its scores depend on, beside weights, template and rounding."""
+    others = {"name", "path", "strategy", "window_size", "stride", "template", "precision"}
+    return model.model_dump(mode="json", exclude=others)
 
 
 def zero_effect_checkpoint(encoder: Encoder) -> Path:
@@ -287,12 +378,24 @@ def _load_ranker(model: ModelConfig, encoder: Encoder, device: str) -> Ranker:
             return IdentityRanker()
         case PERankModel():
             path = model.path or zero_effect_checkpoint(encoder)
-            return PERankRanker(path, encoder, device, model.decoding, model.template)
+            return PERankRanker(
+                path, encoder, device, model.decoding, model.template, model.passage_text_tokens, model.precision
+            )
         case FirstModel():
-            kind = IdentifierKind(model.identifiers)
-            return FirstRanker(model.path, model.template, kind, model.calibration, model.permutations, device)
+            trained = first_settings(model)
+            return FirstRanker(
+                model.path,
+                trained.template,
+                trained.identifiers,
+                model.calibration,
+                model.permutations,
+                device,
+                model.precision,
+                trained.passage_tokens,
+            )
         case GenerationModel():
-            return GenerationRanker(model.path, model.template, IdentifierKind(model.identifiers), device)
+            kind = IdentifierKind(model.identifiers)
+            return GenerationRanker(model.path, model.template, kind, device, model.precision)
 
 
 def _passage(source: CandidateSource, stored: dict[str, Passage]) -> Passage:

@@ -40,12 +40,20 @@ PASSAGES = {
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--shared", type=Path, help="folder with data/ for the tests marked 'shared'")
+    parser.addoption("--public-tokenizers", type=Path, help="folder with the packages of test_public_tokenizers.py")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if "gpu" in item.keywords and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device, torch sees none"))
+        if "public_tokenizers" in item.keywords and not config.getoption("--public-tokenizers"):
+            item.add_marker(
+                pytest.mark.skip(
+                    reason="needs --public-tokenizers DIR, filled by: pip install --no-deps --target DIR "
+                    "mistral-common dashscope llama-models"
+                )
+            )
         if "shared" in item.keywords and not config.getoption("--shared"):
             item.add_marker(
                 pytest.mark.skip(reason="measures on data outside the repository; give it with --shared DIR")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,15 @@ def write_published(folder: Path, encoder: Encoder, architecture: str = "mistral
     own = random_projector(encoder.id.dimension, SIZES["hidden_size"])  # type: ignore[arg-type]
     weights = {f"model.projector.{name}": tensor for name, tensor in own.items()}
     change_weights(folder, weights | {"model.encoder.encoder.embeddings.weight": torch.zeros(3)})
+    return folder
+
+
+def write_shaken(folder: Path, zero_effect: Path) -> Path:
+    """Our layout, with noise on every weight, so that each of them has an effect."""
+    shutil.copytree(zero_effect, folder)
+    draw = torch.Generator().manual_seed(0)
+    weights = load_file(folder / "model.safetensors")
+    change_weights(folder, {name: t + 0.02 * torch.randn(t.shape, generator=draw) for name, t in weights.items()})
     return folder
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 LAYERS = [
-    "errors types config files v1",
+    "errors types config files manifest v1",
     "identifiers collections neutral",
-    "prompts windows listwise",
-    "backbone encoder",
+    "prompts windows pieces listwise",
+    "attention reader backbone encoder",
     "rankers retrieval",
-    "engine",
+    "engine selftest",
     "reranker",
     "service client display",
     "demo",

@@ -13,6 +13,7 @@ from torch import nn
 from transformers import AutoTokenizer, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from rerank.backbone import build_transformer, read_config, read_weights, weight_files
+from rerank.config import Precision
 from rerank.encoder import Encoder, EncoderId
 from rerank.errors import CheckpointError, ConfigError
 from rerank.files import sha256_of_files
@@ -44,7 +45,9 @@ class PECheckpoint:
     revision: str
 
 
-def load_pe_checkpoint(folder: Path, encoder: Encoder, device: torch.device, template: str | None) -> PECheckpoint:
+def load_pe_checkpoint(
+    folder: Path, encoder: Encoder, device: torch.device, template: str | None, precision: Precision = "auto"
+) -> PECheckpoint:
     """A folder with config.json and weights, in one of two layouts.
 
     Ours stores neither word vectors nor tokenizer, for they are the encoder's. The published one (as in
@@ -60,13 +63,14 @@ def load_pe_checkpoint(folder: Path, encoder: Encoder, device: torch.device, tem
     """
     config = read_config(folder)
     _check_encoder(folder, config, encoder.id)
+    _check_pooling(folder, config, encoder)
     weights = {name: t for name, t in read_weights(folder).items() if not name.startswith(_ENCODER_PREFIX)}
     own_vocabulary = _WORD_VECTORS in weights
     word_vectors = weights[_WORD_VECTORS] if own_vocabulary else encoder.word_vectors
     of_transformer = {name: tensor for name, tensor in weights.items() if not _PROJECTOR.search(name)}
     in_bin = len(of_transformer) == len(weights)
     return PECheckpoint(
-        transformer=build_transformer(config, of_transformer, word_vectors, device),
+        transformer=build_transformer(config, of_transformer, word_vectors, device, precision),
         projector=_projector(
             folder, config, _read_projector_file(folder) if in_bin else weights, encoder.id.dimension
         ).to(device),
@@ -85,6 +89,16 @@ def _check_encoder(folder: Path, config: PretrainedConfig, encoder: EncoderId) -
         raise CheckpointError(
             f"{folder} was made for encoder {name} (sha256 {sha256}), this service loads "
             f"{encoder.name} (sha256 {encoder.sha256}); use that encoder or another checkpoint"
+        )
+
+
+def _check_pooling(folder: Path, config: PretrainedConfig, encoder: Encoder) -> None:
+    """Published checkpoints say `last_token` where sentence-transformers says `lasttoken`."""
+    pooling = getattr(config, "encoder_pooling", None)
+    if pooling is not None and str(pooling).replace("_", "") != encoder.pooling.replace("_", ""):
+        raise CheckpointError(
+            f"{folder} was made for vectors by {pooling} pooling (encoder_pooling), {encoder.id.name} is loaded with "
+            f"{encoder.pooling or 'none'}; use an encoder with {pooling} pooling or another checkpoint"
         )
 
 

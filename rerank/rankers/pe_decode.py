@@ -8,9 +8,11 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
+from rerank.reader import LastPositionReader
+
 
 def one_step(
-    transformer: PreTrainedModel, prompts: Sequence[torch.Tensor], passages: Sequence[torch.Tensor]
+    reader: LastPositionReader, prompts: Sequence[torch.Tensor], passages: Sequence[torch.Tensor]
 ) -> list[tuple[float, ...]]:
     """For each window, log-softmax over its n passages of h · eᵢ, h being the state of the last position.
 
@@ -18,11 +20,7 @@ def one_step(
         prompts: (T, D) input vectors of each window.
         passages: (n, D) projected passages of each window.
     """
-    device = prompts[0].device
-    last = torch.tensor([len(positions) - 1 for positions in prompts], device=device)
-    # Padding on the right of a causal model is never read from, so no mask is needed.
-    hidden = transformer(inputs_embeds=pad_sequence(list(prompts), batch_first=True), use_cache=False).last_hidden_state
-    states = hidden[torch.arange(len(prompts), device=device), last]  # (B, D)
+    states = reader.read(prompts)  # (B, D)
     return [
         tuple(torch.log_softmax(_inner_products(own, state), dim=0).tolist())
         for own, state in zip(passages, states, strict=True)
@@ -30,42 +28,62 @@ def one_step(
 
 
 def dynamic(
-    transformer: PreTrainedModel, prompts: Sequence[torch.Tensor], passages: Sequence[torch.Tensor]
+    transformer: PreTrainedModel,
+    prompts: Sequence[torch.Tensor],
+    passages: Sequence[torch.Tensor],
+    top_ns: Sequence[int],
 ) -> list[tuple[float, ...]]:
     """For each window, minus the place at which each passage is chosen (PE-Rank, section 3.3). Arguments as above.
 
     The last state scores the passages that are left; the best one, of equals the first in the window, is the next
     input. That is greedy generation over a vocabulary of n tokens, which stand in a matrix of their own: the model's
     embedding table is neither widened nor written.
+
+    Args:
+        top_ns: for each window, how many passages to choose; 0: all. Those that are left follow in the order of the
+            last inner products, the best guess that costs nothing more: with 1, the order is that of `one_step`.
     """
     device, rows = prompts[0].device, torch.arange(len(prompts), device=prompts[0].device)
     sizes = [len(own) for own in passages]
+    steps = [choices(n, top_n) for n, top_n in zip(sizes, top_ns, strict=True)]
     lengths = torch.tensor([len(positions) for positions in prompts], device=device)
     inputs = pad_sequence(list(prompts), batch_first=True, padding_side="left")  # (B, T, D), then (B, 1, D)
     mask = torch.arange(inputs.shape[1], device=device) >= inputs.shape[1] - lengths[:, None]  # (B, T), growing
     places = (mask.cumsum(dim=1) - 1).clamp(min=0)
     vocabulary = pad_sequence(list(passages), batch_first=True)  # (B, N, D)
     remain = torch.arange(max(sizes), device=device) < torch.tensor(sizes, device=device)[:, None]  # (B, N)
-    cache, chosen = None, torch.empty(len(prompts), 0, dtype=torch.long, device=device)
-    for step in range(max(sizes) - 1):  # the last passage is chosen by what is left; shorter windows idle
+    cache, products, chosen = None, list[torch.Tensor](), list[torch.Tensor]()  # a step: (B, N) and (B,)
+    for step in range(max(steps)):  # windows that are done idle
         output = transformer(
             inputs_embeds=inputs, attention_mask=mask.long(), position_ids=places, past_key_values=cache, use_cache=True
         )
         cache = output.past_key_values
-        products = _inner_products(vocabulary, output.last_hidden_state[:, -1:])
-        best = products.masked_fill(~remain, -torch.inf).argmax(dim=1)  # of equals the first
+        products.append(_inner_products(vocabulary, output.last_hidden_state[:, -1:]))
+        best = products[-1].masked_fill(~remain, -torch.inf).argmax(dim=1)  # of equals the first
+        chosen.append(best)
         remain[rows, best] = False
-        chosen = torch.cat([chosen, best[:, None]], dim=1)
-        inputs, places = vocabulary[rows, best][:, None], lengths[:, None] + step
+        inputs, places = vocabulary[rows, best][:, None].to(inputs.dtype), lengths[:, None] + step
         mask = torch.cat([mask, mask.new_ones(len(prompts), 1)], dim=1)
-    return [_minus_places(order, n) for order, n in zip(chosen.tolist(), sizes, strict=True)]
+    picked = [best.tolist() for best in chosen]  # (steps, B)
+    return [
+        _minus_places(
+            [best[window] for best in picked[:own]],
+            products[own - 1][window, :n].tolist() if own else [0.0] * n,
+        )
+        for window, (own, n) in enumerate(zip(steps, sizes, strict=True))
+    ]
 
 
-def _minus_places(chosen: Sequence[int], n: int) -> tuple[float, ...]:
-    """Minus the place of each of n passages; `chosen` has all of them but the last, and perhaps idle steps behind."""
-    order = list(chosen[: n - 1])
-    order += set(range(n)).difference(order)
-    return tuple(float(-order.index(passage)) for passage in range(n))
+def choices(n: int, top_n: int) -> int:
+    """How many of n passages are chosen, each by one pass: `top_n` of them (0: all), and never the last one left."""
+    return max(0, min(top_n or n, n - 1))
+
+
+def _minus_places(chosen: Sequence[int], products: Sequence[float]) -> tuple[float, ...]:
+    """Minus the place of each of n passages: those chosen, then the others by their n inner products, descending."""
+    left = sorted(set(range(len(products))).difference(chosen), key=lambda passage: (-products[passage], passage))
+    places = {passage: place for place, passage in enumerate([*chosen, *left])}
+    return tuple(float(-places[passage]) for passage in range(len(products)))
 
 
 def _inner_products(passages: torch.Tensor, state: torch.Tensor) -> torch.Tensor:

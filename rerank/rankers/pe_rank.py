@@ -15,14 +15,17 @@ from typing import Literal
 import numpy as np
 import torch
 
-from rerank.backbone import pick_device
+from rerank.backbone import autocasts, pick_device
+from rerank.config import Precision
 from rerank.encoder import Encoder
 from rerank.errors import InvalidRequest
 from rerank.prompts import PASSAGE_SLOT, QUERY_SLOT
 from rerank.rankers.base import RankerInfo
+from rerank.rankers.memory import named_memory_errors
 from rerank.rankers.pe_checkpoint import load_pe_checkpoint
-from rerank.rankers.pe_decode import dynamic, one_step
+from rerank.rankers.pe_decode import choices, dynamic, one_step
 from rerank.rankers.pe_prompt import VectorPrompts
+from rerank.reader import LastPositionReader
 from rerank.types import Passage, Prepared, Query, ScoreKind, Vector, Window, WindowRanking
 
 #: A text may take a token or two more inside a prompt than it does alone.
@@ -40,6 +43,7 @@ class PERankRanker:
             each choice being read before the next, in one short pass a passage.
         template: name or path of a prompt template, for a checkpoint that names none.
         passage_text_tokens: how much text of a passage is shown beside its vector, if the template shows `{text}`.
+        precision: see `rerank.config.Precision`.
 
     Raises:
         CheckpointError: the checkpoint is incomplete or was made for another encoder.
@@ -54,13 +58,16 @@ class PERankRanker:
         decoding: Literal["one_step", "dynamic"] = "one_step",
         template: str | None = None,
         passage_text_tokens: int = 64,
+        precision: Precision = "auto",
     ) -> None:
         self._device = pick_device(device)
-        loaded = load_pe_checkpoint(checkpoint, encoder, self._device, template)
+        loaded = load_pe_checkpoint(checkpoint, encoder, self._device, template, precision)
         self._encoder = encoder
         self._transformer = loaded.transformer
         self._projector = loaded.projector
         self._dynamic = decoding == "dynamic"
+        autocast = autocasts(self._device, precision)
+        self._reader = None if self._dynamic else LastPositionReader(loaded.transformer, autocast)
         self._text_tokens = passage_text_tokens
         self._prompts = VectorPrompts(loaded.template, loaded.tokenizer, loaded.own_vocabulary, passage_text_tokens)
         half = loaded.context_tokens // (2 * self._prompts.query_repeats)  # the other half is for passages
@@ -74,6 +81,8 @@ class PERankRanker:
                 range(1, loaded.context_tokens + 1), loaded.context_tokens, key=self._most_positions
             ),
             score_kind=ScoreKind.RANK if self._dynamic else ScoreKind.WINDOW_LOG_PROB,
+            batching="padded" if self._reader is None else self._reader.batching,
+            on_accelerator=self._device.type == "cuda",
         )
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
@@ -99,29 +108,35 @@ class PERankRanker:
         return Prepared(harmless, tuple(encoded), tuple(p.doc_id for p in encoded if p.vector_truncated))
 
     def tokens(self, window: Window) -> int:
-        return len(self._prompts.token_ids(window.query, window.passages)) + self._fed_back(len(window.passages))
+        prompt = len(self._prompts.token_ids(window.query, window.passages))
+        return prompt + self._fed_back(len(window.passages), window.top_n)
 
+    @named_memory_errors()
     @torch.inference_mode()
     def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
         """Scores are log-probabilities over the window's passages, from float32 inner products; or minus places."""
         queries = 1 if self._prompts.reads_query_vector else 0
         projected = [self._projector(_stack(window, queries, self._device)) for window in windows]  # (queries + n, D)
         inputs = [self._embed(window, vectors) for window, vectors in zip(windows, projected, strict=True)]
-        decode = dynamic if self._dynamic else one_step
-        scores = decode(self._transformer, inputs, [vectors[queries:] for vectors in projected])
+        passages = [vectors[queries:] for vectors in projected]  # (n, D) each
+        if self._reader is None:
+            scores = dynamic(self._transformer, inputs, passages, [window.top_n for window in windows])
+        else:
+            scores = one_step(self._reader, inputs, passages)
         return [WindowRanking(own) for own in scores]
 
     def _embed(self, window: Window, projected: torch.Tensor) -> torch.Tensor:
         """(T, D): word vectors, with the projected vectors in their slots."""
         ids = torch.tensor(self._prompts.token_ids(window.query, window.passages), device=self._device)
         positions = self._transformer.get_input_embeddings()(ids.clamp(min=0))
-        positions[ids == PASSAGE_SLOT] = projected[len(projected) - len(window.passages) :]
-        positions[ids == QUERY_SLOT] = projected[0]
+        vectors = projected.to(positions.dtype)
+        positions[ids == PASSAGE_SLOT] = vectors[len(vectors) - len(window.passages) :]
+        positions[ids == QUERY_SLOT] = vectors[0]
         return positions
 
-    def _fed_back(self, n: int) -> int:
-        """How many choices the model reads: all but the last two, behind which nothing is left to decide."""
-        return max(0, n - 2) if self._dynamic else 0
+    def _fed_back(self, n: int, top_n: int = 0) -> int:
+        """How many choices the model reads: all that it makes but the last, behind which nothing is to be decided."""
+        return max(0, choices(n, top_n) - 1) if self._dynamic else 0
 
     def _most_positions(self, n: int) -> int:
         """What n passages take with the longest query and as much text as is shown of any passage."""

@@ -42,6 +42,14 @@ _KINDS: dict[str, tuple[Callable[[int, int], nn.Module], str, str]] = {
 }
 
 
+def make_projector(kind: str, encoder_width: int, model_width: int) -> nn.Module:
+    """An untrained one, for training. Raises: CheckpointError when there is no such kind."""
+    if kind not in _KINDS:
+        *others, last = _KINDS
+        raise CheckpointError(f"projector_type {kind!r} is not {', '.join(others)} or {last}")
+    return _KINDS[kind][0](encoder_width, model_width)
+
+
 def load_projector(kind: str, weights: Mapping[str, torch.Tensor], encoder_width: int, model_width: int) -> nn.Module:
     """The projector with these weights, in float32, ready for inference.
 
@@ -52,10 +60,8 @@ def load_projector(kind: str, weights: Mapping[str, torch.Tensor], encoder_width
     Raises:
         CheckpointError: no such kind, or weights of another kind or for other widths.
     """
-    if kind not in _KINDS:
-        *others, last = _KINDS
-        raise CheckpointError(f"projector_type {kind!r} is not {', '.join(others)} or {last}")
-    make, first, end = _KINDS[kind]
+    projector = make_projector(kind, encoder_width, model_width)
+    _, first, end = _KINDS[kind]
     if first in weights and end in weights:
         widths = weights[first].shape[1], weights[end].shape[0]
         if widths != (encoder_width, model_width):
@@ -63,7 +69,6 @@ def load_projector(kind: str, weights: Mapping[str, torch.Tensor], encoder_width
                 f"the projector maps width {widths[0]} to {widths[1]}, but the encoder's vectors have width "
                 f"{encoder_width} and the model reads {model_width}; use the encoder that it was trained for"
             )
-    projector = make(encoder_width, model_width)
     try:
         projector.load_state_dict(dict(weights), strict=True)
     except RuntimeError as error:

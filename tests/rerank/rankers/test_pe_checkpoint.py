@@ -64,6 +64,12 @@ def test_where_the_weights_lie_changes_no_score(folder: Path, encoder: Encoder, 
     assert scores(folder, encoder) == before
 
 
+def test_pooling_that_is_not_named_is_not_compared(folder: Path, encoder: Encoder) -> None:
+    before = scores(folder, encoder)
+    change_config(folder, encoder_pooling=None)
+    assert scores(folder, encoder) == before
+
+
 def test_half_precision_is_read(folder: Path, encoder: Encoder) -> None:
     before = scores(folder, encoder)
     to_half(folder)
@@ -106,6 +112,10 @@ def test_template_of_the_option_is_for_a_checkpoint_that_names_none(folder: Path
         ({"projector_type": "linear"}, r"published: the projector does not fit its projector_type 'linear'"),
         ({"encoder_name": "other/encoder"}, r"made for encoder other/encoder \(sha256 None\), this service loads sent"),
         ({"encoder_sha256": "0" * 64}, "use that encoder or another checkpoint"),
+        (
+            {"encoder_pooling": "last_token"},
+            r"made for vectors by last_token pooling \(encoder_pooling\), sentence-.* is loaded with mean; use an",
+        ),
         ({"model_type": "embed_nothing"}, r"config\.json: .*embed_nothing|config\.json: .*nothing"),
         ({"num_hidden_layers": 3}, "does not fit its config.json"),
         ({"vocab_size": 999}, "does not fit its config.json"),

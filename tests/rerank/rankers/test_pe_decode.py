@@ -1,7 +1,14 @@
-"""Choosing passage after passage: what generation over an extended vocabulary gives, alone and in a batch."""
+"""Choosing passage after passage: what generation over an extended vocabulary gives, alone and in a batch.
+
+The published code asks for BOS before the first passage, but reads none: it hands vectors to `generate`, and in the
+transformers that it pins (4.37.2) the text that is said so far then begins with a BOS that the model never sees. In its
+training, too, the passages follow the prompt at once. So does the first choice here.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,15 +16,19 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
+from rerank.config import EngineConfig
 from rerank.encoder import Encoder
+from rerank.engine.engine import Engine
+from rerank.engine.job import Job
 from rerank.rankers.pe_rank import PERankRanker
-from rerank.types import ScoreKind, Window
+from rerank.types import Candidate, ScoreKind, Window, WindowRanking
+from rerank.windows import Sliding
 from tests.causal_lms import CONFIGS, SIZES
 from tests.pe_checkpoints import SHORT, random_projector, vector_window, write_published
 
 WIDEST = 6
 #: Of different widths and lengths of prompt; Mistral's attention reaches less far back than some of them are long.
-WINDOWS = [vector_window(1 + seed % WIDEST, seed, text="word " * (seed % 9)) for seed in range(100)]
+WINDOWS = [vector_window(1 + seed % WIDEST, seed, text="word " * (seed % 9)) for seed in range(200)]
 
 
 @pytest.fixture(scope="module", params=["mistral", "llama"])
@@ -82,14 +93,92 @@ def test_order_equals_generation_over_an_extended_vocabulary(
     assert alone == [generation.order(window) for window in WINDOWS]
 
 
-def test_order_differs_from_one_step(folder: Path, encoder: Encoder, alone: list[tuple[int, ...]]) -> None:
-    """Otherwise the other tests of this file would show little; and both begin with the same passage."""
-    scores = PERankRanker(folder, encoder, device="cpu").rank(WINDOWS)
-    assert [order[0] for order in alone] == [one.permutation[0] for one in scores]
-    assert sum(order != one.permutation for order, one in zip(alone, scores, strict=True)) > len(WINDOWS) / 4
+@pytest.fixture(scope="module")
+def one_step(folder: Path, encoder: Encoder) -> list[tuple[int, ...]]:
+    ranker = PERankRanker(folder, encoder, device="cpu")
+    return [ranker.rank([window])[0].permutation for window in WINDOWS]
 
 
-@pytest.mark.parametrize("batch", [7, 100])
+def test_one_step_is_the_first_step(alone: list[tuple[int, ...]], one_step: list[tuple[int, ...]]) -> None:
+    assert [order[0] for order in alone] == [order[0] for order in one_step]
+
+
+def test_order_differs_from_one_step(alone: list[tuple[int, ...]], one_step: list[tuple[int, ...]]) -> None:
+    """Otherwise the other tests of this file would show little."""
+    assert sum(order != one for order, one in zip(alone, one_step, strict=True)) > len(WINDOWS) / 4
+
+
+def cut(windows: Sequence[Window], top_n: int) -> list[Window]:
+    return [replace(window, top_n=top_n) for window in windows]
+
+
+@pytest.mark.parametrize("top_n", [1, 2, 3, WIDEST - 1, WIDEST, WIDEST + 9])
+def test_first_places_are_those_of_the_whole_order(
+    ranker: PERankRanker, alone: list[tuple[int, ...]], top_n: int
+) -> None:
+    for order, ranking in zip(alone, ranker.rank(cut(WINDOWS, top_n)), strict=True):
+        assert ranking.permutation[:top_n] == order[:top_n]
+        assert sorted(ranking.permutation) == sorted(order)
+
+
+def test_what_is_left_keeps_the_order_of_the_last_inner_products(
+    ranker: PERankRanker, one_step: list[tuple[int, ...]]
+) -> None:
+    """After one step, that is the whole order of the one step."""
+    assert [ranking.permutation for ranking in ranker.rank(cut(WINDOWS, 1))] == one_step
+
+
+def test_a_window_that_is_cut_leaves_the_others_of_its_batch_alone(
+    ranker: PERankRanker, alone: list[tuple[int, ...]]
+) -> None:
+    mixed = [replace(window, top_n=place % 4) for place, window in enumerate(WINDOWS)]
+    together = ranker.rank(mixed)
+    for place, (order, ranking) in enumerate(zip(alone, together, strict=True)):
+        kept = place % 4 or len(order)
+        assert ranking.permutation[:kept] == order[:kept]
+        assert ranking == ranker.rank([mixed[place]])[0]
+
+
+@pytest.mark.parametrize(
+    ("n", "top_n", "passes"), [(6, 0, 5), (6, 1, 1), (6, 2, 2), (6, 5, 5), (6, 6, 5), (6, 60, 5), (2, 1, 1), (1, 1, 0)]
+)
+def test_one_pass_a_choice_and_no_more(ranker: PERankRanker, n: int, top_n: int, passes: int) -> None:
+    counted = []
+    hook = ranker._transformer.register_forward_hook(lambda *_: counted.append(1))
+    try:
+        ranker.rank(cut([vector_window(n, seed=1)], top_n))
+    finally:
+        hook.remove()
+    assert len(counted) == passes
+
+
+async def test_only_the_last_window_of_a_request_is_cut(ranker: PERankRanker) -> None:
+    """And the first places of the answer are the same."""
+    windows: list[Window] = []
+
+    class Recorded:
+        info, prepare, tokens = ranker.info, ranker.prepare, ranker.tokens
+
+        def rank(self, asked: Sequence[Window]) -> list[WindowRanking]:
+            windows.extend(asked)
+            return ranker.rank(asked)
+
+    asked = vector_window(20, seed=7)
+    candidates = tuple(Candidate(passage) for passage in asked.passages)
+    answers, tokens = {}, {}
+    async with Engine({"pe": Recorded()}, EngineConfig()) as engine:
+        for top_n in (0, 3):
+            ranking = await engine.run(Job("pe", asked.query, candidates, Sliding(6, 3), top_n))
+            answers[top_n] = [item.position for item in ranking.ranked]
+            tokens[top_n] = [window.tokens for window in ranking.trace.windows]
+    rounds = len(windows) // 2
+    assert [window.top_n for window in windows] == [0] * rounds + [0] * (rounds - 1) + [3]
+    assert windows[:rounds] == [replace(window, top_n=0) for window in windows[rounds:]]
+    assert answers[3] == answers[0][:3]
+    assert tokens[3] == [*tokens[0][:-1], tokens[0][-1] - 2]  # two choices read instead of four
+
+
+@pytest.mark.parametrize("batch", [7, 200])
 def test_a_window_alone_and_in_a_batch_agrees(ranker: PERankRanker, alone: list[tuple[int, ...]], batch: int) -> None:
     together = [
         ranking.permutation
@@ -123,10 +212,12 @@ def test_vocabulary_is_neither_widened_nor_written(ranker: PERankRanker) -> None
     assert torch.equal(table.weight, before)
 
 
-@pytest.mark.parametrize(("n", "fed_back"), [(1, 0), (2, 0), (3, 1), (8, 6)])
+@pytest.mark.parametrize(
+    ("n", "top_n", "fed_back"), [(1, 0, 0), (2, 0, 0), (3, 0, 1), (8, 0, 6), (8, 1, 0), (8, 5, 4), (8, 7, 6), (8, 8, 6)]
+)
 def test_tokens_count_the_choices_that_are_read(
-    folder: Path, encoder: Encoder, ranker: PERankRanker, n: int, fed_back: int
+    folder: Path, encoder: Encoder, ranker: PERankRanker, n: int, top_n: int, fed_back: int
 ) -> None:
     one_step = PERankRanker(folder, encoder, device="cpu")
-    window = vector_window(n, seed=1)
+    window = replace(vector_window(n, seed=1), top_n=top_n)
     assert ranker.tokens(window) == one_step.tokens(window) + fed_back
