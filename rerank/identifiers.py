@@ -11,6 +11,7 @@ import string
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any, cast
 
 from transformers import PreTrainedTokenizerBase
 
@@ -109,7 +110,8 @@ def _token_behind_bracket(tokenizer: PreTrainedTokenizerBase, prompt_end: str, t
 
 def _vocabulary_id(tokenizer: PreTrainedTokenizerBase, piece: str) -> int | None:
     """The id of a piece that is spelled like this, without a word mark before it."""
-    (token_id,) = tokenizer.convert_tokens_to_ids([piece])  # get_vocab() would copy the vocabulary each time
+    ids: list[int | None] = cast(Any, tokenizer).convert_tokens_to_ids([piece])  # get_vocab() copies the vocabulary
+    (token_id,) = ids
     return None if token_id in {None, tokenizer.unk_token_id, *tokenizer.all_special_ids} else token_id
 
 

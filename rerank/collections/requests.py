@@ -1,0 +1,101 @@
+"""Reads what the field publishes: RankLLM request files, TREC and BEIR judgements, BEIR queries."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from rerank.errors import CollectionError
+from rerank.types import CandidateSource, Query
+
+T = TypeVar("T")
+
+#: Where the documents of different indexes keep their text.
+_TEXT_FIELDS = ("contents", "text", "passage", "body", "segment")
+
+
+class Qrel(NamedTuple):
+    """One judgement."""
+
+    query_id: str
+    doc_id: str
+    relevance: int
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A query and its candidates in first-stage order."""
+
+    query: Query
+    candidates: tuple[CandidateSource, ...]
+
+
+def read_requests(path: Path) -> list[Request]:
+    """RankLLM's JSONL: {"query": {"text", "qid"}, "candidates": [{"docid", "score", "doc": {…}}]}.
+
+    Raises:
+        CollectionError: the file or a line of it cannot be read; the message names the line.
+    """
+    return list(_rows(path, lambda line: parse_request(json.loads(line))))
+
+
+def read_beir_queries(folder: Path) -> list[Query]:
+    """queries.jsonl: {"_id", "text"}. Raises as `read_requests` does."""
+    return list(_rows(folder / "queries.jsonl", lambda line: _query(json.loads(line))))
+
+
+def read_trec_qrels(path: Path) -> list[Qrel]:
+    """Lines of query_id, an unused column, doc_id, relevance. Raises as `read_requests` does."""
+    return list(_rows(path, _trec_qrel))
+
+
+def read_beir_qrels(folder: Path, split: str = "test") -> list[Qrel]:
+    """qrels/SPLIT.tsv: a header, then query_id, doc_id, relevance. Raises as `read_requests` does."""
+    return list(_rows(folder / "qrels" / f"{split}.tsv", _beir_qrel, header_lines=1))
+
+
+def parse_request(row: Any) -> Request:
+    """One line of a request file, as JSON gives it. Raises: KeyError, TypeError, ValueError when it is no request."""
+    candidates = tuple(
+        CandidateSource(str(c["docid"]), text=_text(c["doc"]), score=float(c["score"])) for c in row["candidates"]
+    )
+    return Request(Query(row["query"]["text"], query_id=str(row["query"]["qid"])), candidates)
+
+
+def _text(doc: Any) -> str:
+    if isinstance(doc, str):
+        return doc
+    text = next((doc[field] for field in _TEXT_FIELDS if field in doc), None)
+    if text is None:
+        raise KeyError(f"none of {', '.join(_TEXT_FIELDS)} in {sorted(doc)}")
+    return f"{doc['title']} {text}" if doc.get("title") else str(text)
+
+
+def _query(row: Any) -> Query:
+    return Query(row["text"], query_id=str(row["_id"]))
+
+
+def _trec_qrel(line: str) -> Qrel:
+    query_id, _, doc_id, relevance = line.split()
+    return Qrel(query_id, doc_id, int(relevance))
+
+
+def _beir_qrel(line: str) -> Qrel:
+    query_id, doc_id, relevance = line.split("\t")
+    return Qrel(query_id, doc_id, int(relevance))
+
+
+def _rows(path: Path, parse: Callable[[str], T], header_lines: int = 0) -> Iterator[T]:
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")  # splitlines() would cut at U+2028 inside a JSON string
+    except (OSError, UnicodeDecodeError) as error:
+        raise CollectionError(f"{path} cannot be read: {error}") from error
+    for number, line in enumerate(lines, start=1):
+        if line.strip() and number > header_lines:
+            try:
+                yield parse(line)
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise CollectionError(f"{path}:{number}: not in the expected form ({error!r})") from error
