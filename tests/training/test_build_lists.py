@@ -1,0 +1,155 @@
+"""`build-lists` from start to end, over small sources and with the real encoder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from rerank.errors import CollectionError, ConfigError
+from rerank.types import Candidate, Passage, Query
+from training.build_lists import QueryKind, TeacherName, build, one_list
+from training.data import TrainingList, read_lists
+from training.sampling import Draw, make_pool
+from training.teachers import by_grades
+
+POOL = make_pool(Query("q?", "origin/1"), [Candidate(Passage(doc_id, f"text {doc_id}")) for doc_id in "abc"], {"b": 1})
+
+
+@pytest.fixture
+def requests(tmp_path: Path) -> Path:
+    folder = tmp_path / "dl"
+    folder.mkdir()
+    texts = ["Deserts are dry.", "A flea lives a year.", "Fleas are insects.", "The moon is far.", "Violins sound."]
+    candidates = [
+        {"docid": f"d{number}", "score": 9.0 - number, "doc": {"contents": text}} for number, text in enumerate(texts)
+    ]
+    row = {"query": {"qid": "7", "text": "how long does a flea live"}, "candidates": candidates}
+    (folder / "requests.jsonl").write_text(json.dumps(row), encoding="utf-8")
+    (folder / "qrels.txt").write_text("7 0 d1 3\n7 0 d2 1\n", encoding="utf-8")
+    return folder / "requests.jsonl"
+
+
+def built(out: Path, teacher: str, **options: object) -> list[TrainingList]:
+    build(out, TeacherName(teacher), **{"passages": "3", **options})  # type: ignore[arg-type]
+    return read_lists(out)
+
+
+def ids(item: TrainingList) -> list[str]:
+    return [passage.doc_id for passage in item.passages]
+
+
+def test_lists_of_one_query_are_numbered() -> None:
+    lists = [one_list(POOL, [], by_grades, Draw(3, 3), Random(0), number) for number in (1, 2)]
+    assert [item.query.query_id for item in lists] == ["origin/1", "origin/1#2"]
+    assert lists[0].relevance == (0.0, 1.0, 0.0)
+
+
+def test_list_that_teaches_nothing_is_refused() -> None:
+    with pytest.raises(CollectionError, match="all passages equally relevant"):
+        one_list(POOL, [], lambda _, passages: (1.0,) * len(passages), Draw(3, 3), Random(0))
+    with pytest.raises(CollectionError, match="fewer than two passages"):
+        one_list(make_pool(Query("q?"), [], {}), [], by_grades, Draw(3, 3), Random(0))
+
+
+def test_requests_with_qrels(requests: Path, tmp_path: Path) -> None:
+    files = {"requests": requests, "qrels": requests.parent / "qrels.txt"}
+    lists = built(tmp_path / "out.jsonl", "qrels", **files, passages="2-5", lists_per_query=20)
+    assert [item.query.query_id for item in lists[:2]] == ["dl/7", "dl/7#2"]
+    assert {len(item.passages) for item in lists} == {2, 3, 4, 5}
+    grades = {"d1": 3.0, "d2": 1.0}
+    for item in lists:
+        assert ids(item) == sorted(ids(item))  # the first stage's order
+        assert list(item.relevance) == [grades.get(doc_id, 0.0) for doc_id in ids(item)]
+
+
+def test_fusion_prefers_what_both_prefer(requests: Path, tmp_path: Path) -> None:
+    (item,) = built(tmp_path / "out.jsonl", "fusion", requests=requests, passages="5")
+    assert ids(item) == ["d0", "d1", "d2", "d3", "d4"]
+    assert max(item.relevance) == item.relevance[1]
+    assert min(item.relevance) == item.relevance[4]
+
+
+def test_collection_with_sentences(beir_folder: Path, tmp_path: Path) -> None:
+    lists = built(tmp_path / "out.jsonl", "cosine", collection=str(beir_folder), depth=5, passages="5")
+    assert len(lists) == 12
+    for item in lists:
+        assert item.query.query_id == f"twelve/{ids(item)[0]}/sentences"  # nothing is closer than its own passage
+        assert list(item.relevance) == sorted(item.relevance, reverse=True)
+
+
+def test_collection_with_judged_queries_of_a_file(beir_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "corpus.jsonl").symlink_to(beir_folder / "corpus.jsonl")
+    (tmp_path / "queries.jsonl").write_text('{"_id": "1", "text": "pull of the moon"}\n', encoding="utf-8")
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "qrels" / "train.tsv").write_text("q\td\ts\n1\tviolin\t2\n", encoding="utf-8")
+    options = {"queries": QueryKind.FILE, "depth": 3, "name": "mine"}
+    (item,) = built(tmp_path / "out.jsonl", "qrels", collection=str(tmp_path), **options)
+    assert item.query.query_id == "mine/1"
+    assert dict(zip(ids(item), item.relevance, strict=True))["violin"] == 2.0
+
+
+def test_random_lists_need_no_encoder_and_put_the_answer_everywhere(beir_folder: Path, tmp_path: Path) -> None:
+    options = {"collection": str(beir_folder), "random_share": 1.0, "lists_per_query": 5, "encoder": "no/such-encoder"}
+    lists = built(tmp_path / "out.jsonl", "qrels", **options)
+    assert len(lists) == 60
+    assert {item.relevance for item in lists} == {(1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)}
+
+
+def test_questions_with_answers_taught_by_a_model(tmp_path: Path) -> None:
+    rows = [{"_id": str(n), "question": f"what is number {n}?", "answer": f"it is {n} of many"} for n in range(6)]
+    (tmp_path / "qa.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    options = {"medquad": tmp_path / "qa.jsonl", "limit": 4, "depth": 4}
+    lists = built(tmp_path / "out.jsonl", "reranker", **options, model="identity")
+    assert [item.relevance for item in lists] == [(3.0, 2.0, 1.0)] * 4
+    assert {doc_id for item in lists for doc_id in ids(item)} == {item.query.query_id.split("/")[1] for item in lists}
+
+
+def test_same_seed_gives_the_same_file_and_another_seed_another(requests: Path, tmp_path: Path) -> None:
+    files = {"requests": requests, "qrels": requests.parent / "qrels.txt", "lists_per_query": 10}
+    texts = []
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        built(tmp_path / name, "qrels", **files, seed=seed)
+        texts.append((tmp_path / name).read_text(encoding="utf-8"))
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_what_is_left_out_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"_id": str(n), "question": f"why {n}?", "answer": answer} for n, answer in enumerate(["a", "b", "a"])]
+    (tmp_path / "qa.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    options = {"medquad": tmp_path / "qa.jsonl", "random_share": 1.0, "lists_per_query": 2, "passages": "2"}
+    assert len(built(tmp_path / "out.jsonl", "qrels", **options)) == 6
+    assert "left out" not in capsys.readouterr().out
+    (tmp_path / "qa.jsonl").write_text("\n".join(map(json.dumps, [*rows[:2], {**rows[2], "question": "b"}])))
+    assert len(built(tmp_path / "out.jsonl", "qrels", **options)) == 4
+    assert "2 left out: fewer than two passages" in capsys.readouterr().out
+
+
+def test_source_that_gives_no_list_writes_no_file(requests: Path, tmp_path: Path) -> None:
+    qrels = tmp_path / "none.txt"
+    qrels.write_text("8 0 d1 1\n", encoding="utf-8")
+    with pytest.raises(CollectionError, match="no list can be made of 1 queries; 2 left out: all passages equally"):
+        built(tmp_path / "out.jsonl", "qrels", requests=requests, qrels=qrels, lists_per_query=2)
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "give one of --requests, --collection and --medquad"),
+        ({"requests": Path("r"), "collection": "c"}, "give one of"),
+        ({"requests": Path("r"), "teacher": "qrels"}, "needs the --qrels"),
+        ({"medquad": Path("m"), "qrels": Path("q")}, "--qrels belongs to --requests"),
+        ({"medquad": Path("m"), "teacher": "fusion"}, "--teacher fusion needs BM25 scores"),
+        ({"requests": Path("r"), "passages": "1"}, "--passages 1: expected a number from 2"),
+        ({"requests": Path("r"), "passages": "9-5"}, "--passages 9-5: expected"),
+        ({"requests": Path("r"), "passages": "many"}, "--passages many: expected"),
+        ({"requests": Path("r"), "depth": 10, "passages": "20"}, "lists of 20 passages need 20 candidates, --depth 10"),
+    ],
+)
+def test_contradicting_options_are_refused(tmp_path: Path, options: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        built(tmp_path / "out.jsonl", **{"teacher": "cosine", **options})  # type: ignore[arg-type]
+    assert not (tmp_path / "out.jsonl").exists()

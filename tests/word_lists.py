@@ -1,0 +1,48 @@
+"""Lists that are easy to learn: the best passage is the one that repeats the query's letter. And runs over them."""
+
+from __future__ import annotations
+
+import random
+import shlex
+from pathlib import Path
+
+from rerank.types import Passage, Query
+from tests.causal_lms import write_causal_lm
+from tests.small_tokenizers import uncased
+from training.arguments import RunArguments, parse_arguments
+from training.data import TrainingList, write_lists
+from training.train_first import FirstArguments, train_first
+
+LETTERS = "pqrstuvwxyz"
+
+
+def word_lists(n: int, passages: int = 4, seed: int = 0) -> list[TrainingList]:
+    """Lists of distinct letters, the query's among them at a random place."""
+    rng = random.Random(seed)
+    lists = []
+    for number in range(n):
+        letters = rng.sample(LETTERS, passages)
+        asked = rng.choice(letters)
+        shown = tuple(Passage(f"{number}-{letter}", letter) for letter in letters)
+        relevance = tuple(float(letter == asked) for letter in letters)
+        lists.append(TrainingList(Query(asked, query_id=str(number)), shown, relevance))
+    return lists
+
+
+def write_inputs(folder: Path, n_lists: int) -> Path:
+    """A folder with a small causal LM in `base` and lists in `lists.jsonl`."""
+    write_causal_lm(folder / "base", "llama", uncased())
+    write_lists(folder / "lists.jsonl", word_lists(n_lists))
+    return folder
+
+
+def first_run(inputs: Path, output_dir: Path, *flags: str) -> Path:
+    """Trains as the command does, on the CPU and without reports, and returns the folder of the result."""
+    return train_first(*parse_arguments([FirstArguments, RunArguments], first_flags(inputs, output_dir, *flags)))
+
+
+def first_flags(inputs: Path, output_dir: Path, *flags: str) -> list[str]:
+    paths = {"--lists": inputs / "lists.jsonl", "--base": inputs / "base", "--output_dir": output_dir}
+    given = [text for flag, path in paths.items() for text in (flag, str(path))]
+    fixed = shlex.split("--template first_small --window_size 4 --warmup_steps 0 --report_to none --use_cpu true")
+    return [*given, *fixed, *flags]
