@@ -1,0 +1,62 @@
+"""Writes the causal LM that the small FIRST starts from: the encoder's layers and word vectors, read left to right.
+
+python scripts/make_first_base.py --out checkpoints/first-base [--encoder NAME] [--positions 1536]
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from transformers import BertConfig, BertLMHeadModel
+
+from rerank.encoder import DEFAULT_ENCODER, Encoder
+from rerank.errors import CheckpointError
+from rerank.files import appearing_folder
+
+
+def main(
+    out: Annotated[Path, typer.Option(help="The folder to make.")],
+    encoder: Annotated[str, typer.Option(help="A BERT-shaped encoder.")] = DEFAULT_ENCODER,
+    positions: Annotated[int, typer.Option(min=512, help="Positions of the model, the encoder's repeated.")] = 1536,
+) -> None:
+    """Write a BERT-shaped decoder that begins with an encoder's weights."""
+    source = Encoder(encoder)
+    model = decoder_of(source, positions)
+    tokenizer = source.own_tokenizer()
+    tokenizer.model_max_length = positions
+    with appearing_folder(out) as folder:
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+    print(f"{out}: {model.num_parameters():,} parameters, {positions} positions, from {encoder}")
+
+
+def decoder_of(encoder: Encoder, positions: int) -> BertLMHeadModel:
+    """The encoder as a causal LM: no dropout, identity as head transform, output rows tied to the word vectors."""
+    transformer = encoder.transformer
+    settings = transformer.config.to_dict() | {
+        "is_decoder": True,
+        "max_position_embeddings": positions,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+        "architectures": ["BertLMHeadModel"],
+    }
+    model = BertLMHeadModel(BertConfig.from_dict(settings))
+    weights = {f"bert.{name}": tensor for name, tensor in transformer.state_dict().items() if "pooler" not in name}
+    places = "bert.embeddings.position_embeddings.weight"
+    known = weights[places]
+    later = known[len(known) // 2 :]  # the first ones know what a text's beginning is
+    repeats = -(-(positions - len(known)) // len(later))
+    weights[places] = torch.cat([known, *[later] * repeats])[:positions]
+    missing, unexpected = model.load_state_dict(weights, strict=False)
+    if unexpected or not all(name.startswith("cls.") for name in missing):
+        raise CheckpointError(f"the encoder is no BERT: {unexpected or missing}; use a BERT-shaped one")
+    with torch.no_grad():
+        model.cls.predictions.transform.dense.weight.copy_(torch.eye(settings["hidden_size"]))
+        model.cls.predictions.transform.dense.bias.zero_()
+    model.tie_weights()
+    return model
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,66 @@
+"""A trained checkpoint → one small enough to ship: weights in float16, in parts of a bounded size.
+
+python scripts/pack_checkpoint.py runs/pe-rank/final --out rerank/checkpoints/pe_rank_minilm [--max-shard-size 36MB]
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from huggingface_hub import save_torch_state_dict
+
+from rerank.backbone import read_weights, weight_files
+from rerank.errors import CheckpointError
+from rerank.files import appearing_folder, sha256_of_files
+from rerank.manifest import MANIFEST_FILE, read_manifest, write_manifest
+
+
+def main(
+    checkpoint: Annotated[Path, typer.Argument(help="The `final` of a training run.")],
+    out: Annotated[Path, typer.Option(help="The folder to make.")],
+    max_shard_size: Annotated[str, typer.Option(help="The most bytes of a weight file, such as 36MB.")] = "36MB",
+) -> None:
+    """Pack a checkpoint."""
+    with appearing_folder(out) as folder:
+        pack(checkpoint, folder, max_shard_size)
+        size = sum(path.stat().st_size for path in folder.iterdir())
+    print(f"{out}: {size / 2**20:.1f} MiB")
+
+
+def pack(checkpoint: Path, out: Path, max_shard_size: str) -> None:
+    """Fills the empty folder `out`. The manifest gets the new weights' hash; everything else is copied.
+
+    Raises:
+        CheckpointError: the checkpoint has no manifest or does not agree with it, or a weight exceeds float16.
+    """
+    manifest = read_manifest(checkpoint)
+    if manifest is None:
+        raise CheckpointError(f"{checkpoint} holds no {MANIFEST_FILE}; give the `final` folder of a training run")
+    weights = {name: _halved(name, tensor) for name, tensor in read_weights(checkpoint).items()}
+    save_torch_state_dict(weights, out, max_shard_size=max_shard_size)
+    left = {path.name for path in weight_files(checkpoint)} | {MANIFEST_FILE, "model.safetensors.index.json"}
+    for path in checkpoint.iterdir():
+        if path.is_file() and path.name not in left:
+            shutil.copyfile(path, out / path.name)
+    for path in out.glob("*.safetensors"):
+        path.chmod(0o644)  # safetensors' 0600 would shut out a service that runs as another user
+    hashed = sha256_of_files(sorted(out.glob("*.safetensors")))
+    write_manifest(out, manifest.model_copy(update={"weights_sha256": hashed}))
+
+
+def _halved(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """float16 where it is floating point. Raises: CheckpointError when a number is too large for it."""
+    if not tensor.is_floating_point():
+        return tensor
+    halved = tensor.half()
+    if not torch.isfinite(halved).all():
+        raise CheckpointError(f"{name} holds numbers up to {tensor.abs().max():.3g}, float16 reaches 65504")
+    return halved
+
+
+if __name__ == "__main__":
+    typer.run(main)

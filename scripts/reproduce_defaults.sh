@@ -1,0 +1,89 @@
+#!/usr/bin/env bash
+# Makes the checkpoints that ship, from the shared data folder, into a folder of their own.
+#
+#   scripts/reproduce_defaults.sh SHARED_DATA OUT [pe_rank | first]
+#
+# SHARED_DATA holds trec-dl-2021/{requests.jsonl,qrels.txt}, trec-dl-2022/requests.jsonl and medquad/qa.jsonl.gz.
+# Judgements and queries of TREC DL 2019 are read nowhere.
+# The commands of the environment (.venv/bin) must be on PATH; run it from the repository's root.
+set -euo pipefail
+
+data=${1:?folder with the shared data}
+out=${2:?folder to make}
+which=${3:-pe_rank}
+
+# Each build-lists makes its vectors anew, which is most of the time; the training itself is some minutes.
+pe_rank() {
+  local lists=$out/lists/pe_rank dl21=$data/trec-dl-2021 name=dl21
+  mkdir -p "$lists"
+  head -n 40 "$dl21/requests.jsonl" > "$lists/train-requests.jsonl"
+  tail -n 13 "$dl21/requests.jsonl" > "$lists/held-out-requests.jsonl"
+  build-lists --requests "$lists/train-requests.jsonl" --qrels "$dl21/qrels.txt" --teacher qrels --passages 5-20 \
+    --lists-per-query 30 --name $name --out "$lists/labels.jsonl"
+  build-lists --requests "$lists/train-requests.jsonl" --teacher fusion --passages 5-20 \
+    --lists-per-query 30 --name $name --seed 1 --out "$lists/fusion.jsonl"
+  build-lists --requests "$lists/train-requests.jsonl" --teacher cosine --shuffle --passages 5-20 \
+    --lists-per-query 20 --name $name --seed 2 --out "$lists/shuffled.jsonl"
+  build-lists --requests "$lists/held-out-requests.jsonl" --qrels "$dl21/qrels.txt" --teacher qrels --passages 20 \
+    --lists-per-query 12 --name $name --seed 3 --out "$lists/held-out.jsonl"
+  cat "$lists"/{labels,fusion,shuffled}.jsonl > "$lists/train.jsonl"
+  python scripts/make_pe_rank_checkpoint.py --out "$out/pe-rank-zero"
+  train-pe-rank --base "$out/pe-rank-zero" --lists "$lists/train.jsonl" --eval_lists "$lists/held-out.jsonl" \
+    --rank_loss weighted-ranknet --text_weight 0 --kl_weight 0 --window_size 20 --min_window_size 5 \
+    --shuffled_share 0 --learning_rate 1.5e-4 --warmup_steps 20 --max_steps 240 --per_device_train_batch_size 8 \
+    --eval_steps 40 --save_steps 40 --per_device_eval_batch_size 32 --report_to none --output_dir "$out/pe-rank"
+  python scripts/pack_checkpoint.py "$out/pe-rank/final" --out "$out/pe_rank_minilm"
+  python scripts/write_golden.py "$out/pe_rank_minilm"
+}
+
+# About an hour and a half on one free core. Each stage grows one thing: passages, their length, how alike they are.
+# The probe (see training/first_objective.py) makes the first stage take 60 steps where it took 250.
+first() {
+  local lists=$out/lists/first runs=$out/runs passages=$out/lists/first/passages
+  mkdir -p "$lists" "$runs"
+  head -n 41 "$data/trec-dl-2021/requests.jsonl" | cat - "$data/trec-dl-2022/requests.jsonl" > "$lists/requests.jsonl"
+  tail -n +42 "$data/trec-dl-2021/requests.jsonl" > "$lists/held-out-requests.jsonl"
+  python scripts/requests_to_collection.py --out "$passages" \
+    "$data/trec-dl-2021/requests.jsonl" "$data/trec-dl-2022/requests.jsonl"
+  local sentences="build-lists --collection $passages --queries sentences --name dlc"
+  $sentences --teacher qrels --passages 4 --random-share 1 --passage-words 15 --out "$lists/four.jsonl"
+  $sentences --teacher qrels --passages 6-10 --random-share 1 --passage-words 12 --seed 1 --out "$lists/ten.jsonl"
+  $sentences --teacher qrels --passages 4-10 --random-share 1 --passage-words 36 --remove-share 0.5 \
+    --out "$lists/long.jsonl"
+  $sentences --teacher cosine --passages 4-10 --depth 30 --random-share 0.5 --shuffle --passage-words 40 \
+    --remove-share 0.5 --limit 6000 --out "$lists/alike.jsonl"
+  build-lists --requests "$lists/requests.jsonl" --teacher fusion --passages 10 --lists-per-query 40 \
+    --passage-words 50 --name dl --out "$lists/fusion.jsonl"
+  build-lists --medquad "$data/medquad/qa.jsonl.gz" --teacher cosine --passages 10 --depth 40 --random-share 0.3 \
+    --shuffle --passage-words 40 --limit 2500 --name medquad --out "$lists/medquad.jsonl"
+  build-lists --requests "$lists/held-out-requests.jsonl" --qrels "$data/trec-dl-2021/qrels.txt" --teacher qrels \
+    --passages 10 --lists-per-query 6 --passage-words 50 --name dl21 --out "$lists/held-out.jsonl"
+  part() { tail -n "+$(($2 + 1))" "$lists/$1.jsonl" | head -n "$3"; }  # part FILE SKIPPED LINES
+  { part ten 150 1500; part long 150 3000; part alike 150 1500; } > "$lists/mixed.jsonl"
+  { part fusion 0 9999; part medquad 0 1300; part alike 1650 1300; part long 3150 800; part ten 1650 500; } \
+    > "$lists/graded.jsonl"
+
+  python scripts/make_first_base.py --out "$runs/base"
+  stage() {  # stage NAME BASE LISTS HELD-OUT STEPS flags…
+    train-first --output_dir "$runs/$1" --base "$2" --lists "$lists/$3.jsonl" --eval_lists "$lists/$4.jsonl" \
+      --max_steps "$5" --template first_small --objective rank --probe_weight 1 --freeze_word_vectors true \
+      --report_to none "${@:6}"
+  }
+  part four 0 10900 > "$lists/four-train.jsonl"; part four 10986 200 > "$lists/four-held-out.jsonl"
+  part ten 0 150 > "$lists/ten-held-out.jsonl"; part ten 150 99999 > "$lists/ten-train.jsonl"
+  part long 0 150 > "$lists/long-held-out.jsonl"
+  local steady="--lr_scheduler_type constant_with_warmup --learning_rate 3e-4 --shuffled_share 1"
+  stage four "$runs/base" four-train four-held-out 60 $steady --window_size 4 --passage_tokens 20 \
+    --per_device_train_batch_size 16 --warmup_steps 20 --save_steps 60 --eval_steps 60
+  stage ten "$runs/four/final" ten-train ten-held-out 40 $steady --window_size 10 --min_window_size 6 \
+    --passage_tokens 18 --per_device_train_batch_size 12 --warmup_steps 10 --save_steps 40 --eval_steps 40
+  stage mixed "$runs/ten/final" mixed long-held-out 100 $steady --window_size 10 --min_window_size 5 \
+    --passage_tokens 48 --per_device_train_batch_size 6 --warmup_steps 10 --save_steps 50 --eval_steps 50
+  stage graded "$runs/mixed/final" graded held-out 320 --lr_scheduler_type cosine --learning_rate 2.5e-4 \
+    --shuffled_share 0 --window_size 10 --min_window_size 8 --passage_tokens 48 --per_device_train_batch_size 5 \
+    --warmup_steps 10 --save_steps 80 --eval_steps 80
+  python scripts/pack_checkpoint.py "$runs/graded/final" --out "$out/first_minilm"
+  python scripts/write_golden.py "$out/first_minilm"
+}
+
+"$which"

@@ -1,0 +1,31 @@
+"""Writes golden.json into a checkpoint: the scores that the self-test of every service will hold it to.
+
+python scripts/write_golden.py rerank/checkpoints/first_minilm
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rerank.config import load_config
+from rerank.encoder import DEFAULT_ENCODER, Encoder
+from rerank.manifest import served_model
+from rerank.reranker import load_ranker, scoring_settings
+from rerank.selftest import GOLDEN, write_golden
+
+
+def main(
+    checkpoint: Annotated[Path, typer.Argument(help="A checkpoint with a manifest.")],
+    encoder: Annotated[str, typer.Option(help="The encoder that PE-Rank was trained for.")] = DEFAULT_ENCODER,
+) -> None:
+    """Write a checkpoint's golden scores, on the CPU in float32."""
+    model = load_config(None, [served_model(f"golden={checkpoint}")]).models[0]
+    write_golden(load_ranker(model, Encoder(encoder, "cpu"), "cpu"), scoring_settings(model), checkpoint)
+    print(f"{checkpoint / GOLDEN}")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,94 @@
+"""Packed checkpoints are small, whole, and served as they were trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from rerank.encoder import Encoder
+from rerank.errors import CheckpointError
+from rerank.files import sha256_of_files
+from rerank.manifest import MANIFEST_FILE, Manifest, read_manifest, write_manifest
+from rerank.prompts import load_template
+from rerank.rankers.pe_rank import PERankRanker
+from scripts.pack_checkpoint import pack
+from tests.pe_checkpoints import change_weights, vector_window, write_shaken
+
+
+@pytest.fixture
+def trained(checkpoint: Path, tmp_path: Path) -> Path:
+    """A checkpoint with a manifest, as training writes it."""
+    folder = write_shaken(tmp_path / "trained", checkpoint)
+    template = load_template("pe_rank")
+    (folder / "template.yaml").write_bytes(template.source)
+    finish(folder)
+    return folder
+
+
+def finish(folder: Path) -> None:
+    write_manifest(
+        folder,
+        Manifest(
+            ranker="pe-rank",
+            base="zero",
+            base_revision="",
+            weights_sha256=sha256_of_files(sorted(folder.glob("*.safetensors"))),
+            template_sha256=load_template("pe_rank").sha256,
+            window_size=20,
+            command="train-pe-rank",
+            data={},
+            metrics={},
+            versions={},
+        ),
+    )
+
+
+def packed(trained: Path, out: Path, max_shard_size: str = "36MB") -> Path:
+    out.mkdir()
+    pack(trained, out, max_shard_size)
+    return out
+
+
+def test_weights_are_float16_and_the_rest_is_copied(trained: Path, tmp_path: Path) -> None:
+    out = packed(trained, tmp_path / "out")
+    before, after = load_file(trained / "model.safetensors"), load_file(out / "model.safetensors")
+    assert after.keys() == before.keys()
+    assert all(torch.equal(after[name], tensor.half()) for name, tensor in before.items())
+    assert (out / "config.json").read_bytes() == (trained / "config.json").read_bytes()
+
+
+def test_manifest_names_the_packed_weights(trained: Path, tmp_path: Path) -> None:
+    manifest = read_manifest(packed(trained, tmp_path / "out"))  # checks the hash
+    assert manifest is not None
+    assert manifest.weights_sha256 != read_manifest(trained).weights_sha256  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("max_shard_size", ["36MB", "4MB"])
+def test_packed_checkpoint_is_served_in_float32_with_nearly_the_same_scores(
+    trained: Path, encoder: Encoder, tmp_path: Path, max_shard_size: str
+) -> None:
+    out = packed(trained, tmp_path / "out", max_shard_size)
+    assert (len(list(out.glob("*.safetensors"))) > 1) == (max_shard_size == "4MB")
+    window = vector_window(8, seed=0)
+    rankers = [PERankRanker(folder, encoder, "cpu") for folder in (trained, out)]
+    assert rankers[1]._transformer.dtype == torch.float32
+    query = rankers[0].prepare(window.query, window.passages).query
+    window = type(window)(query, window.passages)
+    before, after = (torch.tensor(ranker.rank([window])[0].scores) for ranker in rankers)
+    torch.testing.assert_close(after, before, atol=0.05, rtol=0)
+
+
+def test_number_that_float16_cannot_hold_is_named(trained: Path, tmp_path: Path) -> None:
+    change_weights(trained, {"projector.down.bias": torch.full((384,), 1e5)})
+    finish(trained)
+    with pytest.raises(CheckpointError, match=r"projector.down.bias holds numbers up to 1e\+05"):
+        packed(trained, tmp_path / "out")
+
+
+def test_folder_without_manifest_is_refused(trained: Path, tmp_path: Path) -> None:
+    (trained / MANIFEST_FILE).unlink()
+    with pytest.raises(CheckpointError, match=r"holds no rerank\.json"):
+        packed(trained, tmp_path / "out")

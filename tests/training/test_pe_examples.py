@@ -1,0 +1,124 @@
+"""Batches of PE-Rank are what serving feeds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+
+from rerank.encoder import Encoder
+from rerank.errors import ConfigError
+from rerank.prompts import PASSAGE_SLOT, QUERY_SLOT, load_template
+from rerank.rankers.pe_prompt import VectorPrompts
+from rerank.rankers.pe_rank import PERankRanker
+from rerank.types import Prepared, Window
+from tests.pe_checkpoints import SHORT, WITH_TEXT, write_published
+from tests.training.pe_lists import training_lists
+from training.data import TrainingList
+from training.pe_examples import PECollator, VectorTable, beside_vectors, prompt_ids, texts_of
+from training.pe_model import CHOSEN_SLOT, load_pe_base
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def table(encoder: Encoder) -> VectorTable:
+    return VectorTable(encoder, texts_of(training_lists(), with_queries=True), Console(quiet=True))
+
+
+def collator_of(checkpoint: Path, encoder: Encoder, table: VectorTable, **options: object) -> PECollator:
+    base = load_pe_base(checkpoint, encoder, None, CPU)
+    prompts = VectorPrompts(base.template, base.tokenizer, base.model.own_vocabulary, text_tokens=4)
+    return PECollator(prompts, table, base.context_tokens, **options)  # type: ignore[arg-type]
+
+
+def prepared(ranker: PERankRanker, item: TrainingList) -> Window:
+    ready: Prepared = ranker.prepare(item.query, item.passages)
+    return Window(ready.query, ready.passages)
+
+
+def test_vectors_are_the_encoders(encoder: Encoder, table: VectorTable) -> None:
+    texts = [passage.text for passage in training_lists()[0].passages]
+    np.testing.assert_allclose(table([*texts, texts[0]]), encoder.encode([*texts, texts[0]]), atol=1e-6)
+
+
+@pytest.mark.parametrize("template", [None, SHORT, WITH_TEXT])
+def test_positions_are_those_that_serving_feeds(
+    encoder: Encoder, table: VectorTable, checkpoint: Path, tmp_path: Path, template: str | None
+) -> None:
+    folder = checkpoint if template is None else write_published(tmp_path / "published", encoder, template=template)
+    collator = collator_of(folder, encoder, table)
+    ranker = PERankRanker(folder, encoder, "cpu", passage_text_tokens=4)
+    for item in training_lists():
+        window = prepared(ranker, item)
+        served = ranker._prompts.token_ids(window.query, window.passages)
+        assert tuple(prompt_ids(collator.prompts, item)) == served
+
+
+def test_embedded_positions_are_those_that_serving_embeds(
+    encoder: Encoder, table: VectorTable, checkpoint: Path
+) -> None:
+    lists = training_lists(3)
+    batch = collator_of(checkpoint, encoder, table)(lists)
+    model = load_pe_base(checkpoint, encoder, None, CPU).model
+    positions, passages = model.inputs(batch["input_ids"], batch["vectors"], batch["mask"], batch["order"])
+    ranker = PERankRanker(checkpoint, encoder, "cpu")
+    for row, item in enumerate(lists):
+        window = prepared(ranker, item)
+        vectors = torch.from_numpy(np.stack([window.query.vector, *(p.vector for p in window.passages)]))
+        projected = ranker._projector(vectors)
+        own = positions[row, : batch["read_at"][row] + 1]
+        torch.testing.assert_close(own, ranker._embed(window, projected), atol=1e-5, rtol=0)
+        torch.testing.assert_close(passages[row, : len(item.passages)], projected[1:], atol=1e-5, rtol=0)
+
+
+def test_short_windows_are_padded_and_masked(encoder: Encoder, table: VectorTable, checkpoint: Path) -> None:
+    lists = training_lists(2)  # of 3 and 5 passages
+    batch = collator_of(checkpoint, encoder, table)(lists)
+    assert batch["mask"].tolist() == [[True] * 3 + [False] * 2, [True] * 5]
+    assert batch["vectors"].shape == (2, 1 + 5, encoder.id.dimension)
+    slots = (batch["input_ids"] == PASSAGE_SLOT).sum(dim=1)
+    assert slots.tolist() == [3, 5]
+    assert (batch["input_ids"].gather(1, batch["read_at"][:, None]) == QUERY_SLOT).all()
+
+
+def test_order_is_the_teachers_with_padding_last(encoder: Encoder, table: VectorTable, checkpoint: Path) -> None:
+    lists = training_lists(2)
+    batch = collator_of(checkpoint, encoder, table)(lists)
+    for row, item in enumerate(lists):
+        n = len(item.passages)
+        best_first = sorted(range(n), key=lambda place: -item.relevance[place])
+        assert batch["order"][row].tolist() == best_first + list(range(n, 5))
+
+
+def test_choices_follow_the_prompt_best_first(encoder: Encoder, table: VectorTable, checkpoint: Path) -> None:
+    item = training_lists(1)[0]
+    batch = collator_of(checkpoint, encoder, table, with_choices=True)([item])
+    model = load_pe_base(checkpoint, encoder, None, CPU).model
+    positions, passages = model.inputs(batch["input_ids"], batch["vectors"], batch["mask"], batch["order"])
+    behind = positions[0, int(batch["read_at"][0]) + 1 :]
+    assert (batch["input_ids"] == CHOSEN_SLOT).sum() == len(item.passages) - 1
+    torch.testing.assert_close(behind, passages[0, batch["order"][0, :-1]])
+
+
+def test_window_wider_than_the_model_is_refused(encoder: Encoder, table: VectorTable, checkpoint: Path) -> None:
+    prompts = collator_of(checkpoint, encoder, table).prompts
+    item = training_lists(2)[1]
+    needed = len(prompt_ids(prompts, item))
+    with pytest.raises(ConfigError, match=f"with 5 passages takes {needed} positions, the model reads {needed - 1}"):
+        PECollator(prompts, table, needed - 1)([item])
+
+
+def test_text_stands_beside_each_vector() -> None:
+    template = beside_vectors(load_template("pe_rank"))
+    assert template.body == "{candidate} {text}"
+
+
+def test_text_that_is_shown_already_is_not_shown_twice(tmp_path: Path) -> None:
+    path = tmp_path / "text.yaml"
+    path.write_text(WITH_TEXT)
+    with pytest.raises(ConfigError, match=r"shows \{text\} already"):
+        beside_vectors(load_template(str(path)))

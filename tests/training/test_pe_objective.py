@@ -1,0 +1,138 @@
+"""The objective's scores are those of serving, and its parts add up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+from torch import Tensor
+
+from rerank.encoder import Encoder
+from rerank.rankers.pe_prompt import VectorPrompts
+from rerank.rankers.pe_rank import PERankRanker
+from rerank.types import Window
+from tests.pe_checkpoints import SHORT, write_published, write_shaken
+from tests.training.pe_lists import training_lists
+from training.losses import RANK_LOSSES, kl, listmle, stepwise_listmle
+from training.pe_examples import PECollator, VectorTable, beside_vectors, texts_of
+from training.pe_model import PEModel, load_pe_base
+from training.pe_objective import PEObjective
+
+LISTS = training_lists(6)
+
+
+@pytest.fixture(scope="module", params=["ours", "published"])
+def folder(
+    request: pytest.FixtureRequest, checkpoint: Path, encoder: Encoder, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    out = tmp_path_factory.mktemp("pe") / request.param
+    if request.param == "ours":
+        return write_shaken(out, checkpoint)
+    return write_published(out, encoder, template=SHORT)
+
+
+def model_and_batch(folder: Path, encoder: Encoder, stepwise: bool = False) -> tuple[PEModel, dict[str, Tensor]]:
+    base = load_pe_base(folder, encoder, None, torch.device("cpu"))
+    views = [
+        VectorPrompts(template, base.tokenizer, base.model.own_vocabulary, text_tokens=4)
+        for template in (base.template, beside_vectors(base.template))
+    ]
+    table = VectorTable(encoder, texts_of(LISTS, with_queries=True), Console(quiet=True))
+    collator = PECollator(views[0], table, 4096, text_prompts=views[1], with_choices=stepwise)
+    return base.model, collator(LISTS)
+
+
+@pytest.mark.parametrize("decoding", ["one_step", "dynamic"])
+def test_scores_are_those_of_serving(folder: Path, encoder: Encoder, decoding: str) -> None:
+    model, batch = model_and_batch(folder, encoder)
+    scores = PEObjective(listmle, stepwise=decoding == "dynamic").scores(model, batch)
+    ranker = PERankRanker(folder, encoder, "cpu", decoding=decoding)  # type: ignore[arg-type]
+    ready = [ranker.prepare(item.query, item.passages) for item in LISTS]
+    served = ranker.rank([Window(one.query, one.passages) for one in ready])
+    for row, ranking in enumerate(served):
+        own = scores[row, : len(ranking.scores)]
+        expected = torch.tensor(ranking.scores)
+        if decoding == "one_step":
+            own = own.log_softmax(dim=0)
+        torch.testing.assert_close(own, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_first_step_scores_as_one_step_does(folder: Path, encoder: Encoder) -> None:
+    model, batch = model_and_batch(folder, encoder, stepwise=True)
+    stepwise = PEObjective(stepwise_listmle, stepwise=True)._scores(model, batch)
+    one_step = PEObjective(listmle)._scores(model, batch)
+    assert stepwise.shape == (6, 5, 5)
+    torch.testing.assert_close(stepwise[:, 0], one_step, atol=1e-4, rtol=1e-4)
+
+
+def test_later_steps_have_read_the_teachers_choices(folder: Path, encoder: Encoder) -> None:
+    """Row k equals a prompt that is followed by the teacher's first k passages, and by nothing else."""
+    model, batch = model_and_batch(folder, encoder, stepwise=True)
+    objective = PEObjective(stepwise_listmle, stepwise=True)
+    scores = objective._scores(model, batch)
+    for row, (item, read_at) in enumerate(zip(LISTS, batch["read_at"].tolist(), strict=True)):
+        n = len(item.passages)
+        positions, passages = model.inputs(batch["input_ids"], batch["vectors"], batch["mask"], batch["order"])
+        for step in range(n):
+            read = positions[row : row + 1, : read_at + 1 + step]
+            state = model.transformer(inputs_embeds=read, use_cache=False).last_hidden_state[0, -1]
+            torch.testing.assert_close(scores[row, step, :n], passages[row, :n] @ state, atol=1e-4, rtol=1e-4)
+
+
+def test_padding_changes_nothing(folder: Path, encoder: Encoder) -> None:
+    model, batch = model_and_batch(folder, encoder)
+    noisy = dict(batch, input_ids=batch["input_ids"].clone())
+    places = torch.arange(batch["input_ids"].shape[1])
+    noisy["input_ids"][places > batch["read_at"][:, None]] = 7
+    objective = PEObjective(listmle)
+    torch.testing.assert_close(objective.loss(model, noisy), objective.loss(model, batch), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("stepwise", [False, True])
+def test_loss_is_the_weighted_sum_of_its_parts(folder: Path, encoder: Encoder, stepwise: bool) -> None:
+    model, batch = model_and_batch(folder, encoder, stepwise)
+    loss = stepwise_listmle if stepwise else listmle
+    whole = PEObjective(loss, stepwise, vectors_weight=1.0, text_weight=0.5, kl_weight=0.2)
+
+    def part(**weights: float) -> Tensor:
+        none = {"vectors_weight": 0.0, "text_weight": 0.0, "kl_weight": 0.0}
+        return replace(whole, **(none | weights)).loss(model, batch)
+
+    expected = part(vectors_weight=1.0) + 0.5 * part(text_weight=1.0) + 0.2 * part(kl_weight=1.0)
+    torch.testing.assert_close(whole.loss(model, batch), expected, atol=1e-5, rtol=1e-5)
+    assert part(text_weight=1.0) != part(vectors_weight=1.0)
+
+
+def test_stepwise_divergence_is_the_mean_over_steps_of_those_left(folder: Path, encoder: Encoder) -> None:
+    model, batch = model_and_batch(folder, encoder, stepwise=True)
+    objective = PEObjective(stepwise_listmle, stepwise=True, vectors_weight=0, kl_weight=1)
+    plain, text = objective._scores(model, batch), objective._scores(model, batch, "text_")
+    slow = []
+    for row, item in enumerate(LISTS):
+        order = batch["order"][row].tolist()
+        for step in range(len(item.passages) - 1):
+            left = torch.tensor(order[step : len(item.passages)])
+            everything = torch.ones(1, len(left), dtype=torch.bool)
+            slow.append(kl(plain[row, step, left][None], text[row, step, left][None], everything))
+    torch.testing.assert_close(objective.loss(model, batch), torch.stack(slow).mean(), atol=1e-4, rtol=1e-4)
+
+
+def test_text_teaches_and_does_not_learn_from_the_divergence(folder: Path, encoder: Encoder) -> None:
+    _, batch = model_and_batch(folder, encoder)
+    scores = torch.randn(6, 5, requires_grad=True)
+    with_text = torch.randn(6, 5, requires_grad=True)
+    PEObjective(listmle, kl_weight=1)._divergence(scores, with_text, batch).backward()
+    assert scores.grad is not None
+    assert with_text.grad is None
+
+
+@pytest.mark.parametrize("name", sorted(RANK_LOSSES))
+def test_every_rank_loss_reaches_projector_and_layers(folder: Path, encoder: Encoder, name: str) -> None:
+    model, batch = model_and_batch(folder, encoder)
+    model.requires_grad_(True)
+    PEObjective(RANK_LOSSES[name]).loss(model, batch).backward()
+    assert any(p.grad is not None and p.grad.abs().sum() > 0 for p in model.projector.parameters())
+    assert any(p.grad is not None and p.grad.abs().sum() > 0 for p in model.transformer.layers.parameters())

@@ -1,0 +1,177 @@
+"""`train-pe-rank` from its arguments to a folder that is served."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from rerank.encoder import Encoder
+from rerank.errors import CheckpointError, ConfigError
+from rerank.manifest import read_manifest
+from rerank.prompts import load_template
+from rerank.rankers.pe_rank import PERankRanker
+from rerank.types import Window
+from tests.causal_lms import SIZES, write_causal_lm
+from tests.pe_checkpoints import SHORT, change_weights, published_tokenizer, random_projector, write_published
+from tests.training.pe_lists import training_lists, write_training_lists
+from training.arguments import RunArguments
+from training.train_pe_rank import PERankArguments, train_pe_rank
+
+
+@pytest.fixture
+def lists(tmp_path: Path) -> Path:
+    return write_training_lists(tmp_path / "lists.jsonl")
+
+
+def arguments(base: Path, lists: Path, **changed: Any) -> PERankArguments:
+    plain: dict[str, Any] = {"text_weight": 0.0, "kl_weight": 0.0, "window_size": 4, "passage_text_tokens": 6}
+    return PERankArguments(lists=str(lists), base=str(base), **(plain | changed))
+
+
+def settings(out: Path, **changed: Any) -> RunArguments:
+    plain: dict[str, Any] = {"max_steps": 4, "per_device_train_batch_size": 2, "warmup_steps": 0, "save_steps": 2}
+    plain |= {"learning_rate": 1e-3, "use_cpu": True, "report_to": "none", "logging_steps": 1}
+    return RunArguments(output_dir=str(out), **(plain | changed))
+
+
+def losses(folder: Path, step: int) -> list[float]:
+    state = json.loads((folder / f"checkpoint-{step}" / "trainer_state.json").read_text())
+    return [entry["loss"] for entry in state["log_history"] if "loss" in entry]
+
+
+def test_result_is_served_and_says_what_it_is(checkpoint: Path, encoder: Encoder, lists: Path, tmp_path: Path) -> None:
+    final = train_pe_rank(arguments(checkpoint, lists), settings(tmp_path / "run"), encoder)
+    manifest = read_manifest(final)  # checks weights and template
+    assert manifest is not None
+    assert (manifest.ranker, manifest.window_size, manifest.passage_tokens) == ("pe-rank", 4, 0)
+    ranker = PERankRanker(final, encoder, "cpu")
+    item = training_lists()[0]
+    ready = ranker.prepare(item.query, item.passages)
+    assert len(ranker.rank([Window(ready.query, ready.passages)])[0].scores) == len(item.passages)
+    assert ranker.info.template_sha256 == load_template("pe_rank").sha256
+
+
+def test_result_has_no_word_vectors_where_they_are_the_encoders(
+    checkpoint: Path, encoder: Encoder, lists: Path, tmp_path: Path
+) -> None:
+    final = train_pe_rank(arguments(checkpoint, lists), settings(tmp_path / "run", max_steps=1), encoder)
+    assert load_file(final / "model.safetensors").keys() == load_file(checkpoint / "model.safetensors").keys()
+
+
+@pytest.mark.parametrize("decoding", ["one_step", "dynamic"])
+def test_a_few_steps_lower_the_loss(
+    checkpoint: Path, encoder: Encoder, lists: Path, tmp_path: Path, decoding: str
+) -> None:
+    run = settings(tmp_path / "run", max_steps=30, per_device_train_batch_size=4, save_steps=30)
+    train_pe_rank(arguments(checkpoint, lists, decoding=decoding), run, encoder)
+    history = losses(tmp_path / "run", 30)
+    assert sum(history[-5:]) < 0.9 * sum(history[:5])
+
+
+def test_killed_and_resumed_equals_uninterrupted(
+    checkpoint: Path, encoder: Encoder, lists: Path, tmp_path: Path
+) -> None:
+    whole = train_pe_rank(arguments(checkpoint, lists), settings(tmp_path / "whole"), encoder)
+    killed = tmp_path / "killed"
+    shutil.copytree(tmp_path / "whole", killed)
+    shutil.rmtree(killed / "final")
+    shutil.rmtree(killed / "checkpoint-4")
+    resumed = train_pe_rank(arguments(checkpoint, lists), settings(killed), encoder)
+    expected, found = (load_file(folder / "model.safetensors") for folder in (whole, resumed))
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
+    assert not torch.equal(
+        expected["projector.down.weight"], load_file(checkpoint / "model.safetensors")["projector.down.weight"]
+    )
+
+
+def test_adapter_is_merged_into_the_result(checkpoint: Path, encoder: Encoder, lists: Path, tmp_path: Path) -> None:
+    final = train_pe_rank(arguments(checkpoint, lists, lora_rank=2), settings(tmp_path / "run"), encoder)
+    before, after = (load_file(folder / "model.safetensors") for folder in (checkpoint, final))
+    assert before.keys() == after.keys()
+    assert not torch.equal(
+        before["model.layers.0.self_attn.o_proj.weight"], after["model.layers.0.self_attn.o_proj.weight"]
+    )
+
+
+def test_published_layout_trains_with_text_and_keeps_its_own_vocabulary(
+    encoder: Encoder, lists: Path, tmp_path: Path
+) -> None:
+    base = write_published(tmp_path / "published", encoder, template=SHORT)
+    trained = arguments(base, lists, text_weight=1.0, kl_weight=0.2)
+    final = train_pe_rank(trained, settings(tmp_path / "run"), encoder)
+    weights = load_file(final / "model.safetensors")
+    assert "model.embed_tokens.weight" in weights
+    assert PERankRanker(final, encoder, "cpu").info.max_window_size > 2
+
+
+def test_causal_lm_is_aligned_then_taught_to_rank(encoder: Encoder, lists: Path, tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    write_causal_lm(base, "mistral", published_tokenizer())
+    run = settings(tmp_path / "align", max_steps=30, per_device_train_batch_size=4, save_steps=30)
+    aligned = train_pe_rank(arguments(base, lists, stage="align"), run, encoder)
+    history = losses(tmp_path / "align", 30)
+    assert sum(history[-5:]) < sum(history[:5])
+    before, after = load_file(base / "model.safetensors"), load_file(aligned / "model.safetensors")
+    assert all(torch.equal(after[name], tensor.float()) for name, tensor in before.items())  # projector only
+    ranked = train_pe_rank(arguments(aligned, lists), settings(tmp_path / "rank"), encoder)
+    assert PERankRanker(ranked, encoder, "cpu").info.kind == "pe-rank"
+
+
+def test_best_save_of_held_out_lists_is_the_result(
+    checkpoint: Path, encoder: Encoder, lists: Path, tmp_path: Path
+) -> None:
+    trained = arguments(checkpoint, lists, eval_lists=str(lists), window_size=5)
+    final = train_pe_rank(trained, settings(tmp_path / "run", eval_steps=2), encoder)
+    manifest = read_manifest(final)
+    assert manifest is not None
+    assert 0 < manifest.metrics["nDCG@10"] <= 1
+
+
+def test_base_without_weights_is_named(encoder: Encoder, lists: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(CheckpointError, match=r"holds no config\.json"):
+        train_pe_rank(arguments(tmp_path / "empty", lists), settings(tmp_path / "run"), encoder)
+
+
+def test_base_that_serving_could_not_read_is_named(encoder: Encoder, lists: Path, tmp_path: Path) -> None:
+    GPT2LMHeadModel(GPT2Config(vocab_size=64, n_embd=16, n_layer=1, n_head=2)).save_pretrained(tmp_path / "gpt2")
+    published_tokenizer().save_pretrained(tmp_path / "gpt2")
+    with pytest.raises(CheckpointError, match=r"GPT2LMHeadModel, whose layers serving cannot read"):
+        train_pe_rank(arguments(tmp_path / "gpt2", lists), settings(tmp_path / "run"), encoder)
+
+
+def test_projector_of_another_width_is_named(encoder: Encoder, lists: Path, tmp_path: Path) -> None:
+    base = write_published(tmp_path / "published", encoder)
+    wide = {f"model.projector.{name}": tensor for name, tensor in random_projector(768, SIZES["hidden_size"]).items()}
+    change_weights(base, wide)
+    with pytest.raises(CheckpointError, match="projector maps width 768 to 64, but the encoder's"):
+        train_pe_rank(arguments(base, lists), settings(tmp_path / "run"), encoder)
+
+
+def test_checkpoint_without_a_vocabulary_is_not_aligned(
+    checkpoint: Path, encoder: Encoder, lists: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match="writes no text"):
+        train_pe_rank(arguments(checkpoint, lists, stage="align"), settings(tmp_path / "run"), encoder)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"rank_loss": "hinge"}, "'hinge' is none of"),
+        ({"decoding": "dynamic", "rank_loss": "ranknet"}, "learns by listmle, step by step, not by ranknet"),
+        ({"stage": "align", "lora_rank": 4}, "are for --stage rank"),
+    ],
+)
+def test_arguments_that_contradict_each_other_are_named(
+    checkpoint: Path, encoder: Encoder, lists: Path, tmp_path: Path, changed: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        train_pe_rank(arguments(checkpoint, lists, **changed), settings(tmp_path / "run"), encoder)
