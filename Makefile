@@ -4,7 +4,7 @@ PYTHON ?= python3
 EXTRAS ?= cpu,offline,train,eval,dev
 BIN := .venv/bin
 
-.PHONY: demo test lint proto env
+.PHONY: demo test lint bench proto env
 
 demo: .venv/ready
 	$(BIN)/rerank demo --work build/demo
@@ -16,6 +16,10 @@ lint: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# make bench REQUESTS=requests.jsonl: on windows of real passages. Some twenty minutes on two cores.
+bench: .venv/ready
+	OMP_NUM_THREADS=1 $(BIN)/python scripts/bench_engine.py $(if $(REQUESTS),--requests $(REQUESTS)) --out bench.json --plot-to docs/bench.png
 
 proto: .venv/ready
 	PYTHON=$(BIN)/python scripts/gen_proto.sh

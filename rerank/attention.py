@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.nn.attention.varlen import varlen_attn
@@ -51,6 +51,60 @@ class Pack:
         return (slice(start, end) for start, end in pairwise(self._ends))
 
 
+class Memory:
+    """Keys and values of B sequences that were read packed, so that each can be read on, a position a step.
+
+    Nothing grows: there is room for all steps from the beginning. The sequences end side by side, so that a step writes
+    one column; a mask is needed only where some are shorter than others, or longer than a sliding window.
+
+    Attributes:
+        position_ids: (B, 1) the position that each sequence reads next.
+    """
+
+    def __init__(self, lengths: Sequence[int], steps: int, device: torch.device) -> None:
+        self._longest, self._steps, self._taken = max(lengths), steps, 0
+        self._starts = [self._longest - length for length in lengths]
+        self._layers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self.position_ids = torch.tensor(lengths, device=device)[:, None]
+        starts = self._longest - self.position_ids
+        columns = torch.arange(self._longest + steps, device=device)
+        self._written = (columns >= starts)[:, None, None] if any(self._starts) else None  # (B, 1, 1, longest + steps)
+        self._columns = columns
+
+    def keep(self, layer: int, key: torch.Tensor, value: torch.Tensor, pack: Pack) -> None:
+        """Copies a layer's (1, H, T, D) of a packed row, apart as (B, H, longest + steps, D)."""
+        kept = tuple(self._apart(row, pack) for row in (key, value))
+        self._layers[layer] = kept[0], kept[1]
+
+    def add(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Writes a layer's (B, H, 1, D) of this step; gives all that is written, (B, H, columns, D) each."""
+        keys, values = self._layers[layer]
+        column = self._longest + self._taken
+        keys[:, :, column : column + 1], values[:, :, column : column + 1] = key, value
+        return keys[:, :, : column + 1], values[:, :, : column + 1]
+
+    def mask(self, window: int | None) -> torch.Tensor | None:
+        """(B or 1, 1, 1, columns) booleans: what the position of this step reads; None: everything."""
+        columns = self._longest + self._taken + 1
+        written = None if self._written is None else self._written[..., :columns]
+        if window is None or window >= columns:
+            return written
+        near = (self._columns[:columns] >= columns - window)[None, None, None]
+        return near if written is None else written & near
+
+    def advance(self) -> None:
+        """The step is done in all layers."""
+        self._taken += 1
+        self.position_ids = self.position_ids + 1
+
+    def _apart(self, row: torch.Tensor, pack: Pack) -> torch.Tensor:
+        heads, width = row.shape[1], row.shape[3]
+        apart = row.new_zeros(len(self._starts), heads, self._longest + self._steps, width)
+        for own, start, segment in zip(apart, self._starts, pack.segments(), strict=True):
+            own[:, start : self._longest] = row[0, :, segment]
+        return apart
+
+
 def packed_attention(
     module: torch.nn.Module,
     query: torch.Tensor,
@@ -62,29 +116,38 @@ def packed_attention(
     softcap: float | None = None,
     s_aux: torch.Tensor | None = None,
     pack: Pack | None = None,
+    memory: Memory | None = None,
     last_only: bool = False,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
     """Causal attention inside each sequence; the signature is that of transformers' attention functions.
 
+    With a memory and no pack, the row of each of B sequences is its next position, which reads the memory.
+
     Args:
-        query: (1, H, T, D); key and value (1, H of keys, T, D).
+        query: (1, H, T, D); key and value (1, H of keys, T, D). Without a pack, (B, H, 1, D).
         sliding_window: how many positions each one reads, itself included.
         softcap: Gemma-2's bound on the scores.
         s_aux: (H,) gpt-oss's sinks, scores of nothing.
+        memory: keeps keys and values of the packed row.
         last_only: compute the last position of each sequence, and leave the others 0.
 
     Returns:
-        (1, T, H, D) and no weights.
+        (1, T, H, D), or (B, 1, H, D) without a pack, and no weights.
 
     Raises:
         ValueError: the model brings a mask, a cache or a batch, or drops `pack` on the way.
     """
+    if pack is None and memory is not None:
+        keys, values = memory.add(cast(int, module.layer_idx), key, value)
+        return _step(query, keys, values, scaling, memory.mask(sliding_window), softcap, s_aux), None
     if pack is None or attention_mask is not None or not len(query) == 1 or not key.shape[2] == len(pack):
         raise ValueError("packed attention wants one row, the pack that describes it, and neither mask nor cache")
+    plain = softcap is None and s_aux is None
     pack.calls += 1
     pack.windowed += sliding_window is not None
-    plain = softcap is None and s_aux is None
+    if memory is not None:
+        memory.keep(cast(int, module.layer_idx), key, value, pack)
     if plain and query.is_cuda and query.dtype in _VARLEN_DTYPES:
         return _varlen(query, key, value, scaling, sliding_window, pack), None
     parts = []
@@ -94,7 +157,8 @@ def packed_attention(
         if plain:
             part = _one(q, k, v, scaling, sliding_window)
         else:
-            part = _one_by_hand(q, k, v, scaling, sliding_window, softcap, s_aux)
+            reads = _reads(q.shape[2], k.shape[2], sliding_window, q.device)
+            part = _one_by_hand(q, k, v, scaling, reads, softcap, s_aux)
         parts.append(part.transpose(1, 2))
     attended = torch.cat(parts, dim=1)  # (1, T or B, H, D)
     if not last_only:
@@ -128,6 +192,24 @@ def _varlen(
     return attended[None]
 
 
+def _step(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scaling: float | None,
+    mask: torch.Tensor | None,
+    softcap: float | None,
+    sinks: torch.Tensor | None,
+) -> torch.Tensor:
+    """One position of each of B sequences, (B, H, 1, D), over its own keys and values: (B, 1, H, D)."""
+    if softcap is not None or sinks is not None:
+        attended = _one_by_hand(q, k, v, scaling, mask, softcap, sinks)
+    else:
+        gqa = q.shape[1] != k.shape[1]
+        attended = scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scaling, enable_gqa=gqa)
+    return attended.transpose(1, 2)
+
+
 def _one(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float | None, window: int | None) -> torch.Tensor:
     """One sequence: (1, H, Q, D), for the last Q of its L positions."""
     queries, length = q.shape[2], k.shape[2]
@@ -143,19 +225,23 @@ def _one_by_hand(
     k: torch.Tensor,
     v: torch.Tensor,
     scaling: float | None,
-    window: int | None,
+    reads: torch.Tensor | None,
     softcap: float | None,
     sinks: torch.Tensor | None,
 ) -> torch.Tensor:
-    """As `_one`, with what no kernel of torch computes: a bound on the scores, and sinks beside them."""
-    queries, length, groups = q.shape[2], k.shape[2], q.shape[1] // k.shape[1]
+    """As `_one`, with what no kernel of torch computes: a bound on the scores, and sinks beside them.
+
+    Args:
+        reads: booleans, whether each of the Q positions reads each of the L; None: all.
+    """
+    rows, queries, length, groups = len(q), q.shape[2], k.shape[2], q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
     scores = q @ k.transpose(2, 3) * (q.shape[3] ** -0.5 if scaling is None else scaling)  # (1, H, Q, L)
     if softcap is not None:
         scores = torch.tanh(scores / softcap) * softcap
-    scores = scores.float().masked_fill(~_reads(queries, length, window, q.device), -torch.inf)
+    scores = scores.float() if reads is None else scores.float().masked_fill(~reads, -torch.inf)
     if sinks is not None:
-        scores = torch.cat([scores, sinks.float().reshape(1, -1, 1, 1).expand(1, -1, queries, 1)], dim=3)
+        scores = torch.cat([scores, sinks.float().reshape(1, -1, 1, 1).expand(rows, -1, queries, 1)], dim=3)
     return scores.softmax(dim=3)[..., :length].to(v.dtype) @ v
 
 

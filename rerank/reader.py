@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import nn
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import DynamicCache, PretrainedConfig, PreTrainedModel
 
-from rerank.attention import PACKED, Pack
+from rerank.attention import PACKED, Memory, Pack
 from rerank.types import Batching
 
 log = logging.getLogger(__name__)
@@ -61,10 +61,16 @@ class LastPositionReader:
         """(B, outputs) of B sequences, each (T,) token ids or (T, D) input vectors, on the model's device."""
         return self._read_packed(sequences)[0] if self.batching == "packed" else self._read_each(sequences)
 
-    def _read_packed(self, sequences: Sequence[torch.Tensor]) -> tuple[torch.Tensor, Pack]:
+    def begin(self, sequences: Sequence[torch.Tensor], steps: int) -> Continuation:
+        """Reads them as `read` does, and keeps what is needed to read on, up to so many positions more."""
+        if self.batching == "packed":
+            return _Packed(self, sequences, steps)
+        return CachedContinuation(self._forward, self._model.config, sequences)
+
+    def _read_packed(self, sequences: Sequence[torch.Tensor], **options: Any) -> tuple[torch.Tensor, Pack]:
         pack = Pack([len(sequence) for sequence in sequences], sequences[0].device)
         row = torch.cat(list(sequences))
-        return self._outputs(row, pack.last, position_ids=pack.position_ids, pack=pack), pack
+        return self._outputs(row, pack.last, position_ids=pack.position_ids, pack=pack, **options), pack
 
     def _read_each(self, sequences: Sequence[torch.Tensor]) -> torch.Tensor:
         lasts = (torch.tensor([len(sequence) - 1], device=sequence.device) for sequence in sequences)
@@ -75,9 +81,13 @@ class LastPositionReader:
         inputs = {"inputs_embeds" if row.is_floating_point() else "input_ids": row[None]}
         if self._takes_places and not ("pack" in options and self.last_layer_short):
             options["logits_to_keep"] = last
-        with torch.autocast(row.device.type, torch.bfloat16, enabled=self._autocast):
-            outputs: torch.Tensor = self._model(**inputs, use_cache=False, **options)[0][0]  # logits, or last states
+        outputs = self._forward(**inputs, use_cache=False, **options)[0][0]
         return outputs if len(outputs) == len(last) else outputs[last]
+
+    def _forward(self, **inputs: Any) -> tuple[torch.Tensor, ...]:
+        """What the model gives: first the logits, or the last states."""
+        with torch.autocast(self._model.device.type, torch.bfloat16, enabled=self._autocast):
+            return self._model(**inputs)
 
     @torch.inference_mode()
     def _pack(self) -> str:
@@ -126,6 +136,66 @@ class LastPositionReader:
         return torch.cat([self._outputs(row, last) for row, last in zip(rows, lasts, strict=True)])
 
 
+class Continuation(Protocol):
+    """B sequences that are read on, a position a step.
+
+    Attributes:
+        states: (B, outputs) behind the last position that was read.
+    """
+
+    states: torch.Tensor
+
+    def read(self, inputs: torch.Tensor) -> None:
+        """Reads one (B, D) input vector more of each sequence."""
+        ...
+
+
+class _Packed:
+    """All sequences in one forward pass a step, without padding them first and without a cache that grows."""
+
+    def __init__(self, reader: LastPositionReader, sequences: Sequence[torch.Tensor], steps: int) -> None:
+        self._reader = reader
+        self._memory = Memory([len(sequence) for sequence in sequences], steps, sequences[0].device)
+        self.states = reader._read_packed(sequences, memory=self._memory)[0]
+
+    def read(self, inputs: torch.Tensor) -> None:
+        memory = self._memory
+        options = {"position_ids": memory.position_ids, "memory": memory, "use_cache": False}
+        self.states = self._reader._forward(inputs_embeds=inputs[:, None], **options)[0][:, -1]
+        memory.advance()
+
+
+class CachedContinuation:
+    """With transformers' own cache, and a model that nobody has changed: sequences of one length go together.
+
+    Args:
+        model: a transformer, or what calls it.
+        sequences: (T, D) input vectors each.
+    """
+
+    def __init__(self, model: Callable[..., Any], config: PretrainedConfig, sequences: Sequence[torch.Tensor]) -> None:
+        self._model = model
+        places: dict[int, list[int]] = {}
+        for place, sequence in enumerate(sequences):
+            places.setdefault(len(sequence), []).append(place)
+        self._groups = list(places.values())
+        self._caches = [DynamicCache(config=config) for _ in self._groups]
+        self._read([torch.stack([sequences[place] for place in group]) for group in self._groups])
+
+    def read(self, inputs: torch.Tensor) -> None:
+        self._read([inputs[group, None] for group in self._groups])
+
+    def _read(self, rows: Sequence[torch.Tensor]) -> None:
+        """(B of the group, T, D) of each group."""
+        outputs = [
+            self._model(inputs_embeds=row, past_key_values=cache, use_cache=True)[0][:, -1]
+            for row, cache in zip(rows, self._caches, strict=True)
+        ]
+        states = torch.cat(outputs)
+        self.states = torch.empty_like(states)
+        self.states[[place for group in self._groups for place in group]] = states
+
+
 def _random_sequences(model: PreTrainedModel) -> list[torch.Tensor]:
     embeddings = cast(nn.Embedding, model.get_input_embeddings())
     draw = torch.Generator().manual_seed(0)
@@ -172,7 +242,9 @@ def _shorten(model: PreTrainedModel) -> Callable[[], None] | None:
     whole = layer.forward
 
     def forward(hidden: torch.Tensor, **options: Any) -> torch.Tensor:
-        """(1, T, D) → (1, B, D)."""
+        """(1, T, D) → (1, B, D). A step behind a pack is read whole."""
+        if "pack" not in options:
+            return cast(torch.Tensor, whole(hidden, **options))
         pack: Pack = options["pack"]
         attended, _ = layer.self_attn(hidden_states=layer.input_layernorm(hidden), last_only=True, **options)
         read = (hidden + attended)[:, pack.last]

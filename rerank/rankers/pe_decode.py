@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
-from transformers import PreTrainedModel
 
-from rerank.reader import LastPositionReader
+from rerank.reader import Continuation, LastPositionReader
 
 
 def one_step(
@@ -28,7 +27,7 @@ def one_step(
 
 
 def dynamic(
-    transformer: PreTrainedModel,
+    begin: Callable[[Sequence[torch.Tensor], int], Continuation],
     prompts: Sequence[torch.Tensor],
     passages: Sequence[torch.Tensor],
     top_ns: Sequence[int],
@@ -37,33 +36,29 @@ def dynamic(
 
     The last state scores the passages that are left; the best one, of equals the first in the window, is the next
     input. That is greedy generation over a vocabulary of n tokens, which stand in a matrix of their own: the model's
-    embedding table is neither widened nor written.
+    embedding table is neither widened nor written. What is chosen stays on the device until all is.
 
     Args:
+        begin: reads the prompts, and can read so many positions more.
         top_ns: for each window, how many passages to choose; 0: all. Those that are left follow in the order of the
             last inner products, the best guess that costs nothing more: with 1, the order is that of `one_step`.
     """
     device, rows = prompts[0].device, torch.arange(len(prompts), device=prompts[0].device)
     sizes = [len(own) for own in passages]
     steps = [choices(n, top_n) for n, top_n in zip(sizes, top_ns, strict=True)]
-    lengths = torch.tensor([len(positions) for positions in prompts], device=device)
-    inputs = pad_sequence(list(prompts), batch_first=True, padding_side="left")  # (B, T, D), then (B, 1, D)
-    mask = torch.arange(inputs.shape[1], device=device) >= inputs.shape[1] - lengths[:, None]  # (B, T), growing
-    places = (mask.cumsum(dim=1) - 1).clamp(min=0)
     vocabulary = pad_sequence(list(passages), batch_first=True)  # (B, N, D)
-    remain = torch.arange(max(sizes), device=device) < torch.tensor(sizes, device=device)[:, None]  # (B, N)
-    cache, products, chosen = None, list[torch.Tensor](), list[torch.Tensor]()  # a step: (B, N) and (B,)
-    for step in range(max(steps)):  # windows that are done idle
-        output = transformer(
-            inputs_embeds=inputs, attention_mask=mask.long(), position_ids=places, past_key_values=cache, use_cache=True
-        )
-        cache = output.past_key_values
-        products.append(_inner_products(vocabulary, output.last_hidden_state[:, -1:]))
-        best = products[-1].masked_fill(~remain, -torch.inf).argmax(dim=1)  # of equals the first
-        chosen.append(best)
-        remain[rows, best] = False
-        inputs, places = vocabulary[rows, best][:, None].to(inputs.dtype), lengths[:, None] + step
-        mask = torch.cat([mask, mask.new_ones(len(prompts), 1)], dim=1)
+    exact = vocabulary.double()
+    used = torch.arange(max(sizes), device=device) >= torch.tensor(sizes, device=device)[:, None]  # (B, N)
+    products, chosen = list[torch.Tensor](), list[torch.Tensor]()  # a step: (B, N) and (B,)
+    reading: Continuation | None = None
+    for _ in range(max(steps)):  # windows that are done idle
+        if reading is None:
+            reading = begin(prompts, max(steps) - 1)
+        else:
+            reading.read(vocabulary[rows, chosen[-1]].to(prompts[0].dtype))
+        products.append(_inner_products(exact, reading.states[:, None]))
+        chosen.append(products[-1].masked_fill(used, -torch.inf).argmax(dim=1))  # of equals the first
+        used[rows, chosen[-1]] = True
     picked = [best.tolist() for best in chosen]  # (steps, B)
     return [
         _minus_places(

@@ -66,8 +66,7 @@ class PERankRanker:
         self._transformer = loaded.transformer
         self._projector = loaded.projector
         self._dynamic = decoding == "dynamic"
-        autocast = autocasts(self._device, precision)
-        self._reader = None if self._dynamic else LastPositionReader(loaded.transformer, autocast)
+        self._reader = LastPositionReader(loaded.transformer, autocasts(self._device, precision))
         self._text_tokens = passage_text_tokens
         self._prompts = VectorPrompts(loaded.template, loaded.tokenizer, loaded.own_vocabulary, passage_text_tokens)
         half = loaded.context_tokens // (2 * self._prompts.query_repeats)  # the other half is for passages
@@ -81,7 +80,7 @@ class PERankRanker:
                 range(1, loaded.context_tokens + 1), loaded.context_tokens, key=self._most_positions
             ),
             score_kind=ScoreKind.RANK if self._dynamic else ScoreKind.WINDOW_LOG_PROB,
-            batching="padded" if self._reader is None else self._reader.batching,
+            batching=self._reader.batching,
             on_accelerator=self._device.type == "cuda",
         )
 
@@ -119,8 +118,8 @@ class PERankRanker:
         projected = [self._projector(_stack(window, queries, self._device)) for window in windows]  # (queries + n, D)
         inputs = [self._embed(window, vectors) for window, vectors in zip(windows, projected, strict=True)]
         passages = [vectors[queries:] for vectors in projected]  # (n, D) each
-        if self._reader is None:
-            scores = dynamic(self._transformer, inputs, passages, [window.top_n for window in windows])
+        if self._dynamic:
+            scores = dynamic(self._reader.begin, inputs, passages, [window.top_n for window in windows])
         else:
             scores = one_step(self._reader, inputs, passages)
         return [WindowRanking(own) for own in scores]

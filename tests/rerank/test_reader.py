@@ -124,6 +124,23 @@ def test_architecture_that_cannot_be_packed_is_read_one_by_one_and_says_so(
     torch.testing.assert_close(reader.read(sequences()), expected, atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("name", [*PACKED, "falcon", "llama with dynamic positions"])
+def test_reading_on_gives_what_reading_the_whole_gives(name: str) -> None:
+    """Sequences of different lengths, and two of the same; some outgrow the sliding window on the way."""
+    config, steps = PACKED.get(name) or ALONE[name][0], 4
+    reader, untouched = LastPositionReader(model_of(config)), model_of(config)
+    words = untouched.get_input_embeddings()
+    whole = [torch.cat([ids, torch.arange(steps)]) for ids in [*sequences(), sequences()[0].flip(0)]]
+    reading = reader.begin([words(ids[:-steps]) for ids in whole], steps)
+    for step in range(steps):
+        expected = torch.stack([plainly(untouched, ids[: len(ids) - steps + step]) for ids in whole])
+        torch.testing.assert_close(reading.states, expected, atol=3e-5, rtol=0)
+        reading.read(torch.stack([words(ids[len(ids) - steps + step]) for ids in whole]))
+    torch.testing.assert_close(
+        reading.states, torch.stack([plainly(untouched, ids) for ids in whole]), atol=3e-5, rtol=0
+    )
+
+
 class Spy(torch.nn.Module):
     """Notes how many positions the head is applied to."""
 
