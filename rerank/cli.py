@@ -45,6 +45,14 @@ class StrategyName(StrEnum):
     CASCADE = "cascade"
 
 
+class FeedbackName(StrEnum):
+    """Methods of relevance feedback, as the command line spells them."""
+
+    WEIGHTED_RANKNET = "weighted-ranknet"
+    KL = "kl"
+    ROCCHIO = "rocchio"
+
+
 Target = Annotated[str, typer.Option(help="HOST:PORT of a running service.")]
 ModelName = Annotated[str, typer.Option("--model", help="A model that the service lists; empty: its default.")]
 _INT32_MAX = 2**31 - 1  # what the wire holds
@@ -59,6 +67,10 @@ AllowPartial = Annotated[
     bool, typer.Option("--allow-partial", help="At the deadline, take the best order so far instead of an error.")
 ]
 TimeoutS = Annotated[float, typer.Option(help="Deadline of the call, in seconds.")]
+Feedback = Annotated[
+    bool, typer.Option("--feedback", help="The ranking moves the query's vector, which retrieves once more.")
+]
+FeedbackMethod = Annotated[FeedbackName, typer.Option(help="--feedback: how the vector moves.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the reply as JSON, for programs.")]
 
 
@@ -128,6 +140,8 @@ def search(
     instruction: Instruction = "",
     timeout_s: TimeoutS = 60.0,
     allow_partial: AllowPartial = False,
+    feedback: Feedback = False,
+    feedback_method: FeedbackMethod = FeedbackName.WEIGHTED_RANKNET,
     as_json: Json = False,
 ) -> None:
     """Retrieve and rerank, at a running service."""
@@ -145,6 +159,7 @@ def search(
             instruction=instruction,
             return_passages=True,
             allow_partial=allow_partial,
+            feedback=feedback_message(feedback_method) if feedback else None,
         )
     _show(reply, f"{query}   [{reply.first_stage_hits} candidates from {first_stage.value}]", as_json)
 
@@ -191,6 +206,7 @@ def demo(
     work: Annotated[Path, typer.Option(help="Folder for the index; a second run finds it there.")] = Path(
         "rerank-demo"
     ),
+    ranker: Annotated[str, typer.Option(help="The model to show at work: pe-rank or first.")] = "pe-rank",
 ) -> None:
     """Index Python's documentation, start a service, query it, and print what reranking changed."""
     try:
@@ -198,7 +214,7 @@ def demo(
     except ModuleNotFoundError as error:
         raise ConfigError(f"the demo measures with {error.name}, which is missing; install rerank[eval]") from error
 
-    run_demo(work, console)
+    run_demo(work, console, ranker)
 
 
 def strategy_message(
@@ -215,6 +231,13 @@ def strategy_message(
         early_stop=early_stop,
         first_model=first_model,
     )
+
+
+def feedback_message(method: FeedbackName) -> pb.Feedback:
+    """Feedback by this method, with its defaults."""
+    from rerank.v1 import rerank_pb2 as pb
+
+    return pb.Feedback(method=f"FEEDBACK_METHOD_{method.name}")
 
 
 def _read_candidates(path: Path) -> list[pb.Candidate]:
@@ -237,13 +260,16 @@ def _read_candidate(line: str, place: str) -> pb.Candidate:
 
 
 def _show(reply: pb.RerankResponse | pb.SearchResponse, title: str, as_json: bool) -> None:
-    from rerank.display import execution_table, results_table
+    from rerank.display import fields_table, results_table
+    from rerank.v1 import rerank_pb2 as pb
 
     if as_json:
         print(MessageToJson(reply, preserving_proto_field_name=True, always_print_fields_with_no_presence=True))
         return
     console.print(results_table(title, reply.results))
-    console.print(execution_table(reply.execution))
+    console.print(fields_table("what ran", reply.execution))
+    if isinstance(reply, pb.SearchResponse) and reply.HasField("feedback"):
+        console.print(fields_table("what feedback did", reply.feedback))
 
 
 def main() -> None:

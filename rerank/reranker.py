@@ -10,16 +10,18 @@ import time
 from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rerank import selftest
+from rerank import selftest, shipped
 from rerank.backbone import pick_device
 from rerank.config import FirstModel, GenerationModel, IdentityModel, ModelConfig, PERankModel, ServiceConfig
-from rerank.encoder import Encoder
+from rerank.encoder import DEFAULT_ENCODER, Encoder
 from rerank.engine.engine import Engine
 from rerank.engine.job import Job
 from rerank.errors import ConfigError, DeadlineExceeded, InvalidRequest, NotConfigured, NotFound, SelfTestFailed
+from rerank.feedback_search import FeedbackReport, FeedbackSearch
 from rerank.identifiers import IdentifierKind
 from rerank.rankers.base import Ranker, RankerInfo
 from rerank.rankers.first import FirstRanker
@@ -29,6 +31,7 @@ from rerank.rankers.identity import IdentityRanker
 from rerank.rankers.pe_rank import PERankRanker
 from rerank.rankers.zero_effect import write_zero_effect_checkpoint
 from rerank.retrieval.dense import with_vector
+from rerank.retrieval.feedback import FeedbackSettings
 from rerank.retrieval.index import FirstStage, Index
 from rerank.types import Candidate, CandidateSource, Passage, Query, Ranking, RankOptions, ScoredDoc
 from rerank.windows import Cascade, Single, Sliding, Strategy, TopDown, Tournament
@@ -46,6 +49,8 @@ class SearchResult:
     first_stage: FirstStage
     hits: int
     first_stage_ms: float
+    #: None where none was asked for.
+    feedback: FeedbackReport | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,30 +161,18 @@ class AsyncReranker:
         index = self._open_index()
         if feedback is not None and first_stage is FirstStage.BM25:
             raise InvalidRequest(
-                "feedback", "bm25 has no query vector that could move; use dense or a hybrid first stage, or no feedback"
+                "feedback", "bm25 has no query vector that could move; use dense or a hybrid first stage, or drop it"
             )
+        retrieve = partial(self._retrieve, index, first_stage, depth)
         begun = time.perf_counter()
-        query, candidates = await self._retrieve(index, query, first_stage, depth, deadline)
+        query, candidates = await retrieve(query, deadline)
         first_stage_ms = (time.perf_counter() - begun) * 1000
+        rank = partial(self._run, model, strategy, query)
         if feedback is None:
-            ranking, report = await self._run(model, strategy, query, candidates, options, deadline), None
+            ranking, report = await rank(candidates, options, deadline), None
         else:
-            spare = self._second_deadline(options, deadline)
-            whole = replace(options, top_n=0)
-
-            async def rank(candidates: tuple[Candidate, ...]) -> Ranking:
-                return await self._run(model, strategy, query, candidates, whole, deadline)
-
-            async def rank_again(candidates: tuple[Candidate, ...]) -> Ranking:
-                return await self._run(
-                    model, strategy, query, candidates, replace(options, allow_partial=False), spare
-                )
-
-            async def retrieve(moved: Query) -> tuple[Candidate, ...]:
-                return (await self._retrieve(index, moved, first_stage, depth, spare))[1]
-
-            steps = FeedbackSearch(feedback, rank, rank_again, retrieve, options.allow_partial)
-            ranking, report = await steps.run(query, candidates)
+            steps = FeedbackSearch(feedback, rank, retrieve, self.config.engine.answer_margin_s)
+            ranking, report = await steps.run(query, candidates, options, deadline)
         return SearchResult(ranking, first_stage, len(candidates), first_stage_ms, report)
 
     async def _run(
@@ -194,22 +187,25 @@ class AsyncReranker:
         job = Job(model, query, candidates, strategy, options.top_n, deadline, options.allow_partial)
         return await self._engine.run(job)
 
-    async def _first_stage(
-        self, index: Index, query: Query, first_stage: FirstStage, depth: int, deadline: float | None
-    ) -> tuple[Query, list[ScoredDoc]]:
+    async def _retrieve(
+        self, index: Index, first_stage: FirstStage, depth: int, query: Query, deadline: float | None
+    ) -> tuple[Query, tuple[Candidate, ...]]:
         """The query with its vector, and what was found for it."""
 
         def search() -> tuple[Query, list[ScoredDoc]]:
-            encoded = query if first_stage is FirstStage.BM25 else self._encoded(query)
+            bare = first_stage is FirstStage.BM25 or query.vector is not None
+            encoded = query if bare else self._encoded(query)
             return encoded, index.retrievers[first_stage].search([encoded], depth)[0]
 
         try:
             async with asyncio.timeout_at(deadline):
-                return await asyncio.get_running_loop().run_in_executor(self._first_stage_thread, search)
+                encoded, hits = await asyncio.get_running_loop().run_in_executor(self._first_stage_thread, search)
         except TimeoutError as error:
             raise DeadlineExceeded(
                 f"deadline reached in the first stage ({first_stage.value}); allow more time"
             ) from error
+        passages = index.store.passages([hit.doc_id for hit in hits])
+        return encoded, tuple(Candidate(passage, hit.score) for passage, hit in zip(passages, hits, strict=True))
 
     def _encoded(self, query: Query) -> Query:
         """The query with its vector. Raises: InvalidRequest when the encoder would read its beginning only."""
@@ -317,9 +313,10 @@ class Reranker:
         first_stage: FirstStage = FirstStage.HYBRID_RRF,
         depth: int = 100,
         options: RankOptions | None = None,
+        feedback: FeedbackSettings | None = None,
     ) -> SearchResult:
         """See AsyncReranker.search."""
-        return self._wait(self._inner.search(query, first_stage, depth, options or RankOptions()))
+        return self._wait(self._inner.search(query, first_stage, depth, options or RankOptions(), feedback=feedback))
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
@@ -335,8 +332,8 @@ def load_reranker(config: ServiceConfig) -> AsyncReranker:
     index = Index(config.index, encoder) if config.index else None
     rankers: dict[str, Ranker] = {}
     failed: dict[str, FailedModel] = {}
-    for model in config.models:
-        ranker = _load_ranker(model, encoder, config.device)
+    for model in (located(model, encoder) for model in config.models):
+        ranker = load_ranker(model, encoder, config.device)
         try:
             _test(ranker, model, config.device)
             rankers[model.name] = ranker
@@ -359,6 +356,15 @@ def scoring_settings(model: ModelConfig) -> dict[str, object]:
     return model.model_dump(mode="json", exclude=others)
 
 
+def located(model: ModelConfig, encoder: Encoder) -> ModelConfig:
+    """The model with a path. PE-Rank's is the checkpoint that ships, for the encoder that it was trained for; with
+    another encoder, one at zero effect."""
+    if not isinstance(model, PERankModel) or model.path is not None:
+        return model
+    path = shipped.PE_RANK if encoder.id.name == DEFAULT_ENCODER else zero_effect_checkpoint(encoder)
+    return model.model_copy(update={"path": path})
+
+
 def zero_effect_checkpoint(encoder: Encoder) -> Path:
     """The PE-Rank checkpoint that stands in for a trained one; made once an encoder, in the user's cache."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -372,14 +378,16 @@ def zero_effect_checkpoint(encoder: Encoder) -> Path:
     return folder
 
 
-def _load_ranker(model: ModelConfig, encoder: Encoder, device: str) -> Ranker:
+def load_ranker(model: ModelConfig, encoder: Encoder, device: str) -> Ranker:
+    """The ranker of a model that has been `located`. Raises: ConfigError, CheckpointError."""
     match model:
         case IdentityModel():
             return IdentityRanker()
         case PERankModel():
-            path = model.path or zero_effect_checkpoint(encoder)
+            if model.path is None:
+                raise ConfigError(f"model {model.name} has not been located; this is a bug")
             return PERankRanker(
-                path, encoder, device, model.decoding, model.template, model.passage_text_tokens, model.precision
+                model.path, encoder, device, model.decoding, model.template, model.passage_text_tokens, model.precision
             )
         case FirstModel():
             trained = first_settings(model)

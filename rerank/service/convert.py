@@ -9,13 +9,16 @@ from typing import TypeVar
 
 from rerank.config import Limits
 from rerank.errors import InvalidRequest
+from rerank.feedback_search import FeedbackReport
 from rerank.reranker import ModelDescription, SearchResult
+from rerank.retrieval.feedback import FeedbackSettings, Method
 from rerank.retrieval.index import FirstStage, Manifest
 from rerank.retrieval.store import is_good_doc_id
 from rerank.types import CandidateSource, Query, RankedCandidate, Ranking, RankOptions, Trace
 from rerank.v1 import rerank_pb2 as pb
 
 T = TypeVar("T")
+N = TypeVar("N", int, float)
 
 _DEFAULT_DEPTH = 100
 
@@ -38,6 +41,17 @@ _FIRST_STAGES: dict[int, FirstStage] = {
     pb.FIRST_STAGE_HYBRID_Z_SCORE: FirstStage.HYBRID_Z_SCORE,
 }
 
+_FEEDBACK_METHODS: dict[int, Method] = {
+    pb.FEEDBACK_METHOD_UNSPECIFIED: Method.WEIGHTED_RANKNET,
+    pb.FEEDBACK_METHOD_WEIGHTED_RANKNET: Method.WEIGHTED_RANKNET,
+    pb.FEEDBACK_METHOD_KL: Method.KL,
+    pb.FEEDBACK_METHOD_ROCCHIO: Method.ROCCHIO,
+}
+#: What a request may spend on moving a vector: a step reads top_k squared pairs.
+_MAX_TOP_K, _MAX_STEPS = 200, 200
+#: A cone that leaves the vector no room would make every answer "no gain".
+_MAX_MIN_COSINE = 0.999
+
 
 @dataclass(frozen=True, slots=True)
 class RerankCall:
@@ -58,6 +72,7 @@ class SearchCall:
     depth: int
     options: RankOptions
     return_passages: bool
+    feedback: FeedbackSettings | None = None
 
 
 def rerank_call(request: pb.RerankRequest, limits: Limits) -> RerankCall:
@@ -80,6 +95,7 @@ def search_call(request: pb.SearchRequest, limits: Limits) -> SearchCall:
         depth=depth,
         options=_options(request),
         return_passages=request.return_passages,
+        feedback=_feedback(request.feedback) if request.HasField("feedback") else None,
     )
 
 
@@ -99,6 +115,7 @@ def search_response(result: SearchResult, return_passages: bool) -> pb.SearchRes
         first_stage=f"FIRST_STAGE_{result.first_stage.name}",
         first_stage_hits=result.hits,
         first_stage_ms=result.first_stage_ms,
+        feedback=None if result.feedback is None else _feedback_report(result.feedback),
     )
 
 
@@ -164,6 +181,19 @@ def _options(request: pb.RerankRequest | pb.SearchRequest) -> RankOptions:
     )
 
 
+def _feedback(feedback: pb.Feedback) -> FeedbackSettings:
+    default = FeedbackSettings()
+    learning_rate = feedback.learning_rate or default.learning_rate
+    min_cosine = feedback.min_cosine if feedback.HasField("min_cosine") else default.min_cosine
+    return FeedbackSettings(
+        method=_known("feedback.method", feedback.method, _FEEDBACK_METHODS),
+        top_k=_between("feedback.top_k", feedback.top_k or default.top_k, 2, _MAX_TOP_K),
+        steps=_between("feedback.steps", feedback.steps or default.steps, 1, _MAX_STEPS),
+        learning_rate=_between("feedback.learning_rate", learning_rate, 0, 1),
+        min_cosine=_between("feedback.min_cosine", min_cosine, 0, _MAX_MIN_COSINE),
+    )
+
+
 def _clean(text: str) -> str:
     return _CONTROL.sub(" ", text).strip()
 
@@ -171,6 +201,14 @@ def _clean(text: str) -> str:
 def _not_negative(field: str, value: int) -> int:
     if value < 0:
         raise InvalidRequest(field, f"{value} is negative; use 0 or more", {"value": str(value)})
+    return value
+
+
+def _between(field: str, value: N, least: float, most: float) -> N:
+    if not least <= value <= most:  # nor is nan
+        raise InvalidRequest(
+            field, f"{value} is not between {least} and {most}", {"value": str(value), "limit": f"{least} to {most}"}
+        )
     return value
 
 
@@ -221,6 +259,22 @@ def _execution(trace: Trace) -> pb.Execution:
         model_ms=trace.model_ms,
         total_ms=trace.total_ms,
         repaired_identifiers=trace.repairs,
+    )
+
+
+def _feedback_report(report: FeedbackReport) -> pb.FeedbackReport:
+    return pb.FeedbackReport(
+        method=f"FEEDBACK_METHOD_{report.method.name}",
+        moved=report.moved,
+        reason=report.reason,
+        cosine=report.cosine,
+        loss_before=report.loss_before,
+        loss_after=report.loss_after,
+        new_passages=report.new_passages,
+        first_ranking_ms=report.first_ranking_ms,
+        move_ms=report.move_ms,
+        second_retrieval_ms=report.second_retrieval_ms,
+        second_ranking_ms=report.second_ranking_ms,
     )
 
 

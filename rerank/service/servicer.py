@@ -45,7 +45,7 @@ class RerankServicer(rerank_pb2_grpc.RerankServiceServicer):
         self._count(context)
         call = convert.search_call(request, self._limits)
         result = await self._reranker.search(
-            call.query, call.first_stage, call.depth, call.options, self._deadline(context)
+            call.query, call.first_stage, call.depth, call.options, self._deadline(context), call.feedback
         )
         return convert.search_response(result, call.return_passages)
 

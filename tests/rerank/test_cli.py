@@ -278,6 +278,13 @@ def test_search_shows_the_first_stage_to_people(search: Command) -> None:
     assert "12 candidates from dense" in shown.out.replace("\n", " ")
 
 
+def test_search_says_what_feedback_did(search: Command) -> None:
+    reply = search(QUERY, "--depth", 5, "--feedback", "--feedback-method", "rocchio", "--json").json
+    assert reply["feedback"]["method"] == "FEEDBACK_METHOD_ROCCHIO"
+    assert "what feedback did" in search(QUERY, "--depth", 5, "--feedback").out
+    assert "what feedback did" not in search(QUERY, "--depth", 5).out
+
+
 def test_search_that_finds_nothing_ends_well(search: Command) -> None:
     assert search("qqzzx", "--first-stage", "bm25", "--json").json["results"] == []
     assert search("qqzzx", "--first-stage", "bm25").code == 0
