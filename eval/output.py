@@ -1,9 +1,11 @@
-"""What an evaluation leaves behind: run.trec, measures.json, and a table for people."""
+"""What an evaluation leaves behind for every system: run.trec, measures.json; and a table for people."""
 
 from __future__ import annotations
 
 import json
+import platform
 from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
 
 from rich.console import Console
@@ -19,13 +21,27 @@ def write(out: Path, run: Run, report: Report, settings: Mapping[str, object]) -
     Raises:
         ConfigError: the folder cannot be written.
     """
-    measures = {"settings": dict(settings), "mean": report.mean, "per_query": report.per_query}
+    measures = {
+        "settings": dict(settings),
+        "mean": report.mean,
+        "per_query": report.per_query,
+        "missing": list(report.missing),
+    }
+    write_text(out / "run.trec", trec_run(run, tag="rerank"))
+    write_text(out / "measures.json", json.dumps(measures, indent=2) + "\n")
+
+
+def versions() -> dict[str, str]:
+    """Of what the figures depend on."""
+    packages = ("rerank", "torch", "transformers", "sentence-transformers", "faiss-cpu", "pyserini", "ir-measures")
+    return {"python": platform.python_version()} | {name: found for name in packages if (found := _version(name))}
+
+
+def _version(package: str) -> str:
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        _replace(out / "run.trec", trec_run(run, tag="rerank"))
-        _replace(out / "measures.json", json.dumps(measures, indent=2) + "\n")
-    except OSError as error:
-        raise ConfigError(f"{out} cannot be written: {error}; choose another --out") from error
+        return version(package)
+    except ModuleNotFoundError:
+        return ""
 
 
 def trec_run(run: Run, tag: str) -> str:
@@ -48,7 +64,12 @@ def print_table(console: Console, title: str, rows: Mapping[str, Report]) -> Non
     console.print(table)
 
 
-def _replace(path: Path, text: str) -> None:
+def write_text(path: Path, text: str) -> None:
+    """Replaces the file, whole or not at all. Raises: ConfigError when it cannot be written."""
     temporary = path.with_name(f".{path.name}.writing")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error}; choose another --out") from error

@@ -1,55 +1,236 @@
-"""What is evaluated is what is served: the service at a target, or one that is started for the occasion."""
+"""What is evaluated is what is served: a service at a target, or one that is started; and baselines beside it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import Any, Protocol
 
-import typer
+from google.protobuf.json_format import MessageToDict
+from ir_measures import Qrel
 
-from rerank.cli import StrategyName
+from eval.answers import Reply
+from eval.baselines import Cosine, Oracle, PointwiseCrossEncoder, Scorer, ZScoreFusion
 from rerank.client import RerankClient
 from rerank.config import load_config
+from rerank.encoder import DEFAULT_ENCODER, Encoder
+from rerank.errors import ConfigError
+from rerank.manifest import MANIFEST_FILE, served_model
 from rerank.service.process import service_process
-from rerank.types import ScoredDoc
+from rerank.types import CandidateSource, Query
 from rerank.v1 import rerank_pb2 as pb
 
-RankerOption: TypeAlias = Annotated[
-    Literal["identity", "pe-rank", "first", "generation"],
-    typer.Option("--ranker", help="identity measures the first stage."),
-]
-ModelOption: TypeAlias = Annotated[
-    str, typer.Option("--model", help="The ranker's checkpoint folder; with --target, the name of a model there.")
-]
-TemplateOption: TypeAlias = Annotated[
-    str, typer.Option("--template", help="Name or file of the template for first and generation.")
-]
-TargetOption: TypeAlias = Annotated[str, typer.Option("--target", help="HOST:PORT of a service; empty: start one.")]
-StrategyOption: TypeAlias = Annotated[StrategyName | None, typer.Option("--strategy", help="Default: the model's.")]
-OutOption: TypeAlias = Annotated[Path, typer.Option("--out", help="Folder for run.trec and measures.json.")]
+SERVED = ("identity", "pe-rank", "first", "generation")
+BASELINES = ("cosine", "z-score", "cross-encoder", "oracle")
+
+#: An evaluation waits for its answers, however slow the machine.
+_MAX_REQUEST_S = 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A system as the command line names it. `path`: a checkpoint; with a target, the name of a model there."""
+
+    name: str
+    ranker: str
+    path: str = ""
+
+    @property
+    def is_served(self) -> bool:
+        return self.ranker in SERVED
+
+
+class System(Protocol):
+    """Orders candidates, given or found. `settings` say what decides its answers, beside the query."""
+
+    @property
+    def settings(self) -> Mapping[str, object]: ...
+
+    def rerank(self, query: Query, candidates: Sequence[CandidateSource]) -> Reply:
+        """Orders candidates, which are in the order in which the system shall get them."""
+        ...
+
+    def search(self, query: Query, **options: Any) -> Reply:
+        """Retrieves and orders. `options` are fields of SearchRequest."""
+        ...
+
+
+def parse_systems(rankers: Sequence[str], systems: Sequence[str], model: str) -> list[Spec]:
+    """The systems of `--ranker RANKER …` and `--system NAME=RANKER[:PATH] …`, in that order; without any, PE-Rank.
+
+    Raises:
+        ConfigError: no such ranker, a name twice or one that is no file name, or a `--model` without its one ranker.
+    """
+    if model and len(rankers) > 1:
+        raise ConfigError("--model belongs to one --ranker; name each with --system NAME=RANKER:PATH")
+    plain = [Spec(ranker, ranker, model) for ranker in rankers or (() if systems else ("pe-rank",))]
+    specs = plain + [_parse(system) for system in systems]
+    for spec in specs:
+        if spec.ranker not in SERVED + BASELINES:
+            raise ConfigError(f"ranker {spec.ranker!r} is none of {', '.join(SERVED + BASELINES)}")
+        if not re.fullmatch(r"\w[\w.-]*", spec.name):
+            raise ConfigError(f"system name {spec.name!r} would name a folder; use letters, digits, '.', '-' and '_'")
+        if spec.ranker == "cross-encoder" and not spec.path:
+            raise ConfigError("a cross-encoder needs its model: --system NAME=cross-encoder:PATH_OR_NAME")
+    names = [spec.name for spec in specs]
+    if len(set(names)) != len(names):
+        raise ConfigError(f"systems {', '.join(names)}: give each another name with --system NAME=RANKER[:PATH]")
+    return specs
+
+
+def _parse(text: str) -> Spec:
+    name, equals, system = text.partition("=")
+    ranker, _, path = system.partition(":")
+    if not equals:
+        raise ConfigError(f"--system {text!r}: expected NAME=RANKER[:PATH]")
+    return Spec(name, ranker, path)
 
 
 @contextmanager
-def open_system(
-    ranker: str, model: str, template: str, target: str, index: Path | None = None
-) -> Iterator[tuple[RerankClient, str]]:
-    """A client, and the name of the model to ask for.
+def open_systems(
+    specs: Sequence[Spec],
+    template: str,
+    target: str,
+    qrels: Iterable[Qrel],
+    schedule: pb.Strategy,
+    index: Path | None = None,
+    encoder: str = "",
+) -> Iterator[dict[str, System]]:
+    """The systems by name. A service is started only where one of them, or the first stage, needs it.
 
     Raises:
-        ConfigError: the options do not fit the ranker, or the service that was to be started did not start.
+        ConfigError: the options do not fit the rankers, a service did not start, or it does not serve a model.
     """
+    scorers = _scorers(specs, qrels, encoder or DEFAULT_ENCODER)
+    if not target and index is None and len(scorers) == len(specs):
+        yield {name: Baseline(scorer) for name, scorer in scorers.items()}
+        return
+    with _service(specs, template, target, index, encoder) as client:
+        offered = client.list_models()
+        models = {model.name: model for model in offered.models}
+        read = MessageToDict(offered.index, preserving_proto_field_name=True)
+        yield {
+            spec.name: Baseline(scorers[spec.name], client, read)
+            if spec.name in scorers
+            else Served(client, _asked(models, (spec.path or spec.ranker) if target else spec.name), schedule, read)
+            for spec in specs
+        }
+
+
+@contextmanager
+def _service(
+    specs: Sequence[Spec], template: str, target: str, index: Path | None, encoder: str
+) -> Iterator[RerankClient]:
     if target:
         with RerankClient(target) as client:
-            yield client, model or ranker
+            yield client
         return
-    given = {"path": model, "template": template}
-    served = {"name": ranker, "ranker": ranker} | {key: value for key, value in given.items() if value}
-    config = load_config(None, listen="127.0.0.1:0", index=index, models=[served])
+    models: list[Mapping[str, object]] = [_model(spec, template) for spec in specs if spec.is_served]
+    if index is not None and "identity" not in [model["name"] for model in models]:
+        models.append({"name": "identity", "ranker": "identity"})  # finds candidates for the baselines
+    limits = {"max_request_s": _MAX_REQUEST_S}
+    config = load_config(None, listen="127.0.0.1:0", index=index, encoder=encoder or None, models=models, limits=limits)
     with service_process(config) as address, RerankClient(address) as client:
-        yield client, ranker
+        yield client
 
 
-def scored_docs(results: Iterable[pb.RankedCandidate]) -> list[ScoredDoc]:
-    return [ScoredDoc(result.doc_id, result.score) for result in results]
+def _model(spec: Spec, template: str) -> Mapping[str, object]:
+    """The system as a model of the configuration; a checkpoint of our training knows its template and its window."""
+    given = {"template": template} if template and spec.ranker in ("first", "generation") else {}
+    if spec.path and (Path(spec.path) / MANIFEST_FILE).is_file():
+        model = served_model(f"{spec.name}={spec.path}") | given
+        if model["ranker"] != spec.ranker:
+            raise ConfigError(f"{spec.path} is a checkpoint of {model['ranker']}, not of {spec.ranker}")
+        return model
+    return {"name": spec.name, "ranker": spec.ranker} | ({"path": spec.path} if spec.path else {}) | given
+
+
+def _asked(models: Mapping[str, pb.Model], name: str) -> pb.Model:
+    if name not in models:
+        raise ConfigError(f"the service has no model {name!r}; it has {', '.join(models)}")
+    if models[name].problem:
+        raise ConfigError(f"model {name!r} is not served; {models[name].problem}")
+    return models[name]
+
+
+def _scorers(specs: Sequence[Spec], qrels: Iterable[Qrel], encoder: str) -> dict[str, Scorer]:
+    cosine = Cosine(Encoder(encoder)) if {"cosine", "z-score"} & {spec.ranker for spec in specs} else None
+    scorers: dict[str, Scorer] = {}
+    for spec in specs:
+        if spec.ranker == "cosine" and cosine:
+            scorers[spec.name] = cosine
+        elif spec.ranker == "z-score" and cosine:
+            scorers[spec.name] = ZScoreFusion(cosine)
+        elif spec.ranker == "cross-encoder":
+            scorers[spec.name] = PointwiseCrossEncoder(spec.path)
+        elif spec.ranker == "oracle":
+            scorers[spec.name] = Oracle(qrels)
+    return scorers
+
+
+class Served:
+    """A model of a service, with a schedule."""
+
+    def __init__(
+        self, client: RerankClient, model: pb.Model, schedule: pb.Strategy, index: Mapping[str, object]
+    ) -> None:
+        self._client = client
+        self._options: dict[str, Any] = {"model": model.name, "strategy": schedule}
+        self.settings: Mapping[str, object] = {
+            "ranker": model.ranker,
+            "model_id": model.model_id,
+            "model_revision": model.model_revision,
+            "template_sha256": model.template_sha256,
+            "default_strategy": model.default_strategy,
+            "searched": index,
+        }
+
+    def rerank(self, query: Query, candidates: Sequence[CandidateSource]) -> Reply:
+        sent = [pb.Candidate(doc_id=c.doc_id, text=c.text, first_stage_score=c.score) for c in candidates]
+        return _reply(self._client.rerank(query.text, sent, **self._options))
+
+    def search(self, query: Query, **options: Any) -> Reply:
+        return _reply(self._client.search(query.text, **self._options | options))
+
+
+class Baseline:
+    """A scorer in this process, over the candidates that it is given or that a service finds."""
+
+    def __init__(
+        self, scorer: Scorer, client: RerankClient | None = None, index: Mapping[str, object] | None = None
+    ) -> None:
+        self._scorer = scorer
+        self._client = client
+        self.settings: Mapping[str, object] = {
+            "ranker": type(scorer).__name__,
+            "model_revision": scorer.revision,
+            "searched": index or {},
+        }
+
+    def rerank(self, query: Query, candidates: Sequence[CandidateSource]) -> Reply:
+        """Equal scores keep the order of the candidates."""
+        scores = self._scorer(query, candidates)
+        best = sorted(range(len(candidates)), key=lambda position: -scores[position])
+        ranks = tuple(float(len(best) - rank) for rank in range(len(best)))
+        return Reply(tuple(candidates[position].doc_id for position in best), ranks, tuple(best), {})
+
+    def search(self, query: Query, **options: Any) -> Reply:
+        """Over what the service's own order holds."""
+        if self._client is None:
+            raise AssertionError("a baseline without a client was asked to search; this is a bug")
+        found = self._client.search(query.text, **{**options, "model": "identity", "return_passages": True})
+        hits = found.results  # each with its first-stage score, which `search` knows
+        return self.rerank(query, [CandidateSource(hit.doc_id, hit.text, score=hit.first_stage_score) for hit in hits])
+
+
+def _reply(reply: pb.RerankResponse | pb.SearchResponse) -> Reply:
+    results = reply.results
+    return Reply(
+        tuple(result.doc_id for result in results),
+        tuple(result.score for result in results),
+        tuple(result.original_position for result in results),
+        MessageToDict(reply.execution, preserving_proto_field_name=True),
+    )

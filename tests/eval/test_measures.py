@@ -1,49 +1,122 @@
-"""Measures against trec_eval's own arithmetic, with absence treated as carefully as presence."""
+"""Measures against trec_eval's arithmetic and ir_measures' means; absence is treated as carefully as presence."""
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
 
+import ir_measures
 import pytest
-from ir_measures import Qrel
+from ir_measures import AP, Qrel, R, nDCG
 
-from eval.measures import BEIR, TREC_DL, measure
+from eval.measures import BEIR, TREC_DL, Report, measure, without_own_documents
 from rerank.types import ScoredDoc
 
+#: doc_id → relevance; what is not in it was not judged.
+Grades = dict[str, int]
 
-def ndcg_at_10(grades: dict[str, int], docs: Sequence[ScoredDoc]) -> float:
-    """trec_eval's ndcg_cut.10: linear gain, score order, equal scores by falling doc_id."""
-    ranked = sorted(docs, key=lambda doc: (doc.score, doc.doc_id), reverse=True)[:10]
-    gain = sum(max(grades.get(doc.doc_id, 0), 0) / math.log2(rank + 2) for rank, doc in enumerate(ranked))
+
+def by_trec_eval(grades: Grades, docs: list[ScoredDoc]) -> dict[str, float]:
+    """All measures of one query, by loops. Score order, equal scores by falling doc_id; linear gain."""
+    ranked = [doc.doc_id for doc in sorted(docs, key=lambda doc: (doc.score, doc.doc_id), reverse=True)]
+    return {
+        "nDCG@10": ndcg(grades, ranked),
+        "RR@10": reciprocal_rank(grades, ranked, level=1),
+        "RR(rel=2)@10": reciprocal_rank(grades, ranked, level=2),
+        "AP(rel=2)@100": average_precision(grades, ranked, level=2),
+        "R@100": recall(grades, ranked, level=1),
+        "R(rel=2)@100": recall(grades, ranked, level=2),
+        "Judged@10": sum(doc_id in grades for doc_id in ranked[:10]) / min(len(ranked), 10) if ranked else 0.0,
+    }
+
+
+def ndcg(grades: Grades, ranked: list[str]) -> float:
+    gain = sum(max(grades.get(doc_id, 0), 0) / math.log2(place + 2) for place, doc_id in enumerate(ranked[:10]))
     best = sorted((grade for grade in grades.values() if grade > 0), reverse=True)[:10]
-    ideal = sum(grade / math.log2(rank + 2) for rank, grade in enumerate(best))
+    ideal = sum(grade / math.log2(place + 2) for place, grade in enumerate(best))
     return gain / ideal if ideal else 0.0
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_ndcg_equals_trec_eval_arithmetic(seed: int) -> None:
-    """Random runs with ties, missing queries and unjudged passages."""
+def reciprocal_rank(grades: Grades, ranked: list[str], level: int) -> float:
+    places = (place for place, doc_id in enumerate(ranked[:10], start=1) if grades.get(doc_id, 0) >= level)
+    return 1 / next(places, math.inf)
+
+
+def average_precision(grades: Grades, ranked: list[str], level: int) -> float:
+    relevant = sum(grade >= level for grade in grades.values())
+    found, total = 0, 0.0
+    for place, doc_id in enumerate(ranked[:100], start=1):
+        if grades.get(doc_id, 0) >= level:
+            found += 1
+            total += found / place
+    return total / relevant if relevant else 0.0
+
+
+def recall(grades: Grades, ranked: list[str], level: int) -> float:
+    relevant = {doc_id for doc_id, grade in grades.items() if grade >= level}
+    return len(relevant & set(ranked[:100])) / len(relevant) if relevant else 0.0
+
+
+def drawn(seed: int, lowest: int = 0) -> tuple[dict[str, Grades], dict[str, list[ScoredDoc]]]:
+    """Judgements, and a run with ties, missing queries and unjudged passages, longer than the deepest cut-off."""
     rng = random.Random(seed)
-    grades = {f"q{q}": {f"d{d}": rng.choice([0, 0, 1, 2, 3]) for d in range(30)} for q in range(6)}
+    levels = [lowest, 0, 0, 1, 2, 3]
+    grades = {f"q{q}": {f"d{d}": rng.choice(levels) for d in rng.sample(range(150), 60)} for q in range(6)}
     run = {
-        query_id: [ScoredDoc(f"d{d}", rng.randint(0, 8)) for d in rng.sample(range(45), 25)]
+        query_id: [ScoredDoc(f"d{d}", float(rng.randint(0, 40))) for d in rng.sample(range(200), 130)]
         for query_id in grades
         if rng.random() < 0.8
     }
-    qrels = [Qrel(query_id, doc_id, grade) for query_id, own in grades.items() for doc_id, grade in own.items()]
-    report = measure(BEIR, qrels, run)
-    expected = {query_id: ndcg_at_10(own, run.get(query_id, [])) for query_id, own in grades.items()}
-    assert {q: values["nDCG@10"] for q, values in report.per_query.items()} == pytest.approx(expected)
-    assert report.mean["nDCG@10"] == pytest.approx(sum(expected.values()) / len(expected))
+    return grades, run
 
 
-def test_judged_query_without_results_counts_with_zero() -> None:
+def qrels_of(grades: dict[str, Grades]) -> list[Qrel]:
+    return [Qrel(query_id, doc_id, grade) for query_id, own in grades.items() for doc_id, grade in own.items()]
+
+
+def expected_values(grades: dict[str, Grades], run: dict[str, list[ScoredDoc]], report: Report) -> None:
+    for query_id, own in grades.items():
+        slow = by_trec_eval(own, run.get(query_id, []))
+        assert report.per_query[query_id] == pytest.approx({name: slow[name] for name in report.mean})
+
+
+@pytest.mark.parametrize("measures", [TREC_DL, BEIR], ids=["trec-dl", "beir"])
+@pytest.mark.parametrize("seed", range(20))
+def test_every_measure_equals_trec_eval_arithmetic(seed: int, measures: tuple[ir_measures.Measure, ...]) -> None:
+    grades, run = drawn(seed)
+    report = measure(measures, qrels_of(grades), run)
+    expected_values(grades, run, report)
+    for name, mean in report.mean.items():
+        assert mean == pytest.approx(sum(values[name] for values in report.per_query.values()) / len(grades))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_means_are_those_of_ir_measures(seed: int) -> None:
+    """Its aggregate, too, goes over all queries of the judgements. (Its RR and Judged break ties in other ways.)"""
+    grades, run = drawn(seed)
+    docs = [ir_measures.ScoredDoc(query_id, d.doc_id, d.score) for query_id, found in run.items() for d in found]
+    theirs = ir_measures.calc_aggregate([nDCG @ 10, AP(rel=2) @ 100, R(rel=2) @ 100], qrels_of(grades), docs)
+    ours = measure(TREC_DL, qrels_of(grades), run).mean
+    assert {str(m): ours[str(m)] for m in theirs} == pytest.approx({str(m): value for m, value in theirs.items()})
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_negative_labels_are_judged_and_not_relevant(seed: int) -> None:
+    grades, run = drawn(seed, lowest=-2)
+    expected_values(grades, run, measure(TREC_DL, qrels_of(grades), run))
+
+
+def test_negative_label_counts_as_judged() -> None:
+    report = measure(TREC_DL, [Qrel("q", "a", -1), Qrel("q", "b", 1)], {"q": [ScoredDoc("a", 1.0)]})
+    assert report.mean["Judged@10"] == 1.0
+
+
+def test_judged_query_without_results_counts_with_zero_and_is_named() -> None:
     qrels = [Qrel("found", "a", 2), Qrel("missing", "a", 2)]
     report = measure(TREC_DL, qrels, {"found": [ScoredDoc("a", 1.0)]})
     assert report.per_query["missing"]["nDCG@10"] == 0.0
     assert report.mean["nDCG@10"] == 0.5
+    assert report.missing == ("missing",)
 
 
 def test_unjudged_query_does_not_count() -> None:
@@ -58,4 +131,16 @@ def test_binary_measures_count_grade_two_and_above() -> None:
 
 
 def test_empty_run_is_all_zero() -> None:
-    assert set(measure(TREC_DL, [Qrel("q", "a", 1)], {}).mean.values()) == {0.0}
+    report = measure(TREC_DL, [Qrel("q", "a", 1)], {})
+    assert set(report.mean.values()) == {0.0}
+    assert report.missing == ("q",)
+
+
+def test_own_document_is_dropped() -> None:
+    run = {"a": [ScoredDoc("a", 2.0), ScoredDoc("b", 1.0)]}
+    assert without_own_documents([Qrel("a", "b", 1)], run) == {"a": [ScoredDoc("b", 1.0)]}
+
+
+def test_own_document_stays_where_ids_are_equal_by_chance() -> None:
+    run = {"1": [ScoredDoc("1", 2.0)], "2": [ScoredDoc("2", 2.0)]}
+    assert without_own_documents([Qrel("2", "2", 1)], run) == run

@@ -1,0 +1,85 @@
+"""Baselines score as what they are named after."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from ir_measures import Qrel
+from transformers import BertConfig, BertForSequenceClassification
+
+from eval.baselines import Cosine, FirstStage, Oracle, PointwiseCrossEncoder, ZScoreFusion
+from eval.systems import Baseline
+from rerank.encoder import Encoder
+from rerank.errors import ConfigError
+from rerank.types import CandidateSource, Query
+from tests.small_tokenizers import metaspace
+
+QUERY = Query("how long does a flea live", "q")
+TEXTS = ["A flea lives a year.", "Deserts are dry.", "Cats have fleas.", "Deserts are dry."]
+CANDIDATES = [CandidateSource(f"d{place}", text, score=10.0 - place) for place, text in enumerate(TEXTS)]
+
+
+def test_first_stage_keeps_the_order() -> None:
+    assert Baseline(FirstStage()).rerank(QUERY, CANDIDATES).positions == (0, 1, 2, 3)
+
+
+def test_cosine_is_that_of_the_encoder(encoder: Encoder) -> None:
+    expected = encoder.encode(TEXTS) @ encoder.encode([QUERY.text])[0]
+    assert Cosine(encoder)(QUERY, CANDIDATES) == pytest.approx(expected.tolist(), abs=1e-5)
+
+
+def test_z_score_adds_three_tenths_of_the_first_stage(encoder: Encoder) -> None:
+    cosine = Cosine(encoder)
+    first, second = np.array([10.0, 9.0, 8.0, 7.0]), np.array(cosine(QUERY, CANDIDATES))
+    expected = 0.3 * (first - first.mean()) / first.std() + (second - second.mean()) / second.std()
+    assert ZScoreFusion(cosine)(QUERY, CANDIDATES) == pytest.approx(expected.tolist())
+
+
+def test_z_score_without_first_stage_scores_is_refused(encoder: Encoder) -> None:
+    with pytest.raises(ConfigError, match="no first-stage score"):
+        ZScoreFusion(Cosine(encoder))(QUERY, [CandidateSource("d", "text")])
+
+
+def test_oracle_sorts_by_the_judgements_and_keeps_ties() -> None:
+    qrels = [Qrel("q", "d3", 3), Qrel("q", "d1", 1), Qrel("q", "d0", -1), Qrel("other", "d2", 3)]
+    reply = Baseline(Oracle(qrels)).rerank(QUERY, CANDIDATES)
+    assert reply.doc_ids == ("d3", "d1", "d0", "d2")
+    assert reply.scores == (4.0, 3.0, 2.0, 1.0)
+    assert Oracle(qrels).revision != Oracle(qrels[:2]).revision
+
+
+def test_no_candidates_have_no_order(encoder: Encoder) -> None:
+    for scorer in (FirstStage(), Cosine(encoder), Oracle([])):
+        assert Baseline(scorer).rerank(QUERY, []).doc_ids == ()
+
+
+def test_cross_encoder_is_the_model_pair_by_pair(tmp_path: Path) -> None:
+    """Against transformers' own forward pass, without padding."""
+    tokenizer = metaspace("instruct")
+    tokenizer.pad_token, tokenizer.chat_template = "</s>", None
+    tokenizer.model_input_names = ["input_ids", "attention_mask"]
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    config = BertConfig(vocab_size=len(tokenizer), num_labels=1, initializer_range=0.5, **sizes)
+    model = BertForSequenceClassification(config).eval()
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    scorer = PointwiseCrossEncoder(str(tmp_path), device="cpu")
+    with torch.no_grad():
+        logits = [
+            model(**tokenizer(QUERY.text, text, return_tensors="pt", return_token_type_ids=False)).logits.item()
+            for text in TEXTS
+        ]
+    scores = scorer(QUERY, CANDIDATES)
+    assert np.argsort(scores).tolist() == np.argsort(logits).tolist()
+    assert scores == pytest.approx(torch.sigmoid(torch.tensor(logits)).tolist(), abs=1e-5)
+    assert len(scorer.revision) == 64
+
+
+def test_cross_encoder_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(ConfigError, match="cannot be loaded"):
+        PointwiseCrossEncoder(str(tmp_path / "missing"))

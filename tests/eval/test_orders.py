@@ -1,0 +1,52 @@
+"""Every order is a permutation, the same one every time."""
+
+from __future__ import annotations
+
+import pytest
+
+from eval.orders import ORIGINAL, Order, parse_orders
+from rerank.errors import ConfigError
+
+
+def test_all_orders_are_parsed() -> None:
+    names = [order.name for order in parse_orders("original, reversed,shuffled:3")]
+    assert names == ["original", "reversed", "shuffled-1", "shuffled-2", "shuffled-3"]
+
+
+@pytest.mark.parametrize("text", ["", "sorted", "shuffled", "shuffled:0", "shuffled:-1", "original,"])
+def test_other_orders_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="none of original, reversed, shuffled:COUNT"):
+        parse_orders(text)
+
+
+def test_the_original_comes_first() -> None:
+    assert [order.name for order in parse_orders("reversed,original")] == ["original", "reversed"]
+
+
+def test_an_order_twice_is_refused() -> None:
+    with pytest.raises(ConfigError, match="comes twice"):
+        parse_orders("reversed,reversed")
+
+
+@pytest.mark.parametrize("order", parse_orders("original,reversed,shuffled:2"), ids=lambda order: order.name)
+@pytest.mark.parametrize("n", [0, 1, 2, 100])
+def test_order_is_a_permutation_and_repeats(order: Order, n: int) -> None:
+    positions = order.permutation(n, "q", seed=3)
+    assert sorted(positions) == list(range(n))
+    assert positions == order.permutation(n, "q", seed=3)
+
+
+def test_original_and_reversed() -> None:
+    assert ORIGINAL.permutation(3, "q") == [0, 1, 2]
+    assert Order("reversed").permutation(3, "q") == [2, 1, 0]
+
+
+def test_shuffles_differ_by_number_query_and_seed() -> None:
+    first, second = parse_orders("shuffled:2")
+    drawn = [first.permutation(50, "q", 0), second.permutation(50, "q", 0), first.permutation(50, "r", 0)]
+    drawn.append(first.permutation(50, "q", 1))
+    assert len({tuple(positions) for positions in drawn}) == 4
+
+
+def test_label_of_the_original_is_the_system() -> None:
+    assert (ORIGINAL.label("a"), Order("shuffled-1").label("a")) == ("a", "a.shuffled-1")
