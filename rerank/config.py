@@ -9,6 +9,7 @@ from typing import Annotated, Literal, Self, TypeAlias
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from rerank import shipped
 from rerank.errors import ConfigError
 
 #: Strict, because `true` is no number and "20" is a slip.
@@ -67,7 +68,8 @@ class PERankModel(_Model):
 
 
 class FirstModel(_Model):
-    """FIRST: a causal LM, or a LoRA adapter, read at one position.
+    """FIRST: a causal LM, or a LoRA adapter, read at one position. Without a `path`, the small one that ships,
+    which was trained on windows of 10.
 
     A checkpoint of `train-first` knows its template, identifiers (letters or numbers) and passage_tokens (the most
     tokens of a passage that are shown; 0: as many as fit). For others, `template` is the name of one of ours or the
@@ -76,7 +78,7 @@ class FirstModel(_Model):
     """
 
     ranker: Literal["first"]
-    path: Path
+    path: Path = shipped.FIRST
     template: str | None = None
     identifiers: Literal["letters", "numbers"] | None = None
     passage_tokens: Annotated[int, Field(ge=0, strict=True)] | None = None
@@ -144,6 +146,7 @@ class ServiceConfig(_Settings):
     device: str = "auto"
     models: tuple[ModelConfig, ...] = (
         PERankModel(name="pe-rank", ranker="pe-rank"),
+        FirstModel(name="first", ranker="first", window_size=10),
         IdentityModel(name="identity", ranker="identity"),
     )
     engine: EngineConfig = EngineConfig()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from statistics import fmean, quantiles
+from typing import Any
 
 import ir_measures
 from ir_measures import RR, nDCG
@@ -20,8 +21,8 @@ from rerank import __version__
 from rerank.client import RerankClient
 from rerank.collections import open_collection
 from rerank.config import ServiceConfig
-from rerank.display import execution_table, indexing_progress, snippet
-from rerank.errors import IndexMismatch
+from rerank.display import fields_table, indexing_progress, snippet
+from rerank.errors import ConfigError, IndexMismatch
 from rerank.retrieval.index import Manifest, build_index, read_manifest
 from rerank.service.process import service_process
 from rerank.v1 import rerank_pb2 as pb
@@ -32,23 +33,35 @@ _MEASURES = (nDCG @ 10, RR(rel=2) @ 10)
 
 @dataclass(frozen=True)
 class System:
-    """What one row of the table measures: a first stage and the model behind it."""
+    """What one row of the table measures: a first stage, the model behind it, and its schedule if not its own."""
 
     name: str
     first_stage: pb.FirstStage
     model: str
+    strategy: pb.Strategy | None = None
 
 
+#: FIRST reads text, which takes it some tenths of a second a window on a CPU, so it gets one window.
+_CASCADE = pb.Strategy(kind=pb.STRATEGY_KIND_CASCADE, first_model="pe-rank", window_size=10)
 _SYSTEMS = (
     System("BM25", pb.FIRST_STAGE_BM25, "identity"),
     System("dense", pb.FIRST_STAGE_DENSE, "identity"),
     System("hybrid", pb.FIRST_STAGE_HYBRID_RRF, "identity"),
     System("hybrid + PE-Rank", pb.FIRST_STAGE_HYBRID_RRF, "pe-rank"),
+    System("hybrid + PE-Rank, its first 10 + FIRST", pb.FIRST_STAGE_HYBRID_RRF, "first", _CASCADE),
 )
+#: Model → how people write it.
+_TITLES = {"pe-rank": "PE-Rank", "first": "FIRST"}
 
 
-def run_demo(work: Path, console: Console) -> None:
-    """Raises: ConfigError when the service does not start."""
+def run_demo(work: Path, console: Console, ranker: str = "pe-rank") -> None:
+    """Shows `ranker` (pe-rank or first) at work on one query, and compares all systems on all queries.
+
+    Raises:
+        ConfigError: no such ranker, or the service does not start.
+    """
+    if ranker not in _TITLES:
+        raise ConfigError(f"ranker {ranker!r} is none of {', '.join(_TITLES)}")
     manifest = _index(work / "index", console)
     console.print(
         f"index    {manifest.passages:,} passages of {manifest.collection}; "
@@ -57,12 +70,8 @@ def run_demo(work: Path, console: Console) -> None:
     service = ServiceConfig(listen="127.0.0.1:0", index=work / "index")
     with service_process(service) as address, RerankClient(address) as client:
         console.print(f"service  gRPC at {address}, in a process of its own\n")
-        _show_example(client, console)
+        _show_example(client, console, ranker)
         console.print(_comparison(client))
-        console.print(
-            "PE-Rank here is untrained: its order is the encoder's cosine over the hybrid's 100 candidates.",
-            style="dim",
-        )
 
 
 def queries() -> dict[str, str]:
@@ -94,22 +103,23 @@ def _index(folder: Path, console: Console) -> Manifest:
         return build_index(collection, folder, Encoder(), hnsw=False, report=progress.report)
 
 
-def _show_example(client: RerankClient, console: Console) -> None:
+def _show_example(client: RerankClient, console: Console, ranker: str) -> None:
     """One query: Search for the first stage's order, Rerank for the final one, side by side."""
     found = client.search(_EXAMPLE, first_stage=pb.FIRST_STAGE_BM25, depth=20, model="identity", return_passages=True)
-    reranked = client.rerank(_EXAMPLE, [(hit.doc_id, hit.text) for hit in found.results], model="pe-rank")
-    table = Table(title=f"“{_EXAMPLE}”: BM25's order, and PE-Rank's order of the same 20", title_justify="left")
+    reranked = client.rerank(_EXAMPLE, [(hit.doc_id, hit.text) for hit in found.results], model=ranker)
+    title = _TITLES[ranker]
+    table = Table(title=f"“{_EXAMPLE}”: BM25's order, and {title}'s order of the same 20", title_justify="left")
     table.add_column("rank", justify="right", no_wrap=True)
     table.add_column("BM25", overflow="fold")
-    table.add_column("PE-Rank", overflow="fold")
+    table.add_column(title, overflow="fold")
     table.add_column("was", justify="right", no_wrap=True)
-    table.add_column("PE-Rank's passage", no_wrap=True)
+    table.add_column(f"{title}'s passage", no_wrap=True)
     text_of = {hit.doc_id: hit.text for hit in found.results}
     for rank, (before, after) in enumerate(zip(found.results[:10], reranked.results[:10], strict=True), start=1):
         text = snippet(text_of[after.doc_id].partition("\n")[2], chars=40)
         table.add_row(str(rank), before.doc_id, after.doc_id, str(after.original_position + 1), text)
     console.print(table)
-    console.print(execution_table(reranked.execution))
+    console.print(fields_table("what ran", reranked.execution))
 
 
 def _comparison(client: RerankClient) -> Table:
@@ -133,11 +143,12 @@ def _run(
     client: RerankClient, system: System, texts: dict[str, str]
 ) -> tuple[list[ir_measures.ScoredDoc], list[float]]:
     """The run of a system and its latencies in milliseconds, after one call to warm up."""
-    client.search(_EXAMPLE, first_stage=system.first_stage, model=system.model)
+    options: dict[str, Any] = {"first_stage": system.first_stage, "model": system.model, "strategy": system.strategy}
+    client.search(_EXAMPLE, **options)
     run, latencies_ms = [], []
     for query_id, text in texts.items():
         begun = time.perf_counter()
-        reply = client.search(text, first_stage=system.first_stage, depth=100, model=system.model)
+        reply = client.search(text, depth=100, **options)
         latencies_ms.append((time.perf_counter() - begun) * 1000)
         run += [ir_measures.ScoredDoc(query_id, result.doc_id, result.score) for result in reply.results]
     return run, latencies_ms

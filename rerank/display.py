@@ -65,13 +65,13 @@ def results_table(title: str, results: Sequence[pb.RankedCandidate]) -> Table:
     return table
 
 
-def execution_table(execution: pb.Execution) -> Table:
-    """The "what ran" block, field by field."""
-    table = Table(title="what ran", title_justify="left", show_header=False)
+def fields_table(title: str, message: pb.Execution | pb.FeedbackReport) -> Table:
+    """A message, field by field."""
+    table = Table(title=title, title_justify="left", show_header=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
-    for field in execution.DESCRIPTOR.fields:
-        table.add_row(field.name, _shown(execution, field))
+    for field in message.DESCRIPTOR.fields:
+        table.add_row(field.name, _shown(message, field))
     return table
 
 
@@ -81,10 +81,12 @@ def snippet(text: str, chars: int = 60) -> str:
     return line if len(line) <= chars else line[: chars - 1] + "…"
 
 
-def _shown(execution: pb.Execution, field: Any) -> str:
-    value: Any = getattr(execution, field.name)
+def _shown(message: pb.Execution | pb.FeedbackReport, field: Any) -> str:
+    value: Any = getattr(message, field.name)
     if field.enum_type is not None:
         return str(field.enum_type.values_by_number[value].name)
     if field.name == "truncated_doc_ids":
         return ", ".join(value) or "none"
-    return f"{value:.1f}" if isinstance(value, float) else str(value) or "-"
+    if isinstance(value, float):
+        return f"{value:.1f}" if field.name.endswith("_ms") else f"{value:.4f}"
+    return str(value) or "-"

@@ -6,12 +6,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 LAYERS = [
-    "errors types config files manifest v1",
+    "errors types config files manifest shipped v1",
     "identifiers collections neutral",
     "prompts windows pieces listwise",
     "attention reader backbone encoder",
     "rankers retrieval",
-    "engine selftest",
+    "engine selftest feedback_search",
     "reranker",
     "service client display",
     "demo",
