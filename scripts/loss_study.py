@@ -1,7 +1,7 @@
 """Compares the losses of FIRST: same base, lists, windows and steps, three seeds each; nDCG@10 of held-out windows.
 
-python scripts/loss_study.py --base checkpoints/first-base --lists lists/easy.jsonl --eval-lists lists/held-out.jsonl \
-    --out loss-study --steps 60
+python scripts/loss_study.py --base runs/mixed/final --lists lists/fusion.jsonl --eval-lists lists/held-out.jsonl \
+    --out loss-study --steps 40 --batch-size 6 --window-size 5 --passage-tokens 24
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from rerank.manifest import read_manifest
 from training.arguments import RunArguments
 from training.train_first import FirstArguments, train_first
 
-#: Name → objective, rank loss and the weight that the rank loss has beside the language model's (sota of FIRST: 10 for
-#: weighted RankNet).
+#: Name → objective, rank loss and the weight that the rank loss has beside the language model's (FIRST's:
+#: 10).
 LOSSES = {
     "LM": ("lm", "weighted-ranknet", 0.0),
     "RankNet": ("rank", "ranknet", 1.0),
@@ -51,7 +51,6 @@ def main(
     window_size: int = 4,
     passage_tokens: int = 20,
     template: str = "first_small",
-    probe_weight: float = 1.0,
     seeds: Annotated[int, typer.Option(min=2, max=5)] = 3,
 ) -> None:
     """Train with every loss and seed, and compare."""
@@ -67,7 +66,6 @@ def main(
                 objective=objective,  # type: ignore[arg-type]
                 rank_loss=rank_loss,
                 rank_weight=rank_weight,
-                probe_weight=0.0 if objective == "lm" else probe_weight,
                 window_size=window_size,
                 passage_tokens=passage_tokens,
                 shuffled_share=1.0,

@@ -32,7 +32,7 @@ from rerank.reranker import Reranker
 from rerank.types import Matrix, Passage, Query
 from training.data import TrainingList, read_grades, write_lists
 from training.neighbours import Asked, lonely_pools, neighbour_pools, with_vectors
-from training.sampling import Draw, Pool, draw
+from training.sampling import Draw, Order, Pool, draw
 from training.sources import (
     QueryKind,
     judged_queries,
@@ -100,9 +100,9 @@ def build(
     random_share: Annotated[
         float, typer.Option(min=0, max=1, help="Share of the other passages that are random ones, not candidates.")
     ] = 0.0,
-    shuffle: Annotated[
-        bool, typer.Option("--shuffle", help="Random order instead of the first stage's; --random-share 1 implies it.")
-    ] = False,
+    order: Annotated[
+        Order, typer.Option(help="Of the passages of a list; with --random-share 1 it is random.")
+    ] = Order.FIRST_STAGE,
     lists_per_query: Annotated[int, typer.Option(min=1, help="Lists drawn for each query.")] = 1,
     passage_words: Annotated[int, typer.Option(min=0, help="Words after which passages are cut; 0: not.")] = 0,
     limit: Annotated[
@@ -116,10 +116,11 @@ def build(
     model: Annotated[str, typer.Option(help="reranker: one of the models; empty: the first.")] = "",
 ) -> None:
     """Make training lists."""
-    how = _draw(passages, random_share, depth, shuffle)
+    how = _draw(passages, random_share, depth, order)
     _check(teacher, requests, collection, medquad, qrels)
     origin = requests or medquad or Path(collection) / "corpus.jsonl"
-    needs_vectors = teacher in (TeacherName.COSINE, TeacherName.FUSION) or (requests is None and random_share < 1)
+    asks_cosine = teacher in (TeacherName.COSINE, TeacherName.FUSION) or how.order is Order.COSINE
+    needs_vectors = asks_cosine or (requests is None and random_share < 1)
     loaded = Encoder(encoder, device) if needs_vectors else None
     options = Options(name or origin.absolute().parent.name, passage_words, depth, limit, seed, loaded)
     if requests:
@@ -254,7 +255,7 @@ def _opened(teacher: TeacherName, config: Path | None, model: str) -> Iterator[T
         yield ByReranker(reranker, model)
 
 
-def _draw(passages: str, random_share: float, depth: int, shuffle: bool) -> Draw:
+def _draw(passages: str, random_share: float, depth: int, order: Order) -> Draw:
     """Raises: ConfigError when `passages` is no range, or needs more candidates than `depth`."""
     match = re.fullmatch(r"(\d+)(?:-(\d+))?", passages)
     smallest, largest = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
@@ -267,7 +268,7 @@ def _draw(passages: str, random_share: float, depth: int, shuffle: bool) -> Draw
             "lower --passages or raise --random-share"
         )
     # where all others are random, the order would say which passage is right
-    return Draw(smallest, largest, random_share, shuffle or random_share == 1)
+    return Draw(smallest, largest, random_share, Order.RANDOM if random_share == 1 else order)
 
 
 def _check(

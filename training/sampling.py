@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from random import Random
 
 from rerank.types import Candidate, Passage, Query
@@ -26,6 +27,14 @@ class Pool:
     grades: Mapping[str, float]
 
 
+class Order(StrEnum):
+    """The order in which a list's passages stand, as the command line spells it."""
+
+    FIRST_STAGE = "first-stage"
+    COSINE = "cosine"
+    RANDOM = "random"
+
+
 @dataclass(frozen=True, slots=True)
 class Draw:
     """How a list is drawn from a pool.
@@ -33,13 +42,13 @@ class Draw:
     Attributes:
         smallest, largest: the number of its passages; each number between them is equally likely.
         random_share: how many of the passages beside the relevant one are no candidates, in 0–1.
-        shuffled: whether the list is in random order, not in that of the first stage.
+        order: of the list; by cosine, query and passages carry their vectors.
     """
 
     smallest: int
     largest: int
     random_share: float = 0.0
-    shuffled: bool = False
+    order: Order = Order.FIRST_STAGE
 
 
 def make_pool(query: Query, candidates: Sequence[Candidate], grades: Mapping[str, float]) -> Pool:
@@ -53,7 +62,7 @@ def make_pool(query: Query, candidates: Sequence[Candidate], grades: Mapping[str
 
 
 def draw(pool: Pool, strangers: Sequence[Passage], how: Draw, random: Random) -> tuple[Passage, ...]:
-    """The passages of one list: candidates in first-stage order, then strangers (or shuffled).
+    """The passages of one list: candidates in first-stage order, then strangers; or all of them in another order.
 
     One relevant candidate is always among them, where there is any. The list is shorter than asked for where the pool
     or the strangers do not suffice.
@@ -67,9 +76,18 @@ def draw(pool: Pool, strangers: Sequence[Passage], how: Draw, random: Random) ->
     hard = random.sample(others, min(n - len(kept) - n_random, len(others)))
     chosen = [pool.candidates[place].passage for place in sorted(kept + hard)]
     drawn = [*chosen, *_unrelated(pool, strangers, n_random, random)]
-    if how.shuffled:
+    if how.order is Order.RANDOM:
         random.shuffle(drawn)
+    elif how.order is Order.COSINE:
+        drawn.sort(key=lambda passage: -cosine(pool.query, passage))
     return tuple(drawn)
+
+
+def cosine(query: Query, passage: Passage) -> float:
+    """The inner product of their vectors, which have length one."""
+    if query.vector is None or passage.vector is None:
+        raise RuntimeError(f"{query.query_id} or {passage.doc_id} has no vector; this is a bug")
+    return float(query.vector @ passage.vector)
 
 
 def _unrelated(pool: Pool, strangers: Sequence[Passage], n: int, random: Random) -> Iterator[Passage]:

@@ -9,7 +9,7 @@ from rerank.reranker import Reranker
 from rerank.retrieval.hybrid import z_score_sum
 from rerank.types import CandidateSource, Passage, Query, RankOptions, ScoredDoc
 from training.data import relevance_of
-from training.sampling import Pool
+from training.sampling import Pool, cosine
 
 
 class Teacher(Protocol):
@@ -25,7 +25,7 @@ def by_grades(pool: Pool, passages: Sequence[Passage]) -> tuple[float, ...]:
 
 def by_cosine(pool: Pool, passages: Sequence[Passage]) -> tuple[float, ...]:
     """The encoder's cosine; query and passages carry their vectors."""
-    return tuple(_cosine(pool.query, passage) for passage in passages)
+    return tuple(cosine(pool.query, passage) for passage in passages)
 
 
 def by_fusion(pool: Pool, passages: Sequence[Passage]) -> tuple[float, ...]:
@@ -36,7 +36,7 @@ def by_fusion(pool: Pool, passages: Sequence[Passage]) -> tuple[float, ...]:
     scored = [(c.passage.doc_id, c.score) for c in pool.candidates]
     bm25 = [ScoredDoc(doc_id, score) for doc_id, score in scored if score is not None]
     read = {passage.doc_id: passage for passage in [*(c.passage for c in pool.candidates), *passages]}
-    dense = [ScoredDoc(doc_id, _cosine(pool.query, passage)) for doc_id, passage in read.items()]
+    dense = [ScoredDoc(doc_id, cosine(pool.query, passage)) for doc_id, passage in read.items()]
     fused = z_score_sum([bm25, dense])
     return tuple(fused[passage.doc_id] for passage in passages)
 
@@ -58,9 +58,3 @@ class ByReranker:
         candidates = [CandidateSource(passage.doc_id, passage.text) for passage in passages]
         ranked = self._reranker.rerank(query, candidates, self._options).ranked
         return relevance_of([candidate.position for candidate in ranked], len(passages))
-
-
-def _cosine(query: Query, passage: Passage) -> float:
-    if query.vector is None or passage.vector is None:
-        raise RuntimeError(f"{query.query_id} or {passage.doc_id} has no vector; this is a bug")
-    return float(query.vector @ passage.vector)

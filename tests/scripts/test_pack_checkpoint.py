@@ -92,3 +92,27 @@ def test_folder_without_manifest_is_refused(trained: Path, tmp_path: Path) -> No
     (trained / MANIFEST_FILE).unlink()
     with pytest.raises(CheckpointError, match=r"holds no rerank\.json"):
         packed(trained, tmp_path / "out")
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_share_of_the_training_lies_between_start_and_end(
+    trained: Path, checkpoint: Path, tmp_path: Path, share: float
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    pack(trained, out, "36MB", checkpoint, share)
+    start, end = load_file(checkpoint / "model.safetensors"), load_file(trained / "model.safetensors")
+    for name, tensor in load_file(out / "model.safetensors").items():
+        torch.testing.assert_close(tensor, ((1 - share) * start[name] + share * end[name]).half())
+    manifest = read_manifest(out)
+    assert manifest is not None
+    assert f"--share {share}" in manifest.command
+
+
+def test_start_of_another_training_is_refused(trained: Path, checkpoint: Path, tmp_path: Path) -> None:
+    other = write_shaken(tmp_path / "other", checkpoint)
+    change_weights(other, {"projector.up.bias": torch.zeros(3)})
+    out = tmp_path / "out"
+    out.mkdir()
+    with pytest.raises(CheckpointError, match=r"projector\.up\.bias has the shapes"):
+        pack(trained, out, "36MB", other, 0.5)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from random import Random
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rerank.types import Candidate, Passage, Query
-from training.sampling import Draw, Pool, draw, make_pool
+from training.sampling import Draw, Order, Pool, cosine, draw, make_pool
 
 STRANGERS = [Passage(f"s{number}", f"stranger {number}") for number in range(100)]
 
@@ -37,8 +38,19 @@ def test_candidates_keep_their_order_and_strangers_come_last(seed: int) -> None:
     assert drawn[:5] == [f"c{number}" for number in sorted(candidates)]
 
 
+def test_order_by_cosine_is_that_of_the_vectors_and_draws_the_same_passages() -> None:
+    vectors = np.eye(10, dtype=np.float32)
+    query = Query("q?", vector=np.array([3, 1, 4, 1, 5, 9, 2, 6, 5, 0], dtype=np.float32))
+    passages = [Passage(f"c{number}", f"candidate {number}", vector=vectors[number]) for number in range(10)]
+    ranked = make_pool(query, [Candidate(passage, None) for passage in passages], {})
+    drawn = draw(ranked, [], Draw(6, 6, order=Order.COSINE), Random(0))
+    cosines = [cosine(query, passage) for passage in drawn]
+    assert cosines == sorted(cosines, reverse=True)
+    assert set(ids(drawn)) == set(ids(draw(ranked, [], Draw(6, 6), Random(0))))
+
+
 def test_shuffled_lists_put_the_relevant_passage_everywhere() -> None:
-    how = Draw(4, 4, 1.0, shuffled=True)
+    how = Draw(4, 4, 1.0, order=Order.RANDOM)
     drawn = [ids(draw(pool(1, {"c0": 1.0}), STRANGERS, how, Random(seed))) for seed in range(100)]
     assert {doc_ids.index("c0") for doc_ids in drawn} == {0, 1, 2, 3}
 
