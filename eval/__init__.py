@@ -1,1 +1,6 @@
 """Evaluation. It imports `rerank`; `rerank` never imports it, and neither does `training`."""
+
+from importlib.util import find_spec
+
+if missing := [name for name in ("ir_measures", "scipy") if find_spec(name) is None]:
+    raise ModuleNotFoundError(f"evaluation needs {' and '.join(missing)}; install rerank[eval]", name=missing[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
@@ -31,20 +31,27 @@ class Arm:
     Attributes:
         settings: all that decides the answers.
         ask: query_id → the answer; called from several threads.
+        is_timed: asked again under every further load.
     """
 
     name: str
     settings: Mapping[str, object]
     ask: Callable[[str], Reply]
+    is_timed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What an arm's answers are worth. `efficiency` is None where nothing was asked."""
+    """What an arm's answers are worth. `costs`, by queries under way at once; empty where nothing was asked."""
 
     name: str
     report: Report
-    efficiency: Efficiency | None = None
+    costs: Mapping[int, Efficiency] = field(default_factory=dict)
+
+    @property
+    def efficiency(self) -> Efficiency | None:
+        """Of the answers that were measured."""
+        return next(iter(self.costs.values()), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +78,39 @@ def collect(arms: Sequence[Arm], query_ids: Sequence[str], out: Path, concurrenc
         ConfigError: `out` holds answers that were given under other settings.
         RerankError: a service refused; what was answered before is kept.
     """
-    files = [AnswerFile(folder_of(arm, arms, out) / TRACE_FILE, arm.settings) for arm in arms]
+    return _collect(arms, query_ids, [folder_of(arm, arms, out) / TRACE_FILE for arm in arms], concurrency, console)
+
+
+def collect_under_loads(
+    arms: Sequence[Arm], query_ids: Sequence[str], out: Path, loads: Sequence[int], console: Console
+) -> dict[int, Answers]:
+    """The same queries once more for each load, of those arms that are timed, for the times alone; by load, by arm.
+
+    Args:
+        loads: queries under way at once.
+
+    Raises:
+        As `collect` does.
+    """
+    timed, collected = [arm for arm in arms if arm.is_timed], {}
+    for load in loads:
+        files = [folder_of(arm, arms, out) / f"trace-{load}.jsonl" for arm in timed]
+        collected[load] = _collect(timed, query_ids, files, load, console, f", {load} at once")
+    return collected
+
+
+def _collect(
+    arms: Sequence[Arm], query_ids: Sequence[str], paths: Sequence[Path], load: int, console: Console, how: str = ""
+) -> Answers:
+    files = [AnswerFile(path, {**arm.settings, "load": load}) for arm, path in zip(arms, paths, strict=True)]
     with Progress(console=console, disable=not console.is_terminal) as progress:
         for arm, file in zip(arms, files, strict=True):
             kept = len(file.answers)
             if kept:
-                console.print(f"{arm.name}: {kept} of {len(query_ids)} queries were answered before")
-            task = progress.add_task(arm.name, total=len(query_ids), completed=kept)
+                console.print(f"{arm.name}{how}: {kept} of {len(query_ids)} queries were answered before")
+            task = progress.add_task(f"{arm.name}{how}", total=len(query_ids), completed=kept)
             todo = [query_id for query_id in query_ids if query_id not in file.answers]
-            _ask_all(arm, todo, file, concurrency, lambda task=task: progress.advance(task))  # type: ignore[misc]
+            _ask_all(arm, todo, file, load, lambda task=task: progress.advance(task))  # type: ignore[misc]
             file.finish(query_ids)
     return {arm.name: list(file.answers.values()) for arm, file in zip(arms, files, strict=True)}
 
@@ -106,14 +137,18 @@ def _ask(arm: Arm, query_id: str, file: AnswerFile) -> None:
 
 
 def measure_all(
-    arms: Sequence[Arm], answers: Answers, judge: Judge, out: Path, settings: Mapping[str, object]
+    arms: Sequence[Arm],
+    answers: Mapping[int, Answers],
+    judge: Judge,
+    out: Path,
+    settings: Mapping[str, object],
 ) -> list[Result]:
-    """Measures every arm and writes its run.trec and measures.json."""
-    results = []
+    """Measures every arm by the first of `answers`, which are by load, and writes its run.trec and measures.json."""
+    first, results = next(iter(answers.values())), []
     for arm in arms:
-        given = answers[arm.name]
-        run = judge.prepare({answer.query_id: answer.reply.docs for answer in given})
+        run = judge.prepare({answer.query_id: answer.reply.docs for answer in first[arm.name]})
         report = judge.report(run)
         write(folder_of(arm, arms, out), run, report, {**settings, **arm.settings})
-        results.append(Result(arm.name, report, efficiency(given)))
+        costs = {load: efficiency(given[arm.name]) for load, given in answers.items() if arm.name in given}
+        results.append(Result(arm.name, report, {load: cost for load, cost in costs.items() if cost}))
     return results

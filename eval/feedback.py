@@ -15,10 +15,12 @@ import torch
 from ir_measures import Qrel, R, nDCG
 from rich.console import Console
 
-from eval.experiment import Judge
+from eval.experiment import Judge, Result
 from eval.measures import Report, Run
 from eval.output import print_table, write_text
+from eval.report import ORACLE
 from eval.statistics import paired_differences, t_test
+from eval.table import SUMMARY_FILE, as_json, summary_of
 from rerank.encoder import Encoder
 from rerank.retrieval.dense import query_vectors
 from rerank.retrieval.feedback import FeedbackSettings, Method, Outcome, move
@@ -102,8 +104,8 @@ def grades(judged: Iterable[Qrel], found: Run) -> Run:
     }
 
 
-def publish_feedback(trial: FeedbackTrial, teachers: Mapping[str, Run], out: Path, console: Console) -> None:
-    """Prints the retriever before and after each teacher, and writes feedback.json.
+def publish_feedback(trial: FeedbackTrial, teachers: Mapping[str, Run], out: Path, seed: int, console: Console) -> None:
+    """Prints the retriever before and after each teacher; writes feedback.json and its summary (folder `feedback`).
 
     Raises:
         ConfigError: the file cannot be written.
@@ -125,6 +127,13 @@ def publish_feedback(trial: FeedbackTrial, teachers: Mapping[str, Run], out: Pat
                 f"  {change.measure}: {change.difference:+.4f}, p = {change.p:.2g} (paired t-test), "
                 f"{change.wins}/{change.losses}/{change.ties} wins/losses/ties"
             )
+    title = f"dense retrieval of {len(trial.before.per_query)} queries before and after feedback"
+    results = [Result(BEFORE, trial.before)] + [
+        Result(f"{BEFORE} after {name}", followed[f"after {name}, {METHODS[0]}"].report)
+        for name in teachers
+        if name != ORACLE
+    ]
+    write_text(out / "feedback" / SUMMARY_FILE, as_json(summary_of("feedback", title, results, seed)))
     write_text(out / "feedback.json", json.dumps(_as_json(trial.before, followed), indent=2) + "\n")
 
 

@@ -9,6 +9,7 @@ import typer
 
 from eval.systems import BASELINES, SERVED
 from rerank.cli import StrategyName
+from rerank.errors import ConfigError
 
 RankerOption: TypeAlias = Annotated[
     list[str] | None,
@@ -22,8 +23,8 @@ SystemOption: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
         "--system",
-        help="NAME=RANKER[:PATH], repeatable: a ranker with its checkpoint under a name; with --target, PATH is the "
-        "name of a model there.",
+        help="NAME=RANKER[/STRATEGY][:PATH], repeatable: a ranker under a name, with its own strategy and checkpoint; "
+        "with --target, PATH is the name of a model there.",
     ),
 ]
 ModelOption: TypeAlias = Annotated[
@@ -40,7 +41,13 @@ StrategyOption: TypeAlias = Annotated[StrategyName | None, typer.Option("--strat
 OutOption: TypeAlias = Annotated[
     Path, typer.Option("--out", help="Folder of the results; a run that was killed goes on in it.")
 ]
-ConcurrencyOption: TypeAlias = Annotated[int, typer.Option("--concurrency", min=1, help="Queries under way at once.")]
+ConcurrencyOption: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--concurrency",
+        help="Queries under way at once. 1,8,32: measured with 1, and served systems timed with 8 and 32, too.",
+    ),
+]
 SeedOption: TypeAlias = Annotated[int, typer.Option("--seed", help="Of shuffles and of the permutation test.")]
 MarginOption: TypeAlias = Annotated[
     float,
@@ -49,3 +56,11 @@ MarginOption: TypeAlias = Annotated[
     ),
 ]
 PlotsOption: TypeAlias = Annotated[bool, typer.Option("--plots/--no-plots", help="Draw latency.png, differences.png.")]
+
+
+def parse_loads(text: str) -> list[int]:
+    """`1,8,32`. Raises: ConfigError when a part is no number above 0, or comes twice."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) for part in parts) or len(set(parts)) != len(parts):
+        raise ConfigError(f"--concurrency {text}: expected different numbers above 0, as in 1,8,32")
+    return [int(part) for part in parts]

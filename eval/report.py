@@ -15,6 +15,8 @@ from eval.statistics import Comparison, compare, holm, interval, non_inferiority
 
 FIRST_STAGE, ORACLE = "first stage", "oracle"
 
+_COST = "At once: queries under way. Times are the caller's, the way there and back included; the rest, means a query."
+
 #: system → order → mean nDCG@10
 ByOrder = Mapping[str, Mapping[Order, float]]
 
@@ -65,7 +67,7 @@ def order_shares(by_order: ByOrder) -> dict[str, float]:
     (its nDCG@10 on the original order - that on another) / (the same of the first stage): 1 for a system that changes
     nothing, 0 for one whose result depends on the passages alone.
     """
-    stage = by_order[FIRST_STAGE]
+    stage = by_order.get(FIRST_STAGE, {})
     if ORIGINAL not in stage:
         return {}
     others = [order for order in stage if order != ORIGINAL]
@@ -75,6 +77,12 @@ def order_shares(by_order: ByOrder) -> dict[str, float]:
     return {name: sum(row[ORIGINAL] - row[order] for order in others) / given for name, row in by_order.items()}
 
 
+def order_lines(by_order: ByOrder) -> list[str]:
+    """One line a system that is neither the first stage nor the bound, for the screen."""
+    shares = {name: share for name, share in order_shares(by_order).items() if name not in (FIRST_STAGE, ORACLE)}
+    return [f"{name}: {share:.0%} of what the first stage's order is worth is in it" for name, share in shares.items()]
+
+
 def _measures(results: Sequence[Result]) -> str:
     names = list(results[0].report.mean)
     rows = [
@@ -82,7 +90,7 @@ def _measures(results: Sequence[Result]) -> str:
         for result in results
     ]
     queries = len(results[0].report.per_query)
-    return f"Means over {queries} judged queries.\n\n" + _table(["system", *names, f"{MAIN}, 95 %"], rows)
+    return f"Means over {queries} judged queries.\n\n" + markdown_table(["system", *names, f"{MAIN}, 95 %"], rows)
 
 
 def _mean_of(result: Result, name: str) -> str:
@@ -114,7 +122,7 @@ def _comparison(results: Sequence[Result], margin: float, seed: int) -> str:
             differences = paired_differences(other.report.values(), reference.report.values())
             row.append(shown_p(non_inferiority(differences, margin)))
     return (
-        f"## {MAIN} against {reference.name}\n\n{_table(head, rows)}\n\n"
+        f"## {MAIN} against {reference.name}\n\n{markdown_table(head, rows)}\n\n"
         f"Paired, two-sided, {len(reference.report.per_query)} queries; Holm over {len(rows)} comparisons. “Could be "
         "seen”: the smallest true difference that so many queries, differing as much as these do, show at 5 % four "
         "times in five. A smaller one that is not significant says nothing."
@@ -137,7 +145,7 @@ def _orders(by_order: ByOrder) -> str:
     ]
     return (
         f"## How much is the first stage's order\n\n"
-        f"{_table([f'{MAIN} by order of the candidates', *(kind for kind, _ in groups), 'share'], rows)}\n\n"
+        f"{markdown_table([f'{MAIN} by order of the candidates', *(kind for kind, _ in groups), 'share'], rows)}\n\n"
         "Share: what a worse order of the same candidates costs the system, by what it costs the first stage. 100 %: "
         "the system hands its input's order on; 0 %: the order does not matter to it, as to the oracle, which sorts by "
         "the judgements."
@@ -154,15 +162,16 @@ def _efficiency(results: Sequence[Result]) -> str:
     rows = [
         [
             result.name,
+            str(load),
             *(f"{value:,.1f}" for value in (e.p50_ms, e.p95_ms, e.p99_ms)),
             f"{e.queries_per_s:,.2f}",
             *(f"{value:,.1f}" for value in (e.windows, e.rounds, e.tokens)),
         ]
         for result in results
-        if (e := result.efficiency)
+        for load, e in result.costs.items()
     ]
-    head = ["system", "p50 ms", "p95 ms", "p99 ms", "queries/s", "windows", "rounds", "tokens"]
-    return f"## Cost\n\n{_table(head, rows)}\n\nTimes are the caller's; the rest are means a query." if rows else ""
+    head = ["system", "at once", "p50 ms", "p95 ms", "p99 ms", "queries/s", "windows", "rounds", "tokens"]
+    return f"## Cost\n\n{markdown_table(head, rows)}\n\n{_COST}" if rows else ""
 
 
 def _remarks(results: Sequence[Result]) -> list[str]:
@@ -181,7 +190,8 @@ def _remarks(results: Sequence[Result]) -> list[str]:
 
 
 def _settings(settings: Mapping[str, object]) -> str:
-    return "## Settings\n\n" + _table(["setting", "value"], [[name, str(value)] for name, value in settings.items()])
+    rows = [[name, str(value)] for name, value in settings.items()]
+    return "## Settings\n\n" + markdown_table(["setting", "value"], rows)
 
 
 def _interval(ends: tuple[float, float], sign: str = "") -> str:
@@ -193,6 +203,7 @@ def shown_p(value: float) -> str:
     return "< .0001" if value < 0.0001 else f"{value:.4f}"
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """The first column is text, the others are numbers."""
     align = ["---", *["---:"] * (len(head) - 1)]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in (head, align, *rows))

@@ -14,11 +14,13 @@ from ir_measures import Qrel
 
 from eval.answers import Reply
 from eval.baselines import Cosine, Oracle, PointwiseCrossEncoder, Scorer, ZScoreFusion
+from rerank import shipped
+from rerank.cli import StrategyName, strategy_message
 from rerank.client import RerankClient
 from rerank.config import load_config
 from rerank.encoder import DEFAULT_ENCODER, Encoder
 from rerank.errors import ConfigError
-from rerank.manifest import MANIFEST_FILE, served_model
+from rerank.manifest import MANIFEST_FILE, TEMPLATE_FILE, read_manifest, served_model
 from rerank.service.process import service_process
 from rerank.types import CandidateSource, Query
 from rerank.v1 import rerank_pb2 as pb
@@ -32,11 +34,17 @@ _MAX_REQUEST_S = 24 * 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A system as the command line names it. `path`: a checkpoint; with a target, the name of a model there."""
+    """A system as the command line names it.
+
+    Attributes:
+        path: a checkpoint; with a target, the name of a model there.
+        strategy: its own; None: what all share.
+    """
 
     name: str
     ranker: str
     path: str = ""
+    strategy: StrategyName | None = None
 
     @property
     def is_served(self) -> bool:
@@ -59,10 +67,11 @@ class System(Protocol):
 
 
 def parse_systems(rankers: Sequence[str], systems: Sequence[str], model: str) -> list[Spec]:
-    """The systems of `--ranker RANKER …` and `--system NAME=RANKER[:PATH] …`, in that order; without any, PE-Rank.
+    """The systems of `--ranker RANKER …` and `--system NAME=RANKER[/STRATEGY][:PATH] …`; without any, PE-Rank.
 
     Raises:
-        ConfigError: no such ranker, a name twice or one that is no file name, or a `--model` without its one ranker.
+        ConfigError: no such ranker or strategy, a strategy for what has no windows, a name twice or one that is no file
+            name, or a `--model` without its one ranker.
     """
     if model and len(rankers) > 1:
         raise ConfigError("--model belongs to one --ranker; name each with --system NAME=RANKER:PATH")
@@ -71,22 +80,41 @@ def parse_systems(rankers: Sequence[str], systems: Sequence[str], model: str) ->
     for spec in specs:
         if spec.ranker not in SERVED + BASELINES:
             raise ConfigError(f"ranker {spec.ranker!r} is none of {', '.join(SERVED + BASELINES)}")
+        if spec.strategy and not spec.is_served:
+            raise ConfigError(f"{spec.ranker} has no windows, so no strategy {spec.strategy}")
         if not re.fullmatch(r"\w[\w.-]*", spec.name):
             raise ConfigError(f"system name {spec.name!r} would name a folder; use letters, digits, '.', '-' and '_'")
         if spec.ranker == "cross-encoder" and not spec.path:
             raise ConfigError("a cross-encoder needs its model: --system NAME=cross-encoder:PATH_OR_NAME")
     names = [spec.name for spec in specs]
     if len(set(names)) != len(names):
-        raise ConfigError(f"systems {', '.join(names)}: give each another name with --system NAME=RANKER[:PATH]")
+        raise ConfigError(f"systems {', '.join(names)}: give each another name with --system NAME=RANKER")
     return specs
 
 
 def _parse(text: str) -> Spec:
     name, equals, system = text.partition("=")
     ranker, _, path = system.partition(":")
+    ranker, slash, strategy = ranker.partition("/")
     if not equals:
-        raise ConfigError(f"--system {text!r}: expected NAME=RANKER[:PATH]")
-    return Spec(name, ranker, path)
+        raise ConfigError(f"--system {text!r}: expected NAME=RANKER[/STRATEGY][:PATH]")
+    if slash and strategy not in list(StrategyName):
+        raise ConfigError(f"--system {text!r}: strategy {strategy!r} is none of {', '.join(StrategyName)}")
+    return Spec(name, ranker, path, StrategyName(strategy) if slash else None)
+
+
+def schedule_of(spec: Spec, shared: pb.Strategy) -> pb.Strategy:
+    """The schedule that a system is asked for: the shared one, under its own strategy if it has one.
+
+    The first model belongs to the cascade alone and is left out of others.
+    """
+    schedule = pb.Strategy()
+    schedule.CopyFrom(shared)
+    if spec.strategy:
+        schedule.MergeFrom(strategy_message(spec.strategy, 0, 0))
+    if schedule.kind != pb.STRATEGY_KIND_CASCADE:
+        schedule.ClearField("first_model")
+    return schedule
 
 
 @contextmanager
@@ -104,6 +132,9 @@ def open_systems(
     Raises:
         ConfigError: the options do not fit the rankers, a service did not start, or it does not serve a model.
     """
+    schedules = {spec.name: schedule_of(spec, schedule) for spec in specs}
+    if schedule.first_model and not any(one.first_model for one in schedules.values()):
+        raise ConfigError("--first-model belongs to the cascade, and no system has that strategy")
     scorers = _scorers(specs, qrels, encoder or DEFAULT_ENCODER)
     if not target and index is None and len(scorers) == len(specs):
         yield {name: Baseline(scorer) for name, scorer in scorers.items()}
@@ -112,11 +143,12 @@ def open_systems(
         offered = client.list_models()
         models = {model.name: model for model in offered.models}
         read = MessageToDict(offered.index, preserving_proto_field_name=True)
+        names = {spec.name: (spec.path or spec.ranker) if target else spec.name for spec in specs}
         yield {
-            spec.name: Baseline(scorers[spec.name], client, read)
-            if spec.name in scorers
-            else Served(client, _asked(models, (spec.path or spec.ranker) if target else spec.name), schedule, read)
-            for spec in specs
+            name: Baseline(scorers[name], client, read)
+            if name in scorers
+            else Served(client, _asked(models, asked), schedules[name], read)
+            for name, asked in names.items()
         }
 
 
@@ -128,7 +160,7 @@ def _service(
         with RerankClient(target) as client:
             yield client
         return
-    models: list[Mapping[str, object]] = [_model(spec, template) for spec in specs if spec.is_served]
+    models: list[Mapping[str, object]] = [model_of(spec, template) for spec in specs if spec.is_served]
     if index is not None and "identity" not in [model["name"] for model in models]:
         models.append({"name": "identity", "ranker": "identity"})  # finds candidates for the baselines
     limits = {"max_request_s": _MAX_REQUEST_S}
@@ -137,15 +169,25 @@ def _service(
         yield client
 
 
-def _model(spec: Spec, template: str) -> Mapping[str, object]:
+def model_of(spec: Spec, template: str) -> Mapping[str, object]:
     """The system as a model of the configuration; a checkpoint of our training knows its template and its window."""
     given = {"template": template} if template and spec.ranker in ("first", "generation") else {}
-    if spec.path and (Path(spec.path) / MANIFEST_FILE).is_file():
-        model = served_model(f"{spec.name}={spec.path}") | given
-        if model["ranker"] != spec.ranker:
-            raise ConfigError(f"{spec.path} is a checkpoint of {model['ranker']}, not of {spec.ranker}")
-        return model
-    return {"name": spec.name, "ranker": spec.ranker} | ({"path": spec.path} if spec.path else {}) | given
+    path = spec.path or (str(shipped.FIRST) if spec.ranker == "first" else "")
+    if not path or not (Path(path) / MANIFEST_FILE).is_file():
+        return {"name": spec.name, "ranker": spec.ranker} | ({"path": path} if path else {}) | given
+    model = served_model(f"{spec.name}={path}") | given
+    if (spec.ranker, model["ranker"]) == ("generation", "first"):
+        return _writing(model, Path(path))
+    if model["ranker"] != spec.ranker:
+        raise ConfigError(f"{path} is a checkpoint of {model['ranker']}, not of {spec.ranker}")
+    return model
+
+
+def _writing(model: Mapping[str, object], folder: Path) -> Mapping[str, object]:
+    """A checkpoint of FIRST that writes the order instead, with the prompt that it was trained with."""
+    manifest = read_manifest(folder)
+    identifiers = manifest.identifiers if manifest else ""
+    return {"template": str(folder / TEMPLATE_FILE), "identifiers": identifiers, **model, "ranker": "generation"}
 
 
 def _asked(models: Mapping[str, pb.Model], name: str) -> pb.Model:
@@ -157,13 +199,13 @@ def _asked(models: Mapping[str, pb.Model], name: str) -> pb.Model:
 
 
 def _scorers(specs: Sequence[Spec], qrels: Iterable[Qrel], encoder: str) -> dict[str, Scorer]:
-    cosine = Cosine(Encoder(encoder)) if {"cosine", "z-score"} & {spec.ranker for spec in specs} else None
+    shared = Encoder(encoder) if {"cosine", "z-score"} & {spec.ranker for spec in specs} else None
     scorers: dict[str, Scorer] = {}
     for spec in specs:
-        if spec.ranker == "cosine" and cosine:
-            scorers[spec.name] = cosine
-        elif spec.ranker == "z-score" and cosine:
-            scorers[spec.name] = ZScoreFusion(cosine)
+        if spec.ranker == "cosine" and shared:
+            scorers[spec.name] = Cosine(shared)
+        elif spec.ranker == "z-score" and shared:
+            scorers[spec.name] = ZScoreFusion(Cosine(shared))  # vectors of its own, or its times would be too good
         elif spec.ranker == "cross-encoder":
             scorers[spec.name] = PointwiseCrossEncoder(spec.path)
         elif spec.ranker == "oracle":
@@ -185,6 +227,7 @@ class Served:
             "model_revision": model.model_revision,
             "template_sha256": model.template_sha256,
             "default_strategy": model.default_strategy,
+            "schedule": MessageToDict(schedule, preserving_proto_field_name=True),
             "searched": index,
         }
 

@@ -1,23 +1,24 @@
-"""`eval-trec-dl`: reranks the candidates of a request file and measures the result.
+"""`eval-trec-dl`: reranks the candidates of request files, or of TREC runs, and measures the result.
 
 eval-trec-dl --requests requests.jsonl --qrels qrels.txt --ranker pe-rank --out results/pe-rank
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from ir_measures import Qrel
 
-from eval.answers import Reply
 from eval.baselines import FirstStage, Oracle
-from eval.data import Request, read_requests, read_trec_qrels
-from eval.experiment import Arm, Judge, Result, collect, measure_all
-from eval.measures import MAIN, TREC_DL, Report
+from eval.candidates import candidates_of_run
+from eval.data import read_requests, read_trec_qrels
+from eval.datasets import Dataset, open_dataset
+from eval.experiment import Arm, Judge, Result
+from eval.measures import MAIN, TREC_DL
 from eval.options import (
     ConcurrencyOption,
     EncoderOption,
@@ -31,13 +32,17 @@ from eval.options import (
     SystemOption,
     TargetOption,
     TemplateOption,
+    parse_loads,
 )
-from eval.orders import Order, parse_orders
-from eval.output import versions
-from eval.publish import Choices, publish
-from eval.report import FIRST_STAGE, ORACLE
-from eval.systems import Baseline, System, open_systems, parse_systems
+from eval.orders import ORIGINAL, Order, parse_orders
+from eval.publish import Choices, folder_of_dataset, publish, publish_all
+from eval.report import FIRST_STAGE, ORACLE, ByOrder
+from eval.setup import Setup
+from eval.systems import Baseline, parse_systems
+from eval.table import Summary
+from eval.task import Task, task_of
 from rerank.cli import FirstModel, Stride, WindowSize, console, run, strategy_message
+from rerank.errors import ConfigError
 from rerank.files import sha256_of_files
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -45,9 +50,20 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 @app.command()
 def evaluate(
-    requests: Annotated[Path, typer.Option(help="RankLLM request JSONL: queries with their candidates.")],
-    qrels: Annotated[Path, typer.Option(help="Judgements in TREC form.")],
+    requests: Annotated[
+        list[Path],
+        typer.Option(help="RankLLM request JSONL: queries with their candidates; with --collection, a TREC run."),
+    ],
     out: OutOption,
+    qrels: Annotated[
+        list[Path] | None,
+        typer.Option(help="Judgements in TREC form, one file for each --requests; --collection brings its own."),
+    ] = None,
+    collection: Annotated[
+        list[str] | None,
+        typer.Option(help="Where the passages of a run are: a folder in BEIR layout, pydoc, or a name of ir_datasets."),
+    ] = None,
+    split: Annotated[str, typer.Option(help="Of a --collection in BEIR layout: qrels/SPLIT.tsv.")] = "test",
     ranker: RankerOption = None,
     system: SystemOption = None,
     model: ModelOption = "",
@@ -62,79 +78,136 @@ def evaluate(
     orders: Annotated[
         str, typer.Option(help="Orders in which systems get them: original,reversed,shuffled:COUNT.")
     ] = "original",
-    concurrency: ConcurrencyOption = 1,
+    concurrency: ConcurrencyOption = "1",
     seed: SeedOption = 0,
     margin: MarginOption = 0.0,
     plots: PlotsOption = True,
 ) -> None:
-    """Rerank the candidates of a request file and measure nDCG@10 and the like."""
+    """Rerank the candidates of request files or runs and measure nDCG@10 and the like."""
     given = {name: str(value) for name, value in locals().items()}
-    specs, wanted = parse_systems(ranker or (), system or (), model), parse_orders(orders)
-    judged, asked = read_trec_qrels(qrels), _cut(read_requests(requests), depth)
-    decisive = {
-        "encoder": encoder,
-        "strategy": given["strategy"],
-        "window_size": window_size,
-        "stride": stride,
-        "first_model": first_model,
-        "depth": depth,
-        "seed": seed,
-        "requests_sha256": sha256_of_files([requests]),
-        "versions": versions(),
-    }
-    schedule = strategy_message(strategy, window_size, stride, first_model=first_model)
-    task = _Task({request.query.query_id: request for request in asked}, seed)
-    with open_systems(specs, template, target, judged, schedule, encoder=encoder) as systems:
-        arms = [
-            Arm(order.label(name), {**opened.settings, **decisive, "order": order.name}, task.asker(opened, order))
-            for order in wanted
-            for name, opened in systems.items()
-        ]
-        answers = collect(arms, list(task.requests), out, concurrency, console)
-    judge = Judge(TREC_DL, judged)
-    results = measure_all(arms, answers, judge, out, given | {"qrels_sha256": sha256_of_files([qrels])})
-    means = {result.name: result.report.mean[MAIN] for result in results}
-    stage, oracle = Baseline(FirstStage()), Baseline(Oracle(judged))
-    by_order = {
-        FIRST_STAGE: {order: task.report(stage, order, judge).mean[MAIN] for order in wanted},
-        ORACLE: {order: task.report(oracle, order, judge).mean[MAIN] for order in wanted},
-        **{name: {order: means[order.label(name)] for order in wanted} for name in systems},
-    }
-    publish(
-        f"{len(asked)} queries of {requests.parent.name}/{requests.name}",
-        [*results[: len(specs)], Result(FIRST_STAGE, task.report(stage, wanted[0], judge))],
-        Result(ORACLE, task.report(oracle, wanted[0], judge)),
-        by_order if len(wanted) > 1 else {},
-        out,
-        given | decisive,
+    setup = Setup(
+        parse_systems(ranker or (), system or (), model),
+        strategy_message(strategy, window_size, stride, first_model=first_model),
+        template,
+        encoder,
+        target,
+        parse_loads(concurrency),
         Choices(margin, seed, plots),
+        given,
+    )
+    wanted = parse_orders(orders)
+    sources = _sources(requests, qrels or (), collection or (), split, depth, seed)
+    names = [source.name for source in sources]
+    publish_all(
+        [_evaluate(source, setup, wanted, folder_of_dataset(source.name, names, out)) for source in sources],
+        out,
         console,
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Task:
-    """The requests by query_id, and how each is put to a system."""
+class _Source:
+    """Queries with candidates, and their judgements.
 
-    requests: Mapping[str, Request]
-    seed: int
+    Attributes:
+        decisive: what decides which candidates they are.
+        hashes: those of the judgements.
+    """
 
-    def asker(self, system: System, order: Order) -> Callable[[str], Reply]:
-        return partial(self._ask, system, order)
-
-    def _ask(self, system: System, order: Order, query_id: str) -> Reply:
-        request = self.requests[query_id]
-        positions = order.permutation(len(request.candidates), query_id, self.seed)
-        reply = system.rerank(request.query, [request.candidates[position] for position in positions])
-        return replace(reply, positions=tuple(positions[place] for place in reply.positions))
-
-    def report(self, system: Baseline, order: Order, judge: Judge) -> Report:
-        """Of a system that costs nothing to ask."""
-        return judge.report({query_id: self._ask(system, order, query_id).docs for query_id in self.requests})
+    name: str
+    title: str
+    task: Task
+    qrels: Sequence[Qrel]
+    decisive: Mapping[str, object]
+    hashes: Mapping[str, str]
 
 
-def _cut(requests: Sequence[Request], depth: int) -> list[Request]:
-    return [replace(request, candidates=request.candidates[: depth or None]) for request in requests]
+def _sources(
+    requests: Sequence[Path], qrels: Sequence[Path], collections: Sequence[str], split: str, depth: int, seed: int
+) -> list[_Source]:
+    """Reads all before anything is asked. Raises: ConfigError when it is not said what belongs to what."""
+    for option, others in (("--qrels", qrels), ("--collection", collections)):
+        if others and len(others) != len(requests):
+            raise ConfigError(f"{len(requests)} --requests and {len(others)} {option}; give one for each, in one order")
+    if not qrels and not collections:
+        raise ConfigError("nothing to measure by: give --qrels FILE, or --collection NAME with judgements of its own")
+    names = _names(requests)
+    return [
+        _source(
+            name,
+            path,
+            qrels[place] if qrels else None,
+            open_dataset(collections[place], split) if collections else None,
+            depth,
+            seed,
+        )
+        for place, (name, path) in enumerate(zip(names, requests, strict=True))
+    ]
+
+
+def _source(name: str, path: Path, qrels: Path | None, dataset: Dataset | None, depth: int, seed: int) -> _Source:
+    given = candidates_of_run(path, dataset, depth) if dataset else read_requests(path)
+    judged = read_trec_qrels(qrels) if qrels else (dataset.qrels if dataset else ())
+    queries = {"queries_sha256": dataset.queries_sha256} if dataset else {}
+    return _Source(
+        name,
+        f"{len(given)} queries of {name}/{path.name}, depth {depth or 'all'}",
+        task_of(given, depth, seed),
+        judged,
+        {"depth": depth, "seed": seed, "requests_sha256": sha256_of_files([path])} | queries,
+        {"qrels_sha256": sha256_of_files([qrels]) if qrels else dataset.qrels_sha256 if dataset else ""},
+    )
+
+
+def _names(requests: Sequence[Path]) -> list[str]:
+    """Each after its folder; where folders are the same, after its file too."""
+    folders = [path.absolute().parent.name for path in requests]
+    if len(set(folders)) == len(folders):
+        return folders
+    return [f"{folder}-{path.stem}" for folder, path in zip(folders, requests, strict=True)]
+
+
+def _evaluate(source: _Source, setup: Setup, orders: Sequence[Order], out: Path) -> Summary:
+    task, judge = source.task, Judge(TREC_DL, source.qrels)
+    decisive = {**setup.decisive, **source.decisive}
+    with setup.opened(source.qrels) as systems:
+        arms = [
+            Arm(
+                order.label(name),
+                {**opened.settings, **decisive, "order": order.name},
+                task.asker(opened, order),
+                is_timed=order == ORIGINAL and setup.is_served(name),
+            )
+            for order in orders
+            for name, opened in systems.items()
+        ]
+        answers = setup.answers(arms, list(task.requests), out)
+    results = setup.measured(arms, answers, judge, out, source.hashes)
+    stage, oracle = Baseline(FirstStage()), Baseline(Oracle(source.qrels))
+    own = [] if setup.has_identity else [Result(FIRST_STAGE, task.report(stage, orders[0], judge))]
+    return publish(
+        source.name,
+        source.title,
+        [*results[: len(setup.specs)], *own],
+        Result(ORACLE, task.report(oracle, orders[0], judge)),
+        _by_order(results, task, judge, orders, list(systems)) if len(orders) > 1 else {},
+        out,
+        {**setup.given, **decisive},
+        setup.choices,
+        console,
+    )
+
+
+def _by_order(
+    results: Sequence[Result], task: Task, judge: Judge, orders: Sequence[Order], systems: Sequence[str]
+) -> ByOrder:
+    """Mean nDCG@10 of every system on every order, and of the two that need not be asked."""
+    means = {result.name: result.report.mean[MAIN] for result in results}
+    unasked = {FIRST_STAGE: Baseline(FirstStage()), ORACLE: Baseline(Oracle(judge.qrels))}
+    return {
+        **{name: {o: task.report(system, o, judge).mean[MAIN] for o in orders} for name, system in unasked.items()},
+        **{name: {order: means[order.label(name)] for order in orders} for name in systems},
+    }
 
 
 def main() -> None:

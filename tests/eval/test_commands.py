@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 
 def run_module(module: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", module, *map(str, arguments)]
@@ -41,15 +39,7 @@ def test_wrong_input_ends_with_one_line(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.shared
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize(("ranker", "expected"), [("identity", 0.5058), ("pe-rank", 0.6424)])
-def test_dl19_figures(shared: Path, tmp_path: Path, ranker: str, expected: float) -> None:
-    """BM25's order; and the untrained PE-Rank, sliding 20/10, which equals cosine."""
-    data = shared / "trec-dl-2019"
-    sliding = ("--strategy", "sliding", "--window-size", 20, "--stride", 10)
-    files = ("--requests", data / "requests.jsonl", "--qrels", data / "qrels.txt", "--out", tmp_path)
-    done = run_module("eval.trec_dl", *files, "--ranker", ranker, *sliding)
-    assert done.returncode == 0, done.stderr
-    measures = json.loads((tmp_path / "measures.json").read_text(encoding="utf-8"))
-    assert measures["mean"]["nDCG@10"] == pytest.approx(expected, abs=0.002 if ranker == "pe-rank" else 0.00005)
+def test_run_without_its_passages_ends_with_one_line(beir_folder: Path, tmp_path: Path) -> None:
+    done = run_module("eval.beir", "--collection", beir_folder, "--ranker", "oracle", "--out", tmp_path / "out")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: nothing to search in: give --index DIR, --run FILE or --prebuilt NAME")

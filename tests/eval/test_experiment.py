@@ -9,7 +9,7 @@ import pytest
 from ir_measures import Qrel
 
 from eval.answers import Reply
-from eval.experiment import TRACE_FILE, Arm, Judge, collect, measure_all
+from eval.experiment import TRACE_FILE, Arm, Judge, collect, collect_under_loads, measure_all
 from eval.measures import TREC_DL
 from rerank.display import plain_console
 from rerank.errors import ConfigError
@@ -36,7 +36,7 @@ class Asked:
 
 def evaluate(arms: list[Arm], out: Path, concurrency: int = 1) -> None:
     answers = collect(arms, QUERIES, out, concurrency, CONSOLE)
-    measure_all(arms, answers, Judge(TREC_DL, QRELS), out, {"command": "test"})
+    measure_all(arms, {concurrency: answers}, Judge(TREC_DL, QRELS), out, {"command": "test"})
 
 
 def timeless(path: Path) -> list[object]:
@@ -83,3 +83,21 @@ def test_other_settings_are_refused_before_anything_is_asked(tmp_path: Path) -> 
 
 def test_no_queries_leave_empty_files(tmp_path: Path) -> None:
     assert collect([Arm("a", {}, Asked())], [], tmp_path, 1, CONSOLE) == {"a": []}
+
+
+def test_timed_arms_are_asked_once_more_for_every_load(tmp_path: Path) -> None:
+    timed, untimed = Asked(), Asked()
+    arms = [Arm("a", {}, timed, is_timed=True), Arm("b", {}, untimed)]
+    answers = {1: collect(arms, QUERIES, tmp_path, 1, CONSOLE)}
+    answers |= collect_under_loads(arms, QUERIES, tmp_path, [2, 3], CONSOLE)
+    results = measure_all(arms, answers, Judge(TREC_DL, QRELS), tmp_path, {})
+    assert [list(result.costs) for result in results] == [[1, 2, 3], [1]]
+    assert (len(timed.queries), len(untimed.queries)) == (18, 6)
+    collect_under_loads(arms, QUERIES, tmp_path, [2, 3], CONSOLE)
+    assert len(timed.queries) == 18
+
+
+def test_times_of_another_load_are_not_mixed_in(tmp_path: Path) -> None:
+    evaluate([Arm("a", {}, Asked())], tmp_path, concurrency=1)
+    with pytest.raises(ConfigError, match="load: 1 there, 3 now"):
+        evaluate([Arm("a", {}, Asked())], tmp_path, concurrency=3)

@@ -61,7 +61,7 @@ def test_grades_keep_what_was_found_and_tie_what_is_not_relevant() -> None:
 
 def test_what_is_printed_is_what_is_written(trial: FeedbackTrial, tmp_path: Path) -> None:
     console = Console(record=True, width=120)
-    publish_feedback(trial, {"knowing": grades(QRELS, wanted_first())}, tmp_path, console)
+    publish_feedback(trial, {"knowing": grades(QRELS, wanted_first())}, tmp_path, 0, console)
     written = json.loads((tmp_path / "feedback.json").read_text(encoding="utf-8"))
     assert written.keys() == {BEFORE, "after knowing, weighted-ranknet", "after knowing, rocchio"}
     changes = written["after knowing, weighted-ranknet"]["changes"]

@@ -7,6 +7,7 @@ import random
 
 import ir_measures
 import pytest
+import pytrec_eval
 from ir_measures import AP, Qrel, R, nDCG
 
 from eval.measures import BEIR, TREC_DL, Report, measure, without_own_documents
@@ -98,6 +99,20 @@ def test_means_are_those_of_ir_measures(seed: int) -> None:
     theirs = ir_measures.calc_aggregate([nDCG @ 10, AP(rel=2) @ 100, R(rel=2) @ 100], qrels_of(grades), docs)
     ours = measure(TREC_DL, qrels_of(grades), run).mean
     assert {str(m): ours[str(m)] for m in theirs} == pytest.approx({str(m): value for m, value in theirs.items()})
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_values_are_those_of_trec_eval_itself(seed: int) -> None:
+    """Its C code, through pytrec_eval, over the queries that it answers; `-c` counts the others with 0, as we do."""
+    grades, run = drawn(seed)
+    scores = {query_id: {doc.doc_id: doc.score for doc in docs} for query_id, docs in run.items()}
+    graded = pytrec_eval.RelevanceEvaluator(grades, {"ndcg_cut.10"}).evaluate(scores)
+    binary = pytrec_eval.RelevanceEvaluator(grades, {"map_cut.100", "recall.100"}, relevance_level=2).evaluate(scores)
+    mean = measure(TREC_DL, qrels_of(grades), run).mean
+    names = {"nDCG@10": "ndcg_cut_10", "AP(rel=2)@100": "map_cut_100", "R(rel=2)@100": "recall_100"}
+    for ours, theirs in names.items():
+        found = binary if theirs in next(iter(binary.values())) else graded
+        assert mean[ours] == pytest.approx(sum(values[theirs] for values in found.values()) / len(grades))
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -14,7 +14,7 @@ pytest.importorskip("matplotlib")
 
 
 def test_both_figures_are_drawn(tmp_path: Path) -> None:
-    names = draw([FIRST, BETTER, replace(WORSE, efficiency=None)], tmp_path)
+    names = draw([FIRST, BETTER, replace(WORSE, costs={})], tmp_path)
     assert names == ["latency.png", "differences.png"]
     assert all((tmp_path / name).read_bytes().startswith(b"\x89PNG") for name in names)
 

@@ -17,7 +17,7 @@ def result(name: str, values: list[float], missing: tuple[str, ...] = (), **coun
     per_query = {f"q{place}": {"nDCG@10": value} for place, value in enumerate(values)}
     troubles = {"incomplete": 0, "truncated": 0, "repaired": 0} | counts
     cost = Efficiency(10.0, 20.0, 30.0, 2.5, windows=9.0, rounds=9.0, tokens=1800.0, **troubles)
-    return Result(name, Report({"nDCG@10": sum(values) / len(values)}, per_query, missing), cost)
+    return Result(name, Report({"nDCG@10": sum(values) / len(values)}, per_query, missing), {1: cost})
 
 
 FIRST = result("a", [0.5, 0.6, 0.7, 0.4])

@@ -80,6 +80,7 @@ def test_one_system_writes_into_the_folder_itself(files: list[str], tmp_path: Pa
         "report.html",
         "report.md",
         "run.trec",
+        "summary.json",
         "trace.jsonl",
     ]
     found = measures(tmp_path / "out")
@@ -115,3 +116,64 @@ def test_the_same_call_asks_nothing_again(files: list[str], tmp_path: Path) -> N
     again = evaluate(files, tmp_path / "out", "--ranker", "oracle")
     assert "oracle: 3 of 3 queries were answered before" in again.output
     assert (tmp_path / "out" / "trace.jsonl").read_bytes() == before
+
+
+def test_several_datasets_have_a_folder_each_and_a_table(files: list[str], tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    for option, path in zip(files[::2], files[1::2], strict=True):
+        (other / Path(path).name).write_bytes(Path(path).read_bytes())
+        files = [*files, option, str(other / Path(path).name)]
+    done = evaluate(files, tmp_path / "out", "--ranker", "oracle")
+    assert done.exit_code == 0, done.output
+    assert measures(tmp_path / "out" / "other") == measures(tmp_path / "out" / tmp_path.name) | {
+        "settings": measures(tmp_path / "out" / "other")["settings"]
+    }
+    report = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
+    assert report.count("nDCG@10, 95 %") == 2
+    assert "| oracle | 0.7500" in report
+
+
+@pytest.mark.parametrize(
+    ("dropped", "message"),
+    [(["--qrels"], "nothing to measure by"), ([], "1 --requests and 2 --qrels")],
+)
+def test_datasets_that_do_not_pair_are_refused(
+    files: list[str], tmp_path: Path, dropped: list[str], message: str
+) -> None:
+    given = files[:2] if dropped else [*files, *files[2:]]
+    done = evaluate(given, tmp_path / "out", "--ranker", "oracle")
+    assert isinstance(done.exception, ConfigError)
+    assert message in str(done.exception)
+
+
+def test_a_run_and_its_collection_are_candidates_too(tmp_path: Path, service: Served) -> None:
+    """The texts come from the collection: the ranker sorts by the number in them."""
+    folder = tmp_path / "beir"
+    (folder / "qrels").mkdir(parents=True)
+    rows = [f'{{"_id": "d{grade}", "text": "relevance {grade}"}}\n' for grade in range(4)]
+    (folder / "corpus.jsonl").write_text("".join(rows), encoding="utf-8")
+    (folder / "queries.jsonl").write_text('{"_id": "q", "text": "x"}\n', encoding="utf-8")
+    (folder / "qrels" / "test.tsv").write_text("q\td\ts\nq\td3\t3\nq\td2\t2\n", encoding="utf-8")
+    run = "".join(f"q Q0 d{grade} {grade + 1} {-grade} t\n" for grade in range(4))
+    (tmp_path / "run.trec").write_text(run, encoding="utf-8")
+    given = ["--requests", str(tmp_path / "run.trec"), "--collection", str(folder)]
+    done = evaluate(given, tmp_path / "out", "--system", "best=first:number", "--target", service.address)
+    assert done.exit_code == 0, done.output
+    found = measures(tmp_path / "out")
+    assert found["mean"]["nDCG@10"] == 1.0
+    assert len(found["settings"]["qrels_sha256"]) == len(found["settings"]["requests_sha256"]) == 64
+
+
+def test_times_at_several_loads_are_in_the_report(files: list[str], tmp_path: Path, service: Served) -> None:
+    options = ("--target", service.address, "--concurrency", "1,2")
+    assert evaluate(files, tmp_path / "out", "--ranker", "identity", *options).exit_code == 0
+    cost = (tmp_path / "out" / "report.md").read_text(encoding="utf-8").partition("## Cost")[2]
+    assert "| identity | 1 |" in cost
+    assert "| identity | 2 |" in cost
+
+
+@pytest.mark.parametrize("loads", ["", "0", "1,1", "-1", "many"])
+def test_loads_that_cannot_be_are_refused(files: list[str], tmp_path: Path, loads: str) -> None:
+    done = evaluate(files, tmp_path / "out", "--ranker", "oracle", f"--concurrency={loads}")
+    assert "expected different numbers above 0" in str(done.exception)

@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# The README's table of results, in Markdown: every system that ships on TREC DL 2019 and on Cranfield.
+#
+#   scripts/results_table.sh DATA OUT
+#
+# DATA   folder with trec-dl-2019/{requests.jsonl,qrels.txt} and cranfield/ in BEIR layout
+# OUT    folder of the results, outside the repository; a call that was stopped goes on in it
+# DEPTH  in the environment: candidates of a Cranfield query, 50 unless given
+#
+# About an hour on two cores, most of it FIRST's windows. The generation row has FIRST's checkpoint write the order,
+# which it was not trained for, in one window of ten: it shows what that costs, not what generation can do.
+set -euo pipefail
+
+if [ $# -ne 2 ]; then
+  sed -n '2,11s/^# \{0,1\}//p' "$0" >&2
+  exit 2
+fi
+data=$1 out=$2 depth=${DEPTH:-50}
+python=${PYTHON:-.venv/bin/python}
+trec=$data/trec-dl-2019 cranfield=$data/cranfield
+for file in "$trec/requests.jsonl" "$trec/qrels.txt" "$cranfield/corpus.jsonl"; do
+  [ -f "$file" ] || { echo "no $file" >&2; exit 2; }
+done
+first=$("$python" -c 'from rerank.shipped import FIRST; print(FIRST)')
+
+systems=(--system BM25=identity --system cosine=cosine --system fusion=z-score --system PE-Rank=pe-rank
+  --system FIRST.sliding=first/sliding --system FIRST.top-down=first/top-down
+  --system PE-Rank.FIRST=first/cascade --first-model PE-Rank --system "FIRST.writes=generation/single:$first")
+
+mkdir -p "$out"
+if [ ! -f "$out/index/manifest.json" ]; then
+  "$python" -m rerank.cli index --collection "$cranfield" --out "$out/index" >&2
+fi
+"$python" -m eval.trec_dl --requests "$trec/requests.jsonl" --qrels "$trec/qrels.txt" "${systems[@]}" \
+  --no-plots --out "$out/dl19" >&2
+"$python" -m eval.beir --collection "$cranfield" --index "$out/index" --first-stage bm25 --depth "$depth" \
+  "${systems[@]}" --no-plots --out "$out/cranfield" >&2
+"$python" -m eval.beir --collection "$cranfield" --index "$out/index" --first-stage hybrid-z-score --depth "$depth" \
+  --system hybrid=identity --system hybrid.PE-Rank=pe-rank --feedback --no-plots --out "$out/hybrid" >&2
+
+"$python" -m eval.table "TREC DL 2019=$out/dl19" \
+  "Cranfield=$out/cranfield" "Cranfield=$out/hybrid" "Cranfield=$out/hybrid/feedback"

@@ -1,0 +1,68 @@
+"""`eval-beir` on twelve passages: an index, a run in its place, feedback, several collections."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from eval.beir import app
+from rerank.errors import ConfigError
+from tests.serving import Served
+
+
+@pytest.fixture
+def collection(beir_folder: Path, tmp_path: Path) -> Path:
+    """PASSAGES with two queries, of which the encoder knows the answers."""
+    folder = tmp_path / "twelve"
+    (folder / "qrels").mkdir(parents=True)
+    (folder / "corpus.jsonl").symlink_to(beir_folder / "corpus.jsonl")
+    (folder / "queries.jsonl").write_text(
+        '{"_id": "1", "text": "the pull of the moon"}\n{"_id": "2", "text": "the bite of a flea"}\n', encoding="utf-8"
+    )
+    (folder / "qrels" / "test.tsv").write_text("q\td\ts\n1\ttides\t1\n2\tflea-bite\t1\n", encoding="utf-8")
+    return folder
+
+
+def evaluate(out: Path, *options: object) -> Result:
+    return CliRunner().invoke(app, ["--out", str(out), "--no-plots", *map(str, options)])
+
+
+def test_a_run_takes_the_place_of_an_index(collection: Path, tmp_path: Path) -> None:
+    """The oracle needs no service; the first stage is the run."""
+    (tmp_path / "run.trec").write_text("1 Q0 moon 1 2.0 t\n1 Q0 tides 2 1.0 t\n", encoding="utf-8")
+    done = evaluate(tmp_path / "out", "--collection", collection, "--run", tmp_path / "run.trec", "--ranker", "oracle")
+    assert done.exit_code == 0, done.output
+    found = json.loads((tmp_path / "out" / "measures.json").read_text(encoding="utf-8"))
+    assert found["mean"]["nDCG@10"] == 0.5
+    assert found["missing"] == ["2"]
+    assert len(found["settings"]["run_sha256"]) == 64
+
+
+def test_feedback_asks_every_model_once_more(
+    collection: Path, index_folder: Path, service: Served, tmp_path: Path
+) -> None:
+    given = ["--collection", collection, "--index", index_folder, "--target", service.address, "--first-stage", "dense"]
+    done = evaluate(tmp_path, *given, "--ranker", "identity", "--ranker", "pe-rank", "--depth", 3, "--feedback")
+    assert done.exit_code == 0, done.output
+    summary = json.loads((tmp_path / "summary.json").read_text(encoding="utf-8"))
+    assert list(summary["rows"]) == ["identity", "pe-rank", "pe-rank.feedback"]
+    retriever = json.loads((tmp_path / "feedback" / "summary.json").read_text(encoding="utf-8"))
+    assert list(retriever["rows"]) == ["dense", "dense after identity", "dense after pe-rank"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "nothing to search in"),
+        (["--index", "a", "--run", "b"], "give one of the three for each collection"),
+        (["--index", "a", "--index", "b"], "1 collections, 2 --index"),
+        (["--run", "a", "--feedback"], "needs the index too"),
+    ],
+)
+def test_what_is_searched_must_be_said_once(tmp_path: Path, options: list[str], message: str) -> None:
+    done = evaluate(tmp_path / "out", "--collection", tmp_path, *options)
+    assert isinstance(done.exception, ConfigError)
+    assert message in str(done.exception)

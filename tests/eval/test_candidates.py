@@ -1,0 +1,142 @@
+"""Candidates of runs and of Pyserini's indexes, as request files have them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import ir_measures
+import pytest
+from ir_measures import AP, Qrel, R, nDCG
+
+from eval import candidates
+from eval.candidates import candidates_of_prebuilt, candidates_of_run
+from eval.datasets import Dataset
+from rerank.errors import CollectionError, ConfigError
+from rerank.types import CandidateSource, Query
+
+TEXTS = {"a": "one", "b": "two", "c": "three"}
+DATASET = Dataset(
+    "small",
+    {"1": Query("x", "1"), "2": Query("y", "2")},
+    [Qrel("1", "a", 1), Qrel("2", "b", 1)],
+    lambda doc_ids: {doc_id: TEXTS[doc_id] for doc_id in doc_ids if doc_id in TEXTS},
+)
+
+
+def run_file(folder: Path, *rows: str) -> Path:
+    path = folder / "run.trec"
+    path.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def test_run_is_read_by_score_as_trec_eval_does(tmp_path: Path) -> None:
+    """The ranks say otherwise; a tie goes to the later doc_id; the unjudged query 3 is left out."""
+    rows = ["1 Q0 a 1 2.0 t", "1 Q0 b 2 5.0 t", "1 Q0 c 3 2.0 t", "3 Q0 unknown 1 1.0 t"]
+    (request,) = candidates_of_run(run_file(tmp_path, *rows), DATASET)
+    assert request.query == DATASET.queries["1"]
+    assert request.candidates == (
+        CandidateSource("b", text="two", score=5.0),
+        CandidateSource("c", text="three", score=2.0),
+        CandidateSource("a", text="one", score=2.0),
+    )
+
+
+def test_depth_cuts_by_score(tmp_path: Path) -> None:
+    (request,) = candidates_of_run(run_file(tmp_path, "1 Q0 a 1 1.0 t", "1 Q0 b 2 2.0 t"), DATASET, depth=1)
+    assert [candidate.doc_id for candidate in request.candidates] == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([], "answers none of the 2 judged queries of small"),
+        (["9 Q0 a 1 1.0 t"], "answers none"),
+        (["1 a 1.0"], "expected lines of query_id Q0 doc_id rank score tag"),
+        (["1 Q0 a 1 high t"], "expected lines of"),
+        (["1 Q0 z 1 1.0 t"], "1 of 1 passages are not in small: 'z'"),
+    ],
+)
+def test_what_is_no_run_of_this_collection_is_refused(tmp_path: Path, rows: list[str], message: str) -> None:
+    with pytest.raises(CollectionError, match=message):
+        candidates_of_run(run_file(tmp_path, *rows), DATASET)
+
+
+def test_run_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CollectionError, match=r"run\.trec cannot be read"):
+        candidates_of_run(tmp_path / "run.trec", DATASET)
+
+
+class Searcher:
+    """A Lucene index as Pyserini offers it."""
+
+    def __init__(self, stored: str | None) -> None:
+        self._stored = stored
+
+    def set_bm25(self, k1: float, b: float) -> None:
+        assert (k1, b) == (0.9, 0.4)
+
+    def search(self, text: str, k: int) -> list[SimpleNamespace]:
+        return [SimpleNamespace(docid=f"d{n}", score=9.0 - n) for n in range(3)][:k]
+
+    def doc(self, doc_id: str) -> SimpleNamespace:
+        return SimpleNamespace(raw=lambda: self._stored)
+
+
+def offer(monkeypatch: pytest.MonkeyPatch, opened: object) -> None:
+    """What opening a prebuilt index gives, or raises."""
+
+    def from_prebuilt_index(name: str) -> object:
+        if isinstance(opened, Exception):
+            raise opened
+        return opened
+
+    module = SimpleNamespace(LuceneSearcher=SimpleNamespace(from_prebuilt_index=from_prebuilt_index))
+    monkeypatch.setattr(candidates, "pyserini_module", lambda name: module)
+
+
+@pytest.mark.parametrize("stored", [json.dumps({"title": "T", "text": "body"}), "T body"])
+def test_prebuilt_index_brings_texts(monkeypatch: pytest.MonkeyPatch, stored: str) -> None:
+    offer(monkeypatch, Searcher(stored))
+    found = candidates_of_prebuilt("msmarco", DATASET, depth=2)
+    assert [request.query.query_id for request in found] == ["1", "2"]
+    assert found[0].candidates[1] == CandidateSource("d1", text="T body", score=8.0)
+    assert len(found[0].candidates) == 2
+
+
+@pytest.mark.parametrize(
+    ("opened", "message"),
+    [
+        (None, "no prebuilt index 'msmarco'"),
+        (OSError("no route"), "could not be fetched, which needs a network: no route"),
+    ],
+)
+def test_prebuilt_index_that_cannot_be_had_is_said(
+    monkeypatch: pytest.MonkeyPatch, opened: object, message: str
+) -> None:
+    offer(monkeypatch, opened)
+    with pytest.raises(ConfigError, match=message):
+        candidates_of_prebuilt("msmarco", DATASET, depth=2)
+
+
+@pytest.mark.parametrize("stored", [None, json.dumps({"id": "d0"})])
+def test_prebuilt_index_without_texts_is_refused(monkeypatch: pytest.MonkeyPatch, stored: str | None) -> None:
+    offer(monkeypatch, Searcher(stored))
+    with pytest.raises(CollectionError, match="holds no text"):
+        candidates_of_prebuilt("msmarco", DATASET, depth=2)
+
+
+def test_the_order_read_is_the_order_measured(tmp_path: Path) -> None:
+    """What ir_measures makes of a run with ties is what it makes of the candidates in our order."""
+    rows = ["1 Q0 b 1 1.0 t", "1 Q0 a 2 1.0 t", "2 Q0 b 1 1.0 t", "2 Q0 c 2 1.0 t"]
+    path = run_file(tmp_path, *rows)
+    ours = [
+        ir_measures.ScoredDoc(request.query.query_id, candidate.doc_id, -rank)
+        for request in candidates_of_run(path, DATASET)
+        for rank, candidate in enumerate(request.candidates)
+    ]
+    theirs = list(ir_measures.read_trec_run(str(path)))
+    measures = [nDCG @ 10, AP @ 100, R @ 1]
+    qrels = list(DATASET.qrels)
+    assert ir_measures.calc_aggregate(measures, qrels, ours) == ir_measures.calc_aggregate(measures, qrels, theirs)

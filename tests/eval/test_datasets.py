@@ -1,0 +1,113 @@
+"""Collections by name: pydoc, folders, ir_datasets; each brings its queries, its judgements and its passages."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from ir_measures import Qrel
+
+from eval.datasets import open_dataset
+from rerank.errors import CollectionError, ConfigError
+from rerank.types import Query
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two passages, two queries, one of them judged."""
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "corpus.jsonl").write_text(
+        '{"_id": "a", "title": "T", "text": "one"}\n{"_id": "b", "text": "two"}\n', encoding="utf-8"
+    )
+    (tmp_path / "queries.jsonl").write_text('{"_id": "1", "text": "x"}\n{"_id": "2", "text": "y"}\n', encoding="utf-8")
+    (tmp_path / "qrels" / "test.tsv").write_text("q\td\ts\n1\ta\t1\n", encoding="utf-8")
+    return tmp_path
+
+
+def test_folder_gives_judged_queries_and_texts(folder: Path) -> None:
+    dataset = open_dataset(str(folder))
+    assert dataset.name == folder.name
+    assert dataset.queries == {"1": Query("x", "1")}
+    assert dataset.qrels == [Qrel("1", "a", 1)]
+    assert dataset.texts(["a", "b"]) == {"a": "T one", "b": "two"}
+    assert dataset.texts([]) == {}
+
+
+def test_passages_that_are_not_there_are_named(folder: Path) -> None:
+    with pytest.raises(CollectionError, match=r"1 of 2 passages are not in .*: 'c'"):
+        open_dataset(str(folder)).texts(["a", "c"])
+
+
+def test_hashes_follow_the_content(folder: Path) -> None:
+    before = open_dataset(str(folder))
+    (folder / "qrels" / "test.tsv").write_text("q\td\ts\n1\ta\t2\n", encoding="utf-8")
+    after = open_dataset(str(folder))
+    assert before.queries_sha256 == after.queries_sha256
+    assert before.qrels_sha256 != after.qrels_sha256
+
+
+def test_pydoc_has_its_own_judgements() -> None:
+    dataset = open_dataset("pydoc")
+    assert dataset.name.startswith("pydoc-")
+    assert {qrel.query_id for qrel in dataset.qrels} == set(dataset.queries)
+
+
+def test_folder_without_a_corpus_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CollectionError, match=r"holds no corpus\.jsonl"):
+        open_dataset(str(tmp_path))
+
+
+def test_without_ir_datasets_the_way_out_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ir_datasets", None)
+    with pytest.raises(ConfigError, match=r"neither 'pydoc' nor a folder .* install rerank\[eval\]"):
+        open_dataset("beir/scifact/test")
+
+
+def test_unknown_name_is_refused() -> None:
+    pytest.importorskip("ir_datasets")
+    with pytest.raises(ConfigError, match="nor a name that ir_datasets knows"):
+        open_dataset("no/such/dataset")
+
+
+def test_collection_of_ir_datasets(tmp_path: Path) -> None:
+    """One registered for the test, in its own formats, read by its own code."""
+    ir_datasets = pytest.importorskip("ir_datasets")
+    from ir_datasets.formats import TrecQrels, TsvDocs, TsvQueries
+
+    (tmp_path / "docs.tsv").write_text("a\tone\nb\ttwo\n", encoding="utf-8")
+    (tmp_path / "queries.tsv").write_text("1\tx\n2\ty\n", encoding="utf-8")
+    (tmp_path / "qrels.txt").write_text("1 0 a -1\n", encoding="utf-8")
+
+    def local(name: str) -> SimpleNamespace:
+        """What a formatter asks of a download."""
+        path = tmp_path / name
+        return SimpleNamespace(path=lambda *_, **__: str(path), stream=lambda: path.open("rb"))
+
+    made = ir_datasets.Dataset(
+        TsvDocs(local("docs.tsv"), namespace="t", docstore_size_hint=2),
+        TsvQueries(local("queries.tsv"), namespace="t"),
+        TrecQrels(local("qrels.txt"), {}),
+    )
+    ir_datasets.registry.register("rerank-test", made)
+    dataset = open_dataset("rerank-test")
+    assert dataset.queries == {"1": Query("x", "1")}
+    assert dataset.qrels == [Qrel("1", "a", -1)]
+    assert dataset.texts(["b"]) == {"b": "two"}
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (ConnectionError("no route"), "could not be fetched, which needs a network: no route"),
+        (AttributeError("no qrels_iter"), "lacks passages, queries or judgements"),
+    ],
+)
+def test_what_cannot_be_had_is_said(monkeypatch: pytest.MonkeyPatch, error: Exception, message: str) -> None:
+    def load(name: str) -> SimpleNamespace:
+        raise error
+
+    monkeypatch.setitem(sys.modules, "ir_datasets", SimpleNamespace(load=load))
+    with pytest.raises(ConfigError, match=message):
+        open_dataset("beir/scifact/test")
