@@ -5,7 +5,7 @@
 #
 # DATA   folder with trec-dl-2019/{requests.jsonl,qrels.txt} and cranfield/ in BEIR layout
 # OUT    folder of the results, outside the repository; a call that was stopped goes on in it
-# DEPTH  in the environment: candidates of a Cranfield query, 50 unless given
+# DEPTH  in the environment: candidates of a Cranfield query, 30 unless given
 #
 # About an hour on two cores, most of it FIRST's windows. The generation row has FIRST's checkpoint write the order,
 # which it was not trained for, in one window of ten: it shows what that costs, not what generation can do.
@@ -15,7 +15,7 @@ if [ $# -ne 2 ]; then
   sed -n '2,11s/^# \{0,1\}//p' "$0" >&2
   exit 2
 fi
-data=$1 out=$2 depth=${DEPTH:-50}
+data=$1 out=$2 depth=${DEPTH:-30}
 python=${PYTHON:-.venv/bin/python}
 trec=$data/trec-dl-2019 cranfield=$data/cranfield
 for file in "$trec/requests.jsonl" "$trec/qrels.txt" "$cranfield/corpus.jsonl"; do
