@@ -55,7 +55,8 @@ class Encoder:
     """
 
     def __init__(self, name: str = DEFAULT_ENCODER, device: str = "auto") -> None:
-        folder = _locate(name)
+        #: Where the model lies.
+        self.folder = folder = _locate(name)
         sha256 = sha256_of_files(_weight_files(folder))
         if name == DEFAULT_ENCODER and sha256 != _DEFAULT_SHA256:
             raise ConfigError(
@@ -65,7 +66,7 @@ class Encoder:
         self._model = SentenceTransformer(str(folder), device=str(pick_device(device)), local_files_only=True)
         self._lock = threading.Lock()
         self.id = EncoderId(
-            name=name,
+            name=str(folder.resolve()) if Path(name).is_dir() else name,  # an index is opened from anywhere
             sha256=sha256,
             dimension=int(self._model.get_embedding_dimension() or 0),
             max_tokens=int(self._model.max_seq_length or 0),

@@ -142,6 +142,18 @@ def kl(scores: Tensor, relevance: Tensor, mask: Tensor, temperature: float = 1.0
     return _mean_over_lists(temperature**2 * divergences, _has_two(mask))
 
 
+def margin_mse(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
+    """Mean of ((s_i - s_j) - (y_i - y_j))^2 over the pairs of a list (Hofstätter et al., arXiv 2010.02666, equation 6).
+
+    There the pairs are given; here they are all, which makes the mean 2 n / (n - 1) times the variance of s - y.
+    """
+    scores, relevance = _checked(scores, relevance, mask)
+    errors = scores - relevance
+    sizes = mask.sum(dim=-1).to(errors.dtype)
+    centred = (errors - (errors.sum(dim=-1) / sizes.clamp(min=1))[:, None]).masked_fill(~mask, 0)
+    return _mean_over_lists(2 * (centred**2).sum(dim=-1) / (sizes - 1).clamp(min=1), _has_two(mask))
+
+
 #: By the names that command lines use.
 RANK_LOSSES: Mapping[str, RankLoss] = {
     "ranknet": ranknet,
@@ -152,6 +164,7 @@ RANK_LOSSES: Mapping[str, RankLoss] = {
     "p-listmle": p_listmle,
     "approx-rank-mse": approx_rank_mse,
     "kl": kl,
+    "margin-mse": margin_mse,
 }
 
 

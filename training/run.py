@@ -76,7 +76,7 @@ def train(trainer: RankingTrainer, arguments: Sequence[Any]) -> dict[str, float]
     """
     folder = Path(str(trainer.args.output_dir))
     with naming_write_errors(folder):
-        _check_same_run(folder, arguments)
+        check_same_run(folder, arguments)
     trainer.args.num_train_epochs = 1
     if trainer.args.max_steps > 0:  # and not a step more, when a run goes on that was killed behind the last
         steps = range(trainer.args.max_steps * _items_a_step(trainer.args))
@@ -100,8 +100,8 @@ def last_save(folder: Path) -> str | None:
     return str(saves[max(whole)]) if whole else None
 
 
-def _check_same_run(folder: Path, arguments: Sequence[Any]) -> None:
-    """Remembers the arguments of a new run; those of one that goes on must be the same."""
+def check_same_run(folder: Path, arguments: Sequence[Any]) -> None:
+    """Remembers the arguments of a new run. Raises: ConfigError when one that goes on has others."""
     given = {key: str(value) for part in arguments for key, value in dataclasses.asdict(part).items()}
     given = {key: value for key, value in given.items() if key not in _OF_THE_PLACE}
     path = folder / _ARGUMENTS_FILE

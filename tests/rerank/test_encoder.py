@@ -68,6 +68,12 @@ def test_unknown_encoder_names_the_way_out(monkeypatch: pytest.MonkeyPatch) -> N
         Encoder("nobody/nothing-of-this")
 
 
+def test_folder_is_named_by_its_full_path(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An index names its encoder, and is opened from anywhere."""
+    monkeypatch.chdir(encoder.folder.parent)
+    assert Encoder(encoder.folder.name, "cpu").id.name == str(encoder.folder.resolve())
+
+
 def test_folder_without_weights_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="holds no model weights"):
         Encoder(str(tmp_path))

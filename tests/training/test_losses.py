@@ -117,6 +117,11 @@ def slow_kl(scores: list[float], relevance: list[float]) -> float:
     return sum(p * math.log(p / q) for p, q in zip(slow_softmax(relevance), slow_softmax(scores), strict=True))
 
 
+def slow_margin_mse(scores: list[float], relevance: list[float]) -> float:
+    pairs = [(i, j) for i in range(len(scores)) for j in range(i)]
+    return sum(((scores[i] - scores[j]) - (relevance[i] - relevance[j])) ** 2 for i, j in pairs) / len(pairs)
+
+
 SLOW: dict[str, Callable[[list[float], list[float]], float]] = {
     "ranknet": slow_ranknet,
     "weighted-ranknet": slow_weighted_ranknet,
@@ -126,6 +131,7 @@ SLOW: dict[str, Callable[[list[float], list[float]], float]] = {
     "p-listmle": slow_p_listmle,
     "approx-rank-mse": slow_approx_rank_mse,
     "kl": slow_kl,
+    "margin-mse": slow_margin_mse,
 }
 
 
@@ -158,6 +164,7 @@ LN2, LN3, LOG2_3 = math.log(2), math.log(3), math.log2(3)
         ("approx-rank-mse", [0, 0], [1, 0], (0.25 + 0.25 / LOG2_3) / 2),
         ("approx-rank-mse", [0, 0, 0], [5, 5, 5], 0),  # every rank is 2, and so is every approximate rank
         ("kl", [0, 0], [LN3, 0], 3 / 4 * math.log(3 / 2) + 1 / 4 * math.log(1 / 2)),
+        ("margin-mse", [0, 0, 0], [2, 1, 0], (1 + 1 + 4) / 3),
     ],
 )  # fmt: skip
 def test_equals_the_hand_worked_value(name: str, scores: list[float], relevance: list[float], expected: float) -> None:
