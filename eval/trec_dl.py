@@ -45,7 +45,8 @@ from rerank.cli import FirstModel, Stride, WindowSize, console, run, strategy_me
 from rerank.errors import ConfigError
 from rerank.files import sha256_of_files
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+# Without markup: in help, [/STRATEGY] is text, and no long word is cut to fit a column.
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
 @app.command()

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 
 def run_module(module: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", module, *map(str, arguments)]
@@ -28,6 +30,13 @@ def test_eval_beir_measures_what_was_retrieved(beir_folder: Path, index_folder: 
     assert measures["settings"]["ranker"] == "pe-rank"
     assert len((out / "run.trec").read_text(encoding="utf-8").splitlines()) == 12
     assert "nDCG@10" in done.stdout
+
+
+@pytest.mark.parametrize("module", ["eval.trec_dl", "eval.beir"])
+def test_help_shows_how_a_system_is_named(module: str) -> None:
+    done = run_module(module, "--help")
+    assert done.returncode == 0, done.stderr
+    assert "NAME=RANKER[/STRATEGY][:PATH]" in done.stdout
 
 
 def test_wrong_input_ends_with_one_line(tmp_path: Path) -> None:
