@@ -85,6 +85,7 @@ def serve(
         list[str] | None,
         typer.Option(help="NAME=PATH of a checkpoint that our training wrote; served before the file's models."),
     ] = None,
+    stop_at_eof: Annotated[bool, typer.Option("--stop-at-eof", help="Stop when standard input ends.")] = False,
 ) -> None:
     """Start the gRPC service."""
     from rerank.config import load_config
@@ -92,12 +93,15 @@ def serve(
 
     own = [served_model(name_and_path) for name_and_path in model or ()]
     settings = load_config(config, own, listen=listen, index=index, encoder=encoder, device=device)
-    from rerank.service.process import announce
+    from rerank.service import process
+
+    if stop_at_eof:
+        process.stop_at_eof()
     from rerank.service.server import serve as serve_until_signal  # imports torch; the settings may fail before
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("sentence_transformers").setLevel(logging.WARNING)
-    asyncio.run(serve_until_signal(settings, announce))
+    asyncio.run(serve_until_signal(settings, process.announce))
 
 
 @app.command()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +22,7 @@ _ANNOUNCEMENT = "listening on "
 
 @contextmanager
 def service_process(config: ServiceConfig) -> Iterator[str]:
-    """Starts `rerank serve`; gives its address; stops it with SIGTERM.
+    """Starts `rerank serve`; gives its address; stops it with SIGTERM. It ends with its parent, however that ends.
 
     Raises:
         ConfigError: it did not start; the message holds the end of what it printed.
@@ -30,7 +32,8 @@ def service_process(config: ServiceConfig) -> Iterator[str]:
         settings.write_text(yaml.safe_dump(config.model_dump(mode="json")), encoding="utf-8")
         with log.open("w", encoding="utf-8") as errors:
             process = subprocess.Popen(
-                [sys.executable, "-m", "rerank.cli", "serve", "--config", str(settings)],
+                [sys.executable, "-m", "rerank.cli", "serve", "--config", str(settings), "--stop-at-eof"],
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
@@ -40,6 +43,17 @@ def service_process(config: ServiceConfig) -> Iterator[str]:
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(timeout=config.drain_s + 30)
+
+
+def stop_at_eof() -> None:
+    """From now on, the end of standard input has the effect of SIGTERM: a parent that dies closes its pipe."""
+
+    def wait() -> None:
+        while os.read(0, 1):  # not sys.stdin, whose lock a thread at exit must not hold
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def announce(address: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -114,3 +115,35 @@ def test_unknown_key_is_one_line_and_exit_code_2(misconfigured: Process, folder:
     assert misconfigured.exit_code() == 2
     message = f"{folder / 'bad.yaml'}: listn: Extra inputs are not permitted (given '127.0.0.1:0')"
     assert misconfigured.stderr() == f"error: {message}\n"
+
+
+def test_service_ends_with_the_parent_that_was_killed(tmp_path: Path) -> None:
+    parent = (
+        "from rerank.config import load_config\n"
+        "from rerank.service.process import service_process\n"
+        "config = load_config(None, models=[{'name': 'identity', 'ranker': 'identity'}], listen='127.0.0.1:0')\n"
+        "with service_process(config) as address:\n"
+        "    print(address, flush=True)\n"
+        "    input()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", parent], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as popen:
+        assert popen.stdout is not None
+        address = popen.stdout.readline().strip()
+        with RerankClient(address) as client:
+            client.list_models(TIMEOUT_S)
+            popen.kill()
+            popen.wait(TIMEOUT_S)
+            deadline = time.monotonic() + TIMEOUT_S
+            while _answers(client):
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+
+
+def _answers(client: RerankClient) -> bool:
+    try:
+        client.list_models(TIMEOUT_S)
+    except ServiceError as error:
+        return error.code is not grpc.StatusCode.UNAVAILABLE
+    return True
