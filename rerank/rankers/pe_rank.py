@@ -115,7 +115,7 @@ class PERankRanker:
     def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
         """Scores are log-probabilities over the window's passages, from float32 inner products; or minus places."""
         queries = 1 if self._prompts.reads_query_vector else 0
-        projected = [self._projector(_stack(window, queries, self._device)) for window in windows]  # (queries + n, D)
+        projected = [self._project(window, queries) for window in windows]  # (queries + n, D)
         inputs = [self._embed(window, vectors) for window, vectors in zip(windows, projected, strict=True)]
         passages = [vectors[queries:] for vectors in projected]  # (n, D) each
         if self._dynamic:
@@ -123,6 +123,18 @@ class PERankRanker:
         else:
             scores = one_step(self._reader, inputs, passages)
         return [WindowRanking(own) for own in scores]
+
+    def _project(self, window: Window, queries: int) -> torch.Tensor:
+        """(queries + n, D): the query's vector where it is read, then the passages', in the model's space.
+
+        Equal vectors are projected once: in one matrix product, their bits would depend on the rows they stand in.
+        """
+        given: list[Vector | None] = [window.query.vector] * queries
+        vectors = [vector for vector in (*given, *(p.vector for p in window.passages)) if vector is not None]
+        distinct = {vector.tobytes(): vector for vector in vectors}
+        rows = {content: row for row, content in enumerate(distinct)}
+        projected = self._projector(torch.from_numpy(np.stack(list(distinct.values()))).to(self._device))
+        return projected[[rows[vector.tobytes()] for vector in vectors]]
 
     def _embed(self, window: Window, projected: torch.Tensor) -> torch.Tensor:
         """(T, D): word vectors, with the projected vectors in their slots."""
@@ -153,10 +165,3 @@ class PERankRanker:
                 f"{self._max_query_tokens}; shorten them",
                 {"tokens": str(tokens), "limit": str(self._max_query_tokens)},
             )
-
-
-def _stack(window: Window, queries: int, device: torch.device) -> torch.Tensor:
-    """(queries + n, D): the query's vector where it is read, then the passages'."""
-    rows: list[Vector | None] = [window.query.vector] * queries
-    rows += [passage.vector for passage in window.passages]
-    return torch.from_numpy(np.stack([row for row in rows if row is not None])).to(device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -91,6 +92,13 @@ def test_equal_passages_tie(ranker: PERankRanker, disturbed: PERankRanker) -> No
         window = random_window(37, seed=5)
         same = window.passages[:1] * 37
         assert len(set(one.rank([Window(window.query, same)])[0].scores)) == 1
+
+
+def test_copies_of_a_passage_tie_wherever_they_stand(disturbed: PERankRanker) -> None:
+    three = random_window(3, seed=9)
+    for n in range(4, 60):
+        (ranking,) = disturbed.rank([replace(three, passages=tuple(three.passages[place % 3] for place in range(n)))])
+        assert len(set(ranking.scores)) == 3
 
 
 def test_scores_are_log_probabilities(disturbed: PERankRanker) -> None:
