@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, Self, TypeAlias
 
@@ -155,11 +155,14 @@ class ServiceConfig(_Settings):
     drain_s: Annotated[float, Field(ge=0, strict=True)] = 30.0
 
 
-def load_config(path: Path | None, first_models: Sequence[object] = (), **overrides: object) -> ServiceConfig:
+def load_config(
+    path: Path | None, first_models: Sequence[Mapping[str, object]] = (), **overrides: object
+) -> ServiceConfig:
     """The settings in a YAML file, with those `overrides` that are not None in their place.
 
     Args:
-        first_models: models, in the file's form, that come before its own (or before the default ones).
+        first_models: models, in the file's form, that come before its own; or before the default ones, of which they
+            replace those with their names.
 
     Raises:
         ConfigError: the file cannot be read, or holds an unknown key or a value of the wrong kind.
@@ -167,7 +170,9 @@ def load_config(path: Path | None, first_models: Sequence[object] = (), **overri
     settings = _read_yaml(path) if path is not None else {}
     settings |= {key: value for key, value in overrides.items() if value is not None}
     if first_models:
-        others = settings.get("models", ServiceConfig.model_fields["models"].default)
+        taken = {model["name"] for model in first_models}
+        defaults = ServiceConfig.model_fields["models"].default
+        others = settings.get("models", [model for model in defaults if model.name not in taken])
         settings["models"] = [*first_models, *(others if isinstance(others, list | tuple) else [others])]
     try:
         config = ServiceConfig.model_validate(settings)

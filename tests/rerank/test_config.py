@@ -127,6 +127,18 @@ def test_models_need_distinct_names(path: Path, models: str, given: str) -> None
         load_config(path)
 
 
+def test_own_model_replaces_the_default_of_its_name() -> None:
+    models = load_config(None, [{"name": "first", "ranker": "first", "path": "mine"}]).models
+    assert [model.name for model in models] == ["first", "pe-rank", "identity"]
+    assert models[0].path == Path("mine")  # type: ignore[union-attr]
+
+
+def test_own_model_with_the_name_of_one_in_the_file_is_refused(path: Path) -> None:
+    path.write_text("models: [{name: a, ranker: identity}]")
+    with pytest.raises(ConfigError, match=r"distinct names, given: a, a$"):
+        load_config(path, [{"name": "a", "ranker": "identity"}])
+
+
 @pytest.mark.parametrize("content", [None, b"\xff\xfe\xfd", b"listen: \x00"])
 def test_file_that_cannot_be_read_is_refused(path: Path, content: bytes | None) -> None:
     if content is not None:
