@@ -31,5 +31,5 @@ env: .venv/ready
 	$(PYTHON) -c 'import sys; (3, 11) <= sys.version_info < (3, 14) or sys.exit("Python 3.11 to 3.13 needed, this is %d.%d; set PYTHON=" % sys.version_info[:2])'
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --disable-pip-version-check --no-compile --progress-bar off -q -c constraints.txt -e '.[$(EXTRAS)]'
-	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -c 'import rerank.demo, rerank.service.server, rerank.retrieval.jvm as j; j.pyserini_module("pyserini.search.lucene")'
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -c 'import rerank.commands.demo, rerank.service.server, rerank.retrieval.jvm as j; j.pyserini_module("pyserini.search.lucene")'
 	touch $@

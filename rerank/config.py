@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Annotated, Literal, Self, TypeAlias
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from rerank import shipped
+from rerank import bundled
 from rerank.errors import ConfigError
+from rerank.types import StrategyKind
 
 #: Strict, because `true` is no number and "20" is a slip.
 Positive = Annotated[int, Field(gt=0, strict=True)]
@@ -31,9 +32,16 @@ class _Model(_Settings):
     """
 
     name: Annotated[str, Field(min_length=1)]
-    strategy: Literal["single", "sliding", "top_down", "tournament"] = "sliding"
+    strategy: StrategyKind = StrategyKind.SLIDING
     window_size: Annotated[int, Field(ge=2, strict=True)] = 20
     stride: Positive | None = None
+
+    @field_validator("strategy")
+    @classmethod
+    def _a_default_names_no_second_model(cls, strategy: StrategyKind) -> StrategyKind:
+        if strategy is StrategyKind.CASCADE:
+            raise ValueError("a cascade needs a preranker, which only a request names; use another strategy here")
+        return strategy
 
     @model_validator(mode="after")
     def _stride_is_no_gap(self) -> Self:
@@ -52,7 +60,7 @@ class IdentityModel(_Model):
 
 
 class PERankModel(_Model):
-    """PE-Rank. Without a `path` it gets the zero-effect checkpoint, whose order is the encoder's cosine.
+    """PE-Rank. Without a `path` it gets the zero-init checkpoint, whose order is the encoder's cosine.
 
     `decoding: dynamic` chooses passage after passage, as the paper does. `template` is for a checkpoint whose
     config.json names none: the name of one of ours, or the path of a YAML file. `passage_text_tokens`: how much of a
@@ -78,7 +86,7 @@ class FirstModel(_Model):
     """
 
     ranker: Literal["first"]
-    path: Path = shipped.FIRST
+    path: Path = bundled.FIRST
     template: str | None = None
     identifiers: Literal["letters", "numbers"] | None = None
     passage_tokens: Annotated[int, Field(ge=0, strict=True)] | None = None

@@ -1,4 +1,4 @@
-"""Folders that appear whole or not at all, and hashes of what is in them."""
+"""Atomic writes: files and folders that appear whole or not at all. Hashes of files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rerank.errors import ConfigError
 
 
 @contextmanager
-def appearing_folder(out: Path) -> Iterator[Path]:
+def atomic_folder(out: Path) -> Iterator[Path]:
     """A temporary folder beside `out` that takes its name when the block ends well and vanishes when it does not.
 
     A process that is killed leaves the temporary folder behind; the next call for the same `out` removes it.
@@ -35,6 +35,20 @@ def appearing_folder(out: Path) -> Iterator[Path]:
         _rename(building, out)
     finally:
         shutil.rmtree(building, ignore_errors=True)
+
+
+@contextmanager
+def atomic_file(path: Path) -> Iterator[Path]:
+    """A temporary path beside `path`; what the block writes there replaces `path` when the block ends well.
+
+    When the block raises, the temporary file is removed and `path` stays as it was.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.writing")
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _rename(building: Path, out: Path) -> None:

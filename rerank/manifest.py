@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rerank.errors import CheckpointError, ConfigError
-from rerank.files import sha256_of_files
+from rerank.files import atomic_file, sha256_of_files
 
 MANIFEST_FILE = "rerank.json"
 TEMPLATE_FILE = "template.yaml"
@@ -49,9 +48,8 @@ class Manifest(BaseModel):
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Replaces the folder's manifest, whole or not at all."""
-    temporary = folder / f".{MANIFEST_FILE}"
-    temporary.write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
-    os.replace(temporary, folder / MANIFEST_FILE)
+    with atomic_file(folder / MANIFEST_FILE) as path:
+        path.write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
 
 
 def served_model(name_and_path: str) -> dict[str, object]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum
-from typing import Literal, TypeAlias
+from enum import Enum, StrEnum
+from typing import Literal, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,45 @@ Vector: TypeAlias = npt.NDArray[np.float32]
 Matrix: TypeAlias = npt.NDArray[np.float32]
 #: How the windows of a batch share a forward pass: side by side in one row, each in a row of its own, or not at all.
 Batching: TypeAlias = Literal["packed", "padded", "one_by_one"]
+
+
+class _Name(StrEnum):
+    """Names that callers write, with hyphens; underscores are accepted."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> Self | None:
+        spelled = str(value).replace("_", "-")
+        return next((member for member in cls if member.value == spelled), None)
+
+
+class StrategyKind(_Name):
+    """The strategies that a request may name; `rerank.engine.strategies` implements them."""
+
+    SINGLE = "single"
+    SLIDING = "sliding"
+    TOP_DOWN = "top-down"
+    TOURNAMENT = "tournament"
+    CASCADE = "cascade"
+
+
+class FirstStage(_Name):
+    """The first-stage retrievers that an index offers."""
+
+    BM25 = "bm25"
+    DENSE = "dense"
+    HYBRID_RRF = "hybrid-rrf"
+    HYBRID_Z_SCORE = "hybrid-z-score"
+
+
+class FeedbackMethod(_Name):
+    """How relevance feedback updates the query vector; see `rerank.retrieval.query_update`."""
+
+    #: Adam on RankNet with pairs weighted by 1 / (rank_i + rank_j): reads the teacher's order only.
+    WEIGHTED_RANKNET = "weighted-ranknet"
+    #: Adam on the KL divergence of softmax(scores) from softmax(teacher): reads the teacher's scores.
+    KL = "kl"
+    #: One step towards the mean of the first passages and away from that of the others.
+    ROCCHIO = "rocchio"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +107,20 @@ class CandidateSource:
 
 @dataclass(frozen=True, slots=True)
 class RankOptions:
-    """How a list is to be ranked. What is empty or 0 takes the model's default."""
+    """How a list is to be ranked. What is empty or 0 takes the model's default.
+
+    Attributes:
+        strategy: a StrategyKind, or its name; an unknown name is refused when the list is ranked.
+    """
 
     model: str = ""
     top_n: int = 0
-    strategy: str = ""
+    strategy: StrategyKind | str = ""
     window_size: int = 0
     stride: int = 0
     early_stop: bool = False
     #: The cheap model of a cascade.
-    first_model: str = ""
+    preranker: str = ""
     #: Whether the best order so far is an answer, when the deadline comes first.
     allow_partial: bool = False
 
@@ -164,7 +207,7 @@ class Trace:
     completeness: Completeness
     reason: str
     queue_ms: float
-    tokenize_ms: float
+    prepare_ms: float
     model_ms: float
     total_ms: float
 

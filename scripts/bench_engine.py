@@ -29,26 +29,27 @@ from bench_models import MISTRAL_7B, QWEN3_0_6B, TINY, Size, llama, windows, wri
 from simulate_scheduler import LONG, Device, Fifo, Ours, percentile, simulate, useful_share, workload
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rerank.backbone import IdentifierHead
-from rerank.cli import run
-from rerank.client import AsyncRerankClient
+from rerank.commands.cli import run
 from rerank.config import EngineConfig, FirstModel, PERankModel, ServiceConfig
-from rerank.encoder import Encoder
 from rerank.engine.engine import Engine
 from rerank.engine.job import Job
-from rerank.listwise import ListwiseRenderer
-from rerank.prompts import load_template
+from rerank.engine.strategies import Sliding
+from rerank.models.encoder import Encoder
+from rerank.models.last_token import LastTokenReader
+from rerank.models.loading import IdentifierHead
+from rerank.prompting.listwise import ListwiseRenderer
+from rerank.prompting.templates import load_template
+from rerank.prompting.vector_prompts import VectorPrompts
 from rerank.rankers.base import Ranker
 from rerank.rankers.first import FirstRanker
 from rerank.rankers.identity import IdentityRanker
 from rerank.rankers.pe_checkpoint import load_pe_checkpoint
-from rerank.rankers.pe_prompt import VectorPrompts
 from rerank.rankers.pe_rank import PERankRanker
-from rerank.reader import LastPositionReader
+from rerank.registry import ModelRegistry
 from rerank.reranker import AsyncReranker
+from rerank.service.client import AsyncRerankClient
 from rerank.service.server import running_server
 from rerank.types import Candidate, Passage, Query, Window
-from rerank.windows import Sliding
 
 Results: TypeAlias = dict[str, list[float]]
 Clock: TypeAlias = Callable[[], float]
@@ -297,7 +298,7 @@ async def _service(bench: Bench) -> Results:
     found: Results = {}
     short = [_without_vectors(window) for window in windows(None, 8, PASSAGES, bench.encoder, 6)]
     async with (
-        running_server(AsyncReranker(config, bench.encoder, None, rankers)) as server,
+        running_server(AsyncReranker(config, bench.encoder, None, ModelRegistry(config.models, rankers))) as server,
         AsyncRerankClient(server.address) as client,
         Engine(rankers, EngineConfig()) as engine,
     ):
@@ -410,7 +411,7 @@ def _on_cuda(bench: Bench, size: Size) -> list[float]:
     prompt = torch.tensor([bench.prompts[0]], device="cuda")
     generated = _cuda_seconds(lambda: model.generate(prompt, max_new_tokens=ANSWER_TOKENS, do_sample=False))
     model.set_output_embeddings(IdentifierHead(model.get_output_embeddings(), range(PASSAGES)).to("cuda"))
-    reader = LastPositionReader(model)
+    reader = LastTokenReader(model)
     return times(generated, _cuda_seconds(lambda: reader.read([prompt[0]])))
 
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from rerank.collections.requests import read_requests
-from rerank.encoder import Encoder
+from rerank.models.encoder import Encoder
 from rerank.types import Passage, Query, Window
 
 #: Published windows of 20 passages are about 2,000 wordpieces long (DL 2019, BM25).

@@ -16,9 +16,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from rerank_training.distill_retriever import REPORT
+from rerank_training.retriever_evaluation import Change, Measured, changes
+
 from rerank.collections.requests import Qrel, read_beir_qrels
-from training.distill_retriever import REPORT
-from training.retriever_evaluation import Change, Measured, changes
 
 FOLDS = ("odd", "even")
 
@@ -54,7 +55,7 @@ def main() -> None:
         if not (given.out / fold / REPORT).exists():
             own = {"index": given.index, "queries": queries, "held_out": fold, "output_dir": given.out / fold}
             options = [f"--{name}={value}" for name, value in own.items()]
-            subprocess.run([sys.executable, "-m", "training.distill_retriever", *options, *flags], check=True)
+            subprocess.run([sys.executable, "-m", "rerank_training.distill_retriever", *options, *flags], check=True)
     for name, change in pooled([given.out / fold / REPORT for fold in FOLDS]).items():
         print(f"both folds  {name:8} {change.before:.4f} → {change.after:.4f}, p = {change.p:.2g} (paired t-test)")
 

@@ -17,12 +17,12 @@ matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
 import typer
+from rerank_training.arguments import RunArguments
+from rerank_training.train_first import FirstArguments, train_first
 from rich.table import Table
 
-from rerank.display import plain_console
+from rerank.commands.display import plain_console
 from rerank.manifest import read_manifest
-from training.arguments import RunArguments
-from training.train_first import FirstArguments, train_first
 
 #: Name → objective, rank loss and the weight that the rank loss has beside the language model's (FIRST's:
 #: 10).
@@ -69,7 +69,7 @@ def main(
                 window_size=window_size,
                 passage_tokens=passage_tokens,
                 shuffled_share=1.0,
-                freeze_word_vectors=True,
+                freeze_token_embeddings=True,
             )
             settings = RunArguments(
                 output_dir=str(run),

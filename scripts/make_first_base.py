@@ -1,4 +1,4 @@
-"""Writes the causal LM that the small FIRST starts from: the encoder's layers and word vectors, read left to right.
+"""Writes the causal LM that the small FIRST starts from: the encoder's layers and token embeddings, read left to right.
 
 python scripts/make_first_base.py --out checkpoints/first-base [--encoder NAME] [--positions 1536]
 """
@@ -10,9 +10,9 @@ import torch
 import typer
 from transformers import BertConfig, BertLMHeadModel
 
-from rerank.encoder import DEFAULT_ENCODER, Encoder
 from rerank.errors import CheckpointError
-from rerank.files import appearing_folder
+from rerank.files import atomic_folder
+from rerank.models.encoder import DEFAULT_ENCODER, Encoder
 
 
 def main(
@@ -25,14 +25,14 @@ def main(
     model = decoder_of(source, positions)
     tokenizer = source.own_tokenizer()
     tokenizer.model_max_length = positions
-    with appearing_folder(out) as folder:
+    with atomic_folder(out) as folder:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
     print(f"{out}: {model.num_parameters():,} parameters, {positions} positions, from {encoder}")
 
 
 def decoder_of(encoder: Encoder, positions: int) -> BertLMHeadModel:
-    """The encoder as a causal LM: no dropout, identity as head transform, output rows tied to the word vectors."""
+    """The encoder as a causal LM: no dropout, identity as head transform, output rows tied to the token embeddings."""
     transformer = encoder.transformer
     settings = transformer.config.to_dict() | {
         "is_decoder": True,

@@ -1,4 +1,4 @@
-"""Writes the PE-Rank checkpoint that training starts from: at zero effect, its order is the encoder's cosine.
+"""Writes the PE-Rank checkpoint that training starts from: initialised to zero, its order is the encoder's cosine.
 
 python scripts/make_pe_rank_checkpoint.py --out checkpoints/pe-rank-zero [--encoder NAME] [--layers 3] [--seed 0]
 """
@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from rerank.encoder import DEFAULT_ENCODER, Encoder
-from rerank.rankers.zero_effect import write_zero_effect_checkpoint
+from rerank.models.encoder import DEFAULT_ENCODER, Encoder
+from rerank.models.zero_init import write_zero_init_checkpoint
 
 
 def main(
@@ -18,8 +18,8 @@ def main(
     layers: Annotated[int, typer.Option(min=2, max=4)] = 3,
     seed: int = 0,
 ) -> None:
-    """Write the zero-effect PE-Rank checkpoint of an encoder."""
-    write_zero_effect_checkpoint(Encoder(encoder), out, layers, seed)
+    """Write the zero-init PE-Rank checkpoint of an encoder."""
+    write_zero_init_checkpoint(Encoder(encoder), out, layers, seed)
     print(f"{out}: {layers} layers over {encoder}, seed {seed}")
 
 

@@ -16,10 +16,10 @@ import torch
 import typer
 from huggingface_hub import save_torch_state_dict
 
-from rerank.backbone import read_weights, weight_files
 from rerank.errors import CheckpointError
-from rerank.files import appearing_folder, sha256_of_files
+from rerank.files import atomic_folder, sha256_of_files
 from rerank.manifest import MANIFEST_FILE, read_manifest, write_manifest
+from rerank.models.loading import read_weights, weight_files
 
 
 def main(
@@ -32,7 +32,7 @@ def main(
     """Pack a checkpoint."""
     if (start is None) != (share == 1.0):
         raise typer.BadParameter("--start and --share below 1 belong together")
-    with appearing_folder(out) as folder:
+    with atomic_folder(out) as folder:
         pack(checkpoint, folder, max_shard_size, start, share)
         size = sum(path.stat().st_size for path in folder.iterdir())
     print(f"{out}: {size / 2**20:.1f} MiB")

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rerank_eval import beir, trec_dl
 from typer.testing import CliRunner
 
-from eval import beir, trec_dl
 from rerank.collections import open_collection
-from rerank.encoder import Encoder
+from rerank.models.encoder import Encoder
 from rerank.retrieval.index import build_index
 
 EXPECTED = Path(__file__).parents[1] / "eval" / "expected"

@@ -42,7 +42,7 @@ pe_rank() {
 }
 
 # Some four hours on one core. Each stage grows one thing: passages, their length, how alike they are.
-# The probe (see training/first_objective.py) makes the first stage take 60 steps where it took 250.
+# The probe (see training/rerank_training/first_objective.py) makes the first stage take 60 steps where it took 250.
 first() {
   local lists=$out/lists/first runs=$out/runs passages=$out/lists/first/passages
   mkdir -p "$lists" "$runs"
@@ -78,7 +78,7 @@ first() {
   python scripts/make_first_base.py --out "$runs/base"
   stage() {  # stage NAME BASE LISTS HELD-OUT STEPS flags…
     train-first --output_dir "$runs/$1" --base "$2" --lists "$lists/$3.jsonl" --eval_lists "$lists/$4.jsonl" \
-      --max_steps "$5" --template first_small --objective rank --probe_weight 1 --freeze_word_vectors true \
+      --max_steps "$5" --template first_small --objective rank --probe_weight 1 --freeze_token_embeddings true \
       --report_to none "${@:6}"
   }
   part four 0 10900 > "$lists/four-train.jsonl"; part four 10986 200 > "$lists/four-held-out.jsonl"

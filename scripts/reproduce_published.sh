@@ -41,7 +41,7 @@ for pair in $expected; do
     continue
   fi
   found=1
-  "$python" -m eval.trec_dl --requests "$folder/requests.jsonl" --qrels "$folder/qrels.txt" \
+  "$python" -m rerank_eval.trec_dl --requests "$folder/requests.jsonl" --qrels "$folder/qrels.txt" \
     --system "$system=$ranker:$checkpoint" --template "$template" \
     --strategy sliding --window-size 20 --stride 10 --encoder "${ENCODER:-}" --out "$out/$system-$year"
   echo "DL $year: published ${pair#*=}, here $("$python" -c '

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from rerank.collections.requests import read_requests
-from rerank.files import appearing_folder
+from rerank.files import atomic_folder
 
 
 def main(
@@ -20,7 +20,7 @@ def main(
     """Write corpus.jsonl with each passage once."""
     candidates = [c for path in requests for request in read_requests(path) for c in request.candidates]
     texts = {candidate.text: candidate.doc_id for candidate in reversed(candidates) if candidate.text}
-    with appearing_folder(out) as folder:
+    with atomic_folder(out) as folder:
         rows = (json.dumps({"_id": doc_id, "title": "", "text": text}) for text, doc_id in texts.items())
         (folder / "corpus.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
     print(f"{out}: {len(texts):,} passages of {len(requests)} files")

@@ -21,22 +21,22 @@ trec=$data/trec-dl-2019 cranfield=$data/cranfield
 for file in "$trec/requests.jsonl" "$trec/qrels.txt" "$cranfield/corpus.jsonl"; do
   [ -f "$file" ] || { echo "no $file" >&2; exit 2; }
 done
-first=$("$python" -c 'from rerank.shipped import FIRST; print(FIRST)')
+first=$("$python" -c 'from rerank.bundled import FIRST; print(FIRST)')
 
 systems=(--system BM25=identity --system cosine=cosine --system fusion=z-score --system PE-Rank=pe-rank
   --system FIRST.sliding=first/sliding --system FIRST.top-down=first/top-down
-  --system PE-Rank.FIRST=first/cascade --first-model PE-Rank --system "FIRST.writes=generation/single:$first")
+  --system PE-Rank.FIRST=first/cascade --preranker PE-Rank --system "FIRST.writes=generation/single:$first")
 
 mkdir -p "$out"
 if [ ! -f "$out/index/manifest.json" ]; then
-  "$python" -m rerank.cli index --collection "$cranfield" --out "$out/index" >&2
+  "$python" -m rerank.commands.cli index --collection "$cranfield" --out "$out/index" >&2
 fi
-"$python" -m eval.trec_dl --requests "$trec/requests.jsonl" --qrels "$trec/qrels.txt" "${systems[@]}" \
+"$python" -m rerank_eval.trec_dl --requests "$trec/requests.jsonl" --qrels "$trec/qrels.txt" "${systems[@]}" \
   --no-plots --out "$out/dl19" >&2
-"$python" -m eval.beir --collection "$cranfield" --index "$out/index" --first-stage bm25 --depth "$depth" \
+"$python" -m rerank_eval.beir --collection "$cranfield" --index "$out/index" --first-stage bm25 --depth "$depth" \
   "${systems[@]}" --no-plots --out "$out/cranfield" >&2
-"$python" -m eval.beir --collection "$cranfield" --index "$out/index" --first-stage hybrid-z-score --depth "$depth" \
+"$python" -m rerank_eval.beir --collection "$cranfield" --index "$out/index" --first-stage hybrid-z-score --depth "$depth" \
   --system hybrid=identity --system hybrid.PE-Rank=pe-rank --feedback --no-plots --out "$out/hybrid" >&2
 
-"$python" -m eval.table "TREC DL 2019=$out/dl19" \
+"$python" -m rerank_eval.table "TREC DL 2019=$out/dl19" \
   "Cranfield=$out/cranfield" "Cranfield=$out/hybrid" "Cranfield=$out/hybrid/feedback"

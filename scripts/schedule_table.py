@@ -17,12 +17,12 @@ from typing import Annotated
 
 import typer
 from ir_measures import Qrel, nDCG
+from rerank_eval.data import Request, read_requests, read_trec_qrels
+from rerank_eval.measures import measure
 
-from eval.data import Request, read_requests, read_trec_qrels
-from eval.measures import measure
-from rerank.cli import run
+from rerank.commands.cli import run
+from rerank.engine.strategies import Cascade, Positions, Single, Sliding, Strategy, TopDown, Tournament
 from rerank.types import ScoredDoc, WindowRanking
-from rerank.windows import Cascade, Positions, Single, Sliding, Strategy, TopDown, Tournament
 
 NOISES = (0.0, 0.5, 1.0)
 #: Of the cheap model in a cascade.
@@ -131,7 +131,7 @@ window of its own, which is not counted. Made by `python scripts/schedule_table.
 
 {table}
 
-Rounds have to wait for one another; the windows of a round run at the same time. Numbers of `top_down` and of the early
+Rounds have to wait for one another; the windows of a round run at the same time. Numbers of `top-down` and of the early
 stop depend on the rankings.
 """
 

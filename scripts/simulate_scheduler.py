@@ -2,8 +2,8 @@
 
     python scripts/simulate_scheduler.py
 
-Events in virtual time; pace, admission, forecast and batcher are the engine's own. A batch takes a fixed time and so
-much a token. Windows of a request come one after the other, as those of the sliding schedule do.
+Events in virtual time; throughput, admission, estimate and batcher are the engine's own. A batch takes a fixed time
+and so much a token. Windows of a request come one after the other, as those of the sliding schedule do.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Protocol
 
 import typer
 
-from rerank.cli import run
+from rerank.commands.cli import run
 from rerank.config import EngineConfig
 from rerank.engine.admission import Admission
 from rerank.engine.batcher import Batcher, Entry
-from rerank.engine.forecast import Forecast, PassageTokens
-from rerank.engine.pace import Lane, Pace, Stage, Task
+from rerank.engine.estimate import PassageTokens, WorkEstimate
+from rerank.engine.strategies import Sliding
+from rerank.engine.throughput import Lane, Stage, Task, Throughput
 from rerank.errors import DeadlineExceeded, Overloaded
 from rerank.types import Passage
-from rerank.windows import Sliding
 
 MODEL = "model"
 LANE = Lane(Stage.RANK, MODEL)
@@ -117,31 +117,31 @@ class Ours:
     """The engine's scheduler without the engine."""
 
     def __init__(self, device: Device, config: EngineConfig = EngineConfig(max_queue_tokens=10**9)) -> None:  # noqa: B008  (frozen)
-        self._pace = Pace(config.age_factor)
-        self._batcher: Batcher[Request] = Batcher(self._pace, device.max_batch_tokens)
-        self._admission = Admission(self._pace, config.max_queue_tokens)
+        self._throughput = Throughput(config.age_factor)
+        self._batcher: Batcher[Request] = Batcher(self._throughput, device.max_batch_tokens)
+        self._admission = Admission(self._throughput, config.max_queue_tokens)
         self._average = PassageTokens()
-        self._in_work: dict[Request, tuple[Task, Forecast]] = {}
+        self._in_work: dict[Request, tuple[Task, WorkEstimate]] = {}
         self._now_s = 0.0
 
     def arrive(self, request: Request, now_s: float) -> None:
         passages = [Passage("", "")] * request.candidates
-        forecast = Forecast(STRATEGY, MODEL, passages, self._average.average)
-        task = Task(request.arrived_s, request.deadline_s, forecast.left())
+        estimate = WorkEstimate(STRATEGY, MODEL, passages, self._average.average)
+        task = Task(request.arrived_s, request.deadline_s, estimate.left())
         try:
             self._admission.admit(task, now_s)
         except (DeadlineExceeded, Overloaded):
             request.refused = True
             return
-        self._in_work[request] = task, forecast
+        self._in_work[request] = task, estimate
         self._submit(request)
 
     def _submit(self, request: Request) -> None:
-        task, forecast = self._in_work[request]
+        task, estimate = self._in_work[request]
         tokens = request.windows[request.ran]
         self._average.observe(MODEL, [tokens], [min(request.candidates, STRATEGY.window_size)])
-        forecast.prepared(MODEL)
-        task.left = forecast.left_with(MODEL, [tokens])
+        estimate.prepared(MODEL)
+        task.left = estimate.left_with(MODEL, [tokens])
         self._batcher.add(Entry(request, task, LANE, tokens, lambda: self._now_s >= request.cancelled_s))
 
     def next_batch(self, now_s: float) -> list[Request]:
@@ -153,7 +153,7 @@ class Ours:
         return [entry.payload for entry in self._batcher.next_batch(now_s)]
 
     def ran(self, batch: Sequence[Request], seconds: float, now_s: float) -> None:
-        self._pace.observe(LANE, sum(request.windows[request.ran - 1] for request in batch), seconds, now_s)
+        self._throughput.observe(LANE, sum(request.windows[request.ran - 1] for request in batch), seconds, now_s)
         for request in batch:
             if request.ran == len(request.windows):
                 self._leave(request)

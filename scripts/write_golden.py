@@ -11,10 +11,10 @@ from typing import Annotated
 import typer
 
 from rerank.config import load_config
-from rerank.encoder import DEFAULT_ENCODER, Encoder
 from rerank.manifest import served_model
-from rerank.reranker import load_ranker, scoring_settings
-from rerank.selftest import GOLDEN, write_golden
+from rerank.models.encoder import DEFAULT_ENCODER, Encoder
+from rerank.rankers.self_test import GOLDEN, write_golden
+from rerank.registry import load_ranker, scoring_settings
 
 
 def main(

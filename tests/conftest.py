@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from rerank.collections import open_collection
-from rerank.encoder import Encoder
+from rerank.models.encoder import Encoder
+from rerank.models.zero_init import write_zero_init_checkpoint
 from rerank.rankers.identity import IdentityRanker
 from rerank.rankers.pe_rank import PERankRanker
-from rerank.rankers.zero_effect import write_zero_effect_checkpoint
+from rerank.registry import ModelRegistry
 from rerank.reranker import AsyncReranker
 from rerank.retrieval.index import Index, build_index
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
@@ -74,9 +75,9 @@ def encoder() -> Encoder:
 
 @pytest.fixture(scope="session")
 def checkpoint(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The zero-effect PE-Rank checkpoint of `encoder`."""
-    folder = tmp_path_factory.mktemp("checkpoints") / "zero-effect"
-    write_zero_effect_checkpoint(encoder, folder)
+    """The zero-init PE-Rank checkpoint of `encoder`."""
+    folder = tmp_path_factory.mktemp("checkpoints") / "zero-init"
+    write_zero_init_checkpoint(encoder, folder)
     return folder
 
 
@@ -111,7 +112,9 @@ def service(checkpoint: Path, encoder: Encoder, index: Index) -> Iterator[Served
         "identity": IdentityRanker(),
         "number": NumberRanker(),
     }
-    with serving(AsyncReranker(config_for(rankers), encoder, index, rankers)) as served:
+    with serving(
+        AsyncReranker(config_for(rankers), encoder, index, ModelRegistry(config_for(rankers).models, rankers))
+    ) as served:
         yield served
 
 

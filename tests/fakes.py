@@ -6,9 +6,9 @@ import re
 import threading
 from collections.abc import Callable, Sequence
 
+from rerank.engine.strategies import Positions, Strategy
 from rerank.rankers.base import RankerInfo
 from rerank.types import Passage, Prepared, Query, ScoreKind, Window, WindowRanking
-from rerank.windows import Positions, Strategy
 
 
 class NumberRanker:

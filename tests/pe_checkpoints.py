@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedTokenizerBase
 
-from rerank.encoder import Encoder
+from rerank.models.encoder import Encoder
 from rerank.types import Passage, Query, Window
 from tests.causal_lms import SIZES, write_causal_lm
 from tests.small_tokenizers import metaspace
@@ -30,7 +30,7 @@ def published_tokenizer() -> PreTrainedTokenizerBase:
 
 
 def random_projector(encoder_width: int, model_width: int, seed: int = 0) -> dict[str, torch.Tensor]:
-    """mlp2x_gelu whose output is about as long as a word vector of the random models."""
+    """mlp2x_gelu whose output is about as long as a token embedding of the random models."""
     draw = torch.Generator().manual_seed(seed)
     return {
         "0.weight": torch.randn(model_width, encoder_width, generator=draw),
@@ -61,9 +61,9 @@ def write_published(folder: Path, encoder: Encoder, architecture: str = "mistral
     return folder
 
 
-def write_shaken(folder: Path, zero_effect: Path) -> Path:
+def write_shaken(folder: Path, zero_init: Path) -> Path:
     """Our layout, with noise on every weight, so that each of them has an effect."""
-    shutil.copytree(zero_effect, folder)
+    shutil.copytree(zero_init, folder)
     draw = torch.Generator().manual_seed(0)
     weights = load_file(folder / "model.safetensors")
     change_weights(folder, {name: t + 0.02 * torch.randn(t.shape, generator=draw) for name, t in weights.items()})

@@ -6,12 +6,13 @@ import random
 import shlex
 from pathlib import Path
 
+from rerank_training.arguments import RunArguments, parse_arguments
+from rerank_training.data import TrainingList, write_lists
+from rerank_training.train_first import FirstArguments, train_first
+
 from rerank.types import Passage, Query
 from tests.causal_lms import write_causal_lm
 from tests.small_tokenizers import uncased
-from training.arguments import RunArguments, parse_arguments
-from training.data import TrainingList, write_lists
-from training.train_first import FirstArguments, train_first
 
 LETTERS = "pqrstuvwxyz"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from rerank.engine.pace import Pace, Stage, Task
+from rerank.engine.throughput import Stage, Task, Throughput
 from rerank.errors import DeadlineExceeded, Overloaded
 
 #: What a caller is told to wait while no rate has been measured.
@@ -15,12 +15,12 @@ class Admission:
     """Knows the requests that are in work.
 
     Args:
-        pace: before it has measured anything, nobody is refused because of a deadline.
+        throughput: before it has measured anything, nobody is refused because of a deadline.
         max_queue_tokens: the bound on the remaining tokens of all requests, over all models.
     """
 
-    def __init__(self, pace: Pace, max_queue_tokens: int) -> None:
-        self._pace = pace
+    def __init__(self, throughput: Throughput, max_queue_tokens: int) -> None:
+        self._throughput = throughput
         self._max_queue_tokens = max_queue_tokens
         self._tasks: dict[Task, None] = {}  # in order of arrival
 
@@ -45,8 +45,8 @@ class Admission:
         self._tasks.pop(task, None)
 
     def _refuse_hopeless(self, task: Task, now_s: float) -> None:
-        if self._pace.is_late(task, now_s):
-            raise hopeless(self._pace, task, now_s)
+        if self._throughput.is_late(task, now_s):
+            raise hopeless(self._throughput, task, now_s)
 
     def _refuse_crowded(self, task: Task, now_s: float) -> None:
         others = sum(other.tokens(Stage.RANK) for other in self._tasks if other is not task)
@@ -74,24 +74,26 @@ class Admission:
 
     def _finish_s(self, task: Task, now_s: float) -> float:
         """When the task is done if nobody comes who overtakes it: the stages work side by side, its own in turn."""
-        urgency = self._pace.priority(task, now_s)
-        ahead = [other for other in self._tasks if other is not task and self._pace.priority(other, now_s) <= urgency]
+        urgency = self._throughput.priority(task, now_s)
+        ahead = [
+            other for other in self._tasks if other is not task and self._throughput.priority(other, now_s) <= urgency
+        ]
 
         def seconds(tasks: list[Task], stage: Stage) -> float:
-            return sum(self._pace.seconds(one.left, now_s, stage) for one in tasks)
+            return sum(self._throughput.seconds(one.left, now_s, stage) for one in tasks)
 
         prepared_s = seconds([*ahead, task], Stage.PREPARE)
         return now_s + max(prepared_s, seconds(ahead, Stage.RANK)) + seconds([task], Stage.RANK)
 
     def _drained_s(self, now_s: float) -> float:
         """How long the work that is in takes, the longer of both stages."""
-        longest = max(sum(self._pace.seconds(task.left, now_s, stage) for task in self._tasks) for stage in Stage)
+        longest = max(sum(self._throughput.seconds(task.left, now_s, stage) for task in self._tasks) for stage in Stage)
         return longest or _UNMEASURED_RETRY_S
 
 
-def hopeless(pace: Pace, task: Task, now_s: float) -> DeadlineExceeded:
+def hopeless(throughput: Throughput, task: Task, now_s: float) -> DeadlineExceeded:
     """What a request is told that would be late even alone."""
-    needed_ms = pace.seconds(task.left, now_s) * 1000
+    needed_ms = throughput.seconds(task.left, now_s) * 1000
     left_ms = max(0.0, task.deadline_s - now_s) * 1000
     return DeadlineExceeded(
         f"{needed_ms:.0f} ms of work remain and the deadline is in {left_ms:.0f} ms; allow more time, ask for fewer "

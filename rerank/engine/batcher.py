@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from rerank.engine.pace import Lane, Pace, Task
+from rerank.engine.throughput import Lane, Task, Throughput
 
 T = TypeVar("T")
 
@@ -28,13 +28,13 @@ class Batcher(Generic[T]):
     """The entry of the most urgent request first; beside it those of the same lane that fit, most urgent first.
 
     Args:
-        pace: says what is urgent.
+        throughput: says what is urgent.
         max_batch_tokens: the budget of a batch, for lanes without one of their own. An entry that alone exceeds it
             runs alone: with 1000, ten windows of 100 tokens run together, one of 1500 by itself.
     """
 
-    def __init__(self, pace: Pace, max_batch_tokens: int) -> None:
-        self._pace = pace
+    def __init__(self, throughput: Throughput, max_batch_tokens: int) -> None:
+        self._throughput = throughput
         self._max_batch_tokens = max_batch_tokens
         self._budgets: dict[Lane, int] = {}
         self._waiting: list[Entry[T]] = []
@@ -54,14 +54,14 @@ class Batcher(Generic[T]):
     def drop_late(self, now_s: float) -> list[Entry[T]]:
         """Takes out what can no longer be ready in time, and what nobody waits for; gives back the former."""
         waiting = [entry for entry in self._waiting if not entry.is_cancelled()]
-        late = [self._pace.is_late(entry.task, now_s) for entry in waiting]
+        late = [self._throughput.is_late(entry.task, now_s) for entry in waiting]
         self._waiting = [entry for entry, is_late in zip(waiting, late, strict=True) if not is_late]
         return [entry for entry, is_late in zip(waiting, late, strict=True) if is_late]
 
     def next_batch(self, now_s: float) -> list[Entry[T]]:
         """Entries of one lane under its budget; empty when nothing waits. Of equally urgent ones the older first."""
         waiting = [entry for entry in self._waiting if not entry.is_cancelled()]
-        waiting.sort(key=lambda entry: self._pace.priority(entry.task, now_s))
+        waiting.sort(key=lambda entry: self._throughput.priority(entry.task, now_s))
         batch: list[Entry[T]] = []
         left: list[Entry[T]] = []
         tokens = 0

@@ -11,13 +11,13 @@ from typing import TypeAlias
 
 from rerank.config import EngineConfig
 from rerank.engine.admission import Admission
-from rerank.engine.calibration import saturating_tokens
-from rerank.engine.forecast import Forecast, PassageTokens, prepare_tokens
-from rerank.engine.job import Job, Progress, WindowResult, checked, window_of
-from rerank.engine.pace import Pace, Stage, Task
-from rerank.engine.station import Done, Station
+from rerank.engine.estimate import PassageTokens, WorkEstimate, prepare_tokens
+from rerank.engine.job import Job, Progress, WindowResult, window_of
+from rerank.engine.saturation import saturating_tokens
+from rerank.engine.throughput import Stage, Task, Throughput
+from rerank.engine.worker import Done, Worker
 from rerank.errors import DeadlineExceeded, RankerFailure, RerankError
-from rerank.rankers.base import Ranker
+from rerank.rankers.base import Ranker, checked
 from rerank.types import Passage, Prepared, Query, Ranking, Window, WindowRanking
 
 log = logging.getLogger(__name__)
@@ -35,41 +35,41 @@ class Engine:
     A job that is cancelled or late takes its waiting windows with it; the batch that is running is not interrupted.
 
     Attributes:
-        pace: the measured rates.
+        throughput: the measured rates.
     """
 
     def __init__(self, rankers: Mapping[str, Ranker], config: EngineConfig) -> None:
         self._rankers = rankers
         self._config = config
-        self.pace = Pace(config.age_factor)
-        self._admission = Admission(self.pace, config.max_queue_tokens)
+        self.throughput = Throughput(config.age_factor)
+        self._admission = Admission(self.throughput, config.max_queue_tokens)
         self._passage_tokens = PassageTokens()
-        self._prepare_station: Station[_Request, Prepared] = Station(Stage.PREPARE, self._prepare_all, self.pace, 1)
+        self._prepare_worker: Worker[_Request, Prepared] = Worker(Stage.PREPARE, self._prepare_all, self.throughput, 1)
         max_batch_tokens = config.max_batch_tokens or _CPU_BATCH_TOKENS
-        self._rank_station: Station[Window, WindowRanking] = Station(
-            Stage.RANK, self._rank_all, self.pace, max_batch_tokens
+        self._rank_worker: Worker[Window, WindowRanking] = Worker(
+            Stage.RANK, self._rank_all, self.throughput, max_batch_tokens
         )
         self._token_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tokens")
 
     async def __aenter__(self) -> Engine:
         if self._config.max_batch_tokens is None:
             await asyncio.to_thread(self._calibrate)
-        self._prepare_station.open()
-        self._rank_station.open()
+        self._prepare_worker.open()
+        self._rank_worker.open()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """Lets what is running finish; what waits fails with ShuttingDown."""
-        stations = self._prepare_station, self._rank_station
-        for station in stations:
-            station.refuse_new_work()
-        await asyncio.gather(*(station.close() for station in stations))
+        workers = self._prepare_worker, self._rank_worker
+        for worker in workers:
+            worker.refuse_new_work()
+        await asyncio.gather(*(worker.close() for worker in workers))
         await asyncio.to_thread(self._token_thread.shutdown)
 
     @property
     def waiting_windows(self) -> int:
         """How many wait for a batch, not those that run."""
-        return len(self._rank_station)
+        return len(self._rank_worker)
 
     async def run(self, job: Job) -> Ranking:
         """The job's ranking; the best so far, when its deadline comes and it allows a partial answer.
@@ -112,8 +112,8 @@ class Engine:
     async def _walk(self, job: Job, task: Task, progress: Progress) -> list[int]:
         """Feeds the strategy its rankings until it knows the order. Each model prepares the request once."""
         passages = [candidate.passage for candidate in job.candidates]
-        forecast = Forecast(job.strategy, job.model, passages, self._passage_tokens.average)
-        task.left = forecast.left()
+        estimate = WorkEstimate(job.strategy, job.model, passages, self._passage_tokens.average)
+        task.left = estimate.left()
         self._admission.admit(task, _now_s())
         prepared: dict[str, Prepared] = {}
         schedule = job.strategy.schedule(len(passages))
@@ -124,13 +124,13 @@ class Engine:
                 progress.order = round_.order or progress.order
                 if model not in prepared:
                     prepared[model] = await self._prepare(job.query, passages, model, task, progress)
-                    forecast.prepared(model)
+                    estimate.prepared(model)
                 windows = [
                     window_of(prepared[model], positions, round_.top_n(positions, job.top_n))
                     for positions in round_.windows
                 ]
                 tokens = await self._count(model, windows)
-                task.left = forecast.left_with(model, tokens)
+                task.left = estimate.left_with(model, tokens)
                 if not progress.windows:  # the estimate stands on the request's own windows now
                     self._admission.admit(task, _now_s())
                 results = await self._run_round(model, task, windows, tokens)
@@ -143,7 +143,7 @@ class Engine:
     async def _prepare(
         self, query: Query, passages: Sequence[Passage], model: str, task: Task, progress: Progress
     ) -> Prepared:
-        done = await self._prepare_station.submit(task, model, (query, passages), prepare_tokens(passages))
+        done = await self._prepare_worker.submit(task, model, (query, passages), prepare_tokens(passages))
         progress.add_prepared(done.result, done.wait_ms, done.work_ms)
         return done.result
 
@@ -168,7 +168,7 @@ class Engine:
         futures: list[asyncio.Future[Done[WindowRanking]]] = []
         try:
             for window, own in zip(windows, tokens, strict=True):
-                futures.append(self._rank_station.submit(task, model, window, max(1, own)))
+                futures.append(self._rank_worker.submit(task, model, window, max(1, own)))
             results = await asyncio.gather(*futures)
         finally:
             for future in futures:  # when one failed or the job is gone, its siblings need not run
@@ -188,11 +188,11 @@ class Engine:
         """Gives each model the batch that saturates its device; without a configured size only."""
         for model, ranker in self._rankers.items():
             if ranker.info.batching == "one_by_one":
-                self._rank_station.set_budget(model, 1)
+                self._rank_worker.set_budget(model, 1)
             elif ranker.info.on_accelerator:
                 tokens = saturating_tokens(ranker)
                 log.info("model %s: batches of %d tokens saturate the device", model, tokens)
-                self._rank_station.set_budget(model, tokens)
+                self._rank_worker.set_budget(model, tokens)
 
 
 def _now_s() -> float:

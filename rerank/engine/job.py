@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from rerank.engine.strategies import Positions, Round, Strategy
 from rerank.errors import RankerFailure
 from rerank.rankers.base import RankerInfo
 from rerank.types import (
@@ -21,7 +22,6 @@ from rerank.types import (
     WindowRanking,
     WindowTrace,
 )
-from rerank.windows import Positions, Round, Strategy
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Progress:
 
     job: Job
     info: RankerInfo
-    tokenize_ms: float = 0.0
+    prepare_ms: float = 0.0
     queue_ms: float = 0.0
     model_ms: float = 0.0
     rounds: int = 0
@@ -71,7 +71,7 @@ class Progress:
 
     def add_prepared(self, prepared: Prepared, wait_ms: float, took_ms: float) -> None:
         self.queue_ms += wait_ms
-        self.tokenize_ms += took_ms
+        self.prepare_ms += took_ms
         self._add_truncated(prepared.truncated_doc_ids)
 
     def add_round(self, round_: Round, results: Sequence[WindowResult], ranked_by: RankerInfo) -> None:
@@ -134,7 +134,7 @@ class Progress:
             completeness=completeness,
             reason=reason,
             queue_ms=self.queue_ms,
-            tokenize_ms=self.tokenize_ms,
+            prepare_ms=self.prepare_ms,
             model_ms=self.model_ms,
             total_ms=total_ms,
         )
@@ -157,20 +157,6 @@ class Progress:
 
 def window_of(prepared: Prepared, positions: Positions, top_n: int = 0) -> Window:
     return Window(prepared.query, tuple(prepared.passages[position] for position in positions), top_n)
-
-
-def checked(rankings: Sequence[WindowRanking], windows: Sequence[Window]) -> Sequence[WindowRanking]:
-    """The rankings, if there is one per window with one finite score per passage.
-
-    Raises:
-        RankerFailure: otherwise.
-    """
-    expected = [len(window.passages) for window in windows]
-    if [len(ranking.scores) for ranking in rankings] != expected:
-        raise RankerFailure(f"ranker gave {[len(r.scores) for r in rankings]} scores for {expected}; this is a bug")
-    if not all(math.isfinite(score) for ranking in rankings for score in ranking.scores):
-        raise RankerFailure(f"ranker gave a score that is no number: {rankings}; this is a bug")
-    return rankings
 
 
 def strictly_decreasing(scores: Sequence[float]) -> list[float]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from rerank.errors import RankerFailure
 from rerank.types import Batching, Passage, Prepared, Query, ScoreKind, Window, WindowRanking
 
 
@@ -55,3 +57,17 @@ class Ranker(Protocol):
             MemoryError: the device's memory does not hold so many windows; the engine tries fewer at once.
         """
         ...
+
+
+def checked(rankings: Sequence[WindowRanking], windows: Sequence[Window]) -> Sequence[WindowRanking]:
+    """The rankings, if there is one per window with one finite score per passage.
+
+    Raises:
+        RankerFailure: otherwise.
+    """
+    expected = [len(window.passages) for window in windows]
+    if [len(ranking.scores) for ranking in rankings] != expected:
+        raise RankerFailure(f"ranker gave {[len(r.scores) for r in rankings]} scores for {expected}; this is a bug")
+    if not all(math.isfinite(score) for ranking in rankings for score in ranking.scores):
+        raise RankerFailure(f"ranker gave a score that is no number: {rankings}; this is a bug")
+    return rankings

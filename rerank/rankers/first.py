@@ -15,14 +15,14 @@ from typing import Literal
 
 import torch
 
-from rerank.backbone import IdentifierHead, load_causal_lm, pick_device
 from rerank.config import Precision
-from rerank.identifiers import IdentifierKind, derive_identifiers
-from rerank.listwise import ListwiseRenderer
-from rerank.prompts import load_template
+from rerank.models.last_token import LastTokenReader
+from rerank.models.loading import IdentifierHead, load_causal_lm, pick_device
+from rerank.models.out_of_memory import named_memory_errors
+from rerank.prompting.identifiers import IdentifierKind, derive_identifiers
+from rerank.prompting.listwise import ListwiseRenderer
+from rerank.prompting.templates import load_template
 from rerank.rankers.base import RankerInfo
-from rerank.rankers.memory import named_memory_errors
-from rerank.reader import LastPositionReader
 from rerank.types import Passage, Prepared, Query, ScoreKind, Window, WindowRanking
 
 #: What a passage without content says, when the prior of the identifiers is measured.
@@ -68,7 +68,7 @@ class FirstRanker:
         lm.model.set_output_embeddings(
             IdentifierHead(lm.model.get_output_embeddings(), self._identifiers.token_ids).to(self._device)
         )
-        self._reader = LastPositionReader(lm.model, lm.autocast)
+        self._reader = LastTokenReader(lm.model, lm.autocast)
         self._calibrated = calibration == "content_free"
         self._permutations = permutations
         self._prior = cache(self._measure_prior)

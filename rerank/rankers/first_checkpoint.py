@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from rerank.backbone import base_of
 from rerank.config import FirstModel
 from rerank.errors import CheckpointError
 from rerank.files import sha256_of_files
-from rerank.identifiers import IdentifierKind
 from rerank.manifest import MANIFEST_FILE, TEMPLATE_FILE, Manifest, read_manifest
-from rerank.prompts import load_template
+from rerank.models.loading import base_of
+from rerank.prompting.identifiers import IdentifierKind
+from rerank.prompting.templates import load_template
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,13 +16,13 @@ from typing import Any, cast
 import torch
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
-from rerank.backbone import CausalLM, load_causal_lm, pick_device
 from rerank.config import Precision
-from rerank.identifiers import CLOSE, OPEN, IdentifierKind, alphabet
-from rerank.listwise import ListwisePrompt, ListwiseRenderer
-from rerank.prompts import load_template
+from rerank.models.loading import CausalLM, load_causal_lm, pick_device
+from rerank.models.out_of_memory import named_memory_errors
+from rerank.prompting.identifiers import CLOSE, OPEN, IdentifierKind, alphabet
+from rerank.prompting.listwise import ListwisePrompt, ListwiseRenderer
+from rerank.prompting.templates import load_template
 from rerank.rankers.base import RankerInfo
-from rerank.rankers.memory import named_memory_errors
 from rerank.types import Passage, Prepared, Query, ScoreKind, Window, WindowRanking
 
 #: No model was trained to order more than a hundred passages in one answer.

@@ -12,15 +12,15 @@ import torch
 from torch import nn
 from transformers import AutoTokenizer, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from rerank.backbone import build_transformer, read_config, read_weights, weight_files
 from rerank.config import Precision
-from rerank.encoder import Encoder, EncoderId
 from rerank.errors import CheckpointError, ConfigError
 from rerank.files import sha256_of_files
-from rerank.prompts import Template, load_template
-from rerank.rankers.projector import load_projector
+from rerank.models.encoder import Encoder, EncoderId
+from rerank.models.loading import build_transformer, read_config, read_weights, weight_files
+from rerank.models.projector import load_projector
+from rerank.prompting.templates import Template, load_template
 
-_WORD_VECTORS = "model.embed_tokens.weight"
+_TOKEN_EMBEDDINGS = "model.embed_tokens.weight"
 #: Tensors of the encoder, which published checkpoints carry along; ours is the one that the service loads.
 _ENCODER_PREFIX = "model.encoder."
 #: projector.up.weight, model.projector.0.weight, projector.weight, … → the name inside the projector.
@@ -50,7 +50,7 @@ def load_pe_checkpoint(
 ) -> PECheckpoint:
     """A folder with config.json and weights, in one of two layouts.
 
-    Ours stores neither word vectors nor tokenizer, for they are the encoder's. The published one (as in
+    Ours stores neither token embeddings nor tokenizer, for they are the encoder's. The published one (as in
     liuqi6777/pe-rank-mistral-jina) is a whole causal LM with tokenizer, `model_type` "embed_…", and the projector
     among its weights or in projector.bin. In both, config.json names the encoder and the projector's type.
 
@@ -65,12 +65,12 @@ def load_pe_checkpoint(
     _check_encoder(folder, config, encoder.id)
     _check_pooling(folder, config, encoder)
     weights = {name: t for name, t in read_weights(folder).items() if not name.startswith(_ENCODER_PREFIX)}
-    own_vocabulary = _WORD_VECTORS in weights
-    word_vectors = weights[_WORD_VECTORS] if own_vocabulary else encoder.word_vectors
+    own_vocabulary = _TOKEN_EMBEDDINGS in weights
+    token_embeddings = weights[_TOKEN_EMBEDDINGS] if own_vocabulary else encoder.token_embeddings
     of_transformer = {name: tensor for name, tensor in weights.items() if not _PROJECTOR.search(name)}
     in_bin = len(of_transformer) == len(weights)
     return PECheckpoint(
-        transformer=build_transformer(config, of_transformer, word_vectors, device, precision),
+        transformer=build_transformer(config, of_transformer, token_embeddings, device, precision),
         projector=_projector(
             folder, config, _read_projector_file(folder) if in_bin else weights, encoder.id.dimension
         ).to(device),
@@ -127,7 +127,9 @@ def _read_projector_file(folder: Path) -> dict[str, torch.Tensor]:
 
 def _own_tokenizer(folder: Path, config: PretrainedConfig) -> PreTrainedTokenizerBase:
     if not (folder / "tokenizer_config.json").is_file():
-        raise CheckpointError(f"{folder} has word vectors of its own but no tokenizer_config.json; add its tokenizer")
+        raise CheckpointError(
+            f"{folder} has token embeddings of its own but no tokenizer_config.json; add its tokenizer"
+        )
     try:
         return AutoTokenizer.from_pretrained(folder, config=config, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:

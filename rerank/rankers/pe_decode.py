@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from rerank.reader import Continuation, LastPositionReader
+from rerank.models.last_token import DecodeState, LastTokenReader
 
 
 def one_step(
-    reader: LastPositionReader, prompts: Sequence[torch.Tensor], passages: Sequence[torch.Tensor]
+    reader: LastTokenReader, prompts: Sequence[torch.Tensor], passages: Sequence[torch.Tensor]
 ) -> list[tuple[float, ...]]:
     """For each window, log-softmax over its n passages of h · eᵢ, h being the state of the last position.
 
@@ -27,7 +27,7 @@ def one_step(
 
 
 def dynamic(
-    begin: Callable[[Sequence[torch.Tensor], int], Continuation],
+    begin: Callable[[Sequence[torch.Tensor], int], DecodeState],
     prompts: Sequence[torch.Tensor],
     passages: Sequence[torch.Tensor],
     top_ns: Sequence[int],
@@ -50,7 +50,7 @@ def dynamic(
     exact = vocabulary.double()
     used = torch.arange(max(sizes), device=device) >= torch.tensor(sizes, device=device)[:, None]  # (B, N)
     products, chosen = list[torch.Tensor](), list[torch.Tensor]()  # a step: (B, N) and (B,)
-    reading: Continuation | None = None
+    reading: DecodeState | None = None
     for _ in range(max(steps)):  # windows that are done idle
         if reading is None:
             reading = begin(prompts, max(steps) - 1)

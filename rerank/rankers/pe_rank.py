@@ -15,17 +15,17 @@ from typing import Literal
 import numpy as np
 import torch
 
-from rerank.backbone import autocasts, pick_device
 from rerank.config import Precision
-from rerank.encoder import Encoder
 from rerank.errors import InvalidRequest
-from rerank.prompts import PASSAGE_SLOT, QUERY_SLOT
+from rerank.models.encoder import Encoder
+from rerank.models.last_token import LastTokenReader
+from rerank.models.loading import autocasts, pick_device
+from rerank.models.out_of_memory import named_memory_errors
+from rerank.prompting.templates import PASSAGE_SLOT, QUERY_SLOT
+from rerank.prompting.vector_prompts import VectorPrompts
 from rerank.rankers.base import RankerInfo
-from rerank.rankers.memory import named_memory_errors
 from rerank.rankers.pe_checkpoint import load_pe_checkpoint
 from rerank.rankers.pe_decode import choices, dynamic, one_step
-from rerank.rankers.pe_prompt import VectorPrompts
-from rerank.reader import LastPositionReader
 from rerank.types import Passage, Prepared, Query, ScoreKind, Vector, Window, WindowRanking
 
 #: A text may take a token or two more inside a prompt than it does alone.
@@ -66,7 +66,7 @@ class PERankRanker:
         self._transformer = loaded.transformer
         self._projector = loaded.projector
         self._dynamic = decoding == "dynamic"
-        self._reader = LastPositionReader(loaded.transformer, autocasts(self._device, precision))
+        self._reader = LastTokenReader(loaded.transformer, autocasts(self._device, precision))
         self._text_tokens = passage_text_tokens
         self._prompts = VectorPrompts(loaded.template, loaded.tokenizer, loaded.own_vocabulary, passage_text_tokens)
         half = loaded.context_tokens // (2 * self._prompts.query_repeats)  # the other half is for passages
@@ -137,7 +137,7 @@ class PERankRanker:
         return projected[[rows[vector.tobytes()] for vector in vectors]]
 
     def _embed(self, window: Window, projected: torch.Tensor) -> torch.Tensor:
-        """(T, D): word vectors, with the projected vectors in their slots."""
+        """(T, D): token embeddings, with the projected vectors in their slots."""
         ids = torch.tensor(self._prompts.token_ids(window.query, window.passages), device=self._device)
         positions = self._transformer.get_input_embeddings()(ids.clamp(min=0))
         vectors = projected.to(positions.dtype)

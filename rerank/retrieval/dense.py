@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from rerank.encoder import Encoder
 from rerank.errors import ConfigError
+from rerank.models.encoder import Encoder
 from rerank.retrieval.store import PassageStore
 from rerank.types import Matrix, Query, ScoredDoc
 

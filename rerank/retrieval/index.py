@@ -7,7 +7,6 @@ import platform
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from enum import Enum
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -15,29 +14,21 @@ from typing import Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict
 
 from rerank.collections import Collection
-from rerank.encoder import Encoder, EncoderId
 from rerank.errors import CollectionError, IndexMismatch
-from rerank.files import appearing_folder
+from rerank.files import atomic_folder
+from rerank.models.encoder import Encoder, EncoderId
 from rerank.retrieval.base import Retriever
 from rerank.retrieval.bm25 import K1, B, BM25Retriever, BM25Writer
 from rerank.retrieval.dense import DenseRetriever, write_hnsw
 from rerank.retrieval.hybrid import HybridRetriever, reciprocal_rank, z_score_sum
 from rerank.retrieval.store import PassageStore, StoreWriter
+from rerank.types import FirstStage
 
 FORMAT = "rerank-index-1"
 _ENCODE_CHUNK = 512
 
 #: Called with (what is done, how much of it, how much in all or None when that is not known).
 Report: TypeAlias = Callable[[str, int, int | None], None]
-
-
-class FirstStage(Enum):
-    """The retrievers that an index offers."""
-
-    BM25 = "bm25"
-    DENSE = "dense"
-    HYBRID_RRF = "hybrid-rrf"
-    HYBRID_Z_SCORE = "hybrid-z-score"
 
 
 class Manifest(BaseModel):
@@ -86,7 +77,7 @@ def build_index(collection: Collection, out: Path, encoder: Encoder, hnsw: bool,
         ConfigError: `out` exists already.
         CollectionError: the collection is empty, malformed, or has a doc_id twice.
     """
-    with appearing_folder(out) as folder:
+    with atomic_folder(out) as folder:
         writer = StoreWriter(folder)
         begun = time.perf_counter()
         passages = _read(collection, writer, folder / "bm25", report)

@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from rerank.config import Limits
 from rerank.errors import InvalidRequest
-from rerank.feedback_search import FeedbackReport
-from rerank.reranker import ModelDescription, SearchResult
-from rerank.retrieval.feedback import FeedbackSettings, Method
-from rerank.retrieval.index import FirstStage, Manifest
+from rerank.registry import ModelDescription
+from rerank.reranker import SearchResult
+from rerank.retrieval.feedback_search import FeedbackReport
+from rerank.retrieval.index import Manifest
+from rerank.retrieval.query_update import FeedbackSettings
 from rerank.retrieval.store import is_good_doc_id
-from rerank.types import CandidateSource, Query, RankedCandidate, Ranking, RankOptions, Trace
+from rerank.types import (
+    CandidateSource,
+    FeedbackMethod,
+    FirstStage,
+    Query,
+    RankedCandidate,
+    Ranking,
+    RankOptions,
+    StrategyKind,
+    Trace,
+)
 from rerank.v1 import rerank_pb2 as pb
 
 T = TypeVar("T")
+U = TypeVar("U")
 N = TypeVar("N", int, float)
 
 _DEFAULT_DEPTH = 100
@@ -25,28 +37,10 @@ _DEFAULT_DEPTH = 100
 #: Control characters mean nothing to a model and may end a string early elsewhere; tab and line ends stay.
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
-_STRATEGIES: dict[int, str] = {
-    pb.STRATEGY_KIND_UNSPECIFIED: "",
-    pb.STRATEGY_KIND_SINGLE: "single",
-    pb.STRATEGY_KIND_SLIDING: "sliding",
-    pb.STRATEGY_KIND_TOP_DOWN: "top_down",
-    pb.STRATEGY_KIND_TOURNAMENT: "tournament",
-    pb.STRATEGY_KIND_CASCADE: "cascade",
-}
-_FIRST_STAGES: dict[int, FirstStage] = {
-    pb.FIRST_STAGE_UNSPECIFIED: FirstStage.HYBRID_RRF,
-    pb.FIRST_STAGE_BM25: FirstStage.BM25,
-    pb.FIRST_STAGE_DENSE: FirstStage.DENSE,
-    pb.FIRST_STAGE_HYBRID_RRF: FirstStage.HYBRID_RRF,
-    pb.FIRST_STAGE_HYBRID_Z_SCORE: FirstStage.HYBRID_Z_SCORE,
-}
+_STRATEGIES = {kind: pb.StrategyKind.Value(f"STRATEGY_KIND_{kind.name}") for kind in StrategyKind}
+_FIRST_STAGES = {stage: pb.FirstStage.Value(f"FIRST_STAGE_{stage.name}") for stage in FirstStage}
+_FEEDBACK_METHODS = {method: pb.FeedbackMethod.Value(f"FEEDBACK_METHOD_{method.name}") for method in FeedbackMethod}
 
-_FEEDBACK_METHODS: dict[int, Method] = {
-    pb.FEEDBACK_METHOD_UNSPECIFIED: Method.WEIGHTED_RANKNET,
-    pb.FEEDBACK_METHOD_WEIGHTED_RANKNET: Method.WEIGHTED_RANKNET,
-    pb.FEEDBACK_METHOD_KL: Method.KL,
-    pb.FEEDBACK_METHOD_ROCCHIO: Method.ROCCHIO,
-}
 #: What a request may spend on moving a vector: a step reads top_k squared pairs.
 _MAX_TOP_K, _MAX_STEPS = 200, 200
 #: A cone that leaves the vector no room would make every answer "no gain".
@@ -91,7 +85,7 @@ def search_call(request: pb.SearchRequest, limits: Limits) -> SearchCall:
     _at_most("depth", depth, limits.max_candidates, "candidates")
     return SearchCall(
         query=_query(request.query, request.instruction, limits),
-        first_stage=_known("first_stage", request.first_stage, _FIRST_STAGES),
+        first_stage=_known("first_stage", request.first_stage, _FIRST_STAGES, FirstStage.HYBRID_RRF),
         depth=depth,
         options=_options(request),
         return_passages=request.return_passages,
@@ -172,11 +166,11 @@ def _options(request: pb.RerankRequest | pb.SearchRequest) -> RankOptions:
     return RankOptions(
         model=request.model,
         top_n=_not_negative("top_n", request.top_n),
-        strategy=_known("strategy.kind", strategy.kind, _STRATEGIES),
+        strategy=_known("strategy.kind", strategy.kind, _STRATEGIES, ""),
         window_size=_not_negative("strategy.window_size", strategy.window_size),
         stride=_not_negative("strategy.stride", strategy.stride),
         early_stop=strategy.early_stop,
-        first_model=strategy.first_model,
+        preranker=strategy.preranker,
         allow_partial=request.allow_partial,
     )
 
@@ -186,7 +180,7 @@ def _feedback(feedback: pb.Feedback) -> FeedbackSettings:
     learning_rate = feedback.learning_rate or default.learning_rate
     min_cosine = feedback.min_cosine if feedback.HasField("min_cosine") else default.min_cosine
     return FeedbackSettings(
-        method=_known("feedback.method", feedback.method, _FEEDBACK_METHODS),
+        method=_known("feedback.method", feedback.method, _FEEDBACK_METHODS, default.method),
         top_k=_between("feedback.top_k", feedback.top_k or default.top_k, 2, _MAX_TOP_K),
         steps=_between("feedback.steps", feedback.steps or default.steps, 1, _MAX_STEPS),
         learning_rate=_between("feedback.learning_rate", learning_rate, 0, 1),
@@ -221,10 +215,12 @@ def _at_most(field: str, value: int, limit: int, unit: str) -> None:
         )
 
 
-def _known(field: str, number: int, meanings: dict[int, T]) -> T:
-    if number not in meanings:
-        raise InvalidRequest(field, f"{number} is no value of this version; use one of {sorted(meanings)}")
-    return meanings[number]
+def _known(field: str, number: int, numbers: Mapping[T, int], unspecified: U) -> T | U:
+    """The name that a number of an enum stands for; 0 is the enum's UNSPECIFIED."""
+    names: dict[int, T | U] = {0: unspecified} | {number: name for name, number in numbers.items()}
+    if number not in names:
+        raise InvalidRequest(field, f"{number} is no value of this version; use one of {sorted(names)}")
+    return names[number]
 
 
 def _results(ranked: Iterable[RankedCandidate], return_passages: bool) -> list[pb.RankedCandidate]:
@@ -255,7 +251,7 @@ def _execution(trace: Trace) -> pb.Execution:
         completeness=f"COMPLETENESS_{trace.completeness.name}",
         reason=trace.reason,
         queue_ms=trace.queue_ms,
-        tokenize_ms=trace.tokenize_ms,
+        prepare_ms=trace.prepare_ms,
         model_ms=trace.model_ms,
         total_ms=trace.total_ms,
         repaired_identifiers=trace.repairs,

@@ -32,7 +32,7 @@ def service_process(config: ServiceConfig) -> Iterator[str]:
         settings.write_text(yaml.safe_dump(config.model_dump(mode="json")), encoding="utf-8")
         with log.open("w", encoding="utf-8") as errors:
             process = subprocess.Popen(
-                [sys.executable, "-m", "rerank.cli", "serve", "--config", str(settings), "--stop-at-eof"],
+                [sys.executable, "-m", "rerank.commands.cli", "serve", "--config", str(settings), "--stop-at-eof"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,

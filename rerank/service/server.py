@@ -16,7 +16,8 @@ from grpc_reflection.v1alpha import reflection
 
 from rerank.config import ServiceConfig
 from rerank.errors import ConfigError
-from rerank.reranker import AsyncReranker, ModelDescription, load_reranker
+from rerank.registry import ModelDescription
+from rerank.reranker import AsyncReranker, load_reranker
 from rerank.service.servicer import RerankServicer
 from rerank.service.status import StatusInterceptor
 from rerank.v1 import rerank_pb2, rerank_pb2_grpc

@@ -81,18 +81,18 @@ class Candidate(_message.Message):
     def __init__(self, doc_id: _Optional[str] = ..., text: _Optional[str] = ..., in_index: _Optional[bool] = ..., first_stage_score: _Optional[float] = ...) -> None: ...
 
 class Strategy(_message.Message):
-    __slots__ = ("kind", "window_size", "stride", "early_stop", "first_model")
+    __slots__ = ("kind", "window_size", "stride", "early_stop", "preranker")
     KIND_FIELD_NUMBER: _ClassVar[int]
     WINDOW_SIZE_FIELD_NUMBER: _ClassVar[int]
     STRIDE_FIELD_NUMBER: _ClassVar[int]
     EARLY_STOP_FIELD_NUMBER: _ClassVar[int]
-    FIRST_MODEL_FIELD_NUMBER: _ClassVar[int]
+    PRERANKER_FIELD_NUMBER: _ClassVar[int]
     kind: StrategyKind
     window_size: int
     stride: int
     early_stop: bool
-    first_model: str
-    def __init__(self, kind: _Optional[_Union[StrategyKind, str]] = ..., window_size: _Optional[int] = ..., stride: _Optional[int] = ..., early_stop: _Optional[bool] = ..., first_model: _Optional[str] = ...) -> None: ...
+    preranker: str
+    def __init__(self, kind: _Optional[_Union[StrategyKind, str]] = ..., window_size: _Optional[int] = ..., stride: _Optional[int] = ..., early_stop: _Optional[bool] = ..., preranker: _Optional[str] = ...) -> None: ...
 
 class RerankRequest(_message.Message):
     __slots__ = ("query", "candidates", "model", "top_n", "strategy", "instruction", "return_passages", "allow_partial")
@@ -129,7 +129,7 @@ class RankedCandidate(_message.Message):
     def __init__(self, doc_id: _Optional[str] = ..., original_position: _Optional[int] = ..., score: _Optional[float] = ..., first_stage_score: _Optional[float] = ..., text: _Optional[str] = ...) -> None: ...
 
 class Execution(_message.Message):
-    __slots__ = ("model", "ranker", "model_id", "model_revision", "template_sha256", "strategy", "windows", "rounds", "tokens", "truncated_doc_ids", "completeness", "reason", "queue_ms", "tokenize_ms", "model_ms", "total_ms", "repaired_identifiers")
+    __slots__ = ("model", "ranker", "model_id", "model_revision", "template_sha256", "strategy", "windows", "rounds", "tokens", "truncated_doc_ids", "completeness", "reason", "queue_ms", "prepare_ms", "model_ms", "total_ms", "repaired_identifiers")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     RANKER_FIELD_NUMBER: _ClassVar[int]
     MODEL_ID_FIELD_NUMBER: _ClassVar[int]
@@ -143,7 +143,7 @@ class Execution(_message.Message):
     COMPLETENESS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     QUEUE_MS_FIELD_NUMBER: _ClassVar[int]
-    TOKENIZE_MS_FIELD_NUMBER: _ClassVar[int]
+    PREPARE_MS_FIELD_NUMBER: _ClassVar[int]
     MODEL_MS_FIELD_NUMBER: _ClassVar[int]
     TOTAL_MS_FIELD_NUMBER: _ClassVar[int]
     REPAIRED_IDENTIFIERS_FIELD_NUMBER: _ClassVar[int]
@@ -160,11 +160,11 @@ class Execution(_message.Message):
     completeness: Completeness
     reason: str
     queue_ms: float
-    tokenize_ms: float
+    prepare_ms: float
     model_ms: float
     total_ms: float
     repaired_identifiers: int
-    def __init__(self, model: _Optional[str] = ..., ranker: _Optional[str] = ..., model_id: _Optional[str] = ..., model_revision: _Optional[str] = ..., template_sha256: _Optional[str] = ..., strategy: _Optional[str] = ..., windows: _Optional[int] = ..., rounds: _Optional[int] = ..., tokens: _Optional[int] = ..., truncated_doc_ids: _Optional[_Iterable[str]] = ..., completeness: _Optional[_Union[Completeness, str]] = ..., reason: _Optional[str] = ..., queue_ms: _Optional[float] = ..., tokenize_ms: _Optional[float] = ..., model_ms: _Optional[float] = ..., total_ms: _Optional[float] = ..., repaired_identifiers: _Optional[int] = ...) -> None: ...
+    def __init__(self, model: _Optional[str] = ..., ranker: _Optional[str] = ..., model_id: _Optional[str] = ..., model_revision: _Optional[str] = ..., template_sha256: _Optional[str] = ..., strategy: _Optional[str] = ..., windows: _Optional[int] = ..., rounds: _Optional[int] = ..., tokens: _Optional[int] = ..., truncated_doc_ids: _Optional[_Iterable[str]] = ..., completeness: _Optional[_Union[Completeness, str]] = ..., reason: _Optional[str] = ..., queue_ms: _Optional[float] = ..., prepare_ms: _Optional[float] = ..., model_ms: _Optional[float] = ..., total_ms: _Optional[float] = ..., repaired_identifiers: _Optional[int] = ...) -> None: ...
 
 class RerankResponse(_message.Message):
     __slots__ = ("results", "score_kind", "execution")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from rerank_eval.answers import Answer, AnswerFile, Reply
 
-from eval.answers import Answer, AnswerFile, Reply
 from rerank.errors import ConfigError
 
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 from ir_measures import Qrel
+from rerank_eval.baselines import Cosine, FirstStage, Oracle, PointwiseCrossEncoder, ZScoreFusion
+from rerank_eval.systems import Baseline
 from transformers import BertConfig, BertForSequenceClassification
 
-from eval.baselines import Cosine, FirstStage, Oracle, PointwiseCrossEncoder, ZScoreFusion
-from eval.systems import Baseline
-from rerank.encoder import Encoder
 from rerank.errors import ConfigError
+from rerank.models.encoder import Encoder
 from rerank.types import CandidateSource, Query
 from tests.small_tokenizers import metaspace
 

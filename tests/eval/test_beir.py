@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+from rerank_eval.beir import app
 from typer.testing import CliRunner, Result
 
-from eval.beir import app
 from rerank.errors import ConfigError
 from tests.serving import Served
 

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import ir_measures
 import pytest
 from ir_measures import AP, Qrel, R, nDCG
+from rerank_eval import candidates
+from rerank_eval.candidates import candidates_of_prebuilt, candidates_of_run
+from rerank_eval.datasets import Dataset
 
-from eval import candidates
-from eval.candidates import candidates_of_prebuilt, candidates_of_run
-from eval.datasets import Dataset
 from rerank.errors import CollectionError, ConfigError
 from rerank.types import CandidateSource, Query
 

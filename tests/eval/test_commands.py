@@ -23,7 +23,7 @@ def test_eval_beir_measures_what_was_retrieved(beir_folder: Path, index_folder: 
         '{"_id": "1", "text": "the pull of the moon and tides"}\n', encoding="utf-8"
     )
     out = tmp_path / "out"
-    done = run_module("eval.beir", "--collection", tmp_path, "--index", index_folder, "--out", out)
+    done = run_module("rerank_eval.beir", "--collection", tmp_path, "--index", index_folder, "--out", out)
     assert done.returncode == 0, done.stderr
     measures = json.loads((out / "measures.json").read_text(encoding="utf-8"))
     assert measures["mean"]["nDCG@10"] == 1.0
@@ -32,7 +32,7 @@ def test_eval_beir_measures_what_was_retrieved(beir_folder: Path, index_folder: 
     assert "nDCG@10" in done.stdout
 
 
-@pytest.mark.parametrize("module", ["eval.trec_dl", "eval.beir"])
+@pytest.mark.parametrize("module", ["rerank_eval.trec_dl", "rerank_eval.beir"])
 def test_help_shows_how_a_system_is_named(module: str) -> None:
     done = run_module(module, "--help")
     assert done.returncode == 0, done.stderr
@@ -41,7 +41,7 @@ def test_help_shows_how_a_system_is_named(module: str) -> None:
 
 def test_wrong_input_ends_with_one_line(tmp_path: Path) -> None:
     missing = tmp_path / "missing"
-    done = run_module("eval.trec_dl", "--requests", missing, "--qrels", missing, "--out", tmp_path / "out")
+    done = run_module("rerank_eval.trec_dl", "--requests", missing, "--qrels", missing, "--out", tmp_path / "out")
     assert done.returncode == 2
     assert done.stderr.startswith("error: ")
     assert "cannot be read" in done.stderr
@@ -49,6 +49,6 @@ def test_wrong_input_ends_with_one_line(tmp_path: Path) -> None:
 
 
 def test_run_without_its_passages_ends_with_one_line(beir_folder: Path, tmp_path: Path) -> None:
-    done = run_module("eval.beir", "--collection", beir_folder, "--ranker", "oracle", "--out", tmp_path / "out")
+    done = run_module("rerank_eval.beir", "--collection", beir_folder, "--ranker", "oracle", "--out", tmp_path / "out")
     assert done.returncode == 2
     assert done.stderr.startswith("error: nothing to search in: give --index DIR, --run FILE or --prebuilt NAME")

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 from ir_measures import Qrel
+from rerank_eval.datasets import open_dataset
 
-from eval.datasets import open_dataset
 from rerank.errors import CollectionError, ConfigError
 from rerank.types import Query
 

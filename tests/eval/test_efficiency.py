@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from eval.answers import Answer, Reply
-from eval.efficiency import busy_s, efficiency
+from rerank_eval.answers import Answer, Reply
+from rerank_eval.efficiency import busy_s, efficiency
 
 
 def answer(wall_ms: float, ended_at: float, **execution: Any) -> Answer:

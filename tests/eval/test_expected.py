@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from rerank_eval.datasets import open_dataset
 
-from eval.datasets import open_dataset
 from rerank.retrieval.index import read_manifest
 from scripts.pin_figures import EXPECTED, expected, measured, measured_over
 

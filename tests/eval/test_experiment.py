@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from ir_measures import Qrel
+from rerank_eval.answers import Reply
+from rerank_eval.experiment import TRACE_FILE, Arm, Judge, collect, collect_under_loads, measure_all
+from rerank_eval.measures import TREC_DL
 
-from eval.answers import Reply
-from eval.experiment import TRACE_FILE, Arm, Judge, collect, collect_under_loads, measure_all
-from eval.measures import TREC_DL
-from rerank.display import plain_console
+from rerank.commands.display import plain_console
 from rerank.errors import ConfigError
 
 QUERIES = [f"q{number}" for number in range(6)]

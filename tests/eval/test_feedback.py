@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 from ir_measures import Qrel
+from rerank_eval.data import read_beir_qrels, read_beir_queries
+from rerank_eval.experiment import Judge
+from rerank_eval.feedback import BEFORE, MEASURES, FeedbackTrial, grades, publish_feedback
+from rerank_eval.measures import Report, Run
+from rerank_eval.statistics import paired_differences, t_test
 from rich.console import Console
 
-from eval.data import read_beir_qrels, read_beir_queries
-from eval.experiment import Judge
-from eval.feedback import BEFORE, MEASURES, FeedbackTrial, grades, publish_feedback
-from eval.measures import Report, Run
-from eval.statistics import paired_differences, t_test
 from rerank.collections import open_collection
-from rerank.encoder import Encoder
-from rerank.retrieval.feedback import Method
-from rerank.retrieval.index import FirstStage, Index, build_index
-from rerank.types import Query, ScoredDoc
+from rerank.models.encoder import Encoder
+from rerank.retrieval.index import Index, build_index
+from rerank.retrieval.query_update import FeedbackMethod
+from rerank.types import FirstStage, Query, ScoredDoc
 from tests.conftest import PASSAGES
 
 QUERIES = {"1": Query("music", "1"), "2": Query("water", "2")}
@@ -42,14 +42,14 @@ def wanted_first() -> Run:
 
 
 def test_retriever_follows_a_teacher_that_knows(trial: FeedbackTrial) -> None:
-    followed = trial.follow(grades(QRELS, wanted_first()), Method.WEIGHTED_RANKNET)
+    followed = trial.follow(grades(QRELS, wanted_first()), FeedbackMethod.WEIGHTED_RANKNET)
     assert followed.report.mean["nDCG@10"] > trial.before.mean["nDCG@10"]
     assert followed.unmoved == 0
     assert followed.cosine < 1
 
 
 def test_query_without_a_teacher_stays_as_it_was(trial: FeedbackTrial) -> None:
-    followed = trial.follow({"1": wanted_first()["1"]}, Method.WEIGHTED_RANKNET)
+    followed = trial.follow({"1": wanted_first()["1"]}, FeedbackMethod.WEIGHTED_RANKNET)
     assert followed.unmoved == 1
     assert followed.report.per_query["2"] == trial.before.per_query["2"]
 
@@ -81,12 +81,12 @@ def test_cranfield_figures(shared: Path, encoder: Encoder, tmp_path: Path) -> No
     fusion = dict(zip(queries, found, strict=True))
     trial = FeedbackTrial(built, queries, Judge(MEASURES, judged))
     assert trial.before.mean["R@100"] == pytest.approx(0.772, abs=0.002)
-    after = trial.follow(fusion, Method.WEIGHTED_RANKNET).report
+    after = trial.follow(fusion, FeedbackMethod.WEIGHTED_RANKNET).report
     assert after.mean["R@100"] >= 0.8
     assert after.mean["nDCG@10"] >= 0.43
     assert p_value(after, trial.before, "R@100") < 0.01
     assert p_value(after, trial.before, "nDCG@10") < 0.01
-    assert trial.follow(grades(judged, fusion), Method.WEIGHTED_RANKNET).report.mean["R@100"] >= 0.845
+    assert trial.follow(grades(judged, fusion), FeedbackMethod.WEIGHTED_RANKNET).report.mean["R@100"] >= 0.845
 
 
 def p_value(after: Report, before: Report, measure: str) -> float:

@@ -9,8 +9,8 @@ import ir_measures
 import pytest
 import pytrec_eval
 from ir_measures import AP, Qrel, R, nDCG
+from rerank_eval.measures import BEIR, TREC_DL, Report, measure, without_own_documents
 
-from eval.measures import BEIR, TREC_DL, Report, measure, without_own_documents
 from rerank.types import ScoredDoc
 
 #: doc_id → relevance; what is not in it was not judged.

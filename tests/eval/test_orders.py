@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from rerank_eval.orders import ORIGINAL, Order, parse_orders
 
-from eval.orders import ORIGINAL, Order, parse_orders
 from rerank.errors import ConfigError
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import ir_measures
 import pytest
+from rerank_eval.measures import Report
+from rerank_eval.output import trec_run, write
 
-from eval.measures import Report
-from eval.output import trec_run, write
 from rerank.engine.job import strictly_decreasing
 from rerank.errors import ConfigError
 from rerank.types import ScoredDoc

@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rerank_eval.plots import draw
 
-from eval.plots import draw
 from tests.eval.test_report import BETTER, BOUND, FIRST, WORSE
 
 pytest.importorskip("matplotlib")

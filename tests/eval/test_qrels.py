@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ir_measures import Qrel
-
-from eval.data import read_beir_qrels, read_trec_qrels
+from rerank_eval.data import read_beir_qrels, read_trec_qrels
 
 
 def test_trec_qrels_are_those_of_ir_measures(tmp_path: Path) -> None:

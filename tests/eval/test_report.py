@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import pytest
-
-from eval.efficiency import Efficiency
-from eval.experiment import Result
-from eval.measures import Report
-from eval.orders import ORIGINAL, Order
-from eval.report import FIRST_STAGE, ORACLE, comparisons, html, markdown, order_shares
-from eval.statistics import holm, t_test
-from eval.statistics import paired_differences as differences
+from rerank_eval.efficiency import Efficiency
+from rerank_eval.experiment import Result
+from rerank_eval.measures import Report
+from rerank_eval.orders import ORIGINAL, Order
+from rerank_eval.report import FIRST_STAGE, ORACLE, comparisons, html, markdown, order_shares
+from rerank_eval.statistics import holm, t_test
+from rerank_eval.statistics import paired_differences as differences
 
 
 def result(name: str, values: list[float], missing: tuple[str, ...] = (), **counts: int) -> Result:

@@ -7,9 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
-
-from eval.statistics import (
+from rerank_eval.statistics import (
     compare,
     deviation,
     holm,
@@ -20,6 +18,7 @@ from eval.statistics import (
     smallest_detectable,
     t_test,
 )
+from scipy import stats
 
 
 def drawn(n: int, mean: float, seed: int = 0) -> np.ndarray:

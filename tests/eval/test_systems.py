@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from rerank_eval.systems import Spec, model_of, open_systems, parse_systems, schedule_of
 
-from eval.systems import Spec, model_of, open_systems, parse_systems, schedule_of
-from rerank import shipped
-from rerank.cli import StrategyName, strategy_message
+from rerank import bundled
+from rerank.commands.cli import StrategyKind, strategy_message
 from rerank.errors import ConfigError
 from rerank.manifest import TEMPLATE_FILE, read_manifest
 from rerank.types import Query
@@ -34,20 +34,20 @@ def test_systems_have_names_and_paths() -> None:
 
 def test_a_system_may_have_its_own_strategy() -> None:
     assert parse_systems([], ["a=first/top-down:some/folder", "b=first/single"], "") == [
-        Spec("a", "first", "some/folder", StrategyName.TOP_DOWN),
-        Spec("b", "first", "", StrategyName.SINGLE),
+        Spec("a", "first", "some/folder", StrategyKind.TOP_DOWN),
+        Spec("b", "first", "", StrategyKind.SINGLE),
     ]
 
 
 def test_own_strategy_replaces_the_shared_one_and_keeps_its_widths() -> None:
-    shared = strategy_message(StrategyName.CASCADE, 10, 5, first_model="a")
+    shared = strategy_message(StrategyKind.CASCADE, 10, 5, preranker="a")
     assert schedule_of(Spec("a", "first"), shared) == shared
-    own = schedule_of(Spec("b", "first", strategy=StrategyName.SLIDING), shared)
-    assert own == strategy_message(StrategyName.SLIDING, 10, 5)
+    own = schedule_of(Spec("b", "first", strategy=StrategyKind.SLIDING), shared)
+    assert own == strategy_message(StrategyKind.SLIDING, 10, 5)
 
 
 def test_first_model_without_a_cascade_is_refused() -> None:
-    schedule = strategy_message(StrategyName.SLIDING, 0, 0, first_model="a")
+    schedule = strategy_message(StrategyKind.SLIDING, 0, 0, preranker="a")
     with (
         pytest.raises(ConfigError, match="no system has that strategy"),
         open_systems([Spec("a", "first")], "", "", [], schedule),
@@ -56,23 +56,23 @@ def test_first_model_without_a_cascade_is_refused() -> None:
 
 
 def test_first_without_a_checkpoint_is_the_one_that_ships_in_its_own_windows() -> None:
-    manifest = read_manifest(shipped.FIRST)
+    manifest = read_manifest(bundled.FIRST)
     assert manifest is not None
     model = model_of(Spec("a", "first"), "")
-    assert (model["path"], model["window_size"]) == (str(shipped.FIRST), manifest.window_size)
+    assert (model["path"], model["window_size"]) == (str(bundled.FIRST), manifest.window_size)
 
 
 def test_checkpoint_of_first_may_write_the_order_with_the_prompt_of_its_training() -> None:
-    model = model_of(Spec("a", "generation", str(shipped.FIRST)), "")
+    model = model_of(Spec("a", "generation", str(bundled.FIRST)), "")
     assert model["ranker"] == "generation"
-    assert model["template"] == str(shipped.FIRST / TEMPLATE_FILE)
+    assert model["template"] == str(bundled.FIRST / TEMPLATE_FILE)
     assert model["identifiers"] == "letters"
-    assert model_of(Spec("a", "generation", str(shipped.FIRST)), "own.yaml")["template"] == "own.yaml"
+    assert model_of(Spec("a", "generation", str(bundled.FIRST)), "own.yaml")["template"] == "own.yaml"
 
 
 def test_checkpoint_of_another_ranker_is_refused() -> None:
     with pytest.raises(ConfigError, match="is a checkpoint of pe-rank, not of first"):
-        model_of(Spec("a", "first", str(shipped.PE_RANK)), "")
+        model_of(Spec("a", "first", str(bundled.PE_RANK)), "")
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from rerank_eval.experiment import Result
+from rerank_eval.report import comparisons
+from rerank_eval.table import SUMMARY_FILE, app, as_json, read_summary, summary_of, table
 from typer.testing import CliRunner
 
-from eval.experiment import Result
-from eval.report import comparisons
-from eval.table import SUMMARY_FILE, app, as_json, read_summary, summary_of, table
 from rerank.errors import CollectionError
 from tests.eval.test_report import BETTER, FIRST, WORSE
 

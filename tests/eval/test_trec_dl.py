@@ -8,9 +8,9 @@ from typing import Any
 
 import ir_measures
 import pytest
+from rerank_eval.trec_dl import app
 from typer.testing import CliRunner, Result
 
-from eval.trec_dl import app
 from rerank.errors import ConfigError
 from tests.serving import Served
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rerank.identifiers import IdentifierKind, derive_identifiers
-from rerank.listwise import ListwiseRenderer
-from rerank.prompts import load_template
+from rerank.prompting.identifiers import IdentifierKind, derive_identifiers
+from rerank.prompting.listwise import ListwiseRenderer
+from rerank.prompting.templates import load_template
 from rerank.rankers.first import FirstRanker
 from rerank.types import Passage, Query, Window
 from tests.causal_lms import CONFIGS, write_causal_lm

@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 
 from rerank.errors import ConfigError
-from rerank.files import appearing_folder, sha256_of_files
+from rerank.files import atomic_folder, sha256_of_files
 
 #: Begins a folder, says so, and ends it when it is told to.
 BUILDER = """
 import sys
 from pathlib import Path
-from rerank.files import appearing_folder
+from rerank.files import atomic_folder
 
-with appearing_folder(Path(sys.argv[1])) as folder:
+with atomic_folder(Path(sys.argv[1])) as folder:
     (folder / "half").write_text("of the work")
     print(folder, flush=True)
     sys.stdin.readline()
@@ -45,7 +45,7 @@ def out(tmp_path: Path) -> Path:
 
 
 def make(out: Path) -> None:
-    with appearing_folder(out) as folder:
+    with atomic_folder(out) as folder:
         (folder / "file").write_text("whole")
 
 
@@ -55,7 +55,7 @@ def entries(folder: Path) -> list[str]:
 
 
 def test_folder_appears_when_the_block_ends(out: Path) -> None:
-    with appearing_folder(out) as folder:
+    with atomic_folder(out) as folder:
         (folder / "file").write_text("whole")
         assert not out.exists()
         assert folder.parent == out.parent
@@ -77,7 +77,7 @@ def test_relative_path_is_meant_from_where_the_block_begins(tmp_path: Path, monk
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(tmp_path)
-    with appearing_folder(Path("out")):
+    with atomic_folder(Path("out")):
         monkeypatch.chdir(elsewhere)
     assert entries(tmp_path) == ["elsewhere", "out"]
 
@@ -85,7 +85,7 @@ def test_relative_path_is_meant_from_where_the_block_begins(tmp_path: Path, monk
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 def test_exception_leaves_nothing(out: Path, error: type[BaseException]) -> None:
     def fail_halfway() -> None:
-        with appearing_folder(out) as folder:
+        with atomic_folder(out) as folder:
             (folder / "half").touch()
             raise error
 
@@ -133,7 +133,7 @@ def test_folder_of_another_live_process_is_left_alone(out: Path) -> None:
 
 def test_two_may_build_the_same_target_and_the_first_to_end_keeps_it(out: Path) -> None:
     def overtaken() -> None:
-        with appearing_folder(out) as late:
+        with atomic_folder(out) as late:
             (late / "file").write_text("late")
             make(out)
 

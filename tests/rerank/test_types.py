@@ -53,7 +53,7 @@ def test_trace_adds_up_the_tokens_of_its_windows(tokens: tuple[int, ...], total:
         completeness=Completeness.FULL,
         reason="",
         queue_ms=0.0,
-        tokenize_ms=0.0,
+        prepare_ms=0.0,
         model_ms=0.0,
         total_ms=0.0,
     )

@@ -8,11 +8,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from rerank.encoder import Encoder
 from rerank.errors import CheckpointError
 from rerank.files import sha256_of_files
 from rerank.manifest import MANIFEST_FILE, Manifest, read_manifest, write_manifest
-from rerank.prompts import load_template
+from rerank.models.encoder import Encoder
+from rerank.prompting.templates import load_template
 from rerank.rankers.pe_rank import PERankRanker
 from scripts.pack_checkpoint import pack
 from tests.pe_checkpoints import change_weights, vector_window, write_shaken

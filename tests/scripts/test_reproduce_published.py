@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rerank.encoder import Encoder
+from rerank.models.encoder import Encoder
 from tests.causal_lms import write_causal_lm
 from tests.pe_checkpoints import SHORT, write_published
 from tests.small_tokenizers import metaspace

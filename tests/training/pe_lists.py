@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+from rerank_training.data import TrainingList, write_lists
+
 from rerank.types import Passage, Query
 from tests.conftest import PASSAGES
-from training.data import TrainingList, write_lists
 
 QUERIES = ("how long does a flea live", "what makes bread rise", "search library", "where is ice", "string instruments")
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from rerank_training.arguments import RunArguments, parse_arguments
+from rerank_training.train_first import FirstArguments
 
 from rerank.errors import ConfigError
-from training.arguments import RunArguments, parse_arguments
-from training.train_first import FirstArguments
 
 REQUIRED = ["--lists", "l.jsonl", "--base", "b", "--output_dir", "out", "--report_to", "none"]
 

@@ -7,13 +7,13 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from rerank_training.build_lists import QueryKind, TeacherName, build, one_list
+from rerank_training.data import TrainingList, read_lists
+from rerank_training.sampling import Draw, make_pool
+from rerank_training.teachers import by_grades
 
 from rerank.errors import CollectionError, ConfigError
 from rerank.types import Candidate, Passage, Query
-from training.build_lists import QueryKind, TeacherName, build, one_list
-from training.data import TrainingList, read_lists
-from training.sampling import Draw, make_pool
-from training.teachers import by_grades
 
 POOL = make_pool(Query("q?", "origin/1"), [Candidate(Passage(doc_id, f"text {doc_id}")) for doc_id in "abc"], {"b": 1})
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from rerank_training.conversations import parse_conversation
 
 from rerank.errors import CollectionError
-from training.conversations import parse_conversation
 
 
 def asked(*lines: str, end: str = "\nSearch Query: why so.\nRank the 2 passages above, e.g., [2] > [1].") -> str:

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rerank_training.data import TrainingList, read_lists, read_requests, relevance_of, write_lists
 
 from rerank.errors import CollectionError
 from rerank.types import Passage, Query
-from training.data import TrainingList, read_lists, read_requests, relevance_of, write_lists
 
 FLEA = {"doc_id": "flea", "text": "A flea lives a year."}
 DESERT = {"doc_id": "desert", "text": "Deserts are dry."}

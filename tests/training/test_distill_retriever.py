@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rerank_training import distill_retriever as command
+from rerank_training.data import TrainingList, read_lists
+from rerank_training.distill_retriever import RetrieverArguments, RetrieverRunArguments, distill_retriever
 from safetensors.torch import load_file
 
-from rerank.encoder import Encoder
 from rerank.errors import ConfigError
 from rerank.files import sha256_of_files
-from rerank.retrieval.index import FirstStage, Index, read_manifest
-from rerank.types import Query
+from rerank.models.encoder import Encoder
+from rerank.retrieval.index import Index, read_manifest
+from rerank.types import FirstStage, Query
 from tests.conftest import PASSAGES
-from training import distill_retriever as command
-from training.data import TrainingList, read_lists
-from training.distill_retriever import RetrieverArguments, RetrieverRunArguments, distill_retriever
 
 #: The titles ask for their passages; four of them are held out.
 HELD_OUT = ("flea", "moon", "lucene", "cello")

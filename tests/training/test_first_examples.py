@@ -7,20 +7,20 @@ from pathlib import Path
 
 import pytest
 import torch
+from rerank_training.data import TrainingList
+from rerank_training.first_examples import FirstCollator, FirstExamples
+from rerank_training.first_objective import FirstObjective
+from rerank_training.losses import IGNORED, ranknet
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
 from rerank.errors import ConfigError
-from rerank.identifiers import IdentifierKind
-from rerank.prompts import load_template
+from rerank.prompting.identifiers import IdentifierKind
+from rerank.prompting.templates import load_template
 from rerank.rankers.first import FirstRanker
 from rerank.rankers.generation import parse_permutation
 from rerank.types import Passage, Query, Window
 from tests.causal_lms import SIZES, write_causal_lm
 from tests.small_tokenizers import byte_level, byte_level_numbers, metaspace, uncased
-from training.data import TrainingList
-from training.first_examples import FirstCollator, FirstExamples
-from training.first_objective import FirstObjective
-from training.losses import IGNORED, ranknet
 
 FAMILIES: dict[str, Callable[[], PreTrainedTokenizerBase]] = {
     "metaspace": metaspace,

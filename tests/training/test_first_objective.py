@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 import torch
+from rerank_training.data import TrainingList
+from rerank_training.first_examples import FirstCollator, FirstExample, FirstExamples
+from rerank_training.first_objective import FirstObjective, Objective
+from rerank_training.losses import ranknet
+from rerank_training.windows import chosen
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
-from rerank.identifiers import IdentifierKind
-from rerank.prompts import load_template
+from rerank.prompting.identifiers import IdentifierKind
+from rerank.prompting.templates import load_template
 from tests.causal_lms import write_causal_lm
 from tests.small_tokenizers import uncased
 from tests.word_lists import word_lists
-from training.data import TrainingList
-from training.first_examples import FirstCollator, FirstExample, FirstExamples
-from training.first_objective import FirstObjective, Objective
-from training.losses import ranknet
-from training.windows import chosen
 
 PROBE_LAYER = 1
 

@@ -10,10 +10,18 @@ from typing import Any, TypeAlias
 
 import pytest
 import torch
+from rerank_training.losses import (
+    RANK_LOSSES,
+    RankLoss,
+    kl,
+    language_model,
+    listmle,
+    listnet,
+    ranknet,
+    stepwise_listmle,
+)
 from torch import Tensor
 from transformers.loss.loss_utils import ForCausalLMLoss
-
-from training.losses import RANK_LOSSES, RankLoss, kl, language_model, listmle, listnet, ranknet, stepwise_listmle
 
 #: Cases: inputs, and what the originals gave for them.
 Originals: TypeAlias = list[dict[str, Any]]

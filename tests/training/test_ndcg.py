@@ -6,8 +6,7 @@ import ir_measures
 import pytest
 import torch
 from ir_measures import nDCG
-
-from training.ndcg import ndcg_at_10
+from rerank_training.ndcg import ndcg_at_10
 
 
 def published(scores: list[float], relevance: list[float]) -> float:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from rerank_training.neighbours import Asked, lonely_pools, neighbour_pools, with_vectors
+from rerank_training.sampling import Pool
 
 from rerank.types import Matrix, Passage, Query
-from training.neighbours import Asked, lonely_pools, neighbour_pools, with_vectors
-from training.sampling import Pool
 
 
 def encode(texts: Sequence[str]) -> Matrix:

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from rerank_training.losses import IGNORED
+from rerank_training.pe_align import ALIGN_TEMPLATE, AlignCollator, AlignObjective, passes
+from rerank_training.pe_examples import VectorTable
+from rerank_training.pe_model import PEBase, load_pe_base
 from rich.console import Console
 
-from rerank.encoder import Encoder
-from rerank.prompts import PASSAGE_SLOT, load_template
-from rerank.rankers.pe_prompt import VectorPrompts
+from rerank.models.encoder import Encoder
+from rerank.prompting.templates import PASSAGE_SLOT, load_template
+from rerank.prompting.vector_prompts import VectorPrompts
 from tests.pe_checkpoints import write_published
-from training.losses import IGNORED
-from training.pe_align import ALIGN_TEMPLATE, AlignCollator, AlignObjective, passes
-from training.pe_examples import VectorTable
-from training.pe_model import PEBase, load_pe_base
 
 TEXTS = ["A flea lives a year.", "Ice flows.", "Four strings and a bow, played between the knees of a musician."]
 CPU = torch.device("cpu")

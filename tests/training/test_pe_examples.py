@@ -7,19 +7,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from rerank_training.data import TrainingList
+from rerank_training.pe_examples import PECollator, VectorTable, beside_vectors, prompt_ids, texts_of
+from rerank_training.pe_model import CHOSEN_SLOT, load_pe_base
 from rich.console import Console
 
-from rerank.encoder import Encoder
 from rerank.errors import ConfigError
-from rerank.prompts import PASSAGE_SLOT, QUERY_SLOT, load_template
-from rerank.rankers.pe_prompt import VectorPrompts
+from rerank.models.encoder import Encoder
+from rerank.prompting.templates import PASSAGE_SLOT, QUERY_SLOT, load_template
+from rerank.prompting.vector_prompts import VectorPrompts
 from rerank.rankers.pe_rank import PERankRanker
 from rerank.types import Prepared, Window
 from tests.pe_checkpoints import SHORT, WITH_TEXT, write_published
 from tests.training.pe_lists import training_lists
-from training.data import TrainingList
-from training.pe_examples import PECollator, VectorTable, beside_vectors, prompt_ids, texts_of
-from training.pe_model import CHOSEN_SLOT, load_pe_base
 
 CPU = torch.device("cpu")
 

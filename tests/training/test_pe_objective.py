@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 import torch
+from rerank_training.losses import RANK_LOSSES, kl, listmle, stepwise_listmle
+from rerank_training.pe_examples import PECollator, VectorTable, beside_vectors, texts_of
+from rerank_training.pe_model import PEModel, load_pe_base
+from rerank_training.pe_objective import PEObjective
 from rich.console import Console
 from torch import Tensor
 
-from rerank.encoder import Encoder
-from rerank.rankers.pe_prompt import VectorPrompts
+from rerank.models.encoder import Encoder
+from rerank.prompting.vector_prompts import VectorPrompts
 from rerank.rankers.pe_rank import PERankRanker
 from rerank.types import Window
 from tests.pe_checkpoints import SHORT, write_published, write_shaken
 from tests.training.pe_lists import training_lists
-from training.losses import RANK_LOSSES, kl, listmle, stepwise_listmle
-from training.pe_examples import PECollator, VectorTable, beside_vectors, texts_of
-from training.pe_model import PEModel, load_pe_base
-from training.pe_objective import PEObjective
 
 LISTS = training_lists(6)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from rerank_training.data import TrainingList
+from rerank_training.losses import RANK_LOSSES, ranknet
+from rerank_training.propensity import inversely_weighted, place_weights
+from rerank_training.windows import HeldOutWindows
 
 from rerank.types import Passage, Query
-from training.data import TrainingList
-from training.losses import RANK_LOSSES, ranknet
-from training.propensity import inversely_weighted, place_weights
-from training.windows import HeldOutWindows
 
 
 def windows_with_best_at(places: list[int], width: int = 4) -> HeldOutWindows:

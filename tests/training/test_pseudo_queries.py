@@ -7,8 +7,7 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from training.pseudo_queries import Span, beginning, cut, first_words, sentence, without
+from rerank_training.pseudo_queries import Span, beginning, cut, first_words, sentence, without
 
 TEXT = "A flea lives for a year. Deserts are dry! Is the moon, at 3.5 days, slow? It circles the earth in a month."
 

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from rerank_training.retriever_data import Lessons, opened_teacher, split_queries
+from rerank_training.sampling import Pool
 
-from rerank.encoder import Encoder
 from rerank.errors import CollectionError, ConfigError
+from rerank.models.encoder import Encoder
 from rerank.retrieval.hybrid import z_score_sum
-from rerank.retrieval.index import FirstStage, Index
-from rerank.types import Passage, Query
-from training.retriever_data import Lessons, opened_teacher, split_queries
-from training.sampling import Pool
+from rerank.retrieval.index import Index
+from rerank.types import FirstStage, Passage, Query
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ import math
 from pathlib import Path
 
 import pytest
+from rerank_training.retriever_evaluation import changes, measured
 from scipy import stats
 
 from rerank.collections.requests import Qrel
 from rerank.types import Query
-from training.retriever_evaluation import changes, measured
 
 R, NDCG = "R@100", "nDCG@10"
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rerank_training import retriever_index
+from rerank_training.retriever_index import reencode
+from rerank_training.retriever_model import TrainableEncoder
 
-from rerank.encoder import Encoder
 from rerank.errors import ConfigError
-from rerank.retrieval.index import FirstStage, Index, read_manifest
-from rerank.types import Matrix, Query
-from training import retriever_index
-from training.retriever_index import reencode
-from training.retriever_model import TrainableEncoder
+from rerank.models.encoder import Encoder
+from rerank.retrieval.index import Index, read_manifest
+from rerank.types import FirstStage, Matrix, Query
 
 CHUNK = 5
 

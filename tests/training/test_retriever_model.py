@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from rerank_training.retriever_model import TrainableEncoder
 from safetensors.torch import load_file
 
-from rerank.encoder import Encoder
-from training.retriever_model import TrainableEncoder
+from rerank.models.encoder import Encoder
 
 TEXTS = ["a flea lives a year", "tides"]
 

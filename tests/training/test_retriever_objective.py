@@ -6,13 +6,13 @@ import math
 
 import pytest
 import torch
+from rerank_training.data import TrainingList
+from rerank_training.losses import kl
+from rerank_training.retriever_objective import RetrieverCollator, RetrieverObjective, in_batch_loss
 from torch import Tensor, nn
 
-from rerank.encoder import Encoder
+from rerank.models.encoder import Encoder
 from rerank.types import Passage, Query
-from training.data import TrainingList
-from training.losses import kl
-from training.retriever_objective import RetrieverCollator, RetrieverObjective, in_batch_loss
 
 
 def a_list(query: str, **relevance: float) -> TrainingList:

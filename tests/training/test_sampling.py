@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rerank_training.sampling import Draw, Order, Pool, cosine, draw, make_pool
 
 from rerank.types import Candidate, Passage, Query
-from training.sampling import Draw, Order, Pool, cosine, draw, make_pool
 
 STRANGERS = [Passage(f"s{number}", f"stranger {number}") for number in range(100)]
 

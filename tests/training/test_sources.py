@@ -7,11 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-
-from rerank.collections.requests import Qrel, Request
-from rerank.errors import CollectionError
-from rerank.types import CandidateSource, Passage, Query
-from training.sources import (
+from rerank_training.sources import (
     QueryKind,
     judged_queries,
     pseudo_queries,
@@ -21,6 +17,10 @@ from training.sources import (
     request_pools,
     request_texts,
 )
+
+from rerank.collections.requests import Qrel, Request
+from rerank.errors import CollectionError
+from rerank.types import CandidateSource, Passage, Query
 
 LONG = Passage("d1", "A flea lives for a whole year. Its eggs take ten days until they hatch in the carpet.")
 

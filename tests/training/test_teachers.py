@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rerank_training.sampling import Pool, make_pool
+from rerank_training.teachers import ByReranker, by_cosine, by_fusion, by_grades
 
 from rerank.config import IdentityModel, PERankModel, ServiceConfig
-from rerank.encoder import Encoder
+from rerank.models.encoder import Encoder
 from rerank.reranker import Reranker
 from rerank.types import Candidate, Passage, Query
-from training.sampling import Pool, make_pool
-from training.teachers import ByReranker, by_cosine, by_fusion, by_grades
 
 COSINES = {"a": 0.1, "b": 0.5, "c": 0.9}
 BM25 = {"a": 12.0, "b": 9.0, "c": 3.0}

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from rerank_training.data import TrainingList, write_lists
+from rerank_training.train_first import main
 from safetensors.torch import load_file
 
-from rerank.backbone import load_causal_lm
 from rerank.errors import CheckpointError, CollectionError, ConfigError
 from rerank.manifest import TEMPLATE_FILE, read_manifest
+from rerank.models.loading import load_causal_lm
 from rerank.rankers.first import FirstRanker
 from rerank.types import Window
 from tests.word_lists import first_flags, first_run, word_lists, write_inputs
-from training.data import TrainingList, write_lists
-from training.train_first import main
 
 TWO_STEPS = ["--max_steps", "2", "--per_device_train_batch_size", "4", "--learning_rate", "1e-2"]
 LORA = ["--lora_rank", "4"]
@@ -96,10 +96,10 @@ def test_same_command_gives_the_same_bits(inputs: Path, adapter: Path) -> None:
     assert read_manifest(again).weights_sha256 == read_manifest(adapter).weights_sha256  # type: ignore[union-attr]
 
 
-def test_frozen_word_vectors_stay_as_they_are(inputs: Path, tmp_path: Path) -> None:
+def test_frozen_token_embeddings_stay_as_they_are(inputs: Path, tmp_path: Path) -> None:
     base = load_file(inputs / "base" / "model.safetensors")
     result = load_file(
-        first_run(inputs, tmp_path / "run", *TWO_STEPS, "--freeze_word_vectors", "true") / "model.safetensors"
+        first_run(inputs, tmp_path / "run", *TWO_STEPS, "--freeze_token_embeddings", "true") / "model.safetensors"
     )
     changed = {name for name in base if not torch.equal(base[name], result[name])}
     assert changed == base.keys() - {"model.embed_tokens.weight"}

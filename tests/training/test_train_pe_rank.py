@@ -9,20 +9,20 @@ from typing import Any
 
 import pytest
 import torch
+from rerank_training.arguments import RunArguments
+from rerank_training.train_pe_rank import PERankArguments, train_pe_rank
 from safetensors.torch import load_file
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from rerank.encoder import Encoder
 from rerank.errors import CheckpointError, ConfigError
 from rerank.manifest import read_manifest
-from rerank.prompts import load_template
+from rerank.models.encoder import Encoder
+from rerank.prompting.templates import load_template
 from rerank.rankers.pe_rank import PERankRanker
 from rerank.types import Window
 from tests.causal_lms import SIZES, write_causal_lm
 from tests.pe_checkpoints import SHORT, change_weights, published_tokenizer, random_projector, write_published
 from tests.training.pe_lists import training_lists, write_training_lists
-from training.arguments import RunArguments
-from training.train_pe_rank import PERankArguments, train_pe_rank
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_result_is_served_and_says_what_it_is(checkpoint: Path, encoder: Encoder
     assert ranker.info.template_sha256 == load_template("pe_rank").sha256
 
 
-def test_result_has_no_word_vectors_where_they_are_the_encoders(
+def test_result_has_no_token_embeddings_where_they_are_the_encoders(
     checkpoint: Path, encoder: Encoder, lists: Path, tmp_path: Path
 ) -> None:
     final = train_pe_rank(arguments(checkpoint, lists), settings(tmp_path / "run", max_steps=1), encoder)

@@ -16,14 +16,14 @@ from typing import Any
 
 import pytest
 import torch
+from rerank_training.first_objective import FirstObjective
+from rerank_training.run import last_save, result_folder
+from rerank_training.trainer import SAVED_WHOLE
 from safetensors.torch import load_file
 from transformers import Trainer
 
 from rerank.errors import ConfigError
 from tests.word_lists import first_flags, first_run, write_inputs
-from training.first_objective import FirstObjective
-from training.run import last_save, result_folder
-from training.trainer import SAVED_WHOLE
 
 #: 30 windows in 15 batches, so 8 steps of which the last has one batch; three passes; noise that the seed decides.
 FLAGS = shlex.split(
@@ -111,7 +111,7 @@ def test_process_killed_while_it_saves_ends_with_the_same_weights(
 ) -> None:
     """SIGKILL when the second save has its weights and not yet its optimizer."""
     script = (
-        "import os, signal, sys; from transformers import Trainer; import training.train_first as command\n"
+        "import os, signal, sys; from transformers import Trainer; import rerank_training.train_first as command\n"
         "save = Trainer._save_optimizer_and_scheduler\n"
         "def kill(self, folder):\n"
         "    os.kill(os.getpid(), signal.SIGKILL) if folder.endswith('-6') else save(self, folder)\n"
@@ -129,7 +129,7 @@ def test_process_killed_while_it_saves_ends_with_the_same_weights(
 def test_run_killed_behind_its_last_step_takes_no_step_more(inputs: Path, tmp_path: Path, steps: list[str]) -> None:
     expected = load_file(first_run(inputs, tmp_path / "whole", *FLAGS, *steps) / "model.safetensors")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("training.train_first.write_result", killed)
+        patch.setattr("rerank_training.train_first.write_result", killed)
         with pytest.raises(Killed):
             first_run(inputs, tmp_path / "run", *FLAGS, *steps)
     with killed_at_batch(0):
@@ -253,7 +253,7 @@ def test_full_disk_at_the_end_leaves_no_half_result(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("training.checkpoint.write_manifest", write_manifest)
+        patch.setattr("rerank_training.checkpoint.write_manifest", write_manifest)
         with pytest.raises(ConfigError, match=r"final cannot be written.*make room"):
             first_run(inputs, tmp_path / "run", *FLAGS)
     assert not [path for path in (tmp_path / "run").iterdir() if "final" in path.name]
@@ -291,7 +291,7 @@ def test_best_save_is_kept_also_where_evaluations_fall_between_saves(inputs: Pat
         "--per_device_train_batch_size 2 --max_steps 6 --eval_steps 1 --save_steps 4 --learning_rate 1e-3"
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("training.trainer.RankingTrainer._mean_ndcg", lambda *_: next(measured))
+        patch.setattr("rerank_training.trainer.RankingTrainer._mean_ndcg", lambda *_: next(measured))
         result = first_run(inputs, tmp_path / "run", *flags, "--eval_lists", str(inputs / "lists.jsonl"))
     assert saves(tmp_path / "run") == {2: True, 6: True}
     assert_same_weights(result, load_file(tmp_path / "run" / "checkpoint-2" / "model.safetensors"))

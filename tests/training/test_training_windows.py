@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rerank_training.data import TrainingList
+from rerank_training.windows import HeldOutWindows, TrainingWindows, WindowSampling, sample_window
 
 from rerank.errors import ConfigError
 from rerank.types import Passage, Query
-from training.data import TrainingList
-from training.windows import HeldOutWindows, TrainingWindows, WindowSampling, sample_window
 
 
 def numbered_list(n: int, name: str = "q", best: tuple[int, ...] = (0,)) -> TrainingList:

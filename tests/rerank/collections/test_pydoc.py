@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rerank.collections import open_collection, pydoc
-from rerank.demo import qrels, queries
+from rerank.commands.demo import qrels, queries
 from rerank.retrieval.store import is_good_doc_id
 from rerank.types import Passage
 

@@ -7,27 +7,27 @@ import math
 import pytest
 
 from rerank.engine.admission import Admission
-from rerank.engine.pace import Lane, Pace, Stage, Task
+from rerank.engine.throughput import Lane, Stage, Task, Throughput
 from rerank.errors import DeadlineExceeded, Overloaded
 
 LANE = Lane(Stage.RANK, "model")
 PREPARE = Lane(Stage.PREPARE, "model")
 
 
-def pace_of(tokens_per_s: float, passages_per_s: float = 1e9) -> Pace:
-    pace = Pace(0.1)
+def pace_of(tokens_per_s: float, passages_per_s: float = 1e9) -> Throughput:
+    throughput = Throughput(0.1)
     for lane, rate in ((LANE, tokens_per_s), (PREPARE, passages_per_s)):
-        pace.observe(lane, 1, 1.0, 0.0)
-        pace.observe(lane, rate, 1.0, 0.0)
-    return pace
+        throughput.observe(lane, 1, 1.0, 0.0)
+        throughput.observe(lane, rate, 1.0, 0.0)
+    return throughput
 
 
 def task(tokens: float, deadline_s: float = math.inf, arrived_s: float = 0.0, passages: float = 0.0) -> Task:
     return Task(arrived_s, deadline_s, {LANE: tokens, PREPARE: passages})
 
 
-def holding(pace: Pace, *tasks: Task, max_queue_tokens: int = 10**9) -> Admission:
-    admission = Admission(pace, max_queue_tokens)
+def holding(throughput: Throughput, *tasks: Task, max_queue_tokens: int = 10**9) -> Admission:
+    admission = Admission(throughput, max_queue_tokens)
     for one in tasks:
         admission.admit(one, 0.0)
     return admission
@@ -65,13 +65,13 @@ def test_those_of_the_same_urgency_who_came_before_count() -> None:
 
 
 def test_nobody_is_refused_for_a_deadline_before_a_rate_was_measured() -> None:
-    admission = holding(Pace(0.1), task(1e6))
+    admission = holding(Throughput(0.1), task(1e6))
     admission.admit(task(1e6, deadline_s=0.001), 0.0)
 
 
 def test_deadline_that_has_passed_is_refused_without_a_rate() -> None:
     with pytest.raises(DeadlineExceeded):
-        holding(Pace(0.1)).admit(task(1, deadline_s=1.0), 1.1)
+        holding(Throughput(0.1)).admit(task(1, deadline_s=1.0), 1.1)
 
 
 def test_without_a_deadline_only_the_bound_refuses() -> None:
@@ -112,7 +112,7 @@ def test_who_is_in_is_not_in_its_own_way() -> None:
 
 def test_retry_is_advised_before_a_rate_was_measured_too() -> None:
     with pytest.raises(Overloaded) as caught:
-        holding(Pace(0.1), task(10), max_queue_tokens=10).admit(task(1), 0.0)
+        holding(Throughput(0.1), task(10), max_queue_tokens=10).admit(task(1), 0.0)
     assert caught.value.retry_after_s == 1.0
 
 

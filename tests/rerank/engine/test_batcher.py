@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rerank.engine.batcher import Batcher, Entry
-from rerank.engine.pace import Lane, Pace, Stage, Task
+from rerank.engine.throughput import Lane, Stage, Task, Throughput
 
 #: What waits, as (model, tokens); payloads are numbered in the order of arrival.
 Arrivals = list[tuple[str, int]]
@@ -25,13 +25,13 @@ def lane(model: str) -> Lane:
     return Lane(Stage.RANK, model)
 
 
-def measured_pace() -> Pace:
+def measured_pace() -> Throughput:
     """100 tokens a second, for every model."""
-    pace = Pace(AGE_FACTOR)
+    throughput = Throughput(AGE_FACTOR)
     for model in "abc":
-        pace.observe(lane(model), 1, 1.0, 0.0)
-        pace.observe(lane(model), 100, 1.0, 0.0)
-    return pace
+        throughput.observe(lane(model), 1, 1.0, 0.0)
+        throughput.observe(lane(model), 100, 1.0, 0.0)
+    return throughput
 
 
 def entry(
@@ -53,8 +53,8 @@ def entries_for(rows: Arrivals, cancelled: Set[int] = frozenset()) -> list[Entry
     return [entry(number, tokens, model=model, cancelled=cancelled) for number, (model, tokens) in enumerate(rows)]
 
 
-def filled(entries: Sequence[Entry[int]], pace: Pace | None = None) -> Batcher[int]:
-    batcher: Batcher[int] = Batcher(pace or measured_pace(), BUDGET)
+def filled(entries: Sequence[Entry[int]], throughput: Throughput | None = None) -> Batcher[int]:
+    batcher: Batcher[int] = Batcher(throughput or measured_pace(), BUDGET)
     for one in entries:
         batcher.add(one)
     return batcher
@@ -112,7 +112,7 @@ def test_most_urgent_goes_first_and_the_batch_is_in_that_order(rows: Arrivals) -
 @given(arrivals)
 def test_before_anything_is_measured_windows_run_in_the_order_of_arrival(rows: Arrivals) -> None:
     waiting = list(range(len(rows)))
-    for batch in drained(filled(entries_for(rows), Pace(AGE_FACTOR))):
+    for batch in drained(filled(entries_for(rows), Throughput(AGE_FACTOR))):
         assert payloads(batch)[0] == waiting[0]
         waiting = [number for number in waiting if number not in payloads(batch)]
 

@@ -18,11 +18,11 @@ import pytest
 from rerank.config import EngineConfig
 from rerank.engine.engine import Engine
 from rerank.engine.job import Job
-from rerank.engine.pace import Lane, Stage
+from rerank.engine.strategies import Cascade, Cost, Round, Schedule, Single, Sliding, Strategy, reordered, spans
+from rerank.engine.throughput import Lane, Stage
 from rerank.errors import DeadlineExceeded, InvalidRequest, Overloaded, RankerFailure, ShuttingDown
 from rerank.rankers.identity import IdentityRanker
 from rerank.types import Candidate, Completeness, Passage, Prepared, Query, Ranking, Window, WindowRanking
-from rerank.windows import Cascade, Cost, Round, Schedule, Single, Sliding, Strategy, reordered, spans
 from tests.fakes import BrokenRanker, HeldRanker, NumberRanker, numbered_passages, walked
 
 ROOMY = EngineConfig(max_batch_tokens=4096)
@@ -156,7 +156,7 @@ def at_rate(engine: Engine, tokens_per_s: float) -> Engine:
     """The engine, as if it had measured this rate."""
     lane = Lane(Stage.RANK, "number")
     for _ in range(2):  # the first one does not count
-        engine.pace.observe(lane, tokens_per_s, 1.0, asyncio.get_running_loop().time())
+        engine.throughput.observe(lane, tokens_per_s, 1.0, asyncio.get_running_loop().time())
     return engine
 
 
@@ -629,7 +629,7 @@ async def test_times_are_parts_of_the_whole() -> None:
     async with engine_over(NumberRanker(), EngineConfig(max_batch_tokens=200)) as engine:
         rankings = await asyncio.gather(*(engine.run(job_for(shuffled(n))) for n in range(60)))
     for trace in (ranking.trace for ranking in rankings):
-        parts = [trace.queue_ms, trace.tokenize_ms, trace.model_ms]
+        parts = [trace.queue_ms, trace.prepare_ms, trace.model_ms]
         assert min(parts) >= 0
         assert sum(parts) <= trace.total_ms + 1e-6
 

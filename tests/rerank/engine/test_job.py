@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rerank.engine.job import Job, Progress, WindowResult, checked, strictly_decreasing, window_of
+from rerank.engine.job import Job, Progress, WindowResult, strictly_decreasing, window_of
+from rerank.engine.strategies import Positions, Round, Single, Sliding, Strategy
 from rerank.errors import RankerFailure
-from rerank.rankers.base import RankerInfo
+from rerank.rankers.base import RankerInfo, checked
 from rerank.rankers.identity import IdentityRanker
 from rerank.types import (
     Candidate,
@@ -25,7 +26,6 @@ from rerank.types import (
     WindowRanking,
     WindowTrace,
 )
-from rerank.windows import Positions, Round, Single, Sliding, Strategy
 from tests.fakes import numbered_passages
 
 
@@ -234,7 +234,7 @@ def test_trace_says_what_ran() -> None:
     trace = progress.ranking([0, 2, 1], 20.0).trace
     assert trace.windows == (WindowTrace((1, 2), (1, 0), 7), WindowTrace((0, 2), (0, 1), 5))
     assert (trace.rounds, trace.tokens, trace.truncated_doc_ids) == (2, 12, ())
-    assert (trace.queue_ms, trace.tokenize_ms, trace.model_ms, trace.total_ms) == (3.25, 0.5, 12.0, 20.0)
+    assert (trace.queue_ms, trace.prepare_ms, trace.model_ms, trace.total_ms) == (3.25, 0.5, 12.0, 20.0)
     assert (trace.model, trace.strategy) == ("name", "sliding(2/1)")
     named = (trace.ranker, trace.model_id, trace.model_revision, trace.template_sha256)
     assert named == ("kind", "id", "revision", "template")
@@ -264,7 +264,7 @@ def test_preparations_of_several_models_add_up() -> None:
     progress.add_prepared(Prepared(Query("q"), (), truncated_doc_ids=("d2", "d0")), wait_ms=0.5, took_ms=1.0)
     progress.add_prepared(Prepared(Query("q"), (), truncated_doc_ids=("d0", "d1")), wait_ms=0.5, took_ms=2.0)
     trace = progress.ranking(range(3), 0.0).trace
-    assert (trace.queue_ms, trace.tokenize_ms, trace.truncated_doc_ids) == (1.0, 3.0, ("d2", "d0", "d1"))
+    assert (trace.queue_ms, trace.prepare_ms, trace.truncated_doc_ids) == (1.0, 3.0, ("d2", "d0", "d1"))
 
 
 def test_passages_cut_in_a_window_are_named_once() -> None:

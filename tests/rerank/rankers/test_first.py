@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from rerank.errors import CheckpointError, ConfigError
-from rerank.identifiers import IdentifierKind
+from rerank.prompting.identifiers import IdentifierKind
 from rerank.rankers.first import FirstRanker
 from rerank.types import Passage, Query, ScoreKind, Window
 from tests.causal_lms import write_causal_lm

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase
 
 from rerank.config import GenerationModel, load_config
-from rerank.encoder import Encoder
-from rerank.identifiers import IdentifierKind
-from rerank.listwise import ListwiseRenderer
-from rerank.prompts import load_template
+from rerank.models.encoder import Encoder
+from rerank.prompting.identifiers import IdentifierKind
+from rerank.prompting.listwise import ListwiseRenderer
+from rerank.prompting.templates import load_template
 from rerank.rankers.generation import GenerationRanker, ParsedPermutation, parse_permutation
+from rerank.registry import ModelRegistry
 from rerank.reranker import AsyncReranker, load_reranker
 from rerank.types import Passage, Query, ScoreKind, Window
 from rerank.v1 import rerank_pb2 as pb
@@ -258,7 +259,9 @@ def test_service_says_how_many_identifiers_it_mended(tmp_path: Path, encoder: En
     checkpoint = write_causal_lm(tmp_path / "lm", "llama", byte_level())
     rankers = {"generation": GenerationRanker(checkpoint, "first", device="cpu")}
     with (
-        serving(AsyncReranker(config_for(rankers), encoder, None, rankers)) as served,
+        serving(
+            AsyncReranker(config_for(rankers), encoder, None, ModelRegistry(config_for(rankers).models, rankers))
+        ) as served,
         grpc.insecure_channel(served.address) as channel,
     ):
         request = pb.RerankRequest(query="q", candidates=numbered_candidates([0.5, 0.7, 0.6]))

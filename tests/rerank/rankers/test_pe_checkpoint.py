@@ -10,9 +10,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from rerank.encoder import Encoder
 from rerank.errors import CheckpointError, ConfigError
-from rerank.prompts import load_template
+from rerank.models.encoder import Encoder
+from rerank.prompting.templates import load_template
 from rerank.rankers.pe_rank import PERankRanker
 from rerank.types import Passage, Query, Window
 from tests.pe_checkpoints import SHORT, change_config, change_weights, random_projector, vector_window, write_published

@@ -17,12 +17,12 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from rerank.config import EngineConfig
-from rerank.encoder import Encoder
 from rerank.engine.engine import Engine
 from rerank.engine.job import Job
+from rerank.engine.strategies import Sliding
+from rerank.models.encoder import Encoder
 from rerank.rankers.pe_rank import PERankRanker
 from rerank.types import Candidate, ScoreKind, Window, WindowRanking
-from rerank.windows import Sliding
 from tests.causal_lms import CONFIGS, SIZES
 from tests.pe_checkpoints import SHORT, random_projector, vector_window, write_published
 

@@ -1,4 +1,4 @@
-"""PE-Rank: at zero effect exactly cosine; the same alone and in a batch; wrong checkpoints refused."""
+"""PE-Rank: initialised to zero exactly cosine; the same alone and in a batch; wrong checkpoints refused."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from rerank.config import PERankModel, ServiceConfig
-from rerank.encoder import Encoder
 from rerank.engine.job import window_of
 from rerank.errors import CheckpointError, ConfigError, InvalidRequest
+from rerank.models.encoder import Encoder
+from rerank.models.zero_init import write_zero_init_checkpoint
 from rerank.rankers.pe_rank import PERankRanker
-from rerank.rankers.zero_effect import write_zero_effect_checkpoint
 from rerank.reranker import load_reranker
 from rerank.types import Matrix, Passage, Query, ScoreKind, Window
 
@@ -59,14 +59,14 @@ def disturbed(checkpoint: Path, encoder: Encoder, tmp_path_factory: pytest.TempP
 
 
 @pytest.mark.parametrize("n", [1, 2, 20, 100])
-def test_zero_effect_order_equals_cosine_order(ranker: PERankRanker, n: int) -> None:
+def test_zero_init_order_equals_cosine_order(ranker: PERankRanker, n: int) -> None:
     for seed in range(20):
         window = random_window(n, seed)
         assert ranker.rank([window])[0].permutation == cosine_order(window)
 
 
 @pytest.mark.parametrize("text", QUERIES)
-def test_zero_effect_order_equals_cosine_order_on_text(ranker: PERankRanker, encoder: Encoder, text: str) -> None:
+def test_zero_init_order_equals_cosine_order_on_text(ranker: PERankRanker, encoder: Encoder, text: str) -> None:
     prepared = ranker.prepare(Query(text), [Passage(str(n), other) for n, other in enumerate(QUERIES)])
     window = window_of(prepared, tuple(range(len(QUERIES))))
     assert ranker.rank([window])[0].permutation == cosine_order(window)
@@ -81,7 +81,7 @@ def test_every_branch_of_the_checkpoint_ends_in_zeros(checkpoint: Path) -> None:
 
 
 def test_checkpoint_is_reproducible(checkpoint: Path, encoder: Encoder, tmp_path: Path) -> None:
-    write_zero_effect_checkpoint(encoder, tmp_path / "again")
+    write_zero_init_checkpoint(encoder, tmp_path / "again")
     for name in ("config.json", "model.safetensors"):
         assert (tmp_path / "again" / name).read_bytes() == (checkpoint / name).read_bytes()
 
@@ -171,7 +171,7 @@ def test_special_tokens_in_the_query_are_plain_words(ranker: PERankRanker) -> No
         ({"encoder_sha256": "0" * 64}, "use that encoder or another checkpoint"),
         ({"projector_type": "mlp9x"}, "projector_type 'mlp9x' is not residual_mlp2x_gelu"),
         ({"num_hidden_layers": 4}, "does not fit its config.json"),
-        ({"hidden_size": 192}, "word vectors of width 384 do not fit a model of hidden size 192"),
+        ({"hidden_size": 192}, "token embeddings of width 384 do not fit hidden size 192"),
     ],
 )
 def test_checkpoint_that_does_not_fit_is_refused(

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rerank.encoder import Encoder
+from rerank.models.encoder import Encoder
 from rerank.retrieval.dense import DenseRetriever, write_hnsw
 from rerank.retrieval.store import PassageStore, StoreWriter
 from rerank.types import Matrix, Passage, Query

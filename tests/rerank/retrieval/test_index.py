@@ -13,14 +13,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rerank_eval.data import read_beir_qrels, read_beir_queries
+from rerank_eval.measures import BEIR, measure
 
-from eval.data import read_beir_qrels, read_beir_queries
-from eval.measures import BEIR, measure
 from rerank.collections import Collection, open_collection
-from rerank.encoder import Encoder
 from rerank.errors import CollectionError, ConfigError, IndexMismatch
-from rerank.retrieval.index import FORMAT, FirstStage, Index, build_index, read_manifest
-from rerank.types import Passage, Query
+from rerank.models.encoder import Encoder
+from rerank.retrieval.index import FORMAT, Index, build_index, read_manifest
+from rerank.types import FirstStage, Passage, Query
 from tests.conftest import PASSAGES
 
 
@@ -120,7 +120,7 @@ def test_killed_build_leaves_no_index_and_the_next_one_is_good(
 ) -> None:
     """One build is killed as soon as its folder is there, the other when it begins to encode."""
     moments = {tmp_path / "early": "", tmp_path / "late": "/vectors.npy"}
-    command = [sys.executable, "-m", "rerank.cli", "index", "--collection", str(beir_folder), "--out"]
+    command = [sys.executable, "-m", "rerank.commands.cli", "index", "--collection", str(beir_folder), "--out"]
     builds = {out: subprocess.Popen([*command, str(out)], stdout=subprocess.DEVNULL) for out in moments}
     while any(build.poll() is None for build in builds.values()):
         for out, moment in moments.items():

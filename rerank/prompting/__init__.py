@@ -1,0 +1,1 @@
+"""Prompts: templates, identifiers and sanitised text, rendered to token ids."""

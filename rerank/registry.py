@@ -1,0 +1,232 @@
+"""Model registry: loads and self-tests the configured models; turns a request's options into a strategy."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rerank import bundled
+from rerank.config import FirstModel, GenerationModel, IdentityModel, ModelConfig, PERankModel
+from rerank.engine.strategies import Cascade, Single, Sliding, Strategy, TopDown, Tournament
+from rerank.errors import ConfigError, InvalidRequest, NotFound, SelfTestFailed
+from rerank.models.encoder import DEFAULT_ENCODER, Encoder
+from rerank.models.loading import pick_device
+from rerank.models.zero_init import write_zero_init_checkpoint
+from rerank.prompting.identifiers import IdentifierKind
+from rerank.rankers import self_test
+from rerank.rankers.base import Ranker, RankerInfo
+from rerank.rankers.first import FirstRanker
+from rerank.rankers.first_checkpoint import first_settings
+from rerank.rankers.generation import GenerationRanker
+from rerank.rankers.identity import IdentityRanker
+from rerank.rankers.pe_rank import PERankRanker
+from rerank.types import RankOptions, StrategyKind
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDescription:
+    """A configured model, as `ListModels` describes it."""
+
+    name: str
+    info: RankerInfo
+    default_strategy: Strategy
+    is_default: bool
+    #: Why the model is not served; empty when it is.
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FailedModel:
+    """A model that was loaded and failed its self-test."""
+
+    info: RankerInfo
+    problem: str
+
+
+class ModelRegistry:
+    """The configured models by name; the first one is the default.
+
+    Args:
+        models: the configuration; each model is in `rankers` or in `failed`.
+        rankers: the models that are served.
+        failed: the models that failed their self-test; requests that name one are refused.
+
+    Raises:
+        InvalidRequest: the default window of a model is wider than its ranker reads.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[ModelConfig],
+        rankers: Mapping[str, Ranker],
+        failed: Mapping[str, FailedModel] | None = None,
+    ) -> None:
+        self.rankers = rankers
+        self._models = {model.name: model for model in models}
+        self._failed = dict(failed or {})
+        self._infos = {name: ranker.info for name, ranker in rankers.items()}
+        self._infos |= {name: model.info for name, model in self._failed.items()}
+        self._default_strategies = {name: self._strategy(name, RankOptions()) for name in self._models}
+
+    def describe(self) -> list[ModelDescription]:
+        """The configured models, the default one first."""
+        return [
+            ModelDescription(
+                name,
+                self._infos[name],
+                strategy,
+                is_default=number == 0,
+                problem=self._failed[name].problem if name in self._failed else "",
+            )
+            for number, (name, strategy) in enumerate(self._default_strategies.items())
+        ]
+
+    def resolve(self, options: RankOptions) -> tuple[str, Strategy]:
+        """The model that a request asks for and its strategy, completed from the model's defaults.
+
+        Raises:
+            NotFound: no such model.
+            SelfTestFailed: the model, or the preranker of a cascade, is not served.
+            InvalidRequest: no such strategy, a window wider than the model reads, or no such preranker.
+        """
+        name = options.model or next(iter(self._models))
+        if name not in self._models:
+            raise NotFound(f"model {name!r} is none of {', '.join(self._models)}", {"model": name})
+        self._refuse_failed(name)
+        return name, self._strategy(name, options)
+
+    def _refuse_failed(self, name: str) -> None:
+        if name in self._failed:
+            raise SelfTestFailed(f"model {name!r} is not served; {self._failed[name].problem}", {"model": name})
+
+    def _strategy(self, name: str, options: RankOptions) -> Strategy:
+        default, widest = self._models[name], self._infos[name].max_window_size
+        size = options.window_size or default.window_size
+        if size > widest:
+            raise InvalidRequest(
+                "strategy.window_size",
+                f"window_size {size} exceeds the {widest} passages that {name} reads at once; use at most {widest}",
+                {"window_size": str(size), "limit": str(widest)},
+            )
+        match _strategy_kind(options.strategy or default.strategy):
+            case StrategyKind.SINGLE:
+                return Single(size)
+            case StrategyKind.SLIDING:
+                own_stride = default.stride if size == default.window_size else None
+                return Sliding(size, options.stride or own_stride or size // 2, options.early_stop)
+            case StrategyKind.TOP_DOWN:
+                return TopDown(size)
+            case StrategyKind.TOURNAMENT:
+                return Tournament(size)
+            case StrategyKind.CASCADE:
+                return Cascade(size, options.preranker, self._preranker_strategy(name, options.preranker))
+
+    def _preranker_strategy(self, model: str, preranker: str) -> Strategy:
+        """How the preranker of a cascade orders all candidates: by its own default strategy."""
+        others = [name for name in self._models if name != model]
+        if preranker not in others:
+            raise InvalidRequest(
+                "strategy.preranker",
+                f"{preranker!r} cannot order the candidates for {model}; name one of {', '.join(others) or 'none'}",
+                {"preranker": preranker},
+            )
+        self._refuse_failed(preranker)
+        return self._default_strategies[preranker]
+
+
+def load_models(models: Sequence[ModelConfig], encoder: Encoder, device: str) -> ModelRegistry:
+    """Loads and self-tests each model; one that fails its self-test is logged and not served.
+
+    Raises:
+        ConfigError, CheckpointError: a model cannot be loaded.
+    """
+    rankers: dict[str, Ranker] = {}
+    failed: dict[str, FailedModel] = {}
+    for model in (with_path(model, encoder) for model in models):
+        ranker = load_ranker(model, encoder, device)
+        try:
+            _self_test(ranker, model, device)
+            rankers[model.name] = ranker
+        except SelfTestFailed as error:
+            log.exception("model %s is not served", model.name)
+            failed[model.name] = FailedModel(ranker.info, str(error))
+    return ModelRegistry(models, rankers, failed)
+
+
+def scoring_settings(model: ModelConfig) -> dict[str, object]:
+    """The settings of a model that its scores depend on, beside weights, template and precision."""
+    others = {"name", "path", "strategy", "window_size", "stride", "template", "precision"}
+    return model.model_dump(mode="json", exclude=others)
+
+
+def with_path(model: ModelConfig, encoder: Encoder) -> ModelConfig:
+    """The model with the path of its checkpoint.
+
+    A PE-Rank model without one gets the bundled checkpoint when `encoder` is the default encoder, for which that was
+    trained, and a zero-initialised one for any other encoder.
+    """
+    if not isinstance(model, PERankModel) or model.path is not None:
+        return model
+    path = bundled.PE_RANK if encoder.id.name == DEFAULT_ENCODER else zero_init_checkpoint(encoder)
+    return model.model_copy(update={"path": path})
+
+
+def zero_init_checkpoint(encoder: Encoder) -> Path:
+    """The zero-initialised PE-Rank checkpoint for an encoder; written once, to the user's cache."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = cache / "rerank" / f"pe-rank-zero-init-{encoder.id.sha256[:12]}"
+    if not folder.exists():
+        try:
+            write_zero_init_checkpoint(encoder, folder)
+        except ConfigError:  # another service that started at the same time was quicker; the bits are the same
+            if not folder.exists():
+                raise
+    return folder
+
+
+def load_ranker(model: ModelConfig, encoder: Encoder, device: str) -> Ranker:
+    """The ranker of a model that `with_path` has completed. Raises: ConfigError, CheckpointError."""
+    match model:
+        case IdentityModel():
+            return IdentityRanker()
+        case PERankModel():
+            if model.path is None:
+                raise ConfigError(f"model {model.name} has no path; this is a bug")
+            return PERankRanker(
+                model.path, encoder, device, model.decoding, model.template, model.passage_text_tokens, model.precision
+            )
+        case FirstModel():
+            trained = first_settings(model)
+            return FirstRanker(
+                model.path,
+                trained.template,
+                trained.identifiers,
+                model.calibration,
+                model.permutations,
+                device,
+                model.precision,
+                trained.passage_tokens,
+            )
+        case GenerationModel():
+            kind = IdentifierKind(model.identifiers)
+            return GenerationRanker(model.path, model.template, kind, device, model.precision)
+
+
+def _strategy_kind(name: StrategyKind | str) -> StrategyKind:
+    try:
+        return StrategyKind(name)
+    except ValueError as error:
+        raise InvalidRequest(
+            "strategy.kind", f"{name!r} is no strategy; use one of {', '.join(StrategyKind)}", {"strategy": str(name)}
+        ) from error
+
+
+def _self_test(ranker: Ranker, model: ModelConfig, device: str) -> None:
+    if not isinstance(model, IdentityModel):
+        tolerance = self_test.tolerance(pick_device(device).type, model.precision)
+        self_test.check(ranker, scoring_settings(model), model.path, tolerance)

@@ -1,0 +1,139 @@
+"""Typed clients, sync and async. Messages are those of the wire contract, `rerank.v1.rerank_pb2`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import grpc
+from google.protobuf.message import DecodeError
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+
+from rerank.errors import RerankError
+from rerank.v1 import rerank_pb2 as pb
+from rerank.v1 import rerank_pb2_grpc
+
+_OPTIONS = [
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),  # the service says what it takes
+]
+
+
+class ServiceError(RerankError):
+    """The service refused or failed. `code` is the gRPC status, `reason` the ErrorInfo's, empty without one."""
+
+    def __init__(self, error: grpc.RpcError) -> None:
+        info = _error_info(error)
+        super().__init__(error.details() or str(error.code()), dict(info.metadata))
+        self.code: grpc.StatusCode = error.code()
+        self.reason: str = info.reason
+
+
+class RerankClient:
+    """Calls a service from ordinary code. Close it, or use it in a `with` block."""
+
+    def __init__(self, target: str) -> None:
+        self._channel = grpc.insecure_channel(target, options=_OPTIONS)
+        self._stub = rerank_pb2_grpc.RerankServiceStub(self._channel)
+
+    def __enter__(self) -> RerankClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def rerank(
+        self,
+        query: str,
+        candidates: Iterable[pb.Candidate | tuple[str, str]],
+        timeout_s: float | None = None,
+        **options: Any,
+    ) -> pb.RerankResponse:
+        """Orders candidates, given as messages or as (doc_id, text). `options` are fields of RerankRequest.
+
+        Raises:
+            ServiceError: with the service's own message.
+        """
+        return self._call(self._stub.Rerank, _rerank_request(query, candidates, options), timeout_s)
+
+    def search(self, query: str, timeout_s: float | None = None, **options: Any) -> pb.SearchResponse:
+        """Retrieves and orders. `options` are fields of SearchRequest. Raises as `rerank` does."""
+        return self._call(self._stub.Search, pb.SearchRequest(query=query, **options), timeout_s)
+
+    def list_models(self, timeout_s: float | None = None) -> pb.ListModelsResponse:
+        """The models that requests may name. Raises as `rerank` does."""
+        return self._call(self._stub.ListModels, pb.ListModelsRequest(), timeout_s)
+
+    def _call(self, method: Any, request: Any, timeout_s: float | None) -> Any:
+        try:
+            return method(request, timeout=timeout_s)
+        except grpc.RpcError as error:
+            raise ServiceError(error) from error
+
+
+class AsyncRerankClient:
+    """The same for asyncio: `async with AsyncRerankClient(target) as client`."""
+
+    def __init__(self, target: str) -> None:
+        self._channel = grpc.aio.insecure_channel(target, options=_OPTIONS)
+        self._stub = rerank_pb2_grpc.RerankServiceStub(self._channel)
+
+    async def __aenter__(self) -> AsyncRerankClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._channel.close()
+
+    async def rerank(
+        self,
+        query: str,
+        candidates: Iterable[pb.Candidate | tuple[str, str]],
+        timeout_s: float | None = None,
+        **options: Any,
+    ) -> pb.RerankResponse:
+        """See RerankClient.rerank."""
+        return await self._call(self._stub.Rerank, _rerank_request(query, candidates, options), timeout_s)
+
+    async def search(self, query: str, timeout_s: float | None = None, **options: Any) -> pb.SearchResponse:
+        """See RerankClient.search."""
+        return await self._call(self._stub.Search, pb.SearchRequest(query=query, **options), timeout_s)
+
+    async def list_models(self, timeout_s: float | None = None) -> pb.ListModelsResponse:
+        """See RerankClient.list_models."""
+        return await self._call(self._stub.ListModels, pb.ListModelsRequest(), timeout_s)
+
+    async def _call(self, method: Any, request: Any, timeout_s: float | None) -> Any:
+        try:
+            return await method(request, timeout=timeout_s)
+        except grpc.aio.AioRpcError as error:
+            raise ServiceError(error) from error
+
+
+def _rerank_request(
+    query: str, candidates: Iterable[pb.Candidate | tuple[str, str]], options: dict[str, Any]
+) -> pb.RerankRequest:
+    return pb.RerankRequest(query=query, candidates=[_candidate(candidate) for candidate in candidates], **options)
+
+
+def _candidate(candidate: pb.Candidate | tuple[str, str]) -> pb.Candidate:
+    if isinstance(candidate, pb.Candidate):
+        return candidate
+    doc_id, text = candidate
+    return pb.Candidate(doc_id=doc_id, text=text)
+
+
+def _error_info(error: grpc.RpcError) -> error_details_pb2.ErrorInfo:
+    info = error_details_pb2.ErrorInfo()
+    try:
+        status = rpc_status.from_call(error)
+    except (ValueError, DecodeError):  # gRPC or a proxy replaced the status, but not its details
+        return info
+    details: Sequence[Any] = status.details if status is not None else ()
+    for detail in details:
+        if detail.Unpack(info):
+            break
+    return info

@@ -1,0 +1,344 @@
+"""The command line: what it prints, for people and for programs, and how it says what went wrong."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rerank.commands.cli import main
+from rerank.retrieval.index import read_manifest
+from rerank.service.client import RerankClient
+from tests.conftest import PASSAGES
+from tests.serving import Served
+
+QUERY = "how long does a flea live"
+ROWS = [{"doc_id": doc_id, "text": text} for doc_id, (_, text) in PASSAGES.items()]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        assert (self.code, self.err) == (0, "")
+        return json.loads(self.out)
+
+    @property
+    def error(self) -> str:
+        """The one line on stderr with which a command fails."""
+        assert (self.code, self.out) == (2, "")
+        found = re.fullmatch(r"error: (.*)\n", self.err)
+        assert found, self.err
+        return found[1]
+
+
+Command = Callable[..., Outcome]
+
+
+@pytest.fixture
+def rerank(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs `rerank ARGS…` in this process."""
+
+    def run(*args: object, stdin: str = "") -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["rerank", *map(str, args)])
+        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        with pytest.raises(SystemExit) as caught:
+            main()
+        printed = capsys.readouterr()
+        return Outcome(int(caught.value.code or 0), printed.out, printed.err)
+
+    return run
+
+
+@pytest.fixture
+def rank(rerank: Command, service: Served) -> Command:
+    """Runs `rerank rank --query QUERY ARGS…` at the service."""
+    return lambda *args, **more: rerank("rank", "--query", QUERY, "--target", service.address, *args, **more)
+
+
+@pytest.fixture
+def search(rerank: Command, service: Served) -> Command:
+    """Runs `rerank search ARGS…` at the service."""
+    return lambda *args: rerank("search", "--target", service.address, *args)
+
+
+def lines(rows: list[dict[str, Any]], ensure_ascii: bool = True) -> str:
+    return "".join(json.dumps(row, ensure_ascii=ensure_ascii) + "\n" for row in rows)
+
+
+@pytest.fixture
+def candidates(tmp_path: Path) -> Path:
+    """ROWS, between blank lines."""
+    path = tmp_path / "candidates.jsonl"
+    path.write_text(f"\n{lines(ROWS)}\n\n", encoding="utf-8")
+    return path
+
+
+def doc_ids(reply: Any) -> list[str]:
+    return [result["doc_id"] for result in reply["results"]]
+
+
+# --- rank ---
+
+
+def test_rank_reads_a_file(rank: Command, candidates: Path) -> None:
+    reply = rank(candidates, "--json").json
+    assert doc_ids(reply)[0] == "flea"
+    assert sorted(doc_ids(reply)) == sorted(PASSAGES)
+    assert reply["results"][0]["text"] == PASSAGES["flea"][1]
+
+
+def test_rank_reads_stdin(rank: Command, candidates: Path) -> None:
+    piped = rank("-", "--json", stdin=candidates.read_text(encoding="utf-8")).json
+    assert doc_ids(piped) == doc_ids(rank(candidates, "--json").json)
+
+
+def test_rank_options_reach_the_service(rank: Command, candidates: Path) -> None:
+    options = ["--model", "identity", "--top-n", 3, "--strategy", "sliding", "--window-size", 6, "--stride", 3]
+    reply = rank(candidates, *options, "--json").json
+    assert doc_ids(reply) == [*PASSAGES][:3]
+    assert (reply["execution"]["model"], reply["execution"]["strategy"]) == ("identity", "sliding(6/3)")
+
+
+def test_partial_answer_is_asked_for(rerank: Command, service: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+    for method in ("rerank", "search"):
+        original = getattr(RerankClient, method)
+
+        def watched(*args: Any, original: Any = original, **options: Any) -> Any:
+            asked.append(options["allow_partial"])
+            return original(*args, **options)
+
+        monkeypatch.setattr(RerankClient, method, watched)
+    for flags in ([], ["--allow-partial"]):
+        rerank("rank", "--query", QUERY, "--target", service.address, "-", *flags, stdin=lines(ROWS))
+        rerank("search", "--target", service.address, QUERY, *flags)
+    assert asked == [False, False, True, True]
+
+
+def test_json_has_every_field_in_the_contracts_spelling(rank: Command, candidates: Path) -> None:
+    reply = rank(candidates, "--json").json
+    assert reply["results"][0].keys() >= {"doc_id", "original_position", "score", "text"}
+    assert reply["execution"].keys() >= {"model_revision", "truncated_doc_ids", "reason", "queue_ms", "total_ms"}
+    assert reply["execution"]["truncated_doc_ids"] == []
+
+
+def test_first_stage_scores_come_back(rank: Command) -> None:
+    rows = [{"doc_id": "a", "text": "a flea", "score": 1.5}, {"doc_id": "b", "text": "the moon", "score": None}]
+    reply = rank("-", "--json", stdin=lines(rows)).json
+    assert [result.get("first_stage_score") for result in reply["results"]] == [1.5, None]
+
+
+def test_people_see_the_order_and_what_ran(rank: Command, candidates: Path) -> None:
+    shown = rank(candidates)
+    assert (shown.code, shown.err) == (0, "")
+    assert QUERY in shown.out
+    assert re.search(r"│ +1 +│ +1 +│ +-?\d+\.\d{4} │ +│ flea ", shown.out), shown.out
+    assert re.search(r"completeness +│ COMPLETENESS_FULL", shown.out)
+
+
+@pytest.mark.parametrize("text", ["a list[str] of fleas", "[/b] fleas", "[red]fleas"])
+@pytest.mark.parametrize("place", ["query", "doc_id", "text"])
+def test_brackets_are_shown_as_they_are(rerank: Command, service: Served, place: str, text: str) -> None:
+    shown = text.replace(" ", "_") if place == "doc_id" else text
+    row = {"query": QUERY, "doc_id": "a", "text": "fleas"} | {place: shown}
+    query = row.pop("query")
+    outcome = rerank("rank", "--query", query, "--target", service.address, "-", stdin=lines([row]))
+    assert outcome.code == 0
+    assert shown in outcome.out
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("no json", "JSONDecodeError"),
+        ('{"doc_id": "a"}', r"KeyError\('text'\)"),
+        ('{"text": "a"}', r"KeyError\('doc_id'\)"),
+        ('{"doc_id": 5, "text": "a"}', "TypeError"),
+        ('{"doc_id": "a", "text": ["a"]}', "TypeError"),
+        ('{"doc_id": "a", "text": "a", "score": "high"}', "TypeError"),
+        ("[1]", "TypeError"),
+        ("null", "TypeError"),
+        (r'{"doc_id": "a", "text": "\ud800"}', "UnicodeEncodeError"),
+    ],
+)
+def test_bad_line_is_named(rank: Command, candidates: Path, line: str, message: str) -> None:
+    candidates.write_text(f"{lines(ROWS[:2])}\n{line}\n", encoding="utf-8")
+    error = rank(candidates).error
+    assert error.startswith(f'candidates: {candidates}:4: expected {{"doc_id": …, "text": …}} (')
+    assert re.search(message, error)
+
+
+def test_bad_line_of_stdin_is_named(rank: Command) -> None:
+    assert rank("-", stdin=f"{lines(ROWS[:1])}oops").error.startswith("candidates: -:2: expected")
+
+
+@pytest.mark.parametrize("separator", ["\u2028", "\x85"])
+def test_only_line_feeds_end_a_line_of_stdin(rank: Command, separator: str) -> None:
+    text = lines([{"doc_id": "a", "text": f"one{separator}two"}], ensure_ascii=False)
+    assert doc_ids(rank("-", "--json", stdin=text).json) == ["a"]
+
+
+@pytest.mark.parametrize("separator", ["\u2028", "\x85"])
+def test_only_line_feeds_end_a_line_of_a_file(rank: Command, candidates: Path, separator: str) -> None:
+    candidates.write_text(lines([{"doc_id": "a", "text": f"one{separator}two"}], ensure_ascii=False), encoding="utf-8")
+    assert doc_ids(rank(candidates, "--json").json) == ["a"]
+
+
+def test_missing_file_is_named(rank: Command, tmp_path: Path) -> None:
+    missing = tmp_path / "missing.jsonl"
+    assert re.match(f"candidates: {missing} cannot be read: .*No such file", rank(missing).error)
+
+
+def test_folder_is_no_file(rank: Command, tmp_path: Path) -> None:
+    assert f"{tmp_path} cannot be read" in rank(tmp_path).error
+
+
+def test_file_that_is_no_text_is_named(rank: Command, candidates: Path) -> None:
+    candidates.write_bytes(b"\xff\xfe\x00")
+    assert f"{candidates} cannot be read" in rank(candidates).error
+
+
+@pytest.mark.parametrize("name", ["[a]", "[/a]"])
+def test_brackets_in_errors_are_shown_as_they_are(rank: Command, name: str) -> None:
+    assert f"{name} cannot be read" in rank(name).error
+
+
+def test_empty_file_is_refused_by_the_service(rank: Command, candidates: Path) -> None:
+    candidates.write_text("\n", encoding="utf-8")
+    assert rank(candidates).error == "candidates: there are none; send at least one"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--model", "gpt"], "model 'gpt' is none of pe-rank, identity, number"),
+        (["--top-n", "-1"], "top_n: -1 is negative; use 0 or more"),
+        (["--window-size", "1"], "strategy.window_size: window_size 1 cannot order anything; use at least 2"),
+    ],
+)
+def test_refusal_is_one_line_in_the_services_words(
+    rank: Command, candidates: Path, options: list[str], message: str
+) -> None:
+    assert message in rank(candidates, *options).error
+
+
+@pytest.mark.parametrize("option", ["--top-n", "--window-size", "--stride"])
+def test_number_past_int32_is_refused(rank: Command, candidates: Path, option: str) -> None:
+    outcome = rank(candidates, option, 2**31)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert re.search(r"214748364[78]", outcome.err)
+
+
+def test_nobody_at_the_target_is_one_line(rerank: Command) -> None:
+    assert "onnect" in rerank("search", "q", "--target", "127.0.0.1:1").error
+
+
+@pytest.mark.parametrize("args", [["rank"], ["search"], ["nonsense"], ["search", "q", "--first-stage", "tfidf"]])
+def test_wrong_usage_is_exit_code_2(rerank: Command, args: list[str]) -> None:
+    outcome = rerank(*args)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "Usage: " in outcome.err
+
+
+def test_help_names_the_commands(rerank: Command) -> None:
+    outcome = rerank("--help")
+    assert outcome.code == 0
+    assert all(re.search(rf"\b{name}\b", outcome.out) for name in ("serve", "index", "search", "rank", "demo"))
+
+
+# --- search ---
+
+
+@pytest.mark.parametrize("stage", ["bm25", "dense", "hybrid-rrf", "hybrid-z-score"])
+def test_search_answers_as_json(search: Command, stage: str) -> None:
+    reply = search(QUERY, "--first-stage", stage, "--depth", 5, "--top-n", 2, "--json").json
+    assert doc_ids(reply)[0] == "flea"
+    assert reply["first_stage"] == f"FIRST_STAGE_{stage.upper().replace('-', '_')}"
+    assert len(reply["results"]) <= 2
+    assert reply["first_stage_hits"] <= 5
+
+
+def test_search_shows_the_first_stage_to_people(search: Command) -> None:
+    shown = search(QUERY, "--first-stage", "dense")
+    assert shown.code == 0
+    assert "12 candidates from dense" in shown.out.replace("\n", " ")
+
+
+def test_search_says_what_feedback_did(search: Command) -> None:
+    reply = search(QUERY, "--depth", 5, "--feedback", "--feedback-method", "rocchio", "--json").json
+    assert reply["feedback"]["method"] == "FEEDBACK_METHOD_ROCCHIO"
+    assert "what feedback did" in search(QUERY, "--depth", 5, "--feedback").out
+    assert "what feedback did" not in search(QUERY, "--depth", 5).out
+
+
+def test_search_that_finds_nothing_ends_well(search: Command) -> None:
+    assert search("qqzzx", "--first-stage", "bm25", "--json").json["results"] == []
+    assert search("qqzzx", "--first-stage", "bm25").code == 0
+
+
+# --- index ---
+
+
+def test_index_is_made_once(rerank: Command, beir_folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "index"
+    made = rerank("index", "--collection", beir_folder, "--out", out, "--device", "cpu")
+    assert (made.code, made.err) == (0, "")
+    assert f"12 passages of {beir_folder.name}" in made.out.replace("\n", " ")
+    assert read_manifest(out).passages == len(PASSAGES)
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    again = rerank("index", "--collection", beir_folder, "--out", out, "--device", "cpu")
+    assert again.error == f"{out} exists already; remove it first or choose another folder"
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+
+
+def test_index_of_no_collection_is_refused(rerank: Command, tmp_path: Path) -> None:
+    error = rerank("index", "--collection", tmp_path, "--out", tmp_path / "index").error
+    assert error == f"collection '{tmp_path}' is neither 'pydoc' nor a folder that holds corpus.jsonl"
+    assert not (tmp_path / "index").exists()
+
+
+# --- serve ---
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ("no_such_key: 1", "no_such_key: Extra inputs are not permitted"),
+        ("limits: {max_candidates: many}", "limits.max_candidates: .*given 'many'"),
+        ("models: []", "models must be one or more with distinct names, given: none"),
+        ("- a list", "expected keys and values, found list"),
+        ("a: [", "while parsing"),
+    ],
+)
+def test_serve_refuses_settings_by_name(rerank: Command, tmp_path: Path, settings: str, message: str) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(settings, encoding="utf-8")
+    outcome = rerank("serve", "--config", config)
+    assert outcome.code == 2
+    assert re.search(f"^error: .*{message}", outcome.err.replace("\n", " "))
+
+
+def test_serve_without_the_index_it_names_is_refused(rerank: Command, tmp_path: Path) -> None:
+    assert f"{tmp_path} is no index: it holds no manifest.json" in rerank("serve", "--index", tmp_path).error
+
+
+def test_serve_on_an_address_in_use_is_refused(rerank: Command, service: Served, tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("models: [{name: identity, ranker: identity}]", encoding="utf-8")
+    outcome = rerank("serve", "--config", config, "--listen", service.address)
+    assert f"cannot listen on {service.address}: " in outcome.error
+    assert outcome.error.endswith("; choose another --listen HOST:PORT")

@@ -1,0 +1,100 @@
+"""Device and dtype are picked in one place, and a transformer is built from its checkpoint alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from rerank.config import Precision
+from rerank.errors import CheckpointError
+from rerank.models.loading import (
+    IdentifierHead,
+    autocasts,
+    build_transformer,
+    load_causal_lm,
+    read_config,
+    weights_dtype,
+)
+from tests.causal_lms import write_causal_lm
+from tests.small_tokenizers import byte_level
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+TOKEN_EMBEDDINGS = "model.embed_tokens.weight"
+
+
+@pytest.fixture(scope="module")
+def lm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_causal_lm(tmp_path_factory.mktemp("lm") / "tiny", "qwen3", byte_level())
+
+
+@pytest.mark.parametrize(
+    ("device", "precision", "dtype", "autocast"),
+    [
+        (CPU, "auto", torch.float32, False),
+        (CPU, "float32", torch.float32, False),
+        (CPU, "bfloat16", torch.float32, True),
+        (CUDA, "auto", torch.bfloat16, False),
+        (CUDA, "float32", torch.float32, False),
+        (CUDA, "bfloat16", torch.bfloat16, False),
+    ],
+)
+def test_precision_decides_over_weights_and_arithmetic(
+    device: torch.device, precision: Precision, dtype: torch.dtype, autocast: bool
+) -> None:
+    assert (weights_dtype(device, precision), autocasts(device, precision)) == (dtype, autocast)
+
+
+def test_causal_lm_says_whether_it_autocasts(lm: Path) -> None:
+    loaded = load_causal_lm(lm, CPU, "bfloat16")
+    assert (loaded.model.dtype, loaded.autocast) == (torch.float32, True)
+    assert not load_causal_lm(lm, CPU).autocast
+
+
+def test_transformer_is_that_of_the_whole_causal_lm(lm: Path) -> None:
+    weights = load_file(lm / "model.safetensors")
+    built = build_transformer(read_config(lm), weights, weights[TOKEN_EMBEDDINGS], CPU)
+    ids = torch.arange(40)[None]
+    expected = AutoModelForCausalLM.from_pretrained(lm).eval().base_model(input_ids=ids).last_hidden_state
+    torch.testing.assert_close(built(input_ids=ids).last_hidden_state, expected, atol=1e-6, rtol=0)
+    assert not any(parameter.is_meta or parameter.requires_grad for parameter in built.parameters())
+    assert not any(buffer.is_meta for buffer in built.buffers())
+
+
+def test_building_a_transformer_draws_no_random_numbers(lm: Path) -> None:
+    weights = load_file(lm / "model.safetensors")
+    before = torch.get_rng_state()
+    build_transformer(read_config(lm), weights, weights[TOKEN_EMBEDDINGS], CPU)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_transformer_keeps_no_tensor_of_its_checkpoint(lm: Path) -> None:
+    """Tensors of a file lie where the file has them, and sums over other places differ in their last bits."""
+    weights = load_file(lm / "model.safetensors")
+    built = build_transformer(read_config(lm), weights, weights[TOKEN_EMBEDDINGS], CPU)
+    assert {tensor.data_ptr() for tensor in weights.values()}.isdisjoint(p.data_ptr() for p in built.parameters())
+
+
+@pytest.mark.parametrize("missing", ["model.norm.weight", "model.layers.1.mlp.up_proj.weight"])
+def test_checkpoint_that_lacks_a_tensor_is_refused(lm: Path, missing: str) -> None:
+    weights = load_file(lm / "model.safetensors")
+    token_embeddings = weights[TOKEN_EMBEDDINGS]
+    del weights[missing]
+    with pytest.raises(CheckpointError, match=r"does not fit its config\.json"):
+        build_transformer(read_config(lm), weights, token_embeddings, CPU)
+
+
+def test_identifier_head_computes_in_float32_whatever_surrounds_it() -> None:
+    torch.manual_seed(0)
+    head = torch.nn.Linear(64, 100)
+    hidden = torch.randn(3, 64).bfloat16()
+    rows = IdentifierHead(head.bfloat16(), [5, 7])
+    expected = hidden.double() @ head.weight[[5, 7]].double().T + head.bias[[5, 7]].double()
+    for enabled in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            found = rows(hidden)
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found.double(), expected, atol=1e-5, rtol=0)

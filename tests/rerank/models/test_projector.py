@@ -1,0 +1,45 @@
+"""The projector starts as the identity and learns from there."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rerank.errors import CheckpointError
+from rerank.models.projector import ResidualProjector, load_projector
+
+
+def test_untrained_projector_is_the_identity() -> None:
+    vectors = torch.randn(7, 16)
+    assert torch.equal(ResidualProjector(16)(vectors), vectors)
+
+
+def test_gradient_reaches_the_zero_layer() -> None:
+    """A zero layer behind a zero layer would never learn."""
+    projector = ResidualProjector(16)
+    projector(torch.randn(7, 16)).square().sum().backward()
+    assert projector.down.weight.grad is not None
+    assert projector.down.weight.grad.abs().sum() > 0
+
+
+def test_each_row_is_projected_by_itself() -> None:
+    projector = ResidualProjector(16)
+    torch.nn.init.normal_(projector.down.weight)
+    vectors = torch.randn(7, 16)
+    torch.testing.assert_close(projector(vectors)[3], projector(vectors[3:4])[0])
+
+
+def test_perceptron_is_what_the_paper_says() -> None:
+    """W₂ gelu(W₁ x + b₁) + b₂ from the encoder's width to the model's."""
+    first, second = torch.nn.Linear(6, 4), torch.nn.Linear(4, 4)
+    weights = {f"0.{name}": tensor for name, tensor in first.state_dict().items()}
+    weights |= {f"2.{name}": tensor for name, tensor in second.state_dict().items()}
+    vectors = torch.randn(7, 6)
+    expected = second(torch.nn.functional.gelu(first(vectors)))
+    torch.testing.assert_close(load_projector("mlp2x_gelu", weights, 6, 4)(vectors), expected)
+
+
+def test_residual_projector_needs_equal_widths() -> None:
+    weights = ResidualProjector(4).state_dict()
+    with pytest.raises(CheckpointError, match="maps width 4 to 4, but the encoder's vectors have width 6 and"):
+        load_projector("residual_mlp2x_gelu", weights, 6, 4)

@@ -1,0 +1,211 @@
+"""The self-test passes real models of every kind, and fails those that a request would be ranked wrongly by."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from transformers import PreTrainedTokenizerBase
+
+from rerank.errors import ConfigError, SelfTestFailed
+from rerank.models.encoder import Encoder
+from rerank.prompting.identifiers import IdentifierKind
+from rerank.rankers.base import Ranker
+from rerank.rankers.first import FirstRanker
+from rerank.rankers.generation import GenerationRanker
+from rerank.rankers.identity import IdentityRanker
+from rerank.rankers.pe_rank import PERankRanker
+from rerank.rankers.self_test import CPU_TOLERANCE, GOLDEN, check, tolerance, write_golden
+from rerank.types import ScoreKind, Window, WindowRanking
+from tests.causal_lms import CONFIGS, write_causal_lm
+from tests.fakes import NumberRanker
+from tests.pe_checkpoints import write_published
+from tests.small_tokenizers import byte_level, metaspace
+
+SETTINGS = {"ranker": "first", "permutations": 1}
+
+
+class Scorer(NumberRanker):
+    """Scores each window by `score(window, windows in the batch)`."""
+
+    def __init__(self, score: Callable[[Window, int], Sequence[float]], max_window_size: int = 100) -> None:
+        super().__init__(max_window_size)
+        self._score = score
+
+    def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
+        super().rank(windows)
+        return [WindowRanking(tuple(self._score(window, len(windows)))) for window in windows]
+
+
+def run(ranker: Ranker, folder: Path | None = None) -> None:
+    check(ranker, SETTINGS, folder, CPU_TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "family"),
+    [*((name, byte_level) for name in CONFIGS), ("llama", metaspace), ("mistral", metaspace)],
+)
+def test_first_passes(tmp_path: Path, architecture: str, family: Callable[[], PreTrainedTokenizerBase]) -> None:
+    checkpoint = write_causal_lm(tmp_path / "lm", architecture, family())
+    run(FirstRanker(checkpoint, "first", calibration="content_free", permutations=2, device="cpu"))
+
+
+@pytest.mark.parametrize("kind", IdentifierKind)
+def test_generation_passes(tmp_path: Path, kind: IdentifierKind) -> None:
+    run(GenerationRanker(write_causal_lm(tmp_path / "lm", "llama", byte_level()), "first", kind, device="cpu"))
+
+
+@pytest.mark.parametrize("decoding", ["one_step", "dynamic"])
+def test_pe_rank_passes(tmp_path: Path, checkpoint: Path, encoder: Encoder, decoding: str) -> None:
+    for folder in (checkpoint, write_published(tmp_path / "published", encoder)):
+        run(PERankRanker(folder, encoder, "cpu", decoding))  # type: ignore[arg-type]
+
+
+def test_what_reads_no_passages_is_not_asked() -> None:
+    class Unaskable(IdentityRanker):
+        def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
+            raise AssertionError("asked")
+
+    run(Unaskable())
+
+
+def test_sizes_differ_and_a_batch_is_asked_for() -> None:
+    ranker = NumberRanker()
+    run(ranker)
+    sizes = [len(window.passages) for window in ranker.ranked]
+    assert ranker.batches == [1, 1, 1, 3]
+    assert sizes == [1, 2, 5, 1, 2, 5]
+    assert len({window.passages[0] for window in ranker.ranked}) == 3
+
+
+@pytest.mark.parametrize(("widest", "sizes"), [(1, {1}), (2, {1, 2}), (4, {1, 2, 4}), (5, {1, 2, 5})])
+def test_no_window_is_wider_than_the_model_reads(widest: int, sizes: set[int]) -> None:
+    ranker = NumberRanker(widest)
+    run(ranker)
+    assert {len(window.passages) for window in ranker.ranked} == sizes
+
+
+@pytest.mark.parametrize("apart", [0.0, 0.9e-4])
+def test_scores_may_differ_as_much_as_rounding_does(apart: float) -> None:
+    run(Scorer(lambda window, batch: [apart * (batch - 1) / 2] * len(window.passages)))
+
+
+@pytest.mark.parametrize(
+    ("score", "problem"),
+    [
+        (
+            lambda window, batch: [1e-3 * batch] * len(window.passages),
+            r"alone and in a batch differ by 0\.002, 0\.0001 is",
+        ),
+        (
+            lambda window, batch: [math.nan] * len(window.passages),
+            r"failed on 7 short passages: .*score that is no number",
+        ),
+        (lambda window, batch: [0.0], r"failed on 7 short passages: .*gave \[1\] scores for \[2\]"),
+        (lambda window, batch: 1 / 0, r"failed on 7 short passages: ZeroDivisionError"),
+    ],
+    ids=["batch", "nan", "count", "raises"],
+)
+def test_wrong_scores_fail(score: Callable[[Window, int], Sequence[float]], problem: str) -> None:
+    with pytest.raises(SelfTestFailed, match=f"self-test: .*{problem}"):
+        run(Scorer(score))
+
+
+def test_rounding_in_bfloat16_may_swap_places_but_not_in_float32() -> None:
+    ranker = Scorer(lambda window, batch: [batch - float(place) for place in range(len(window.passages))])
+    ranker.info = IdentityRanker.info.__class__("kind", "id", "", "", 100, ScoreKind.RANK)
+    check(ranker, SETTINGS, None, tolerance("cuda", "auto"))
+    with pytest.raises(SelfTestFailed, match="alone and in a batch differ by 2"):
+        run(ranker)
+
+
+@pytest.mark.parametrize(
+    ("device", "precision", "allowed"),
+    [
+        ("cpu", "auto", 1e-4),
+        ("cpu", "float32", 1e-4),
+        ("cpu", "bfloat16", 0.25),
+        ("cuda", "float32", 1e-2),
+        ("cuda", "auto", 0.25),
+        ("cuda", "bfloat16", 0.25),
+    ],
+)
+def test_tolerance_is_that_of_what_is_computed_in(device: str, precision: str, allowed: float) -> None:
+    assert tolerance(device, precision) == allowed  # type: ignore[arg-type]
+
+
+# --- golden scores ---
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> FirstRanker:
+    checkpoint = write_causal_lm(tmp_path_factory.mktemp("first") / "lm", "llama", byte_level())
+    return FirstRanker(checkpoint, "first", device="cpu")
+
+
+def change_golden(folder: Path, **changes: object) -> None:
+    path = folder / GOLDEN
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | changes), encoding="utf-8")
+
+
+def test_golden_scores_of_the_same_model_pass(first: FirstRanker, tmp_path: Path) -> None:
+    write_golden(first, SETTINGS, tmp_path)
+    run(first, tmp_path)
+    golden = json.loads((tmp_path / GOLDEN).read_text(encoding="utf-8"))
+    assert [len(row) for row in golden["scores"]] == [1, 2, 5]
+    assert golden["model_revision"] == first.info.model_revision
+
+
+@pytest.mark.parametrize(("off", "passes"), [(0.9e-3, True), (2e-3, False)])
+def test_golden_scores_are_compared_within_their_tolerance(
+    first: FirstRanker, tmp_path: Path, off: float, passes: bool
+) -> None:
+    write_golden(first, SETTINGS, tmp_path)
+    rows = json.loads((tmp_path / GOLDEN).read_text(encoding="utf-8"))["scores"]
+    rows[2][4] += off
+    change_golden(tmp_path, scores=rows)
+    if passes:
+        run(first, tmp_path)
+    else:
+        with pytest.raises(SelfTestFailed, match=r"differ from golden\.json by 0\.002, 0\.001 is allowed"):
+            run(first, tmp_path)
+
+
+def test_golden_scores_of_other_weights_fail(first: FirstRanker, tmp_path: Path) -> None:
+    write_golden(first, SETTINGS, tmp_path)
+    change_golden(tmp_path, model_revision="0" * 64)
+    with pytest.raises(SelfTestFailed, match=rf"is of weights 0{{64}}, these are {first.info.model_revision}; restore"):
+        run(first, tmp_path)
+
+
+def test_golden_scores_of_other_settings_are_not_compared_and_the_log_says_which(
+    first: FirstRanker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_golden(first, SETTINGS, tmp_path)
+    change_golden(tmp_path, scores=[[9.0], [9.0, 9.0], [9.0] * 5])
+    with caplog.at_level("INFO"):
+        check(first, SETTINGS | {"permutations": 3}, tmp_path, CPU_TOLERANCE)
+    assert "golden.json was made with another permutations; not compared" in caplog.text
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[1]", '{"scores": 1}'])
+def test_golden_file_that_cannot_be_read_fails(first: FirstRanker, tmp_path: Path, content: str) -> None:
+    (tmp_path / GOLDEN).write_text(content)
+    with pytest.raises(SelfTestFailed, match=r"(?s)golden\.json cannot be read: .*write it again or remove it"):
+        run(first, tmp_path)
+
+
+def test_places_are_no_golden_scores(checkpoint: Path, encoder: Encoder, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"golden scores are log-probabilities, pe-rank gives"):
+        write_golden(PERankRanker(checkpoint, encoder, "cpu", "dynamic"), SETTINGS, tmp_path)
+    assert not (tmp_path / GOLDEN).exists()
+
+
+def test_golden_scores_with_a_row_missing_fail(first: FirstRanker, tmp_path: Path) -> None:
+    write_golden(first, SETTINGS, tmp_path)
+    change_golden(tmp_path, scores=[[0.0]])
+    with pytest.raises(SelfTestFailed, match=r"golden\.json holds rows of \[1\] scores, the self-test has \[1, 2, 5\]"):
+        run(first, tmp_path)

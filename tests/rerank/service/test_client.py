@@ -1,0 +1,166 @@
+"""The typed clients: the same calls from ordinary code and from asyncio, and errors with the service's words."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import pytest
+from google.rpc import status_pb2
+
+from rerank.errors import RerankError
+from rerank.service.client import AsyncRerankClient, RerankClient, ServiceError
+from rerank.v1 import rerank_pb2 as pb
+from rerank.v1.rerank_pb2_grpc import RerankServiceServicer, add_RerankServiceServicer_to_server
+from tests.conftest import PASSAGES
+from tests.serving import TIMEOUT_S, Served
+
+PAIRS = [(doc_id, text) for doc_id, (_, text) in PASSAGES.items()]
+QUERY = "how long does a flea live"
+
+
+@dataclass(frozen=True)
+class Client:
+    """Either client, called the same way."""
+
+    kind: type[RerankClient] | type[AsyncRerankClient]
+    target: str
+
+    def call(self, method: str, *args: object, **options: Any) -> Any:
+        if self.kind is RerankClient:
+            with RerankClient(self.target) as client:
+                return getattr(client, method)(*args, **options)
+        return asyncio.run(self._call_async(method, *args, **options))
+
+    async def _call_async(self, method: str, *args: object, **options: Any) -> Any:
+        async with AsyncRerankClient(self.target) as client:
+            return await getattr(client, method)(*args, **options)
+
+
+@pytest.fixture(params=[RerankClient, AsyncRerankClient])
+def client(request: pytest.FixtureRequest, service: Served) -> Client:
+    return Client(request.param, service.address)
+
+
+@pytest.fixture
+def unreachable() -> str:
+    """An address where nobody listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{taken.getsockname()[1]}"
+
+
+@contextmanager
+def replaced_status(details: bytes) -> Iterator[str]:
+    """A server whose status was replaced on the way, as gRPC and proxies do, but not its details."""
+
+    class Servicer(RerankServiceServicer):
+        def ListModels(self, request: pb.ListModelsRequest, context: grpc.ServicerContext) -> None:  # noqa: N802
+            context.set_trailing_metadata([("grpc-status-details-bin", details)])
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too large")
+
+    server = grpc.server(ThreadPoolExecutor(max_workers=1))
+    add_RerankServiceServicer_to_server(Servicer(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        server.stop(None).wait()
+
+
+def test_rerank_takes_pairs_and_messages_in_order(client: Client) -> None:
+    messages = [pb.Candidate(doc_id=doc_id, text=text) for doc_id, text in PAIRS[6:]]
+    reply = client.call("rerank", QUERY, [*PAIRS[:6], *messages], timeout_s=TIMEOUT_S)
+    assert {PAIRS[result.original_position][0]: result.doc_id for result in reply.results} == {
+        doc_id: doc_id for doc_id in PASSAGES
+    }
+    assert reply.results[0].doc_id == "flea"
+
+
+def test_rerank_takes_any_iterable(client: Client) -> None:
+    assert len(client.call("rerank", QUERY, iter(PAIRS), TIMEOUT_S).results) == len(PAIRS)
+
+
+def test_options_are_fields_of_the_request(client: Client) -> None:
+    strategy = pb.Strategy(kind=pb.STRATEGY_KIND_SINGLE, window_size=5)
+    reply = client.call("rerank", QUERY, PAIRS, model="identity", top_n=2, strategy=strategy, return_passages=True)
+    assert [(result.doc_id, result.text) for result in reply.results] == PAIRS[:2]
+    assert reply.execution.strategy == "single(5)"
+
+
+def test_search_answers(client: Client) -> None:
+    reply = client.call("search", QUERY, TIMEOUT_S, first_stage=pb.FIRST_STAGE_DENSE, depth=3)
+    assert (reply.first_stage, reply.first_stage_hits, len(reply.results)) == (pb.FIRST_STAGE_DENSE, 3, 3)
+
+
+def test_list_models_answers(client: Client) -> None:
+    assert [model.name for model in client.call("list_models").models] == ["pe-rank", "identity", "number"]
+
+
+def test_refusal_is_a_service_error_with_code_reason_and_numbers(client: Client) -> None:
+    with pytest.raises(ServiceError, match="depth: 1001 candidates exceed the limit of 1000") as caught:
+        client.call("search", QUERY, depth=1001)
+    assert (caught.value.code, caught.value.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_REQUEST")
+    assert caught.value.metadata == {"value": "1001", "limit": "1000"}
+    assert isinstance(caught.value, RerankError)
+
+
+@pytest.mark.parametrize("name", ["gpt", "žluťoučký\n🦟", " \x00 "])
+def test_words_of_the_service_arrive_whole(client: Client, name: str) -> None:
+    with pytest.raises(ServiceError) as caught:
+        client.call("rerank", QUERY, PAIRS, model=name)
+    assert str(caught.value) == f"model {name!r} is none of pe-rank, identity, number"
+    assert (caught.value.code, caught.value.reason) == (grpc.StatusCode.NOT_FOUND, "NOT_FOUND")
+    assert caught.value.metadata == {"model": name}
+
+
+def test_deadline_is_a_service_error(client: Client) -> None:
+    with pytest.raises(ServiceError) as caught:
+        client.call("rerank", QUERY, PAIRS, timeout_s=0)
+    assert caught.value.code is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+@pytest.mark.parametrize("kind", [RerankClient, AsyncRerankClient])
+def test_unreachable_target_is_a_service_error(kind: Any, unreachable: str) -> None:
+    with pytest.raises(ServiceError, match="onnect") as caught:
+        Client(kind, unreachable).call("list_models", timeout_s=TIMEOUT_S)
+    assert (caught.value.code, caught.value.reason) == (grpc.StatusCode.UNAVAILABLE, "")
+    assert caught.value.metadata == {}
+
+
+def test_message_over_the_limit_is_a_service_error(client: Client) -> None:
+    with pytest.raises(ServiceError, match="larger than max") as caught:
+        client.call("rerank", QUERY, [("a", "x" * 17 * 1024 * 1024)])
+    assert caught.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+def test_answer_larger_than_grpcs_default_arrives(client: Client) -> None:
+    pairs = [(f"d{number}", "x" * 190_000) for number in range(30)]
+    reply = client.call("rerank", QUERY, pairs, model="identity", return_passages=True)
+    assert reply.ByteSize() > 5 * 1024 * 1024
+
+
+@pytest.mark.parametrize("kind", [RerankClient, AsyncRerankClient])
+@pytest.mark.parametrize("details", [status_pb2.Status(code=5).SerializeToString(), b"\xff"], ids=["other", "garbage"])
+def test_details_that_contradict_the_status_are_left_out(kind: Any, details: bytes) -> None:
+    with replaced_status(details) as address, pytest.raises(ServiceError, match="too large") as caught:
+        Client(kind, address).call("list_models", timeout_s=TIMEOUT_S)
+    assert (caught.value.code, caught.value.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "")
+
+
+def test_unknown_option_is_refused_before_the_call(client: Client) -> None:
+    with pytest.raises(ValueError, match="no_such_field"):
+        client.call("search", QUERY, no_such_field=1)
+
+
+async def test_calls_of_one_async_client_run_at_once(service: Served) -> None:
+    async with AsyncRerankClient(service.address) as client:
+        replies = await asyncio.gather(*(client.search(text, TIMEOUT_S, top_n=1) for _, text in PAIRS))
+    assert [reply.results[0].doc_id for reply in replies] == [*PASSAGES]

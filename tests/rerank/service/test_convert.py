@@ -1,0 +1,333 @@
+"""Wire messages ↔ types: what is refused and in which words, what is cleaned, what is filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+
+import pytest
+
+from rerank.config import Limits
+from rerank.engine.strategies import Sliding
+from rerank.errors import InvalidRequest
+from rerank.models.encoder import EncoderId
+from rerank.registry import ModelDescription
+from rerank.reranker import SearchResult
+from rerank.retrieval.index import FORMAT, Manifest
+from rerank.service.convert import (
+    RerankCall,
+    SearchCall,
+    list_models_response,
+    rerank_call,
+    rerank_response,
+    search_call,
+    search_response,
+)
+from rerank.types import (
+    Candidate,
+    CandidateSource,
+    Completeness,
+    FirstStage,
+    Passage,
+    Query,
+    RankedCandidate,
+    Ranking,
+    RankOptions,
+    ScoreKind,
+    StrategyKind,
+    Trace,
+    WindowTrace,
+)
+from rerank.v1 import rerank_pb2 as pb
+from tests.fakes import NumberRanker
+
+LIMITS = Limits(max_candidates=3, max_query_chars=10, max_instruction_chars=8, max_passage_chars=20, max_doc_id_chars=5)
+UNKNOWN = 99
+
+
+def candidate(doc_id: str = "d0", text: str | None = "text", in_index: bool = False) -> pb.Candidate:
+    return pb.Candidate(doc_id=doc_id, text=text, in_index=in_index)
+
+
+def rerank_request(
+    candidates: Sequence[pb.Candidate] = (candidate(),), query: str = "query", **fields: object
+) -> pb.RerankRequest:
+    return pb.RerankRequest(query=query, candidates=candidates, **fields)
+
+
+def search_request(query: str = "query", **fields: object) -> pb.SearchRequest:
+    return pb.SearchRequest(query=query, **fields)
+
+
+def ranking(score_kind: ScoreKind = ScoreKind.WINDOW_LOG_PROB) -> Ranking:
+    """Two of three candidates, the first without a score of the first stage."""
+    ranked = (
+        RankedCandidate(Candidate(Passage("b", "text of b")), 1, -0.25),
+        RankedCandidate(Candidate(Passage("a", "text of a"), 7.5), 0, -1.5),
+    )
+    windows = (WindowTrace((1, 2), (0, 1), 30), WindowTrace((0, 1), (1, 0), 31))
+    trace = Trace(
+        model="m",
+        ranker="pe-rank",
+        model_id="id",
+        model_revision="r" * 64,
+        template_sha256="t" * 64,
+        strategy="sliding(2/1)",
+        windows=windows,
+        rounds=2,
+        truncated_doc_ids=("b", "c"),
+        repairs=3,
+        completeness=Completeness.PARTIAL,
+        reason="because",
+        queue_ms=1.0,
+        prepare_ms=2.0,
+        model_ms=3.0,
+        total_ms=4.0,
+    )
+    return Ranking(ranked, score_kind, trace)
+
+
+def test_rerank_defaults() -> None:
+    call = rerank_call(rerank_request(), LIMITS)
+    assert (call.query, call.options, call.return_passages) == (Query("query"), RankOptions(), False)
+    assert call.candidates == (CandidateSource("d0", "text"),)
+
+
+def test_search_defaults() -> None:
+    call = search_call(search_request(), Limits())
+    assert (call.query, call.options, call.return_passages) == (Query("query"), RankOptions(), False)
+    assert (call.first_stage, call.depth) == (FirstStage.HYBRID_RRF, 100)
+
+
+def test_default_depth_keeps_to_a_smaller_limit() -> None:
+    assert search_call(search_request(), LIMITS).depth == 3
+
+
+@pytest.mark.parametrize("call", [rerank_call, search_call])
+def test_options_arrive(call: Callable[..., RerankCall | SearchCall]) -> None:
+    strategy = pb.Strategy(kind=pb.STRATEGY_KIND_SLIDING, window_size=6, stride=3)
+    fields = {"model": "m", "top_n": 2, "strategy": strategy, "instruction": "please", "return_passages": True}
+    fields["allow_partial"] = True
+    request = rerank_request(**fields) if call is rerank_call else search_request(**fields)
+    made = call(request, LIMITS)
+    assert made.options == RankOptions("m", top_n=2, strategy="sliding", window_size=6, stride=3, allow_partial=True)
+    assert made.query == Query("query", instruction="please")
+    assert made.return_passages
+
+
+@pytest.mark.parametrize(("name", "kind"), pb.StrategyKind.items())
+def test_every_strategy_of_the_contract_goes_by_its_name(name: str, kind: int) -> None:
+    unspecified = kind == pb.STRATEGY_KIND_UNSPECIFIED
+    expected = "" if unspecified else StrategyKind[name.removeprefix("STRATEGY_KIND_")]
+    assert rerank_call(rerank_request(strategy=pb.Strategy(kind=kind)), LIMITS).options.strategy == expected
+
+
+def test_every_first_stage_of_the_contract_is_one_of_ours() -> None:
+    found = {search_call(search_request(first_stage=stage), LIMITS).first_stage for stage in pb.FirstStage.values()}
+    assert found == set(FirstStage)
+
+
+@pytest.mark.parametrize(
+    ("request_", "field", "value", "limit"),
+    [
+        (rerank_request(query="x" * 11), "query", 11, 10),
+        (rerank_request(instruction="x" * 9), "instruction", 9, 8),
+        (rerank_request([candidate(f"d{n}") for n in range(4)]), "candidates", 4, 3),
+        (rerank_request([candidate(), candidate("d1", "x" * 21)]), "candidates[1].text", 21, 20),
+        (rerank_request([candidate("x" * 6)]), "candidates[0].doc_id", 6, 5),
+        (search_request(query="x" * 11), "query", 11, 10),
+        (search_request(instruction="x" * 9), "instruction", 9, 8),
+        (search_request(depth=4), "depth", 4, 3),
+    ],
+)
+def test_limit_passed_is_refused_with_both_numbers(
+    request_: pb.RerankRequest | pb.SearchRequest, field: str, value: int, limit: int
+) -> None:
+    call = rerank_call if isinstance(request_, pb.RerankRequest) else search_call
+    with pytest.raises(
+        InvalidRequest, match=rf"{value} \w+ exceed the limit of {limit}; send at most {limit}"
+    ) as caught:
+        call(request_, LIMITS)
+    assert caught.value.field == field
+    assert str(caught.value).startswith(f"{field}: ")
+    assert caught.value.metadata == {"value": str(value), "limit": str(limit)}
+
+
+def test_limits_themselves_are_allowed() -> None:
+    candidates = [candidate(f"abcd{n}", "x" * 20) for n in range(3)]
+    call = rerank_call(rerank_request(candidates, query="x" * 10, instruction="y" * 8), LIMITS)
+    assert [len(source.text or "") for source in call.candidates] == [20, 20, 20]
+    assert search_call(search_request(query="x" * 10, depth=3), LIMITS).depth == 3
+
+
+def test_limits_count_characters_not_bytes() -> None:
+    assert rerank_call(rerank_request(query="é" * 10), LIMITS).query.text == "é" * 10
+
+
+@pytest.mark.parametrize(
+    ("request_", "field", "message"),
+    [
+        (rerank_request(query=""), "query", "the query is empty"),
+        (rerank_request(query=" \t\n "), "query", "the query is empty"),
+        (rerank_request(query="\x00\x1f\x7f"), "query", "the query is empty"),
+        (search_request(query="  "), "query", "the query is empty"),
+        (rerank_request([]), "candidates", "there are none; send at least one"),
+        (
+            rerank_request([candidate("a"), candidate("b"), candidate("a")]),
+            r"candidates[2].doc_id",
+            r"'a' stands at candidates\[0\] already; send each once",
+        ),
+        (rerank_request([candidate("")]), "candidates[0].doc_id", "'' is empty or holds white space or control"),
+        (rerank_request([candidate("a b")]), "candidates[0].doc_id", "'a b' is empty or holds white space or control"),
+        (rerank_request([candidate("a\x00")]), "candidates[0].doc_id", r"'a\\x00' is empty or holds white space"),
+        (rerank_request([candidate("a\u2003b")]), "candidates[0].doc_id", "is empty or holds white space"),
+        (rerank_request([candidate("a", None)]), "candidates[0].text", "neither text nor in_index is set"),
+        (rerank_request(top_n=-1), "top_n", "-1 is negative; use 0 or more"),
+        (search_request(top_n=-2), "top_n", "-2 is negative; use 0 or more"),
+        (search_request(depth=-3), "depth", "-3 is negative; use 0 or more"),
+        (
+            rerank_request(strategy=pb.Strategy(window_size=-4)),
+            "strategy.window_size",
+            "-4 is negative; use 0 or more",
+        ),
+        (search_request(strategy=pb.Strategy(stride=-5)), "strategy.stride", "-5 is negative; use 0 or more"),
+        (
+            rerank_request(strategy=pb.Strategy(kind=UNKNOWN)),
+            "strategy.kind",
+            r"99 is no value of this version; use one of \[0, 1, ",
+        ),
+        (
+            search_request(first_stage=UNKNOWN),
+            "first_stage",
+            r"99 is no value of this version; use one of \[0, 1, ",
+        ),
+    ],
+)
+def test_what_is_wrong_is_refused_by_name(
+    request_: pb.RerankRequest | pb.SearchRequest, field: str, message: str
+) -> None:
+    call = rerank_call if isinstance(request_, pb.RerankRequest) else search_call
+    with pytest.raises(InvalidRequest, match=message) as caught:
+        call(request_, LIMITS)
+    assert caught.value.field == field
+
+
+def test_control_characters_become_blanks_and_line_ends_stay() -> None:
+    request = rerank_request(
+        [candidate(text="\x00one\x1f\ttwo\r\nthree\x7f")], query="\x07 a\x00b ", instruction="\x0bc"
+    )
+    call = rerank_call(request, LIMITS)
+    assert call.candidates[0].text == " one \ttwo\r\nthree "
+    assert call.query == Query("a b", instruction="c")
+
+
+def test_empty_text_is_a_text() -> None:
+    assert rerank_call(rerank_request([candidate(text="")]), LIMITS).candidates == (CandidateSource("d0", ""),)
+
+
+def test_reference_needs_no_text_and_may_have_one() -> None:
+    call = rerank_call(rerank_request([candidate("a", None, True), candidate("b", "own", True)]), LIMITS)
+    assert call.candidates == (CandidateSource("a", None, True), CandidateSource("b", "own", True))
+
+
+@pytest.mark.parametrize("score", [0.0, -1.5, float("inf")])
+def test_first_stage_score_arrives(score: float) -> None:
+    request = rerank_request([pb.Candidate(doc_id="a", text="", first_stage_score=score), candidate("b")])
+    assert [source.score for source in rerank_call(request, LIMITS).candidates] == [score, None]
+
+
+def test_results_come_back_as_they_are() -> None:
+    reply = rerank_response(ranking(), return_passages=True)
+    assert list(reply.results) == [
+        pb.RankedCandidate(doc_id="b", original_position=1, score=-0.25, text="text of b"),
+        pb.RankedCandidate(doc_id="a", original_position=0, score=-1.5, first_stage_score=7.5, text="text of a"),
+    ]
+    assert not reply.results[0].HasField("first_stage_score")
+
+
+def test_text_is_left_out_unless_asked_for() -> None:
+    reply = rerank_response(ranking(), return_passages=False)
+    assert [result.HasField("text") for result in reply.results] == [False, False]
+
+
+@pytest.mark.parametrize("kind", ScoreKind)
+def test_every_score_kind_is_in_the_contract(kind: ScoreKind) -> None:
+    assert pb.ScoreKind.Name(rerank_response(ranking(kind), False).score_kind) == f"SCORE_KIND_{kind.name}"
+
+
+@pytest.mark.parametrize("completeness", Completeness)
+def test_every_completeness_is_in_the_contract(completeness: Completeness) -> None:
+    assert f"COMPLETENESS_{completeness.name}" in dict(pb.Completeness.items())
+
+
+def test_execution_says_what_ran() -> None:
+    assert rerank_response(ranking(), False).execution == pb.Execution(
+        model="m",
+        ranker="pe-rank",
+        model_id="id",
+        model_revision="r" * 64,
+        template_sha256="t" * 64,
+        strategy="sliding(2/1)",
+        windows=2,
+        rounds=2,
+        tokens=61,
+        truncated_doc_ids=["b", "c"],
+        completeness=pb.COMPLETENESS_PARTIAL,
+        reason="because",
+        queue_ms=1.0,
+        prepare_ms=2.0,
+        model_ms=3.0,
+        total_ms=4.0,
+        repaired_identifiers=3,
+    )
+
+
+@pytest.mark.parametrize("stage", FirstStage)
+def test_search_reply_is_a_rerank_reply_and_its_first_stage(stage: FirstStage) -> None:
+    reply = search_response(SearchResult(ranking(), stage, hits=3, first_stage_ms=5.5), return_passages=True)
+    reranked = rerank_response(ranking(), return_passages=True)
+    assert (list(reply.results), reply.score_kind, reply.execution) == (
+        list(reranked.results),
+        reranked.score_kind,
+        reranked.execution,
+    )
+    assert pb.FirstStage.Name(reply.first_stage) == f"FIRST_STAGE_{stage.name}"
+    assert (reply.first_stage_hits, reply.first_stage_ms) == (3, 5.5)
+
+
+def test_models_and_index_are_listed() -> None:
+    manifest = Manifest(
+        format=FORMAT,
+        collection="twelve",
+        passages=12,
+        encoder=EncoderId("encoder", "e" * 64, 384, 256),
+        dense="flat",
+        bm25_k1=0.9,
+        bm25_b=0.4,
+        versions={},
+        created_utc=datetime(2026, 1, 1, tzinfo=UTC),
+        read_s=1.0,
+        encode_s=1.0,
+    )
+    model = ModelDescription("m", NumberRanker(max_window_size=50).info, Sliding(20, 10), is_default=True)
+    reply = list_models_response([model], manifest)
+    assert list(reply.models) == [
+        pb.Model(
+            name="m",
+            ranker="number",
+            model_id="number",
+            model_revision="r1",
+            template_sha256="t1",
+            max_window_size=50,
+            default_strategy="sliding(20/10)",
+            is_default=True,
+            batching="packed",
+        )
+    ]
+    assert reply.index == pb.Index(collection="twelve", passages=12, encoder="encoder", encoder_sha256="e" * 64)
+
+
+def test_no_index_is_absent_from_the_list() -> None:
+    reply = list_models_response([], None)
+    assert not reply.HasField("index")
+    assert not reply.models

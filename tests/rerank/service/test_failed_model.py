@@ -1,0 +1,125 @@
+"""A model that loads but cannot rank: the service starts without it and says so everywhere."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+import torch
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from safetensors.torch import load_file, save_file
+
+from rerank.config import load_config
+from rerank.rankers.self_test import GOLDEN, write_golden
+from rerank.registry import scoring_settings
+from rerank.reranker import AsyncReranker, load_reranker
+from rerank.service.server import SERVICE
+from rerank.v1 import rerank_pb2 as pb
+from rerank.v1.rerank_pb2_grpc import RerankServiceStub
+from tests.causal_lms import write_causal_lm
+from tests.serving import TIMEOUT_S, numbered_candidates, refusal, serving
+from tests.small_tokenizers import byte_level
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A causal LM that loads, and gives scores that are no numbers."""
+    folder = write_causal_lm(tmp_path_factory.mktemp("broken") / "lm", "llama", byte_level())
+    weights = load_file(folder / "model.safetensors")
+    weights["model.norm.weight"] = torch.full_like(weights["model.norm.weight"], torch.nan)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def loaded(*models: dict[str, object]) -> AsyncReranker:
+    return load_reranker(load_config(None, listen="127.0.0.1:0", device="cpu", models=list(models)))
+
+
+def first(path: Path, name: str = "broken") -> dict[str, object]:
+    return {"name": name, "ranker": "first", "path": str(path)}
+
+
+@pytest.fixture(scope="module")
+def channel(broken: Path) -> Iterator[grpc.Channel]:
+    """A service with a good default model and a broken one beside it."""
+    closed = loaded({"name": "good", "ranker": "pe-rank"}, first(broken))
+    with serving(closed) as service, grpc.insecure_channel(service.address) as opened:
+        yield opened
+
+
+def health(channel: grpc.Channel, name: str) -> int:
+    request = health_pb2.HealthCheckRequest(service=name)
+    return health_pb2_grpc.HealthStub(channel).Check(request, timeout=TIMEOUT_S).status
+
+
+def rerank(channel: grpc.Channel, **fields: object) -> pb.RerankResponse:
+    request = pb.RerankRequest(query="q", candidates=numbered_candidates([1, 2, 3]), **fields)
+    return RerankServiceStub(channel).Rerank(request, timeout=TIMEOUT_S)
+
+
+def test_other_models_are_served(channel: grpc.Channel) -> None:
+    assert len(rerank(channel).results) == 3
+    assert len(rerank(channel, model="good").results) == 3
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"model": "broken"},
+        {"strategy": pb.Strategy(kind=pb.STRATEGY_KIND_CASCADE, preranker="broken")},
+    ],
+    ids=["model", "preranker"],
+)
+def test_request_that_names_it_is_refused_with_the_reason(channel: grpc.Channel, fields: dict[str, object]) -> None:
+    refused = refusal(lambda: rerank(channel, **fields))
+    assert refused.code is grpc.StatusCode.FAILED_PRECONDITION
+    assert refused.reason == "SELF_TEST_FAILED"
+    assert refused.message.startswith("model 'broken' is not served; self-test: the model failed on 7 short passages")
+
+
+def test_list_models_says_the_problem(channel: grpc.Channel) -> None:
+    models = RerankServiceStub(channel).ListModels(pb.ListModelsRequest(), timeout=TIMEOUT_S).models
+    assert [(model.name, model.is_default, bool(model.problem)) for model in models] == [
+        ("good", True, False),
+        ("broken", False, True),
+    ]
+    assert "no number" in models[1].problem
+    assert (models[1].ranker, len(models[1].model_revision)) == ("first", 64)
+
+
+def test_health_is_that_of_the_default_model_and_one_entry_a_model(channel: grpc.Channel) -> None:
+    names = ["", SERVICE, f"{SERVICE}/good", f"{SERVICE}/broken"]
+    assert [health(channel, name) for name in names] == [SERVING, SERVING, SERVING, NOT_SERVING]
+
+
+def test_service_whose_default_model_failed_starts_and_is_not_serving(
+    broken: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.ERROR):
+        closed = loaded(first(broken), {"name": "good", "ranker": "pe-rank"})
+    assert "model broken is not served" in caplog.text
+    with serving(closed) as service, grpc.insecure_channel(service.address) as channel:
+        names = ["", SERVICE, f"{SERVICE}/good", f"{SERVICE}/broken"]
+        assert [health(channel, name) for name in names] == [NOT_SERVING, NOT_SERVING, SERVING, NOT_SERVING]
+        assert refusal(lambda: rerank(channel)).reason == "SELF_TEST_FAILED"
+        assert len(rerank(channel, model="good").results) == 3
+
+
+def test_golden_scores_beside_a_checkpoint_are_compared(tmp_path: Path) -> None:
+    folder = write_causal_lm(tmp_path / "lm", "llama", byte_level())
+    closed = loaded(first(folder, "m"))
+    (model,) = closed.config.models
+    write_golden(closed._engine._rankers["m"], scoring_settings(model), folder)
+    assert loaded(first(folder, "m")).models()[0].problem == ""
+    golden = json.loads((folder / GOLDEN).read_text(encoding="utf-8"))
+    (folder / GOLDEN).write_text(json.dumps(golden | {"scores": [[0.0], [0.0, -9.0], [-9.0] * 5]}), encoding="utf-8")
+    assert "differ from golden.json" in loaded(first(folder, "m")).models()[0].problem
+    three = first(folder, "m") | {"permutations": 3, "window_size": 5, "template": "first"}
+    assert loaded(three).models()[0].problem == "", "scores of other settings"

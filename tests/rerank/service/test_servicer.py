@@ -1,0 +1,369 @@
+"""The three methods over a real socket: what comes back, when it comes too late, and when nobody waits for it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import grpc
+import pytest
+
+from rerank.models.encoder import Encoder
+from rerank.registry import ModelRegistry
+from rerank.reranker import AsyncReranker
+from rerank.v1 import rerank_pb2 as pb
+from rerank.v1.rerank_pb2_grpc import RerankServiceStub
+from tests.conftest import PASSAGES
+from tests.fakes import HeldRanker
+from tests.serving import TIMEOUT_S, Served, config_for, numbered_candidates, refusal, serving
+
+FIRST_STAGES = {
+    "unspecified": pb.FIRST_STAGE_UNSPECIFIED,
+    "bm25": pb.FIRST_STAGE_BM25,
+    "dense": pb.FIRST_STAGE_DENSE,
+    "rrf": pb.FIRST_STAGE_HYBRID_RRF,
+    "z-score": pb.FIRST_STAGE_HYBRID_Z_SCORE,
+}
+QUERY = "how long does a flea live"
+TOLERANCE = 1e-5  # of scores between a call alone and in company, where a batch is padded otherwise
+
+
+def texts(doc_ids: Sequence[str]) -> list[pb.Candidate]:
+    return [pb.Candidate(doc_id=doc_id, text=PASSAGES[doc_id][1]) for doc_id in doc_ids]
+
+
+def references(doc_ids: Sequence[str]) -> list[pb.Candidate]:
+    return [pb.Candidate(doc_id=doc_id, in_index=True) for doc_id in doc_ids]
+
+
+def rerank(stub: RerankServiceStub, candidates: Sequence[pb.Candidate], **fields: object) -> pb.RerankResponse:
+    request = pb.RerankRequest(**{"query": QUERY, "candidates": candidates} | fields)
+    return stub.Rerank(request, timeout=TIMEOUT_S)
+
+
+def search(stub: RerankServiceStub, query: str = QUERY, **fields: object) -> pb.SearchResponse:
+    return stub.Search(pb.SearchRequest(query=query, **fields), timeout=TIMEOUT_S)
+
+
+def doc_ids(reply: pb.RerankResponse | pb.SearchResponse) -> list[str]:
+    return [result.doc_id for result in reply.results]
+
+
+def scores(reply: pb.RerankResponse | pb.SearchResponse) -> list[float]:
+    return [result.score for result in reply.results]
+
+
+def assert_strictly_decreasing(reply: pb.RerankResponse | pb.SearchResponse) -> None:
+    assert all(above > below for above, below in pairwise(scores(reply)))
+
+
+# --- Rerank ---
+
+
+@pytest.mark.parametrize("n", [1, 2, 10, 11, 19, 20, 21, 30, 100])
+def test_answer_is_a_permutation_in_strictly_decreasing_scores(stub: RerankServiceStub, n: int) -> None:
+    numbers = random.Random(n).sample(range(n), n)
+    reply = rerank(stub, numbered_candidates(numbers), model="number", strategy=pb.Strategy(window_size=100))
+    assert doc_ids(reply) == [f"d{numbers.index(number)}" for number in sorted(numbers, reverse=True)]
+    assert [f"d{result.original_position}" for result in reply.results] == doc_ids(reply)
+    assert_strictly_decreasing(reply)
+
+
+@pytest.mark.parametrize("top_n", [1, 11, 25, 26, 2**31 - 1])
+def test_top_n_is_a_prefix_of_the_whole_answer(stub: RerankServiceStub, top_n: int) -> None:
+    candidates = numbered_candidates(random.Random(0).sample(range(25), 25))
+    whole = rerank(stub, candidates, model="number")
+    part = rerank(stub, candidates, model="number", top_n=top_n)
+    assert list(part.results) == list(whole.results[:top_n])
+    assert len(part.results) == min(top_n, 25)
+
+
+def test_tie_keeps_the_order_of_the_request(stub: RerankServiceStub) -> None:
+    reply = rerank(stub, numbered_candidates([5, 7, 5, 7, 5]), model="number")
+    assert doc_ids(reply) == ["d1", "d3", "d0", "d2", "d4"]
+    assert_strictly_decreasing(reply)
+
+
+def test_pe_rank_puts_what_the_query_asks_first(stub: RerankServiceStub) -> None:
+    assert doc_ids(rerank(stub, texts([*PASSAGES][::-1])))[0] == "flea"
+
+
+def test_passages_come_back_only_when_asked_for(stub: RerankServiceStub) -> None:
+    candidates = texts(["moon", "flea"])
+    assert not any(result.HasField("text") for result in rerank(stub, candidates).results)
+    asked = rerank(stub, candidates, return_passages=True)
+    assert {result.doc_id: result.text for result in asked.results} == {
+        doc_id: PASSAGES[doc_id][1] for doc_id in ("moon", "flea")
+    }
+
+
+def test_first_stage_score_comes_back_only_when_given(stub: RerankServiceStub) -> None:
+    scored = pb.Candidate(doc_id="flea", text="a flea", first_stage_score=0.0)
+    reply = rerank(stub, [scored, *texts(["moon"])])
+    given = {
+        result.doc_id: result.first_stage_score if result.HasField("first_stage_score") else None
+        for result in reply.results
+    }
+    assert given == {"flea": 0.0, "moon": None}
+
+
+def test_reference_reads_text_and_vector_from_the_index(stub: RerankServiceStub) -> None:
+    reply = rerank(stub, references([*PASSAGES]), return_passages=True)
+    assert {result.doc_id: result.text for result in reply.results} == {
+        doc_id: " ".join(row) for doc_id, row in PASSAGES.items()
+    }
+    same_texts = [pb.Candidate(doc_id=doc_id, text=" ".join(row)) for doc_id, row in PASSAGES.items()]
+    sent = rerank(stub, same_texts)
+    assert doc_ids(reply) == doc_ids(sent)
+    assert scores(reply) == pytest.approx(scores(sent), abs=TOLERANCE)
+
+
+def test_own_text_is_read_and_returned_beside_the_vector_of_the_index(stub: RerankServiceStub) -> None:
+    own = [pb.Candidate(doc_id=doc_id, in_index=True, text="1" if doc_id == "flea" else "2") for doc_id in PASSAGES]
+    by_vector = rerank(stub, own, return_passages=True)
+    assert doc_ids(by_vector) == doc_ids(rerank(stub, references([*PASSAGES])))
+    assert {result.text for result in by_vector.results} == {"1", "2"}
+    assert doc_ids(rerank(stub, own, model="number"))[-1] == "flea"
+
+
+def test_references_and_texts_mix(stub: RerankServiceStub) -> None:
+    mixed = [*references(["moon", "flea"]), pb.Candidate(doc_id="new", text="violins and cellos")]
+    reply = rerank(stub, mixed, return_passages=True)
+    assert doc_ids(reply)[0] == "flea"
+    assert sorted(doc_ids(reply)) == ["flea", "moon", "new"]
+    assert {result.doc_id: result.text for result in reply.results}["new"] == "violins and cellos"
+
+
+def test_execution_says_what_ran(stub: RerankServiceStub) -> None:
+    execution = rerank(stub, texts([*PASSAGES])).execution
+    (model,) = [model for model in stub.ListModels(pb.ListModelsRequest()).models if model.is_default]
+    assert (execution.model, execution.ranker, execution.model_id) == ("pe-rank", "pe-rank", model.model_id)
+    assert (execution.model_revision, execution.template_sha256) == (model.model_revision, model.template_sha256)
+    assert [len(execution.model_revision), len(execution.template_sha256)] == [64, 64]
+    assert (execution.strategy, execution.windows, execution.rounds) == ("sliding(20/10)", 1, 1)
+    assert (execution.completeness, execution.reason) == (pb.COMPLETENESS_FULL, "")
+    assert execution.tokens > len(PASSAGES)
+    assert min(execution.prepare_ms, execution.model_ms) > 0
+    assert execution.queue_ms >= 0
+    assert execution.total_ms >= execution.prepare_ms + execution.model_ms
+
+
+def test_truncated_passage_is_named(stub: RerankServiceStub) -> None:
+    reply = rerank(stub, [*texts(["moon"]), pb.Candidate(doc_id="long", text="flea " * 2000)])
+    assert list(reply.execution.truncated_doc_ids) == ["long"]
+
+
+def test_identity_says_that_nothing_was_reranked(stub: RerankServiceStub) -> None:
+    reply = rerank(stub, texts(["moon", "flea"]), model="identity")
+    assert doc_ids(reply) == ["moon", "flea"]
+    assert reply.execution.completeness == pb.COMPLETENESS_NONE
+    assert reply.execution.reason == "model identity keeps the first-stage order"
+
+
+def test_single_window_says_what_it_left_out(stub: RerankServiceStub) -> None:
+    strategy = pb.Strategy(kind=pb.STRATEGY_KIND_SINGLE, window_size=3)
+    reply = rerank(stub, numbered_candidates([1, 2, 3, 4, 5]), model="number", strategy=strategy)
+    assert doc_ids(reply) == ["d2", "d1", "d0", "d3", "d4"]
+    assert reply.execution.completeness == pb.COMPLETENESS_PARTIAL
+    assert reply.execution.reason == "single(3) read 3 of 5 candidates"
+
+
+def test_score_kind_is_the_windows_when_one_window_read_all(stub: RerankServiceStub) -> None:
+    candidates = numbered_candidates([3, 1, 2])
+    one, several = (
+        rerank(stub, candidates, model="number", strategy=pb.Strategy(window_size=size, stride=1)) for size in (3, 2)
+    )
+    assert (one.score_kind, scores(one)) == (pb.SCORE_KIND_WINDOW_LOG_PROB, [3.0, 2.0, 1.0])
+    assert (several.score_kind, scores(several)) == (pb.SCORE_KIND_RANK, [3.0, 2.0, 1.0])
+    assert rerank(stub, candidates, model="identity").score_kind == pb.SCORE_KIND_RANK
+
+
+@pytest.mark.parametrize(
+    "text", ["\x00\x01\x1f\x7f", "a\x00b", "", " ", "\u2028\u200b\ufeff", "🦟 žluťoučký", "</s>[SEP]{query}"]
+)
+@pytest.mark.parametrize("model", ["pe-rank", "number", "identity"])
+def test_any_text_is_a_passage(stub: RerankServiceStub, model: str, text: str) -> None:
+    reply = rerank(stub, [pb.Candidate(doc_id="odd", text=text), *texts(["moon"])], model=model)
+    assert sorted(doc_ids(reply)) == ["moon", "odd"]
+
+
+@pytest.mark.parametrize("query", ["fl\x00ea", "*", "AND OR NOT", '"[SEP]" ~ (', "🦟", "the", "\u200b", "{candidate}"])
+def test_any_text_is_a_query(stub: RerankServiceStub, query: str) -> None:
+    assert len(rerank(stub, texts(["moon", "flea"]), query=query).results) == 2
+    for stage in FIRST_STAGES.values():
+        search(stub, query, first_stage=stage)
+
+
+# --- Search ---
+
+
+@pytest.mark.parametrize("stage", FIRST_STAGES.values(), ids=FIRST_STAGES)
+def test_search_reranks_what_the_first_stage_finds(stub: RerankServiceStub, stage: pb.FirstStage) -> None:
+    found = search(stub, first_stage=stage, model="identity", return_passages=True)
+    reranked = search(stub, first_stage=stage)
+    assert found.first_stage == reranked.first_stage == (stage or pb.FIRST_STAGE_HYBRID_RRF)
+    assert len(found.results) == found.first_stage_hits == reranked.first_stage_hits > 0
+    assert sorted(doc_ids(reranked)) == sorted(doc_ids(found))
+    assert [result.original_position for result in found.results] == list(range(len(found.results)))
+    assert [doc_ids(found)[result.original_position] for result in reranked.results] == doc_ids(reranked)
+    assert doc_ids(reranked)[0] == "flea"
+    assert_strictly_decreasing(reranked)
+    assert all(result.text == " ".join(PASSAGES[result.doc_id]) for result in found.results)
+    given = [result.first_stage_score for result in found.results]
+    assert given == sorted(given, reverse=True)
+    assert reranked.first_stage_ms > 0
+    assert reranked.execution.ranker == "pe-rank"
+
+
+def test_search_is_the_first_stage_and_then_rerank(stub: RerankServiceStub) -> None:
+    found = search(stub, model="identity")
+    reranked = rerank(stub, references(doc_ids(found)))
+    searched = search(stub)
+    assert doc_ids(searched) == doc_ids(reranked)
+    assert scores(searched) == pytest.approx(scores(reranked), abs=TOLERANCE)
+
+
+@pytest.mark.parametrize("depth", [1, 3, 12, 1000])
+def test_depth_bounds_what_the_first_stage_hands_over(stub: RerankServiceStub, depth: int) -> None:
+    reply = search(stub, first_stage=pb.FIRST_STAGE_DENSE, depth=depth, top_n=2)
+    assert reply.first_stage_hits == min(depth, len(PASSAGES))
+    assert len(reply.results) == min(depth, 2)
+
+
+@pytest.mark.parametrize("model", ["pe-rank", "identity"])
+def test_nothing_found_is_an_empty_answer(stub: RerankServiceStub, model: str) -> None:
+    reply = search(stub, "qqzzx", first_stage=pb.FIRST_STAGE_BM25, model=model)
+    assert (len(reply.results), reply.first_stage_hits, reply.execution.windows) == (0, 0, 0)
+
+
+# --- ListModels ---
+
+
+def test_models_are_listed_with_the_default_marked(stub: RerankServiceStub, encoder: Encoder) -> None:
+    reply = stub.ListModels(pb.ListModelsRequest(), timeout=TIMEOUT_S)
+    assert {model.name: model.is_default for model in reply.models} == {
+        "pe-rank": True,
+        "identity": False,
+        "number": False,
+    }
+    assert {model.default_strategy for model in reply.models} == {"sliding(20/10)"}
+    assert min(model.max_window_size for model in reply.models) >= 20
+    assert {model.name: model.batching for model in reply.models}["pe-rank"] == "packed"
+    assert reply.index == pb.Index(
+        collection="twelve", passages=len(PASSAGES), encoder=encoder.id.name, encoder_sha256=encoder.id.sha256
+    )
+
+
+# --- many at once ---
+
+
+def test_calls_at_once_answer_as_one_by_one(stub: RerankServiceStub) -> None:
+    queries = [" ".join(row) for row in PASSAGES.values()]
+    requests = [
+        pb.RerankRequest(
+            query=queries[number % len(queries)],
+            candidates=texts(random.Random(number).sample([*PASSAGES], 5)),
+            strategy=pb.Strategy(window_size=2 + number % 3, stride=2),
+            model=["pe-rank", "number"][number % 2],
+        )
+        for number in range(32)
+    ]
+    alone = [stub.Rerank(request, timeout=TIMEOUT_S) for request in requests]
+    together = [call.result() for call in [stub.Rerank.future(request, timeout=TIMEOUT_S) for request in requests]]
+    for one, other in zip(alone, together, strict=True):
+        assert doc_ids(one) == doc_ids(other)
+        assert scores(one) == pytest.approx(scores(other), abs=TOLERANCE)
+
+
+def test_search_and_rerank_share_the_encoder(stub: RerankServiceStub) -> None:
+    queries = [row[1] for row in PASSAGES.values()][::3]
+    sent = texts([*PASSAGES])
+    alone = [(doc_ids(search(stub, query)), doc_ids(rerank(stub, sent, query=query))) for query in queries]
+    calls = [
+        (
+            stub.Search.future(pb.SearchRequest(query=query), timeout=TIMEOUT_S),
+            stub.Rerank.future(pb.RerankRequest(query=query, candidates=sent), timeout=TIMEOUT_S),
+            stub.Rerank.future(pb.RerankRequest(query=query, candidates=references([*PASSAGES])), timeout=TIMEOUT_S),
+        )
+        for query in queries * 2
+    ]
+    together = [(doc_ids(searched.result()), doc_ids(reranked.result())) for searched, reranked, _ in calls]
+    assert together == alone * 2
+    assert all(sorted(doc_ids(referred.result())) == sorted(PASSAGES) for *_, referred in calls)
+
+
+# --- too late, or nobody waits ---
+
+
+@pytest.fixture
+def held() -> HeldRanker:
+    return HeldRanker()
+
+
+@pytest.fixture
+def held_service(held: HeldRanker, encoder: Encoder) -> Iterator[Served]:
+    """A service without an index; its one model waits for `held.release`, calls may take 1 s."""
+    config = config_for(["number"], limits={"max_request_s": 1.0})
+    with serving(AsyncReranker(config, encoder, None, ModelRegistry(config.models, {"number": held}))) as served:
+        try:
+            yield served
+        finally:
+            held.release.set()
+
+
+@pytest.fixture
+def held_stub(held_service: Served) -> Iterator[RerankServiceStub]:
+    with grpc.insecure_channel(held_service.address) as channel:
+        yield RerankServiceStub(channel)
+
+
+WINDOWS = pb.Strategy(window_size=2, stride=1)
+
+
+@pytest.mark.parametrize("timeout_s", [-1, 0, 0.05])
+def test_deadline_passes_and_the_service_goes_on(
+    held_stub: RerankServiceStub, held: HeldRanker, timeout_s: float
+) -> None:
+    request = pb.RerankRequest(query="q", candidates=numbered_candidates([1, 2, 3]), strategy=WINDOWS)
+    assert refusal(lambda: held_stub.Rerank(request, timeout=timeout_s)).code is grpc.StatusCode.DEADLINE_EXCEEDED
+    held.release.set()
+    assert doc_ids(held_stub.Rerank(request, timeout=TIMEOUT_S))[0] == "d2"
+
+
+def test_longest_time_of_a_request_is_the_services_own(held_stub: RerankServiceStub, held: HeldRanker) -> None:
+    request = pb.RerankRequest(query="q", candidates=numbered_candidates([1, 2, 3]), strategy=WINDOWS)
+    late = refusal(lambda: held_stub.Rerank(request, timeout=TIMEOUT_S))
+    assert (late.code, late.reason) == (grpc.StatusCode.DEADLINE_EXCEEDED, "DEADLINE_EXCEEDED")
+    assert "with 0 windows of sliding(2/1) done; allow more time" in late.message
+    held.release.set()
+    assert len(held_stub.Rerank(request, timeout=TIMEOUT_S).results) == 3
+
+
+def test_cancelled_call_runs_no_later_windows(
+    held_service: Served, held_stub: RerankServiceStub, held: HeldRanker
+) -> None:
+    candidates = numbered_candidates(range(10))
+    call = held_stub.Rerank.future(pb.RerankRequest(query="q", candidates=candidates, strategy=WINDOWS))
+    assert held.entered.wait(TIMEOUT_S)
+    call.cancel()
+    held_service.wait(held_service.running.servicer.wait_until_idle())
+    held.release.set()
+    reply = held_stub.Rerank(pb.RerankRequest(query="q", candidates=candidates[:2]), timeout=TIMEOUT_S)
+    assert doc_ids(reply) == ["d1", "d0"]
+    assert held.batches == [1, 1]  # the window that ran when the call was cancelled, and the other call's
+
+
+# --- without an index ---
+
+
+def test_without_an_index_search_and_references_say_so(held_stub: RerankServiceStub, held: HeldRanker) -> None:
+    held.release.set()
+    for call in (
+        lambda: held_stub.Search(pb.SearchRequest(query="q"), timeout=TIMEOUT_S),
+        lambda: held_stub.Rerank(pb.RerankRequest(query="q", candidates=references(["a"])), timeout=TIMEOUT_S),
+    ):
+        answer = refusal(call)
+        assert (answer.code, answer.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "NOT_CONFIGURED")
+        assert "start it with --index DIR" in answer.message
+    assert not held_stub.ListModels(pb.ListModelsRequest(), timeout=TIMEOUT_S).HasField("index")

@@ -1,0 +1,88 @@
+"""Every strategy over a real socket: with a perfect ranker the best come first, and the reply says what it cost."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import grpc
+import pytest
+
+from rerank.models.encoder import Encoder
+from rerank.registry import ModelRegistry
+from rerank.reranker import AsyncReranker
+from rerank.v1 import rerank_pb2 as pb
+from rerank.v1.rerank_pb2_grpc import RerankServiceStub
+from tests.fakes import NumberRanker
+from tests.serving import TIMEOUT_S, config_for, numbered_candidates, refusal, serving
+
+RELEVANCE = random.Random(4).sample(range(100), k=100)
+BEST = [f"d{position}" for position in sorted(range(100), key=lambda position: -RELEVANCE[position])]
+
+#: What is asked for, what the reply calls it, and how many windows in how many rounds it may take.
+STRATEGIES = {
+    "sliding": (pb.Strategy(kind=pb.STRATEGY_KIND_SLIDING), "sliding(20/10)", range(9, 10), range(9, 10)),
+    "early stop": (
+        pb.Strategy(kind=pb.STRATEGY_KIND_SLIDING, early_stop=True),
+        "sliding(20/10, early stop)",
+        range(2, 10),
+        range(2, 10),
+    ),
+    "top-down": (pb.Strategy(kind=pb.STRATEGY_KIND_TOP_DOWN), "top-down(20)", range(6, 40), range(2, 20)),
+    "tournament": (pb.Strategy(kind=pb.STRATEGY_KIND_TOURNAMENT), "tournament(20)", range(11, 12), range(4, 5)),
+    "cascade": (
+        pb.Strategy(kind=pb.STRATEGY_KIND_CASCADE, preranker="cheap"),
+        "cascade(cheap: sliding(20/10) > 20)",
+        range(10, 11),
+        range(10, 11),
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def dear() -> NumberRanker:
+    return NumberRanker()
+
+
+@pytest.fixture(scope="module")
+def stub(encoder: Encoder, dear: NumberRanker) -> Iterator[RerankServiceStub]:
+    closed = AsyncReranker(
+        config_for(["dear", "cheap"]),
+        encoder,
+        None,
+        ModelRegistry(config_for(["dear", "cheap"]).models, {"dear": dear, "cheap": NumberRanker()}),
+    )
+    with serving(closed) as service, grpc.insecure_channel(service.address) as channel:
+        yield RerankServiceStub(channel)
+
+
+def rerank(stub: RerankServiceStub, strategy: pb.Strategy) -> pb.RerankResponse:
+    request = pb.RerankRequest(query="q", candidates=numbered_candidates(RELEVANCE), strategy=strategy)
+    return stub.Rerank(request, timeout=TIMEOUT_S)
+
+
+@pytest.mark.parametrize(("strategy", "name", "windows", "rounds"), STRATEGIES.values(), ids=STRATEGIES)
+def test_best_ten_come_first_at_the_declared_cost(
+    stub: RerankServiceStub, strategy: pb.Strategy, name: str, windows: range, rounds: range
+) -> None:
+    reply = rerank(stub, strategy)
+    assert sorted(result.doc_id for result in reply.results) == sorted(BEST)
+    assert [result.doc_id for result in reply.results[:10]] == BEST[:10]
+    assert reply.execution.strategy == name
+    assert reply.execution.windows in windows
+    assert reply.execution.rounds in rounds
+    assert reply.execution.completeness == pb.COMPLETENESS_FULL
+
+
+def test_cascade_asks_the_dear_model_once(stub: RerankServiceStub, dear: NumberRanker) -> None:
+    dear.batches.clear()
+    rerank(stub, pb.Strategy(kind=pb.STRATEGY_KIND_CASCADE, preranker="cheap"))
+    assert dear.batches == [1]
+
+
+@pytest.mark.parametrize("preranker", ["", "dear", "unknown"])
+def test_cascade_needs_another_model(stub: RerankServiceStub, preranker: str) -> None:
+    refused = refusal(lambda: rerank(stub, pb.Strategy(kind=pb.STRATEGY_KIND_CASCADE, preranker=preranker)))
+    assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
+    assert refused.fields == ["strategy.preranker"]
+    assert "name one of cheap" in refused.message
