@@ -1,26 +1,28 @@
-"""Fixtures that several files share, and the flags that turn dear tests on."""
+"""Fixtures that several test files share, and the options that turn expensive tests on.
+
+Fixtures import torch and what is built on it, so that a run of tests that need no model starts at once and works
+where torch is not installed (see tests/without_torch.py).
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import grpc
 import pytest
-import torch
 
 from rerank.collections import open_collection
-from rerank.models.encoder import Encoder
-from rerank.models.zero_init import write_zero_init_checkpoint
 from rerank.rankers.identity import IdentityRanker
-from rerank.rankers.pe_rank import PERankRanker
-from rerank.registry import ModelRegistry
-from rerank.reranker import AsyncReranker
-from rerank.retrieval.index import Index, build_index
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.fakes import NumberRanker
-from tests.serving import Served, config_for, serving
+
+if TYPE_CHECKING:
+    from rerank.models.encoder import Encoder
+    from rerank.retrieval.index import Index
+    from tests.serving import Served
 
 #: doc_id → (title, text)
 PASSAGES = {
@@ -46,7 +48,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
-        if "gpu" in item.keywords and not torch.cuda.is_available():
+        if "gpu" in item.keywords and not cuda_is_available():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device, torch sees none"))
         if "public_tokenizers" in item.keywords and not config.getoption("--public-tokenizers"):
             item.add_marker(
@@ -61,6 +63,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             )
 
 
+def cuda_is_available() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
 @pytest.fixture(scope="session")
 def shared(request: pytest.FixtureRequest) -> Path:
     """The folder given with --shared."""
@@ -70,12 +78,16 @@ def shared(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture(scope="session")
 def encoder() -> Encoder:
+    from rerank.models.encoder import Encoder
+
     return Encoder(device="cpu")
 
 
 @pytest.fixture(scope="session")
 def checkpoint(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The zero-init PE-Rank checkpoint of `encoder`."""
+    from rerank.models.zero_init import write_zero_init_checkpoint
+
     folder = tmp_path_factory.mktemp("checkpoints") / "zero-init"
     write_zero_init_checkpoint(encoder, folder)
     return folder
@@ -94,6 +106,8 @@ def beir_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def index_folder(beir_folder: Path, encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A real index of PASSAGES."""
+    from rerank.retrieval.index import build_index
+
     out = tmp_path_factory.mktemp("indexes") / "twelve"
     build_index(open_collection(str(beir_folder)), out, encoder, hnsw=False, report=lambda *_: None)
     return out
@@ -101,12 +115,19 @@ def index_folder(beir_folder: Path, encoder: Encoder, tmp_path_factory: pytest.T
 
 @pytest.fixture(scope="session")
 def index(index_folder: Path, encoder: Encoder) -> Index:
+    from rerank.retrieval.index import Index
+
     return Index(index_folder, encoder)
 
 
 @pytest.fixture(scope="session")
 def service(checkpoint: Path, encoder: Encoder, index: Index) -> Iterator[Served]:
     """A service over `index` with the models pe-rank (the default), identity and number."""
+    from rerank.rankers.pe_rank import PERankRanker
+    from rerank.registry import ModelRegistry
+    from rerank.reranker import AsyncReranker
+    from tests.serving import config_for, serving
+
     rankers = {
         "pe-rank": PERankRanker(checkpoint, encoder, "cpu"),
         "identity": IdentityRanker(),
