@@ -6,7 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 LAYERS = [
-    "errors types v1",
+    "errors losses types v1",
     "config files manifest bundled",
     "collections prompting",
     "models",

@@ -1,0 +1,65 @@
+"""Commands whose flags are the fields of a dataclass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Annotated
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from rerank.commands.flags import UNDERSCORES_TOO, flags
+
+
+class Order(StrEnum):
+    FIRST_STAGE = "first-stage"
+    RANDOM = "random"
+
+
+@dataclass(frozen=True)
+class Common:
+    out_file: Annotated[str, typer.Option(help="The file to write.")]
+    seed: Annotated[int, typer.Option(help="Seed.")] = 0
+
+
+@dataclass(frozen=True)
+class Settings(Common):
+    order: Annotated[Order, typer.Option(help="Order.")] = Order.RANDOM
+    names: Annotated[list[str], typer.Option(help="Repeatable.")] = field(default_factory=list)
+
+
+def invoked(*arguments: str) -> tuple[Result, list[Settings]]:
+    received: list[Settings] = []
+
+    def command(settings: Settings) -> None:
+        """Write a file."""
+        received.append(settings)
+
+    app = typer.Typer()
+    app.command(context_settings=UNDERSCORES_TOO)(flags(Settings)(command))
+    return CliRunner().invoke(app, arguments), received
+
+
+def test_flags_become_an_instance_of_the_settings() -> None:
+    _, received = invoked("--out-file", "a_b", "--seed", "3", "--names", "x_y", "--names", "z")
+    assert received == [Settings("a_b", 3, Order.RANDOM, ["x_y", "z"])]
+
+
+def test_underscores_are_accepted_in_flags_and_choices() -> None:
+    assert invoked("--out_file=a", "--order", "first_stage")[1] == [Settings("a", order=Order.FIRST_STAGE)]
+
+
+@pytest.mark.parametrize("arguments", [[], ["--out-file", "a", "--order", "best"], ["--out-file", "a", "--sed", "1"]])
+def test_missing_wrong_and_unknown_flags_end_with_status_2(arguments: list[str]) -> None:
+    result, received = invoked(*arguments)
+    assert (result.exit_code, received) == (2, [])
+
+
+def test_help_shows_the_function_and_each_flag_with_hyphens_the_subclass_first() -> None:
+    shown = invoked("--help")[0].output
+    assert "Write a file." in shown
+    positions = [shown.index(flag) for flag in ("--order", "--names", "--out-file", "--seed")]
+    assert positions == sorted(positions)
+    assert "_file" not in shown
