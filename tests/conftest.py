@@ -47,6 +47,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    # pytest-xdist hands out files in this order: the slow ones first, so that none keeps one process busy at the end.
+    slow_files = {item.path for item in items if "slow" in item.keywords}
+    items.sort(key=lambda item: item.path not in slow_files)
     for item in items:
         if "gpu" in item.keywords and not cuda_is_available():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device, torch sees none"))

