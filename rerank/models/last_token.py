@@ -1,255 +1,296 @@
-"""Many sequences through a transformer in one forward pass, read behind the last position of each."""
+"""One forward pass over many sequences, packed into one row, that returns the output at the last token of each.
+
+Packing needs neither padding nor a mask: the lengths of the sequences travel as the keyword argument `pack` of the
+model's forward to every attention layer, where each sequence attends to itself only. `packing_probe` decides at load
+which models can be packed.
+"""
 
 from __future__ import annotations
 
 import inspect
-import logging
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol, cast
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import accumulate, pairwise
+from typing import Any, cast
 
 import torch
 from torch import nn
-from transformers import DynamicCache, PretrainedConfig, PreTrainedModel
+from torch.nn.attention.varlen import varlen_attn
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface, PreTrainedModel
 
-from rerank.models.packed_attention import PACKED, KVCache, Pack
+from rerank.models.kv_cache import DecodeState, GroupedDecodeState, KVCache, PackedDecodeState
 from rerank.types import Batching
 
-log = logging.getLogger(__name__)
+#: The name under which `packed_attention` is registered with transformers.
+PACKED_ATTENTION = "packed"
 
-#: The probe's sequences: short, for a model of 7B on a CPU must start too.
-_PROBE_LENGTHS = (3, 11, 7)
-#: How far packed outputs may be off in float32 and in bfloat16, in standard deviations of the outputs. One sequence
-#: that reads another is off by 1 or more.
-_EXACT, _HALF = 1e-4, 2e-2
-#: Or in units of what a sequence differs by when the same kernels see it in a longer row, up to this many deviations.
-_NOISES, _MOST_NOISE = 4, 0.2
-#: What a decoder layer must consist of, so that `_shorten` knows how it computes.
-_LAYER_PARTS = {"input_layernorm", "self_attn", "post_attention_layernorm", "mlp"}
+_VARLEN_DTYPES = (torch.float16, torch.bfloat16)
+#: Since torch 2.12 grouped-query attention must be announced to `varlen_attn`; before, the argument does not exist.
+_VARLEN_KNOWS_GQA = "enable_gqa" in inspect.signature(varlen_attn).parameters
+#: The name of torch's allocator on a CPU, whose failure is a plain RuntimeError.
+_CPU_ALLOCATOR = "DefaultCPUAllocator"
 
 
 class LastTokenReader:
-    """Reads a model at the last positions, without padding and without a mask.
+    """Returns a model's outputs at the last position of each sequence.
 
-    At load it packs a few random sequences and compares with reading them one by one. A model that cannot be packed
-    (no AttentionInterface, a state that runs through the row, position embeddings that depend on the row's length)
-    reads one sequence at a time. A packed model must not be called by others any more.
+    `rerank.models.packing_probe.make_last_token_reader` makes one that packs where the model allows it.
 
     Args:
-        model: a transformer with or without a head; its output at the last position is what is read.
-        autocast: compute in bfloat16 what keeps its quality so, on a CPU with float32 weights.
-
-    Attributes:
-        batching: how sequences are read.
-        problem: why not packed; empty if packed.
-        last_layer_short: whether the last layer's MLP computes nothing but what is read.
+        model: a transformer with or without a head.
+        autocast: compute in bfloat16 where autocast considers it safe, for float32 weights on a CPU.
+        packed: the model's attention implementation is PACKED_ATTENTION.
+        last_layer_shortened: the last layer of a packed row returns the last positions only.
     """
 
-    def __init__(self, model: PreTrainedModel, autocast: bool = False) -> None:
+    def __init__(
+        self, model: PreTrainedModel, autocast: bool = False, packed: bool = False, last_layer_shortened: bool = False
+    ) -> None:
         self._model = model
         self._autocast = autocast
-        self._takes_places = "logits_to_keep" in inspect.signature(model.forward).parameters
-        self.last_layer_short = False
-        self.batching: Batching = "one_by_one"
-        self.problem = self._pack()
-        if not self.problem:
-            self.batching = "packed"
-        else:
-            log.warning("%s reads one window at a time: %s", type(model).__name__, self.problem)
+        self._has_logits_to_keep = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self.batching: Batching = "packed" if packed else "one_by_one"
+        self.last_layer_shortened = last_layer_shortened
 
     @torch.inference_mode()
     def read(self, sequences: Sequence[torch.Tensor]) -> torch.Tensor:
         """(B, outputs) of B sequences, each (T,) token ids or (T, D) input vectors, on the model's device."""
-        return self._read_packed(sequences)[0] if self.batching == "packed" else self._read_each(sequences)
-
-    def begin(self, sequences: Sequence[torch.Tensor], steps: int) -> DecodeState:
-        """Reads them as `read` does, and keeps what is needed to read on, up to so many positions more."""
         if self.batching == "packed":
-            return _Packed(self, sequences, steps)
-        return CachedDecodeState(self._forward, self._model.config, sequences)
+            return self.read_packed(sequences)[0]
+        lasts = (torch.tensor([len(sequence) - 1], device=sequence.device) for sequence in sequences)
+        return torch.cat([self.read_row(sequence, last) for sequence, last in zip(sequences, lasts, strict=True)])
 
-    def _read_packed(self, sequences: Sequence[torch.Tensor], **options: Any) -> tuple[torch.Tensor, Pack]:
+    def read_packed(self, sequences: Sequence[torch.Tensor], **options: Any) -> tuple[torch.Tensor, Pack]:
+        """(B, outputs) of B sequences in one row, and the pack with the counts of the layers that read it."""
         pack = Pack([len(sequence) for sequence in sequences], sequences[0].device)
         row = torch.cat(list(sequences))
-        return self._outputs(row, pack.last, position_ids=pack.position_ids, pack=pack, **options), pack
+        return self.read_row(row, pack.last, position_ids=pack.position_ids, pack=pack, **options), pack
 
-    def _read_each(self, sequences: Sequence[torch.Tensor]) -> torch.Tensor:
-        lasts = (torch.tensor([len(sequence) - 1], device=sequence.device) for sequence in sequences)
-        return torch.cat([self._outputs(sequence, last) for sequence, last in zip(sequences, lasts, strict=True)])
+    def read_row(self, row: torch.Tensor, positions: torch.Tensor, **options: Any) -> torch.Tensor:
+        """(B, outputs) at B positions of one row, (T,) token ids or (T, D) input vectors.
 
-    def _outputs(self, row: torch.Tensor, last: torch.Tensor, **options: Any) -> torch.Tensor:
-        """(B, outputs) at the places `last` of one row. A cache would be of no use, and makes packing wrong."""
+        The model is run without a cache, which would be of no use here, and wrong for a packed row.
+        """
         inputs = {"inputs_embeds" if row.is_floating_point() else "input_ids": row[None]}
-        if self._takes_places and not ("pack" in options and self.last_layer_short):
-            options["logits_to_keep"] = last
+        if self._has_logits_to_keep and not ("pack" in options and self.last_layer_shortened):
+            options["logits_to_keep"] = positions
         outputs = self._forward(**inputs, use_cache=False, **options)[0][0]
-        return outputs if len(outputs) == len(last) else outputs[last]
+        return outputs if len(outputs) == len(positions) else outputs[positions]
+
+    def prefill(self, sequences: Sequence[torch.Tensor], max_steps: int) -> DecodeState:
+        """Reads the sequences as `read` does and keeps their keys and values, for at most `max_steps` decode steps."""
+        if self.batching == "one_by_one":
+            return GroupedDecodeState(self._forward, self._model.config, sequences)
+        kv_cache = KVCache([len(sequence) for sequence in sequences], max_steps, sequences[0].device)
+        outputs, _ = self.read_packed(sequences, kv_cache=kv_cache)
+        return PackedDecodeState(self._forward, kv_cache, outputs)
 
     def _forward(self, **inputs: Any) -> tuple[torch.Tensor, ...]:
-        """What the model gives: first the logits, or the last states."""
+        """The model's output, of which the first element is the logits or, without a head, the last hidden states."""
         with torch.autocast(self._model.device.type, torch.bfloat16, enabled=self._autocast):
             return self._model(**inputs)
 
-    @torch.inference_mode()
-    def _pack(self) -> str:
-        """Makes the model read packs, if it can; otherwise leaves it as it was and says why."""
-        if problem := _problem_of(self._model.config):
-            return problem
-        sequences = _random_sequences(self._model)
-        alone = self._read_each(sequences)
-        tolerance = self._tolerance(sequences, alone)
-        own = self._model.config._attn_implementation
-        self._model.set_attn_implementation(PACKED)
-        problem = self._difference(sequences, alone, tolerance)
-        if problem:
-            self._model.set_attn_implementation(own)
-            return problem
-        if restore := _shorten(self._model):
-            self.last_layer_short = True
-            if self._difference(sequences, alone, tolerance):
-                restore()
-                self.last_layer_short = False
-        return ""
 
-    def _tolerance(self, sequences: Sequence[torch.Tensor], alone: torch.Tensor) -> float:
-        """How far packed outputs may be off: rounding, and the noise of kernels that see another number of rows."""
-        exact = self._model.dtype == torch.float32 and not self._autocast
-        deviation = alone.std().item()
-        noise = (self._read_in_longer_rows(sequences) - alone).abs().max().item()
-        return max((_EXACT if exact else _HALF) * deviation, min(_NOISES * noise, _MOST_NOISE * deviation))
+class IdentifierHead(nn.Module):
+    """The rows of a vocabulary head that belong to the identifiers, in float32 because bfloat16 logits tie.
 
-    def _difference(self, sequences: Sequence[torch.Tensor], alone: torch.Tensor, tolerance: float) -> str:
-        """How packed sequences fail to give what they give alone; empty if they do not."""
-        try:
-            packed, pack = self._read_packed(sequences)
-        except Exception as error:  # whatever a foreign architecture does with a packed row, it serves without
-            return f"a packed row fails in its forward: {error!r}"
-        if problem := _layers_missed(self._model.config, pack):
-            return problem
-        off = (packed - alone).abs().max().item()
-        return "" if off <= tolerance else f"outputs of packed sequences are off by {off:.2g}, {tolerance:.2g} allowed"
+    It replaces the head in the model, so that a logit scale or soft cap behind the head still applies.
+    """
 
-    def _read_in_longer_rows(self, sequences: Sequence[torch.Tensor]) -> torch.Tensor:
-        """What each sequence gives with others behind it, which a causal model does not read: rounding differs."""
-        behind = torch.cat(list(sequences))
-        lasts = [torch.tensor([len(sequence) - 1], device=sequence.device) for sequence in sequences]
-        rows = [torch.cat([sequence, behind]) for sequence in sequences]
-        return torch.cat([self._outputs(row, last) for row, last in zip(rows, lasts, strict=True)])
+    def __init__(self, head: nn.Module, token_ids: Sequence[int]) -> None:
+        super().__init__()
+        rows = torch.tensor(list(token_ids))
+        weight, bias = cast(torch.Tensor, head.weight), cast(torch.Tensor | None, getattr(head, "bias", None))
+        self.weight = nn.Parameter(weight[rows].detach().float(), requires_grad=False)
+        self.bias = None if bias is None else nn.Parameter(bias[rows].detach().float(), requires_grad=False)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """(…, hidden) → (…, n) float32 logits."""
+        with torch.autocast(hidden.device.type, enabled=False):
+            return nn.functional.linear(hidden.float(), self.weight, self.bias)
 
 
-class DecodeState(Protocol):
-    """B sequences that are read on, a position a step.
+class Pack:
+    """The boundaries of the sequences in a packed row, and counts of the attention layers that have read it.
 
     Attributes:
-        states: (B, outputs) behind the last position that was read.
+        last: (B,) index in the row of the last position of each sequence.
+        position_ids: (1, T) position ids, which start from 0 in every sequence.
+        cu_seqlens: (B + 1,) int32 cumulative lengths, as FlashAttention takes them.
+        max_length: length of the longest sequence.
+        total_tokens: T, the length of the row.
+        calls: number of attention layers that have read it.
+        windowed_calls: number of those that used a sliding window.
     """
 
-    states: torch.Tensor
+    def __init__(self, lengths: Sequence[int], device: torch.device) -> None:
+        self._boundaries = [0, *accumulate(lengths)]
+        self.last = torch.tensor(self._boundaries[1:], device=device) - 1
+        self.position_ids = torch.cat([torch.arange(length) for length in lengths])[None].to(device)
+        self.cu_seqlens = torch.tensor(self._boundaries, dtype=torch.int32, device=device)
+        self.max_length = max(lengths)
+        self.total_tokens = self._boundaries[-1]
+        self.calls = 0
+        self.windowed_calls = 0
 
-    def read(self, inputs: torch.Tensor) -> None:
-        """Reads one (B, D) input vector more of each sequence."""
-        ...
-
-
-class _Packed:
-    """All sequences in one forward pass a step, without padding them first and without a cache that grows."""
-
-    def __init__(self, reader: LastTokenReader, sequences: Sequence[torch.Tensor], steps: int) -> None:
-        self._reader = reader
-        self._kv_cache = KVCache([len(sequence) for sequence in sequences], steps, sequences[0].device)
-        self.states = reader._read_packed(sequences, kv_cache=self._kv_cache)[0]
-
-    def read(self, inputs: torch.Tensor) -> None:
-        kv_cache = self._kv_cache
-        options = {"position_ids": kv_cache.position_ids, "kv_cache": kv_cache, "use_cache": False}
-        self.states = self._reader._forward(inputs_embeds=inputs[:, None], **options)[0][:, -1]
-        kv_cache.advance()
+    def slices(self) -> Iterator[slice]:
+        """The slice of the row that holds each sequence."""
+        return (slice(start, end) for start, end in pairwise(self._boundaries))
 
 
-class CachedDecodeState:
-    """With transformers' own cache, and a model that nobody has changed: sequences of one length go together.
+def packed_attention(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+    pack: Pack | None = None,
+    kv_cache: KVCache | None = None,
+    last_only: bool = False,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    """Causal attention inside each sequence of a packed row, with the signature of transformers' attention functions.
+
+    With a `kv_cache` and no `pack` it is a decode step: each of B rows holds the next position of one sequence, which
+    attends to what the cache holds of that sequence.
 
     Args:
-        model: a transformer, or what calls it.
-        sequences: (T, D) input vectors each.
-    """
-
-    def __init__(self, model: Callable[..., Any], config: PretrainedConfig, sequences: Sequence[torch.Tensor]) -> None:
-        self._model = model
-        places: dict[int, list[int]] = {}
-        for place, sequence in enumerate(sequences):
-            places.setdefault(len(sequence), []).append(place)
-        self._groups = list(places.values())
-        self._caches = [DynamicCache(config=config) for _ in self._groups]
-        self._read([torch.stack([sequences[place] for place in group]) for group in self._groups])
-
-    def read(self, inputs: torch.Tensor) -> None:
-        self._read([inputs[group, None] for group in self._groups])
-
-    def _read(self, rows: Sequence[torch.Tensor]) -> None:
-        """(B of the group, T, D) of each group."""
-        outputs = [
-            self._model(inputs_embeds=row, past_key_values=cache, use_cache=True)[0][:, -1]
-            for row, cache in zip(rows, self._caches, strict=True)
-        ]
-        states = torch.cat(outputs)
-        self.states = torch.empty_like(states)
-        self.states[[place for group in self._groups for place in group]] = states
-
-
-def _random_sequences(model: PreTrainedModel) -> list[torch.Tensor]:
-    embeddings = cast(nn.Embedding, model.get_input_embeddings())
-    draw = torch.Generator().manual_seed(0)
-    return [
-        torch.randint(embeddings.weight.shape[0], (length,), generator=draw).to(model.device)
-        for length in _PROBE_LENGTHS
-    ]
-
-
-def _problem_of(config: PretrainedConfig) -> str:
-    """What rules packing out although short sequences would not show it; empty if nothing does."""
-    rope = getattr(config, "rope_parameters", None) or {}
-    kinds = {one.get("rope_type") for one in (rope, *rope.values()) if isinstance(one, dict)}
-    if moving := kinds & {"dynamic", "longrope"}:
-        return f"its {moving.pop()} position embeddings depend on the length of the row"
-    layers = set(getattr(config, "layer_types", None) or ())
-    if unknown := layers - {"full_attention", "sliding_attention"}:
-        return f"its layers are of kinds that packing does not know: {', '.join(sorted(unknown))}"
-    return ""
-
-
-def _layers_missed(config: PretrainedConfig, pack: Pack) -> str:
-    """What layers did not do that they should have; empty if nothing. Short sequences fit any sliding window."""
-    layers = config.num_hidden_layers
-    kinds = getattr(config, "layer_types", None) or ["sliding_attention"] * layers
-    windowed = kinds.count("sliding_attention") if getattr(config, "sliding_window", None) else 0
-    if pack.calls != layers:
-        return f"packed attention ran in {pack.calls} of its {layers} layers"
-    if pack.windowed < windowed:
-        return f"the sliding window reached {pack.windowed} of {windowed} layers"
-    return ""
-
-
-def _shorten(model: PreTrainedModel) -> Callable[[], None] | None:
-    """Lets the last layer compute, of a packed row, nothing behind its attention but what is read.
+        query: (1, H, T, D), with key and value (1, H_kv, T, D). In a decode step (B, H, 1, D) and (B, H_kv, 1, D).
+        sliding_window: the number of positions that each position attends to, itself included.
+        softcap: Gemma-2's bound on the attention scores.
+        s_aux: (H,) attention sinks of gpt-oss: one extra score per head that attends to nothing.
+        kv_cache: stores keys and values of the packed row, or is read and extended by a decode step.
+        last_only: compute the last position of each sequence and leave the others 0.
 
     Returns:
-        What takes it back; None if the layers are not those of Llama, Mistral, Qwen2 and Qwen3.
+        (1, T, H, D), or (B, 1, H, D) in a decode step; and None in place of attention weights.
+
+    Raises:
+        ValueError: the model passes a mask, a cache of its own or a batch, or does not pass `pack` on.
     """
-    layers = getattr(model.base_model, "layers", None)
-    if not isinstance(layers, nn.ModuleList) or {name for name, _ in layers[-1].named_children()} != _LAYER_PARTS:
-        return None
-    layer: Any = layers[-1]
-    whole = layer.forward
+    if pack is None and kv_cache is not None:
+        keys, values = kv_cache.append(cast(int, module.layer_idx), key, value)
+        attended = _attend(query, keys, values, scaling, kv_cache.mask(sliding_window), softcap, s_aux)
+        return attended.transpose(1, 2), None
+    if pack is None or attention_mask is not None or len(query) != 1 or key.shape[2] != pack.total_tokens:
+        raise ValueError("packed attention takes one row and the pack that describes it, without a mask or a cache")
+    pack.calls += 1
+    pack.windowed_calls += sliding_window is not None
+    if kv_cache is not None:
+        kv_cache.store(cast(int, module.layer_idx), key, value)
+    if softcap is None and s_aux is None and query.is_cuda and query.dtype in _VARLEN_DTYPES:
+        return _varlen_attention(query, key, value, scaling, sliding_window, pack), None
+    parts = []
+    for segment in pack.slices():
+        q, k, v = query[:, :, segment], key[:, :, segment], value[:, :, segment]
+        q = q[:, :, -1:] if last_only else q
+        parts.append(_attend_causally(q, k, v, scaling, sliding_window, softcap, s_aux).transpose(1, 2))
+    attended = torch.cat(parts, dim=1)  # (1, T or B, H, D)
+    if not last_only:
+        return attended, None
+    row = attended.new_zeros(1, pack.total_tokens, *attended.shape[2:])
+    row[:, pack.last] = attended
+    return row, None
 
-    def forward(hidden: torch.Tensor, **options: Any) -> torch.Tensor:
-        """(1, T, D) → (1, B, D). A step behind a pack is read whole."""
-        if "pack" not in options:
-            return cast(torch.Tensor, whole(hidden, **options))
-        pack: Pack = options["pack"]
-        attended, _ = layer.self_attn(hidden_states=layer.input_layernorm(hidden), last_only=True, **options)
-        read = (hidden + attended)[:, pack.last]
-        result: torch.Tensor = read + layer.mlp(layer.post_attention_layernorm(read))
-        return result
 
-    layer.forward = forward
-    return lambda: setattr(layer, "forward", whole)
+AttentionInterface.register(PACKED_ATTENTION, packed_attention)  # no mask function beside it, so no mask is built
+
+
+def _varlen_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    scaling: float | None,
+    sliding_window: int | None,
+    pack: Pack,
+) -> torch.Tensor:
+    """All sequences of a packed row in one FlashAttention kernel: (1, T, H, D)."""
+    groups = query.shape[1] // key.shape[1]
+    options: dict[str, Any] = {"enable_gqa": groups > 1} if _VARLEN_KNOWS_GQA else {}
+    if groups > 1 and not _VARLEN_KNOWS_GQA:
+        key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
+    q, k, v = (heads[0].transpose(0, 1) for heads in (query, key, value))  # (T, H, D)
+    cu_seqlens, longest = pack.cu_seqlens, pack.max_length
+    window = (-1 if sliding_window is None else sliding_window - 1, 0)  # positions to the left and to the right
+    attended = varlen_attn(
+        q, k, v, cu_seqlens, cu_seqlens, longest, longest, scale=scaling, window_size=window, **options
+    )
+    assert isinstance(attended, torch.Tensor)
+    return attended[None]
+
+
+def _attend_causally(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scaling: float | None,
+    window: int | None,
+    softcap: float | None,
+    sinks: torch.Tensor | None,
+) -> torch.Tensor:
+    """Causal attention of the last Q of a sequence's L positions: (1, H, Q, D). Q is 1 or L."""
+    queries, length = q.shape[2], k.shape[2]
+    if softcap is None and sinks is None and (window is None or length <= window):
+        return _attend(q, k, v, scaling, is_causal=queries > 1)
+    return _attend(q, k, v, scaling, _causal_mask(queries, length, window, q.device), softcap, sinks)
+
+
+def _attend(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scaling: float | None,
+    mask: torch.Tensor | None = None,
+    softcap: float | None = None,
+    sinks: torch.Tensor | None = None,
+    is_causal: bool = False,
+) -> torch.Tensor:
+    """Attention of (B, H, Q, D) to (B, H_kv, L, D) → (B, H, Q, D).
+
+    Args:
+        mask: (Q, L) or broadcastable booleans, True where a position attends; None: everywhere.
+        softcap, sinks: see `packed_attention`. No kernel of torch computes them, so the formula is written out.
+        is_causal: apply a causal mask in the kernel; excludes the three before.
+    """
+    groups = q.shape[1] // k.shape[1]
+    if softcap is None and sinks is None:
+        return scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, is_causal=is_causal, scale=scaling, enable_gqa=groups > 1
+        )
+    k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
+    scores = q @ k.transpose(2, 3) * (q.shape[3] ** -0.5 if scaling is None else scaling)  # (B, H, Q, L)
+    if softcap is not None:
+        scores = torch.tanh(scores / softcap) * softcap
+    scores = scores.float() if mask is None else scores.float().masked_fill(~mask, -torch.inf)
+    if sinks is not None:
+        scores = torch.cat([scores, sinks.float().reshape(1, -1, 1, 1).expand(len(q), -1, q.shape[2], 1)], dim=3)
+    return scores.softmax(dim=3)[..., : k.shape[2]].to(v.dtype) @ v
+
+
+def _causal_mask(queries: int, length: int, window: int | None, device: torch.device) -> torch.Tensor:
+    """(Q, L) booleans: True where one of the last Q positions attends to one of all L."""
+    positions = torch.arange(length, device=device)
+    distance = positions[length - queries :, None] - positions
+    return (distance >= 0) & (distance < (length if window is None else window))
+
+
+@contextmanager
+def translate_out_of_memory() -> Iterator[None]:
+    """Raises torch's out-of-memory errors as MemoryError, so that callers without torch can catch them.
+
+    The memory of the failed attempt is freed, so that a smaller batch can be tried.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        torch.cuda.empty_cache()
+        raise MemoryError(str(error)) from error
+    except RuntimeError as error:
+        if _CPU_ALLOCATOR not in str(error):
+            raise
+        raise MemoryError(str(error)) from error

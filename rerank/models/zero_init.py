@@ -1,8 +1,8 @@
-"""The PE-Rank checkpoint that training starts from, and that is real before any training.
+"""Zero-initialised PE-Rank checkpoint: ranks by the encoder's cosine before any training, and training starts from it.
 
-Every residual branch of the transformer (`o_proj`, `down_proj`) and of the projector ends in zeros, so that each
-position leaves the model as it came in, up to the final norm. The last position is the query's vector; its inner
-product with the passages' vectors orders them as their cosine does.
+The last matrix of every residual branch of the transformer (`o_proj`, `down_proj`) and of the projector is zero, so
+that each position leaves the model as it entered, up to the final norm. The last position is the query's vector, whose
+inner products with the passages' vectors give the same order as their cosines.
 """
 
 from __future__ import annotations
@@ -20,7 +20,12 @@ from rerank.models.projector import ResidualProjector
 
 
 def write_zero_init_checkpoint(encoder: Encoder, out: Path, layers: int = 3, seed: int = 0) -> None:
-    """Writes the folder `out`: a Llama of the encoder's width, without token embeddings (they are the encoder's).
+    """Writes a Llama of the encoder's width to the folder `out`, without token embeddings, which are the encoder's.
+
+    Args:
+        layers: number of transformer layers.
+        seed: of the random weights that are not zero.
+
 
     Raises:
         ConfigError: `out` exists already.

@@ -16,9 +16,9 @@ from typing import Literal
 import torch
 
 from rerank.config import Precision
-from rerank.models.last_token import LastTokenReader
-from rerank.models.loading import IdentifierHead, load_causal_lm, pick_device
-from rerank.models.out_of_memory import named_memory_errors
+from rerank.models.last_token import IdentifierHead, translate_out_of_memory
+from rerank.models.loading import load_causal_lm, pick_device
+from rerank.models.packing_probe import make_last_token_reader
 from rerank.prompting.identifiers import IdentifierKind, derive_identifiers
 from rerank.prompting.listwise import ListwiseRenderer
 from rerank.prompting.templates import load_template
@@ -68,7 +68,7 @@ class FirstRanker:
         lm.model.set_output_embeddings(
             IdentifierHead(lm.model.get_output_embeddings(), self._identifiers.token_ids).to(self._device)
         )
-        self._reader = LastTokenReader(lm.model, lm.autocast)
+        self._reader = make_last_token_reader(lm.model, lm.autocast)
         self._calibrated = calibration == "content_free"
         self._permutations = permutations
         self._prior = cache(self._measure_prior)
@@ -89,7 +89,7 @@ class FirstRanker:
     def tokens(self, window: Window) -> int:
         return self._permutations * (len(self._renderer.prompt(window, self._identifiers.texts).token_ids) + 1)
 
-    @named_memory_errors()
+    @translate_out_of_memory()
     def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
         """Log-probabilities over the window's n identifiers, in float32."""
         orders = [order for window in windows for order in _orders(len(window.passages), self._permutations)]

@@ -9,7 +9,7 @@ from rerank.config import FirstModel
 from rerank.errors import CheckpointError
 from rerank.files import sha256_of_files
 from rerank.manifest import MANIFEST_FILE, TEMPLATE_FILE, Manifest, read_manifest
-from rerank.models.loading import base_of
+from rerank.models.loading import base_model_of
 from rerank.prompting.identifiers import IdentifierKind
 from rerank.prompting.templates import load_template
 
@@ -56,7 +56,7 @@ def _check(model: FirstModel, manifest: Manifest) -> None:
         raise CheckpointError(
             f"{model.path} was trained with {manifest.identifiers}, not {model.identifiers}; leave identifiers out"
         )
-    base = Path(base_of(model.path))
+    base = Path(base_model_of(model.path))
     if base != model.path and base.is_dir():
         _check_base(model.path, base, manifest.base_revision)
 

@@ -17,8 +17,8 @@ import torch
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from rerank.config import Precision
+from rerank.models.last_token import translate_out_of_memory
 from rerank.models.loading import CausalLM, load_causal_lm, pick_device
-from rerank.models.out_of_memory import named_memory_errors
 from rerank.prompting.identifiers import CLOSE, OPEN, IdentifierKind, alphabet
 from rerank.prompting.listwise import ListwisePrompt, ListwiseRenderer
 from rerank.prompting.templates import load_template
@@ -81,7 +81,7 @@ class GenerationRanker:
         """The prompt, and the longest answer that is waited for."""
         return len(self._prompt(window).token_ids) + self._answer_tokens(len(window.passages))
 
-    @named_memory_errors()
+    @translate_out_of_memory()
     def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
         """One window after the other, because padding would change the model's arithmetic, and so its words."""
         return [self._rank(window) for window in windows]

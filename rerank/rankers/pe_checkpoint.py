@@ -74,7 +74,7 @@ def load_pe_checkpoint(
         projector=_projector(
             folder, config, _read_projector_file(folder) if in_bin else weights, encoder.id.dimension
         ).to(device),
-        tokenizer=_own_tokenizer(folder, config) if own_vocabulary else encoder.own_tokenizer(),
+        tokenizer=_own_tokenizer(folder, config) if own_vocabulary else encoder.copy_tokenizer(),
         template=_template(folder, config, template, "pe_rank_text" if own_vocabulary else "pe_rank"),
         own_vocabulary=own_vocabulary,
         context_tokens=config.max_position_embeddings,

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from rerank.models.last_token import DecodeState, LastTokenReader
+from rerank.models.kv_cache import DecodeState
+from rerank.models.last_token import LastTokenReader
 
 
 def one_step(
@@ -27,7 +28,7 @@ def one_step(
 
 
 def dynamic(
-    begin: Callable[[Sequence[torch.Tensor], int], DecodeState],
+    prefill: Callable[[Sequence[torch.Tensor], int], DecodeState],
     prompts: Sequence[torch.Tensor],
     passages: Sequence[torch.Tensor],
     top_ns: Sequence[int],
@@ -39,7 +40,7 @@ def dynamic(
     embedding table is neither widened nor written. What is chosen stays on the device until all is.
 
     Args:
-        begin: reads the prompts, and can read so many positions more.
+        prefill: reads the prompts, and can read so many positions more.
         top_ns: for each window, how many passages to choose; 0: all. Those that are left follow in the order of the
             last inner products, the best guess that costs nothing more: with 1, the order is that of `one_step`.
     """
@@ -53,10 +54,10 @@ def dynamic(
     reading: DecodeState | None = None
     for _ in range(max(steps)):  # windows that are done idle
         if reading is None:
-            reading = begin(prompts, max(steps) - 1)
+            reading = prefill(prompts, max(steps) - 1)
         else:
-            reading.read(vocabulary[rows, chosen[-1]].to(prompts[0].dtype))
-        products.append(_inner_products(exact, reading.states[:, None]))
+            reading.decode_step(vocabulary[rows, chosen[-1]].to(prompts[0].dtype))
+        products.append(_inner_products(exact, reading.outputs[:, None]))
         chosen.append(products[-1].masked_fill(used, -torch.inf).argmax(dim=1))  # of equals the first
         used[rows, chosen[-1]] = True
     picked = [best.tolist() for best in chosen]  # (steps, B)

@@ -18,9 +18,9 @@ import torch
 from rerank.config import Precision
 from rerank.errors import InvalidRequest
 from rerank.models.encoder import Encoder
-from rerank.models.last_token import LastTokenReader
-from rerank.models.loading import autocasts, pick_device
-from rerank.models.out_of_memory import named_memory_errors
+from rerank.models.last_token import translate_out_of_memory
+from rerank.models.loading import pick_device, uses_autocast
+from rerank.models.packing_probe import make_last_token_reader
 from rerank.prompting.templates import PASSAGE_SLOT, QUERY_SLOT
 from rerank.prompting.vector_prompts import VectorPrompts
 from rerank.rankers.base import RankerInfo
@@ -66,7 +66,7 @@ class PERankRanker:
         self._transformer = loaded.transformer
         self._projector = loaded.projector
         self._dynamic = decoding == "dynamic"
-        self._reader = LastTokenReader(loaded.transformer, autocasts(self._device, precision))
+        self._reader = make_last_token_reader(loaded.transformer, uses_autocast(self._device, precision))
         self._text_tokens = passage_text_tokens
         self._prompts = VectorPrompts(loaded.template, loaded.tokenizer, loaded.own_vocabulary, passage_text_tokens)
         half = loaded.context_tokens // (2 * self._prompts.query_repeats)  # the other half is for passages
@@ -110,7 +110,7 @@ class PERankRanker:
         prompt = len(self._prompts.token_ids(window.query, window.passages))
         return prompt + self._fed_back(len(window.passages), window.top_n)
 
-    @named_memory_errors()
+    @translate_out_of_memory()
     @torch.inference_mode()
     def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
         """Scores are log-probabilities over the window's passages, from float32 inner products; or minus places."""
@@ -119,7 +119,7 @@ class PERankRanker:
         inputs = [self._embed(window, vectors) for window, vectors in zip(windows, projected, strict=True)]
         passages = [vectors[queries:] for vectors in projected]  # (n, D) each
         if self._dynamic:
-            scores = dynamic(self._reader.begin, inputs, passages, [window.top_n for window in windows])
+            scores = dynamic(self._reader.prefill, inputs, passages, [window.top_n for window in windows])
         else:
             scores = one_step(self._reader, inputs, passages)
         return [WindowRanking(own) for own in scores]

@@ -31,39 +31,39 @@ class TwoAxes(nn.Module):
 
 
 def test_passage_of_two_lists_is_encoded_once(encoder: Encoder) -> None:
-    batch = RetrieverCollator(encoder.own_tokenizer(), 16)(LISTS)
+    batch = RetrieverCollator(encoder.copy_tokenizer(), 16)(LISTS)
     assert len(batch["input_ids"]) == 2 + 4
     assert batch["relevance"].tolist() == [[3, 1, 0, 0], [0, 2, 5, 1]]
     assert batch["mask"].tolist() == [[True, True, False, False], [False, True, True, True]]
 
 
 def test_queries_stand_before_the_passages(encoder: Encoder) -> None:
-    tokenizer = encoder.own_tokenizer()
+    tokenizer = encoder.copy_tokenizer()
     texts = tokenizer.batch_decode(RetrieverCollator(tokenizer, 16)(LISTS)["input_ids"], skip_special_tokens=True)
     assert texts == ["first", "second query", "text a", "text b", "text c", "text d"]
 
 
 def test_texts_are_cut(encoder: Encoder) -> None:
     lists = [TrainingList(Query("q"), (Passage("a", "word " * 99), Passage("b", "b")), (1, 0))]
-    assert RetrieverCollator(encoder.own_tokenizer(), 12)(lists)["input_ids"].shape == (3, 12)
+    assert RetrieverCollator(encoder.copy_tokenizer(), 12)(lists)["input_ids"].shape == (3, 12)
 
 
 def test_scores_are_scaled_cosines(encoder: Encoder) -> None:
-    batch = RetrieverCollator(encoder.own_tokenizer(), 16)(LISTS)
+    batch = RetrieverCollator(encoder.copy_tokenizer(), 16)(LISTS)
     scores = RetrieverObjective(kl, scale=10.0).scores(TwoAxes(), batch)
     expected = [[10 * math.cos((p - q) * math.pi / 6) for p in range(2, 6)] for q in range(2)]
     assert scores.tolist() == [pytest.approx(row, abs=1e-5) for row in expected]
 
 
 def test_loss_reads_a_lists_own_passages_only(encoder: Encoder) -> None:
-    batch = RetrieverCollator(encoder.own_tokenizer(), 16)(LISTS)
+    batch = RetrieverCollator(encoder.copy_tokenizer(), 16)(LISTS)
     objective = RetrieverObjective(kl, scale=10.0)
     expected = kl(objective.scores(TwoAxes(), batch), batch["relevance"], batch["mask"])
     assert objective.loss(TwoAxes(), batch).item() == pytest.approx(expected.item())
 
 
 def test_in_batch_loss_is_added_with_its_weight(encoder: Encoder) -> None:
-    batch = RetrieverCollator(encoder.own_tokenizer(), 16)(LISTS)
+    batch = RetrieverCollator(encoder.copy_tokenizer(), 16)(LISTS)
     plain, with_negatives = (RetrieverObjective(kl, 10.0, weight) for weight in (0.0, 0.5))
     added = in_batch_loss(plain.scores(TwoAxes(), batch), batch["relevance"], batch["mask"])
     difference = with_negatives.loss(TwoAxes(), batch) - plain.loss(TwoAxes(), batch)

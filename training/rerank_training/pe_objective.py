@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from rerank.models.last_token import CachedDecodeState
+from rerank.models.kv_cache import GroupedDecodeState
 from rerank.rankers.pe_decode import dynamic
 from rerank_training.losses import RankLoss, kl
 from rerank_training.pe_model import PEModel
@@ -59,7 +59,7 @@ class PEObjective:
         own_passages = [row[:size] for row, size in zip(passages, sizes, strict=True)]
         lm = own.transformer
         chosen = dynamic(
-            lambda read, _: CachedDecodeState(lm, lm.config, read), prompts, own_passages, [0] * len(sizes)
+            lambda read, _: GroupedDecodeState(lm, lm.config, read), prompts, own_passages, [0] * len(sizes)
         )
         return pad_sequence([torch.tensor(row) for row in chosen], batch_first=True).to(passages.device)
 

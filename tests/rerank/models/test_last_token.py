@@ -1,245 +1,184 @@
-"""Sequences packed into one row give what each gives alone; architectures that cannot be packed say so."""
+"""Reading last tokens: packed attention against the formula, the identifier head, and out-of-memory errors."""
 
 from __future__ import annotations
 
-import copy
-import logging
-from typing import Any
+import itertools
+import math
 
 import pytest
 import torch
-from transformers import (
-    AutoModel,
-    AutoModelForCausalLM,
-    BertConfig,
-    BloomConfig,
-    FalconConfig,
-    Gemma2Config,
-    Gemma3TextConfig,
-    GemmaConfig,
-    GPT2Config,
-    GPTJConfig,
-    GptOssConfig,
-    GraniteConfig,
-    LlamaConfig,
-    MistralConfig,
-    OPTConfig,
-    PretrainedConfig,
-    PreTrainedModel,
-    Qwen2Config,
-    Qwen3Config,
-    RobertaConfig,
-)
+from transformers import PretrainedConfig
 
-from rerank.models.last_token import LastTokenReader
-from rerank.models.loading import IdentifierHead
+from rerank.models.last_token import IdentifierHead, Pack, packed_attention, translate_out_of_memory
+from rerank.models.packing_probe import make_last_token_reader
+from tests.random_models import LENGTHS, NOT_PACKABLE, PACKABLE, random_model, random_sequences
 
-WORDS = 200
-IDENTIFIERS = [3, 17, 40, 41, 99, 150]
-#: Longer than the sliding windows, shorter, as long, and one position.
-LENGTHS = (37, 12, 16, 1, 64)
-SHAPE: dict[str, Any] = {
-    "vocab_size": WORDS,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 512,
-    "initializer_range": 0.2,
-}
-GROUPED = SHAPE | {"num_key_value_heads": 2, "head_dim": 16}
-WINDOWED = GROUPED | {"sliding_window": 16}
-OF_GPT: dict[str, Any] = {"vocab_size": WORDS, "n_embd": 64, "n_layer": 3, "n_head": 4, "initializer_range": 0.2}
-OF_OPT = SHAPE | {"ffn_dim": 96, "word_embed_proj_dim": 64, "init_std": 0.2}
-ALIBI: dict[str, Any] = {"vocab_size": WORDS, "hidden_size": 64, "initializer_range": 0.2}
-DYNAMIC = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
-
-PACKED: dict[str, PretrainedConfig] = {
-    "llama": LlamaConfig(**GROUPED),
-    "mistral": MistralConfig(**WINDOWED),
-    "qwen2": Qwen2Config(**GROUPED),
-    "qwen2 with a window in one layer": Qwen2Config(**WINDOWED, use_sliding_window=True, max_window_layers=2),
-    "qwen3": Qwen3Config(**GROUPED),
-    "gemma": GemmaConfig(**GROUPED),
-    "gemma2": Gemma2Config(**WINDOWED, attn_logit_softcapping=2.0, final_logit_softcapping=5.0),
-    "gemma3": Gemma3TextConfig(**WINDOWED),
-    "granite": GraniteConfig(**GROUPED, residual_multiplier=0.3, logits_scaling=2.0),
-    "gpt-oss": GptOssConfig(**WINDOWED, num_local_experts=4, num_experts_per_tok=2),
-    "bert": BertConfig(**SHAPE, is_decoder=True),
-    "opt": OPTConfig(**OF_OPT),
-    "gpt2": GPT2Config(**OF_GPT),
-}
-ALONE: dict[str, tuple[PretrainedConfig, str]] = {
-    "bloom": (BloomConfig(**ALIBI, n_layer=3, n_head=4), "ran in 0 of its 3 layers"),
-    "falcon": (FalconConfig(**ALIBI, num_hidden_layers=3, num_attention_heads=4), "ran in 0 of its 3 layers"),
-    "gpt-j": (GPTJConfig(**OF_GPT, rotary_dim=8), "ran in 0 of its 3 layers"),
-    "roberta": (RobertaConfig(**SHAPE, is_decoder=True), "are off by"),
-    "bert that reads both ways": (BertConfig(**SHAPE, is_decoder=False), "are off by"),
-    "llama with dynamic positions": (LlamaConfig(**GROUPED, rope_parameters=DYNAMIC), "dynamic position embeddings"),
-}
-#: Their last layer is written down in reader.py.
-SHORT = {"llama", "mistral", "qwen2", "qwen2 with a window in one layer", "qwen3", "gemma"}
+CPU = torch.device("cpu")
+PACK_LENGTHS = (5, 1, 12, 3)
+TOTAL = sum(PACK_LENGTHS)
+#: Scores of a few units, so that the softcap of 2 below bends them.
+SPREAD = 3.0
 
 
-def model_of(config: PretrainedConfig, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
-    torch.manual_seed(0)
-    model: PreTrainedModel = AutoModelForCausalLM.from_config(copy.deepcopy(config), dtype=dtype)
-    model.set_output_embeddings(IdentifierHead(model.get_output_embeddings(), IDENTIFIERS))
-    return model.eval().requires_grad_(False)
+def heads(n: int, seed: int) -> torch.Tensor:
+    """(1, n, TOTAL, 8) random queries, keys or values."""
+    return SPREAD * torch.randn(1, n, TOTAL, 8, generator=torch.Generator().manual_seed(seed))
 
 
-def sequences() -> list[torch.Tensor]:
-    return [torch.randint(WORDS, (n,), generator=torch.Generator().manual_seed(n)) for n in LENGTHS]
+def by_formula(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """(1, T, H, D), position by position in float64."""
+    groups = query.shape[1] // key.shape[1]
+    attended = torch.zeros(1, TOTAL, query.shape[1], 8, dtype=torch.float64)
+    for start, end in itertools.pairwise([0, *itertools.accumulate(PACK_LENGTHS)]):
+        for position in range(start, end):
+            first = start if window is None else max(start, position - window + 1)
+            for head in range(query.shape[1]):
+                keys, values = (t[0, head // groups, first : position + 1].double() for t in (key, value))
+                scores = keys @ query[0, head, position].double() / math.sqrt(8)
+                scores = scores if softcap is None else softcap * torch.tanh(scores / softcap)
+                sink = 0.0 if sinks is None else sinks[head].double().exp()
+                attended[0, position, head] = scores.exp() / (scores.exp().sum() + sink) @ values
+    return attended
 
 
-@torch.inference_mode()
-def plainly(model: PreTrainedModel, ids: torch.Tensor) -> torch.Tensor:
-    """The last of all logits, as the model gives them when nobody has touched its attention."""
-    return model(input_ids=ids[None], use_cache=False).logits[0, -1]
-
-
-@pytest.mark.parametrize("name", PACKED)
-def test_packed_sequences_give_what_each_gives_alone(name: str) -> None:
-    expected = torch.stack([plainly(model_of(PACKED[name]), ids) for ids in sequences()])
-    reader = LastTokenReader(model_of(PACKED[name]))
-    assert (reader.batching, reader.problem) == ("packed", "")
-    assert expected.std() > 0.1, "a model without opinion proves nothing"
-    torch.testing.assert_close(reader.read(sequences()), expected, atol=1e-5, rtol=0)
-    alone = torch.cat([reader.read([ids]) for ids in sequences()])
-    torch.testing.assert_close(alone, expected, atol=1e-5, rtol=0)
-    assert reader.last_layer_short == (name in SHORT)
-
-
-@pytest.mark.parametrize("name", ALONE)
-def test_architecture_that_cannot_be_packed_is_read_one_by_one_and_says_so(
-    name: str, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+@pytest.mark.parametrize("window", [None, 1, 4, 100])
+@pytest.mark.parametrize("softcap", [None, 2.0])
+@pytest.mark.parametrize("sinks", [None, torch.tensor([0.5, -1.0, 2.0, 0.0])], ids=["no sinks", "sinks"])
+def test_packed_attention_is_the_formula(
+    kv_heads: int, window: int | None, softcap: float | None, sinks: torch.Tensor | None
 ) -> None:
-    config, problem = ALONE[name]
-    expected = torch.stack([plainly(model_of(config), ids) for ids in sequences()])
-    with caplog.at_level(logging.WARNING, "rerank.models.last_token"):
-        reader = LastTokenReader(model_of(config))
-    assert reader.batching == "one_by_one"
-    assert problem in reader.problem
-    assert reader.problem in caplog.text
-    torch.testing.assert_close(reader.read(sequences()), expected, atol=1e-5, rtol=0)
+    query, key, value = heads(4, 0), heads(kv_heads, 1), heads(kv_heads, 2)
+    pack = Pack(PACK_LENGTHS, CPU)
+    options = {"scaling": 8**-0.5, "sliding_window": window, "softcap": softcap, "s_aux": sinks, "pack": pack}
+    expected = by_formula(query, key, value, window, softcap, sinks)
+    attended, weights = packed_attention(torch.nn.Module(), query, key, value, None, **options)
+    assert weights is None
+    torch.testing.assert_close(attended.double(), expected, atol=1e-5, rtol=0)
+    last, _ = packed_attention(torch.nn.Module(), query, key, value, None, last_only=True, **options)
+    torch.testing.assert_close(last[:, pack.last].double(), expected[:, pack.last], atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("name", [*PACKED, "falcon", "llama with dynamic positions"])
-def test_reading_on_gives_what_reading_the_whole_gives(name: str) -> None:
-    """Sequences of different lengths, and two of the same; some outgrow the sliding window on the way."""
-    config, steps = PACKED.get(name) or ALONE[name][0], 4
-    reader, untouched = LastTokenReader(model_of(config)), model_of(config)
-    words = untouched.get_input_embeddings()
-    whole = [torch.cat([ids, torch.arange(steps)]) for ids in [*sequences(), sequences()[0].flip(0)]]
-    reading = reader.begin([words(ids[:-steps]) for ids in whole], steps)
-    for step in range(steps):
-        expected = torch.stack([plainly(untouched, ids[: len(ids) - steps + step]) for ids in whole])
-        torch.testing.assert_close(reading.states, expected, atol=3e-5, rtol=0)
-        reading.read(torch.stack([words(ids[len(ids) - steps + step]) for ids in whole]))
-    torch.testing.assert_close(
-        reading.states, torch.stack([plainly(untouched, ids) for ids in whole]), atol=3e-5, rtol=0
-    )
+def test_pack_holds_the_boundaries_of_its_sequences() -> None:
+    pack = Pack((3, 1, 2), CPU)
+    assert pack.last.tolist() == [2, 3, 5]
+    assert pack.position_ids.tolist() == [[0, 1, 2, 0, 0, 1]]
+    assert (pack.cu_seqlens.tolist(), pack.max_length, pack.total_tokens) == ([0, 3, 4, 6], 3, 6)
 
 
-class Spy(torch.nn.Module):
-    """Notes how many positions the head is applied to."""
-
-    def __init__(self, head: torch.nn.Module) -> None:
-        super().__init__()
-        self.head, self.positions = head, 0
-
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        self.positions += hidden.shape[:-1].numel()
-        return self.head(hidden)
+def test_pack_counts_the_layers_that_read_it() -> None:
+    pack = Pack(PACK_LENGTHS, CPU)
+    for window in (None, 4, None):
+        packed_attention(torch.nn.Module(), heads(4, 0), heads(4, 1), heads(4, 2), None, None, window, pack=pack)
+    assert (pack.calls, pack.windowed_calls) == (3, 1)
 
 
-@pytest.mark.parametrize("config", [PACKED["llama"], PACKED["opt"], ALONE["bloom"][0]], ids=lambda c: c.model_type)
-def test_head_is_applied_to_the_last_positions_only(config: PretrainedConfig) -> None:
-    model = model_of(config)
-    reader = LastTokenReader(model)
-    spy = Spy(model.get_output_embeddings())
-    model.set_output_embeddings(spy)
-    reader.read(sequences())
-    assert spy.positions == len(LENGTHS)
-
-
-def test_last_layer_computes_its_mlp_for_what_is_read_only() -> None:
-    model = model_of(PACKED["qwen3"])
-    reader = LastTokenReader(model)
-    layers = model.base_model.layers
-    for layer in (layers[0], layers[-1]):
-        layer.mlp = Spy(layer.mlp)
-    reader.read(sequences())
-    assert (layers[0].mlp.positions, layers[-1].mlp.positions) == (sum(LENGTHS), len(LENGTHS))
-
-
-def test_transformer_without_a_head_gives_its_last_states() -> None:
-    torch.manual_seed(0)
-    transformer = AutoModel.from_config(copy.deepcopy(PACKED["llama"])).eval()
-    vectors = [transformer.get_input_embeddings()(ids).detach() for ids in sequences()]
-    with torch.inference_mode():
-        expected = [transformer(inputs_embeds=own[None]).last_hidden_state[0, -1] for own in vectors]
-    reader = LastTokenReader(transformer)
-    assert reader.batching == "packed"
-    torch.testing.assert_close(reader.read(vectors), torch.stack(expected), atol=1e-5, rtol=0)
-
-
-def test_forward_that_knows_no_logits_to_keep_is_selected_from(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = model_of(PACKED["gpt2"])
-    expected = torch.stack([plainly(model, ids) for ids in sequences()])
-    whole = model.forward
-
-    def without(input_ids: torch.Tensor, **options: Any) -> Any:
-        return whole(input_ids=input_ids, **options)
-
-    monkeypatch.setattr(model, "forward", without)
-    torch.testing.assert_close(LastTokenReader(model).read(sequences()), expected, atol=1e-5, rtol=0)
-
-
-def test_sliding_window_that_does_not_reach_attention_forbids_packing() -> None:
-    """The probe's sequences are shorter than any window, so that nothing else would show it."""
-    model = model_of(PACKED["gpt2"])
-    model.config.sliding_window = 4096
-    assert LastTokenReader(model).problem == "the sliding window reached 0 of 3 layers"
-
-
-def test_layers_of_another_kind_forbid_packing() -> None:
-    model = model_of(PACKED["llama"])
-    model.config.layer_types = ["full_attention", "chunked_attention", "full_attention"]
-    assert "chunked_attention" in LastTokenReader(model).problem
-
-
-def test_last_layer_that_computes_otherwise_is_left_whole() -> None:
-    """Granite scales its residuals; without the scale its layers are Llama's."""
-    assert not LastTokenReader(model_of(PACKED["granite"])).last_layer_short
-    assert LastTokenReader(model_of(GraniteConfig(**GROUPED))).last_layer_short
-
-
-def test_bfloat16_is_packed_within_its_noise() -> None:
-    expected = torch.stack([plainly(model_of(PACKED["llama"]), ids) for ids in sequences()])
-    reader = LastTokenReader(model_of(PACKED["llama"], torch.bfloat16))
-    assert reader.batching == "packed"
-    found = reader.read(sequences())
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found, expected, atol=0.2 * expected.std().item(), rtol=0)
-
-
-def test_autocast_computes_in_bfloat16_and_scores_in_float32() -> None:
-    expected = torch.stack([plainly(model_of(PACKED["llama"]), ids) for ids in sequences()])
-    reader = LastTokenReader(model_of(PACKED["llama"]), autocast=True)
-    found = reader.read(sequences())
-    assert (reader.batching, found.dtype) == ("packed", torch.float32)
-    assert not torch.allclose(found, expected, atol=1e-5)
-    torch.testing.assert_close(found, expected, atol=0.2 * expected.std().item(), rtol=0)
+@pytest.mark.parametrize(
+    ("pack", "mask", "batch"),
+    [
+        (None, None, 1),
+        (Pack(PACK_LENGTHS, CPU), torch.ones(1, 1, TOTAL, TOTAL), 1),
+        (Pack(PACK_LENGTHS, CPU), None, 2),
+        (Pack(PACK_LENGTHS[1:], CPU), None, 1),
+    ],
+    ids=["without a pack", "with a mask", "with a batch", "with a cache"],
+)
+def test_call_that_is_not_packed_is_refused(pack: Pack | None, mask: torch.Tensor | None, batch: int) -> None:
+    query = heads(4, 0).expand(batch, -1, -1, -1)
+    with pytest.raises(ValueError, match="takes one row and the pack that describes it"):
+        packed_attention(torch.nn.Module(), query, query, query, mask, pack=pack)
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("name", ["llama", "mistral", "qwen2", "qwen3", "gemma2"])
-def test_packed_on_the_gpu_is_alone_on_the_cpu(name: str, dtype: torch.dtype) -> None:
-    expected = torch.stack([plainly(model_of(PACKED[name]), ids) for ids in sequences()])
-    reader = LastTokenReader(model_of(PACKED[name], dtype).cuda())
-    assert reader.batching == "packed"
-    allowed = (1e-3 if dtype == torch.float32 else 0.2) * expected.std().item()
-    found = reader.read([ids.cuda() for ids in sequences()])
-    torch.testing.assert_close(found.cpu(), expected, atol=allowed, rtol=0)
+@pytest.mark.parametrize("kv_heads", [2, 4])
+@pytest.mark.parametrize("window", [None, 4])
+def test_kernel_of_the_gpu_gives_what_the_cpu_gives(kv_heads: int, window: int | None) -> None:
+    query, key, value = (heads(n, seed).bfloat16() for seed, n in enumerate((4, kv_heads, kv_heads)))
+    on_cpu, on_gpu = Pack(PACK_LENGTHS, CPU), Pack(PACK_LENGTHS, torch.device("cuda"))
+    expected, _ = packed_attention(torch.nn.Module(), query, key, value, None, None, window, pack=on_cpu)
+    attended, _ = packed_attention(
+        torch.nn.Module(), query.cuda(), key.cuda(), value.cuda(), None, None, window, pack=on_gpu
+    )
+    torch.testing.assert_close(attended.cpu(), expected, atol=0.1, rtol=0.02)
+
+
+class PositionCounter(torch.nn.Module):
+    """Counts the positions that a module is applied to."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__()
+        self.module, self.positions = module, 0
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        self.positions += hidden.shape[:-1].numel()
+        return self.module(hidden)
+
+
+@pytest.mark.parametrize(
+    "config", [PACKABLE["llama"], PACKABLE["opt"], NOT_PACKABLE["bloom"][0]], ids=lambda config: config.model_type
+)
+def test_head_is_applied_to_the_last_positions_only(config: PretrainedConfig) -> None:
+    model = random_model(config)
+    reader = make_last_token_reader(model)
+    counter = PositionCounter(model.get_output_embeddings())
+    model.set_output_embeddings(counter)
+    reader.read(random_sequences())
+    assert counter.positions == len(LENGTHS)
+
+
+def test_mlp_of_the_last_layer_is_applied_to_the_last_positions_only() -> None:
+    model = random_model(PACKABLE["qwen3"])
+    reader = make_last_token_reader(model)
+    layers = model.base_model.layers
+    for layer in (layers[0], layers[-1]):
+        layer.mlp = PositionCounter(layer.mlp)
+    reader.read(random_sequences())
+    assert (layers[0].mlp.positions, layers[-1].mlp.positions) == (sum(LENGTHS), len(LENGTHS))
+
+
+def test_identifier_head_computes_in_float32_inside_autocast_too() -> None:
+    torch.manual_seed(0)
+    head = torch.nn.Linear(64, 100)
+    hidden = torch.randn(3, 64).bfloat16()
+    rows = IdentifierHead(head.bfloat16(), [5, 7])
+    expected = hidden.double() @ head.weight[[5, 7]].double().T + head.bias[[5, 7]].double()
+    for enabled in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            logits = rows(hidden)
+        assert logits.dtype == torch.float32
+        torch.testing.assert_close(logits.double(), expected, atol=1e-5, rtol=0)
+
+
+def test_out_of_memory_on_the_cpu_becomes_a_memory_error() -> None:
+    @translate_out_of_memory()
+    def allocate() -> None:
+        torch.empty(2**50, dtype=torch.uint8)
+
+    for _ in range(2):  # the decorated function can be called again
+        with pytest.raises(MemoryError, match="DefaultCPUAllocator"):
+            allocate()
+
+
+def test_out_of_memory_on_the_gpu_becomes_a_memory_error() -> None:
+    with pytest.raises(MemoryError, match=r"tried to allocate 2\.00 GiB"), translate_out_of_memory():
+        raise torch.OutOfMemoryError("CUDA out of memory: tried to allocate 2.00 GiB")
+
+
+@pytest.mark.gpu
+def test_real_out_of_memory_on_the_gpu_becomes_a_memory_error() -> None:
+    with pytest.raises(MemoryError), translate_out_of_memory():
+        torch.empty(2**50, dtype=torch.uint8, device="cuda")
+
+
+@pytest.mark.parametrize("error", [RuntimeError("shapes do not match"), ValueError("x")])
+def test_other_errors_are_not_translated(error: Exception) -> None:
+    with pytest.raises(type(error)) as caught, translate_out_of_memory():
+        raise error
+    assert caught.value is error

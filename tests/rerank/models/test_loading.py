@@ -12,11 +12,10 @@ from transformers import AutoModelForCausalLM
 from rerank.config import Precision
 from rerank.errors import CheckpointError
 from rerank.models.loading import (
-    IdentifierHead,
-    autocasts,
     build_transformer,
     load_causal_lm,
     read_config,
+    uses_autocast,
     weights_dtype,
 )
 from tests.causal_lms import write_causal_lm
@@ -45,7 +44,7 @@ def lm(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_precision_decides_over_weights_and_arithmetic(
     device: torch.device, precision: Precision, dtype: torch.dtype, autocast: bool
 ) -> None:
-    assert (weights_dtype(device, precision), autocasts(device, precision)) == (dtype, autocast)
+    assert (weights_dtype(device, precision), uses_autocast(device, precision)) == (dtype, autocast)
 
 
 def test_causal_lm_says_whether_it_autocasts(lm: Path) -> None:
@@ -85,16 +84,3 @@ def test_checkpoint_that_lacks_a_tensor_is_refused(lm: Path, missing: str) -> No
     del weights[missing]
     with pytest.raises(CheckpointError, match=r"does not fit its config\.json"):
         build_transformer(read_config(lm), weights, token_embeddings, CPU)
-
-
-def test_identifier_head_computes_in_float32_whatever_surrounds_it() -> None:
-    torch.manual_seed(0)
-    head = torch.nn.Linear(64, 100)
-    hidden = torch.randn(3, 64).bfloat16()
-    rows = IdentifierHead(head.bfloat16(), [5, 7])
-    expected = hidden.double() @ head.weight[[5, 7]].double().T + head.bias[[5, 7]].double()
-    for enabled in (False, True):
-        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
-            found = rows(hidden)
-        assert found.dtype == torch.float32
-        torch.testing.assert_close(found.double(), expected, atol=1e-5, rtol=0)

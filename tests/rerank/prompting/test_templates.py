@@ -28,7 +28,7 @@ FULL = Template(
 
 @pytest.fixture(scope="module")
 def tokenizer(encoder: Encoder) -> PreTrainedTokenizerBase:
-    return encoder.own_tokenizer()
+    return encoder.copy_tokenizer()
 
 
 @pytest.fixture(scope="module")

@@ -72,7 +72,7 @@ CHAT = VectorPrompts(TEMPLATE, published_tokenizer(), in_chat=True, text_tokens=
 
 
 def test_text_is_shown_in_the_plain_prompt_too(encoder: Encoder) -> None:
-    prompts = VectorPrompts(TEMPLATE, encoder.own_tokenizer(), in_chat=False, text_tokens=64)
+    prompts = VectorPrompts(TEMPLATE, encoder.copy_tokenizer(), in_chat=False, text_tokens=64)
     ids = prompts.token_ids(Query("tides"), [Passage("a", "cats"), Passage("b", "dogs [SEP]")])
     assert text_of(prompts, ids) == "tides:<Q>passage1:[<P>]catspassage2:[<P>]dogs[sep]rank2"
 

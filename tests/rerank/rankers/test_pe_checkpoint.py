@@ -108,7 +108,7 @@ def test_template_of_the_option_is_for_a_checkpoint_that_names_none(folder: Path
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"projector_type": "mlp9x"}, "'mlp9x' is not residual_mlp2x_gelu, mlp2x_gelu or linear"),
+        ({"projector_type": "mlp9x"}, "'mlp9x'; known types are residual_mlp2x_gelu, mlp2x_gelu, linear"),
         ({"projector_type": "linear"}, r"published: the projector does not fit its projector_type 'linear'"),
         ({"encoder_name": "other/encoder"}, r"made for encoder other/encoder \(sha256 None\), this service loads sent"),
         ({"encoder_sha256": "0" * 64}, "use that encoder or another checkpoint"),

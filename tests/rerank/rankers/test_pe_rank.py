@@ -169,7 +169,7 @@ def test_special_tokens_in_the_query_are_plain_words(ranker: PERankRanker) -> No
     [
         ({"encoder_name": "other/encoder"}, "was made for encoder other/encoder .*, this service loads sentence-tr"),
         ({"encoder_sha256": "0" * 64}, "use that encoder or another checkpoint"),
-        ({"projector_type": "mlp9x"}, "projector_type 'mlp9x' is not residual_mlp2x_gelu"),
+        ({"projector_type": "mlp9x"}, "unknown projector_type 'mlp9x'; known types are residual_mlp2x_gelu"),
         ({"num_hidden_layers": 4}, "does not fit its config.json"),
         ({"hidden_size": 192}, "token embeddings of width 384 do not fit hidden size 192"),
     ],

@@ -1,0 +1,168 @@
+"""Probe at load: packs a model's sequences if packed outputs equal those of reading the sequences one by one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import nn
+from transformers import PretrainedConfig, PreTrainedModel
+
+from rerank.models.last_token import PACKED_ATTENTION, LastTokenReader, Pack
+
+log = logging.getLogger(__name__)
+
+#: Lengths of the probe's sequences: short, because models of 7B parameters on a CPU must start too.
+_PROBE_LENGTHS = (3, 11, 7)
+#: Allowed difference of packed outputs in float32 and in bfloat16, in standard deviations of the outputs. A sequence
+#: that attends to another one differs by 1 or more.
+_FLOAT32_TOLERANCE, _BFLOAT16_TOLERANCE = 1e-4, 2e-2
+#: Or as a multiple of the difference that a longer row alone makes, up to this many standard deviations.
+_NOISE_FACTOR, _MAX_NOISE_TOLERANCE = 4, 0.2
+#: The modules of a decoder layer whose computation `_shorten_last_layer` knows.
+_KNOWN_LAYER_MODULES = {"input_layernorm", "self_attn", "post_attention_layernorm", "mlp"}
+
+
+@torch.inference_mode()
+def make_last_token_reader(model: PreTrainedModel, autocast: bool = False) -> LastTokenReader:
+    """A reader that packs sequences if the model allows it.
+
+    A few random sequences are read one by one and packed. Where the outputs differ, or the packed row fails, the model
+    stays as it is and reads one sequence at a time, and a warning gives the reason: no AttentionInterface, a recurrent
+    state that runs through the row, position embeddings that depend on the row's length. A packed model has another
+    attention implementation and must be called through the reader only.
+
+    Args:
+        model: a transformer with or without a head.
+        autocast: see LastTokenReader.
+    """
+    one_by_one = LastTokenReader(model, autocast)
+    if problem := _unsupported_config(model.config):
+        return _with_warning(one_by_one, model, problem)
+    probe = _Probe.of(one_by_one, model, autocast)
+    implementation = model.config._attn_implementation
+    model.set_attn_implementation(PACKED_ATTENTION)
+    packed = LastTokenReader(model, autocast, packed=True)
+    if problem := probe.problem_of(packed):
+        model.set_attn_implementation(implementation)
+        return _with_warning(one_by_one, model, problem)
+    if restore := _shorten_last_layer(model):
+        shortened = LastTokenReader(model, autocast, packed=True, last_layer_shortened=True)
+        if not probe.problem_of(shortened):
+            return shortened
+        restore()
+    return packed
+
+
+def _with_warning(reader: LastTokenReader, model: PreTrainedModel, problem: str) -> LastTokenReader:
+    log.warning("%s reads one window at a time, because it cannot be packed: %s", type(model).__name__, problem)
+    return reader
+
+
+@dataclass(frozen=True)
+class _Probe:
+    """Random sequences, their outputs when read one by one, and the allowed difference of packed outputs."""
+
+    config: PretrainedConfig
+    sequences: list[torch.Tensor]
+    expected: torch.Tensor
+    tolerance: float
+
+    @classmethod
+    def of(cls, one_by_one: LastTokenReader, model: PreTrainedModel, autocast: bool) -> _Probe:
+        sequences = _random_sequences(model)
+        expected = one_by_one.read(sequences)
+        float32 = model.dtype == torch.float32 and not autocast
+        deviation = expected.std().item()
+        noise = (_read_in_longer_rows(one_by_one, sequences) - expected).abs().max().item()
+        rounding = (_FLOAT32_TOLERANCE if float32 else _BFLOAT16_TOLERANCE) * deviation
+        tolerance = max(rounding, min(_NOISE_FACTOR * noise, _MAX_NOISE_TOLERANCE * deviation))
+        return cls(model.config, sequences, expected, tolerance)
+
+    def problem_of(self, packed: LastTokenReader) -> str:
+        """The reason why packed sequences must not be used; empty if they give what they give one by one."""
+        try:
+            outputs, pack = packed.read_packed(self.sequences)
+        except Exception as error:  # whatever a foreign architecture raises on a packed row, it can be served unpacked
+            return f"its forward fails on a packed row: {error!r}"
+        if problem := _skipped_layers(self.config, pack):
+            return problem
+        difference = (outputs - self.expected).abs().max().item()
+        if difference <= self.tolerance:
+            return ""
+        return f"outputs of packed sequences differ by {difference:.2g}, {self.tolerance:.2g} is allowed"
+
+
+def _random_sequences(model: PreTrainedModel) -> list[torch.Tensor]:
+    embeddings = cast(nn.Embedding, model.get_input_embeddings())
+    generator = torch.Generator().manual_seed(0)
+    return [
+        torch.randint(embeddings.weight.shape[0], (length,), generator=generator).to(model.device)
+        for length in _PROBE_LENGTHS
+    ]
+
+
+def _read_in_longer_rows(reader: LastTokenReader, sequences: Sequence[torch.Tensor]) -> torch.Tensor:
+    """(B, outputs) of sequences that others follow. A causal model ignores those, so that only rounding differs."""
+    following = torch.cat(list(sequences))
+    lasts = [torch.tensor([len(sequence) - 1], device=sequence.device) for sequence in sequences]
+    rows = [torch.cat([sequence, following]) for sequence in sequences]
+    return torch.cat([reader.read_row(row, last) for row, last in zip(rows, lasts, strict=True)])
+
+
+def _unsupported_config(config: PretrainedConfig) -> str:
+    """The reason why a configuration excludes packing, where short sequences would not show it; empty if none."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    rope_types = {one.get("rope_type") for one in (rope, *rope.values()) if isinstance(one, dict)}
+    if length_dependent := rope_types & {"dynamic", "longrope"}:
+        return f"its {length_dependent.pop()} position embeddings depend on the length of the row"
+    layer_types = set(getattr(config, "layer_types", None) or ())
+    if unknown := layer_types - {"full_attention", "sliding_attention"}:
+        return f"its layers are of types that packing does not know: {', '.join(sorted(unknown))}"
+    return ""
+
+
+def _skipped_layers(config: PretrainedConfig, pack: Pack) -> str:
+    """The reason if not all layers ran packed attention, with their sliding windows; empty if they did.
+
+    The probe's sequences are shorter than any window, so that their outputs would not show a missing one.
+    """
+    layers = config.num_hidden_layers
+    layer_types = getattr(config, "layer_types", None) or ["sliding_attention"] * layers
+    windowed = layer_types.count("sliding_attention") if getattr(config, "sliding_window", None) else 0
+    if pack.calls != layers:
+        return f"packed attention ran in {pack.calls} of its {layers} layers"
+    if pack.windowed_calls < windowed:
+        return f"the sliding window reached {pack.windowed_calls} of {windowed} layers"
+    return ""
+
+
+def _shorten_last_layer(model: PreTrainedModel) -> Callable[[], None] | None:
+    """Makes the last layer compute, after the attention of a packed row, the last positions of the sequences only.
+
+    Returns:
+        A function that undoes it; None if the layers are not built as those of Llama, Mistral, Qwen2 and Qwen3.
+    """
+    layers = getattr(model.base_model, "layers", None)
+    if not isinstance(layers, nn.ModuleList):
+        return None
+    layer: Any = layers[-1]
+    if {name for name, _ in layer.named_children()} != _KNOWN_LAYER_MODULES:
+        return None
+    full_forward = layer.forward
+
+    def forward(hidden: torch.Tensor, **options: Any) -> torch.Tensor:
+        """(1, T, D) → (1, B, D) for a packed row; a decode step, which has no pack, is computed in full."""
+        if "pack" not in options:
+            return cast(torch.Tensor, full_forward(hidden, **options))
+        pack: Pack = options["pack"]
+        attended, _ = layer.self_attn(hidden_states=layer.input_layernorm(hidden), last_only=True, **options)
+        last = (hidden + attended)[:, pack.last]
+        result: torch.Tensor = last + layer.mlp(layer.post_attention_layernorm(last))
+        return result
+
+    layer.forward = forward
+    return lambda: setattr(layer, "forward", full_forward)
