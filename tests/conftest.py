@@ -72,6 +72,17 @@ def cuda_is_available() -> bool:
     return torch.cuda.is_available()
 
 
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    """Two torch threads, also where `make test` gives each process one."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="session")
 def shared(request: pytest.FixtureRequest) -> Path:
     """The folder given with --shared."""
