@@ -1,7 +1,10 @@
-"""The rows that travel through the system. All frozen; ids are strings in TREC spelling."""
+"""Data types that all modules share: queries, passages, windows and rankings. All are frozen; ids are TREC strings."""
 
 from __future__ import annotations
 
+import math
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import Literal, Self, TypeAlias
@@ -9,21 +12,23 @@ from typing import Literal, Self, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from rerank.errors import RankerFailure
+
 #: (D,) float32, unit length.
 Vector: TypeAlias = npt.NDArray[np.float32]
-#: (N, D) float32, one unit vector a row.
+#: (N, D) float32, each row a unit vector.
 Matrix: TypeAlias = npt.NDArray[np.float32]
-#: How the windows of a batch share a forward pass: side by side in one row, each in a row of its own, or not at all.
-Batching: TypeAlias = Literal["packed", "padded", "one_by_one"]
+#: How a ranker runs a batch: all windows side by side in one row, or one forward pass after the other.
+Batching: TypeAlias = Literal["packed", "one_by_one"]
 
 
 class _Name(StrEnum):
-    """Names that callers write, with hyphens; underscores are accepted."""
+    """Names with hyphens; the same names with underscores are accepted."""
 
     @classmethod
     def _missing_(cls, value: object) -> Self | None:
-        spelled = str(value).replace("_", "-")
-        return next((member for member in cls if member.value == spelled), None)
+        hyphenated = str(value).replace("_", "-")
+        return next((member for member in cls if member.value == hyphenated), None)
 
 
 class StrategyKind(_Name):
@@ -46,11 +51,11 @@ class FirstStage(_Name):
 
 
 class FeedbackMethod(_Name):
-    """How relevance feedback updates the query vector; see `rerank.retrieval.query_update`."""
+    """The methods by which relevance feedback updates the query vector; see `rerank.retrieval.query_update`."""
 
-    #: Adam on RankNet with pairs weighted by 1 / (rank_i + rank_j): reads the teacher's order only.
+    #: Adam on RankNet with pairs weighted by 1 / (rank_i + rank_j): uses the teacher's order only.
     WEIGHTED_RANKNET = "weighted-ranknet"
-    #: Adam on the KL divergence of softmax(scores) from softmax(teacher): reads the teacher's scores.
+    #: Adam on the KL divergence of softmax(scores) from softmax(teacher): uses the teacher's scores.
     KL = "kl"
     #: One step towards the mean of the first passages and away from that of the others.
     ROCCHIO = "rocchio"
@@ -58,7 +63,7 @@ class FeedbackMethod(_Name):
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What is searched for. `vector` is the encoder's, once somebody has computed it."""
+    """A search query. `vector` is its embedding by the encoder; None until it is computed."""
 
     text: str
     query_id: str = ""
@@ -68,14 +73,14 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A text with its id. `vector` is the encoder's, when it is stored or already computed."""
+    """A text with its id. `vector` is its embedding by the encoder; None until it is read from an index or computed."""
 
     doc_id: str
     text: str
     vector: Vector | None = field(default=None, repr=False, compare=False)
-    #: The stored vector stands for the beginning of `text` only, because the encoder reads no further.
+    #: `vector` covers only the beginning of `text`, because the encoder reads no further.
     vector_truncated: bool = False
-    #: What a ranker that reads text puts into its prompts, once it has prepared the passage.
+    #: The tokens of `text` inside a prompt; set by rankers that read text, when they prepare the passage.
     token_ids: tuple[int, ...] | None = field(default=None, repr=False, compare=False)
 
 
@@ -89,7 +94,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class ScoredDoc:
-    """One row of a first stage's answer."""
+    """A document that a first-stage retriever found, with its score."""
 
     doc_id: str
     score: float
@@ -97,7 +102,7 @@ class ScoredDoc:
 
 @dataclass(frozen=True, slots=True)
 class CandidateSource:
-    """A candidate as a request gives it: its text, a reference into the index, or both."""
+    """A candidate as it stands in a request: its text, a reference into the index, or both."""
 
     doc_id: str
     text: str | None = None
@@ -107,10 +112,10 @@ class CandidateSource:
 
 @dataclass(frozen=True, slots=True)
 class RankOptions:
-    """How a list is to be ranked. What is empty or 0 takes the model's default.
+    """Options of a rerank request. Fields that are empty or 0 take the model's default.
 
     Attributes:
-        strategy: a StrategyKind, or its name; an unknown name is refused when the list is ranked.
+        strategy: a StrategyKind or its name; an unknown name raises InvalidRequest when the list is ranked.
     """
 
     model: str = ""
@@ -119,30 +124,47 @@ class RankOptions:
     window_size: int = 0
     stride: int = 0
     early_stop: bool = False
-    #: The cheap model of a cascade.
+    #: The model that orders all candidates in the first step of a cascade.
     preranker: str = ""
-    #: Whether the best order so far is an answer, when the deadline comes first.
+    #: At the deadline, return the best order so far instead of an error.
     allow_partial: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A request as a ranker wants it: whatever it needs of every passage, computed once a request."""
+    """A query and its passages with all that a ranker computes once per request: sanitized text, tokens or vectors."""
 
     query: Query
     passages: tuple[Passage, ...]
-    #: Ids of the passages of which the ranker reads the beginning only.
+    #: Ids of the passages of which the ranker reads only the beginning.
     truncated_doc_ids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What a ranker orders in one go: a query and its passages, in the order in which they are read."""
+    """The input of one ranker call: a query and the passages to order, in the order in which the model reads them."""
 
     query: Query
     passages: tuple[Passage, ...]
-    #: Only so many of the first places matter, because nothing reads the order behind them; 0: all.
+    #: Only the order of the best `top_n` passages is needed; 0: of all.
     top_n: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedWindow:
+    """A window rendered as model input: made once by `Ranker.encode`, read by `Ranker.rank`.
+
+    Attributes:
+        window: what was encoded.
+        prompts: token ids of each prompt that the model reads for the window; none if the ranker reads no prompt.
+        tokens: the cost of the window: positions that the model reads and generates for it.
+        truncated: places in the window of the passages that were truncated to fit the prompt.
+    """
+
+    window: Window
+    prompts: tuple[tuple[int, ...], ...] = ()
+    tokens: int = 0
+    truncated: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,30 +172,40 @@ class WindowRanking:
     """One score per passage of a window, in the window's order; higher is better."""
 
     scores: tuple[float, ...]
-    #: Places in the window of the passages that were cut to fit.
-    truncated: tuple[int, ...] = ()
-    #: Identifiers of a generated answer that were missing, repeated or foreign, and were mended.
+    #: Identifiers that were missing, repeated or unknown in a generated permutation, and were repaired.
     repairs: int = 0
 
     @property
     def permutation(self) -> tuple[int, ...]:
-        """Positions inside the window, best first; equal scores keep the order in which they were read."""
-        return tuple(sorted(range(len(self.scores)), key=lambda position: -self.scores[position]))
+        """Places in the window, best first; passages with equal scores keep their order."""
+        return tuple(sorted(range(len(self.scores)), key=lambda place: -self.scores[place]))
+
+
+def check_rankings(rankings: Sequence[WindowRanking], windows: Sequence[EncodedWindow]) -> None:
+    """Checks that there is one ranking per window with one finite score per passage.
+
+    Raises:
+        RankerFailure: there is not; a bug of the ranker.
+    """
+    expected = [len(encoded.window.passages) for encoded in windows]
+    found = [len(ranking.scores) for ranking in rankings]
+    if found != expected:
+        raise RankerFailure(f"the ranker returned {found} scores for windows of {expected} passages; this is a bug")
+    if not all(math.isfinite(score) for ranking in rankings for score in ranking.scores):
+        raise RankerFailure(f"the ranker returned a score that is not finite: {rankings}; this is a bug")
 
 
 class ScoreKind(Enum):
-    """What the scores of a ranking mean."""
+    """The meaning of the scores of a ranking."""
 
-    #: n for the first of n, then one less per rank: says nothing but the order.
+    #: n for the first of n passages, then one less per rank: the scores carry the order only.
     RANK = "rank"
-    #: log-probability of being the best of the one window in which all were read.
+    #: Log-probability of being the best passage of the one window that held all of them.
     WINDOW_LOG_PROB = "window_log_prob"
-    #: comparable across windows and requests.
-    CALIBRATED = "calibrated"
 
 
 class Completeness(Enum):
-    """How much of the list was reranked."""
+    """The part of the list that was reranked."""
 
     FULL = "full"
     PARTIAL = "partial"
@@ -182,7 +214,7 @@ class Completeness(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WindowTrace:
-    """One window that ran: `positions` in first-stage numbering (0-based), in the order they were read."""
+    """A window that was ranked: `positions` are 0-based ranks of the first stage, in the order the model read them."""
 
     positions: tuple[int, ...]
     permutation: tuple[int, ...]
@@ -191,7 +223,7 @@ class WindowTrace:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What ran for one request."""
+    """Model, windows, cost and latency of one request."""
 
     model: str
     ranker: str
@@ -202,7 +234,7 @@ class Trace:
     windows: tuple[WindowTrace, ...]
     rounds: int
     truncated_doc_ids: tuple[str, ...]
-    #: Over all windows, see WindowRanking.
+    #: Sum over all windows, see WindowRanking.
     repairs: int
     completeness: Completeness
     reason: str
@@ -218,7 +250,7 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class RankedCandidate:
-    """A candidate in its final place. `position` is its 0-based place in the list that came in."""
+    """A candidate with its final score. `position` is its 0-based rank in the request."""
 
     candidate: Candidate
     position: int
@@ -227,8 +259,17 @@ class RankedCandidate:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """The answer to one request, best first; scores decrease strictly."""
+    """The reranked list of one request, best first; scores decrease strictly."""
 
     ranked: tuple[RankedCandidate, ...]
     score_kind: ScoreKind
     trace: Trace
+
+
+#: White space separates the columns of TREC files.
+_INVALID_IN_DOC_ID = re.compile(r"[\s\x00-\x1f\x7f]")
+
+
+def is_valid_doc_id(doc_id: str) -> bool:
+    """Whether a doc_id can stand in a TREC file: not empty, no white space, no control characters."""
+    return bool(doc_id) and not _INVALID_IN_DOC_ID.search(doc_id)

@@ -26,10 +26,10 @@ import matplotlib
 import torch
 import typer
 from bench_models import MISTRAL_7B, QWEN3_0_6B, TINY, Size, llama, windows, write_checkpoint
-from simulate_scheduler import LONG, Device, Fifo, Ours, percentile, simulate, useful_share, workload
+from simulate_scheduler import LONG, Device, EngineScheduler, Fifo, percentile, simulate, useful_share, workload
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rerank.commands.cli import run
+from rerank.commands.run import run
 from rerank.config import EngineConfig, FirstModel, PERankModel, ServiceConfig
 from rerank.engine.engine import Engine
 from rerank.engine.job import Job
@@ -40,7 +40,7 @@ from rerank.models.packing_probe import make_last_token_reader
 from rerank.prompting.listwise import ListwiseRenderer
 from rerank.prompting.templates import load_template
 from rerank.prompting.vector_prompts import VectorPrompts
-from rerank.rankers.base import Ranker
+from rerank.rankers.base import Ranker, rank_windows
 from rerank.rankers.first import FirstRanker
 from rerank.rankers.identity import IdentityRanker
 from rerank.rankers.pe_checkpoint import load_pe_checkpoint
@@ -140,7 +140,7 @@ def first(bench: Bench) -> Results:
 
     seconds = taking_turns(
         {
-            "ours": lambda: bench.first.rank([window]),
+            "ours": lambda: rank_windows(bench.first, [window]),
             "generating the permutation": lambda: generate(ANSWER_TOKENS),
             "generate one token": lambda: generate(1),
             "all-position logits": lambda: model(input_ids=prompt, attention_mask=whole),
@@ -162,7 +162,7 @@ def packed(bench: Bench) -> Results:
     def padded() -> object:
         return model(input_ids=rows, attention_mask=mask, position_ids=places, use_cache=False, logits_to_keep=1)
 
-    ways = {"ours": lambda: bench.first.rank(bench.windows), "padded": padded}
+    ways = {"ours": lambda: rank_windows(bench.first, bench.windows), "padded": padded}
     seconds = taking_turns(ways, max(2, bench.repeats // 2))
     return {"packed_vs_padded, 8 windows": times(seconds["padded"], seconds["ours"])}
 
@@ -205,14 +205,14 @@ def pe(bench: Bench) -> Results:
     found: Results = {}
     for n in (1, 8):
         asked = bench.windows[:n]
-        if [one.permutation for one in dynamic.rank(asked)] != [generation.order(window) for window in asked]:
+        if [one.permutation for one in rank_windows(dynamic, asked)] != [generation.order(window) for window in asked]:
             raise AssertionError("dynamic decoding and the generate loop disagree; this is a bug")
         seconds = taking_turns(
             {
-                "one_step": lambda asked=asked: one_step.rank(asked),  # type: ignore[misc]
-                "dynamic": lambda asked=asked: dynamic.rank(asked),  # type: ignore[misc]
+                "one_step": lambda asked=asked: rank_windows(one_step, asked),  # type: ignore[misc]
+                "dynamic": lambda asked=asked: rank_windows(dynamic, asked),  # type: ignore[misc]
                 "generate": lambda asked=asked: [generation.order(window) for window in asked],  # type: ignore[misc]
-                "text": lambda asked=asked: bench.first.rank(asked),  # type: ignore[misc]
+                "text": lambda asked=asked: rank_windows(bench.first, asked),  # type: ignore[misc]
             },
             bench.repeats if n == 1 else max(2, bench.repeats // 2),
         )
@@ -270,13 +270,13 @@ def scheduler(bench: Bench) -> Results:
     shares, useful = list[float](), list[float]()
     for seed in range(seeds):
         p99 = []
-        for make in (Fifo, Ours):
+        for make in (Fifo, EngineScheduler):
             work = workload(0.85, requests, device, seed)
             simulate(work, make(device), device)
             p99.append(percentile([one.latency_s for one in work if one.candidates < LONG], 99))
         shares.append(p99[1] / p99[0])
         work = workload(2.0, requests, device, seed, deadline_s=2.0)
-        simulate(work, Ours(device), device)
+        simulate(work, EngineScheduler(device), device)
         useful.append(useful_share(work))
     found["short p99_vs_fifo, load 0.85"] = shares
     found["useful work, load 2, deadlines of 2 s"] = useful
@@ -349,7 +349,7 @@ def _growth_of_words(bench: Bench) -> Results:
     found: Results = {}
     for words in (4, 8) if bench.quick else (20, 40, 80, 160):
         (window,) = map(bench.prepared, windows(None, 1, PASSAGES, bench.encoder, words))
-        seconds = taking_turns({"": lambda window=window: bench.first.rank([window])}, 2)[""]  # type: ignore[misc]
+        seconds = taking_turns({"": lambda window=window: rank_windows(bench.first, [window])}, 2)[""]  # type: ignore[misc]
         found[f"growth, {words} words a passage, first"] = [1000 * own for own in seconds]
     return found
 

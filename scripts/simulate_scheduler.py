@@ -1,9 +1,9 @@
-"""What the scheduler does to waiting times and deadlines, next to first come, first served: prints a table.
+"""Simulation of the scheduler in virtual time: prints latencies and met deadlines, compared with FIFO.
 
     python scripts/simulate_scheduler.py
 
-Events in virtual time; throughput, admission, estimate and batcher are the engine's own. A batch takes a fixed time
-and so much a token. Windows of a request come one after the other, as those of the sliding schedule do.
+Admission control, work estimates and batcher are the engine's own. A batch takes a fixed time plus a time per token.
+The windows of a request run one after the other, as those of the sliding schedule do.
 """
 
 from __future__ import annotations
@@ -17,26 +17,32 @@ from typing import Protocol
 
 import typer
 
-from rerank.commands.cli import run
+from rerank.commands.run import run
 from rerank.config import EngineConfig
-from rerank.engine.admission import Admission
-from rerank.engine.batcher import Batcher, Entry
-from rerank.engine.estimate import PassageTokens, WorkEstimate
+from rerank.engine.admission import (
+    AdmissionController,
+    ModelStage,
+    PassageTokens,
+    PendingRequest,
+    Stage,
+    Throughput,
+    WorkEstimate,
+)
 from rerank.engine.strategies import Sliding
-from rerank.engine.throughput import Lane, Stage, Task, Throughput
+from rerank.engine.worker import Batcher, QueueEntry
 from rerank.errors import DeadlineExceeded, Overloaded
 from rerank.types import Passage
 
 MODEL = "model"
-LANE = Lane(Stage.RANK, MODEL)
+RANKING = ModelStage(Stage.RANK, MODEL)
 STRATEGY = Sliding(20, 10)
-#: Candidates of a request: one, two or nine windows.
+#: Numbers of candidates that take one, two and nine windows.
 SHORT, MIDDLE, LONG = 20, 30, 100
 
 
 @dataclass(frozen=True)
 class Device:
-    """About a 7B model in bfloat16 on an H200 (estimated): 2,000 tokens take 56 ms."""
+    """A simulated device; by default about a 7B model in bfloat16 on an H200 (estimated): 2,000 tokens take 56 ms."""
 
     tokens_per_s: float = 40_000.0
     batch_s: float = 0.006
@@ -48,7 +54,7 @@ class Device:
 
 @dataclass(eq=False)
 class Request:
-    """A request and what became of it. `windows` holds the tokens of each."""
+    """A request with the tokens of each of its windows, and its outcome."""
 
     arrived_s: float
     candidates: int
@@ -56,7 +62,7 @@ class Request:
     deadline_s: float = math.inf
     cancelled_s: float = math.inf
     ran: int = 0
-    refused: bool = False
+    rejected: bool = False
     finished_s: float = math.inf
 
     @property
@@ -73,24 +79,24 @@ class Request:
 
 
 class Scheduler(Protocol):
-    """What decides. Times are virtual."""
+    """Admits requests and forms batches. All times are virtual."""
 
     def arrive(self, request: Request, now_s: float) -> None:
-        """Takes the request's first window, or sets `refused`."""
+        """Queues the request's first window, or sets `rejected`."""
         ...
 
     def next_batch(self, now_s: float) -> list[Request]:
-        """The requests whose next windows run together."""
+        """The requests whose next windows form a batch."""
         ...
 
-    def ran(self, batch: Sequence[Request], seconds: float, now_s: float) -> None:
-        """The batch is done; takes the next windows of those that have one."""
+    def complete(self, batch: Sequence[Request], seconds: float, now_s: float) -> None:
+        """Records that the batch is done, and queues the next windows of its requests."""
         ...
 
 
 @dataclass
 class Fifo:
-    """First come, first served, window by window; what is late or cancelled does not run."""
+    """First come, first served, window by window; late and cancelled requests do not run."""
 
     device: Device
     waiting: list[Request] = field(default_factory=list)
@@ -99,7 +105,7 @@ class Fifo:
         self.waiting.append(request)
 
     def next_batch(self, now_s: float) -> list[Request]:
-        self.waiting = [one for one in self.waiting if now_s < min(one.deadline_s, one.cancelled_s)]
+        self.waiting = [each for each in self.waiting if now_s < min(each.deadline_s, each.cancelled_s)]
         size, tokens = 0, 0
         for request in self.waiting:
             tokens += request.windows[request.ran]
@@ -109,65 +115,64 @@ class Fifo:
         batch, self.waiting = self.waiting[:size], self.waiting[size:]
         return batch
 
-    def ran(self, batch: Sequence[Request], seconds: float, now_s: float) -> None:
+    def complete(self, batch: Sequence[Request], seconds: float, now_s: float) -> None:
         self.waiting += [request for request in batch if request.ran < len(request.windows)]
 
 
-class Ours:
-    """The engine's scheduler without the engine."""
+class EngineScheduler:
+    """The engine's scheduler without its event loop and threads."""
 
     def __init__(self, device: Device, config: EngineConfig = EngineConfig(max_queue_tokens=10**9)) -> None:  # noqa: B008  (frozen)
         self._throughput = Throughput(config.age_factor)
         self._batcher: Batcher[Request] = Batcher(self._throughput, device.max_batch_tokens)
-        self._admission = Admission(self._throughput, config.max_queue_tokens)
+        self._admission = AdmissionController(self._throughput, config.max_queue_tokens)
         self._average = PassageTokens()
-        self._in_work: dict[Request, tuple[Task, WorkEstimate]] = {}
+        self._admitted: dict[Request, tuple[PendingRequest, WorkEstimate]] = {}
         self._now_s = 0.0
 
     def arrive(self, request: Request, now_s: float) -> None:
         passages = [Passage("", "")] * request.candidates
         estimate = WorkEstimate(STRATEGY, MODEL, passages, self._average.average)
-        task = Task(request.arrived_s, request.deadline_s, estimate.left())
+        pending = PendingRequest(request.arrived_s, request.deadline_s, estimate.remaining())
         try:
-            self._admission.admit(task, now_s)
+            self._admission.admit(pending, now_s)
         except (DeadlineExceeded, Overloaded):
-            request.refused = True
+            request.rejected = True
             return
-        self._in_work[request] = task, estimate
+        self._admitted[request] = pending, estimate
         self._submit(request)
 
     def _submit(self, request: Request) -> None:
-        task, estimate = self._in_work[request]
+        pending, estimate = self._admitted[request]
         tokens = request.windows[request.ran]
         self._average.observe(MODEL, [tokens], [min(request.candidates, STRATEGY.window_size)])
-        estimate.prepared(MODEL)
-        task.left = estimate.left_with(MODEL, [tokens])
-        self._batcher.add(Entry(request, task, LANE, tokens, lambda: self._now_s >= request.cancelled_s))
+        estimate.mark_prepared(MODEL)
+        pending.remaining = estimate.add_round(MODEL, [tokens])
+        self._batcher.add(QueueEntry(request, pending, RANKING, tokens, lambda: self._now_s >= request.cancelled_s))
 
     def next_batch(self, now_s: float) -> list[Request]:
         self._now_s = now_s
-        for entry in self._batcher.drop_late(now_s):
-            self._leave(entry.payload)
-        for request in [one for one in self._in_work if now_s >= one.cancelled_s]:
-            self._leave(request)
+        for entry in self._batcher.pop_late(now_s):
+            self._release(entry.payload)
+        for request in [each for each in self._admitted if now_s >= each.cancelled_s]:
+            self._release(request)
         return [entry.payload for entry in self._batcher.next_batch(now_s)]
 
-    def ran(self, batch: Sequence[Request], seconds: float, now_s: float) -> None:
-        self._throughput.observe(LANE, sum(request.windows[request.ran - 1] for request in batch), seconds, now_s)
+    def complete(self, batch: Sequence[Request], seconds: float, now_s: float) -> None:
+        self._throughput.observe(RANKING, sum(request.windows[request.ran - 1] for request in batch), seconds, now_s)
         for request in batch:
             if request.ran == len(request.windows):
-                self._leave(request)
-            elif request in self._in_work:
+                self._release(request)
+            elif request in self._admitted:
                 self._submit(request)
 
-    def _leave(self, request: Request) -> None:
-        if request in self._in_work:
-            self._admission.leave(self._in_work.pop(request)[0])
+    def _release(self, request: Request) -> None:
+        if request in self._admitted:
+            self._admission.release(self._admitted.pop(request)[0])
 
 
 def simulate(requests: Sequence[Request], scheduler: Scheduler, device: Device) -> list[tuple[float, list[Request]]]:
-    """Runs until nothing is left to do; what became of the requests stands in them. Returns when batches began, and of
-    which requests."""
+    """Runs all requests and sets their outcomes. Returns the start time and the requests of each batch."""
     arrivals = sorted(requests, key=lambda request: request.arrived_s)
     events = [(request.arrived_s, number, request) for number, request in enumerate(arrivals)]
     heapq.heapify(events)
@@ -188,7 +193,7 @@ def simulate(requests: Sequence[Request], scheduler: Scheduler, device: Device) 
                 request.ran += 1
                 if request.ran == len(request.windows):
                     request.finished_s = now_s
-            scheduler.ran(batch, seconds, now_s)
+            scheduler.complete(batch, seconds, now_s)
         elif events:
             now_s = events[0][0]
         else:
@@ -198,20 +203,20 @@ def simulate(requests: Sequence[Request], scheduler: Scheduler, device: Device) 
 def workload(
     load: float, n: int, device: Device, seed: int, deadline_s: float = math.inf, cancelled: float = 0.0
 ) -> list[Request]:
-    """n requests in random intervals that keep the device busy `load` of the time, if their windows run alone.
+    """n requests at random intervals that would keep the device busy for a share `load` of the time, without batching.
 
     Args:
-        cancelled: the part of them that is cancelled within two seconds.
+        cancelled: the share of requests that is cancelled within two seconds.
     """
     draw = random.Random(seed)
     kinds = draw.choices((SHORT, MIDDLE, LONG), weights=(2, 2, 6), k=n)
     windows = [[int(min(3200, max(900, draw.gauss(2000, 250)))) for _ in range(_windows(kind))] for kind in kinds]
-    mean_s = sum(device.seconds(tokens) for own in windows for tokens in own) / n
+    mean_s = sum(device.seconds(tokens) for row in windows for tokens in row) / n
     arrived_s, requests = 0.0, []
-    for kind, own in zip(kinds, windows, strict=True):
+    for candidates, row in zip(kinds, windows, strict=True):
         arrived_s += draw.expovariate(load / mean_s)
-        gone_s = arrived_s + draw.uniform(0, 2) if draw.random() < cancelled else math.inf
-        requests.append(Request(arrived_s, kind, own, arrived_s + deadline_s, gone_s))
+        cancelled_s = arrived_s + draw.uniform(0, 2) if draw.random() < cancelled else math.inf
+        requests.append(Request(arrived_s, candidates, row, arrived_s + deadline_s, cancelled_s))
     return requests
 
 
@@ -225,7 +230,7 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 
 def useful_share(requests: Sequence[Request]) -> float:
-    """The part of the tokens that ran which belongs to requests answered in time."""
+    """The share of the computed tokens that belongs to requests answered in time."""
     ran = sum(request.tokens_run for request in requests)
     return sum(request.tokens_run for request in requests if request.in_time) / ran if ran else 1.0
 
@@ -235,11 +240,11 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 @app.command()
 def table(requests: int = 4000, seed: int = 0) -> None:
-    """Prints latencies without deadlines, then what deadlines of 2 s make of an overload."""
+    """Prints latencies without deadlines, then the effect of deadlines of 2 s under overload."""
     device = Device()
     print("no deadlines: seconds         mean    p99   p99 of one or two windows")
     for load in (0.5, 0.7, 0.85):
-        for name, scheduler in (("fifo", Fifo(device)), ("ours", Ours(device))):
+        for name, scheduler in (("fifo", Fifo(device)), ("engine", EngineScheduler(device))):
             work = workload(load, requests, device, seed)
             simulate(work, scheduler, device)
             latency = [one.latency_s for one in work]
@@ -248,15 +253,15 @@ def table(requests: int = 4000, seed: int = 0) -> None:
                 f"load {load:4} {name}              {sum(latency) / len(latency):7.2f}{percentile(latency, 99):7.2f}"
                 f"{percentile(short, 99):7.2f}"
             )
-    print("deadlines of 2 s              useful work   answered   refused at once")
+    print("deadlines of 2 s              useful work   answered   rejected")
     for load in (1.2, 2.0, 4.0):
-        for name, scheduler in (("fifo", Fifo(device)), ("ours", Ours(device))):
+        for name, scheduler in (("fifo", Fifo(device)), ("engine", EngineScheduler(device))):
             work = workload(load, requests, device, seed, deadline_s=2.0)
             simulate(work, scheduler, device)
-            answered, refused = sum(one.in_time for one in work), sum(one.refused for one in work)
+            answered, rejected = sum(one.in_time for one in work), sum(one.rejected for one in work)
             print(
                 f"load {load:4} {name}              {useful_share(work):10.1%}{answered / requests:12.1%}"
-                f"{refused / requests:12.1%}"
+                f"{rejected / requests:12.1%}"
             )
 
 

@@ -1,4 +1,4 @@
-"""Doubles for the model: the engine, the strategies and the service stay real."""
+"""Fake rankers and passages for tests of the engine, the strategies and the service."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import re
 import threading
 from collections.abc import Callable, Sequence
 
-from rerank.engine.strategies import Positions, Strategy
+from rerank.engine.strategies import Positions, Round, Strategy
 from rerank.rankers.base import RankerInfo
-from rerank.types import Passage, Prepared, Query, ScoreKind, Window, WindowRanking
+from rerank.types import EncodedWindow, Passage, Prepared, Query, ScoreKind, Window, WindowRanking
 
 
 class NumberRanker:
     """A perfect ranker: the score of a passage is the number in its text.
 
-    `batches` holds the number of windows of each batch, `ranked` all windows, in the order in which they ran.
+    Attributes:
+        batches: the number of windows of each batch.
+        encoded: all windows, in the order in which they were encoded.
+        ranked: all windows, in the order in which they were ranked.
     """
 
     def __init__(self, max_window_size: int = 100) -> None:
@@ -22,22 +25,24 @@ class NumberRanker:
             "number", "number", "r1", "t1", max_window_size, ScoreKind.WINDOW_LOG_PROB, batching="packed"
         )
         self.batches: list[int] = []
+        self.encoded: list[Window] = []
         self.ranked: list[Window] = []
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
         return Prepared(query, tuple(passages))
 
-    def tokens(self, window: Window) -> int:
-        return 10 * len(window.passages)
+    def encode(self, window: Window) -> EncodedWindow:
+        self.encoded.append(window)
+        return EncodedWindow(window, tokens=10 * len(window.passages))
 
-    def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
+    def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
         self.batches.append(len(windows))
-        self.ranked += windows
-        return [WindowRanking(tuple(number_in(passage.text) for passage in window.passages)) for window in windows]
+        self.ranked += [encoded.window for encoded in windows]
+        return [WindowRanking(tuple(number_in(p.text) for p in encoded.window.passages)) for encoded in windows]
 
 
 class HeldRanker(NumberRanker):
-    """Waits before each batch after the first `free_batches` until `release` is set; `entered` says that it waits."""
+    """Blocks each batch after the first `free_batches` until `release` is set; `entered` is set when one is blocked."""
 
     def __init__(self, free_batches: int = 0) -> None:
         super().__init__()
@@ -45,7 +50,7 @@ class HeldRanker(NumberRanker):
         self.entered = threading.Event()
         self.release = threading.Event()
 
-    def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
+    def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
         if len(self.batches) >= self._free_batches:
             self.entered.set()
             assert self.release.wait(timeout=60), "nobody released the ranker"
@@ -53,14 +58,14 @@ class HeldRanker(NumberRanker):
 
 
 class BrokenRanker(NumberRanker):
-    """Hands every batch that holds a passage with the text "poison" to `answer`."""
+    """Returns `answer(windows)` for every batch that holds a passage with the text "poison"."""
 
-    def __init__(self, answer: Callable[[Sequence[Window]], list[WindowRanking]]) -> None:
+    def __init__(self, answer: Callable[[Sequence[EncodedWindow]], list[WindowRanking]]) -> None:
         super().__init__()
         self._answer = answer
 
-    def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
-        if any(passage.text == "poison" for window in windows for passage in window.passages):
+    def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
+        if any(passage.text == "poison" for encoded in windows for passage in encoded.window.passages):
             return self._answer(windows)
         return super().rank(windows)
 
@@ -75,17 +80,17 @@ def numbered_passages(numbers: Sequence[float]) -> list[Passage]:
     return [Passage(f"d{position}", f"relevance {number}") for position, number in enumerate(numbers)]
 
 
-def walked(
+def run_schedule(
     strategy: Strategy, scores_of: Callable[[Positions], Sequence[float]], n: int
-) -> tuple[list[Positions], list[int]]:
-    """The windows that a strategy asks for, in order, and its final order, when `scores_of` ranks each window."""
-    windows: list[Positions] = []
+) -> tuple[list[Round], list[int]]:
+    """The rounds of a strategy and its final order, when `scores_of` scores each window."""
+    rounds: list[Round] = []
     schedule = strategy.schedule(n)
     try:
         round_ = next(schedule)
         while True:
-            windows += round_.windows
+            rounds.append(round_)
             round_ = schedule.send([WindowRanking(tuple(scores_of(window))) for window in round_.windows])
     except StopIteration as finished:
         order: list[int] = finished.value
-        return windows, order
+        return rounds, order

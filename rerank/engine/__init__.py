@@ -1,1 +1,1 @@
-"""Runs many requests over few models: batcher (pure), job (one request), engine (the loop)."""
+"""The engine: schedules the windows of concurrent requests on the models. Strategies, admission control, workers."""

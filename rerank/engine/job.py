@@ -1,4 +1,4 @@
-"""One request in flight: what is asked, and what has run so far."""
+"""Job: a rerank request as the engine runs it, the progress of its windows, and the ranking they give."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rerank.rankers.base import RankerInfo
 from rerank.types import (
     Candidate,
     Completeness,
+    EncodedWindow,
     Prepared,
     Query,
     RankedCandidate,
@@ -26,7 +27,7 @@ from rerank.types import (
 
 @dataclass(frozen=True)
 class Job:
-    """A request that can no longer be wrong. `deadline` is on the event loop's clock, in seconds.
+    """A validated request with its strategy. `deadline` is in seconds on the event loop's clock.
 
     With `allow_partial`, the answer at the deadline is the best order so far.
     """
@@ -42,17 +43,17 @@ class Job:
 
 @dataclass(frozen=True)
 class WindowResult:
-    """A window that ran. `wait_ms` in the queue, `model_ms` of the batch that it was part of."""
+    """A window that was ranked, with its time in the queue and the duration of its batch."""
 
+    encoded: EncodedWindow
     ranking: WindowRanking
-    tokens: int
-    wait_ms: float
+    queue_ms: float
     model_ms: float
 
 
 @dataclass
 class Progress:
-    """What has run for a job; `ranking()` turns it into the answer."""
+    """The windows of a job that were ranked so far, with their cost; `ranking()` turns them into the answer."""
 
     job: Job
     info: RankerInfo
@@ -64,45 +65,45 @@ class Progress:
     repairs: int = 0
     windows: list[WindowTrace] = field(default_factory=list)
     last: WindowResult | None = None
-    #: Positions that a model read which reads passages.
+    #: Positions of the passages that were read by a model that reads passages.
     read: set[int] = field(default_factory=set)
-    #: All positions, best first, as far as is known; empty: in first-stage order.
+    #: All positions in the best order so far; empty: in first-stage order.
     order: Sequence[int] = ()
 
-    def add_prepared(self, prepared: Prepared, wait_ms: float, took_ms: float) -> None:
-        self.queue_ms += wait_ms
-        self.prepare_ms += took_ms
+    def add_prepared(self, prepared: Prepared, queue_ms: float, prepare_ms: float) -> None:
+        self.queue_ms += queue_ms
+        self.prepare_ms += prepare_ms
         self._add_truncated(prepared.truncated_doc_ids)
 
     def add_round(self, round_: Round, results: Sequence[WindowResult], ranked_by: RankerInfo) -> None:
-        """Its windows waited and ran side by side, so it took as long as the last of them."""
-        slowest = max(results, key=lambda result: result.wait_ms + result.model_ms)
+        """Adds a round. Its windows waited and ran concurrently, so it took as long as the slowest of them."""
+        slowest = max(results, key=lambda result: result.queue_ms + result.model_ms)
         self.rounds += 1
-        self.queue_ms += slowest.wait_ms
+        self.queue_ms += slowest.queue_ms
         self.model_ms += slowest.model_ms
         self.repairs += sum(result.ranking.repairs for result in results)
         self.last = results[-1]
         for positions, result in zip(round_.windows, results, strict=True):
-            self.windows.append(WindowTrace(positions, result.ranking.permutation, result.tokens))
+            self.windows.append(WindowTrace(positions, result.ranking.permutation, result.encoded.tokens))
             self.read.update(positions if ranked_by.reads_passages else ())
-            cut = (positions[place] for place in result.ranking.truncated)
-            self._add_truncated(self.job.candidates[position].passage.doc_id for position in cut)
+            truncated = (positions[place] for place in result.encoded.truncated)
+            self._add_truncated(self.job.candidates[position].passage.doc_id for position in truncated)
 
     def _add_truncated(self, doc_ids: Iterable[str]) -> None:
         self.truncated_doc_ids = tuple(dict.fromkeys((*self.truncated_doc_ids, *doc_ids)))
 
     def ranking(self, order: Sequence[int], total_ms: float) -> Ranking:
-        """The answer for the final `order` (positions, best first), cut to `top_n`."""
+        """The answer for the final `order` of positions, best first; its first `top_n`."""
         return self._ranking(order, total_ms, self._completeness())
 
     def partial_ranking(self, total_ms: float) -> Ranking:
-        """The answer when the deadline came first."""
-        return self._ranking(self.order or range(len(self.job.candidates)), total_ms, self._cut_short())
+        """The answer if the deadline came before the final order."""
+        return self._ranking(self.order or range(len(self.job.candidates)), total_ms, self._partial_completeness())
 
     def _ranking(self, order: Sequence[int], total_ms: float, completeness: tuple[Completeness, str]) -> Ranking:
         candidates = self.job.candidates
         if sorted(order) != list(range(len(candidates))):
-            raise RankerFailure(f"{self.job.strategy} lost or doubled candidates: {order}; this is a bug")
+            raise RankerFailure(f"{self.job.strategy} lost or repeated candidates: {order}; this is a bug")
         score_kind, scores = self._scores(order)
         keep = self.job.top_n or len(order)
         ranked = tuple(
@@ -112,7 +113,7 @@ class Progress:
         return Ranking(ranked, score_kind, self._trace(total_ms, *completeness))
 
     def _scores(self, order: Sequence[int]) -> tuple[ScoreKind, list[float]]:
-        """The window's own scores when one window read all; elsewhere they are not comparable, and rank is said."""
+        """The window's scores if one window held all candidates; otherwise ranks, as windows are not comparable."""
         one_window = len(self.windows) == 1 and len(self.windows[0].positions) == len(order)
         if not one_window or self.last is None or self.info.score_kind is ScoreKind.RANK:
             return ScoreKind.RANK, [float(len(order) - rank) for rank in range(len(order))]
@@ -147,11 +148,11 @@ class Progress:
             return Completeness.PARTIAL, f"{self.job.strategy} read {len(self.read)} of {n} candidates"
         return Completeness.FULL, ""
 
-    def _cut_short(self) -> tuple[Completeness, str]:
+    def _partial_completeness(self) -> tuple[Completeness, str]:
         cost = self.job.strategy.cost(len(self.job.candidates))
         least, most = max(cost.min_windows, len(self.windows)), cost.max_windows
-        of = f"{least}" if least == most else f"{least} to {most}"
-        reason = f"the deadline came after {len(self.windows)} of {of} windows of {self.job.strategy}"
+        bounds = f"{least}" if least == most else f"{least} to {most}"
+        reason = f"the deadline came after {len(self.windows)} of {bounds} windows of {self.job.strategy}"
         return (Completeness.PARTIAL if self.read else Completeness.NONE), reason
 
 
@@ -160,9 +161,9 @@ def window_of(prepared: Prepared, positions: Positions, top_n: int = 0) -> Windo
 
 
 def strictly_decreasing(scores: Sequence[float]) -> list[float]:
-    """The scores, each lowered by as little as a float allows where it is not below the one before.
+    """The scores, each lowered to the next smaller float of its predecessor if it is not below it.
 
-    trec_eval sorts by score and ignores the rank column, so ties would scramble the order.
+    trec_eval sorts by score and ignores the rank column, so tied scores would lose the order.
     """
     result: list[float] = []
     for score in scores:

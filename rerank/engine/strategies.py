@@ -1,8 +1,8 @@
-"""Schedules: which windows are ranked, in which order, and what the final order is.
+"""Strategies: each divides a list of candidates into windows and merges the windows' rankings into a final order.
 
-A strategy is a generator. It yields a round (windows that may run at the same time; a window is a tuple of
-candidate positions), is sent one WindowRanking per window, and returns the final order as positions, best
-first. It knows no model, so it is tested with numbers.
+A schedule is a generator. It yields rounds (windows that may run concurrently; a window is a tuple of candidate
+positions), is sent one WindowRanking per window, and returns the final order as positions, best first. It does not
+depend on a model, so it can be tested with numbers.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ Positions: TypeAlias = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Windows that may run at the same time, by the model of that name; empty: by the request's own."""
+    """Windows that may run concurrently on one model: the named one, or the request's own if the name is empty."""
 
     windows: tuple[Positions, ...]
     model: str = ""
-    #: If this round runs, its one window's order is the head of the answer, and no later round reads it.
+    #: True if the order of the round's one window is the head of the final order, and no later round reads it.
     is_final: bool = False
-    #: All positions, best first, as far as is known before the round; empty: the order of the first stage.
+    #: All positions in the best order known before the round; empty: the order of the first stage.
     order: Positions = ()
 
     def top_n(self, window: Positions, top_n: int) -> int:
-        """How many first places of the window matter when the answer is cut to `top_n`; in both, 0 means all."""
+        """The number of best passages of the window whose order an answer of length `top_n` needs; 0: all."""
         return top_n if self.is_final and top_n < len(window) else 0
 
 
@@ -38,8 +38,10 @@ Schedule: TypeAlias = Generator[Round, Sequence[WindowRanking], list[int]]
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a schedule will take: windows in all, and rounds that have to wait for one another. Bounds, which are equal
-    where nothing depends on the rankings."""
+    """Bounds on the number of windows of a schedule, and of rounds, which run one after the other.
+
+    The bounds are equal for schedules that do not depend on the rankings.
+    """
 
     min_windows: int
     max_windows: int
@@ -60,10 +62,10 @@ class Cost:
 
 
 def spans(n: int, size: int, stride: int) -> Iterator[tuple[int, int]]:
-    """Half-open [start, end) spans over n positions, from the back to the front; none when n is 0.
+    """Half-open [start, end) spans of sliding windows over n positions, from the back to the front; none if n is 0.
 
-    The last span is [0, min(size, n)), so that the top of the list is always read in a full window. (Where
-    n - size is no multiple of the stride, RankLLM's walk ends in a narrower window; otherwise the two agree.)
+    The last span is [0, min(size, n)), so that the top of the list is always read in a full window. (If n - size is
+    not a multiple of the stride, RankLLM's last window is narrower; otherwise the two agree.)
     """
     end = n
     while end > size:
@@ -74,21 +76,21 @@ def spans(n: int, size: int, stride: int) -> Iterator[tuple[int, int]]:
 
 
 class Strategy(Protocol):
-    """How a list of candidates is cut into windows."""
+    """Divides a list of candidates into windows."""
 
     kind: ClassVar[StrategyKind]
 
     @property
     def window_size(self) -> int:
-        """The widest window that the model of the request will be asked for, in passages."""
+        """The largest window for the request's own model, in passages."""
         ...
 
     def schedule(self, n: int) -> Schedule:
-        """The rounds for n candidates; the return value is a permutation of range(n), best first."""
+        """Yields the rounds for n candidates; returns a permutation of range(n), best first."""
         ...
 
     def cost(self, n: int) -> Cost:
-        """What the schedule for n candidates will take."""
+        """The bounds on windows and rounds of the schedule for n candidates."""
         ...
 
     def __str__(self) -> str: ...
@@ -96,7 +98,7 @@ class Strategy(Protocol):
 
 @dataclass(frozen=True)
 class Single:
-    """One window over the first `window_size` candidates; the rest keep their order behind it."""
+    """Orders the first `window_size` candidates in one window; the others keep their order after them."""
 
     window_size: int = 20
     kind: ClassVar[StrategyKind] = StrategyKind.SINGLE
@@ -120,10 +122,10 @@ class Single:
 
 @dataclass(frozen=True)
 class Sliding:
-    """Back to front in overlapping windows (Sun et al. 2023, RankGPT, section 3.2): the best of each window
-    meet the candidates above them in the next.
+    """Overlapping windows from the back of the list to the front (Sun et al. 2023, RankGPT, section 3.2).
 
-    With `early_stop`, two windows in a row that change nothing end the walk: those above keep their order.
+    The best passages of each window move on into the next one. With `early_stop`, the schedule ends after two windows
+    in a row that change nothing; the candidates before them keep their order.
     """
 
     window_size: int = 20
@@ -163,10 +165,10 @@ class Sliding:
 
 @dataclass(frozen=True)
 class TopDown:
-    """Top-down partitioning (Parry et al. 2024, arXiv 2405.14589): the middle one of the first window is the pivot;
-    all other partitions are compared with it in one parallel round; those above it are ordered the same way again.
+    """Top-down partitioning (Parry et al. 2024, arXiv 2405.14589) around a pivot, the middle of the first window.
 
-    With a perfect ranker the first window_size // 2 are right.
+    All other candidates are compared with the pivot in one round of concurrent windows; those ranked above it are
+    ordered in the same way again. With a perfect ranker, the first window_size // 2 positions are correct.
     """
 
     window_size: int = 20
@@ -176,44 +178,44 @@ class TopDown:
         _check_window_size(self.window_size)
 
     def schedule(self, n: int) -> Schedule:
-        open_, settled = list(range(n)), list[int]()
+        candidates, tail = list(range(n)), list[int]()
         cut = self.window_size // 2
-        while len(open_) > self.window_size:
-            head = tuple(open_[: self.window_size])
-            (ranking,) = yield Round((head,), order=(*open_, *settled))
+        while len(candidates) > self.window_size:
+            head = tuple(candidates[: self.window_size])
+            (ranking,) = yield Round((head,), order=(*candidates, *tail))
             order = reordered(head, ranking)
             above, pivot, below = order[: cut - 1], order[cut - 1], order[cut:]
-            # The pivot is read first, so that a ranker without opinion leaves everything below it.
-            windows = tuple((pivot, *part) for part in _parts(open_[self.window_size :], self.window_size - 1))
-            rankings = yield Round(windows, order=(*order, *open_[self.window_size :], *settled))
+            # The pivot is read first, so that a ranker that keeps the order leaves everything below it.
+            windows = tuple((pivot, *part) for part in _parts(candidates[self.window_size :], self.window_size - 1))
+            rankings = yield Round(windows, order=(*order, *candidates[self.window_size :], *tail))
             for window, ranking in zip(windows, rankings, strict=True):
                 order = reordered(window, ranking)
                 place = order.index(pivot)
                 above += order[:place]
                 below += order[place + 1 :]
-            settled = [pivot, *below, *settled]
+            tail = [pivot, *below, *tail]
             if len(above) == cut - 1:
-                return above + settled
-            open_ = above
-        if open_:
-            window = tuple(open_)
-            (ranking,) = yield Round((window,), is_final=True, order=(*open_, *settled))
-            open_ = reordered(window, ranking)
-        return open_ + settled
+                return above + tail
+            candidates = above
+        if candidates:
+            window = tuple(candidates)
+            (ranking,) = yield Round((window,), is_final=True, order=(*candidates, *tail))
+            candidates = reordered(window, ranking)
+        return candidates + tail
 
     def cost(self, n: int) -> Cost:
         if n <= self.window_size:
             return Cost.exactly(min(n, 1), min(n, 1))
-        fewest = self._passes(n)
+        fewest = self._windows_per_pass(n)
         windows, rounds = 0, 0
         while n > self.window_size:
-            windows, rounds = windows + self._passes(n), rounds + 2
+            windows, rounds = windows + self._windows_per_pass(n), rounds + 2
             n -= 1 + self.window_size - self.window_size // 2  # at worst all but the first half beat the pivot
         last = min(n, 1)
         return Cost(fewest, windows + last, 2, rounds + last)
 
-    def _passes(self, n: int) -> int:
-        """Windows of one comparison with a pivot: the first, and the rest beside the pivot."""
+    def _windows_per_pass(self, n: int) -> int:
+        """The first window of n candidates, and those that compare the others with its pivot."""
         return 1 - (self.window_size - n) // (self.window_size - 1)
 
     def __str__(self) -> str:
@@ -222,11 +224,12 @@ class TopDown:
 
 @dataclass(frozen=True)
 class Tournament:
-    """Rounds of parallel groups of which the better half goes on, until one window holds all that are left (after
-    TourRank, Chen et al. 2024, arXiv 2406.11678, one tournament): a candidate's points are the rounds it survives.
+    """Rounds of concurrent groups whose better half advances, until one window holds all remaining candidates.
 
-    Groups are dealt like cards, so that neighbours of the first stage do not meet early. Equal points are ordered by
-    the place in the group. With a perfect ranker the first window_size // 2 are right.
+    One tournament of TourRank (Chen et al. 2024, arXiv 2406.11678): a candidate scores one point per round it survives,
+    and candidates with equal points are ordered by their place in the group. Candidates are dealt to the groups in
+    turn, so that neighbours of the first stage do not meet early. With a perfect ranker, the first window_size // 2
+    positions are correct.
     """
 
     window_size: int = 20
@@ -236,24 +239,24 @@ class Tournament:
         _check_window_size(self.window_size)
 
     def schedule(self, n: int) -> Schedule:
-        alive, out = list(range(n)), list[int]()
-        while len(alive) > self.window_size:
-            groups = self._groups(alive)
-            rankings = yield Round(groups, order=(*alive, *out))
+        candidates, eliminated = list(range(n)), list[int]()
+        while len(candidates) > self.window_size:
+            groups = self._groups(candidates)
+            rankings = yield Round(groups, order=(*candidates, *eliminated))
             orders = [reordered(group, ranking) for group, ranking in zip(groups, rankings, strict=True)]
             by_place = [order[place] for place in range(len(orders[0])) for order in orders if place < len(order)]
             survivors = len(groups) * (self.window_size // 2)  # no group is smaller than half a window
-            alive, out = by_place[:survivors], by_place[survivors:] + out
-        if alive:
-            window = tuple(alive)
-            (ranking,) = yield Round((window,), is_final=True, order=(*alive, *out))
-            alive = reordered(window, ranking)
-        return alive + out
+            candidates, eliminated = by_place[:survivors], by_place[survivors:] + eliminated
+        if candidates:
+            window = tuple(candidates)
+            (ranking,) = yield Round((window,), is_final=True, order=(*candidates, *eliminated))
+            candidates = reordered(window, ranking)
+        return candidates + eliminated
 
-    def _groups(self, alive: list[int]) -> tuple[Positions, ...]:
-        """As few groups as hold all, none wider than a window; their sizes differ by one at most."""
-        count = -(-len(alive) // self.window_size)
-        return tuple(tuple(alive[first::count]) for first in range(count))
+    def _groups(self, candidates: list[int]) -> tuple[Positions, ...]:
+        """Deals the candidates in turn to as few groups as possible, none larger than a window."""
+        count = -(-len(candidates) // self.window_size)
+        return tuple(tuple(candidates[number::count]) for number in range(count))
 
     def cost(self, n: int) -> Cost:
         if n <= self.window_size:
@@ -267,26 +270,26 @@ class Tournament:
 
 @dataclass(frozen=True)
 class Cascade:
-    """A cheap model orders all candidates by its own schedule; the model of the request orders the top window."""
+    """A preranker orders all candidates by its own strategy; then the request's model orders the top window."""
 
     window_size: int
     preranker: str
-    first: Strategy
+    preranker_strategy: Strategy
     kind: ClassVar[StrategyKind] = StrategyKind.CASCADE
 
     def __post_init__(self) -> None:
         _check_window_size(self.window_size)
 
     def schedule(self, n: int) -> Schedule:
-        order = yield from self._by_first_model(n)
+        order = yield from self._prerank(n)
         window = tuple(order[: self.window_size])
         if window:
             (ranking,) = yield Round((window,), is_final=True, order=tuple(order))
             order[: len(window)] = reordered(window, ranking)
         return order
 
-    def _by_first_model(self, n: int) -> Schedule:
-        schedule = self.first.schedule(n)
+    def _prerank(self, n: int) -> Schedule:
+        schedule = self.preranker_strategy.schedule(n)
         try:
             round_ = next(schedule)
             while True:
@@ -296,10 +299,10 @@ class Cascade:
             return order
 
     def cost(self, n: int) -> Cost:
-        return self.first.cost(n) + Cost.exactly(min(n, 1), min(n, 1))
+        return self.preranker_strategy.cost(n) + Cost.exactly(min(n, 1), min(n, 1))
 
     def __str__(self) -> str:
-        return f"cascade({self.preranker}: {self.first} > {self.window_size})"
+        return f"cascade({self.preranker}: {self.preranker_strategy} > {self.window_size})"
 
 
 def reordered(window: Positions, ranking: WindowRanking) -> list[int]:
@@ -316,6 +319,6 @@ def _check_window_size(window_size: int) -> None:
     if window_size < 2:
         raise InvalidRequest(
             "strategy.window_size",
-            f"window_size {window_size} cannot order anything; use at least 2",
+            f"a window of {window_size} passages cannot be ordered; use a window_size of at least 2",
             {"window_size": str(window_size)},
         )

@@ -1,1 +1,1 @@
-"""Rankers order one window; they know no strategy, no queue and no RPC."""
+"""Rankers: each orders the passages of one window with a model. They know nothing of strategies, queues or RPCs."""

@@ -1,19 +1,27 @@
-"""The seam between scheduling and models."""
+"""The Ranker protocol: the interface between the engine and the models."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from rerank.errors import RankerFailure
-from rerank.types import Batching, Passage, Prepared, Query, ScoreKind, Window, WindowRanking
+from rerank.types import (
+    Batching,
+    EncodedWindow,
+    Passage,
+    Prepared,
+    Query,
+    ScoreKind,
+    Window,
+    WindowRanking,
+    check_rankings,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class RankerInfo:
-    """What a reply says about the ranker."""
+    """Description of a ranker, as traces and `ListModels` report it."""
 
     kind: str
     model_id: str
@@ -21,53 +29,55 @@ class RankerInfo:
     model_revision: str
     #: SHA-256 of the prompt template; empty where there is none.
     template_sha256: str
-    #: The widest window that the ranker can read, in passages.
+    #: The largest window that the ranker reads, in passages.
     max_window_size: int
-    #: What its scores mean inside a window.
+    #: The meaning of its scores inside a window.
     score_kind: ScoreKind
     #: False for a ranker that keeps the order without reading the passages.
     reads_passages: bool = True
-    #: How windows of a batch share a forward pass.
+    #: How the ranker runs a batch of windows.
     batching: Batching = "one_by_one"
-    #: Whether batches run on a device whose saturation is to be measured.
+    #: True if the model runs on a GPU; the engine then measures the batch size that saturates it.
     on_accelerator: bool = False
 
 
 class Ranker(Protocol):
-    """Orders windows. `prepare`, `tokens` and `rank` come from a thread each, at the same time."""
+    """Orders windows of passages. The engine calls each of the three methods on a thread of its own, concurrently."""
 
     info: RankerInfo
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
-        """Computes once a request what `rank` needs of the query and of each passage.
+        """Computes what the windows of a request share, such as sanitized text and vectors. Called once per request.
 
         Raises:
             InvalidRequest: the query is longer than the model can read.
         """
         ...
 
-    def tokens(self, window: Window) -> int:
-        """How many positions the model will read for this window."""
+    def encode(self, window: Window) -> EncodedWindow:
+        """Renders a window of prepared passages as model input. Called once per window.
+
+        Raises:
+            InvalidRequest: the query leaves too little room for the passages.
+        """
         ...
 
-    def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
+    def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
         """One ranking per window, in the same order, each with one finite score per passage.
 
         Raises:
-            MemoryError: the device's memory does not hold so many windows; the engine tries fewer at once.
+            MemoryError: the windows do not fit into the device's memory together; the engine tries fewer at once.
         """
         ...
 
 
-def checked(rankings: Sequence[WindowRanking], windows: Sequence[Window]) -> Sequence[WindowRanking]:
-    """The rankings, if there is one per window with one finite score per passage.
+def rank_windows(ranker: Ranker, windows: Sequence[Window]) -> list[WindowRanking]:
+    """Encodes windows and ranks them in one batch, without an engine.
 
     Raises:
-        RankerFailure: otherwise.
+        RankerFailure: the ranker did not return one finite score per passage.
     """
-    expected = [len(window.passages) for window in windows]
-    if [len(ranking.scores) for ranking in rankings] != expected:
-        raise RankerFailure(f"ranker gave {[len(r.scores) for r in rankings]} scores for {expected}; this is a bug")
-    if not all(math.isfinite(score) for ranking in rankings for score in ranking.scores):
-        raise RankerFailure(f"ranker gave a score that is no number: {rankings}; this is a bug")
+    encoded = [ranker.encode(window) for window in windows]
+    rankings = ranker.rank(encoded)
+    check_rankings(rankings, encoded)
     return rankings

@@ -1,7 +1,7 @@
-"""FIRST (Reddy et al., EMNLP 2024): one forward pass a window; the logits of the identifiers are the scores.
+"""FIRST (Reddy et al., EMNLP 2024): ranks a window by the logits of its identifiers, in one forward pass.
 
-The prompt ends with an opening bracket; the model's next token would be the identifier of the best passage. Its
-log-probabilities over the window's identifiers rank all of them, and nothing is generated.
+The prompt ends with an opening bracket, so the model's next token would be the identifier of the best passage. Its
+log-probabilities over the identifiers of the window rank all passages; nothing is generated.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from rerank.prompting.identifiers import IdentifierKind, derive_identifiers
 from rerank.prompting.listwise import ListwiseRenderer
 from rerank.prompting.templates import load_template
 from rerank.rankers.base import RankerInfo
-from rerank.types import Passage, Prepared, Query, ScoreKind, Window, WindowRanking
+from rerank.types import EncodedWindow, Passage, Prepared, Query, ScoreKind, Window, WindowRanking
 
-#: What a passage without content says, when the prior of the identifiers is measured.
+#: The text of query and passages when the prior of the identifiers is measured.
 _NO_CONTENT = "N/A"
 
 
@@ -36,16 +36,17 @@ class FirstRanker:
         checkpoint: a folder with a causal LM, or a LoRA adapter.
         template: name or path of a prompt template.
         identifiers: letters or numbers.
-        calibration: `content_free` subtracts the log-prior of the identifiers, measured once for each window size on
-            passages without content (CapCal, arXiv 2604.10150, without its entropy weights).
-        permutations: how often a window is read, in seeded orders after the first; log-probabilities are averaged.
+        calibration: `content_free` subtracts the log-prior of the identifiers, which is measured once per window size
+            on passages without content (CapCal, arXiv 2604.10150, without its entropy weights).
+        permutations: number of orders in which a window is read: its own and shuffled ones with fixed seeds; the
+            log-probabilities are averaged.
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
         precision: see `rerank.config.Precision`.
-        passage_tokens: the most tokens of a passage that are shown, as in training; 0: as many as fit.
+        passage_tokens: the maximum number of tokens shown per passage, as in training; 0: as many as fit.
 
     Raises:
-        CheckpointError: no causal LM, or too few identifiers.
-        ConfigError: no such template.
+        CheckpointError: the checkpoint holds no causal LM, or its tokenizer has too few single-token identifiers.
+        ConfigError: there is no such template.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class FirstRanker:
         lm = load_causal_lm(checkpoint, self._device, precision)
         loaded = load_template(template)
         self._renderer = ListwiseRenderer(loaded, lm.tokenizer, lm.context_tokens, 1, passage_tokens)
-        prompt_end = self._renderer.text(Query("query"), ["A"], ["passage"])[-16:]
+        prompt_end = self._renderer.prompt_end
         self._identifiers = derive_identifiers(lm.tokenizer, identifiers, prompt_end)
         lm.model.set_output_embeddings(
             IdentifierHead(lm.model.get_output_embeddings(), self._identifiers.token_ids).to(self._device)
@@ -84,52 +85,53 @@ class FirstRanker:
         )
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
-        return self._renderer.prepared(query, passages)
+        return self._renderer.prepare(query, passages)
 
-    def tokens(self, window: Window) -> int:
-        return self._permutations * (len(self._renderer.prompt(window, self._identifiers.texts).token_ids) + 1)
+    def encode(self, window: Window) -> EncodedWindow:
+        """One prompt per permutation, each ending with the opening bracket of the answer."""
+        prompts, truncated = list[tuple[int, ...]](), set[int]()
+        for order in _orders(len(window.passages), self._permutations):
+            reordered = replace(window, passages=tuple(window.passages[place] for place in order))
+            prompt = self._renderer.prompt(reordered, self._identifiers.texts)
+            prompts.append((*prompt.token_ids, self._identifiers.bracket_id))
+            truncated.update(order[place] for place in prompt.truncated)
+        return EncodedWindow(window, tuple(prompts), sum(map(len, prompts)), tuple(sorted(truncated)))
 
     @translate_out_of_memory()
-    def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
-        """Log-probabilities over the window's n identifiers, in float32."""
-        orders = [order for window in windows for order in _orders(len(window.passages), self._permutations)]
-        readings = [window for window in windows for _ in range(self._permutations)]
-        reordered = [
-            replace(window, passages=tuple(window.passages[place] for place in order))
-            for window, order in zip(readings, orders, strict=True)
+    def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
+        """Log-probabilities over the n identifiers of each window, in float32, averaged over its permutations."""
+        logits = self._logits([prompt for encoded in windows for prompt in encoded.prompts])
+        per_window = logits.split(self._permutations)  # (permutations, identifiers) each
+        return [
+            self._ranking(len(encoded.window.passages), rows) for encoded, rows in zip(windows, per_window, strict=True)
         ]
-        prompts = [self._renderer.prompt(window, self._identifiers.texts) for window in reordered]
-        log_probs = self._log_probs([prompt.token_ids for prompt in prompts], [len(order) for order in orders])
-        rankings = []
-        for start in range(0, len(orders), self._permutations):
-            chunk = range(start, start + self._permutations)
-            scores = torch.stack([_in_window_order(log_probs[i], orders[i]) for i in chunk]).mean(dim=0)
-            cut = {orders[i][place] for i in chunk for place in prompts[i].truncated}
-            rankings.append(WindowRanking(tuple(scores.tolist()), truncated=tuple(sorted(cut))))
-        return rankings
 
-    def _log_probs(self, prompts: Sequence[Sequence[int]], sizes: Sequence[int]) -> list[torch.Tensor]:
-        """For each prompt, (n,) log-probabilities of its identifiers, calibrated where that was asked for."""
-        logits = self._logits([[*prompt, self._identifiers.bracket_id] for prompt in prompts])
-        log_probs = [torch.log_softmax(row[:size], dim=0) for row, size in zip(logits, sizes, strict=True)]
-        if not self._calibrated:
-            return log_probs
-        return [torch.log_softmax(own - self._prior(len(own)), dim=0) for own in log_probs]
+    def _ranking(self, n: int, logits: torch.Tensor) -> WindowRanking:
+        """The ranking of a window of n passages from its (permutations, identifiers) logits."""
+        scores = [
+            _in_window_order(self._log_probs(row[:n]), order)
+            for row, order in zip(logits, _orders(n, self._permutations), strict=True)
+        ]
+        return WindowRanking(tuple(torch.stack(scores).mean(dim=0).tolist()))
 
-    def _logits(self, sequences: Sequence[Sequence[int]]) -> torch.Tensor:
-        """(B, identifiers) float32 logits behind the last token of each sequence."""
-        return self._reader.read([torch.tensor(sequence, device=self._device) for sequence in sequences]).cpu()
+    def _log_probs(self, logits: torch.Tensor) -> torch.Tensor:
+        """(n,) log-probabilities from the logits of n identifiers, calibrated if so configured."""
+        log_probs = torch.log_softmax(logits, dim=0)
+        return torch.log_softmax(log_probs - self._prior(len(logits)), dim=0) if self._calibrated else log_probs
+
+    def _logits(self, prompts: Sequence[Sequence[int]]) -> torch.Tensor:
+        """(B, identifiers) float32 logits after the last token of each prompt."""
+        return self._reader.read([torch.tensor(prompt, device=self._device) for prompt in prompts]).cpu()
 
     def _measure_prior(self, n: int) -> torch.Tensor:
-        """(n,) log-probabilities of the identifiers when no passage says anything."""
-        window = Window(Query(_NO_CONTENT), tuple(Passage(str(place), _NO_CONTENT) for place in range(n)))
-        prompt = self._renderer.prompt(window, self._identifiers.texts).token_ids
-        logits = self._logits([[*prompt, self._identifiers.bracket_id]])[0]
-        return torch.log_softmax(logits[:n], dim=0)
+        """(n,) log-probabilities of the identifiers for n passages without content."""
+        empty = tuple(Passage(str(place), _NO_CONTENT) for place in range(n))
+        prompt = self.encode(Window(Query(_NO_CONTENT), empty)).prompts[0]
+        return torch.log_softmax(self._logits([prompt])[0, :n], dim=0)
 
 
 def _orders(n: int, permutations: int) -> list[list[int]]:
-    """The orders in which a window is read: its own, then shuffled ones, the same for every window of n passages."""
+    """The orders in which n passages are read: as given, then shuffled by fixed seeds."""
     orders = [list(range(n))]
     for seed in range(1, permutations):
         orders.append(random.Random(seed).sample(range(n), n))
@@ -137,7 +139,7 @@ def _orders(n: int, permutations: int) -> list[list[int]]:
 
 
 def _in_window_order(scores: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
-    """Scores of a shuffled reading, put back into the window's own order."""
+    """Scores of the passages in `order`, put back into the window's order."""
     restored = torch.empty_like(scores)
     restored[torch.tensor(order)] = scores
     return restored

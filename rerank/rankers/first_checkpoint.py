@@ -1,4 +1,4 @@
-"""How a FIRST checkpoint is to be read: as its manifest says, with which the operator's settings must agree."""
+"""Settings of a FIRST checkpoint: read from its manifest, with which the operator's settings must agree."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rerank.prompting.templates import load_template
 
 @dataclass(frozen=True, slots=True)
 class FirstSettings:
-    """What a checkpoint was trained with, or what the operator says where nobody wrote it down."""
+    """The settings a checkpoint was trained with; those of the operator or the defaults if it has no manifest."""
 
     template: str
     identifiers: IdentifierKind
@@ -24,12 +24,12 @@ class FirstSettings:
 
 
 def first_settings(model: FirstModel) -> FirstSettings:
-    """The settings for a configured model. Without a manifest, the operator's or the defaults.
+    """The settings of a configured model: its manifest's; without a manifest, the operator's or the defaults.
 
     Raises:
-        CheckpointError: the checkpoint's manifest is broken, of another kind of ranker, or contradicts the operator's
-            template or identifiers, or the base of an adapter is not the one that it was trained on.
-        ConfigError: no such template.
+        CheckpointError: the checkpoint's manifest is broken, belongs to another kind of ranker, or contradicts the
+            operator's template or identifiers; or the base of an adapter is not the one that it was trained on.
+        ConfigError: there is no such template.
     """
     manifest = read_manifest(model.path)
     if manifest is None:
@@ -49,12 +49,12 @@ def _check(model: FirstModel, manifest: Manifest) -> None:
         raise CheckpointError(f"{model.path} is a {manifest.ranker} checkpoint; configure it with that ranker")
     if model.template is not None and (given := load_template(model.template).sha256) != manifest.template_sha256:
         raise CheckpointError(
-            f"{model.path} was trained with template {manifest.template_sha256}, {model.template} is {given}; leave "
-            "template out to use the checkpoint's own"
+            f"{model.path} was trained with template {manifest.template_sha256}, but {model.template} is {given}; "
+            "leave template out to use the checkpoint's template"
         )
     if model.identifiers not in (None, manifest.identifiers):
         raise CheckpointError(
-            f"{model.path} was trained with {manifest.identifiers}, not {model.identifiers}; leave identifiers out"
+            f"{model.path} was trained with {manifest.identifiers}, not with {model.identifiers}; leave identifiers out"
         )
     base = Path(base_model_of(model.path))
     if base != model.path and base.is_dir():
@@ -64,6 +64,6 @@ def _check(model: FirstModel, manifest: Manifest) -> None:
 def _check_base(adapter: Path, base: Path, expected: str) -> None:
     if (found := sha256_of_files(sorted(base.glob("*.safetensors")))) != expected:
         raise CheckpointError(
-            f"{adapter} was trained on weights {expected} ({MANIFEST_FILE}), its base {base} has {found}; restore the "
-            "base"
+            f"{adapter} was trained on weights {expected} ({MANIFEST_FILE}), but its base {base} holds {found}; "
+            "restore the base"
         )

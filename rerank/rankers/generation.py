@@ -1,7 +1,7 @@
-"""Permutation generation, the conventional way (RankGPT, RankZephyr): a causal LM writes the whole order, greedily.
+"""Permutation generation (RankGPT, RankZephyr): a causal LM writes the order of a window as text, "[2] > [1] > …".
 
-"[2] > [1] > …" costs one step of the model a token, where FIRST needs one step a window. What is written is text: it
-may leave passages out, name them twice or name some that are not there, so it is parsed and mended, and counted.
+Generation costs one step of the model per token, where FIRST needs one step per window. The text may leave passages
+out, name them twice or name unknown ones, so it is parsed and repaired, and the repairs are counted.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from rerank.config import Precision
 from rerank.models.last_token import translate_out_of_memory
 from rerank.models.loading import CausalLM, load_causal_lm, pick_device
 from rerank.prompting.identifiers import CLOSE, OPEN, IdentifierKind, alphabet
-from rerank.prompting.listwise import ListwisePrompt, ListwiseRenderer
+from rerank.prompting.listwise import ListwiseRenderer
 from rerank.prompting.templates import load_template
 from rerank.rankers.base import RankerInfo
-from rerank.types import Passage, Prepared, Query, ScoreKind, Window, WindowRanking
+from rerank.types import EncodedWindow, Passage, Prepared, Query, ScoreKind, Window, WindowRanking
 
 #: No model was trained to order more than a hundred passages in one answer.
 _MOST_PASSAGES = 100
-#: Tokens that an answer may have beyond the plain one: its end, a word before it, other tokens for the same text.
+#: Tokens that an answer may have beyond the bare permutation: its end token, a word before it, another tokenization.
 _SLACK_TOKENS = 8
 
 _IDENTIFIER = "(?:[A-Za-z]|[0-9]+)"
@@ -35,7 +35,7 @@ _IN_BRACKETS = rf"\[ ?{_IDENTIFIER} ?\]"
 
 
 class GenerationRanker:
-    """Ranks windows by the order that a causal LM writes.
+    """Ranks windows by the permutation that a causal LM generates greedily.
 
     Args:
         checkpoint: a folder with a causal LM, or a LoRA adapter.
@@ -45,8 +45,8 @@ class GenerationRanker:
         precision: see `rerank.config.Precision`.
 
     Raises:
-        CheckpointError: no causal LM.
-        ConfigError: no such template.
+        CheckpointError: the checkpoint holds no causal LM.
+        ConfigError: there is no such template.
     """
 
     def __init__(
@@ -75,115 +75,112 @@ class GenerationRanker:
         )
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
-        return self._renderer.prepared(query, passages)
+        return self._renderer.prepare(query, passages)
 
-    def tokens(self, window: Window) -> int:
-        """The prompt, and the longest answer that is waited for."""
-        return len(self._prompt(window).token_ids) + self._answer_tokens(len(window.passages))
+    def encode(self, window: Window) -> EncodedWindow:
+        """The prompt, which leaves room for the longest answer; both count as tokens."""
+        answer_tokens = self._answer_tokens(len(window.passages))
+        prompt = self._renderer.prompt(window, self._names, answer_tokens)
+        tokens = len(prompt.token_ids) + answer_tokens
+        return EncodedWindow(window, (tuple(prompt.token_ids),), tokens, prompt.truncated)
 
     @translate_out_of_memory()
-    def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
-        """One window after the other, because padding would change the model's arithmetic, and so its words."""
-        return [self._rank(window) for window in windows]
+    def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
+        """Minus the generated rank of each passage. One window at a time: padding would change what is generated."""
+        return [self._rank(encoded.prompts[0], len(encoded.window.passages)) for encoded in windows]
 
-    def _rank(self, window: Window) -> WindowRanking:
-        prompt, n = self._prompt(window), len(window.passages)
-        parsed = parse_permutation(self._answer(prompt.token_ids, n), self._names[:n])
+    def _rank(self, prompt: Sequence[int], n: int) -> WindowRanking:
+        parsed = parse_permutation(self._answer(prompt, n), self._names[:n])
         scores = [0.0] * n
         for rank, place in enumerate(parsed.permutation):
             scores[place] = float(-rank)
-        return WindowRanking(tuple(scores), prompt.truncated, repairs=parsed.repairs)
-
-    def _prompt(self, window: Window) -> ListwisePrompt:
-        """The window's prompt, which leaves room for its answer."""
-        return self._renderer.prompt(window, self._names, self._answer_tokens(len(window.passages)))
+        return WindowRanking(tuple(scores), repairs=parsed.repairs)
 
     @torch.inference_mode()
     def _answer(self, prompt: Sequence[int], n: int) -> str:
-        """What the model writes behind the prompt, until it ends or the budget does."""
+        """The text that the model generates after the prompt, up to its end token or the token budget."""
         ids = torch.tensor([list(prompt)], device=self._device)  # (1, T)
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._autocast):
-            written = cast(Any, self._model).generate(
+            output = cast(Any, self._model).generate(
                 ids, attention_mask=torch.ones_like(ids), max_new_tokens=self._answer_tokens(n)
             )  # (1, T + answer)
-        return str(self._tokenizer.decode(written[0, len(prompt) :].tolist(), skip_special_tokens=True))
+        return str(self._tokenizer.decode(output[0, len(prompt) :].tolist(), skip_special_tokens=True))
 
     def _count_answer_tokens(self, n: int) -> int:
-        """The most tokens that an answer about n passages gets."""
+        """The token budget of an answer about n passages."""
         answer = " > ".join(f"{OPEN}{name}{CLOSE}" for name in self._names[:n])
         return len(self._tokenizer(answer, add_special_tokens=False, verbose=False)["input_ids"]) + _SLACK_TOKENS
 
 
 def _greedy(lm: CausalLM) -> GenerationConfig:
-    """Greedy and nothing else: no temperature or repetition penalty that a checkpoint brings along."""
-    own = lm.model.generation_config.eos_token_id
-    ends = {*(own if isinstance(own, list) else [own]), lm.tokenizer.eos_token_id} - {None}
-    pad = _pad_id(lm.tokenizer)
-    return GenerationConfig(do_sample=False, eos_token_id=sorted(ends) or None, pad_token_id=pad)
+    """Greedy decoding without the temperature or repetition penalty that a checkpoint may configure."""
+    configured = lm.model.generation_config.eos_token_id
+    eos_ids = {*(configured if isinstance(configured, list) else [configured]), lm.tokenizer.eos_token_id} - {None}
+    return GenerationConfig(do_sample=False, eos_token_id=sorted(eos_ids) or None, pad_token_id=_pad_id(lm.tokenizer))
 
 
 def _pad_id(tokenizer: PreTrainedTokenizerBase) -> int:
-    """Any id will do where a tokenizer has none of its own: a batch of one is never padded."""
+    """The padding token; 0 if there is none, because a batch of one is never padded."""
     return 0 if tokenizer.pad_token_id is None else int(tokenizer.pad_token_id)
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedPermutation:
-    """What a generated answer says about a window.
+    """The permutation that a generated answer states, with counts of its repairs.
 
     Attributes:
         permutation: places in the window, best first; those that the answer does not name come last, in order.
-        missing: how many places the answer does not name.
-        repeated: how many of its identifiers had been named before.
-        foreign: how many of its identifiers name no passage of the window.
+        missing: number of places that the answer does not name.
+        repeated: number of its identifiers that it had named before.
+        unknown: number of its identifiers that name no passage of the window.
     """
 
     permutation: tuple[int, ...]
     missing: int
     repeated: int
-    foreign: int
+    unknown: int
 
     @property
     def repairs(self) -> int:
-        return self.missing + self.repeated + self.foreign
+        return self.missing + self.repeated + self.unknown
 
 
 def parse_permutation(text: str, names: Sequence[str]) -> ParsedPermutation:
-    """The order in which a text names the passages of a window; a permutation whatever it says.
+    """The order in which a text names the passages of a window, repaired to a permutation.
 
     Args:
         text: the model's answer.
         names: the window's identifiers, either letters or numbers. Letters of one case may be written in the other.
     """
     places = _places(names)
-    written = [places.get(identifier) for identifier in _identifiers(text, names)]
-    known = [place for place in written if place is not None]
+    identified = [places.get(identifier) for identifier in _identifiers(text, names)]
+    known = [place for place in identified if place is not None]
     named = list(dict.fromkeys(known))
     missing = sorted(set(range(len(names))) - set(named))
     return ParsedPermutation(
         permutation=(*named, *missing),
         missing=len(missing),
         repeated=len(known) - len(named),
-        foreign=len(written) - len(known),
+        unknown=len(identified) - len(known),
     )
 
 
 def _places(names: Sequence[str]) -> dict[str, int]:
-    """Identifier → place, in the other case too where the names have one only."""
-    own = {name: place for place, name in enumerate(names)}
+    """Identifier → place in the window; identifiers of one case are also accepted in the other case."""
+    places = {name: place for place, name in enumerate(names)}
     one_case = len({name.isupper() for name in names}) == 1
-    return {name.swapcase(): place for name, place in own.items()} | own if one_case else own
+    return {name.swapcase(): place for name, place in places.items()} | places if one_case else places
 
 
 def _identifiers(text: str, names: Sequence[str]) -> list[str]:
-    """The identifiers in a text, in its order: those in brackets, and those of the names' kind in a chain, "2 > 1".
+    """The identifiers in a text, in its order: those in brackets, and bare ones in a chain such as "2 > 1".
 
-    Brackets may be left out inside a chain only. Numbers make one with commas too, where nothing stands in brackets.
+    Brackets may be left out only inside a chain. Numbers may be chained by commas if the text holds no brackets.
     """
     text = " ".join(text.split())
     numbers = all(name.isdecimal() for name in names)
     bare = rf"(?<![\w.]){'[0-9]+' if numbers else '[A-Za-z]'}(?!\w|\.[0-9])"
     item = rf"(?:{_IN_BRACKETS}|\[? ?{bare} ?\]?)"
-    then = "[>,]" if numbers and not re.search(_IN_BRACKETS, text) else ">"
-    found = re.findall(rf"{item}(?: ?{then} ?{item})+|{_IN_BRACKETS}", text)
+    separator = "[>,]" if numbers and not re.search(_IN_BRACKETS, text) else ">"
+    found = re.findall(rf"{item}(?: ?{separator} ?{item})+|{_IN_BRACKETS}", text)
     return re.findall(_IDENTIFIER, " ".join(found))

@@ -1,15 +1,15 @@
-"""Keeps the first-stage order: the baseline, the degraded mode, and a double for tests."""
+"""The identity ranker keeps the first-stage order: a baseline, and a fallback when no model is to run."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from rerank.rankers.base import RankerInfo
-from rerank.types import Passage, Prepared, Query, ScoreKind, Window, WindowRanking
+from rerank.types import EncodedWindow, Passage, Prepared, Query, ScoreKind, Window, WindowRanking
 
 
 class IdentityRanker:
-    """Reads nothing and changes nothing."""
+    """Reads no passage and keeps the order of every window."""
 
     info = RankerInfo(
         kind="identity",
@@ -24,8 +24,9 @@ class IdentityRanker:
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
         return Prepared(query, tuple(passages))
 
-    def tokens(self, window: Window) -> int:
-        return 0
+    def encode(self, window: Window) -> EncodedWindow:
+        return EncodedWindow(window)
 
-    def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
-        return [WindowRanking(tuple(float(-place) for place in range(len(w.passages)))) for w in windows]
+    def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
+        sizes = (len(encoded.window.passages) for encoded in windows)
+        return [WindowRanking(tuple(float(-place) for place in range(size))) for size in sizes]

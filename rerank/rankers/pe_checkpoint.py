@@ -1,4 +1,4 @@
-"""Reads PE-Rank checkpoints: ours, which share the encoder's vocabulary, and those in the published layout."""
+"""Loading of PE-Rank checkpoints: ours, which share the encoder's vocabulary, and those in the published layout."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rerank.models.projector import load_projector
 from rerank.prompting.templates import Template, load_template
 
 _TOKEN_EMBEDDINGS = "model.embed_tokens.weight"
-#: Tensors of the encoder, which published checkpoints carry along; ours is the one that the service loads.
+#: Tensors of the encoder in published checkpoints; they are ignored, because the service loads the encoder itself.
 _ENCODER_PREFIX = "model.encoder."
 #: projector.up.weight, model.projector.0.weight, projector.weight, … → the name inside the projector.
 _PROJECTOR = re.compile(r"(?:^|\.)projector\.((?:\w+\.)?(?:weight|bias))$")
@@ -30,16 +30,16 @@ _PROJECTOR_FILE = "projector.bin"
 
 @dataclass(frozen=True)
 class PECheckpoint:
-    """What a PE-Rank checkpoint holds, ready for inference."""
+    """The parts of a PE-Rank checkpoint, loaded for inference."""
 
     transformer: PreTrainedModel
     #: Encoder space → model space.
     projector: nn.Module
     tokenizer: PreTrainedTokenizerBase
     template: Template
-    #: The words are the checkpoint's own, as its chat markup is; otherwise the encoder's.
+    #: True if the checkpoint has its own tokenizer and token embeddings; False if it uses the encoder's.
     own_vocabulary: bool
-    #: The most positions that the model reads.
+    #: The maximum number of positions that the model reads.
     context_tokens: int
     #: SHA-256 of the weight files.
     revision: str
@@ -48,18 +48,18 @@ class PECheckpoint:
 def load_pe_checkpoint(
     folder: Path, encoder: Encoder, device: torch.device, template: str | None, precision: Precision = "auto"
 ) -> PECheckpoint:
-    """A folder with config.json and weights, in one of two layouts.
+    """Loads a folder with config.json and weights in one of two layouts.
 
-    Ours stores neither token embeddings nor tokenizer, for they are the encoder's. The published one (as in
-    liuqi6777/pe-rank-mistral-jina) is a whole causal LM with tokenizer, `model_type` "embed_…", and the projector
-    among its weights or in projector.bin. In both, config.json names the encoder and the projector's type.
+    Our layout stores neither token embeddings nor a tokenizer, because they are the encoder's. The published layout (as
+    in liuqi6777/pe-rank-mistral-jina) is a complete causal LM with its tokenizer and `model_type` "embed_…"; its
+    projector is among the weights or in projector.bin. In both, config.json names the encoder and the projector's type.
 
     Args:
-        template: for a checkpoint whose config.json names none.
+        template: the prompt template of a checkpoint whose config.json names none.
 
     Raises:
-        CheckpointError: the checkpoint is incomplete or was made for another encoder.
-        ConfigError: no such template, or not the one that the checkpoint names.
+        CheckpointError: the checkpoint is incomplete or was trained for another encoder.
+        ConfigError: there is no such template, or the checkpoint names another one.
     """
     config = read_config(folder)
     _check_encoder(folder, config, encoder.id)
@@ -83,32 +83,32 @@ def load_pe_checkpoint(
 
 
 def _check_encoder(folder: Path, config: PretrainedConfig, encoder: EncoderId) -> None:
-    """Published checkpoints say no more than the encoder's name."""
+    """Compares name and SHA-256 of the encoder; published checkpoints state only the name."""
     name, sha256 = getattr(config, "encoder_name", None), getattr(config, "encoder_sha256", None)
     if name != encoder.name or sha256 not in (None, encoder.sha256):
         raise CheckpointError(
-            f"{folder} was made for encoder {name} (sha256 {sha256}), this service loads "
+            f"{folder} was trained for encoder {name} (sha256 {sha256}), but this service loads "
             f"{encoder.name} (sha256 {encoder.sha256}); use that encoder or another checkpoint"
         )
 
 
 def _check_pooling(folder: Path, config: PretrainedConfig, encoder: Encoder) -> None:
-    """Published checkpoints say `last_token` where sentence-transformers says `lasttoken`."""
+    """Compares the pooling; published checkpoints write `last_token`, sentence-transformers writes `lasttoken`."""
     pooling = getattr(config, "encoder_pooling", None)
     if pooling is not None and str(pooling).replace("_", "") != encoder.pooling.replace("_", ""):
         raise CheckpointError(
-            f"{folder} was made for vectors by {pooling} pooling (encoder_pooling), {encoder.id.name} is loaded with "
-            f"{encoder.pooling or 'none'}; use an encoder with {pooling} pooling or another checkpoint"
+            f"{folder} was trained on vectors by {pooling} pooling (encoder_pooling), but {encoder.id.name} is loaded "
+            f"with {encoder.pooling or 'none'}; use an encoder with {pooling} pooling or another checkpoint"
         )
 
 
 def _projector(
     folder: Path, config: PretrainedConfig, weights: Mapping[str, torch.Tensor], encoder_width: int
 ) -> nn.Module:
-    own = {match[1]: tensor for name, tensor in weights.items() if (match := _PROJECTOR.search(name))}
+    tensors = {match[1]: tensor for name, tensor in weights.items() if (match := _PROJECTOR.search(name))}
     kind = str(getattr(config, "projector_type", None))
     try:
-        return load_projector(kind, own, encoder_width, config.hidden_size)
+        return load_projector(kind, tensors, encoder_width, config.hidden_size)
     except CheckpointError as error:
         raise CheckpointError(f"{folder}: {error}") from error
 
@@ -122,25 +122,25 @@ def _read_projector_file(folder: Path) -> dict[str, torch.Tensor]:
     try:
         return dict(torch.load(path, map_location="cpu", weights_only=True))
     except (pickle.UnpicklingError, RuntimeError, EOFError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{path} holds no tensors by name: {error}") from error
+        raise CheckpointError(f"{path} is not a dictionary of tensors: {error}") from error
 
 
 def _own_tokenizer(folder: Path, config: PretrainedConfig) -> PreTrainedTokenizerBase:
     if not (folder / "tokenizer_config.json").is_file():
-        raise CheckpointError(
-            f"{folder} has token embeddings of its own but no tokenizer_config.json; add its tokenizer"
-        )
+        raise CheckpointError(f"{folder} has its own token embeddings but no tokenizer_config.json; add its tokenizer")
     try:
         return AutoTokenizer.from_pretrained(folder, config=config, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
         raise CheckpointError(f"{folder} holds no tokenizer that can be loaded: {error}") from error
 
 
-def _template(folder: Path, config: PretrainedConfig, asked: str | None, default: str) -> Template:
-    """The template that config.json names, which may lie in the folder; else the one asked for; else the default."""
+def _template(folder: Path, config: PretrainedConfig, requested: str | None, default: str) -> Template:
+    """The template that config.json names, which may be a file in the folder; else the requested one or the default."""
     named = getattr(config, "template", None)
-    if named is not None and asked not in (None, named):
-        raise ConfigError(f"template {asked!r} asked for, but {folder} was made for {named!r}; leave `template` out")
+    if named is not None and requested not in (None, named):
+        raise ConfigError(
+            f"template {requested!r} was requested, but {folder} was trained with {named!r}; leave `template` out"
+        )
     if named is not None and (folder / named).is_file():
         return load_template(str(folder / named))
-    return load_template(named or asked or default)
+    return load_template(named or requested or default)

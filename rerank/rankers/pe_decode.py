@@ -1,4 +1,4 @@
-"""PE-Rank's two ways from a filled prompt to an order: all passages in one step, or one passage after the other."""
+"""Scores of PE-Rank: of all passages in one step, or by choosing one passage after the other."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rerank.models.last_token import LastTokenReader
 def one_step(
     reader: LastTokenReader, prompts: Sequence[torch.Tensor], passages: Sequence[torch.Tensor]
 ) -> list[tuple[float, ...]]:
-    """For each window, log-softmax over its n passages of h · eᵢ, h being the state of the last position.
+    """Log-softmax of h · eᵢ over the n passages eᵢ of each window, where h is the state of its last position.
 
     Args:
         prompts: (T, D) input vectors of each window.
@@ -22,8 +22,8 @@ def one_step(
     """
     states = reader.read(prompts)  # (B, D)
     return [
-        tuple(torch.log_softmax(_inner_products(own, state), dim=0).tolist())
-        for own, state in zip(passages, states, strict=True)
+        tuple(torch.log_softmax(_inner_products(vectors, state), dim=0).tolist())
+        for vectors, state in zip(passages, states, strict=True)
     ]
 
 
@@ -33,58 +33,58 @@ def dynamic(
     passages: Sequence[torch.Tensor],
     top_ns: Sequence[int],
 ) -> list[tuple[float, ...]]:
-    """For each window, minus the place at which each passage is chosen (PE-Rank, section 3.3). Arguments as above.
+    """Minus the rank at which each passage of a window is chosen (PE-Rank, section 3.3). Arguments as above.
 
-    The last state scores the passages that are left; the best one, of equals the first in the window, is the next
-    input. That is greedy generation over a vocabulary of n tokens, which stand in a matrix of their own: the model's
-    embedding table is neither widened nor written. What is chosen stays on the device until all is.
+    The state of the last position scores the remaining passages; the best one (of equals the first in the window) is
+    the input of the next step. That is greedy generation over a vocabulary of n tokens, which is a matrix of its own:
+    the embedding table of the model is neither resized nor written. All choices stay on the device until the last one.
 
     Args:
-        prefill: reads the prompts, and can read so many positions more.
-        top_ns: for each window, how many passages to choose; 0: all. Those that are left follow in the order of the
-            last inner products, the best guess that costs nothing more: with 1, the order is that of `one_step`.
+        prefill: reads the prompts and reserves room for a number of decode steps.
+        top_ns: for each window, the number of passages to choose; 0: all. The others follow in the order of the last
+            inner products, which costs nothing more: with 1, the order is that of `one_step`.
     """
     device, rows = prompts[0].device, torch.arange(len(prompts), device=prompts[0].device)
-    sizes = [len(own) for own in passages]
+    sizes = [len(vectors) for vectors in passages]
     steps = [choices(n, top_n) for n, top_n in zip(sizes, top_ns, strict=True)]
     vocabulary = pad_sequence(list(passages), batch_first=True)  # (B, N, D)
     exact = vocabulary.double()
     used = torch.arange(max(sizes), device=device) >= torch.tensor(sizes, device=device)[:, None]  # (B, N)
-    products, chosen = list[torch.Tensor](), list[torch.Tensor]()  # a step: (B, N) and (B,)
-    reading: DecodeState | None = None
-    for _ in range(max(steps)):  # windows that are done idle
-        if reading is None:
-            reading = prefill(prompts, max(steps) - 1)
+    products, chosen = list[torch.Tensor](), list[torch.Tensor]()  # per step: (B, N) and (B,)
+    state: DecodeState | None = None
+    for _ in range(max(steps)):  # windows that are done run along
+        if state is None:
+            state = prefill(prompts, max(steps) - 1)
         else:
-            reading.decode_step(vocabulary[rows, chosen[-1]].to(prompts[0].dtype))
-        products.append(_inner_products(exact, reading.outputs[:, None]))
+            state.decode_step(vocabulary[rows, chosen[-1]].to(prompts[0].dtype))
+        products.append(_inner_products(exact, state.outputs[:, None]))
         chosen.append(products[-1].masked_fill(used, -torch.inf).argmax(dim=1))  # of equals the first
         used[rows, chosen[-1]] = True
-    picked = [best.tolist() for best in chosen]  # (steps, B)
+    chosen_places = [places.tolist() for places in chosen]  # (steps, B)
     return [
-        _minus_places(
-            [best[window] for best in picked[:own]],
-            products[own - 1][window, :n].tolist() if own else [0.0] * n,
+        _negative_ranks(
+            [places[window] for places in chosen_places[:count]],
+            products[count - 1][window, :n].tolist() if count else [0.0] * n,
         )
-        for window, (own, n) in enumerate(zip(steps, sizes, strict=True))
+        for window, (count, n) in enumerate(zip(steps, sizes, strict=True))
     ]
 
 
 def choices(n: int, top_n: int) -> int:
-    """How many of n passages are chosen, each by one pass: `top_n` of them (0: all), and never the last one left."""
+    """The number of passages that are chosen out of n: `top_n` (0: all), but never the last one that remains."""
     return max(0, min(top_n or n, n - 1))
 
 
-def _minus_places(chosen: Sequence[int], products: Sequence[float]) -> tuple[float, ...]:
-    """Minus the place of each of n passages: those chosen, then the others by their n inner products, descending."""
-    left = sorted(set(range(len(products))).difference(chosen), key=lambda passage: (-products[passage], passage))
-    places = {passage: place for place, passage in enumerate([*chosen, *left])}
-    return tuple(float(-places[passage]) for passage in range(len(products)))
+def _negative_ranks(chosen: Sequence[int], products: Sequence[float]) -> tuple[float, ...]:
+    """Minus the rank of each of n passages: first the chosen ones, then the others by descending inner product."""
+    others = sorted(set(range(len(products))).difference(chosen), key=lambda place: (-products[place], place))
+    ranks = {place: rank for rank, place in enumerate([*chosen, *others])}
+    return tuple(float(-ranks[place]) for place in range(len(products)))
 
 
 def _inner_products(passages: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
-    """(…, n, D) and (…, 1, D) or (D,) → (…, n).
+    """(…, n, D) passages and (…, 1, D) or (D,) states → (…, n) inner products.
 
-    Row by row in float64, so that a passage's score depends neither on its place nor on n, and equal passages tie.
+    Row by row in float64, so that a score depends neither on the place of the passage nor on n: equal passages tie.
     """
     return (passages.double() * state.double()).sum(-1)

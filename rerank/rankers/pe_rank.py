@@ -1,7 +1,7 @@
-"""PE-Rank (Liu et al., WWW 2025): every passage enters the language model as one vector.
+"""PE-Rank (Liu et al., WWW 2025): each passage enters the language model as one vector.
 
-The query's text and one projected vector a passage go through a small causal LM; the hidden state of the last position
-scores the projected passages by inner product, all in one step or one after the other.
+A causal LM reads the query's text and one projected vector per passage. The hidden state of the last position scores
+the projected passages by inner product: all in one step, or one passage after the other.
 """
 
 from __future__ import annotations
@@ -21,33 +21,32 @@ from rerank.models.encoder import Encoder
 from rerank.models.last_token import translate_out_of_memory
 from rerank.models.loading import pick_device, uses_autocast
 from rerank.models.packing_probe import make_last_token_reader
-from rerank.prompting.templates import PASSAGE_SLOT, QUERY_SLOT
-from rerank.prompting.vector_prompts import VectorPrompts
+from rerank.prompting.vector_prompts import PASSAGE_SLOT, QUERY_SLOT, VectorPrompts
 from rerank.rankers.base import RankerInfo
 from rerank.rankers.pe_checkpoint import load_pe_checkpoint
 from rerank.rankers.pe_decode import choices, dynamic, one_step
-from rerank.types import Passage, Prepared, Query, ScoreKind, Vector, Window, WindowRanking
+from rerank.types import EncodedWindow, Passage, Prepared, Query, ScoreKind, Vector, Window, WindowRanking
 
-#: A text may take a token or two more inside a prompt than it does alone.
+#: A text may take one or two tokens more inside a prompt than alone.
 _SLACK_TOKENS = 2
 
 
 class PERankRanker:
-    """PE-Rank over the vectors of `encoder`.
+    """Ranks windows of passage vectors by PE-Rank.
 
     Args:
         checkpoint: a folder in one of the layouts that `load_pe_checkpoint` reads.
         encoder: the encoder that the checkpoint was made for.
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
-        decoding: `one_step` orders a window by the scores of one forward pass; `dynamic` chooses passage after passage,
-            each choice being read before the next, in one short pass a passage.
+        decoding: `one_step` orders a window by the scores of one forward pass; `dynamic` chooses one passage after the
+            other, with one decode step per passage that reads the passage chosen last.
         template: name or path of a prompt template, for a checkpoint that names none.
-        passage_text_tokens: how much text of a passage is shown beside its vector, if the template shows `{text}`.
+        passage_text_tokens: tokens of a passage's text shown beside its vector, if the template has `{text}`.
         precision: see `rerank.config.Precision`.
 
     Raises:
-        CheckpointError: the checkpoint is incomplete or was made for another encoder.
-        ConfigError: no such template.
+        CheckpointError: the checkpoint is incomplete or was trained for another encoder.
+        ConfigError: there is no such template.
     """
 
     def __init__(
@@ -69,7 +68,7 @@ class PERankRanker:
         self._reader = make_last_token_reader(loaded.transformer, uses_autocast(self._device, precision))
         self._text_tokens = passage_text_tokens
         self._prompts = VectorPrompts(loaded.template, loaded.tokenizer, loaded.own_vocabulary, passage_text_tokens)
-        half = loaded.context_tokens // (2 * self._prompts.query_repeats)  # the other half is for passages
+        half = loaded.context_tokens // (2 * self._prompts.query_repeats)  # the other half is for the passages
         self._max_query_tokens = min(encoder.id.max_tokens, half)
         self.info = RankerInfo(
             kind="pe-rank",
@@ -77,7 +76,7 @@ class PERankRanker:
             model_revision=loaded.revision,
             template_sha256=loaded.template.sha256,
             max_window_size=bisect_right(
-                range(1, loaded.context_tokens + 1), loaded.context_tokens, key=self._most_positions
+                range(1, loaded.context_tokens + 1), loaded.context_tokens, key=self._max_positions
             ),
             score_kind=ScoreKind.RANK if self._dynamic else ScoreKind.WINDOW_LOG_PROB,
             batching=self._reader.batching,
@@ -85,14 +84,15 @@ class PERankRanker:
         )
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
-        """Encodes the query and those passages that bring no vector, each distinct text once.
+        """Embeds the query and the passages without a vector, each distinct text once.
 
-        A passage counts as truncated when its vector is; text beside the vector is an extract on purpose.
+        A passage counts as truncated if its vector covers only the beginning of its text; text shown beside the vector
+        is meant to be an extract.
         """
-        harmless = self._prompts.harmless(query)
-        self._check_query(harmless)
+        sanitized = self._prompts.sanitize(query)
+        self._check_query(sanitized)
         if query.vector is None and self._prompts.reads_query_vector:
-            harmless = replace(harmless, vector=self._encoder.encode([query.text])[0])
+            sanitized = replace(sanitized, vector=self._encoder.encode([query.text])[0])
         missing = [passage.text for passage in passages if passage.vector is None]
         vectors = iter(self._encoder.encode(missing))
         truncated = iter(self._encoder.is_truncated(missing))
@@ -104,56 +104,58 @@ class PERankRanker:
         ]
         if self._prompts.reads_text:
             encoded = [replace(passage, text=self._prompts.shown_text(passage)) for passage in encoded]
-        return Prepared(harmless, tuple(encoded), tuple(p.doc_id for p in encoded if p.vector_truncated))
+        return Prepared(sanitized, tuple(encoded), tuple(p.doc_id for p in encoded if p.vector_truncated))
 
-    def tokens(self, window: Window) -> int:
-        prompt = len(self._prompts.token_ids(window.query, window.passages))
-        return prompt + self._fed_back(len(window.passages), window.top_n)
+    def encode(self, window: Window) -> EncodedWindow:
+        """Token ids with slots for the vectors; the tokens of dynamic decoding include its decode steps."""
+        prompt = self._prompts.token_ids(window.query, window.passages)
+        tokens = len(prompt) + self._decode_steps(len(window.passages), window.top_n)
+        return EncodedWindow(window, (prompt,), tokens)
 
     @translate_out_of_memory()
     @torch.inference_mode()
-    def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
-        """Scores are log-probabilities over the window's passages, from float32 inner products; or minus places."""
+    def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
+        """Log-probabilities over the passages of each window; minus the rank of each passage in dynamic decoding."""
         queries = 1 if self._prompts.reads_query_vector else 0
-        projected = [self._project(window, queries) for window in windows]  # (queries + n, D)
-        inputs = [self._embed(window, vectors) for window, vectors in zip(windows, projected, strict=True)]
+        projected = [self._project(encoded.window, queries) for encoded in windows]  # (queries + n, D) each
+        inputs = [self._embed(encoded, vectors) for encoded, vectors in zip(windows, projected, strict=True)]
         passages = [vectors[queries:] for vectors in projected]  # (n, D) each
         if self._dynamic:
-            scores = dynamic(self._reader.prefill, inputs, passages, [window.top_n for window in windows])
+            scores = dynamic(self._reader.prefill, inputs, passages, [encoded.window.top_n for encoded in windows])
         else:
             scores = one_step(self._reader, inputs, passages)
-        return [WindowRanking(own) for own in scores]
+        return [WindowRanking(row) for row in scores]
 
     def _project(self, window: Window, queries: int) -> torch.Tensor:
-        """(queries + n, D): the query's vector where it is read, then the passages', in the model's space.
+        """(queries + n, D) vectors of the query, if the template reads it, and the passages, in the model's space.
 
-        Equal vectors are projected once: in one matrix product, their bits would depend on the rows they stand in.
+        Equal vectors are projected once, because the rounding of a matrix product depends on the row.
         """
-        given: list[Vector | None] = [window.query.vector] * queries
-        vectors = [vector for vector in (*given, *(p.vector for p in window.passages)) if vector is not None]
+        of_query: list[Vector | None] = [window.query.vector] * queries
+        vectors = [vector for vector in (*of_query, *(p.vector for p in window.passages)) if vector is not None]
         distinct = {vector.tobytes(): vector for vector in vectors}
         rows = {content: row for row, content in enumerate(distinct)}
         projected = self._projector(torch.from_numpy(np.stack(list(distinct.values()))).to(self._device))
         return projected[[rows[vector.tobytes()] for vector in vectors]]
 
-    def _embed(self, window: Window, projected: torch.Tensor) -> torch.Tensor:
-        """(T, D): token embeddings, with the projected vectors in their slots."""
-        ids = torch.tensor(self._prompts.token_ids(window.query, window.passages), device=self._device)
-        positions = self._transformer.get_input_embeddings()(ids.clamp(min=0))
-        vectors = projected.to(positions.dtype)
-        positions[ids == PASSAGE_SLOT] = vectors[len(vectors) - len(window.passages) :]
-        positions[ids == QUERY_SLOT] = vectors[0]
-        return positions
+    def _embed(self, encoded: EncodedWindow, projected: torch.Tensor) -> torch.Tensor:
+        """(T, D) token embeddings of the prompt, with the projected vectors in their slots."""
+        ids = torch.tensor(encoded.prompts[0], device=self._device)
+        embeddings = self._transformer.get_input_embeddings()(ids.clamp(min=0))
+        vectors = projected.to(embeddings.dtype)
+        embeddings[ids == PASSAGE_SLOT] = vectors[len(vectors) - len(encoded.window.passages) :]
+        embeddings[ids == QUERY_SLOT] = vectors[0]
+        return embeddings
 
-    def _fed_back(self, n: int, top_n: int = 0) -> int:
-        """How many choices the model reads: all that it makes but the last, behind which nothing is to be decided."""
+    def _decode_steps(self, n: int, top_n: int = 0) -> int:
+        """Positions that dynamic decoding reads after the prompt: every chosen passage but the last."""
         return max(0, choices(n, top_n) - 1) if self._dynamic else 0
 
-    def _most_positions(self, n: int) -> int:
-        """What n passages take with the longest query and as much text as is shown of any passage."""
+    def _max_positions(self, n: int) -> int:
+        """Positions of a window of n passages with the longest query and the longest text beside each vector."""
         text = n * (self._text_tokens + _SLACK_TOKENS) if self._prompts.reads_text else 0
         query = self._prompts.query_repeats * self._max_query_tokens
-        return self._prompts.length(n) + query + text + self._fed_back(n)
+        return self._prompts.length(n) + query + text + self._decode_steps(n)
 
     def _check_query(self, query: Query) -> None:
         added = len(self._prompts.token_ids(query, ())) - self._prompts.length(0)

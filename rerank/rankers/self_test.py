@@ -1,8 +1,8 @@
-"""What a model must pass when it is loaded: windows of a few sizes, ranked alone and in one batch.
+"""Self-test of a model at load: ranks a few small windows alone and in one batch, and compares the scores.
 
-A mask, padding or positions that are wrong in one of the two show here in well under a second, and so do scores that
-are no numbers, and weights that do not give what they gave when `golden.json` was written. What a part can check of
-itself, such as one tokenizer path against another, belongs in that part's constructor.
+It finds wrong attention masks or positions, scores that are not finite, and weights whose scores differ from those in
+`golden.json`, in well under a second. Checks of a single part, such as its tokenizer, belong in that part's
+constructor.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rerank.config import Precision
 from rerank.errors import ConfigError, SelfTestFailed
-from rerank.rankers.base import Ranker, checked
+from rerank.rankers.base import Ranker, rank_windows
 from rerank.types import Passage, Prepared, Query, ScoreKind, Window
 
 log = logging.getLogger(__name__)
 
 GOLDEN = "golden.json"
-#: Log-probabilities in float32 agree to this whatever they are batched with, on a CPU and on CUDA.
+#: Tolerances of log-probabilities in float32 between one batch and another, on a CPU and on CUDA.
 CPU_TOLERANCE = 1e-4
 CUDA_TOLERANCE = 1e-2
-#: bfloat16 has 8 bits of precision: logits near 20 are off by 0.06 each, and kernels change with the batch's shape.
+#: bfloat16 has 8 bits of precision: the error of a logit near 20 is 0.06, and kernels depend on the batch's shape.
 BFLOAT16_TOLERANCE = 0.25
 
-#: Passages in each window: few, because a model that generates takes a step a token.
+#: Passages per window: few, because a generating model takes one step per token.
 _SIZES = (1, 2, 5)
 _QUERY = "how do birds find their way"
-#: Of different lengths, so that a batch is padded.
+#: Texts of different lengths, so that the windows of a batch differ in length.
 _TEXTS = (
     "Robins sense the magnetic field of the earth.",
     "Bread rises because yeast makes gas.",
@@ -46,37 +46,38 @@ Scores = tuple[tuple[float, ...], ...]
 
 
 class Golden(BaseModel):
-    """The scores that a checkpoint gave when it was made: `golden.json`, beside the weights."""
+    """Expected scores of the self-test, written when the checkpoint was made: `golden.json`, beside the weights."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     #: SHA-256 of the weights.
     model_revision: str
-    #: What else the scores depend on: settings and template of the ranker, and the windows of the self-test.
+    #: Fingerprint of everything else that the scores depend on: settings, template and the windows of the self-test.
     made_with: dict[str, str]
-    #: Log-probabilities, one row a window.
+    #: Log-probabilities, one row per window.
     scores: Scores
-    #: The largest difference that passes, in float32.
+    #: The largest accepted difference, in float32.
     tolerance: float
 
 
 def tolerance(device_type: str, precision: Precision) -> float:
-    """The largest difference between two scores of a passage that rounding explains."""
+    """The largest difference between two scores of a passage that rounding can explain."""
     if precision == "bfloat16" or (precision == "auto" and device_type != "cpu"):
         return BFLOAT16_TOLERANCE
     return CPU_TOLERANCE if device_type == "cpu" else CUDA_TOLERANCE
 
 
 def check(ranker: Ranker, settings: Mapping[str, object], folder: Path | None, allowed: float) -> None:
-    """Returns when the model ranks the windows of the self-test as it should, or reads no passages at all.
+    """Runs the self-test; does nothing for a ranker that reads no passages.
 
     Args:
-        settings: what the ranker was configured with, as far as its scores depend on it.
-        folder: its checkpoint. A `golden.json` in it that was made with other settings is not compared, and logged.
-        allowed: see `tolerance`.
+        settings: the settings of the ranker that its scores depend on.
+        folder: its checkpoint. If its `golden.json` was made with other settings, it is logged and not compared.
+        allowed: the largest accepted difference of scores; see `tolerance`.
 
     Raises:
-        SelfTestFailed: the ranker raised, or its scores are too few, no numbers, not golden or depend on the batch.
+        SelfTestFailed: the ranker raised, or its scores are too few, not finite, differ from the golden ones or depend
+            on the batch.
     """
     if not ranker.info.reads_passages:
         return
@@ -86,23 +87,25 @@ def check(ranker: Ranker, settings: Mapping[str, object], folder: Path | None, a
 
 
 def write_golden(ranker: Ranker, settings: Mapping[str, object], folder: Path, within: float = 1e-3) -> None:
-    """Writes `golden.json` into the folder of a checkpoint that was loaded on the CPU, in float32.
+    """Writes `golden.json` into the checkpoint folder of a ranker that was loaded on the CPU in float32.
 
     Args:
-        ranker, settings: as above.
-        within: the largest difference that will pass, for other processors and versions round otherwise.
+        ranker: passes the self-test.
+        settings: as for `check`.
+        within: the largest accepted difference: other processors and library versions round differently.
 
     Raises:
-        ConfigError: the ranker's scores are places, which another processor's rounding may swap.
-        SelfTestFailed: the model does not pass as it is.
+        ConfigError: the ranker's scores are ranks, which another processor's rounding may swap.
+        SelfTestFailed: the ranker does not pass the self-test.
     """
     if ranker.info.score_kind is not ScoreKind.WINDOW_LOG_PROB:
         raise ConfigError(
-            f"golden scores are log-probabilities, {ranker.info.kind} gives {ranker.info.score_kind} here"
+            f"golden scores must be log-probabilities, but {ranker.info.kind} returns "
+            f"{ranker.info.score_kind.value} scores"
         )
     golden = Golden(
         model_revision=ranker.info.model_revision,
-        made_with=_made_with(ranker, settings),
+        made_with=_fingerprint(ranker, settings),
         scores=_scores(ranker, CPU_TOLERANCE),
         tolerance=within,
     )
@@ -110,16 +113,16 @@ def write_golden(ranker: Ranker, settings: Mapping[str, object], folder: Path, w
 
 
 def _scores(ranker: Ranker, allowed: float) -> Scores:
-    """The scores of each window ranked alone, if those in a batch are the same."""
+    """The scores of each window ranked alone, after comparing them with those in one batch."""
     try:
         windows = _windows(ranker.prepare(Query(_QUERY), _passages()), ranker.info.max_window_size)
-        alone = [checked(ranker.rank([window]), [window])[0].scores for window in windows]
-        together = [ranking.scores for ranking in checked(ranker.rank(windows), windows)]
+        alone = [rank_windows(ranker, [window])[0].scores for window in windows]
+        batched = [ranking.scores for ranking in rank_windows(ranker, windows)]
     except Exception as error:
         raise SelfTestFailed(f"self-test: the model failed on {len(_TEXTS)} short passages: {error!r}") from error
     if ranker.info.score_kind is ScoreKind.RANK and allowed >= BFLOAT16_TOLERANCE:
-        return tuple(alone)  # places: rounding may swap two passages
-    if (gap := _gap(alone, together)) > allowed:
+        return tuple(alone)  # ranks: rounding may swap two passages
+    if (gap := _max_difference(alone, batched)) > allowed:
         raise SelfTestFailed(
             f"self-test: scores of a window alone and in a batch differ by {gap:.2g}, {allowed:.2g} is allowed; "
             "the checkpoint does not fit this version of torch or transformers"
@@ -128,19 +131,18 @@ def _scores(ranker: Ranker, allowed: float) -> Scores:
 
 
 def _passages() -> list[Passage]:
-    return [Passage(f"self-test-{place}", text) for place, text in enumerate(_TEXTS)]
+    return [Passage(f"self-test-{number}", text) for number, text in enumerate(_TEXTS)]
 
 
-def _windows(prepared: Prepared, widest: int) -> list[Window]:
-    """One window of each size that the model reads, beginning at different passages."""
-    sizes = sorted({min(size, widest) for size in _SIZES})
-    return [Window(prepared.query, prepared.passages[first : first + size]) for first, size in enumerate(sizes)]
+def _windows(prepared: Prepared, max_window_size: int) -> list[Window]:
+    """One window of each size that the model reads, each starting at another passage."""
+    sizes = sorted({min(size, max_window_size) for size in _SIZES})
+    return [Window(prepared.query, prepared.passages[start : start + size]) for start, size in enumerate(sizes)]
 
 
-def _gap(rows: Sequence[Sequence[float]], others: Sequence[Sequence[float]]) -> float:
-    """The largest difference between two scores of the same passage."""
-    pairs = (pair for row, other in zip(rows, others, strict=True) for pair in zip(row, other, strict=True))
-    return max(abs(one - other) for one, other in pairs)
+def _max_difference(expected: Sequence[Sequence[float]], found: Sequence[Sequence[float]]) -> float:
+    pairs = (pair for rows in zip(expected, found, strict=True) for pair in zip(*rows, strict=True))
+    return max(abs(score - other) for score, other in pairs)
 
 
 def _read_golden(path: Path) -> Golden:
@@ -155,25 +157,29 @@ def _check_golden(
 ) -> None:
     if golden.model_revision != ranker.info.model_revision:
         raise SelfTestFailed(
-            f"self-test: {GOLDEN} is of weights {golden.model_revision}, these are {ranker.info.model_revision}; "
-            "restore the checkpoint, or write it again"
+            f"self-test: {GOLDEN} belongs to weights {golden.model_revision}, the checkpoint holds "
+            f"{ranker.info.model_revision}; restore the checkpoint, or write {GOLDEN} again"
         )
-    made_with = _made_with(ranker, settings)
-    if changed := sorted(dict(golden.made_with.items() ^ made_with.items())):
+    fingerprint = _fingerprint(ranker, settings)
+    if changed := sorted(dict(golden.made_with.items() ^ fingerprint.items())):
         log.info("%s: %s was made with another %s; not compared", ranker.info.model_id, GOLDEN, ", ".join(changed))
         return
     sizes, expected = [len(row) for row in golden.scores], [len(row) for row in scores]
     if sizes != expected:
-        raise SelfTestFailed(f"self-test: {GOLDEN} holds rows of {sizes} scores, the self-test has {expected}")
+        raise SelfTestFailed(
+            f"self-test: {GOLDEN} holds rows of {sizes} scores, the self-test has rows of {expected}; write it again"
+        )
     allowed = max(golden.tolerance, allowed)
-    if (gap := _gap(golden.scores, scores)) > allowed:
+    if (gap := _max_difference(golden.scores, scores)) > allowed:
         raise SelfTestFailed(
             f"self-test: scores differ from {GOLDEN} by {gap:.2g}, {allowed:.2g} is allowed; the checkpoint does not "
             "fit this version of torch or transformers"
         )
 
 
-def _made_with(ranker: Ranker, settings: Mapping[str, object]) -> dict[str, str]:
-    windows = hashlib.sha256("\n".join([_QUERY, *_TEXTS, *map(str, _SIZES)]).encode()).hexdigest()
-    own = {key: str(value) for key, value in settings.items()}
-    return own | {"template_sha256": ranker.info.template_sha256, "windows_sha256": windows}
+def _fingerprint(ranker: Ranker, settings: Mapping[str, object]) -> dict[str, str]:
+    windows_sha256 = hashlib.sha256("\n".join([_QUERY, *_TEXTS, *map(str, _SIZES)]).encode()).hexdigest()
+    return {key: str(value) for key, value in settings.items()} | {
+        "template_sha256": ranker.info.template_sha256,
+        "windows_sha256": windows_sha256,
+    }

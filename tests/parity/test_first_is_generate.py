@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from rerank.prompting.identifiers import IdentifierKind, derive_identifiers
 from rerank.prompting.listwise import ListwiseRenderer
 from rerank.prompting.templates import load_template
+from rerank.rankers.base import rank_windows
 from rerank.rankers.first import FirstRanker
 from rerank.types import Passage, Query, Window
 from tests.causal_lms import CONFIGS, write_causal_lm
@@ -38,7 +39,7 @@ def first_step_scores(checkpoint: Path, asked: Window) -> list[float]:
     model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(checkpoint)
     renderer = ListwiseRenderer(load_template("first"), tokenizer, 4096, answer_tokens=1)
-    names = derive_identifiers(tokenizer, IdentifierKind.LETTERS, renderer.text(Query("q"), ["A"], ["p"])[-16:])
+    names = derive_identifiers(tokenizer, IdentifierKind.LETTERS, renderer.prompt_end)
     ids = torch.tensor([[*renderer.prompt(asked, names.texts).token_ids, names.bracket_id]])
     out = model.generate(
         ids,
@@ -58,10 +59,10 @@ def test_scores_equal_those_of_the_first_generated_token(tmp_path: Path, archite
     checkpoint = write_causal_lm(tmp_path / "lm", architecture, TOKENIZERS[family])
     ranker = FirstRanker(checkpoint, "first", device="cpu")
     windows = [window(n) for n in (20, 3, 15, 17)]  # O and Q are the 15th and the 17th letter
-    together = ranker.rank(windows)
+    together = rank_windows(ranker, windows)
     for asked, among_others in zip(windows, together, strict=True):
         expected = first_step_scores(checkpoint, asked)
-        alone = ranker.rank([asked])[0]
+        alone = rank_windows(ranker, [asked])[0]
         assert alone.scores == pytest.approx(expected, abs=TOLERANCE)
         assert among_others.scores == pytest.approx(expected, abs=TOLERANCE)
         assert max(expected) - min(expected) > 100 * TOLERANCE, "a model without opinion proves nothing"

@@ -1,7 +1,9 @@
-"""What the rows compute of themselves."""
+"""Shared data types: permutations, comparison, strategy names and the check of rankings."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import FrozenInstanceError
 from itertools import pairwise
 
@@ -10,7 +12,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rerank.types import Completeness, Passage, Query, Trace, WindowRanking, WindowTrace
+from rerank.errors import RankerFailure
+from rerank.types import (
+    Completeness,
+    EncodedWindow,
+    FeedbackMethod,
+    FirstStage,
+    Passage,
+    Query,
+    StrategyKind,
+    Trace,
+    Window,
+    WindowRanking,
+    WindowTrace,
+    check_rankings,
+)
+from tests.fakes import numbered_passages
 
 
 @given(st.lists(st.sampled_from([-1e300, -1.0, -0.0, 0.0, 5e-324, 1.0, 1e300])))
@@ -21,24 +38,76 @@ def test_permutation_is_best_first_and_equal_scores_keep_their_order(scores: lis
         assert scores[above] > scores[below] or (scores[above] == scores[below] and above < below)
 
 
-def test_no_scores_no_permutation() -> None:
+def test_empty_window_has_an_empty_permutation() -> None:
     assert WindowRanking(()).permutation == ()
 
 
-def test_rows_compare_without_their_vectors() -> None:
+def test_vectors_are_ignored_in_comparisons() -> None:
     vector = np.ones(3, dtype=np.float32)
     assert Query("q", vector=vector) == Query("q")
     assert Passage("d", "text", vector=vector) == Passage("d", "text")
     assert Passage("d", "text") != Passage("d", "other text")
 
 
-def test_rows_are_frozen() -> None:
+def test_queries_are_frozen() -> None:
     with pytest.raises(FrozenInstanceError):
         Query("q").text = "other"  # type: ignore[misc]
 
 
+@pytest.mark.parametrize("name", ["top-down", "top_down", StrategyKind.TOP_DOWN])
+def test_names_may_have_hyphens_or_underscores(name: str) -> None:
+    assert StrategyKind(name) is StrategyKind.TOP_DOWN
+    assert FirstStage("hybrid_rrf") is FirstStage("hybrid-rrf")
+    assert FeedbackMethod("weighted_ranknet") is FeedbackMethod("weighted-ranknet")
+
+
+@pytest.mark.parametrize("name", ["", "topdown", "Top-Down", "top--down"])
+def test_unknown_name_raises(name: str) -> None:
+    with pytest.raises(ValueError, match="is not a valid StrategyKind"):
+        StrategyKind(name)
+
+
+def windows(*sizes: int) -> list[EncodedWindow]:
+    return [EncodedWindow(Window(Query("q"), tuple(numbered_passages(range(size))))) for size in sizes]
+
+
+def rankings(*rows: Sequence[float]) -> list[WindowRanking]:
+    return [WindowRanking(tuple(row)) for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("rows", "sizes"), [([], ()), ([[]], (0,)), ([[1.0]], (1,)), ([[1.0, -1e308], [0.0, 0.0, 0.0]], (2, 3))]
+)
+def test_one_finite_score_per_passage_is_accepted(rows: list[list[float]], sizes: tuple[int, ...]) -> None:
+    check_rankings(rankings(*rows), windows(*sizes))
+
+
+@pytest.mark.parametrize(
+    ("rows", "found"),
+    [
+        ([], r"\[\]"),
+        ([[1, 2]], r"\[2\]"),
+        ([[1, 2], [1, 2]], r"\[2, 2\]"),
+        ([[1, 2], [1, 2, 3, 4]], r"\[2, 4\]"),
+        ([[1, 2, 3], [1, 2]], r"\[3, 2\]"),
+        ([[1, 2], [1, 2, 3], []], r"\[2, 3, 0\]"),
+    ],
+)
+def test_wrong_number_of_scores_raises_with_both_numbers(rows: list[list[float]], found: str) -> None:
+    with pytest.raises(
+        RankerFailure, match=rf"returned {found} scores for windows of \[2, 3\] passages; this is a bug"
+    ):
+        check_rankings(rankings(*rows), windows(2, 3))
+
+
+@pytest.mark.parametrize("score", [math.nan, math.inf, -math.inf])
+def test_score_that_is_not_finite_raises(score: float) -> None:
+    with pytest.raises(RankerFailure, match=rf"a score that is not finite: .*{score}.*; this is a bug"):
+        check_rankings(rankings([0.0, 1.0], [0.0, score]), windows(2, 2))
+
+
 @pytest.mark.parametrize(("tokens", "total"), [((), 0), ((7,), 7), ((7, 5, 0), 12)])
-def test_trace_adds_up_the_tokens_of_its_windows(tokens: tuple[int, ...], total: int) -> None:
+def test_trace_sums_the_tokens_of_its_windows(tokens: tuple[int, ...], total: int) -> None:
     trace = Trace(
         model="m",
         ranker="r",

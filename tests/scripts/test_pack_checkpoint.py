@@ -13,6 +13,7 @@ from rerank.files import sha256_of_files
 from rerank.manifest import MANIFEST_FILE, Manifest, read_manifest, write_manifest
 from rerank.models.encoder import Encoder
 from rerank.prompting.templates import load_template
+from rerank.rankers.base import rank_windows
 from rerank.rankers.pe_rank import PERankRanker
 from scripts.pack_checkpoint import pack
 from tests.pe_checkpoints import change_weights, vector_window, write_shaken
@@ -77,7 +78,7 @@ def test_packed_checkpoint_is_served_in_float32_with_nearly_the_same_scores(
     assert rankers[1]._transformer.dtype == torch.float32
     query = rankers[0].prepare(window.query, window.passages).query
     window = type(window)(query, window.passages)
-    before, after = (torch.tensor(ranker.rank([window])[0].scores) for ranker in rankers)
+    before, after = (torch.tensor(rank_windows(ranker, [window])[0].scores) for ranker in rankers)
     torch.testing.assert_close(after, before, atol=0.05, rtol=0)
 
 

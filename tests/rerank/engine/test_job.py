@@ -1,4 +1,4 @@
-"""What a request's answer says, made from windows that ran on paper."""
+"""Job: the final ranking and its trace, from windows with given results."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from rerank.engine.job import Job, Progress, WindowResult, strictly_decreasing, window_of
 from rerank.engine.strategies import Positions, Round, Single, Sliding, Strategy
 from rerank.errors import RankerFailure
-from rerank.rankers.base import RankerInfo, checked
+from rerank.rankers.base import RankerInfo
 from rerank.rankers.identity import IdentityRanker
 from rerank.types import (
     Candidate,
     Completeness,
+    EncodedWindow,
     Prepared,
     Query,
     Ranking,
@@ -43,39 +44,33 @@ def progress_for(
 def result(
     scores: Sequence[float],
     tokens: int = 0,
-    wait_ms: float = 0.0,
+    queue_ms: float = 0.0,
     model_ms: float = 0.0,
     truncated: tuple[int, ...] = (),
+    repairs: int = 0,
 ) -> WindowResult:
-    return WindowResult(WindowRanking(tuple(scores), truncated), tokens, wait_ms, model_ms)
+    encoded = EncodedWindow(Window(Query("q"), ()), tokens=tokens, truncated=truncated)
+    return WindowResult(encoded, WindowRanking(tuple(scores), repairs), queue_ms, model_ms)
 
 
-def add_window(progress: Progress, window: Positions, ran: WindowResult) -> None:
-    """A round of one window."""
-    progress.add_round(Round((window,)), [ran], progress.info)
+def add_window(progress: Progress, window: Positions, window_result: WindowResult) -> None:
+    """Adds a round of one window."""
+    progress.add_round(Round((window,)), [window_result], progress.info)
 
 
 def after_one_window(scores: Sequence[float], kind: ScoreKind = ScoreKind.WINDOW_LOG_PROB) -> Ranking:
-    """The answer when one window read all candidates and gave these scores."""
+    """The ranking of a job whose one window held all candidates and got these scores."""
     progress = progress_for(len(scores), kind=kind)
     window = result(scores)
     add_window(progress, tuple(range(len(scores))), window)
     return progress.ranking(window.ranking.permutation, 0.0)
 
 
-def windows(*sizes: int) -> list[Window]:
-    return [Window(Query("q"), tuple(numbered_passages(range(size)))) for size in sizes]
-
-
-def rankings(*rows: Sequence[float]) -> list[WindowRanking]:
-    return [WindowRanking(tuple(row)) for row in rows]
-
-
 descending = st.lists(st.floats(-1e300, 1e300), max_size=30).map(lambda scores: sorted(scores, reverse=True))
 
 
 @given(descending)
-def test_strictly_decreasing_decreases_strictly_and_raises_nothing(scores: list[float]) -> None:
+def test_strictly_decreasing_decreases_strictly_and_raises_no_score(scores: list[float]) -> None:
     lowered = strictly_decreasing(scores)
     assert len(lowered) == len(scores)
     assert all(above > below for above, below in pairwise(lowered))
@@ -89,14 +84,14 @@ def test_strictly_decreasing_keeps_scores_that_already_are(scores: list[float]) 
 
 
 @pytest.mark.parametrize("score", [0.0, -0.0, 1.0, -2.5, 1e300, 5e-324])
-def test_ties_are_parted_by_the_smallest_steps_there_are(score: float) -> None:
+def test_ties_are_broken_by_the_smallest_float_steps(score: float) -> None:
     expected = [score]
     while len(expected) < 1000:
         expected.append(math.nextafter(expected[-1], -math.inf))
     assert strictly_decreasing([score] * 1000) == expected
 
 
-def test_only_what_is_not_below_the_one_before_is_lowered() -> None:
+def test_only_scores_that_are_not_below_their_predecessor_are_lowered() -> None:
     below = math.nextafter(2.0, -math.inf)
     assert strictly_decreasing([2.0, 2.0, 1.0, 3.0]) == [2.0, below, 1.0, math.nextafter(1.0, -math.inf)]
 
@@ -105,55 +100,24 @@ def test_no_scores_nothing_to_lower() -> None:
     assert strictly_decreasing([]) == []
 
 
-@pytest.mark.parametrize(
-    ("rows", "sizes"), [([], ()), ([[]], (0,)), ([[1.0]], (1,)), ([[1.0, -1e308], [0.0, 0.0, 0.0]], (2, 3))]
-)
-def test_one_finite_score_a_passage_passes(rows: list[list[float]], sizes: tuple[int, ...]) -> None:
-    given_rankings = rankings(*rows)
-    assert checked(given_rankings, windows(*sizes)) is given_rankings
-
-
-@pytest.mark.parametrize(
-    ("rows", "given_sizes"),
-    [
-        ([], r"\[\]"),
-        ([[1, 2]], r"\[2\]"),
-        ([[1, 2], [1, 2]], r"\[2, 2\]"),
-        ([[1, 2], [1, 2, 3, 4]], r"\[2, 4\]"),
-        ([[1, 2, 3], [1, 2]], r"\[3, 2\]"),
-        ([[1, 2], [1, 2, 3], []], r"\[2, 3, 0\]"),
-    ],
-)
-def test_wrong_number_of_scores_is_a_bug_that_names_both_numbers(rows: list[list[float]], given_sizes: str) -> None:
-    with pytest.raises(RankerFailure, match=rf"ranker gave {given_sizes} scores for \[2, 3\]; this is a bug"):
-        checked(rankings(*rows), windows(2, 3))
-
-
-@pytest.mark.parametrize("score", [math.nan, math.inf, -math.inf])
-def test_score_that_is_no_number_is_a_bug(score: float) -> None:
-    with pytest.raises(RankerFailure, match=rf"a score that is no number: .*{score}.*; this is a bug"):
-        checked(rankings([0.0, 1.0], [0.0, score]), windows(2, 2))
-
-
 def test_window_holds_the_passages_of_its_positions_in_their_order() -> None:
     passages = tuple(numbered_passages(range(5)))
     assert window_of(Prepared(Query("q"), passages), (3, 0)) == Window(Query("q"), (passages[3], passages[0]))
 
 
-@pytest.mark.parametrize("kind", [ScoreKind.WINDOW_LOG_PROB, ScoreKind.CALIBRATED])
-def test_scores_are_the_windows_when_one_window_read_all(kind: ScoreKind) -> None:
-    ranking = after_one_window([-2.0, -0.5, -3.0], kind)
+def test_scores_are_the_windows_if_one_window_held_all_candidates() -> None:
+    ranking = after_one_window([-2.0, -0.5, -3.0])
     assert [(row.position, row.score) for row in ranking.ranked] == [(1, -0.5), (0, -2.0), (2, -3.0)]
-    assert ranking.score_kind is kind
+    assert ranking.score_kind is ScoreKind.WINDOW_LOG_PROB
 
 
-def test_equal_window_scores_are_parted() -> None:
+def test_equal_window_scores_are_made_distinct() -> None:
     ranking = after_one_window([-1.0, 0.0, -1.0])
     assert [row.position for row in ranking.ranked] == [1, 0, 2]
     assert [row.score for row in ranking.ranked] == [0.0, -1.0, math.nextafter(-1.0, -math.inf)]
 
 
-def test_scores_are_ranks_when_the_ranker_knows_only_ranks() -> None:
+def test_scores_are_ranks_if_the_ranker_returns_ranks() -> None:
     ranking = after_one_window([0.1, 0.3, 0.2], ScoreKind.RANK)
     assert [(row.position, row.score) for row in ranking.ranked] == [(1, 3.0), (2, 2.0), (0, 1.0)]
     assert ranking.score_kind is ScoreKind.RANK
@@ -164,7 +128,9 @@ def test_scores_are_ranks_when_the_ranker_knows_only_ranks() -> None:
     [(Single(2), [(0, 1)]), (Sliding(2, 1), [(1, 2), (0, 1)]), (Sliding(3, 3), [])],
     ids=str,
 )
-def test_scores_are_ranks_when_no_single_window_read_all(strategy: Strategy, windows_read: list[Positions]) -> None:
+def test_scores_are_ranks_if_no_single_window_held_all_candidates(
+    strategy: Strategy, windows_read: list[Positions]
+) -> None:
     """Scores of different windows are not comparable."""
     progress = progress_for(3, strategy)
     for window in windows_read:
@@ -175,22 +141,22 @@ def test_scores_are_ranks_when_no_single_window_read_all(strategy: Strategy, win
 
 
 @pytest.mark.parametrize("top_n", [1, 2, 4, 5, 6])
-def test_top_n_is_a_prefix_of_the_whole_answer(top_n: int) -> None:
+def test_top_n_is_a_prefix_of_the_full_ranking(top_n: int) -> None:
     order = [3, 1, 4, 0, 2]
-    whole = progress_for(5).ranking(order, 0.0).ranked
-    assert [row.position for row in whole] == order
-    assert progress_for(5, top_n=top_n).ranking(order, 0.0).ranked == whole[:top_n]
+    full = progress_for(5).ranking(order, 0.0).ranked
+    assert [row.position for row in full] == order
+    assert progress_for(5, top_n=top_n).ranking(order, 0.0).ranked == full[:top_n]
 
 
-def test_every_row_carries_the_candidate_of_its_position() -> None:
+def test_ranked_candidates_are_those_of_their_positions() -> None:
     progress = progress_for(4)
     for row in progress.ranking([2, 3, 0, 1], 0.0).ranked:
         assert row.candidate is progress.job.candidates[row.position]
 
 
 @pytest.mark.parametrize("order", [[], [0], [0, 0], [1, 2], [0, 1, 2], [0, -1]])
-def test_lost_or_doubled_candidates_are_a_bug(order: list[int]) -> None:
-    with pytest.raises(RankerFailure, match=r"sliding\(20/10\) lost or doubled candidates: .*; this is a bug"):
+def test_lost_or_repeated_candidates_are_a_bug(order: list[int]) -> None:
+    with pytest.raises(RankerFailure, match=r"sliding\(20/10\) lost or repeated candidates: .*; this is a bug"):
         progress_for(2).ranking(order, 0.0)
 
 
@@ -205,7 +171,7 @@ def test_lost_or_doubled_candidates_are_a_bug(order: list[int]) -> None:
         (3, [], Completeness.PARTIAL, "sliding(20/10) read 0 of 3 candidates"),
     ],
 )
-def test_answer_says_how_much_was_read(
+def test_completeness_states_how_much_was_read(
     n: int, windows_read: list[Positions], completeness: Completeness, reason: str
 ) -> None:
     progress = progress_for(n)
@@ -219,37 +185,37 @@ def test_answer_says_how_much_was_read(
     ("n", "completeness", "reason"),
     [(0, Completeness.FULL, ""), (1, Completeness.NONE, "model name keeps the first-stage order")],
 )
-def test_ranker_that_reads_nothing_reranks_nothing(n: int, completeness: Completeness, reason: str) -> None:
+def test_ranker_that_reads_no_passages_reranks_nothing(n: int, completeness: Completeness, reason: str) -> None:
     progress = progress_for(n)
     progress.info = IdentityRanker.info
     trace = progress.ranking(range(n), 0.0).trace
     assert (trace.completeness, trace.reason) == (completeness, reason)
 
 
-def test_trace_says_what_ran() -> None:
+def test_trace_describes_windows_cost_and_model() -> None:
     progress = progress_for(3, Sliding(2, 1))
-    progress.add_prepared(Prepared(Query("q"), ()), wait_ms=0.25, took_ms=0.5)
-    add_window(progress, (1, 2), result([0.1, 0.2], tokens=7, wait_ms=1.0, model_ms=4.0))
-    add_window(progress, (0, 2), result([0.4, 0.3], tokens=5, wait_ms=2.0, model_ms=8.0))
+    progress.add_prepared(Prepared(Query("q"), ()), queue_ms=0.25, prepare_ms=0.5)
+    add_window(progress, (1, 2), result([0.1, 0.2], tokens=7, queue_ms=1.0, model_ms=4.0))
+    add_window(progress, (0, 2), result([0.4, 0.3], tokens=5, queue_ms=2.0, model_ms=8.0))
     trace = progress.ranking([0, 2, 1], 20.0).trace
     assert trace.windows == (WindowTrace((1, 2), (1, 0), 7), WindowTrace((0, 2), (0, 1), 5))
     assert (trace.rounds, trace.tokens, trace.truncated_doc_ids) == (2, 12, ())
     assert (trace.queue_ms, trace.prepare_ms, trace.model_ms, trace.total_ms) == (3.25, 0.5, 12.0, 20.0)
     assert (trace.model, trace.strategy) == ("name", "sliding(2/1)")
-    named = (trace.ranker, trace.model_id, trace.model_revision, trace.template_sha256)
-    assert named == ("kind", "id", "revision", "template")
+    ranker = (trace.ranker, trace.model_id, trace.model_revision, trace.template_sha256)
+    assert ranker == ("kind", "id", "revision", "template")
 
 
-def test_trace_adds_up_the_repairs_of_its_windows() -> None:
+def test_trace_sums_the_repairs_of_its_windows() -> None:
     progress = progress_for(4, Sliding(2, 2))
-    mended = [WindowResult(WindowRanking((1.0, 0.0), repairs=repairs), 0, 0.0, 0.0) for repairs in (2, 0, 3)]
-    progress.add_round(Round(((0, 1), (2, 3))), mended[:2], progress.info)
-    add_window(progress, (0, 2), mended[2])
+    repaired = [result([1.0, 0.0], repairs=repairs) for repairs in (2, 0, 3)]
+    progress.add_round(Round(((0, 1), (2, 3))), repaired[:2], progress.info)
+    add_window(progress, (0, 2), repaired[2])
     assert progress.ranking(range(4), 0.0).trace.repairs == 5
 
 
 def test_round_takes_the_time_of_its_slowest_window() -> None:
-    """Its windows wait and run side by side."""
+    """Its windows wait and run concurrently."""
     progress = progress_for(4, Sliding(2, 2))
     progress.add_round(
         Round(((0, 1), (2, 3))), [result([1, 0], 5, 1.0, 4.0), result([0, 1], 5, 2.0, 9.0)], progress.info
@@ -259,16 +225,16 @@ def test_round_takes_the_time_of_its_slowest_window() -> None:
     assert [window.permutation for window in trace.windows] == [(0, 1), (1, 0)]
 
 
-def test_preparations_of_several_models_add_up() -> None:
+def test_preparation_of_several_models_is_summed() -> None:
     progress = progress_for(3)
-    progress.add_prepared(Prepared(Query("q"), (), truncated_doc_ids=("d2", "d0")), wait_ms=0.5, took_ms=1.0)
-    progress.add_prepared(Prepared(Query("q"), (), truncated_doc_ids=("d0", "d1")), wait_ms=0.5, took_ms=2.0)
+    progress.add_prepared(Prepared(Query("q"), (), truncated_doc_ids=("d2", "d0")), queue_ms=0.5, prepare_ms=1.0)
+    progress.add_prepared(Prepared(Query("q"), (), truncated_doc_ids=("d0", "d1")), queue_ms=0.5, prepare_ms=2.0)
     trace = progress.ranking(range(3), 0.0).trace
     assert (trace.queue_ms, trace.prepare_ms, trace.truncated_doc_ids) == (1.0, 3.0, ("d2", "d0", "d1"))
 
 
-def test_passages_cut_in_a_window_are_named_once() -> None:
-    """`truncated` holds places in the window, the trace ids."""
+def test_truncated_passages_are_listed_once() -> None:
+    """A window holds places, the trace ids."""
     progress = progress_for(4, Sliding(3, 2))
     add_window(progress, (1, 2, 3), result([0.1, 0.3, 0.2], truncated=(2, 0)))
     add_window(progress, (0, 2, 3), result([0.1, 0.3, 0.2], truncated=(2, 1)))
@@ -289,7 +255,7 @@ def test_passages_cut_in_a_window_are_named_once() -> None:
         (Sliding(2, 1, True), 3, Completeness.PARTIAL, "the deadline came after 3 of 3 to 4 windows of sliding(2/1, e"),
     ],
 )
-def test_partial_answer_says_how_many_windows_ran(
+def test_partial_answer_states_how_many_windows_ran(
     strategy: Strategy, windows_done: int, completeness: Completeness, reason: str
 ) -> None:
     progress = progress_for(5, strategy)
@@ -302,7 +268,7 @@ def test_partial_answer_says_how_many_windows_ran(
 
 def test_partial_answer_is_the_order_so_far_with_ranks_as_scores() -> None:
     progress = progress_for(3, Sliding(2, 1), top_n=2)
-    assert [row.position for row in progress.partial_ranking(0.0).ranked] == [0, 1], "nothing is known yet"
+    assert [row.position for row in progress.partial_ranking(0.0).ranked] == [0, 1], "no window has run yet"
     add_window(progress, (1, 2), result([0.0, 1.0]))
     progress.order = (0, 2, 1)
     ranking = progress.partial_ranking(0.0)
@@ -310,5 +276,5 @@ def test_partial_answer_is_the_order_so_far_with_ranks_as_scores() -> None:
     assert ranking.score_kind is ScoreKind.RANK
 
 
-def test_partial_answer_to_nothing_is_empty() -> None:
+def test_partial_answer_to_an_empty_list_is_empty() -> None:
     assert progress_for(0).partial_ranking(0.0).ranked == ()

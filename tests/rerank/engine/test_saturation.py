@@ -1,4 +1,4 @@
-"""The batch that saturates a device is found by doubling, against a device whose speed is known."""
+"""The batch size that saturates a device, measured on simulated devices of known speed."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import pytest
 
 from rerank.engine.saturation import saturating_tokens
-from rerank.types import Window, WindowRanking
+from rerank.types import EncodedWindow, Window, WindowRanking
 from tests.fakes import NumberRanker
 
 
 class Device(NumberRanker):
-    """Takes 1 s for up to `parallel` windows, and twice as long for twice as many. `now_s` is its clock."""
+    """Takes 1 s for up to `parallel` windows, then time proportional to their number. `now_s` is its clock."""
 
     def __init__(self, parallel: float, most: int = 10**9, tokens: int = 100, max_window_size: int = 100) -> None:
         super().__init__(max_window_size)
@@ -21,43 +21,43 @@ class Device(NumberRanker):
         self._most = most
         self._tokens = tokens
 
-    def tokens(self, window: Window) -> int:
-        return self._tokens
+    def encode(self, window: Window) -> EncodedWindow:
+        return EncodedWindow(window, tokens=self._tokens)
 
-    def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
+    def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
         if len(windows) > self._most:
             raise MemoryError
         self.now_s += max(1.0, len(windows) / self._parallel)
         return super().rank(windows)
 
-    def saturated_by(self) -> int:
+    def saturating_tokens(self) -> int:
         return saturating_tokens(self, lambda: self.now_s)
 
 
 @pytest.mark.parametrize("parallel", [1, 2, 8, 64])
 def test_smallest_batch_that_saturates_is_taken(parallel: int) -> None:
-    assert Device(parallel).saturated_by() == parallel * 100
+    assert Device(parallel).saturating_tokens() == parallel * 100
 
 
 @pytest.mark.parametrize(("parallel", "tokens"), [(8.3, 800), (8.5, 1600)])
 def test_gain_of_five_percent_is_needed(parallel: float, tokens: int) -> None:
     """From 8 to 16 windows, these devices gain 3.7 % and 6.2 %."""
-    assert Device(parallel).saturated_by() == tokens
+    assert Device(parallel).saturating_tokens() == tokens
 
 
 def test_batch_that_exceeds_the_memory_is_not_taken() -> None:
-    assert Device(parallel=64, most=10).saturated_by() == 800
+    assert Device(parallel=64, most=10).saturating_tokens() == 800
 
 
 def test_doubling_ends_where_no_batch_is_larger() -> None:
-    assert Device(parallel=10**9).saturated_by() == 102_400
+    assert Device(parallel=10**9).saturating_tokens() == 102_400
 
 
 def test_model_without_tokens_ends_too() -> None:
-    assert Device(parallel=1, tokens=0).saturated_by() == 1
+    assert Device(parallel=1, tokens=0).saturating_tokens() == 1
 
 
 def test_narrow_ranker_gets_windows_that_it_can_read() -> None:
     device = Device(parallel=1, max_window_size=3)
-    device.saturated_by()
+    device.saturating_tokens()
     assert {len(window.passages) for window in device.ranked} == {3}

@@ -1,4 +1,4 @@
-"""The scheduler under load, in virtual time: scripts/simulate_scheduler.py drives the real one."""
+"""The engine's scheduler under load, in the virtual time of scripts/simulate_scheduler.py."""
 
 from __future__ import annotations
 
@@ -7,7 +7,17 @@ import math
 import pytest
 
 from rerank.config import EngineConfig
-from scripts.simulate_scheduler import LONG, Device, Fifo, Ours, Request, percentile, simulate, useful_share, workload
+from scripts.simulate_scheduler import (
+    LONG,
+    Device,
+    EngineScheduler,
+    Fifo,
+    Request,
+    percentile,
+    simulate,
+    useful_share,
+    workload,
+)
 
 DEVICE = Device()
 SEEDS = range(2)
@@ -19,57 +29,57 @@ def short_p99_s(requests: list[Request]) -> float:
 
 @pytest.mark.parametrize("load", [0.7, 0.85])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_short_requests_wait_at_least_a_fifth_less_than_first_come_first_served(load: float, seed: int) -> None:
-    ours, fifo = (workload(load, 600, DEVICE, seed) for _ in range(2))
-    simulate(ours, Ours(DEVICE), DEVICE)
+def test_short_requests_wait_at_least_a_fifth_less_than_with_fifo(load: float, seed: int) -> None:
+    engine, fifo = (workload(load, 600, DEVICE, seed) for _ in range(2))
+    simulate(engine, EngineScheduler(DEVICE), DEVICE)
     simulate(fifo, Fifo(DEVICE), DEVICE)
-    assert short_p99_s(ours) <= 0.8 * short_p99_s(fifo)
-    assert all(math.isfinite(request.finished_s) for request in ours)
+    assert short_p99_s(engine) <= 0.8 * short_p99_s(fifo)
+    assert all(math.isfinite(request.finished_s) for request in engine)
 
 
 @pytest.mark.parametrize("load", [2.0, 4.0])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_overload_with_deadlines_does_useful_work(load: float, seed: int) -> None:
-    """Of what runs, four fifths and more belong to requests that are answered in time."""
+    """At least four fifths of the computed tokens belong to requests that are answered in time."""
     requests = workload(load, 400, DEVICE, seed, deadline_s=2.0)
-    simulate(requests, Ours(DEVICE), DEVICE)
+    simulate(requests, EngineScheduler(DEVICE), DEVICE)
     assert useful_share(requests) >= 0.8
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_overload_answers_more_in_time_than_first_come_first_served(seed: int) -> None:
-    ours, fifo = (workload(2.0, 400, DEVICE, seed, deadline_s=2.0) for _ in range(2))
-    simulate(ours, Ours(DEVICE), DEVICE)
+def test_overload_answers_more_requests_in_time_than_fifo(seed: int) -> None:
+    engine, fifo = (workload(2.0, 400, DEVICE, seed, deadline_s=2.0) for _ in range(2))
+    simulate(engine, EngineScheduler(DEVICE), DEVICE)
     simulate(fifo, Fifo(DEVICE), DEVICE)
-    assert sum(request.in_time for request in ours) > sum(request.in_time for request in fifo)
+    assert sum(request.in_time for request in engine) > sum(request.in_time for request in fifo)
 
 
 def test_long_request_finishes_under_a_constant_stream_of_short_ones() -> None:
-    """The stream alone is more than the device can do; by age_factor, one second of work waits 20 s at most for those
-    who come after it, and for what they leave behind."""
+    """The stream alone exceeds the device's capacity. By age_factor, one second of work waits at most 20 s for later
+    requests and for the backlog that they leave."""
     device = Device(max_batch_tokens=1)
     long = Request(1.0, LONG, [2000] * 9)
     stream = [Request(0.04 * number, 20, [2000]) for number in range(1000)]
-    simulate([*stream, long], Ours(device), device)
+    simulate([*stream, long], EngineScheduler(device), device)
     arrived_before = [request for request in stream if request.arrived_s < long.finished_s]
     assert math.isfinite(long.finished_s)
-    assert len(arrived_before) < len(stream), "it did not have to wait for the end of the stream"
+    assert len(arrived_before) < len(stream), "it waited for the end of the stream"
 
 
 def test_long_request_would_starve_without_ageing() -> None:
-    """So that the test above shows something."""
+    """The counterpart of the test above, which shows that ageing matters there."""
     device = Device(max_batch_tokens=1)
     long = Request(1.0, LONG, [2000] * 9)
     stream = [Request(0.04 * number, 20, [2000]) for number in range(1000)]
-    simulate([*stream, long], Ours(device, EngineConfig(age_factor=1e-9, max_queue_tokens=10**9)), device)
+    simulate([*stream, long], EngineScheduler(device, EngineConfig(age_factor=1e-9, max_queue_tokens=10**9)), device)
     assert long.finished_s > max(request.finished_s for request in stream)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_batches_keep_to_the_budget_unless_they_are_one_window(seed: int) -> None:
+def test_batches_keep_to_the_batch_size_unless_they_are_one_window(seed: int) -> None:
     requests = workload(1.2, 300, DEVICE, seed)
     done = dict.fromkeys(requests, 0)
-    batches = simulate(requests, Ours(DEVICE), DEVICE)
+    batches = simulate(requests, EngineScheduler(DEVICE), DEVICE)
     for _, batch in batches:
         tokens = sum(request.windows[done[request]] for request in batch)
         assert len(batch) == 1 or tokens <= DEVICE.max_batch_tokens
@@ -82,8 +92,8 @@ def test_batches_keep_to_the_budget_unless_they_are_one_window(seed: int) -> Non
 @pytest.mark.parametrize("seed", SEEDS)
 def test_cancelled_requests_never_run_again(seed: int) -> None:
     requests = workload(1.5, 400, DEVICE, seed, cancelled=0.5)
-    batches = simulate(requests, Ours(DEVICE), DEVICE)
-    assert all(begun_s < request.cancelled_s for begun_s, batch in batches for request in batch)
+    batches = simulate(requests, EngineScheduler(DEVICE), DEVICE)
+    assert all(start_s < request.cancelled_s for start_s, batch in batches for request in batch)
     unfinished = [request for request in requests if math.isinf(request.finished_s)]
     assert unfinished
     assert all(math.isfinite(request.cancelled_s) for request in unfinished)
@@ -91,14 +101,16 @@ def test_cancelled_requests_never_run_again(seed: int) -> None:
 
 def test_late_requests_stop_running() -> None:
     requests = workload(3.0, 400, DEVICE, 0, deadline_s=1.0)
-    batches = simulate(requests, Ours(DEVICE), DEVICE)
-    assert all(begun_s <= request.deadline_s for begun_s, batch in batches for request in batch)
-    assert any(not request.in_time and not request.refused for request in requests)
+    batches = simulate(requests, EngineScheduler(DEVICE), DEVICE)
+    assert all(start_s <= request.deadline_s for start_s, batch in batches for request in batch)
+    assert any(not request.in_time and not request.rejected for request in requests)
 
 
 def test_same_load_gives_the_same_batches() -> None:
-    first, second = (simulate(workload(1.2, 200, DEVICE, 7, deadline_s=2.0), Ours(DEVICE), DEVICE) for _ in range(2))
+    first, second = (
+        simulate(workload(1.2, 200, DEVICE, 7, deadline_s=2.0), EngineScheduler(DEVICE), DEVICE) for _ in range(2)
+    )
     arrivals = [
-        [(begun_s, [request.arrived_s for request in batch]) for begun_s, batch in run] for run in (first, second)
+        [(start_s, [request.arrived_s for request in batch]) for start_s, batch in run] for run in (first, second)
     ]
     assert arrivals[0] == arrivals[1]

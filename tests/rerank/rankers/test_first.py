@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,10 +15,16 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from rerank.config import EngineConfig
+from rerank.engine.engine import Engine
+from rerank.engine.job import Job
+from rerank.engine.strategies import Sliding
 from rerank.errors import CheckpointError, ConfigError
 from rerank.prompting.identifiers import IdentifierKind
+from rerank.prompting.listwise import ListwisePrompt, ListwiseRenderer
+from rerank.rankers.base import rank_windows
 from rerank.rankers.first import FirstRanker
-from rerank.types import Passage, Query, ScoreKind, Window
+from rerank.types import Candidate, Passage, Query, ScoreKind, Window
 from tests.causal_lms import write_causal_lm
 from tests.small_tokenizers import byte_level, byte_level_numbers, no_single_letters
 
@@ -39,7 +47,7 @@ def ranker(lm: Path) -> FirstRanker:
 
 def test_scores_are_log_probabilities_over_the_window(ranker: FirstRanker) -> None:
     for n in (1, 2, 5):
-        scores = ranker.rank([window(*TEXTS[:n])])[0].scores
+        scores = rank_windows(ranker, [window(*TEXTS[:n])])[0].scores
         assert torch.tensor(scores).exp().sum().item() == pytest.approx(1.0, abs=1e-5)
     assert ranker.info.score_kind is ScoreKind.WINDOW_LOG_PROB
 
@@ -53,24 +61,24 @@ def test_numbers_allow_windows_of_hundreds_where_they_are_single_tokens(tmp_path
     checkpoint = write_causal_lm(tmp_path / "lm", "llama", byte_level_numbers())
     wide = FirstRanker(checkpoint, "first", IdentifierKind.NUMBERS, device="cpu")
     assert wide.info.max_window_size == 999
-    assert len(wide.rank([window(*["x"] * 100)])[0].scores) == 100
+    assert len(rank_windows(wide, [window(*["x"] * 100)])[0].scores) == 100
 
 
 def test_content_free_calibration_takes_the_identifiers_prior_away(lm: Path, ranker: FirstRanker) -> None:
     """Passages without content are all equal once the prior is gone, and far from equal before."""
     calibrated = FirstRanker(lm, "first", calibration="content_free", device="cpu")
     empty = Window(Query("N/A"), tuple(Passage(f"d{place}", "N/A") for place in range(5)))
-    before, after = ranker.rank([empty])[0].scores, calibrated.rank([empty])[0].scores
+    before, after = rank_windows(ranker, [empty])[0].scores, rank_windows(calibrated, [empty])[0].scores
     assert max(before) - min(before) > 0.1
     assert after == pytest.approx([torch.tensor(0.2).log().item()] * 5, abs=1e-4)
 
 
 def test_calibrated_scores_are_the_plain_ones_less_the_prior(lm: Path, ranker: FirstRanker) -> None:
     calibrated = FirstRanker(lm, "first", calibration="content_free", device="cpu")
-    plain = torch.tensor(ranker.rank([window(*TEXTS)])[0].scores)
-    prior = torch.tensor(ranker.rank([Window(Query("N/A"), (Passage("d", "N/A"),) * 5)])[0].scores)
+    plain = torch.tensor(rank_windows(ranker, [window(*TEXTS)])[0].scores)
+    prior = torch.tensor(rank_windows(ranker, [Window(Query("N/A"), (Passage("d", "N/A"),) * 5)])[0].scores)
     expected = torch.log_softmax(plain - prior, dim=0).tolist()
-    assert calibrated.rank([window(*TEXTS)])[0].scores == pytest.approx(expected, abs=1e-4)
+    assert rank_windows(calibrated, [window(*TEXTS)])[0].scores == pytest.approx(expected, abs=1e-4)
 
 
 def test_permutations_average_the_readings_of_shuffled_windows(lm: Path, ranker: FirstRanker) -> None:
@@ -78,19 +86,19 @@ def test_permutations_average_the_readings_of_shuffled_windows(lm: Path, ranker:
     thrice = FirstRanker(lm, "first", permutations=3, device="cpu")
     readings = []
     for order in ([0, 1, 2, 3, 4], random.Random(1).sample(range(5), 5), random.Random(2).sample(range(5), 5)):
-        scores = ranker.rank([window(*(TEXTS[place] for place in order))])[0].scores
+        scores = rank_windows(ranker, [window(*(TEXTS[place] for place in order))])[0].scores
         readings.append([scores[order.index(place)] for place in range(5)])
     expected = torch.tensor(readings).mean(dim=0).tolist()
-    assert thrice.rank([window(*TEXTS)])[0].scores == pytest.approx(expected, abs=1e-4)
-    assert thrice.tokens(window(*TEXTS)) == 3 * ranker.tokens(window(*TEXTS))
+    assert rank_windows(thrice, [window(*TEXTS)])[0].scores == pytest.approx(expected, abs=1e-4)
+    assert thrice.encode(window(*TEXTS)).tokens == 3 * ranker.encode(window(*TEXTS)).tokens
 
 
 def test_several_windows_with_permutations_keep_apart(lm: Path) -> None:
     twice = FirstRanker(lm, "first", permutations=2, device="cpu")
     first, second = window(*TEXTS), window(*TEXTS[:2])
-    together = twice.rank([first, second])
-    assert together[0].scores == pytest.approx(twice.rank([first])[0].scores, abs=1e-4)
-    assert together[1].scores == pytest.approx(twice.rank([second])[0].scores, abs=1e-4)
+    together = rank_windows(twice, [first, second])
+    assert together[0].scores == pytest.approx(rank_windows(twice, [first])[0].scores, abs=1e-4)
+    assert together[1].scores == pytest.approx(rank_windows(twice, [second])[0].scores, abs=1e-4)
 
 
 def test_adapter_and_its_merge_give_the_same_scores(lm: Path, ranker: FirstRanker, tmp_path: Path) -> None:
@@ -105,15 +113,38 @@ def test_adapter_and_its_merge_give_the_same_scores(lm: Path, ranker: FirstRanke
     (tmp_path / "adapter" / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
     shutil.copytree(lm, tmp_path / "merged", ignore=shutil.ignore_patterns("*.safetensors"))
     adapted.merge_and_unload().save_pretrained(tmp_path / "merged")
-    by_adapter = FirstRanker(tmp_path / "adapter", "first", device="cpu").rank([window(*TEXTS)])[0].scores
-    merged = FirstRanker(tmp_path / "merged", "first", device="cpu").rank([window(*TEXTS)])[0].scores
+    by_adapter = rank_windows(FirstRanker(tmp_path / "adapter", "first", device="cpu"), [window(*TEXTS)])[0].scores
+    merged = rank_windows(FirstRanker(tmp_path / "merged", "first", device="cpu"), [window(*TEXTS)])[0].scores
     assert by_adapter == pytest.approx(merged, abs=1e-5)
-    assert by_adapter != pytest.approx(ranker.rank([window(*TEXTS)])[0].scores, abs=1e-3)
+    assert by_adapter != pytest.approx(rank_windows(ranker, [window(*TEXTS)])[0].scores, abs=1e-3)
 
 
-def test_passages_that_are_cut_are_named(ranker: FirstRanker) -> None:
-    ranking = ranker.rank([window("short", "word " * 3000, "tiny", "other " * 3000)])[0]
-    assert ranking.truncated == (1, 3)
+@pytest.mark.parametrize("permutations", [1, 3])
+def test_truncated_passages_are_reported_by_their_place_in_the_window(lm: Path, permutations: int) -> None:
+    ranker = FirstRanker(lm, "first", permutations=permutations, device="cpu")
+    encoded = ranker.encode(window("short", "word " * 3000, "tiny", "other " * 3000))
+    assert encoded.truncated == (1, 3)
+    assert [len(prompt) <= 4096 for prompt in encoded.prompts] == [True] * permutations
+
+
+async def test_engine_renders_each_window_once_on_the_encode_thread(lm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And ranks it on another thread, without rendering it again."""
+    renders = []
+    render = ListwiseRenderer.prompt
+
+    def counting(self: ListwiseRenderer, *args: Any) -> ListwisePrompt:
+        renders.append(threading.current_thread().name)
+        return render(self, *args)
+
+    monkeypatch.setattr(ListwiseRenderer, "prompt", counting)
+    candidates = tuple(Candidate(Passage(f"d{place}", f"text {place}")) for place in range(25))
+    for permutations in (1, 2):
+        renders.clear()
+        ranker = FirstRanker(lm, "first", permutations=permutations, device="cpu")
+        async with Engine({"first": ranker}, EngineConfig()) as engine:
+            ranking = await engine.run(Job("first", Query("q"), candidates, Sliding(10, 5), top_n=0))
+        assert len(ranking.trace.windows) == 4
+        assert renders == ["encode_0"] * 4 * permutations
 
 
 def test_prepare_makes_the_passages_harmless(ranker: FirstRanker) -> None:
@@ -149,7 +180,7 @@ def test_weights_of_bfloat16_are_scored_in_float32(lm: Path, tmp_path: Path) -> 
     shutil.copytree(lm, tmp_path / "bf16")
     weights = {name: tensor.bfloat16() for name, tensor in load_file(lm / "model.safetensors").items()}
     save_file(weights, tmp_path / "bf16" / "model.safetensors", metadata={"format": "pt"})
-    scores = FirstRanker(tmp_path / "bf16", "first", device="cpu").rank([window(*TEXTS)])[0].scores
+    scores = rank_windows(FirstRanker(tmp_path / "bf16", "first", device="cpu"), [window(*TEXTS)])[0].scores
     assert any(torch.tensor(score).bfloat16().item() != pytest.approx(score, abs=1e-6) for score in scores)
 
 
@@ -161,9 +192,9 @@ def test_windows_share_a_forward_pass(lm: Path, ranker: FirstRanker) -> None:
             lambda _, __, options: rows.append(tuple(options["input_ids"].shape)), with_kwargs=True
         )
         windows = [window(*TEXTS), window(*TEXTS[:2]), window("long " * 50)]
-        ranker.rank(windows)
+        rank_windows(ranker, windows)
     hook.remove()
-    assert rows == [(1, sum(map(ranker.tokens, windows)))]
+    assert rows == [(1, sum(ranker.encode(each).tokens for each in windows))]
 
 
 def test_prepared_passages_rank_as_unprepared_ones_do(ranker: FirstRanker) -> None:
@@ -171,12 +202,12 @@ def test_prepared_passages_rank_as_unprepared_ones_do(ranker: FirstRanker) -> No
     prepared = ranker.prepare(Query("what jumps"), window(*texts).passages)
     assert all(passage.token_ids for passage in prepared.passages)
     ready, raw = Window(prepared.query, prepared.passages), window(*(text.strip() for text in texts))
-    assert ranker.rank([ready]) == ranker.rank([raw])
-    assert ranker.tokens(ready) <= 4096
+    assert rank_windows(ranker, [ready]) == rank_windows(ranker, [raw])
+    assert ranker.encode(ready).tokens <= 4096
 
 
 def test_bfloat16_on_the_cpu_is_near_float32_and_not_the_same(lm: Path, ranker: FirstRanker) -> None:
-    half = FirstRanker(lm, "first", device="cpu", precision="bfloat16").rank([window(*TEXTS)])[0].scores
-    exact = ranker.rank([window(*TEXTS)])[0].scores
+    half = rank_windows(FirstRanker(lm, "first", device="cpu", precision="bfloat16"), [window(*TEXTS)])[0].scores
+    exact = rank_windows(ranker, [window(*TEXTS)])[0].scores
     assert half == pytest.approx(exact, abs=0.3)
     assert half != pytest.approx(exact, abs=1e-5)

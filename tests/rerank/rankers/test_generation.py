@@ -18,6 +18,7 @@ from rerank.models.encoder import Encoder
 from rerank.prompting.identifiers import IdentifierKind
 from rerank.prompting.listwise import ListwiseRenderer
 from rerank.prompting.templates import load_template
+from rerank.rankers.base import rank_windows
 from rerank.rankers.generation import GenerationRanker, ParsedPermutation, parse_permutation
 from rerank.registry import ModelRegistry
 from rerank.reranker import AsyncReranker, load_reranker
@@ -42,14 +43,14 @@ TOKENIZERS: dict[str, Callable[[], PreTrainedTokenizerBase]] = {
 
 
 @pytest.mark.parametrize(
-    ("text", "names", "permutation", "missing", "repeated", "foreign"),
+    ("text", "names", "permutation", "missing", "repeated", "unknown"),
     [
         # as asked for
         ("[B] > [C] > [A]", ABC, (1, 2, 0), 0, 0, 0),
         ("[2] > [3] > [1]", ONE_TO_THREE, (1, 2, 0), 0, 0, 0),
         ("[10] > [1]", ONE_TO_TEN, (9, 0, *range(1, 9)), 8, 0, 0),
         ("[a] > [B] > [A]", ALL_LETTERS[:27], (26, 1, 0, *range(2, 26)), 24, 0, 0),
-        # missing, repeated, foreign
+        # missing, repeated, unknown
         ("", ABC, (0, 1, 2), 3, 0, 0),
         ("[C]", ABC, (2, 0, 1), 2, 0, 0),
         ("[C] > [A] > [C] > [B] > [A]", ABC, (2, 0, 1), 0, 2, 0),
@@ -92,11 +93,11 @@ TOKENIZERS: dict[str, Callable[[], PreTrainedTokenizerBase]] = {
     ],
 )
 def test_answer_is_read_as_written(
-    text: str, names: Sequence[str], permutation: tuple[int, ...], missing: int, repeated: int, foreign: int
+    text: str, names: Sequence[str], permutation: tuple[int, ...], missing: int, repeated: int, unknown: int
 ) -> None:
     parsed = parse_permutation(text, names)
-    assert parsed == ParsedPermutation(permutation, missing, repeated, foreign)
-    assert parsed.repairs == missing + repeated + foreign
+    assert parsed == ParsedPermutation(permutation, missing, repeated, unknown)
+    assert parsed.repairs == missing + repeated + unknown
 
 
 names_of_windows = st.sampled_from([ALL_LETTERS, ALL_LETTERS[26:], tuple(str(number) for number in range(1, 101))])
@@ -125,8 +126,8 @@ def test_counts_add_up_to_what_was_written(numbers: list[int], n: int, between: 
     named = [number for number in dict.fromkeys(numbers) if number <= n]
     assert parsed.permutation[: len(named)] == tuple(number - 1 for number in named)
     assert parsed.missing == n - len(named)
-    assert parsed.foreign == sum(number > n for number in numbers)
-    assert (n - parsed.missing) + parsed.repeated + parsed.foreign == len(numbers)
+    assert parsed.unknown == sum(number > n for number in numbers)
+    assert (n - parsed.missing) + parsed.repeated + parsed.unknown == len(numbers)
 
 
 def window(n: int, seed: int = 0) -> Window:
@@ -180,7 +181,7 @@ def test_order_that_the_model_writes_is_the_ranking(
     repairs: int,
 ) -> None:
     checkpoint = write_taught_lm(tmp_path / "lm", family(), window(3), names, answer)
-    (ranking,) = GenerationRanker(checkpoint, "first", kind, device="cpu").rank([window(3)])
+    (ranking,) = rank_windows(GenerationRanker(checkpoint, "first", kind, device="cpu"), [window(3)])
     assert (ranking.permutation, ranking.repairs) == (permutation, repairs)
     assert [ranking.scores[place] for place in permutation] == [0.0, -1.0, -2.0]
 
@@ -190,7 +191,7 @@ def test_checkpoint_cannot_ask_for_anything_but_greed(tmp_path: Path) -> None:
     checkpoint = write_taught_lm(tmp_path / "lm", byte_level(), window(3), ABC, "[C] > [A] > [B]")
     warm = GenerationConfig(do_sample=True, temperature=50.0, repetition_penalty=9.0, max_length=5, eos_token_id=[1, 2])
     warm.save_pretrained(checkpoint)
-    (ranking,) = GenerationRanker(checkpoint, "first", LETTERS, device="cpu").rank([window(3)])
+    (ranking,) = rank_windows(GenerationRanker(checkpoint, "first", LETTERS, device="cpu"), [window(3)])
     assert (ranking.permutation, ranking.repairs) == ((2, 0, 1), 0)
 
 
@@ -213,14 +214,14 @@ def test_nonsense_becomes_a_ranking_and_is_counted(tmp_path: Path, family: str, 
     assert (ranker.info.kind, ranker.info.score_kind) == ("generation", ScoreKind.RANK)
     assert ranker.info.max_window_size == len(names)
     windows = [window(n, seed) for seed, n in enumerate((6, 1, 3))]
-    together = ranker.rank(windows)
+    together = rank_windows(ranker, windows)
     for asked, among_others in zip(windows, together, strict=True):
         n = len(asked.passages)
         prompt = prompt_of(tokenizer, asked, names)
         expected = parse_permutation(
-            plainly_generated(checkpoint, prompt, ranker.tokens(asked) - len(prompt)), names[:n]
+            plainly_generated(checkpoint, prompt, ranker.encode(asked).tokens - len(prompt)), names[:n]
         )
-        assert ranker.rank([asked]) == [among_others]
+        assert rank_windows(ranker, [asked]) == [among_others]
         assert (among_others.permutation, among_others.repairs) == (expected.permutation, expected.repairs)
         assert sorted(among_others.scores) == list(range(1 - n, 1))
     assert sum(ranking.repairs for ranking in together) > 0, "a random model wrote three good answers"
@@ -234,7 +235,7 @@ def test_budget_has_room_for_any_order_and_its_end(tmp_path: Path, family: str, 
     letters = string.ascii_lowercase if family == "uncased" else ALL_LETTERS
     for n in (1, 2, 20, 26):
         names = letters[:n] if kind is LETTERS else [str(number) for number in range(1, n + 1)]
-        budget = ranker.tokens(window(n)) - len(prompt_of(tokenizer, window(n), names))
+        budget = ranker.encode(window(n)).tokens - len(prompt_of(tokenizer, window(n), names))
         backwards = " > ".join(f"[{name}]" for name in reversed(names))
         assert len(tokenizer(backwards, add_special_tokens=False)["input_ids"]) < budget
 
@@ -251,8 +252,8 @@ def test_long_passages_are_cut_and_named(tmp_path: Path) -> None:
     tokenizer = byte_level()
     ranker = GenerationRanker(write_causal_lm(tmp_path / "lm", "llama", tokenizer), "first", LETTERS, device="cpu")
     asked = Window(Query("q"), (Passage("short", "w1"), Passage("long", "w2 " * 4000)))
-    assert ranker.tokens(asked) <= 4096
-    assert ranker.rank([asked])[0].truncated == (1,)
+    assert ranker.encode(asked).tokens <= 4096
+    assert ranker.encode(asked).truncated == (1,)
 
 
 def test_service_says_how_many_identifiers_it_mended(tmp_path: Path, encoder: Encoder) -> None:
@@ -285,4 +286,4 @@ def test_answer_of_a_narrow_window_takes_no_more_room_than_it_needs(tmp_path: Pa
     """Two passages share what the answer about a hundred would have needed."""
     ranker = GenerationRanker(write_causal_lm(tmp_path / "lm", "llama", byte_level()), "first", device="cpu")
     asked = Window(Query("q"), (Passage("a", "w1 " * 4000), Passage("b", "w2 " * 4000)))
-    assert 4096 - 20 < ranker.tokens(asked) <= 4096
+    assert 4096 - 20 < ranker.encode(asked).tokens <= 4096

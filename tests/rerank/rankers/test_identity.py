@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from rerank.rankers.base import rank_windows
 from rerank.rankers.identity import IdentityRanker
 from rerank.types import Passage, Query, Window
 
@@ -12,10 +13,10 @@ from rerank.types import Passage, Query, Window
 def test_order_stays(n: int) -> None:
     ranker = IdentityRanker()
     prepared = ranker.prepare(Query("q"), [Passage(str(i), "same text") for i in range(n)])
-    (ranking,) = ranker.rank([Window(prepared.query, prepared.passages)])
+    (ranking,) = rank_windows(ranker, [Window(prepared.query, prepared.passages)])
     assert ranking.permutation == tuple(range(n))
     assert prepared.truncated_doc_ids == ()
 
 
 def test_no_windows_no_rankings() -> None:
-    assert IdentityRanker().rank([]) == []
+    assert rank_windows(IdentityRanker(), []) == []

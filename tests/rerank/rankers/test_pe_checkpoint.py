@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from rerank.errors import CheckpointError, ConfigError
 from rerank.models.encoder import Encoder
 from rerank.prompting.templates import load_template
+from rerank.rankers.base import rank_windows
 from rerank.rankers.pe_rank import PERankRanker
 from rerank.types import Passage, Query, Window
 from tests.pe_checkpoints import SHORT, change_config, change_weights, random_projector, vector_window, write_published
@@ -24,7 +25,7 @@ def folder(tmp_path: Path, encoder: Encoder) -> Path:
 
 
 def scores(folder: Path, encoder: Encoder) -> tuple[float, ...]:
-    return PERankRanker(folder, encoder, device="cpu").rank([vector_window(5, seed=1)])[0].scores
+    return rank_windows(PERankRanker(folder, encoder, device="cpu"), [vector_window(5, seed=1)])[0].scores
 
 
 def to_bin(folder: Path) -> None:
@@ -52,7 +53,7 @@ def test_published_checkpoint_ranks_texts(tmp_path: Path, encoder: Encoder, arch
     ranker = PERankRanker(write_published(tmp_path / "it", encoder, architecture), encoder, device="cpu")
     prepared = ranker.prepare(Query("what causes the tides"), [Passage("a", "the moon"), Passage("b", "bread")])
     assert prepared.query.vector is None  # the template has no place for it
-    (ranking,) = ranker.rank([Window(prepared.query, prepared.passages)])
+    (ranking,) = rank_windows(ranker, [Window(prepared.query, prepared.passages)])
     assert sorted(ranking.permutation) == [0, 1]
     assert ranker.info.template_sha256 == load_template("pe_rank_text").sha256
 
@@ -95,7 +96,9 @@ def test_template_comes_from_the_checkpoint_before_the_option(tmp_path: Path, en
     folder = write_published(tmp_path / "named", encoder, template=SHORT)
     own = load_template(str(folder / "prompt.yaml")).sha256
     assert PERankRanker(folder, encoder, device="cpu").info.template_sha256 == own
-    with pytest.raises(ConfigError, match=r"template 'pe_rank' asked for, but .* was made for 'prompt.yaml'; leave"):
+    with pytest.raises(
+        ConfigError, match=r"template 'pe_rank' was requested, but .* was trained with 'prompt.yaml'; leave"
+    ):
         PERankRanker(folder, encoder, device="cpu", template="pe_rank")
 
 
@@ -110,11 +113,14 @@ def test_template_of_the_option_is_for_a_checkpoint_that_names_none(folder: Path
     [
         ({"projector_type": "mlp9x"}, "'mlp9x'; known types are residual_mlp2x_gelu, mlp2x_gelu, linear"),
         ({"projector_type": "linear"}, r"published: the projector does not fit its projector_type 'linear'"),
-        ({"encoder_name": "other/encoder"}, r"made for encoder other/encoder \(sha256 None\), this service loads sent"),
+        (
+            {"encoder_name": "other/encoder"},
+            r"trained for encoder other/encoder \(sha256 None\), but this service loads sent",
+        ),
         ({"encoder_sha256": "0" * 64}, "use that encoder or another checkpoint"),
         (
             {"encoder_pooling": "last_token"},
-            r"made for vectors by last_token pooling \(encoder_pooling\), sentence-.* is loaded with mean; use an",
+            r"trained on vectors by last_token pooling \(encoder_pooling\), but sent.* is loaded with mean; use an",
         ),
         ({"model_type": "embed_nothing"}, r"config\.json: .*embed_nothing|config\.json: .*nothing"),
         ({"num_hidden_layers": 3}, "does not fit its config.json"),
@@ -162,7 +168,7 @@ def with_empty_index(folder: Path) -> None:
     ("damage", "message"),
     [
         (without_projector, r"holds no projector: its weights have no tensors projector\.\*, and there is no proj"),
-        (with_broken_bin, r"projector\.bin holds no tensors by name"),
+        (with_broken_bin, r"projector\.bin is not a dictionary of tensors"),
         (without_a_shard, r"holds no model-00002-of-00002\.safetensors, which model\.safetensors\.index\.json names"),
         (with_empty_index, r"index\.json names no files in a weight_map"),
         (lambda folder: (folder / "tokenizer_config.json").unlink(), r"but no tokenizer_config\.json; add its tok"),

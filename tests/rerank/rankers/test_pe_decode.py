@@ -21,8 +21,9 @@ from rerank.engine.engine import Engine
 from rerank.engine.job import Job
 from rerank.engine.strategies import Sliding
 from rerank.models.encoder import Encoder
+from rerank.rankers.base import rank_windows
 from rerank.rankers.pe_rank import PERankRanker
-from rerank.types import Candidate, ScoreKind, Window, WindowRanking
+from rerank.types import Candidate, EncodedWindow, ScoreKind, Window, WindowRanking
 from tests.causal_lms import CONFIGS, SIZES
 from tests.pe_checkpoints import SHORT, random_projector, vector_window, write_published
 
@@ -43,7 +44,7 @@ def ranker(folder: Path, encoder: Encoder) -> PERankRanker:
 
 @pytest.fixture(scope="module")
 def alone(ranker: PERankRanker) -> list[tuple[int, ...]]:
-    return [ranker.rank([window])[0].permutation for window in WINDOWS]
+    return [rank_windows(ranker, [window])[0].permutation for window in WINDOWS]
 
 
 class Generation:
@@ -96,7 +97,7 @@ def test_order_equals_generation_over_an_extended_vocabulary(
 @pytest.fixture(scope="module")
 def one_step(folder: Path, encoder: Encoder) -> list[tuple[int, ...]]:
     ranker = PERankRanker(folder, encoder, device="cpu")
-    return [ranker.rank([window])[0].permutation for window in WINDOWS]
+    return [rank_windows(ranker, [window])[0].permutation for window in WINDOWS]
 
 
 def test_one_step_is_the_first_step(alone: list[tuple[int, ...]], one_step: list[tuple[int, ...]]) -> None:
@@ -116,7 +117,7 @@ def cut(windows: Sequence[Window], top_n: int) -> list[Window]:
 def test_first_places_are_those_of_the_whole_order(
     ranker: PERankRanker, alone: list[tuple[int, ...]], top_n: int
 ) -> None:
-    for order, ranking in zip(alone, ranker.rank(cut(WINDOWS, top_n)), strict=True):
+    for order, ranking in zip(alone, rank_windows(ranker, cut(WINDOWS, top_n)), strict=True):
         assert ranking.permutation[:top_n] == order[:top_n]
         assert sorted(ranking.permutation) == sorted(order)
 
@@ -125,18 +126,18 @@ def test_what_is_left_keeps_the_order_of_the_last_inner_products(
     ranker: PERankRanker, one_step: list[tuple[int, ...]]
 ) -> None:
     """After one step, that is the whole order of the one step."""
-    assert [ranking.permutation for ranking in ranker.rank(cut(WINDOWS, 1))] == one_step
+    assert [ranking.permutation for ranking in rank_windows(ranker, cut(WINDOWS, 1))] == one_step
 
 
 def test_a_window_that_is_cut_leaves_the_others_of_its_batch_alone(
     ranker: PERankRanker, alone: list[tuple[int, ...]]
 ) -> None:
     mixed = [replace(window, top_n=place % 4) for place, window in enumerate(WINDOWS)]
-    together = ranker.rank(mixed)
+    together = rank_windows(ranker, mixed)
     for place, (order, ranking) in enumerate(zip(alone, together, strict=True)):
         kept = place % 4 or len(order)
         assert ranking.permutation[:kept] == order[:kept]
-        assert ranking == ranker.rank([mixed[place]])[0]
+        assert ranking == rank_windows(ranker, [mixed[place]])[0]
 
 
 @pytest.mark.parametrize(
@@ -146,7 +147,7 @@ def test_one_pass_a_choice_and_no_more(ranker: PERankRanker, n: int, top_n: int,
     counted = []
     hook = ranker._transformer.register_forward_hook(lambda *_: counted.append(1))
     try:
-        ranker.rank(cut([vector_window(n, seed=1)], top_n))
+        rank_windows(ranker, cut([vector_window(n, seed=1)], top_n))
     finally:
         hook.remove()
     assert len(counted) == passes
@@ -156,17 +157,17 @@ async def test_only_the_last_window_of_a_request_is_cut(ranker: PERankRanker) ->
     """And the first places of the answer are the same."""
     windows: list[Window] = []
 
-    class Recorded:
-        info, prepare, tokens = ranker.info, ranker.prepare, ranker.tokens
+    class Recording:
+        info, prepare, encode = ranker.info, ranker.prepare, ranker.encode
 
-        def rank(self, asked: Sequence[Window]) -> list[WindowRanking]:
-            windows.extend(asked)
-            return ranker.rank(asked)
+        def rank(self, encoded: Sequence[EncodedWindow]) -> list[WindowRanking]:
+            windows.extend(each.window for each in encoded)
+            return ranker.rank(encoded)
 
     asked = vector_window(20, seed=7)
     candidates = tuple(Candidate(passage) for passage in asked.passages)
     answers, tokens = {}, {}
-    async with Engine({"pe": Recorded()}, EngineConfig()) as engine:
+    async with Engine({"pe": Recording()}, EngineConfig()) as engine:
         for top_n in (0, 3):
             ranking = await engine.run(Job("pe", asked.query, candidates, Sliding(6, 3), top_n))
             answers[top_n] = [item.position for item in ranking.ranked]
@@ -183,13 +184,13 @@ def test_a_window_alone_and_in_a_batch_agrees(ranker: PERankRanker, alone: list[
     together = [
         ranking.permutation
         for start in range(0, len(WINDOWS), batch)
-        for ranking in ranker.rank(WINDOWS[start : start + batch])
+        for ranking in rank_windows(ranker, WINDOWS[start : start + batch])
     ]
     assert together == alone
 
 
 def test_scores_say_the_place_and_nothing_else(ranker: PERankRanker) -> None:
-    (ranking,) = ranker.rank([vector_window(6, seed=1)])
+    (ranking,) = rank_windows(ranker, [vector_window(6, seed=1)])
     assert sorted(ranking.scores) == [-5, -4, -3, -2, -1, 0]
     assert ranker.info.score_kind is ScoreKind.RANK
 
@@ -199,15 +200,17 @@ def test_equal_passages_keep_the_order_of_the_window(ranker: PERankRanker) -> No
     one, other = window.passages
     same = Window(window.query, (one,) * 37)
     mixed = Window(window.query, (one, other) * 5)
-    assert ranker.rank([same])[0].permutation == tuple(range(37))
-    for alike in ([p for p in ranker.rank([mixed, same])[0].permutation if p % 2 == parity] for parity in (0, 1)):
+    assert rank_windows(ranker, [same])[0].permutation == tuple(range(37))
+    for alike in (
+        [p for p in rank_windows(ranker, [mixed, same])[0].permutation if p % 2 == parity] for parity in (0, 1)
+    ):
         assert alike == sorted(alike)
 
 
 def test_vocabulary_is_neither_widened_nor_written(ranker: PERankRanker) -> None:
     table = ranker._transformer.get_input_embeddings()
     before = table.weight.clone()
-    ranker.rank(WINDOWS[:20])
+    rank_windows(ranker, WINDOWS[:20])
     assert ranker._transformer.get_input_embeddings() is table
     assert torch.equal(table.weight, before)
 
@@ -220,4 +223,4 @@ def test_tokens_count_the_choices_that_are_read(
 ) -> None:
     one_step = PERankRanker(folder, encoder, device="cpu")
     window = replace(vector_window(n, seed=1), top_n=top_n)
-    assert ranker.tokens(window) == one_step.tokens(window) + fed_back
+    assert ranker.encode(window).tokens == one_step.encode(window).tokens + fed_back

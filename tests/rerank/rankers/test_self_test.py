@@ -19,7 +19,7 @@ from rerank.rankers.generation import GenerationRanker
 from rerank.rankers.identity import IdentityRanker
 from rerank.rankers.pe_rank import PERankRanker
 from rerank.rankers.self_test import CPU_TOLERANCE, GOLDEN, check, tolerance, write_golden
-from rerank.types import ScoreKind, Window, WindowRanking
+from rerank.types import EncodedWindow, ScoreKind, Window, WindowRanking
 from tests.causal_lms import CONFIGS, write_causal_lm
 from tests.fakes import NumberRanker
 from tests.pe_checkpoints import write_published
@@ -35,9 +35,9 @@ class Scorer(NumberRanker):
         super().__init__(max_window_size)
         self._score = score
 
-    def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
+    def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
         super().rank(windows)
-        return [WindowRanking(tuple(self._score(window, len(windows)))) for window in windows]
+        return [WindowRanking(tuple(self._score(encoded.window, len(windows)))) for encoded in windows]
 
 
 def run(ranker: Ranker, folder: Path | None = None) -> None:
@@ -66,7 +66,7 @@ def test_pe_rank_passes(tmp_path: Path, checkpoint: Path, encoder: Encoder, deco
 
 def test_what_reads_no_passages_is_not_asked() -> None:
     class Unaskable(IdentityRanker):
-        def rank(self, windows: Sequence[Window]) -> list[WindowRanking]:
+        def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
             raise AssertionError("asked")
 
     run(Unaskable())
@@ -102,9 +102,9 @@ def test_scores_may_differ_as_much_as_rounding_does(apart: float) -> None:
         ),
         (
             lambda window, batch: [math.nan] * len(window.passages),
-            r"failed on 7 short passages: .*score that is no number",
+            r"failed on 7 short passages: .*score that is not finite",
         ),
-        (lambda window, batch: [0.0], r"failed on 7 short passages: .*gave \[1\] scores for \[2\]"),
+        (lambda window, batch: [0.0], r"failed on 7 short passages: .*returned \[1\] scores for windows of \[2\]"),
         (lambda window, batch: 1 / 0, r"failed on 7 short passages: ZeroDivisionError"),
     ],
     ids=["batch", "nan", "count", "raises"],
@@ -177,7 +177,9 @@ def test_golden_scores_are_compared_within_their_tolerance(
 def test_golden_scores_of_other_weights_fail(first: FirstRanker, tmp_path: Path) -> None:
     write_golden(first, SETTINGS, tmp_path)
     change_golden(tmp_path, model_revision="0" * 64)
-    with pytest.raises(SelfTestFailed, match=rf"is of weights 0{{64}}, these are {first.info.model_revision}; restore"):
+    with pytest.raises(
+        SelfTestFailed, match=rf"belongs to weights 0{{64}}, the checkpoint holds {first.info.model_revision}; restore"
+    ):
         run(first, tmp_path)
 
 
@@ -199,7 +201,7 @@ def test_golden_file_that_cannot_be_read_fails(first: FirstRanker, tmp_path: Pat
 
 
 def test_places_are_no_golden_scores(checkpoint: Path, encoder: Encoder, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"golden scores are log-probabilities, pe-rank gives"):
+    with pytest.raises(ConfigError, match=r"golden scores must be log-probabilities, but pe-rank returns rank scores"):
         write_golden(PERankRanker(checkpoint, encoder, "cpu", "dynamic"), SETTINGS, tmp_path)
     assert not (tmp_path / GOLDEN).exists()
 
@@ -207,5 +209,7 @@ def test_places_are_no_golden_scores(checkpoint: Path, encoder: Encoder, tmp_pat
 def test_golden_scores_with_a_row_missing_fail(first: FirstRanker, tmp_path: Path) -> None:
     write_golden(first, SETTINGS, tmp_path)
     change_golden(tmp_path, scores=[[0.0]])
-    with pytest.raises(SelfTestFailed, match=r"golden\.json holds rows of \[1\] scores, the self-test has \[1, 2, 5\]"):
+    with pytest.raises(
+        SelfTestFailed, match=r"golden\.json holds rows of \[1\] scores, the self-test has rows of \[1, 2, 5\]"
+    ):
         run(first, tmp_path)

@@ -11,7 +11,7 @@ import grpc
 import pytest
 from google.rpc import error_details_pb2
 
-from rerank.engine.throughput import Lane, Stage
+from rerank.engine.admission import ModelStage, Stage
 from rerank.models.encoder import Encoder
 from rerank.registry import ModelRegistry
 from rerank.reranker import AsyncReranker
@@ -49,7 +49,7 @@ class Held:
         async def observe() -> None:
             for _ in range(2):  # the first one does not count
                 now_s = asyncio.get_running_loop().time()
-                self._engine.throughput.observe(Lane(Stage.RANK, "number"), tokens_per_s, 1.0, now_s)
+                self._engine.throughput.observe(ModelStage(Stage.RANK, "number"), tokens_per_s, 1.0, now_s)
 
         self._served.wait(observe())
 
@@ -105,7 +105,7 @@ def test_queue_that_makes_a_request_late_is_an_overload_that_says_when_to_come_b
         held.ranker.release.set()
         assert len(first.result().results) == 10
     assert (refused.code, refused.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED")
-    assert "180 tokens wait already" in refused.message
+    assert "180 tokens are queued" in refused.message
     assert refused.detail(error_details_pb2.RetryInfo).retry_delay.seconds == 18
 
 
@@ -116,7 +116,7 @@ def test_full_queue_is_an_overload(encoder: Encoder) -> None:
         held.ranker.release.set()
         assert len(first.result().results) == 10
     assert refused.code is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert "180 tokens wait already; 180 more exceed the queue's 200" in refused.message
+    assert "180 tokens are queued; 180 more exceed the limit of 200" in refused.message
     assert refused.detail(error_details_pb2.RetryInfo).retry_delay.seconds == 1
 
 

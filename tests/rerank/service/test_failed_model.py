@@ -30,7 +30,7 @@ NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 @pytest.fixture(scope="module")
 def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A causal LM that loads, and gives scores that are no numbers."""
+    """A causal LM that loads, and gives scores that are not finite."""
     folder = write_causal_lm(tmp_path_factory.mktemp("broken") / "lm", "llama", byte_level())
     weights = load_file(folder / "model.safetensors")
     weights["model.norm.weight"] = torch.full_like(weights["model.norm.weight"], torch.nan)
@@ -90,7 +90,7 @@ def test_list_models_says_the_problem(channel: grpc.Channel) -> None:
         ("good", True, False),
         ("broken", False, True),
     ]
-    assert "no number" in models[1].problem
+    assert "not finite" in models[1].problem
     assert (models[1].ranker, len(models[1].model_revision)) == ("first", 64)
 
 

@@ -1,0 +1,236 @@
+"""Engine: failures of a ranker, out of memory, full queues and shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from rerank.config import EngineConfig
+from rerank.engine.engine import Engine
+from rerank.engine.job import Job
+from rerank.engine.strategies import Single
+from rerank.errors import InvalidRequest, Overloaded, RankerFailure, ShuttingDown
+from rerank.rankers.identity import IdentityRanker
+from rerank.types import Candidate, EncodedWindow, Passage, Prepared, Query, Ranking, WindowRanking
+from tests.fakes import BrokenRanker, HeldRanker, NumberRanker
+from tests.rerank.engine.jobs import (
+    ONE_BY_ONE,
+    Blocks,
+    best_first,
+    engine_for,
+    job_for,
+    positions,
+    queries,
+    shuffled,
+    start,
+    wait_for_queue,
+    wait_until_blocked,
+)
+
+
+class HeldBrokenRanker(BrokenRanker, HeldRanker):
+    """Fails on poison; blocks all other batches."""
+
+
+class SmallRanker(HeldRanker):
+    """Runs out of memory on batches of more than `most_windows`."""
+
+    def __init__(self, most_windows: int) -> None:
+        super().__init__()
+        self._most_windows = most_windows
+        self.tried: list[int] = []
+
+    def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
+        self.tried.append(len(windows))
+        if len(windows) > self._most_windows:
+            raise MemoryError("tried to allocate 2.00 GiB")
+        return super().rank(windows)
+
+
+class ChoosyRanker(NumberRanker):
+    """Rejects queries that contain "unreadable"."""
+
+    def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
+        if "unreadable" in query.text:
+            raise InvalidRequest("query", "9 tokens, at most 8 are read")
+        return super().prepare(query, passages)
+
+
+def poisoned(query: str = "poisoned") -> Job:
+    """A job on which BrokenRanker fails."""
+    candidates = (Candidate(Passage("d0", "poison")), Candidate(Passage("d1", "relevance 1")))
+    return Job("number", Query(query), candidates, Single(2), top_n=0)
+
+
+def raises(windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
+    raise ValueError("boom")
+
+
+def all_scores(score: float) -> Callable[[Sequence[EncodedWindow]], list[WindowRanking]]:
+    return lambda windows: [WindowRanking((score,) * len(encoded.window.passages)) for encoded in windows]
+
+
+async def test_query_that_the_ranker_rejects_fails_alone() -> None:
+    ranker = ChoosyRanker()
+    async with engine_for(ranker) as engine:
+        refused, ranked = start(*(engine.run(job_for([1, 2], query=text)) for text in ("unreadable", "q")))
+        with pytest.raises(InvalidRequest, match="query: 9 tokens, at most 8 are read"):
+            await refused
+        assert positions(await ranked) == [1, 0]
+    assert queries(ranker) == ["q"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (raises, r"ValueError\('boom'\)"),
+        (lambda _: [], r"the ranker returned \[\] scores for windows of \[2\]"),
+        (
+            lambda windows: [WindowRanking((1.0,))] * len(windows),
+            r"the ranker returned \[1\] scores for windows of \[2\]",
+        ),
+        (
+            lambda windows: [WindowRanking((1.0, 2.0))] * (len(windows) + 1),
+            r"the ranker returned \[2, 2\] scores for windows of \[2\]",
+        ),
+        (all_scores(math.nan), "a score that is not finite"),
+        (all_scores(math.inf), "a score that is not finite"),
+        (lambda _: None, "TypeError"),
+    ],
+    ids=["raises", "no ranking", "too few scores", "too many rankings", "nan", "infinity", "none"],
+)
+async def test_failure_affects_only_its_own_window(
+    answer: Callable[[Sequence[EncodedWindow]], list[WindowRanking]], problem: str
+) -> None:
+    batches: list[int] = []
+
+    def answer_and_count(windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
+        batches.append(len(windows))
+        return answer(windows)
+
+    numbers = shuffled(50)
+    ranker = HeldBrokenRanker(answer_and_count)
+    async with engine_for(ranker) as engine:
+        (first,) = start(engine.run(job_for(numbers)))
+        await wait_until_blocked(ranker)
+        tasks = start(*(engine.run(job) for job in (poisoned(), job_for(numbers), poisoned(), job_for(numbers))))
+        await wait_for_queue(engine, 4)
+        ranker.release.set()
+        await asyncio.wait([first, *tasks])
+        afterwards = engine.run(job_for(numbers))
+        rankings = await asyncio.gather(first, *tasks[1::2], afterwards)
+    assert max(batches) > 1, "a poisoned window shared its batch"
+    for failed in tasks[::2]:
+        with pytest.raises(RankerFailure, match=f"model number failed to rank: .*{problem}.*; this is a bug"):
+            await failed
+    assert [positions(ranking)[:10] for ranking in rankings] == [best_first(numbers)[:10]] * 4
+
+
+async def test_failure_keeps_its_cause() -> None:
+    async with engine_for(BrokenRanker(raises)) as engine:
+        with pytest.raises(RankerFailure) as caught:
+            await engine.run(poisoned())
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+async def test_timeout_error_of_a_ranker_is_not_a_deadline() -> None:
+    class TimingOut(NumberRanker):
+        def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
+            raise TimeoutError("disk")
+
+    async with engine_for(TimingOut()) as engine:
+        with pytest.raises(RankerFailure, match=r"failed to prepare: TimeoutError\('disk'\)"):
+            await engine.run(job_for([1, 2]))
+
+
+async def test_out_of_memory_halves_the_batch_size_and_runs_the_windows_one_by_one() -> None:
+    ranker = SmallRanker(most_windows=5)
+    async with engine_for(ranker) as engine:
+        (first,) = start(engine.run(job_for([1, 2])))
+        await wait_until_blocked(ranker)
+        (eight,) = start(engine.run(job_for(shuffled(80), Blocks(10))))
+        await wait_for_queue(engine, 8)
+        ranker.release.set()
+        ranking = await eight
+        again = await engine.run(job_for(shuffled(80), Blocks(10)))
+        await first
+    assert ranker.tried == [1, 8, *[1] * 8, 4, 4]
+    assert positions(ranking) == positions(again)
+
+
+async def test_window_that_alone_exceeds_the_memory_fails_with_its_size() -> None:
+    ranker = SmallRanker(most_windows=0)
+    async with engine_for(ranker) as engine:
+        with pytest.raises(RankerFailure, match="a window of 20 tokens exceeds the memory; use a smaller window_size"):
+            await engine.run(job_for([1, 2]))
+
+
+async def test_full_queue_rejects_until_it_has_room() -> None:
+    """Two jobs of 50 tokens each are admitted: one runs, one is queued."""
+    ranker = HeldRanker()
+    numbers = shuffled(5)
+    async with engine_for(ranker, EngineConfig(max_batch_tokens=1, max_queue_tokens=100)) as engine:
+        running = start(engine.run(job_for(numbers, query="0")))
+        await wait_until_blocked(ranker)
+        running += start(engine.run(job_for(numbers, query="1")))
+        await wait_for_queue(engine, 1)
+        with pytest.raises(Overloaded, match="100 tokens are queued; 50 more exceed the limit of 100; try again"):
+            await engine.run(job_for(numbers, query="2"))
+        ranker.release.set()
+        await asyncio.gather(*running)
+        afterwards = await engine.run(job_for(numbers, query="after"))
+    assert queries(ranker) == ["0", "1", "after"]
+    assert positions(afterwards) == best_first(numbers)
+
+
+async def test_queue_of_a_model_without_tokens_is_bounded() -> None:
+    """A request to identity counts one token per passage before it is prepared, and one per window afterwards."""
+    config = EngineConfig(max_queue_tokens=100)
+    async with Engine({"number": IdentityRanker()}, config) as engine:
+        outcomes = await asyncio.gather(
+            *(engine.run(job_for(shuffled(30), Single(30))) for _ in range(10)), return_exceptions=True
+        )
+    assert sum(isinstance(outcome, Overloaded) for outcome in outcomes) == 7
+    assert sum(isinstance(outcome, Ranking) for outcome in outcomes) == 3
+
+
+async def test_closing_finishes_the_running_batch_and_fails_queued_work() -> None:
+    ranker = HeldRanker()
+    engine = await engine_for(ranker, ONE_BY_ONE).__aenter__()
+    running, *waiting = start(*(engine.run(job_for([1, 2], query=str(number))) for number in range(4)))
+    await wait_until_blocked(ranker)
+    closing = asyncio.create_task(engine.__aexit__())
+    ranker.release.set()
+    await closing
+    assert positions(await running) == [1, 0]
+    for task in waiting:
+        with pytest.raises(ShuttingDown, match="the service is stopping; try another replica"):
+            await task
+    assert queries(ranker) == ["0"]
+
+
+async def test_closing_fails_a_job_with_further_windows() -> None:
+    """Its running window finishes; the next one would wait for an engine that no longer runs."""
+    ranker = HeldRanker()
+    engine = await engine_for(ranker).__aenter__()
+    (task,) = start(engine.run(job_for(shuffled(50))))
+    await wait_until_blocked(ranker)
+    closing = asyncio.create_task(engine.__aexit__())
+    await asyncio.sleep(0)  # closing has begun
+    ranker.release.set()
+    await closing
+    with pytest.raises(ShuttingDown):
+        await asyncio.wait_for(task, 10)
+    assert len(ranker.ranked) == 1
+
+
+async def test_closed_engine_rejects_jobs() -> None:
+    ranker = NumberRanker()
+    async with engine_for(ranker) as engine:
+        pass
+    with pytest.raises(ShuttingDown, match="the service is stopping"):
+        await engine.run(job_for([1, 2]))
+    assert ranker.ranked == []
