@@ -1,38 +1,145 @@
-"""The map in docs/architecture.md is the tree."""
+"""The documentation agrees with the code: links, paths, map, settings, statuses, commands and snippets."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
+import grpc
+import pytest
+from pydantic import BaseModel
+
+from rerank.config import (
+    EngineConfig,
+    FirstModel,
+    GenerationModel,
+    IdentityModel,
+    Limits,
+    PERankModel,
+    ServiceConfig,
+)
+from scripts import draw_ranking, update_doc_links
+
 ROOT = Path(__file__).parent.parent
-MAPPED = ("rerank", "eval", "scripts")
+PAGES = update_doc_links.pages()
+CARDS = sorted((ROOT / "rerank" / "checkpoints").glob("*/README.md"))
+README_LINES = 170
+
+#: Target of a Markdown link or image that is not a URL.
+LINK = re.compile(r"\]\((?!https?:)([^)\s]+)\)")
+#: A path of the repository in prose or code, such as `scripts/results_table.sh`; NAME and * stand for any name.
+MENTIONED = re.compile(r"(?<![\w/.~-])((?:docs|eval|proto|rerank|scripts|tests|training)/[\w./*-]*[\w/*])")
 
 
-def map_entries() -> set[str]:
-    """Paths of the files in the map, with the folders that they are indented under."""
-    block = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").partition("## Map")[2].split("```")[1]
-    folders: list[str] = []
-    entries = set()
-    for line in block.strip().splitlines():
-        indent, name = re.match(r"( *)(\S+)", line).groups()  # type: ignore[union-attr]
-        folders = folders[: len(indent) // 2]
-        entries.add("".join(folders) + name)
-        if name.endswith("/"):
-            folders.append(name)
-    return entries
+def heading_anchors(page: Path) -> set[str]:
+    """The anchors that GitHub gives the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def source_files() -> set[str]:
-    found = (path for folder in MAPPED for pattern in ("*.py", "*.sh") for path in (ROOT / folder).rglob(pattern))
-    return {str(path.relative_to(ROOT)) for path in found}
+@pytest.mark.parametrize("page", [*PAGES, *CARDS], ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_to_a_file_and_heading(page: Path) -> None:
+    for target in LINK.findall(page.read_text(encoding="utf-8")):
+        path, _, anchor = target.partition("#")
+        linked = page.parent / path if path else page
+        assert linked.exists(), f"{page.name} links to {target}"
+        if anchor and linked.suffix == ".md":
+            assert anchor in heading_anchors(linked), f"{page.name} links to {target}, which has no such heading"
 
 
-def test_map_names_nothing_that_is_not_there() -> None:
-    missing = {entry for entry in map_entries() if not (ROOT / entry).exists()}
-    assert not missing
+@pytest.mark.parametrize("page", [*PAGES, *CARDS], ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_mentioned_path_exists(page: Path) -> None:
+    text = re.sub(r"https?://\S+", "", page.read_text(encoding="utf-8"))
+    for path in MENTIONED.findall(text):
+        assert any(ROOT.glob(path.rstrip("/").replace("NAME", "*"))), f"{page.name} mentions {path}"
 
 
-def test_map_names_every_file() -> None:
-    files = {f for f in source_files() if not f.startswith("rerank/v1/") and not f.endswith("__init__.py")}
-    assert files <= map_entries(), f"not in the map in docs/architecture.md: {sorted(files - map_entries())}"
+def test_line_links_point_to_the_definition_of_their_name() -> None:
+    found = 0
+    for page in PAGES:
+        for name, path, line in update_doc_links.LINE_LINK.findall(page.read_text(encoding="utf-8")):
+            text = (page.parent / path).read_text(encoding="utf-8").splitlines()[int(line) - 1]
+            last = name.rpartition(".")[2]
+            assert re.match(rf"\s*(async def|def|class) {last}\b", text), (
+                f"{page.name}: {name} is not at {path}#L{line}"
+            )
+            found += 1
+    assert found
+
+
+def test_map_and_line_links_are_up_to_date() -> None:
+    outdated = [page.name for page in PAGES if update_doc_links.updated(page) != page.read_text(encoding="utf-8")]
+    assert not outdated, f"{outdated} are out of date; run `python scripts/update_doc_links.py`"
+
+
+def test_map_lists_every_source_file_and_no_other() -> None:
+    section = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").partition("<!-- map:")[2]
+    rows = re.findall(r"^\| \[[\w.]+\]\(\.\./([\w./]+)\)", section, re.MULTILINE)
+    files = {
+        path.relative_to(ROOT).as_posix()
+        for folder in ("rerank", "eval", "training", "scripts")
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in (".py", ".sh") and path.name != "__init__.py" and path.parent.name != "v1"
+    }
+    assert sorted(rows) == sorted(files)
+
+
+def test_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= README_LINES
+
+
+def table_rows(text: str) -> Iterator[list[str]]:
+    """The cells of every table row."""
+    for line in text.splitlines():
+        if line.startswith("|") and not line.startswith("| ---"):
+            yield [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def shown(default: object) -> str:
+    """A default value as the tables of docs/service.md show it."""
+    return "none" if default is None else f"`{default}`"
+
+
+@pytest.mark.parametrize(
+    ("heading", "settings"),
+    [
+        ("### Top level", ServiceConfig),
+        ("### `models`: every model", IdentityModel),
+        ("### `models`: `ranker: pe-rank`", PERankModel),
+        ("### `models`: `ranker: first`", FirstModel),
+        ("### `models`: `ranker: generation`", GenerationModel),
+        ("### `engine`", EngineConfig),
+        ("### `limits`", Limits),
+    ],
+)
+def test_service_page_lists_every_setting_with_its_default(heading: str, settings: type[BaseModel]) -> None:
+    page = (ROOT / "docs" / "service.md").read_text(encoding="utf-8")
+    section = page.partition(f"{heading}\n")[2].partition("\n#")[0]
+    rows = {row[0].strip("`"): row[1] for row in table_rows(section) if row[0] != "Key"}
+    shared = {} if settings is IdentityModel else IdentityModel.model_fields
+    fields = {name: field for name, field in settings.model_fields.items() if name not in shared}
+    assert rows.keys() == fields.keys()
+    for name, field in fields.items():
+        if isinstance(field.default, str | int | float | None) and not field.is_required():
+            assert rows[name] == shown(field.default), name
+
+
+def test_service_page_lists_every_status_and_reason() -> None:
+    from rerank.service import status
+
+    rows = list(table_rows((ROOT / "docs" / "service.md").read_text(encoding="utf-8")))
+    listed = {row[0].strip("`"): set(re.findall(r"`(\w+)`", row[2])) for row in rows if len(row) == 4}
+    for code, reason in status.STATUS.values():
+        assert code.name in listed
+        is_raised_by_requests = not reason.endswith(
+            ("CONFIG_ERROR", "COLLECTION_ERROR", "MISMATCH", "CHECKPOINT_ERROR")
+        )
+        assert not is_raised_by_requests or reason in listed[code.name]
+    assert {code for code in listed if code.isupper()} <= {code.name for code in grpc.StatusCode}
+
+
+def test_picture_is_drawn_from_the_stored_reply() -> None:
+    rows = draw_ranking.read_rows(ROOT / "docs" / "ranking.json", ("datetime.datetime.strptime", "time.strptime"))
+    drawn = draw_ranking.chart(rows, "parse a date string with a known format", "BM25", "PE-Rank")
+    assert drawn == (ROOT / "docs" / "ranking.svg").read_text(encoding="utf-8")

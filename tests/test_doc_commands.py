@@ -1,0 +1,183 @@
+"""The commands and snippets in the documentation work: flags exist, Python runs, gRPC requests are answered."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import re
+import runpy
+import shlex
+import sys
+import tomllib
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import grpc
+import pytest
+from google.protobuf import json_format, message_factory
+
+from rerank.v1 import rerank_pb2 as pb
+from scripts import update_doc_links
+
+if TYPE_CHECKING:
+    from _pytest.mark import ParameterSet
+
+    from tests.serving import Served
+
+ROOT = Path(__file__).parent.parent
+PAGES = update_doc_links.pages()
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+SERVICE = pb.DESCRIPTOR.services_by_name["RerankService"]
+#: The address in the documentation.
+ADDRESS = "127.0.0.1:50051"
+#: Commands that are not ours and that no test needs to look at.
+FOREIGN = {"echo", "source", "git", "accelerate"}
+#: Scripts that hand unknown flags on to a command.
+HANDS_ON = {"scripts/distill_folds.py": "distill-retriever"}
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    """The fenced blocks of a page in this language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+def commands(page: Path) -> Iterator[list[str]]:
+    """The shell commands of a page as words, without comments; the parts of a pipe count one by one."""
+    for block in blocks(page, "bash"):
+        pending = ""
+        for line in block.splitlines():
+            pending = f"{pending}{line}\n"
+            if line.endswith("\\"):
+                pending = f"{pending[:-2]} "
+                continue
+            try:
+                words = shlex.split(pending, comments=True)
+            except ValueError:  # a quotation that goes on in the next line
+                continue
+            pending = ""
+            for part in " ".join(map(shlex.quote, words)).split(" '|' "):
+                if part:
+                    yield shlex.split(part)
+        assert not pending, f"{page.name}: unfinished command {pending!r}"
+
+
+ALL_COMMANDS = [(page.name, words) for page in PAGES for words in commands(page)]
+
+
+def shown_command(page: str, words: Sequence[str]) -> ParameterSet:
+    """A test case; the help of the training commands and of some scripts imports torch, which is slow."""
+    slow = words[0] == "python" or PROJECT["scripts"].get(words[0], "").startswith("rerank_training")
+    return pytest.param(page, words, id=f"{page}-{words[0]}", marks=pytest.mark.slow if slow else ())
+
+
+def flags(words: Sequence[str]) -> set[str]:
+    """The long options among the words."""
+    return {word.partition("=")[0] for word in words if re.match(r"--\w", word)}
+
+
+@cache
+def help_of(*command: str) -> str:
+    """What the command prints for --help; it runs in this process, because a new one would import torch again."""
+    printed = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", [*command, "--help"])
+        patch.setattr(sys, "stdout", printed)
+        patch.setenv("COLUMNS", "250")
+        patch.syspath_prepend(str(ROOT / "scripts"))  # as for `python scripts/NAME.py`
+        with pytest.raises(SystemExit) as ended:
+            run_command(command[0])
+    assert not ended.value.code
+    printed.seek(0)
+    return printed.read()
+
+
+def run_command(name: str) -> None:
+    """Runs a command of the package, or a script by its path, with the arguments in sys.argv."""
+    if name in PROJECT["scripts"]:
+        module, _, function = PROJECT["scripts"][name].partition(":")
+        getattr(importlib.import_module(module), function)()
+    else:
+        runpy.run_path(str(ROOT / name), run_name="__main__")
+
+
+def check_flags(words: Sequence[str], *command: str) -> None:
+    offered = set(re.findall(r"--[\w-]+", help_of(*command)))
+    if handed_on := HANDS_ON.get(command[0]):
+        offered |= set(re.findall(r"--[\w-]+", help_of(handed_on)))
+    assert flags(words) <= offered, f"{' '.join(command)} has no {sorted(flags(words) - offered)}"
+
+
+def check_grpcurl(words: Sequence[str]) -> None:
+    assert ADDRESS in words
+    method = words[-1]
+    if method.startswith("rerank."):
+        service, _, name = method.partition("/")
+        assert service == SERVICE.full_name
+        assert name in SERVICE.methods_by_name
+    else:
+        assert method == "list"
+
+
+def check_command(words: Sequence[str]) -> None:
+    """Fails if a command, a script, a make target, an extra or a flag does not exist."""
+    first = words[0]
+    if first in PROJECT["scripts"]:
+        subcommand = [word for word in words[1:2] if first == "rerank" and not word.startswith("-")]
+        check_flags(words, first, *subcommand)
+    elif first in ("python", "python3") and words[1].startswith("scripts/"):
+        assert (ROOT / words[1]).is_file(), words[1]
+        check_flags(words, words[1])
+    elif first.startswith("scripts/"):
+        assert (ROOT / first).is_file(), first
+    elif first == "make":
+        makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+        for word in words[1:]:
+            pattern = rf"^{word.partition('=')[0]} \?=|\({word.partition('=')[0]}\)" if "=" in word else rf"^{word}:"
+            assert re.search(pattern, makefile, re.MULTILINE), f"the Makefile has no {word}"
+    elif first == "pip":
+        extras = re.findall(r"\[([\w,]+)\]", " ".join(words))
+        assert {extra for group in extras for extra in group.split(",")} <= PROJECT["optional-dependencies"].keys()
+    elif first == "grpcurl":
+        check_grpcurl(words)
+    elif first == "pytest":
+        assert all((ROOT / word.partition("::")[0]).exists() for word in words[1:] if word.startswith("tests/"))
+    else:
+        assert first in FOREIGN, f"no test knows the command {first}"
+
+
+@pytest.mark.parametrize(("page", "words"), [shown_command(page, words) for page, words in ALL_COMMANDS])
+def test_every_shown_command_exists_with_its_flags(page: str, words: list[str]) -> None:
+    check_command(words)
+
+
+def test_the_check_finds_a_wrong_flag_and_a_wrong_command() -> None:
+    for wrong in ("rerank search x --first-stag bm25", "make nothing", "rerank-it x", "pip install .[none]"):
+        with pytest.raises(AssertionError):
+            check_command(shlex.split(wrong))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["README.md", "docs/clients.md"])
+def test_python_snippets_run(page: str, service: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    snippets = blocks(ROOT / page, "python")
+    for snippet in snippets:
+        exec(compile(snippet.replace(ADDRESS, service.address), page, "exec"), {"__name__": "__main__"})
+        assert capsys.readouterr().out
+    assert snippets
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("page", "words"), [entry for entry in ALL_COMMANDS if "-d" in entry[1]])
+def test_grpcurl_requests_are_answered(page: str, words: list[str], channel: grpc.Channel) -> None:
+    method = SERVICE.methods_by_name[words[-1].rpartition("/")[2]]
+    request, response = map(message_factory.GetMessageClass, (method.input_type, method.output_type))
+    call = channel.unary_unary(
+        f"/{SERVICE.full_name}/{method.name}",
+        request_serializer=request.SerializeToString,
+        response_deserializer=response.FromString,
+    )
+    payload = json_format.ParseDict(json.loads(words[words.index("-d") + 1]), request())
+    assert call(payload, timeout=60).results
