@@ -1,6 +1,6 @@
-"""Systems that need no service: each gives every candidate of a query a score of its own.
+"""Pointwise baselines that need no service: cosine, z-score fusion, cross-encoder, oracle.
 
-They are what a listwise ranker must beat to be worth its windows.
+A listwise ranker must beat them to be worth its cost.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from rerank.types import CandidateSource, Matrix, Query, ScoredDoc
 
 
 class Scorer(Protocol):
-    """Scores candidates one by one. `revision` is a hash of what decides the scores beside both; empty without any."""
+    """Scores candidates one by one. `revision` is a hash of the model or data behind the scores, if there is any."""
 
     revision: str
 
     def __call__(self, query: Query, candidates: Sequence[CandidateSource]) -> list[float]:
-        """One score a candidate, in their order; higher is better."""
+        """One score per candidate, in the given order; higher is better."""
         ...
 
 
-class FirstStage:
-    """Leaves the candidates as they are."""
+class FirstStageOrder:
+    """Equal scores for all candidates, which keeps the first stage's order."""
 
     revision = ""
 
@@ -40,7 +40,7 @@ class FirstStage:
 
 
 class Cosine:
-    """Of the encoder's vectors. Each passage is encoded once."""
+    """Cosine of the encoder's vectors of query and passage. Each passage is encoded once."""
 
     def __init__(self, encoder: Encoder) -> None:
         self._encoder = encoder
@@ -51,12 +51,12 @@ class Cosine:
         texts = [candidate.text or "" for candidate in candidates]
         new = [text for text in dict.fromkeys(texts) if text not in self._vectors]
         self._vectors |= zip(new, self._encoder.encode(new), strict=True)
-        asked = self._encoder.encode([query.text])[0]
-        return [float(asked @ self._vectors[text]) for text in texts]
+        query_vector = self._encoder.encode([query.text])[0]
+        return [float(query_vector @ self._vectors[text]) for text in texts]
 
 
 class ZScoreFusion:
-    """0.3 of the first stage's score and the cosine, both as z-scores over the candidates, as the hybrid adds them."""
+    """0.3 × the first stage's score + the cosine, each as a z-score over the candidates, as in the hybrid retriever."""
 
     def __init__(self, cosine: Cosine) -> None:
         self._cosine = cosine
@@ -64,7 +64,7 @@ class ZScoreFusion:
 
     def __call__(self, query: Query, candidates: Sequence[CandidateSource]) -> list[float]:
         if any(candidate.score is None for candidate in candidates):
-            raise ConfigError(f"query {query.query_id}: a candidate has no first-stage score, which z-score adds up")
+            raise ConfigError(f"query {query.query_id}: z-score needs a first-stage score of every candidate")
         first = [ScoredDoc(candidate.doc_id, candidate.score or 0.0) for candidate in candidates]
         cosines = self._cosine(query, candidates)
         second = [ScoredDoc(doc.doc_id, cosine) for doc, cosine in zip(first, cosines, strict=True)]
@@ -73,14 +73,17 @@ class ZScoreFusion:
 
 
 class PointwiseCrossEncoder:
-    """A sentence-transformers CrossEncoder, by folder or by name.
+    """A CrossEncoder of sentence-transformers.
+
+    Args:
+        name: folder or name of the model.
 
     Raises:
-        ConfigError: there is no such model.
+        ConfigError: the model cannot be loaded.
     """
 
     def __init__(self, name: str, device: str = "auto") -> None:
-        from sentence_transformers import CrossEncoder  # slow, and most runs do without
+        from sentence_transformers import CrossEncoder  # slow to import, and most evaluations do not need it
 
         try:
             self._model = CrossEncoder(name, device=str(pick_device(device)))
@@ -97,7 +100,7 @@ class PointwiseCrossEncoder:
 
 
 class Oracle:
-    """Orders by the judgements themselves: the best that any order of these candidates can be."""
+    """Scores by the judgements themselves: the upper bound for any order of these candidates."""
 
     def __init__(self, qrels: Iterable[Qrel]) -> None:
         self._grades = {(qrel.query_id, qrel.doc_id): qrel.relevance for qrel in qrels}

@@ -1,4 +1,4 @@
-"""Queries with judgements and the passages that they speak of, by name: pydoc, BEIR folders, ir_datasets."""
+"""Test collections by name, with queries, judgements and passages: pydoc, BEIR folders, ir_datasets."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from typing import Any
 
 from ir_measures import Qrel
 
-from rerank.collections import open_collection
+from rerank.collections import open_collection, pydoc
+from rerank.collections.requests import read_beir_queries
 from rerank.errors import CollectionError, ConfigError
 from rerank.types import Query
-from rerank_eval.data import read_beir_qrels, read_beir_queries
+from rerank_eval.qrels import read_beir_qrels
 
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """What a run is made for and judged by.
+    """A test collection.
 
     Attributes:
-        queries: the judged ones, by query_id.
-        find: doc_ids → text by doc_id, of those that the collection holds.
+        queries: those that have judgements, by query_id.
+        find: function from doc_ids to their texts by doc_id; leaves out those that the collection lacks.
     """
 
     name: str
@@ -31,7 +32,11 @@ class Dataset:
     find: Callable[[Collection[str]], Mapping[str, str]]
 
     def texts(self, doc_ids: Collection[str]) -> Mapping[str, str]:
-        """The text of each. Raises: CollectionError when the collection lacks one; the message names the first few."""
+        """Texts by doc_id.
+
+        Raises:
+            CollectionError: the collection lacks some of the passages; the message names the first five.
+        """
         found = self.find(doc_ids)
         if missing := [doc_id for doc_id in doc_ids if doc_id not in found]:
             names = ", ".join(map(repr, missing[:5]))
@@ -48,62 +53,65 @@ class Dataset:
 
 
 def open_dataset(name: str, split: str = "test") -> Dataset:
-    """`pydoc`, a folder in BEIR layout (with `split`), or a name of ir_datasets (which has its split in it).
+    """Opens a test collection.
+
+    Args:
+        name: `pydoc`, a folder in BEIR layout, or a name of ir_datasets (which includes the split).
+        split: the judgements of a folder in BEIR layout, qrels/SPLIT.tsv.
 
     Raises:
         CollectionError: a file of the folder cannot be read.
-        ConfigError: ir_datasets is not installed, knows no such name, or could not fetch it.
+        ConfigError: ir_datasets is not installed, does not know the name, or cannot download the collection.
     """
     if name == "pydoc":
         return _pydoc()
     if (Path(name) / "corpus.jsonl").is_file():
         folder = Path(name).absolute()
         queries, qrels = read_beir_queries(folder), read_beir_qrels(folder, split)
-        return Dataset(folder.name, _judged(queries, qrels), qrels, lambda doc_ids: _of_collection(name, doc_ids))
+        return Dataset(folder.name, _judged(queries, qrels), qrels, lambda doc_ids: _texts_of_collection(name, doc_ids))
     if Path(name).exists():
         raise CollectionError(f"{name} holds no corpus.jsonl; expected a folder in BEIR layout")
-    return _of_ir_datasets(name)
+    return _ir_dataset(name)
 
 
 def _pydoc() -> Dataset:
-    from rerank.commands.demo import qrels, queries
-
-    judged = qrels()
-    asked = [Query(text, query_id) for query_id, text in queries().items()]
+    judgements = [Qrel(*judgement) for judgement in pydoc.qrels()]
+    all_queries = [Query(text, query_id) for query_id, text in pydoc.queries().items()]
+    name = open_collection("pydoc").name
     return Dataset(
-        open_collection("pydoc").name, _judged(asked, judged), judged, lambda doc_ids: _of_collection("pydoc", doc_ids)
+        name, _judged(all_queries, judgements), judgements, lambda doc_ids: _texts_of_collection("pydoc", doc_ids)
     )
 
 
-def _of_collection(name: str, doc_ids: Collection[str]) -> dict[str, str]:
+def _texts_of_collection(name: str, doc_ids: Collection[str]) -> dict[str, str]:
     wanted = set(doc_ids)
-    return {found.doc_id: found.text for found in open_collection(name).passages() if found.doc_id in wanted}
+    return {row.doc_id: row.text for row in open_collection(name).passages() if row.doc_id in wanted}
 
 
-def _of_ir_datasets(name: str) -> Dataset:
+def _ir_dataset(name: str) -> Dataset:
     neither = f"collection {name!r} is neither 'pydoc' nor a folder that holds corpus.jsonl"
     try:
         import ir_datasets
     except ModuleNotFoundError as error:
-        raise ConfigError(f"{neither}; to take it as a name of ir_datasets, install rerank[eval]") from error
+        raise ConfigError(f"{neither}; for names of ir_datasets, install rerank[eval]") from error
     try:
         opened = ir_datasets.load(name)
         qrels = [Qrel(row.query_id, row.doc_id, row.relevance) for row in opened.qrels_iter()]
         queries = [Query(row.default_text(), row.query_id) for row in opened.queries_iter()]
     except KeyError as error:
-        raise ConfigError(f"{neither} nor a name that ir_datasets knows") from error
+        raise ConfigError(f"{neither}, nor a name that ir_datasets knows") from error
     except AttributeError as error:
-        raise ConfigError(f"{name} of ir_datasets lacks passages, queries or judgements ({error})") from error
+        raise ConfigError(f"{name} of ir_datasets lacks passages, queries or judgements: {error}") from error
     except OSError as error:
-        raise ConfigError(f"{name} of ir_datasets could not be fetched, which needs a network: {error}") from error
-    return Dataset(name, _judged(queries, qrels), qrels, lambda doc_ids: _texts(opened, doc_ids))
+        raise ConfigError(f"{name} of ir_datasets cannot be downloaded, which needs a network: {error}") from error
+    return Dataset(name, _judged(queries, qrels), qrels, lambda doc_ids: _texts_of_ir_dataset(opened, doc_ids))
 
 
-def _texts(opened: Any, doc_ids: Collection[str]) -> dict[str, str]:
+def _texts_of_ir_dataset(opened: Any, doc_ids: Collection[str]) -> dict[str, str]:
     try:
         found = opened.docs_store().get_many(doc_ids)
     except OSError as error:
-        raise ConfigError(f"passages of ir_datasets could not be fetched, which needs a network: {error}") from error
+        raise ConfigError(f"passages of ir_datasets cannot be downloaded, which needs a network: {error}") from error
     return {doc_id: doc.default_text() for doc_id, doc in found.items()}
 
 

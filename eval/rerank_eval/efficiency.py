@@ -1,4 +1,4 @@
-"""How long answers took, and what they took."""
+"""Latency, throughput and model cost per query."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rerank_eval.answers import Answer
+from rerank_eval.trace import Response
 
 
 @dataclass(frozen=True, slots=True)
 class Efficiency:
-    """Over all answers. Milliseconds are the caller's, the way there and back included.
+    """Latency, throughput and model cost over all responses of a run.
 
     Attributes:
-        queries_per_s: answers by the time in which at least one was under way.
-        windows: mean a query, as are `rounds` and `tokens`; 0 where nothing was served.
-        incomplete: queries whose list was not reranked in full.
-        truncated: passages, over all queries, of which the model read the beginning only.
-        repaired: identifiers of generated answers that were mended, over all queries.
+        p50_ms: percentile of the latency that the caller sees, network included; likewise `p95_ms` and `p99_ms`.
+        queries_per_s: responses divided by the seconds in which at least one query was running.
+        windows: mean per query, as are `rounds` and `tokens`; 0 for systems without a service.
+        incomplete: number of queries whose list was reranked only in part.
+        truncated: number of passages, over all queries, of which the model read only the beginning.
+        repaired: number of identifiers, over all queries, that were missing or wrong in generated permutations.
     """
 
     p50_ms: float
@@ -34,33 +35,36 @@ class Efficiency:
     repaired: int
 
 
-def efficiency(answers: Sequence[Answer]) -> Efficiency | None:
-    """None where there are no answers."""
-    if not answers:
+def efficiency(responses: Sequence[Response]) -> Efficiency | None:
+    """The efficiency of a run; None if it has no responses."""
+    if not responses:
         return None
-    p50, p95, p99 = np.percentile([answer.wall_ms for answer in answers], [50, 95, 99]).tolist()
-    ran = [answer.reply.execution for answer in answers]
+    p50, p95, p99 = np.percentile([response.wall_ms for response in responses], [50, 95, 99]).tolist()
+    executions = [response.ranking.execution for response in responses]
     windows, rounds, tokens = (
-        sum(float(execution.get(name, 0)) for execution in ran) / len(ran) for name in ("windows", "rounds", "tokens")
+        sum(float(execution.get(name, 0)) for execution in executions) / len(executions)
+        for name in ("windows", "rounds", "tokens")
     )
     return Efficiency(
         p50,
         p95,
         p99,
-        len(answers) / max(busy_s(answers), 1e-9),
+        len(responses) / max(busy_s(responses), 1e-9),
         windows,
         rounds,
         tokens,
-        incomplete=sum(execution.get("completeness", "COMPLETENESS_FULL") != "COMPLETENESS_FULL" for execution in ran),
-        truncated=sum(len(execution.get("truncated_doc_ids", ())) for execution in ran),
-        repaired=sum(int(execution.get("repaired_identifiers", 0)) for execution in ran),
+        incomplete=sum(row.get("completeness", "COMPLETENESS_FULL") != "COMPLETENESS_FULL" for row in executions),
+        truncated=sum(len(row.get("truncated_doc_ids", ())) for row in executions),
+        repaired=sum(int(row.get("repaired_identifiers", 0)) for row in executions),
     )
 
 
-def busy_s(answers: Iterable[Answer]) -> float:
-    """Seconds in which at least one of the answers was under way; the pause before a run is resumed is none of them."""
-    total, until = 0.0, float("-inf")
-    for begun, ended in sorted((answer.ended_at - answer.wall_ms / 1000, answer.ended_at) for answer in answers):
-        total += max(0.0, ended - max(begun, until))
-        until = max(until, ended)
+def busy_s(responses: Iterable[Response]) -> float:
+    """Seconds in which at least one query was running; the pause before a run is resumed does not count."""
+    total, busy_until = 0.0, float("-inf")
+    for start, end in sorted(
+        (response.ended_at - response.wall_ms / 1000, response.ended_at) for response in responses
+    ):
+        total += max(0.0, end - max(start, busy_until))
+        busy_until = max(busy_until, end)
     return total

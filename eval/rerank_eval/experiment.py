@@ -1,154 +1,109 @@
-"""Asks every system every query, keeps the answers as they come, and writes what they are worth."""
+"""One call of an evaluation command: its systems, and the steps that every dataset goes through."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field
+import platform
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TypeAlias
 
-from ir_measures import Measure, Qrel
-from rich.console import Console
-from rich.progress import Progress
+from ir_measures import Qrel
 
-from rerank_eval.answers import Answer, AnswerFile, Reply
-from rerank_eval.efficiency import Efficiency, efficiency
-from rerank_eval.measures import Report, Run, measure
-from rerank_eval.output import write
+from rerank.commands.messages import strategy_message
+from rerank.commands.run import console
+from rerank.v1 import rerank_pb2 as pb
+from rerank_eval.measures import Evaluator
+from rerank_eval.report import Evaluation
+from rerank_eval.report_writer import write_report
+from rerank_eval.results import Result, measure_variants
+from rerank_eval.runner import Responses, Variant, run_variants
+from rerank_eval.settings import EvaluationSettings
+from rerank_eval.specs import SystemSpec, parse_systems
+from rerank_eval.systems import System, open_systems
+from rerank_eval.table import Summary
 
-TRACE_FILE = "trace.jsonl"
-
-#: By arm, in the order of the queries.
-Answers: TypeAlias = dict[str, list[Answer]]
+_PACKAGES = ("rerank", "torch", "transformers", "sentence-transformers", "faiss-cpu", "pyserini", "ir-measures")
 
 
 @dataclass(frozen=True, slots=True)
-class Arm:
-    """A system in one order of its candidates: one row of the report.
+class Experiment:
+    """The systems of a call, with the settings by which they run on every dataset.
 
     Attributes:
-        settings: all that decides the answers.
-        ask: query_id → the answer; called from several threads.
-        is_timed: asked again under every further load.
+        strategy: shared by all systems that have none of their own.
+        loads: numbers of concurrent queries; quality is measured at the first.
     """
 
-    name: str
-    settings: Mapping[str, object]
-    ask: Callable[[str], Reply]
-    is_timed: bool = False
+    settings: EvaluationSettings
+    specs: Sequence[SystemSpec]
+    strategy: pb.Strategy
+    loads: Sequence[int]
 
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What an arm's answers are worth. `costs`, by queries under way at once; empty where nothing was asked."""
-
-    name: str
-    report: Report
-    costs: Mapping[int, Efficiency] = field(default_factory=dict)
+    @classmethod
+    def from_settings(cls, settings: EvaluationSettings) -> Experiment:
+        """Parses the settings that both commands share. Raises: ConfigError when one of them is not valid."""
+        specs = parse_systems(settings.ranker, settings.system, settings.model)
+        strategy = strategy_message(
+            settings.strategy, settings.window_size, settings.stride, preranker=settings.preranker
+        )
+        return cls(settings, specs, strategy, settings.loads)
 
     @property
-    def efficiency(self) -> Efficiency | None:
-        """Of the answers that were measured."""
-        return next(iter(self.costs.values()), None)
+    def fingerprint(self) -> dict[str, object]:
+        """Settings that decide the responses, beside those of systems and candidates."""
+        return {"encoder": self.settings.encoder, "versions": versions()}
+
+    @property
+    def has_identity(self) -> bool:
+        """True if a system is the first stage itself, which then needs no row of its own."""
+        return any(spec.ranker == "identity" for spec in self.specs)
+
+    def is_served(self, name: str) -> bool:
+        return any(spec.name == name and spec.is_served for spec in self.specs)
+
+    def open_systems(
+        self, qrels: Iterable[Qrel], index: Path | None = None
+    ) -> AbstractContextManager[dict[str, System]]:
+        """The systems by name, and a service if they need one; see `rerank_eval.systems.open_systems`."""
+        return open_systems(
+            self.specs,
+            self.strategy,
+            qrels,
+            target=self.settings.target,
+            index=index,
+            template=self.settings.template,
+            encoder=self.settings.encoder,
+        )
+
+    def run(self, variants: Sequence[Variant], query_ids: Sequence[str], out: Path) -> dict[int, Responses]:
+        """Responses by number of concurrent queries; see `rerank_eval.runner.run_variants`."""
+        return run_variants(variants, query_ids, out, self.loads, console)
+
+    def measure(
+        self,
+        variants: Sequence[Variant],
+        responses: Mapping[int, Responses],
+        evaluator: Evaluator,
+        out: Path,
+        qrels_sha256: str,
+    ) -> list[Result]:
+        """Results of all variants; see `rerank_eval.results.measure_variants`."""
+        settings = {**self.settings.as_strings(), "qrels_sha256": qrels_sha256}
+        return measure_variants(variants, responses, evaluator, out, settings)
+
+    def report(self, evaluation: Evaluation, out: Path) -> Summary:
+        """Writes and prints the report of one dataset; see `rerank_eval.report_writer.write_report`."""
+        return write_report(evaluation, out, self.settings.plots, console)
 
 
-@dataclass(frozen=True, slots=True)
-class Judge:
-    """How runs are measured, and what is left out of them before."""
-
-    measures: Sequence[Measure]
-    qrels: Sequence[Qrel]
-    prepare: Callable[[Run], Run] = lambda run: run
-
-    def report(self, run: Run) -> Report:
-        return measure(self.measures, self.qrels, self.prepare(run))
-
-
-def folder_of(arm: Arm, arms: Sequence[Arm], out: Path) -> Path:
-    """`out` itself for a single arm, else a folder in it."""
-    return out if len(arms) == 1 else out / arm.name
-
-
-def collect(arms: Sequence[Arm], query_ids: Sequence[str], out: Path, concurrency: int, console: Console) -> Answers:
-    """All answers of all arms, by arm, in the order of the queries. Those that a killed run left are not asked again.
-
-    Raises:
-        ConfigError: `out` holds answers that were given under other settings.
-        RerankError: a service refused; what was answered before is kept.
-    """
-    return _collect(arms, query_ids, [folder_of(arm, arms, out) / TRACE_FILE for arm in arms], concurrency, console)
-
-
-def collect_under_loads(
-    arms: Sequence[Arm], query_ids: Sequence[str], out: Path, loads: Sequence[int], console: Console
-) -> dict[int, Answers]:
-    """The same queries once more for each load, of those arms that are timed, for the times alone; by load, by arm.
-
-    Args:
-        loads: queries under way at once.
-
-    Raises:
-        As `collect` does.
-    """
-    timed, collected = [arm for arm in arms if arm.is_timed], {}
-    for load in loads:
-        files = [folder_of(arm, arms, out) / f"trace-{load}.jsonl" for arm in timed]
-        collected[load] = _collect(timed, query_ids, files, load, console, f", {load} at once")
-    return collected
-
-
-def _collect(
-    arms: Sequence[Arm], query_ids: Sequence[str], paths: Sequence[Path], load: int, console: Console, how: str = ""
-) -> Answers:
-    files = [AnswerFile(path, {**arm.settings, "load": load}) for arm, path in zip(arms, paths, strict=True)]
-    with Progress(console=console, disable=not console.is_terminal) as progress:
-        for arm, file in zip(arms, files, strict=True):
-            kept = len(file.answers)
-            if kept:
-                console.print(f"{arm.name}{how}: {kept} of {len(query_ids)} queries were answered before")
-            task = progress.add_task(f"{arm.name}{how}", total=len(query_ids), completed=kept)
-            todo = [query_id for query_id in query_ids if query_id not in file.answers]
-            _ask_all(arm, todo, file, load, lambda task=task: progress.advance(task))  # type: ignore[misc]
-            file.finish(query_ids)
-    return {arm.name: list(file.answers.values()) for arm, file in zip(arms, files, strict=True)}
-
-
-def _ask_all(
-    arm: Arm, query_ids: Sequence[str], file: AnswerFile, concurrency: int, advance: Callable[[], None]
-) -> None:
-    with ThreadPoolExecutor(concurrency) as threads:
-        futures = [threads.submit(_ask, arm, query_id, file) for query_id in query_ids]
+def versions() -> dict[str, str]:
+    """Versions of Python and of the installed packages on which results depend."""
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
         try:
-            for future in as_completed(futures):
-                future.result()
-                advance()
-        except BaseException:
-            threads.shutdown(wait=False, cancel_futures=True)
-            raise
-
-
-def _ask(arm: Arm, query_id: str, file: AnswerFile) -> None:
-    """Keeps the answer at once: another query that fails must not lose it."""
-    begun = time.perf_counter()
-    reply = arm.ask(query_id)
-    file.add(Answer(query_id, (time.perf_counter() - begun) * 1000, time.time(), reply))
-
-
-def measure_all(
-    arms: Sequence[Arm],
-    answers: Mapping[int, Answers],
-    judge: Judge,
-    out: Path,
-    settings: Mapping[str, object],
-) -> list[Result]:
-    """Measures every arm by the first of `answers`, which are by load, and writes its run.trec and measures.json."""
-    first, results = next(iter(answers.values())), []
-    for arm in arms:
-        run = judge.prepare({answer.query_id: answer.reply.docs for answer in first[arm.name]})
-        report = judge.report(run)
-        write(folder_of(arm, arms, out), run, report, {**settings, **arm.settings})
-        costs = {load: efficiency(given[arm.name]) for load, given in answers.items() if arm.name in given}
-        results.append(Result(arm.name, report, {load: cost for load, cost in costs.items() if cost}))
-    return results
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found

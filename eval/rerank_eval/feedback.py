@@ -1,4 +1,4 @@
-"""What relevance feedback does to the retriever: dense retrieval with the vectors of the queries, before and after."""
+"""Evaluation of relevance feedback: dense retrieval with the query vectors before and after they follow a ranking."""
 
 from __future__ import annotations
 
@@ -18,128 +18,151 @@ from rich.console import Console
 from rerank.models.encoder import Encoder
 from rerank.retrieval.dense import query_vectors
 from rerank.retrieval.index import Index, read_manifest
-from rerank.retrieval.query_update import FeedbackSettings, Outcome, move
+from rerank.retrieval.query_update import FeedbackSettings, UpdateOutcome, update_queries
 from rerank.types import FeedbackMethod, FirstStage, Query, ScoredDoc, Vector
-from rerank_eval.experiment import Judge, Result
-from rerank_eval.measures import Report, Run
-from rerank_eval.output import print_table, write_text
+from rerank_eval.measures import Evaluator, Metrics, Run
 from rerank_eval.report import ORACLE
-from rerank_eval.statistics import paired_differences, t_test
-from rerank_eval.table import SUMMARY_FILE, as_json, summary_of
+from rerank_eval.report_writer import print_table
+from rerank_eval.results import Result
+from rerank_eval.run_files import write_text
+from rerank_eval.statistics import count_signs, paired_differences, t_test
+from rerank_eval.table import SUMMARY_FILE, summarize, summary_json
 
-MEASURES = (R @ 50, R @ 100, R @ 1000, nDCG @ 10)
-#: Classical feedback is the baseline. KL is left out: the rankings of long lists have no scores that it could read.
+FEEDBACK_MEASURES = (R @ 50, R @ 100, R @ 1000, nDCG @ 10)
+#: Rocchio is the classical baseline. KL needs scores, which the rankings of long lists do not have.
 METHODS = (FeedbackMethod.WEIGHTED_RANKNET, FeedbackMethod.ROCCHIO)
+#: Name of dense retrieval before feedback.
 BEFORE = "dense"
 _DEPTH = 1000
 _BATCH = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Followed:
-    """The retriever after it followed one teacher: its measures, and of a query the mean cosine and milliseconds."""
+class FeedbackResult:
+    """Dense retrieval after the query vectors followed one teacher.
 
-    report: Report
-    cosine: float
-    unmoved: int
-    move_ms: float
-
-
-class FeedbackTrial:
-    """Moves the vectors of all queries after a teacher and retrieves with them, to depth 1000.
-
-    Args:
-        index: a folder; its dense retriever is the one that learns.
-        queries: by query_id.
-        judge: with MEASURES.
+    Attributes:
+        cosine: mean over the queries, between the updated and the original vector.
+        kept: number of queries whose vector was not updated.
+        update_ms: mean per query.
     """
 
-    def __init__(self, index: Path, queries: Mapping[str, Query], judge: Judge) -> None:
+    metrics: Metrics
+    cosine: float
+    kept: int
+    update_ms: float
+
+
+class FeedbackExperiment:
+    """Updates the vectors of all queries after a teacher's rankings and retrieves 1,000 passages with each.
+
+    Args:
+        index: folder of an index; its dense retriever is the one that searches.
+        queries: by query_id.
+        evaluator: with FEEDBACK_MEASURES.
+    """
+
+    def __init__(self, index: Path, queries: Mapping[str, Query], evaluator: Evaluator) -> None:
         encoder = Encoder(read_manifest(index).encoder.name)
         self._index = Index(index, encoder)
         self._queries = queries
-        self._judge = judge
+        self._evaluator = evaluator
         self._vectors = dict(zip(queries, query_vectors(encoder, list(queries.values())), strict=True))
-        self.before = self._retrieved(self._vectors)
+        self.before = self._retrieve(self._vectors)
 
-    def follow(self, teacher: Run, method: FeedbackMethod) -> Followed:
-        """After `teacher`: by query_id its passages with their scores, best first, ties where it has no preference."""
+    def retrieve_after(self, teacher: Run, method: FeedbackMethod) -> FeedbackResult:
+        """Dense retrieval after every query vector followed the teacher.
+
+        Args:
+            teacher: by query_id, passages with their scores, best first; equal scores state no preference.
+        """
         settings = FeedbackSettings(method)
-        vectors, cosines, unmoved, spent_s = dict(self._vectors), [], 0, 0.0
+        vectors, cosines, kept, update_s = dict(self._vectors), [], 0, 0.0
         for query_ids in _batches(self._queries, _BATCH):
-            given = self._tensors([teacher.get(query_id, ())[: settings.top_k] for query_id in query_ids])
+            tensors = self._tensors([teacher.get(query_id, ())[: settings.top_k] for query_id in query_ids])
             stacked = torch.from_numpy(np.stack([vectors[query_id] for query_id in query_ids]))
-            begun = time.perf_counter()
-            moves = move(stacked, *given, settings)
-            spent_s += time.perf_counter() - begun
-            vectors |= zip(query_ids, moves.vectors.numpy(), strict=True)
-            cosines += moves.cosines.tolist()
-            unmoved += sum(outcome is not Outcome.MOVED for outcome in moves.outcomes)
-        return Followed(self._retrieved(vectors), fmean(cosines), unmoved, spent_s * 1000 / len(self._queries))
+            start = time.perf_counter()
+            updates = update_queries(stacked, *tensors, settings)
+            update_s += time.perf_counter() - start
+            vectors |= zip(query_ids, updates.vectors.numpy(), strict=True)
+            cosines += updates.cosines.tolist()
+            kept += sum(outcome is not UpdateOutcome.UPDATED for outcome in updates.outcomes)
+        return FeedbackResult(self._retrieve(vectors), fmean(cosines), kept, update_s * 1000 / len(self._queries))
 
-    def _retrieved(self, vectors: Mapping[str, Vector]) -> Report:
+    def _retrieve(self, vectors: Mapping[str, Vector]) -> Metrics:
         queries = [replace(query, vector=vectors[query_id]) for query_id, query in self._queries.items()]
-        runs = self._index.retrievers[FirstStage.DENSE].search(queries, _DEPTH)
-        return self._judge.report(dict(zip(self._queries, runs, strict=True)))
+        rankings = self._index.retrievers[FirstStage.DENSE].search(queries, _DEPTH)
+        return self._evaluator.evaluate(dict(zip(self._queries, rankings, strict=True)))
 
-    def _tensors(self, taught: Sequence[Sequence[ScoredDoc]]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Passages (Q, k, D), teacher (Q, k) and mask (Q, k), padded to the longest."""
-        width = max(map(len, taught))
-        passages = np.zeros((len(taught), width, self._index.store.vectors.shape[1]), dtype=np.float32)
-        teacher, mask = np.zeros((len(taught), width), dtype=np.float32), np.zeros((len(taught), width), dtype=bool)
-        for row, docs in enumerate(taught):
-            for place, passage in enumerate(self._index.store.passages([doc.doc_id for doc in docs])):
-                passages[row, place] = passage.vector
+    def _tensors(self, rankings: Sequence[Sequence[ScoredDoc]]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Passages (Q, k, D), teacher (Q, k) and mask (Q, k), padded to the longest ranking."""
+        width = max(map(len, rankings))
+        passages = np.zeros((len(rankings), width, self._index.store.vectors.shape[1]), dtype=np.float32)
+        teacher = np.zeros((len(rankings), width), dtype=np.float32)
+        mask = np.zeros((len(rankings), width), dtype=bool)
+        for row, docs in enumerate(rankings):
+            for rank, passage in enumerate(self._index.store.passages([doc.doc_id for doc in docs])):
+                passages[row, rank] = passage.vector
             teacher[row, : len(docs)] = [doc.score for doc in docs]
             mask[row, : len(docs)] = True
         return torch.from_numpy(passages), torch.from_numpy(teacher), torch.from_numpy(mask)
 
 
-def grades(judged: Iterable[Qrel], found: Run) -> Run:
-    """The judgements as a teacher of what was found: the bound of what feedback can do."""
-    grade = {(qrel.query_id, qrel.doc_id): max(qrel.relevance, 0) for qrel in judged}
+def teacher_of_grades(qrels: Iterable[Qrel], run: Run) -> Run:
+    """The judged grades of a run's passages as a teacher: the upper bound for feedback."""
+    grades = {(qrel.query_id, qrel.doc_id): max(qrel.relevance, 0) for qrel in qrels}
     return {
-        query_id: [ScoredDoc(doc.doc_id, float(grade.get((query_id, doc.doc_id), 0))) for doc in docs]
-        for query_id, docs in found.items()
+        query_id: [ScoredDoc(doc.doc_id, float(grades.get((query_id, doc.doc_id), 0))) for doc in docs]
+        for query_id, docs in run.items()
     }
 
 
-def publish_feedback(trial: FeedbackTrial, teachers: Mapping[str, Run], out: Path, seed: int, console: Console) -> None:
-    """Prints the retriever before and after each teacher; writes feedback.json and its summary (folder `feedback`).
+def write_feedback_report(
+    experiment: FeedbackExperiment, teachers: Mapping[str, Run], out: Path, seed: int, console: Console
+) -> None:
+    """Prints dense retrieval before and after each teacher; writes feedback.json and feedback/summary.json.
+
+    Args:
+        teachers: rankings by the name of the system that made them.
+        seed: of the permutation test.
 
     Raises:
-        ConfigError: the file cannot be written.
+        ConfigError: the files cannot be written.
     """
-    followed = {
-        f"after {name}, {method}": trial.follow(teacher, method)
+    results = {
+        f"after {name}, {method}": experiment.retrieve_after(teacher, method)
         for name, teacher in teachers.items()
         for method in METHODS
     }
-    rows = {BEFORE: trial.before} | {name: row.report for name, row in followed.items()}
+    _print(experiment.before, results, console)
+    title = f"dense retrieval of {len(experiment.before.per_query)} queries before and after feedback"
+    summarized = [Result(BEFORE, experiment.before)] + [
+        Result(f"{BEFORE} after {name}", results[f"after {name}, {METHODS[0]}"].metrics)
+        for name in teachers
+        if name != ORACLE
+    ]
+    write_text(out / "feedback" / SUMMARY_FILE, summary_json(summarize("feedback", title, summarized, seed)))
+    write_text(out / "feedback.json", json.dumps(_as_json(experiment.before, results), indent=2) + "\n")
+
+
+def _print(before: Metrics, results: Mapping[str, FeedbackResult], console: Console) -> None:
+    rows = {BEFORE: before} | {name: result.metrics for name, result in results.items()}
     print_table(console, f"dense retrieval to depth {_DEPTH}, before and after feedback", rows)
-    for name, row in followed.items():
+    for name, result in results.items():
         console.print(
-            f"{name}: cosine {row.cosine:.3f}, {row.unmoved} of {len(trial.before.per_query)} vectors unmoved, "
-            f"{row.move_ms:.2f} ms a query"
+            f"{name}: cosine {result.cosine:.3f}, {result.kept} of {len(before.per_query)} vectors not updated, "
+            f"{result.update_ms:.2f} ms per query"
         )
-        for change in _changes(row.report, trial.before):
+        for change in _changes(result.metrics, before):
             console.print(
                 f"  {change.measure}: {change.difference:+.4f}, p = {change.p:.2g} (paired t-test), "
                 f"{change.wins}/{change.losses}/{change.ties} wins/losses/ties"
             )
-    title = f"dense retrieval of {len(trial.before.per_query)} queries before and after feedback"
-    results = [Result(BEFORE, trial.before)] + [
-        Result(f"{BEFORE} after {name}", followed[f"after {name}, {METHODS[0]}"].report)
-        for name in teachers
-        if name != ORACLE
-    ]
-    write_text(out / "feedback" / SUMMARY_FILE, as_json(summary_of("feedback", title, results, seed)))
-    write_text(out / "feedback.json", json.dumps(_as_json(trial.before, followed), indent=2) + "\n")
 
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """A measure after feedback less before: mean, two-sided p of the paired t-test, queries."""
+    """A measure after feedback minus before: the mean, the two-sided p of the paired t-test, and counts of queries."""
 
     measure: str
     difference: float
@@ -149,25 +172,30 @@ class _Change:
     ties: int
 
 
-def _changes(after: Report, before: Report) -> list[_Change]:
-    found = []
+def _changes(after: Metrics, before: Metrics) -> list[_Change]:
+    changes = []
     for name in before.mean:
         differences = paired_differences(after.values(name), before.values(name))
-        wins, losses = int((differences > 0).sum()), int((differences < 0).sum())
-        ties = len(differences) - wins - losses
-        found.append(_Change(name, float(differences.mean()), t_test(differences), wins, losses, ties))
-    return found
+        wins, ties, losses = count_signs(differences)
+        changes.append(_Change(name, float(differences.mean()), t_test(differences), wins, losses, ties))
+    return changes
 
 
-def _as_json(before: Report, followed: Mapping[str, Followed]) -> dict[str, object]:
+def _as_json(before: Metrics, results: Mapping[str, FeedbackResult]) -> dict[str, object]:
     after = {
-        name: asdict(row) | {"changes": [asdict(change) for change in _changes(row.report, before)]}
-        for name, row in followed.items()
+        name: {
+            "report": asdict(result.metrics),
+            "cosine": result.cosine,
+            "unmoved": result.kept,
+            "move_ms": result.update_ms,
+            "changes": [asdict(change) for change in _changes(result.metrics, before)],
+        }
+        for name, result in results.items()
     }
     return {BEFORE: asdict(before), **after}
 
 
 def _batches(query_ids: Iterable[str], size: int) -> Iterator[list[str]]:
-    rest = iter(query_ids)
-    while batch := list(islice(rest, size)):
+    remaining = iter(query_ids)
+    while batch := list(islice(remaining, size)):
         yield batch

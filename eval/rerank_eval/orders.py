@@ -1,6 +1,7 @@
-"""The candidates in other orders than the first stage's: what remains of a result is the system's own.
+"""Orders in which systems receive the candidates: the first stage's, reversed or shuffled.
 
-A listwise ranker that does nothing scores as well as its input is ordered; reversed and shuffled input take that away.
+A listwise ranker that changes nothing scores as well as its input is ordered; reversed and shuffled candidates remove
+that advantage.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from rerank.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """`original`, `reversed`, or `shuffled-N`, the N-th shuffle, another one for every query."""
+    """An order of the candidates: `original`, `reversed` or `shuffled-N`. Each shuffle differs from query to query."""
 
     name: str
 
     def permutation(self, n: int, query_id: str, seed: int = 0) -> list[int]:
-        """Positions in the first stage's order, in the order in which the system gets them."""
+        """Positions in the first stage's order of n candidates, in the order in which the system receives them."""
         positions = list(range(n))
         if self.name == "reversed":
             positions.reverse()
@@ -27,7 +28,7 @@ class Order:
         return positions
 
     def label(self, system: str) -> str:
-        """The name of a system that gets this order."""
+        """The name of a system that receives this order."""
         return system if self.name == "original" else f"{system}.{self.name}"
 
 
@@ -35,14 +36,14 @@ ORIGINAL, REVERSED = Order("original"), Order("reversed")
 
 
 def parse_orders(text: str) -> tuple[Order, ...]:
-    """`original,reversed,shuffled:3`, of which each part may be left out; `original` comes first in any case.
+    """The orders of a list such as `original,reversed,shuffled:3`; `original`, if named, comes first.
 
     Raises:
-        ConfigError: a part is none of these, comes twice, or there is none.
+        ConfigError: a part is none of these, or occurs twice.
     """
     orders = [order for part in text.split(",") for order in _parse(part.strip())]
     if len(set(orders)) != len(orders):
-        raise ConfigError(f"--orders {text}: an order comes twice")
+        raise ConfigError(f"--orders {text}: an order occurs twice; name each once")
     return tuple(sorted(orders, key=lambda order: order != ORIGINAL))
 
 

@@ -1,4 +1,4 @@
-"""Two figures: what quality costs in time, and on which queries systems differ."""
+"""Figures of the report: nDCG@10 against latency, and the per-query differences between systems."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ from pathlib import Path
 import numpy as np
 
 from rerank.errors import ConfigError
-from rerank_eval.experiment import Result
-from rerank_eval.measures import MAIN
+from rerank_eval.measures import MAIN_MEASURE
+from rerank_eval.results import Result
 from rerank_eval.statistics import paired_differences
 
 LATENCY_FILE, DIFFERENCES_FILE = "latency.png", "differences.png"
 
 
 def draw(results: Sequence[Result], out: Path) -> list[str]:
-    """Writes those figures that there is something to show in, and gives their names.
+    """Writes the figures for which there are data into the folder `out`.
+
+    Returns:
+        The names of the files written.
 
     Raises:
         ConfigError: matplotlib is not installed.
@@ -42,20 +45,20 @@ def _latency(results: Sequence[Result], path: Path) -> None:
     figure, axes = plt.subplots(figsize=(7, 5), layout="constrained")
     for result in results:
         if result.efficiency is None:
-            axes.axhline(result.report.mean[MAIN], color="grey", linestyle=":", linewidth=1)
-            axes.annotate(result.name, (0.01, result.report.mean[MAIN]), xycoords=("axes fraction", "data"))
+            axes.axhline(result.metrics.mean[MAIN_MEASURE], color="grey", linestyle=":", linewidth=1)
+            axes.annotate(result.name, (0.01, result.metrics.mean[MAIN_MEASURE]), xycoords=("axes fraction", "data"))
             continue
-        point = result.efficiency.p50_ms, result.report.mean[MAIN]
-        late = result.efficiency.p95_ms - result.efficiency.p50_ms
-        axes.errorbar(*point, xerr=np.array([[0.0], [late]]), marker="o", capsize=3)
+        point = result.efficiency.p50_ms, result.metrics.mean[MAIN_MEASURE]
+        tail_ms = result.efficiency.p95_ms - result.efficiency.p50_ms
+        axes.errorbar(*point, xerr=np.array([[0.0], [tail_ms]]), marker="o", capsize=3)
         axes.annotate(result.name, point, xytext=(5, 5), textcoords="offset points")
-    axes.set(xscale="log", xlabel="ms a query, p50 to p95", ylabel=MAIN)
+    axes.set(xscale="log", xlabel="latency of a query in ms, p50 to p95", ylabel=MAIN_MEASURE)
     figure.savefig(path, dpi=120)
     plt.close(figure)
 
 
 def _differences(results: Sequence[Result], path: Path) -> None:
-    """A panel a system: the difference of every query from the first system, sorted."""
+    """One panel per system: its difference from the first system on every query, sorted."""
     from matplotlib import pyplot as plt
 
     reference, others = results[0], results[1:]
@@ -63,10 +66,10 @@ def _differences(results: Sequence[Result], path: Path) -> None:
         len(others), figsize=(7, 2.2 * len(others)), sharex=True, sharey=True, squeeze=False, layout="constrained"
     )
     for other, axes in zip(others, panels[:, 0], strict=True):
-        differences = sorted(paired_differences(other.report.values(), reference.report.values()), reverse=True)
+        differences = sorted(paired_differences(other.metrics.values(), reference.metrics.values()), reverse=True)
         axes.bar(range(len(differences)), differences, width=1.0)
         axes.axhline(0, color="black", linewidth=0.5)
-        axes.set(title=f"{other.name} - {reference.name}", ylabel=MAIN)
+        axes.set(title=f"{other.name} - {reference.name}", ylabel=MAIN_MEASURE)
     panels[-1, 0].set(xlabel="queries, sorted by difference")
     figure.savefig(path, dpi=120)
     plt.close(figure)

@@ -1,161 +1,207 @@
-"""The report of an evaluation, in Markdown: what was measured, what the differences are worth, what it cost. Pure."""
+"""The report of an evaluation in Markdown and HTML: measures, significance of differences, and cost."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
 from statistics import fmean
+from typing import TypeAlias
 
 from markdown_it import MarkdownIt
 
-from rerank_eval.experiment import Result
-from rerank_eval.measures import MAIN
+from rerank_eval.measures import MAIN_MEASURE
 from rerank_eval.orders import ORIGINAL, Order
-from rerank_eval.statistics import Comparison, compare, holm, interval, non_inferiority, paired_differences
+from rerank_eval.results import Result
+from rerank_eval.statistics import (
+    Comparison,
+    compare,
+    confidence_interval,
+    holm,
+    non_inferiority,
+    paired_differences,
+)
 
+#: Names of two rows that no system needs to produce.
 FIRST_STAGE, ORACLE = "first stage", "oracle"
 
-_COST = "At once: queries under way. Times are the caller's, the way there and back included; the rest, means a query."
-
-#: system → order → mean nDCG@10
-ByOrder = Mapping[str, Mapping[Order, float]]
+#: system → order of the candidates → mean nDCG@10
+ScoresByOrder: TypeAlias = Mapping[str, Mapping[Order, float]]
 
 
-def markdown(
-    title: str,
-    results: Sequence[Result],
-    bound: Result,
-    by_order: ByOrder,
-    settings: Mapping[str, object],
-    margin: float = 0.0,
-    seed: int = 0,
-    plots: Sequence[str] = (),
-) -> str:
-    """The whole report. The first result is what the others are compared with; `results` are not empty.
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """The results of one dataset, as the report shows them.
 
-    Args:
-        bound: what no order of the same candidates exceeds; nothing is compared with it.
-        by_order: empty, or with a row `FIRST_STAGE`, for candidates in several orders.
-        margin: of the non-inferiority test; 0: none.
-        plots: files beside the report.
+    Attributes:
+        dataset: its name; `title` is the report's heading.
+        results: of all systems, at least one; the others are compared with the first.
+        upper_bound: result of the oracle, which no order of the same candidates exceeds; it is not compared.
+        settings: of the call, shown at the end.
+        margin: of the non-inferiority test; 0: no test.
+        seed: of the permutation test.
+        by_order: scores with the candidates in several orders, with a row `FIRST_STAGE`; empty for one order.
     """
-    shown = results if bound.name in [result.name for result in results] else [*results, bound]
-    parts = [f"# {title}", _measures(shown), _comparison(results, margin, seed)]
-    if by_order:
-        parts.append(_orders(by_order))
-    parts += [_efficiency(results), *_remarks(results), *(f"![{name}]({name})" for name in plots), _settings(settings)]
+
+    dataset: str
+    title: str
+    results: Sequence[Result]
+    upper_bound: Result
+    settings: Mapping[str, object]
+    margin: float = 0.0
+    seed: int = 0
+    by_order: ScoresByOrder = field(default_factory=dict)
+
+    @property
+    def rows(self) -> Sequence[Result]:
+        """All results, with the upper bound at the end unless it is one of them."""
+        names = [result.name for result in self.results]
+        return self.results if self.upper_bound.name in names else [*self.results, self.upper_bound]
+
+
+def markdown(evaluation: Evaluation, plots: Sequence[str] = ()) -> str:
+    """The report in Markdown. `plots` are names of image files in the report's folder."""
+    parts = [
+        f"# {evaluation.title}",
+        _measures(evaluation.rows),
+        _comparison(evaluation.results, evaluation.margin, evaluation.seed),
+        _orders(evaluation.by_order),
+        _efficiency(evaluation.results),
+        *_warnings(evaluation.results),
+        *(f"![{name}]({name})" for name in plots),
+        _settings(evaluation.settings),
+    ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def html(text: str) -> str:
-    """A report in Markdown as a page."""
+    """A report in Markdown as an HTML page."""
     body = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
     style = "body{font:15px sans-serif;margin:2em}td,th{padding:.2em .8em}img{max-width:100%}"
     return f'<!doctype html><meta charset="utf-8"><title>Evaluation</title><style>{style}</style>\n{body}'
 
 
 def comparisons(results: Sequence[Result], seed: int = 0) -> list[tuple[Result, Comparison, float]]:
-    """Each but the first against the first by nDCG@10, with Holm's p of the t-tests over all of them."""
-    reference, others = results[0], results[1:]
-    found = [compare(other.report.values(), reference.report.values(), seed) for other in others]
-    return list(zip(others, found, holm([comparison.t_p for comparison in found]), strict=True))
+    """Compares every result with the first one by nDCG@10.
 
-
-def order_shares(by_order: ByOrder) -> dict[str, float]:
-    """For each system, how much of the first stage's order is in its result, over all other orders together.
-
-    (its nDCG@10 on the original order - that on another) / (the same of the first stage): 1 for a system that changes
-    nothing, 0 for one whose result depends on the passages alone.
+    Returns:
+        The result, its comparison, and the p of its t-test adjusted by Holm over all comparisons.
     """
-    stage = by_order.get(FIRST_STAGE, {})
-    if ORIGINAL not in stage:
-        return {}
-    others = [order for order in stage if order != ORIGINAL]
-    given = sum(stage[ORIGINAL] - stage[order] for order in others)
-    if not given:
-        return {}
-    return {name: sum(row[ORIGINAL] - row[order] for order in others) / given for name, row in by_order.items()}
+    reference, others = results[0], results[1:]
+    compared = [compare(other.metrics.values(), reference.metrics.values(), seed) for other in others]
+    return list(zip(others, compared, holm([comparison.t_p for comparison in compared]), strict=True))
 
 
-def order_lines(by_order: ByOrder) -> list[str]:
-    """One line a system that is neither the first stage nor the bound, for the screen."""
-    shares = {name: share for name, share in order_shares(by_order).items() if name not in (FIRST_STAGE, ORACLE)}
-    return [f"{name}: {share:.0%} of what the first stage's order is worth is in it" for name, share in shares.items()]
+def order_dependence(by_order: ScoresByOrder) -> dict[str, float]:
+    """How much each system's result depends on the first stage's order, from 0 (not at all) to 1 (it keeps the order).
+
+    (the system's nDCG@10 on the original order - on another order) / (the same of the first stage), summed over all
+    other orders. Empty if the first stage's scores do not differ.
+    """
+    first_stage = by_order.get(FIRST_STAGE, {})
+    if ORIGINAL not in first_stage:
+        return {}
+    others = [order for order in first_stage if order != ORIGINAL]
+    lost = sum(first_stage[ORIGINAL] - first_stage[order] for order in others)
+    if not lost:
+        return {}
+    return {name: sum(row[ORIGINAL] - row[order] for order in others) / lost for name, row in by_order.items()}
+
+
+def order_lines(by_order: ScoresByOrder) -> list[str]:
+    """One line for the screen per system, without the first stage and the oracle."""
+    return [
+        f"{name}: {share:.0%} dependence on the first stage's order"
+        for name, share in order_dependence(by_order).items()
+        if name not in (FIRST_STAGE, ORACLE)
+    ]
 
 
 def _measures(results: Sequence[Result]) -> str:
-    names = list(results[0].report.mean)
+    names = list(results[0].metrics.mean)
     rows = [
-        [result.name, *(_mean_of(result, name) for name in names), _interval(interval(result.report.values()))]
+        [
+            result.name,
+            *(f"{result.metrics.mean[name]:.4f}" for name in names),
+            _range(confidence_interval(result.metrics.values())),
+        ]
         for result in results
     ]
-    queries = len(results[0].report.per_query)
-    return f"Means over {queries} judged queries.\n\n" + markdown_table(["system", *names, f"{MAIN}, 95 %"], rows)
-
-
-def _mean_of(result: Result, name: str) -> str:
-    return f"{result.report.mean[name]:.4f}"
+    table = markdown_table(["system", *names, f"{MAIN_MEASURE}, 95 % interval"], rows)
+    return f"Means over {len(results[0].metrics.per_query)} judged queries.\n\n{table}"
 
 
 def _comparison(results: Sequence[Result], margin: float, seed: int) -> str:
     if len(results) < 2:
         return ""
     reference = results[0]
-    found = comparisons(results, seed)
-    head = ["system", "difference", "95 %", "p (t)", "p (permutation)", "p (Holm)", "W/T/L", "could be seen"]
+    compared = comparisons(results, seed)
+    head = [
+        "system",
+        "difference",
+        "95 % interval",
+        "p (t-test)",
+        "p (permutation)",
+        "p (Holm)",
+        "wins/ties/losses",
+        "minimum detectable",
+    ]
     rows = [
         [
             other.name,
             f"{c.difference:+.4f}",
-            _interval(c.interval, sign="+"),
-            shown_p(c.t_p),
-            shown_p(c.permutation_p),
-            shown_p(adjusted),
+            _range(c.interval, sign="+"),
+            format_p(c.t_p),
+            format_p(c.permutation_p),
+            format_p(adjusted),
             f"{c.wins}/{c.ties}/{c.losses}",
-            f"{c.smallest_detectable:.4f}",
+            f"{c.minimum_detectable:.4f}",
         ]
-        for other, c, adjusted in found
+        for other, c, adjusted in compared
     ]
     if margin:
         head.append(f"p (not worse by {margin})")
-        for row, (other, _, _) in zip(rows, found, strict=True):
-            differences = paired_differences(other.report.values(), reference.report.values())
-            row.append(shown_p(non_inferiority(differences, margin)))
+        for row, (other, _, _) in zip(rows, compared, strict=True):
+            differences = paired_differences(other.metrics.values(), reference.metrics.values())
+            row.append(format_p(non_inferiority(differences, margin)))
     return (
-        f"## {MAIN} against {reference.name}\n\n{markdown_table(head, rows)}\n\n"
-        f"Paired, two-sided, {len(reference.report.per_query)} queries; Holm over {len(rows)} comparisons. “Could be "
-        "seen”: the smallest true difference that so many queries, differing as much as these do, show at 5 % four "
-        "times in five. A smaller one that is not significant says nothing."
+        f"## {MAIN_MEASURE} compared with {reference.name}\n\n{markdown_table(head, rows)}\n\n"
+        f"Paired, two-sided tests over {len(reference.metrics.per_query)} queries. p (Holm) is the p of the t-test, "
+        f"corrected for {len(rows)} comparisons. “Minimum detectable” is the smallest true difference that a test at "
+        "5 % over these queries finds with a probability of 80 %. A smaller difference that is not significant is no "
+        "evidence that the systems are equal."
     )
 
 
-def _orders(by_order: ByOrder) -> str:
+def _orders(by_order: ScoresByOrder) -> str:
+    if not by_order:
+        return ""
     groups = [
         (kind, list(orders))
         for kind, orders in groupby(by_order[FIRST_STAGE], lambda order: order.name.partition("-")[0])
     ]
-    shares = order_shares(by_order)
+    shares = order_dependence(by_order)
     rows = [
         [
             name,
-            *(_over(row[order] for order in orders) for _, orders in groups),
+            *(_mean_and_range(row[order] for order in orders) for _, orders in groups),
             f"{shares[name]:.0%}" if name in shares else "–",
         ]
         for name, row in by_order.items()
     ]
+    head = [f"{MAIN_MEASURE} by order of the candidates", *(kind for kind, _ in groups), "dependence"]
     return (
-        f"## How much is the first stage's order\n\n"
-        f"{markdown_table([f'{MAIN} by order of the candidates', *(kind for kind, _ in groups), 'share'], rows)}\n\n"
-        "Share: what a worse order of the same candidates costs the system, by what it costs the first stage. 100 %: "
-        "the system hands its input's order on; 0 %: the order does not matter to it, as to the oracle, which sorts by "
-        "the judgements."
+        f"## Dependence on the first stage's order\n\n{markdown_table(head, rows)}\n\n"
+        "Dependence: the nDCG@10 that a system loses when the same candidates arrive in a worse order, divided by the "
+        "loss of the first stage. 100 %: the system only passes on the order of its input. 0 %: the order of the input "
+        "has no effect, as for the oracle, which sorts by the judgements."
     )
 
 
-def _over(values: Iterable[float]) -> str:
-    found = list(values)
-    spread = f" ({min(found):.4f} to {max(found):.4f})" if len(found) > 1 else ""
-    return f"{fmean(found):.4f}{spread}"
+def _mean_and_range(values: Iterable[float]) -> str:
+    listed = list(values)
+    spread = f" ({min(listed):.4f} to {max(listed):.4f})" if len(listed) > 1 else ""
+    return f"{fmean(listed):.4f}{spread}"
 
 
 def _efficiency(results: Sequence[Result]) -> str:
@@ -170,23 +216,30 @@ def _efficiency(results: Sequence[Result]) -> str:
         for result in results
         for load, e in result.costs.items()
     ]
-    head = ["system", "at once", "p50 ms", "p95 ms", "p99 ms", "queries/s", "windows", "rounds", "tokens"]
-    return f"## Cost\n\n{markdown_table(head, rows)}\n\n{_COST}" if rows else ""
+    if not rows:
+        return ""
+    head = ["system", "concurrent queries", "p50 ms", "p95 ms", "p99 ms", "queries/s", "windows", "rounds", "tokens"]
+    return (
+        f"## Latency and cost\n\n{markdown_table(head, rows)}\n\n"
+        "Latency is measured at the caller and includes the network. Windows, rounds and tokens are means per query."
+    )
 
 
-def _remarks(results: Sequence[Result]) -> list[str]:
-    """What must not go unsaid: queries without an answer, lists not reranked in full, passages cut, answers mended."""
-    found = []
+def _warnings(results: Sequence[Result]) -> list[str]:
+    """Facts that change how the figures are read: missing queries, partial lists, truncated passages, repairs."""
+    warnings = []
     for result in results:
-        if missing := result.report.missing:
-            found.append(f"{result.name}: {len(missing)} judged queries have no answer, count 0: {', '.join(missing)}.")
+        if missing := result.metrics.missing:
+            warnings.append(
+                f"{result.name}: {len(missing)} judged queries have no ranking and count as 0: {', '.join(missing)}."
+            )
         e = result.efficiency
         if e and (e.incomplete or e.truncated or e.repaired):
-            found.append(
-                f"{result.name}: {e.incomplete} lists were not reranked in full, {e.truncated} passages were cut to "
-                f"fit, {e.repaired} identifiers of generated answers were mended."
+            warnings.append(
+                f"{result.name}: {e.incomplete} lists were reranked only in part, {e.truncated} passages were "
+                f"truncated, {e.repaired} identifiers of generated permutations were repaired."
             )
-    return found
+    return warnings
 
 
 def _settings(settings: Mapping[str, object]) -> str:
@@ -194,16 +247,16 @@ def _settings(settings: Mapping[str, object]) -> str:
     return "## Settings\n\n" + markdown_table(["setting", "value"], rows)
 
 
-def _interval(ends: tuple[float, float], sign: str = "") -> str:
+def _range(ends: tuple[float, float], sign: str = "") -> str:
     return f"{ends[0]:{sign}.4f} to {ends[1]:{sign}.4f}"
 
 
-def shown_p(value: float) -> str:
-    """A p-value to four places, or that it is below them."""
+def format_p(value: float) -> str:
+    """A p-value with four decimal places, or `< .0001`."""
     return "< .0001" if value < 0.0001 else f"{value:.4f}"
 
 
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """The first column is text, the others are numbers."""
+    """A Markdown table with text in the first column and numbers, aligned to the right, in all others."""
     align = ["---", *["---:"] * (len(head) - 1)]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in (head, align, *rows))

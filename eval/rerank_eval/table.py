@@ -1,4 +1,4 @@
-"""Systems × datasets, from what evaluations have left behind.
+"""Table of systems and datasets, from the summaries that evaluations wrote.
 
 python -m rerank_eval.table "TREC DL 2019=results/dl19" "Cranfield=results/cranfield" …
 """
@@ -14,12 +14,12 @@ from typing import Annotated
 
 import typer
 
-from rerank.commands.cli import run
+from rerank.commands.run import run
 from rerank.errors import CollectionError
-from rerank_eval.experiment import Result
-from rerank_eval.measures import MAIN
-from rerank_eval.report import comparisons, markdown_table, shown_p
-from rerank_eval.statistics import interval
+from rerank_eval.measures import MAIN_MEASURE
+from rerank_eval.report import comparisons, format_p, markdown_table
+from rerank_eval.results import Result
+from rerank_eval.statistics import confidence_interval
 
 SUMMARY_FILE = "summary.json"
 
@@ -31,10 +31,10 @@ class Row:
     """A system on one dataset.
 
     Attributes:
-        mean: nDCG@10 over the judged queries.
-        half_width: of the 95 % interval of `mean`; None for a single query.
-        p: against the first system, paired t-test, Holm over all systems; None for the first one.
-        queries_per_s: None where nothing was asked.
+        mean: mean nDCG@10 over the judged queries.
+        half_width: half the width of the 95 % confidence interval of `mean`; None for a single query.
+        p: of the paired t-test against the first system, adjusted by Holm over all systems; None for the first one.
+        queries_per_s: None if the system was not timed.
     """
 
     mean: float
@@ -45,7 +45,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """An evaluation of several systems on one dataset; `rows` by system, the first is what the others are held to."""
+    """An evaluation on one dataset. `rows` are by system; the others are compared with the first."""
 
     dataset: str
     title: str
@@ -53,75 +53,87 @@ class Summary:
     rows: Mapping[str, Row]
 
 
-def summary_of(dataset: str, title: str, results: Sequence[Result], seed: int = 0) -> Summary:
-    """The first result is what the others are compared with."""
+def summarize(dataset: str, title: str, results: Sequence[Result], seed: int = 0) -> Summary:
+    """The summary of an evaluation; the other results are compared with the first. `seed`: of the permutation test."""
     adjusted = {other.name: p for other, _, p in comparisons(results, seed)}
     rows = {result.name: _row(result, adjusted.get(result.name)) for result in results}
-    return Summary(dataset, title, len(results[0].report.per_query), rows)
+    return Summary(dataset, title, len(results[0].metrics.per_query), rows)
 
 
-def as_json(summary: Summary) -> str:
+def summary_json(summary: Summary) -> str:
     return json.dumps(asdict(summary), indent=2) + "\n"
 
 
 def read_summary(folder: Path) -> Summary:
-    """Raises: CollectionError when `folder` holds no summary of an evaluation."""
+    """Reads summary.json of an evaluation's folder. Raises: CollectionError when there is none or it cannot be read."""
     path = folder / SUMMARY_FILE
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return Summary(**{**found, "rows": {name: Row(**row) for name, row in found["rows"].items()}})
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return Summary(**{**content, "rows": {name: Row(**row) for name, row in content["rows"].items()}})
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise CollectionError(f"{path} is no summary of an evaluation ({error}); give its --out") from error
+        raise CollectionError(
+            f"{path} is no summary of an evaluation ({error}); give the --out folder of one"
+        ) from error
 
 
 def table(columns: Mapping[str, Sequence[Summary]]) -> str:
-    """In Markdown: a row a system, three columns a dataset. Several summaries of one dataset stand below each other."""
+    """A Markdown table with one row per system and three columns per dataset.
+
+    Args:
+        columns: by dataset, its summaries; the rows of several summaries stand below each other.
+    """
     parts = ("nDCG@10, 95 %", "p", "queries/s")
-    names = dict.fromkeys(name for summaries in columns.values() for one in summaries for name in one.rows)
+    names = dict.fromkeys(name for summaries in columns.values() for summary in summaries for name in summary.rows)
     cells = {dataset: _cells(summaries) for dataset, summaries in columns.items()}
     head = ["system", *(f"{dataset}: {part}" for dataset in columns for part in parts)]
-    rows = [[name, *(cell for own in cells.values() for cell in own.get(name, ["–"] * len(parts)))] for name in names]
+    rows = [
+        [name, *(cell for by_name in cells.values() for cell in by_name.get(name, ["–"] * len(parts)))]
+        for name in names
+    ]
     titles = [
-        f"{dataset}: " + "; ".join(f"{one.title}, p against {next(iter(one.rows))}" for one in summaries) + "."
+        f"{dataset}: " + "; ".join(f"{s.title}, compared with {next(iter(s.rows))}" for s in summaries) + "."
         for dataset, summaries in columns.items()
     ]
     return (
         markdown_table(head, rows)
         + "\n\n"
         + "\n".join(titles)
-        + "\np: paired t-test, Holm over the systems that are held to the same one."
+        + "\np: paired t-test, adjusted by Holm over the systems that are compared with the same one."
     )
 
 
 def _cells(summaries: Sequence[Summary]) -> dict[str, list[str]]:
-    return {name: _shown(row) for summary in summaries for name, row in summary.rows.items()}
+    return {name: _row_cells(row) for summary in summaries for name, row in summary.rows.items()}
 
 
 def _row(result: Result, p: float | None) -> Row:
-    low, high = interval(result.report.values())
+    low, high = confidence_interval(result.metrics.values())
     half = (high - low) / 2 if math.isfinite(high - low) else None
-    return Row(result.report.mean[MAIN], half, p, result.efficiency.queries_per_s if result.efficiency else None)
+    return Row(
+        result.metrics.mean[MAIN_MEASURE], half, p, result.efficiency.queries_per_s if result.efficiency else None
+    )
 
 
-def _shown(row: Row) -> list[str]:
+def _row_cells(row: Row) -> list[str]:
     spread = "" if row.half_width is None else f" ± {row.half_width:.3f}"
     speed = "–" if row.queries_per_s is None else f"{row.queries_per_s:.3g}"
-    return [f"{row.mean:.4f}{spread}", "–" if row.p is None else shown_p(row.p), speed]
+    return [f"{row.mean:.4f}{spread}", "–" if row.p is None else format_p(row.p), speed]
 
 
 @app.command()
 def show(
     folders: Annotated[
-        list[str], typer.Argument(help="NAME=FOLDER, the --out of an evaluation; one name may have several folders.")
+        list[str],
+        typer.Argument(help="DATASET=FOLDER with the --out of an evaluation; a dataset may have several folders."),
     ],
 ) -> None:
-    """Print systems × datasets in Markdown."""
+    """Print a table of systems and datasets in Markdown."""
     columns: dict[str, list[Summary]] = {}
-    for given in folders:
-        name, equals, folder = given.partition("=")
+    for argument in folders:
+        dataset, equals, folder = argument.partition("=")
         if not equals:
-            raise CollectionError(f"{given!r}: expected NAME=FOLDER")
-        columns.setdefault(name, []).append(read_summary(Path(folder)))
+            raise CollectionError(f"{argument!r}: expected DATASET=FOLDER")
+        columns.setdefault(dataset, []).append(read_summary(Path(folder)))
     print(table(columns))
 
 

@@ -1,4 +1,4 @@
-"""Baselines score as what they are named after."""
+"""Each baseline gives the scores that its name promises."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from ir_measures import Qrel
-from rerank_eval.baselines import Cosine, FirstStage, Oracle, PointwiseCrossEncoder, ZScoreFusion
+from rerank_eval.baselines import Cosine, FirstStageOrder, Oracle, PointwiseCrossEncoder, ZScoreFusion
 from rerank_eval.systems import Baseline
 from transformers import BertConfig, BertForSequenceClassification
 
@@ -22,11 +22,11 @@ TEXTS = ["A flea lives a year.", "Deserts are dry.", "Cats have fleas.", "Desert
 CANDIDATES = [CandidateSource(f"d{place}", text, score=10.0 - place) for place, text in enumerate(TEXTS)]
 
 
-def test_first_stage_keeps_the_order() -> None:
-    assert Baseline(FirstStage()).rerank(QUERY, CANDIDATES).positions == (0, 1, 2, 3)
+def test_first_stage_order_is_kept() -> None:
+    assert Baseline(FirstStageOrder()).rerank(QUERY, CANDIDATES).positions == (0, 1, 2, 3)
 
 
-def test_cosine_is_that_of_the_encoder(encoder: Encoder) -> None:
+def test_cosine_equals_the_encoder(encoder: Encoder) -> None:
     expected = encoder.encode(TEXTS) @ encoder.encode([QUERY.text])[0]
     assert Cosine(encoder)(QUERY, CANDIDATES) == pytest.approx(expected.tolist(), abs=1e-5)
 
@@ -39,25 +39,25 @@ def test_z_score_adds_three_tenths_of_the_first_stage(encoder: Encoder) -> None:
 
 
 def test_z_score_without_first_stage_scores_is_refused(encoder: Encoder) -> None:
-    with pytest.raises(ConfigError, match="no first-stage score"):
+    with pytest.raises(ConfigError, match="needs a first-stage score"):
         ZScoreFusion(Cosine(encoder))(QUERY, [CandidateSource("d", "text")])
 
 
-def test_oracle_sorts_by_the_judgements_and_keeps_ties() -> None:
+def test_oracle_sorts_by_judgements_and_keeps_the_order_of_ties() -> None:
     qrels = [Qrel("q", "d3", 3), Qrel("q", "d1", 1), Qrel("q", "d0", -1), Qrel("other", "d2", 3)]
-    reply = Baseline(Oracle(qrels)).rerank(QUERY, CANDIDATES)
-    assert reply.doc_ids == ("d3", "d1", "d0", "d2")
-    assert reply.scores == (4.0, 3.0, 2.0, 1.0)
+    ranking = Baseline(Oracle(qrels)).rerank(QUERY, CANDIDATES)
+    assert ranking.doc_ids == ("d3", "d1", "d0", "d2")
+    assert ranking.scores == (4.0, 3.0, 2.0, 1.0)
     assert Oracle(qrels).revision != Oracle(qrels[:2]).revision
 
 
-def test_no_candidates_have_no_order(encoder: Encoder) -> None:
-    for scorer in (FirstStage(), Cosine(encoder), Oracle([])):
+def test_no_candidates_give_an_empty_ranking(encoder: Encoder) -> None:
+    for scorer in (FirstStageOrder(), Cosine(encoder), Oracle([])):
         assert Baseline(scorer).rerank(QUERY, []).doc_ids == ()
 
 
-def test_cross_encoder_is_the_model_pair_by_pair(tmp_path: Path) -> None:
-    """Against transformers' own forward pass, without padding."""
+def test_cross_encoder_equals_transformers_pair_by_pair(tmp_path: Path) -> None:
+    """Compared with the forward pass of transformers without padding."""
     tokenizer = metaspace("instruct")
     tokenizer.pad_token, tokenizer.chat_template = "</s>", None
     tokenizer.model_input_names = ["input_ids", "attention_mask"]
@@ -79,7 +79,7 @@ def test_cross_encoder_is_the_model_pair_by_pair(tmp_path: Path) -> None:
     assert len(scorer.revision) == 64
 
 
-def test_cross_encoder_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_cross_encoder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(ConfigError, match="cannot be loaded"):
         PointwiseCrossEncoder(str(tmp_path / "missing"))

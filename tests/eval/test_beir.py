@@ -1,4 +1,4 @@
-"""`eval-beir` on twelve passages: an index, a run in its place, feedback, several collections."""
+"""`eval-beir` on twelve passages: over an index, over a TREC run, and with relevance feedback."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.serving import Served
 
 @pytest.fixture
 def collection(beir_folder: Path, tmp_path: Path) -> Path:
-    """PASSAGES with two queries, of which the encoder knows the answers."""
+    """PASSAGES with two queries that the encoder answers correctly."""
     folder = tmp_path / "twelve"
     (folder / "qrels").mkdir(parents=True)
     (folder / "corpus.jsonl").symlink_to(beir_folder / "corpus.jsonl")
@@ -30,8 +30,8 @@ def evaluate(out: Path, *options: object) -> Result:
     return CliRunner().invoke(app, ["--out", str(out), "--no-plots", *map(str, options)])
 
 
-def test_a_run_takes_the_place_of_an_index(collection: Path, tmp_path: Path) -> None:
-    """The oracle needs no service; the first stage is the run."""
+def test_candidates_of_a_run_replace_an_index(collection: Path, tmp_path: Path) -> None:
+    """The oracle needs no service, and the run is the first stage."""
     (tmp_path / "run.trec").write_text("1 Q0 moon 1 2.0 t\n1 Q0 tides 2 1.0 t\n", encoding="utf-8")
     done = evaluate(tmp_path / "out", "--collection", collection, "--run", tmp_path / "run.trec", "--ranker", "oracle")
     assert done.exit_code == 0, done.output
@@ -41,7 +41,7 @@ def test_a_run_takes_the_place_of_an_index(collection: Path, tmp_path: Path) -> 
     assert len(found["settings"]["run_sha256"]) == 64
 
 
-def test_feedback_asks_every_model_once_more(
+def test_every_model_searches_once_more_with_feedback(
     collection: Path, index_folder: Path, service: Served, tmp_path: Path
 ) -> None:
     given = ["--collection", collection, "--index", index_folder, "--target", service.address, "--first-stage", "dense"]
@@ -56,13 +56,13 @@ def test_feedback_asks_every_model_once_more(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([], "nothing to search in"),
-        (["--index", "a", "--run", "b"], "give one of the three for each collection"),
-        (["--index", "a", "--index", "b"], "1 collections, 2 --index"),
-        (["--run", "a", "--feedback"], "needs the index too"),
+        ([], "no source of candidates"),
+        (["--index", "a", "--run", "b"], "give one of the last three for each collection"),
+        (["--index", "a", "--index", "b"], "1 --collection, 2 --index"),
+        (["--run", "a", "--feedback"], "needs the index; give --index"),
     ],
 )
-def test_what_is_searched_must_be_said_once(tmp_path: Path, options: list[str], message: str) -> None:
+def test_each_collection_needs_one_source_of_candidates(tmp_path: Path, options: list[str], message: str) -> None:
     done = evaluate(tmp_path / "out", "--collection", tmp_path, *options)
     assert isinstance(done.exception, ConfigError)
     assert message in str(done.exception)

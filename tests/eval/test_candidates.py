@@ -1,4 +1,4 @@
-"""Candidates of runs and of Pyserini's indexes, as request files have them."""
+"""Candidates of TREC runs and of Pyserini's prebuilt indexes, in the form of request files."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def run_file(folder: Path, *rows: str) -> Path:
     return path
 
 
-def test_run_is_read_by_score_as_trec_eval_does(tmp_path: Path) -> None:
-    """The ranks say otherwise; a tie goes to the later doc_id; the unjudged query 3 is left out."""
+def test_run_is_sorted_by_score_as_in_trec_eval(tmp_path: Path) -> None:
+    """Ranks are ignored, ties are sorted by descending doc_id, and the unjudged query 3 is left out."""
     rows = ["1 Q0 a 1 2.0 t", "1 Q0 b 2 5.0 t", "1 Q0 c 3 2.0 t", "3 Q0 unknown 1 1.0 t"]
     (request,) = candidates_of_run(run_file(tmp_path, *rows), DATASET)
     assert request.query == DATASET.queries["1"]
@@ -43,7 +43,7 @@ def test_run_is_read_by_score_as_trec_eval_does(tmp_path: Path) -> None:
     )
 
 
-def test_depth_cuts_by_score(tmp_path: Path) -> None:
+def test_depth_keeps_the_best_scores(tmp_path: Path) -> None:
     (request,) = candidates_of_run(run_file(tmp_path, "1 Q0 a 1 1.0 t", "1 Q0 b 2 2.0 t"), DATASET, depth=1)
     assert [candidate.doc_id for candidate in request.candidates] == ["b"]
 
@@ -51,25 +51,25 @@ def test_depth_cuts_by_score(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([], "answers none of the 2 judged queries of small"),
-        (["9 Q0 a 1 1.0 t"], "answers none"),
+        ([], "holds none of the 2 judged queries of small"),
+        (["9 Q0 a 1 1.0 t"], "holds none"),
         (["1 a 1.0"], "expected lines of query_id Q0 doc_id rank score tag"),
         (["1 Q0 a 1 high t"], "expected lines of"),
         (["1 Q0 z 1 1.0 t"], "1 of 1 passages are not in small: 'z'"),
     ],
 )
-def test_what_is_no_run_of_this_collection_is_refused(tmp_path: Path, rows: list[str], message: str) -> None:
+def test_run_that_does_not_fit_the_collection_is_refused(tmp_path: Path, rows: list[str], message: str) -> None:
     with pytest.raises(CollectionError, match=message):
         candidates_of_run(run_file(tmp_path, *rows), DATASET)
 
 
-def test_run_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_run_is_named(tmp_path: Path) -> None:
     with pytest.raises(CollectionError, match=r"run\.trec cannot be read"):
         candidates_of_run(tmp_path / "run.trec", DATASET)
 
 
 class Searcher:
-    """A Lucene index as Pyserini offers it."""
+    """Stands in for Pyserini's LuceneSearcher."""
 
     def __init__(self, stored: str | None) -> None:
         self._stored = stored
@@ -85,7 +85,7 @@ class Searcher:
 
 
 def offer(monkeypatch: pytest.MonkeyPatch, opened: object) -> None:
-    """What opening a prebuilt index gives, or raises."""
+    """Makes Pyserini return `opened` for every prebuilt index, or raise it."""
 
     def from_prebuilt_index(name: str) -> object:
         if isinstance(opened, Exception):
@@ -97,24 +97,22 @@ def offer(monkeypatch: pytest.MonkeyPatch, opened: object) -> None:
 
 
 @pytest.mark.parametrize("stored", [json.dumps({"title": "T", "text": "body"}), "T body"])
-def test_prebuilt_index_brings_texts(monkeypatch: pytest.MonkeyPatch, stored: str) -> None:
+def test_prebuilt_index_gives_candidates_with_texts(monkeypatch: pytest.MonkeyPatch, stored: str) -> None:
     offer(monkeypatch, Searcher(stored))
-    found = candidates_of_prebuilt("msmarco", DATASET, depth=2)
-    assert [request.query.query_id for request in found] == ["1", "2"]
-    assert found[0].candidates[1] == CandidateSource("d1", text="T body", score=8.0)
-    assert len(found[0].candidates) == 2
+    requests = candidates_of_prebuilt("msmarco", DATASET, depth=2)
+    assert [request.query.query_id for request in requests] == ["1", "2"]
+    assert requests[0].candidates[1] == CandidateSource("d1", text="T body", score=8.0)
+    assert len(requests[0].candidates) == 2
 
 
 @pytest.mark.parametrize(
     ("opened", "message"),
     [
         (None, "no prebuilt index 'msmarco'"),
-        (OSError("no route"), "could not be fetched, which needs a network: no route"),
+        (OSError("no route"), "cannot download its index 'msmarco', which needs a network: no route"),
     ],
 )
-def test_prebuilt_index_that_cannot_be_had_is_said(
-    monkeypatch: pytest.MonkeyPatch, opened: object, message: str
-) -> None:
+def test_unavailable_prebuilt_index_is_named(monkeypatch: pytest.MonkeyPatch, opened: object, message: str) -> None:
     offer(monkeypatch, opened)
     with pytest.raises(ConfigError, match=message):
         candidates_of_prebuilt("msmarco", DATASET, depth=2)
@@ -123,12 +121,12 @@ def test_prebuilt_index_that_cannot_be_had_is_said(
 @pytest.mark.parametrize("stored", [None, json.dumps({"id": "d0"})])
 def test_prebuilt_index_without_texts_is_refused(monkeypatch: pytest.MonkeyPatch, stored: str | None) -> None:
     offer(monkeypatch, Searcher(stored))
-    with pytest.raises(CollectionError, match="holds no text"):
+    with pytest.raises(CollectionError, match="stores no passage texts"):
         candidates_of_prebuilt("msmarco", DATASET, depth=2)
 
 
-def test_the_order_read_is_the_order_measured(tmp_path: Path) -> None:
-    """What ir_measures makes of a run with ties is what it makes of the candidates in our order."""
+def test_order_of_candidates_gives_the_measures_of_the_run(tmp_path: Path) -> None:
+    """ir_measures gives the same values for a run with ties and for the candidates in our order."""
     rows = ["1 Q0 b 1 1.0 t", "1 Q0 a 2 1.0 t", "2 Q0 b 1 1.0 t", "2 Q0 c 2 1.0 t"]
     path = run_file(tmp_path, *rows)
     ours = [

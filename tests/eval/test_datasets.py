@@ -1,4 +1,4 @@
-"""Collections by name: pydoc, folders, ir_datasets; each brings its queries, its judgements and its passages."""
+"""Test collections by name: pydoc, BEIR folders and ir_datasets, each with queries, judgements and passages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rerank.types import Query
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Two passages, two queries, one of them judged."""
+    """Two passages and two queries, one of which has judgements."""
     (tmp_path / "qrels").mkdir()
     (tmp_path / "corpus.jsonl").write_text(
         '{"_id": "a", "title": "T", "text": "one"}\n{"_id": "b", "text": "two"}\n', encoding="utf-8"
@@ -26,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_folder_gives_judged_queries_and_texts(folder: Path) -> None:
+def test_folder_has_judged_queries_and_texts(folder: Path) -> None:
     dataset = open_dataset(str(folder))
     assert dataset.name == folder.name
     assert dataset.queries == {"1": Query("x", "1")}
@@ -35,12 +35,12 @@ def test_folder_gives_judged_queries_and_texts(folder: Path) -> None:
     assert dataset.texts([]) == {}
 
 
-def test_passages_that_are_not_there_are_named(folder: Path) -> None:
+def test_missing_passages_are_named(folder: Path) -> None:
     with pytest.raises(CollectionError, match=r"1 of 2 passages are not in .*: 'c'"):
         open_dataset(str(folder)).texts(["a", "c"])
 
 
-def test_hashes_follow_the_content(folder: Path) -> None:
+def test_hashes_change_with_the_content(folder: Path) -> None:
     before = open_dataset(str(folder))
     (folder / "qrels" / "test.tsv").write_text("q\td\ts\n1\ta\t2\n", encoding="utf-8")
     after = open_dataset(str(folder))
@@ -48,7 +48,7 @@ def test_hashes_follow_the_content(folder: Path) -> None:
     assert before.qrels_sha256 != after.qrels_sha256
 
 
-def test_pydoc_has_its_own_judgements() -> None:
+def test_pydoc_has_judgements() -> None:
     dataset = open_dataset("pydoc")
     assert dataset.name.startswith("pydoc-")
     assert {qrel.query_id for qrel in dataset.qrels} == set(dataset.queries)
@@ -59,7 +59,7 @@ def test_folder_without_a_corpus_is_named(tmp_path: Path) -> None:
         open_dataset(str(tmp_path))
 
 
-def test_without_ir_datasets_the_way_out_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_ir_datasets_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ir_datasets", None)
     with pytest.raises(ConfigError, match=r"neither 'pydoc' nor a folder .* install rerank\[eval\]"):
         open_dataset("beir/scifact/test")
@@ -72,7 +72,7 @@ def test_unknown_name_is_refused() -> None:
 
 
 def test_collection_of_ir_datasets(tmp_path: Path) -> None:
-    """One registered for the test, in its own formats, read by its own code."""
+    """A small collection that the test registers in ir_datasets."""
     ir_datasets = pytest.importorskip("ir_datasets")
     from ir_datasets.formats import TrecQrels, TsvDocs, TsvQueries
 
@@ -81,16 +81,16 @@ def test_collection_of_ir_datasets(tmp_path: Path) -> None:
     (tmp_path / "qrels.txt").write_text("1 0 a -1\n", encoding="utf-8")
 
     def local(name: str) -> SimpleNamespace:
-        """What a formatter asks of a download."""
+        """Stands in for a downloaded file."""
         path = tmp_path / name
         return SimpleNamespace(path=lambda *_, **__: str(path), stream=lambda: path.open("rb"))
 
-    made = ir_datasets.Dataset(
+    small = ir_datasets.Dataset(
         TsvDocs(local("docs.tsv"), namespace="t", docstore_size_hint=2),
         TsvQueries(local("queries.tsv"), namespace="t"),
         TrecQrels(local("qrels.txt"), {}),
     )
-    ir_datasets.registry.register("rerank-test", made)
+    ir_datasets.registry.register("rerank-test", small)
     dataset = open_dataset("rerank-test")
     assert dataset.queries == {"1": Query("x", "1")}
     assert dataset.qrels == [Qrel("1", "a", -1)]
@@ -100,11 +100,11 @@ def test_collection_of_ir_datasets(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("error", "message"),
     [
-        (ConnectionError("no route"), "could not be fetched, which needs a network: no route"),
+        (ConnectionError("no route"), "cannot be downloaded, which needs a network: no route"),
         (AttributeError("no qrels_iter"), "lacks passages, queries or judgements"),
     ],
 )
-def test_what_cannot_be_had_is_said(monkeypatch: pytest.MonkeyPatch, error: Exception, message: str) -> None:
+def test_unavailable_collection_is_named(monkeypatch: pytest.MonkeyPatch, error: Exception, message: str) -> None:
     def load(name: str) -> SimpleNamespace:
         raise error
 

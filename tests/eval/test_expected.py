@@ -8,7 +8,7 @@ import pytest
 from rerank_eval.datasets import open_dataset
 
 from rerank.retrieval.index import read_manifest
-from scripts.pin_figures import EXPECTED, expected, measured, measured_over
+from scripts.pin_figures import EXPECTED, expected, measured, measured_on_index
 
 #: Where `make demo` leaves its index.
 DEMO_INDEX = Path(__file__).parents[2] / "build" / "demo" / "index"
@@ -47,4 +47,4 @@ def test_figures_on_pydoc(tmp_path: Path) -> None:
         or open_dataset("pydoc").name not in expected("pydoc")["data"]
     ):
         pytest.skip(f"the figures are those of {expected('pydoc')['data']}")
-    check("pydoc", measured_over(DEMO_INDEX, "pydoc", list(expected("pydoc")["nDCG@10"]), tmp_path))
+    check("pydoc", measured_on_index(DEMO_INDEX, "pydoc", list(expected("pydoc")["nDCG@10"]), tmp_path))

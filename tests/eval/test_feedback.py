@@ -1,4 +1,4 @@
-"""The retriever before and after feedback: small, and (with --shared) on Cranfield."""
+"""Dense retrieval before and after feedback: on twelve passages and, with --shared, on Cranfield."""
 
 from __future__ import annotations
 
@@ -8,24 +8,29 @@ from pathlib import Path
 
 import pytest
 from ir_measures import Qrel
-from rerank_eval.data import read_beir_qrels, read_beir_queries
-from rerank_eval.experiment import Judge
-from rerank_eval.feedback import BEFORE, MEASURES, FeedbackTrial, grades, publish_feedback
-from rerank_eval.measures import Report, Run
+from rerank_eval.feedback import (
+    BEFORE,
+    FEEDBACK_MEASURES,
+    FeedbackExperiment,
+    teacher_of_grades,
+    write_feedback_report,
+)
+from rerank_eval.measures import Evaluator, Metrics, Run
+from rerank_eval.qrels import read_beir_qrels
 from rerank_eval.statistics import paired_differences, t_test
 from rich.console import Console
 
 from rerank.collections import open_collection
+from rerank.collections.requests import read_beir_queries
 from rerank.models.encoder import Encoder
 from rerank.retrieval.index import Index, build_index
-from rerank.retrieval.query_update import FeedbackMethod
-from rerank.types import FirstStage, Query, ScoredDoc
+from rerank.types import FeedbackMethod, FirstStage, Query, ScoredDoc
 from tests.conftest import PASSAGES
 
 QUERIES = {"1": Query("music", "1"), "2": Query("water", "2")}
-#: What the encoder does not put first.
-WANTED = {"1": "faiss", "2": "desert"}
-QRELS = [Qrel(query_id, doc_id, 1) for query_id, doc_id in WANTED.items()]
+#: The relevant passage of each query; dense retrieval does not rank it first.
+RELEVANT = {"1": "faiss", "2": "desert"}
+QRELS = [Qrel(query_id, doc_id, 1) for query_id, doc_id in RELEVANT.items()]
 
 
 def ranked(doc_ids: Sequence[str]) -> list[ScoredDoc]:
@@ -33,39 +38,39 @@ def ranked(doc_ids: Sequence[str]) -> list[ScoredDoc]:
 
 
 @pytest.fixture(scope="module")
-def trial(index_folder: Path) -> FeedbackTrial:
-    return FeedbackTrial(index_folder, QUERIES, Judge(MEASURES, QRELS))
+def experiment(index_folder: Path) -> FeedbackExperiment:
+    return FeedbackExperiment(index_folder, QUERIES, Evaluator(FEEDBACK_MEASURES, QRELS))
 
 
-def wanted_first() -> Run:
-    return {query_id: ranked([doc_id, *(p for p in PASSAGES if p != doc_id)]) for query_id, doc_id in WANTED.items()}
+def relevant_first() -> Run:
+    return {query_id: ranked([doc_id, *(p for p in PASSAGES if p != doc_id)]) for query_id, doc_id in RELEVANT.items()}
 
 
-def test_retriever_follows_a_teacher_that_knows(trial: FeedbackTrial) -> None:
-    followed = trial.follow(grades(QRELS, wanted_first()), FeedbackMethod.WEIGHTED_RANKNET)
-    assert followed.report.mean["nDCG@10"] > trial.before.mean["nDCG@10"]
-    assert followed.unmoved == 0
-    assert followed.cosine < 1
+def test_retriever_follows_a_correct_teacher(experiment: FeedbackExperiment) -> None:
+    result = experiment.retrieve_after(teacher_of_grades(QRELS, relevant_first()), FeedbackMethod.WEIGHTED_RANKNET)
+    assert result.metrics.mean["nDCG@10"] > experiment.before.mean["nDCG@10"]
+    assert result.kept == 0
+    assert result.cosine < 1
 
 
-def test_query_without_a_teacher_stays_as_it_was(trial: FeedbackTrial) -> None:
-    followed = trial.follow({"1": wanted_first()["1"]}, FeedbackMethod.WEIGHTED_RANKNET)
-    assert followed.unmoved == 1
-    assert followed.report.per_query["2"] == trial.before.per_query["2"]
+def test_query_without_a_teacher_is_not_updated(experiment: FeedbackExperiment) -> None:
+    result = experiment.retrieve_after({"1": relevant_first()["1"]}, FeedbackMethod.WEIGHTED_RANKNET)
+    assert result.kept == 1
+    assert result.metrics.per_query["2"] == experiment.before.per_query["2"]
 
 
-def test_grades_keep_what_was_found_and_tie_what_is_not_relevant() -> None:
-    taught = grades([Qrel("1", "a", 2), Qrel("1", "b", -1)], {"1": ranked(["b", "c", "a"])})
-    assert taught == {"1": [ScoredDoc("b", 0.0), ScoredDoc("c", 0.0), ScoredDoc("a", 2.0)]}
+def test_teacher_of_grades_ties_passages_that_are_not_relevant() -> None:
+    teacher = teacher_of_grades([Qrel("1", "a", 2), Qrel("1", "b", -1)], {"1": ranked(["b", "c", "a"])})
+    assert teacher == {"1": [ScoredDoc("b", 0.0), ScoredDoc("c", 0.0), ScoredDoc("a", 2.0)]}
 
 
-def test_what_is_printed_is_what_is_written(trial: FeedbackTrial, tmp_path: Path) -> None:
+def test_printed_figures_are_those_of_the_file(experiment: FeedbackExperiment, tmp_path: Path) -> None:
     console = Console(record=True, width=120)
-    publish_feedback(trial, {"knowing": grades(QRELS, wanted_first())}, tmp_path, 0, console)
+    write_feedback_report(experiment, {"correct": teacher_of_grades(QRELS, relevant_first())}, tmp_path, 0, console)
     written = json.loads((tmp_path / "feedback.json").read_text(encoding="utf-8"))
-    assert written.keys() == {BEFORE, "after knowing, weighted-ranknet", "after knowing, rocchio"}
-    changes = written["after knowing, weighted-ranknet"]["changes"]
-    assert [change["measure"] for change in changes] == [str(measure) for measure in MEASURES]
+    assert written.keys() == {BEFORE, "after correct, weighted-ranknet", "after correct, rocchio"}
+    changes = written["after correct, weighted-ranknet"]["changes"]
+    assert [change["measure"] for change in changes] == [str(measure) for measure in FEEDBACK_MEASURES]
     assert all(change["wins"] + change["losses"] + change["ties"] == len(QUERIES) for change in changes)
     assert f"nDCG@10: {changes[-1]['difference']:+.4f}, p = " in console.export_text()
 
@@ -73,21 +78,26 @@ def test_what_is_printed_is_what_is_written(trial: FeedbackTrial, tmp_path: Path
 @pytest.mark.shared
 @pytest.mark.timeout(1800)
 def test_cranfield_figures(shared: Path, encoder: Encoder, tmp_path: Path) -> None:
-    """Dense retrieval after the z-score fusion and after the judgements: R@100 and nDCG@10 against .772 and .400."""
+    """Dense retrieval after the z-score fusion and after the judgements; before, R@100 is .772 and nDCG@10 .400."""
     folder, built = shared / "cranfield", tmp_path / "cranfield"
     build_index(open_collection(str(folder)), built, encoder, hnsw=False, report=lambda *_: None)
-    queries, judged = {query.query_id: query for query in read_beir_queries(folder)}, read_beir_qrels(folder)
-    found = Index(built, encoder).retrievers[FirstStage.HYBRID_Z_SCORE].search(list(queries.values()), 100)
-    fusion = dict(zip(queries, found, strict=True))
-    trial = FeedbackTrial(built, queries, Judge(MEASURES, judged))
-    assert trial.before.mean["R@100"] == pytest.approx(0.772, abs=0.002)
-    after = trial.follow(fusion, FeedbackMethod.WEIGHTED_RANKNET).report
+    queries, qrels = {query.query_id: query for query in read_beir_queries(folder)}, read_beir_qrels(folder)
+    rankings = Index(built, encoder).retrievers[FirstStage.HYBRID_Z_SCORE].search(list(queries.values()), 100)
+    fusion = dict(zip(queries, rankings, strict=True))
+    experiment = FeedbackExperiment(built, queries, Evaluator(FEEDBACK_MEASURES, qrels))
+    assert experiment.before.mean["R@100"] == pytest.approx(0.772, abs=0.002)
+    after = experiment.retrieve_after(fusion, FeedbackMethod.WEIGHTED_RANKNET).metrics
     assert after.mean["R@100"] >= 0.8
     assert after.mean["nDCG@10"] >= 0.43
-    assert p_value(after, trial.before, "R@100") < 0.01
-    assert p_value(after, trial.before, "nDCG@10") < 0.01
-    assert trial.follow(grades(judged, fusion), FeedbackMethod.WEIGHTED_RANKNET).report.mean["R@100"] >= 0.845
+    assert p_value(after, experiment.before, "R@100") < 0.01
+    assert p_value(after, experiment.before, "nDCG@10") < 0.01
+    assert (
+        experiment.retrieve_after(teacher_of_grades(qrels, fusion), FeedbackMethod.WEIGHTED_RANKNET).metrics.mean[
+            "R@100"
+        ]
+        >= 0.845
+    )
 
 
-def p_value(after: Report, before: Report, measure: str) -> float:
+def p_value(after: Metrics, before: Metrics, measure: str) -> float:
     return t_test(paired_differences(after.values(measure), before.values(measure)))

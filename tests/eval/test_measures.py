@@ -1,4 +1,4 @@
-"""Measures against trec_eval's arithmetic and ir_measures' means; absence is treated as carefully as presence."""
+"""Measures equal those of trec_eval and ir_measures, also for missing queries, ties and negative grades."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import ir_measures
 import pytest
 import pytrec_eval
 from ir_measures import AP, Qrel, R, nDCG
-from rerank_eval.measures import BEIR, TREC_DL, Report, measure, without_own_documents
+from rerank_eval.measures import BEIR, TREC_DL, Metrics, measure, without_query_documents
 
 from rerank.types import ScoredDoc
 
-#: doc_id → relevance; what is not in it was not judged.
+#: doc_id → relevance; documents without judgement are left out.
 Grades = dict[str, int]
 
 
 def by_trec_eval(grades: Grades, docs: list[ScoredDoc]) -> dict[str, float]:
-    """All measures of one query, by loops. Score order, equal scores by falling doc_id; linear gain."""
+    """All measures of one query, by loops: sorted by score, equal scores by descending doc_id; linear gain."""
     ranked = [doc.doc_id for doc in sorted(docs, key=lambda doc: (doc.score, doc.doc_id), reverse=True)]
     return {
         "nDCG@10": ndcg(grades, ranked),
@@ -58,8 +58,8 @@ def recall(grades: Grades, ranked: list[str], level: int) -> float:
     return len(relevant & set(ranked[:100])) / len(relevant) if relevant else 0.0
 
 
-def drawn(seed: int, lowest: int = 0) -> tuple[dict[str, Grades], dict[str, list[ScoredDoc]]]:
-    """Judgements, and a run with ties, missing queries and unjudged passages, longer than the deepest cut-off."""
+def random_run(seed: int, lowest: int = 0) -> tuple[dict[str, Grades], dict[str, list[ScoredDoc]]]:
+    """Random judgements, and a run with ties, missing queries and unjudged passages, longer than every cut-off."""
     rng = random.Random(seed)
     levels = [lowest, 0, 0, 1, 2, 3]
     grades = {f"q{q}": {f"d{d}": rng.choice(levels) for d in rng.sample(range(150), 60)} for q in range(6)}
@@ -72,29 +72,29 @@ def drawn(seed: int, lowest: int = 0) -> tuple[dict[str, Grades], dict[str, list
 
 
 def qrels_of(grades: dict[str, Grades]) -> list[Qrel]:
-    return [Qrel(query_id, doc_id, grade) for query_id, own in grades.items() for doc_id, grade in own.items()]
+    return [Qrel(query_id, doc_id, grade) for query_id, row in grades.items() for doc_id, grade in row.items()]
 
 
-def expected_values(grades: dict[str, Grades], run: dict[str, list[ScoredDoc]], report: Report) -> None:
-    for query_id, own in grades.items():
-        slow = by_trec_eval(own, run.get(query_id, []))
-        assert report.per_query[query_id] == pytest.approx({name: slow[name] for name in report.mean})
+def assert_equals_trec_eval(grades: dict[str, Grades], run: dict[str, list[ScoredDoc]], metrics: Metrics) -> None:
+    for query_id, row in grades.items():
+        slow = by_trec_eval(row, run.get(query_id, []))
+        assert metrics.per_query[query_id] == pytest.approx({name: slow[name] for name in metrics.mean})
 
 
 @pytest.mark.parametrize("measures", [TREC_DL, BEIR], ids=["trec-dl", "beir"])
 @pytest.mark.parametrize("seed", range(20))
 def test_every_measure_equals_trec_eval_arithmetic(seed: int, measures: tuple[ir_measures.Measure, ...]) -> None:
-    grades, run = drawn(seed)
-    report = measure(measures, qrels_of(grades), run)
-    expected_values(grades, run, report)
-    for name, mean in report.mean.items():
-        assert mean == pytest.approx(sum(values[name] for values in report.per_query.values()) / len(grades))
+    grades, run = random_run(seed)
+    metrics = measure(measures, qrels_of(grades), run)
+    assert_equals_trec_eval(grades, run, metrics)
+    for name, mean in metrics.mean.items():
+        assert mean == pytest.approx(sum(values[name] for values in metrics.per_query.values()) / len(grades))
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_means_are_those_of_ir_measures(seed: int) -> None:
-    """Its aggregate, too, goes over all queries of the judgements. (Its RR and Judged break ties in other ways.)"""
-    grades, run = drawn(seed)
+def test_means_equal_ir_measures(seed: int) -> None:
+    """Its mean is over all judged queries, too. Its RR and Judged break ties differently."""
+    grades, run = random_run(seed)
     docs = [ir_measures.ScoredDoc(query_id, d.doc_id, d.score) for query_id, found in run.items() for d in found]
     theirs = ir_measures.calc_aggregate([nDCG @ 10, AP(rel=2) @ 100, R(rel=2) @ 100], qrels_of(grades), docs)
     ours = measure(TREC_DL, qrels_of(grades), run).mean
@@ -102,60 +102,62 @@ def test_means_are_those_of_ir_measures(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_values_are_those_of_trec_eval_itself(seed: int) -> None:
-    """Its C code, through pytrec_eval, over the queries that it answers; `-c` counts the others with 0, as we do."""
-    grades, run = drawn(seed)
+def test_means_equal_trec_eval_itself(seed: int) -> None:
+    """pytrec_eval runs its C code over the queries of the run; the others count as 0, as with its option `-c`."""
+    grades, run = random_run(seed)
     scores = {query_id: {doc.doc_id: doc.score for doc in docs} for query_id, docs in run.items()}
     graded = pytrec_eval.RelevanceEvaluator(grades, {"ndcg_cut.10"}).evaluate(scores)
     binary = pytrec_eval.RelevanceEvaluator(grades, {"map_cut.100", "recall.100"}, relevance_level=2).evaluate(scores)
     mean = measure(TREC_DL, qrels_of(grades), run).mean
     names = {"nDCG@10": "ndcg_cut_10", "AP(rel=2)@100": "map_cut_100", "R(rel=2)@100": "recall_100"}
     for ours, theirs in names.items():
-        found = binary if theirs in next(iter(binary.values())) else graded
-        assert mean[ours] == pytest.approx(sum(values[theirs] for values in found.values()) / len(grades))
+        per_query = binary if theirs in next(iter(binary.values())) else graded
+        assert mean[ours] == pytest.approx(sum(values[theirs] for values in per_query.values()) / len(grades))
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_negative_labels_are_judged_and_not_relevant(seed: int) -> None:
-    grades, run = drawn(seed, lowest=-2)
-    expected_values(grades, run, measure(TREC_DL, qrels_of(grades), run))
+def test_negative_grades_are_judged_and_not_relevant(seed: int) -> None:
+    grades, run = random_run(seed, lowest=-2)
+    assert_equals_trec_eval(grades, run, measure(TREC_DL, qrels_of(grades), run))
 
 
-def test_negative_label_counts_as_judged() -> None:
-    report = measure(TREC_DL, [Qrel("q", "a", -1), Qrel("q", "b", 1)], {"q": [ScoredDoc("a", 1.0)]})
-    assert report.mean["Judged@10"] == 1.0
+def test_negative_grade_counts_as_judged() -> None:
+    metrics = measure(TREC_DL, [Qrel("q", "a", -1), Qrel("q", "b", 1)], {"q": [ScoredDoc("a", 1.0)]})
+    assert metrics.mean["Judged@10"] == 1.0
 
 
-def test_judged_query_without_results_counts_with_zero_and_is_named() -> None:
+def test_judged_query_without_ranking_counts_as_zero_and_is_named() -> None:
     qrels = [Qrel("found", "a", 2), Qrel("missing", "a", 2)]
-    report = measure(TREC_DL, qrels, {"found": [ScoredDoc("a", 1.0)]})
-    assert report.per_query["missing"]["nDCG@10"] == 0.0
-    assert report.mean["nDCG@10"] == 0.5
-    assert report.missing == ("missing",)
+    metrics = measure(TREC_DL, qrels, {"found": [ScoredDoc("a", 1.0)]})
+    assert metrics.per_query["missing"]["nDCG@10"] == 0.0
+    assert metrics.mean["nDCG@10"] == 0.5
+    assert metrics.missing == ("missing",)
 
 
 def test_unjudged_query_does_not_count() -> None:
-    report = measure(TREC_DL, [Qrel("q", "a", 2)], {"q": [ScoredDoc("a", 1.0)], "other": [ScoredDoc("b", 1.0)]})
-    assert report.mean["nDCG@10"] == 1.0
-    assert list(report.per_query) == ["q"]
+    metrics = measure(TREC_DL, [Qrel("q", "a", 2)], {"q": [ScoredDoc("a", 1.0)], "other": [ScoredDoc("b", 1.0)]})
+    assert metrics.mean["nDCG@10"] == 1.0
+    assert list(metrics.per_query) == ["q"]
 
 
 def test_binary_measures_count_grade_two_and_above() -> None:
-    report = measure(TREC_DL, [Qrel("q", "a", 1), Qrel("q", "b", 2)], {"q": [ScoredDoc("a", 2.0), ScoredDoc("b", 1.0)]})
-    assert report.mean["RR(rel=2)@10"] == 0.5
+    metrics = measure(
+        TREC_DL, [Qrel("q", "a", 1), Qrel("q", "b", 2)], {"q": [ScoredDoc("a", 2.0), ScoredDoc("b", 1.0)]}
+    )
+    assert metrics.mean["RR(rel=2)@10"] == 0.5
 
 
 def test_empty_run_is_all_zero() -> None:
-    report = measure(TREC_DL, [Qrel("q", "a", 1)], {})
-    assert set(report.mean.values()) == {0.0}
-    assert report.missing == ("q",)
+    metrics = measure(TREC_DL, [Qrel("q", "a", 1)], {})
+    assert set(metrics.mean.values()) == {0.0}
+    assert metrics.missing == ("q",)
 
 
-def test_own_document_is_dropped() -> None:
+def test_document_with_the_id_of_its_query_is_dropped() -> None:
     run = {"a": [ScoredDoc("a", 2.0), ScoredDoc("b", 1.0)]}
-    assert without_own_documents([Qrel("a", "b", 1)], run) == {"a": [ScoredDoc("b", 1.0)]}
+    assert without_query_documents([Qrel("a", "b", 1)], run) == {"a": [ScoredDoc("b", 1.0)]}
 
 
-def test_own_document_stays_where_ids_are_equal_by_chance() -> None:
+def test_document_stays_if_ids_are_equal_by_chance() -> None:
     run = {"1": [ScoredDoc("1", 2.0)], "2": [ScoredDoc("2", 2.0)]}
-    assert without_own_documents([Qrel("2", "2", 1)], run) == run
+    assert without_query_documents([Qrel("2", "2", 1)], run) == run

@@ -1,4 +1,4 @@
-"""Every order is a permutation, the same one every time."""
+"""Orders of the candidates are permutations that repeat with their seed."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def test_other_orders_are_refused(text: str) -> None:
         parse_orders(text)
 
 
-def test_the_original_comes_first() -> None:
+def test_original_order_comes_first() -> None:
     assert [order.name for order in parse_orders("reversed,original")] == ["original", "reversed"]
 
 
-def test_an_order_twice_is_refused() -> None:
-    with pytest.raises(ConfigError, match="comes twice"):
+def test_repeated_order_is_refused() -> None:
+    with pytest.raises(ConfigError, match="occurs twice"):
         parse_orders("reversed,reversed")
 
 
@@ -43,9 +43,9 @@ def test_original_and_reversed() -> None:
 
 def test_shuffles_differ_by_number_query_and_seed() -> None:
     first, second = parse_orders("shuffled:2")
-    drawn = [first.permutation(50, "q", 0), second.permutation(50, "q", 0), first.permutation(50, "r", 0)]
-    drawn.append(first.permutation(50, "q", 1))
-    assert len({tuple(positions) for positions in drawn}) == 4
+    permutations = [first.permutation(50, "q", 0), second.permutation(50, "q", 0), first.permutation(50, "r", 0)]
+    permutations.append(first.permutation(50, "q", 1))
+    assert len({tuple(positions) for positions in permutations}) == 4
 
 
 def test_label_of_the_original_is_the_system() -> None:

@@ -1,4 +1,4 @@
-"""Figures are pictures, and are drawn where there is something to show."""
+"""Figures are PNG files, and only those with data are drawn."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rerank_eval.plots import draw
 
-from tests.eval.test_report import BETTER, BOUND, FIRST, WORSE
+from tests.eval.test_report import BETTER, FIRST, UPPER_BOUND, WORSE
 
 pytest.importorskip("matplotlib")
 
@@ -19,9 +19,9 @@ def test_both_figures_are_drawn(tmp_path: Path) -> None:
     assert all((tmp_path / name).read_bytes().startswith(b"\x89PNG") for name in names)
 
 
-def test_one_system_differs_from_nothing(tmp_path: Path) -> None:
+def test_single_system_has_no_figure_of_differences(tmp_path: Path) -> None:
     assert draw([FIRST], tmp_path) == ["latency.png"]
 
 
-def test_what_took_no_time_has_no_latency(tmp_path: Path) -> None:
-    assert draw([BOUND], tmp_path) == []
+def test_system_without_times_has_no_figure_of_latency(tmp_path: Path) -> None:
+    assert draw([UPPER_BOUND], tmp_path) == []

@@ -1,4 +1,4 @@
-"""Tests against slow loops and scipy's own, and what they must say of no difference at all."""
+"""Statistics equal slow loops and scipy, and are defined for equal systems and single queries."""
 
 from __future__ import annotations
 
@@ -9,88 +9,88 @@ import numpy as np
 import pytest
 from rerank_eval.statistics import (
     compare,
-    deviation,
+    confidence_interval,
     holm,
-    interval,
+    minimum_detectable_difference,
     non_inferiority,
     paired_differences,
     sign_flip_test,
-    smallest_detectable,
+    standard_deviation,
     t_test,
 )
 from scipy import stats
 
 
-def drawn(n: int, mean: float, seed: int = 0) -> np.ndarray:
+def random_differences(n: int, mean: float, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).normal(mean, 0.1, n)
 
 
-def test_t_test_is_that_of_paired_samples() -> None:
-    system, reference = drawn(43, 0.5, seed=1), drawn(43, 0.45, seed=2)
+def test_t_test_equals_scipy_on_paired_samples() -> None:
+    system, reference = random_differences(43, 0.5, seed=1), random_differences(43, 0.45, seed=2)
     assert compare(system.tolist(), reference.tolist()).t_p == pytest.approx(stats.ttest_rel(system, reference).pvalue)
 
 
-def test_few_queries_are_flipped_in_every_way() -> None:
-    differences = drawn(9, 0.05)
+def test_permutation_test_of_few_queries_is_exact() -> None:
+    differences = random_differences(9, 0.05)
     flipped = [np.mean(np.array(signs) * differences) for signs in itertools.product((-1, 1), repeat=9)]
     expected = np.mean([abs(mean) >= abs(differences.mean()) - 1e-12 for mean in flipped])
     assert sign_flip_test(differences) == pytest.approx(expected)
 
 
-def test_permutation_agrees_with_t() -> None:
-    differences = drawn(43, 0.02, seed=3)
+def test_permutation_test_agrees_with_t_test() -> None:
+    differences = random_differences(43, 0.02, seed=3)
     assert sign_flip_test(differences) == pytest.approx(t_test(differences), abs=0.02)
 
 
-def test_permutation_repeats_with_its_seed() -> None:
-    differences = drawn(20, 0.02)
+def test_permutation_test_repeats_with_its_seed() -> None:
+    differences = random_differences(20, 0.02)
     assert sign_flip_test(differences, seed=7) == sign_flip_test(differences, seed=7)
 
 
 def test_t_test_keeps_its_error_rate() -> None:
-    """Of 400 comparisons of equals about 20 fall below .05."""
-    found = sum(t_test(drawn(43, 0.0, seed)) < 0.05 for seed in range(400))
-    assert 10 <= found <= 32
+    """About 20 of 400 comparisons of equal systems have p below .05."""
+    significant = sum(t_test(random_differences(43, 0.0, seed)) < 0.05 for seed in range(400))
+    assert 10 <= significant <= 32
 
 
-def test_equal_systems_differ_in_nothing() -> None:
+def test_equal_systems_do_not_differ() -> None:
     same = compare([0.1, 0.2, 0.3], [0.1, 0.2, 0.3])
     assert (same.difference, same.interval, same.t_p, same.permutation_p) == (0.0, (0.0, 0.0), 1.0, 1.0)
     assert (same.wins, same.ties, same.losses) == (0, 3, 0)
 
 
-def test_rounding_is_a_tie() -> None:
+def test_rounding_error_is_a_tie() -> None:
     result = compare([0.1 + 0.2, 0.5, 0.1], [0.3, 0.4, 0.2])
     assert (result.wins, result.ties, result.losses) == (1, 1, 1)
 
 
-def test_one_query_decides_nothing() -> None:
+def test_single_query_is_not_significant() -> None:
     one = compare([0.9], [0.1])
     assert (one.t_p, one.permutation_p) == (1.0, 1.0)
     assert one.interval == (-math.inf, math.inf)
-    assert one.smallest_detectable == math.inf
+    assert one.minimum_detectable == math.inf
 
 
-def test_the_same_difference_everywhere_is_certain() -> None:
+def test_constant_difference_is_significant() -> None:
     assert t_test(np.array([0.25, 0.25, 0.25])) == 0.0
     assert non_inferiority(np.array([-0.25, -0.25]), 0.3) == 0.0
     assert non_inferiority(np.array([-0.25, -0.25]), 0.2) == 1.0
 
 
 @pytest.mark.parametrize(("system", "reference"), [([], []), ([0.1], [0.1, 0.2])])
-def test_what_cannot_be_paired_is_refused(system: list[float], reference: list[float]) -> None:
+def test_values_that_cannot_be_paired_are_refused(system: list[float], reference: list[float]) -> None:
     with pytest.raises(ValueError, match="cannot be paired"):
         compare(system, reference)
 
 
-def test_interval_is_that_of_scipy() -> None:
-    values = drawn(54, 0.5)
+def test_confidence_interval_equals_scipy() -> None:
+    values = random_differences(54, 0.5)
     expected = stats.ttest_1samp(values, 0.0).confidence_interval(0.95)
-    assert interval(values.tolist()) == pytest.approx(tuple(expected))
+    assert confidence_interval(values.tolist()) == pytest.approx(tuple(expected))
 
 
 def test_holm_on_a_worked_example() -> None:
-    """Sorted .005, .01, .03, .04: times 4, 3, 2, 1, then none less than the one before."""
+    """Sorted .005, .01, .03, .04: times 4, 3, 2, 1, and none smaller than the one before it."""
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
 
 
@@ -99,7 +99,7 @@ def test_holm_of_none_and_one() -> None:
     assert holm([0.04]) == [0.04]
 
 
-def test_holm_stays_a_probability_and_keeps_the_order() -> None:
+def test_holm_gives_probabilities_and_keeps_the_order() -> None:
     raw = np.random.default_rng(0).uniform(size=20).tolist()
     adjusted = holm(raw)
     assert all(0 <= low <= high <= 1 for low, high in zip(raw, adjusted, strict=True))
@@ -107,32 +107,32 @@ def test_holm_stays_a_probability_and_keeps_the_order() -> None:
     assert [adjusted[place] for place in by_raw] == sorted(adjusted)
 
 
-def test_a_wider_margin_is_easier_to_keep() -> None:
-    differences = drawn(43, -0.01)
+def test_wider_margin_gives_a_smaller_p() -> None:
+    differences = random_differences(43, -0.01)
     assert non_inferiority(differences, 0.1) < 0.05 < non_inferiority(differences, 0.01)
 
 
-def test_not_inferior_means_the_interval_stays_above_the_margin() -> None:
-    """p < .025 one-sided is where the lower end of the two-sided 95 % interval meets the margin."""
-    differences = drawn(43, 0.0, seed=5)
-    low = interval(differences.tolist())[0]
+def test_non_inferiority_agrees_with_the_confidence_interval() -> None:
+    """The one-sided p is .025 where the lower end of the two-sided 95 % interval equals the margin."""
+    differences = random_differences(43, 0.0, seed=5)
+    low = confidence_interval(differences.tolist())[0]
     assert non_inferiority(differences, -low) == pytest.approx(0.025)
 
 
 @pytest.mark.parametrize("margin", [0.0, -0.02])
 def test_margin_must_be_positive(margin: float) -> None:
     with pytest.raises(ValueError, match="margin"):
-        non_inferiority(drawn(10, 0.0), margin)
+        non_inferiority(random_differences(10, 0.0), margin)
 
 
 @pytest.mark.parametrize("queries", [43, 150])
-def test_smallest_detectable_has_the_power_it_claims(queries: int) -> None:
-    """Against the exact power of the t-test, from the noncentral t distribution."""
-    effect = smallest_detectable(0.1, queries) / 0.1 * math.sqrt(queries)
+def test_minimum_detectable_difference_has_power_80_percent(queries: int) -> None:
+    """Compared with the exact power of the t-test, by the noncentral t distribution."""
+    effect = minimum_detectable_difference(0.1, queries) / 0.1 * math.sqrt(queries)
     critical = stats.t.ppf(0.975, queries - 1)
     assert stats.nct.sf(critical, queries - 1, effect) == pytest.approx(0.8, abs=0.005)
 
 
-def test_deviation_is_that_of_a_sample() -> None:
+def test_standard_deviation_is_that_of_a_sample() -> None:
     values = paired_differences([0.1, 0.5, 0.3], [0.0, 0.0, 0.0])
-    assert deviation(values) == pytest.approx(0.2)
+    assert standard_deviation(values) == pytest.approx(0.2)

@@ -1,4 +1,4 @@
-"""Run files keep the order that was measured."""
+"""Result files: run.trec keeps the order that was measured."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from pathlib import Path
 
 import ir_measures
 import pytest
-from rerank_eval.measures import Report
-from rerank_eval.output import trec_run, write
+from rerank_eval.measures import Metrics
+from rerank_eval.run_files import trec_run, write_run
 
 from rerank.engine.job import strictly_decreasing
 from rerank.errors import ConfigError
 from rerank.types import ScoredDoc
 
 
-def test_scores_stay_strictly_decreasing_on_paper() -> None:
-    """trec_eval sorts by score, so two that print alike would change places."""
+def test_written_scores_stay_strictly_decreasing() -> None:
+    """trec_eval sorts by score, so two scores that are equal in the file would swap their documents."""
     scores = strictly_decreasing([-1.0] * 50)
     docs = [ScoredDoc(f"d{n}", score) for n, score in enumerate(scores)]
     read = list(ir_measures.read_trec_run(trec_run({"q": docs}, tag="t")))
@@ -25,8 +25,8 @@ def test_scores_stay_strictly_decreasing_on_paper() -> None:
 
 
 def test_both_files_are_written(tmp_path: Path) -> None:
-    report = Report({"nDCG@10": 0.5}, {"q": {"nDCG@10": 0.5}})
-    write(tmp_path / "out", {"q": [ScoredDoc("a", 1.0)]}, report, {"ranker": "identity"})
+    metrics = Metrics({"nDCG@10": 0.5}, {"q": {"nDCG@10": 0.5}})
+    write_run(tmp_path / "out", {"q": [ScoredDoc("a", 1.0)]}, metrics, {"ranker": "identity"})
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["measures.json", "run.trec"]
     measures = json.loads((tmp_path / "out" / "measures.json").read_text(encoding="utf-8"))
     assert measures == {
@@ -40,4 +40,4 @@ def test_both_files_are_written(tmp_path: Path) -> None:
 def test_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(ConfigError, match="cannot be written"):
-        write(tmp_path / "file", {}, Report({}, {}), {})
+        write_run(tmp_path / "file", {}, Metrics({}, {}), {})

@@ -1,0 +1,41 @@
+"""Candidate lists to rerank: the queries with their candidates, as each system receives them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from rerank.collections.requests import Request
+from rerank_eval.measures import Run
+from rerank_eval.orders import Order
+from rerank_eval.systems import Baseline, System
+from rerank_eval.trace import Ranking
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateLists:
+    """Requests by query_id, and the seed of the shuffled orders."""
+
+    requests: Mapping[str, Request]
+    seed: int
+
+    @classmethod
+    def of_requests(cls, requests: Sequence[Request], depth: int, seed: int) -> CandidateLists:
+        """The first `depth` candidates of each request; 0: all."""
+        truncated = [replace(request, candidates=request.candidates[: depth or None]) for request in requests]
+        return cls({request.query.query_id: request for request in truncated}, seed)
+
+    def reranker(self, system: System, order: Order) -> Callable[[str], Ranking]:
+        """A function from a query_id to the system's ranking of the candidates, which it receives in this order."""
+        return partial(self._rerank, system, order)
+
+    def run(self, baseline: Baseline, order: Order) -> Run:
+        """The run of a baseline, without a trace file."""
+        return {query_id: self._rerank(baseline, order, query_id).docs for query_id in self.requests}
+
+    def _rerank(self, system: System, order: Order, query_id: str) -> Ranking:
+        request = self.requests[query_id]
+        permutation = order.permutation(len(request.candidates), query_id, self.seed)
+        ranking = system.rerank(request.query, [request.candidates[position] for position in permutation])
+        return replace(ranking, positions=tuple(permutation[position] for position in ranking.positions))

@@ -1,0 +1,53 @@
+"""Results of an evaluation: the metrics and the efficiency of every system."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rerank_eval.efficiency import Efficiency, efficiency
+from rerank_eval.measures import Evaluator, Metrics
+from rerank_eval.run_files import write_run
+from rerank_eval.runner import Responses, Variant, variant_folder
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Metrics of one system, with its efficiency by the number of concurrent queries; empty if it was not timed."""
+
+    name: str
+    metrics: Metrics
+    costs: Mapping[int, Efficiency] = field(default_factory=dict)
+
+    @property
+    def efficiency(self) -> Efficiency | None:
+        """The efficiency of the run whose quality was measured."""
+        return next(iter(self.costs.values()), None)
+
+
+def measure_variants(
+    variants: Sequence[Variant],
+    responses: Mapping[int, Responses],
+    evaluator: Evaluator,
+    out: Path,
+    settings: Mapping[str, object],
+) -> list[Result]:
+    """Measures every variant and writes its run.trec and measures.json.
+
+    Args:
+        responses: by number of concurrent queries; the quality is that of the first.
+        settings: written into measures.json beside each variant's fingerprint.
+
+    Raises:
+        ConfigError: the files cannot be written.
+    """
+    measured = next(iter(responses.values()))
+    results = []
+    for variant in variants:
+        run = evaluator.preprocess({response.query_id: response.ranking.docs for response in measured[variant.name]})
+        metrics = evaluator.evaluate(run)
+        write_run(variant_folder(variant, variants, out), run, metrics, {**settings, **variant.fingerprint})
+        costs = {load: efficiency(rows[variant.name]) for load, rows in responses.items() if variant.name in rows}
+        results.append(Result(variant.name, metrics, {load: cost for load, cost in costs.items() if cost}))
+    return results

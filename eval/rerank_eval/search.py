@@ -1,0 +1,237 @@
+"""Evaluation of search: retrieval and reranking for the queries of a collection, or reranking of given candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from ir_measures import Qrel
+
+from rerank.commands.messages import feedback_message
+from rerank.commands.run import console
+from rerank.errors import ConfigError
+from rerank.files import sha256_of_files
+from rerank.types import CandidateSource, FeedbackMethod, FirstStage, Query, ScoredDoc
+from rerank_eval.baselines import Oracle
+from rerank_eval.beir import BeirSettings
+from rerank_eval.candidate_lists import CandidateLists
+from rerank_eval.candidates import candidates_of_prebuilt, candidates_of_run
+from rerank_eval.datasets import Dataset, open_dataset
+from rerank_eval.experiment import Experiment
+from rerank_eval.feedback import FEEDBACK_MEASURES, FeedbackExperiment, teacher_of_grades, write_feedback_report
+from rerank_eval.measures import BEIR, Evaluator, Run, without_query_documents
+from rerank_eval.orders import ORIGINAL
+from rerank_eval.report import FIRST_STAGE, ORACLE, Evaluation
+from rerank_eval.report_writer import dataset_folder, write_overview
+from rerank_eval.results import Result
+from rerank_eval.runner import Responses, Variant
+from rerank_eval.systems import Baseline, System
+from rerank_eval.table import Summary
+from rerank_eval.trace import Ranking, Response
+
+#: Suffix of the name of a system that searches with relevance feedback.
+_FEEDBACK_SUFFIX = ".feedback"
+
+
+@dataclass(frozen=True, slots=True)
+class _RunFile:
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class _PrebuiltIndex:
+    name: str
+
+
+#: Source of a collection's candidates: an index folder, the index of the --target (None), or a given list.
+_Source: TypeAlias = Path | _RunFile | _PrebuiltIndex | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Variants to run, the ids of their queries, and the source of the candidates in words."""
+
+    variants: list[Variant]
+    query_ids: list[str]
+    source: str
+
+
+def evaluate_search(settings: BeirSettings) -> None:
+    """Evaluates all systems on every collection, and writes and prints the reports.
+
+    Raises:
+        ConfigError: settings are not valid or do not fit each other.
+        CollectionError: a file of a collection cannot be read.
+        RerankError: a service refused a query; a further call resumes the run.
+    """
+    experiment = Experiment.from_settings(settings)
+    sources = _sources(settings)
+    if settings.feedback and not all(isinstance(source, Path) for source in sources):
+        raise ConfigError("--feedback updates query vectors in this process and needs the index; give --index DIR")
+    datasets = [open_dataset(name, settings.split) for name in settings.collection]
+    names = [dataset.name for dataset in datasets]
+    summaries = [
+        _evaluate(dataset, source, settings, experiment, dataset_folder(dataset.name, names, settings.out))
+        for dataset, source in zip(datasets, sources, strict=True)
+    ]
+    write_overview(summaries, settings.out, console)
+
+
+def _sources(settings: BeirSettings) -> Sequence[_Source]:
+    """The source of candidates of each collection."""
+    kinds: list[Sequence[_Source]] = [
+        settings.index,
+        [_RunFile(path) for path in settings.run_file],
+        [_PrebuiltIndex(name) for name in settings.prebuilt],
+    ]
+    given = [sources for sources in kinds if sources]
+    collections = len(settings.collection)
+    if not given and settings.target and collections == 1:
+        return [None]
+    if not given:
+        raise ConfigError(
+            "no source of candidates: give --index DIR, --run FILE or --prebuilt NAME for each collection, or --target "
+            "HOST:PORT of a service with an index of the only collection"
+        )
+    if len(given) > 1 or len(given[0]) != collections:
+        raise ConfigError(
+            f"{collections} --collection, {len(kinds[0])} --index, {len(kinds[1])} --run, {len(kinds[2])} --prebuilt; "
+            "give one of the last three for each collection, in the same order"
+        )
+    return given[0]
+
+
+def _evaluate(dataset: Dataset, source: _Source, settings: BeirSettings, experiment: Experiment, out: Path) -> Summary:
+    index = source if isinstance(source, Path) else None
+    with experiment.open_systems(dataset.qrels, index) as systems:
+        if source is None or isinstance(source, Path):
+            plan = _search_plan(systems, dataset, settings, experiment)
+        else:
+            plan = _rerank_plan(systems, dataset, source, settings, experiment)
+        responses = experiment.run(plan.variants, plan.query_ids, out)
+    evaluator = Evaluator(BEIR, dataset.qrels, partial(without_query_documents, dataset.qrels))
+    results = experiment.measure(plan.variants, responses, evaluator, out, dataset.qrels_sha256)
+    measured = responses[experiment.loads[0]]
+    first_stage = _first_stage_run(measured[plan.variants[0].name])
+    if not experiment.has_identity:
+        results.append(Result(FIRST_STAGE, evaluator.evaluate(first_stage)))
+    evaluation = Evaluation(
+        dataset.name,
+        f"{len(plan.query_ids)} queries of {dataset.name}, {plan.source}, depth {settings.depth}",
+        results,
+        Result(ORACLE, evaluator.evaluate(_oracle_run(dataset.qrels, first_stage))),
+        {**settings.as_strings(), **experiment.fingerprint},
+        margin=settings.margin,
+        seed=settings.seed,
+    )
+    summary = experiment.report(evaluation, out)
+    if index is not None and settings.feedback:
+        _evaluate_feedback(dataset, index, _teachers(measured, dataset, first_stage), evaluator, settings.seed, out)
+    return summary
+
+
+def _search_plan(
+    systems: Mapping[str, System], dataset: Dataset, settings: BeirSettings, experiment: Experiment
+) -> _Plan:
+    """A service retrieves; with --feedback and a dense query vector, every model searches a second time."""
+    fingerprint = {
+        **experiment.fingerprint,
+        "first_stage": settings.first_stage.value,
+        "depth": settings.depth,
+        "queries_sha256": dataset.queries_sha256,
+    }
+    options: dict[str, Any] = {"first_stage": f"FIRST_STAGE_{settings.first_stage.name}", "depth": settings.depth}
+    variants = [
+        Variant(
+            name,
+            {**system.fingerprint, **fingerprint},
+            _searcher(system, dataset.queries, options),
+            experiment.is_served(name),
+        )
+        for name, system in systems.items()
+    ]
+    if settings.feedback and settings.first_stage is not FirstStage.BM25:
+        options = options | {"feedback": feedback_message(FeedbackMethod.WEIGHTED_RANKNET)}
+        variants += [
+            Variant(
+                name + _FEEDBACK_SUFFIX,
+                {**system.fingerprint, **fingerprint, "feedback": True},
+                _searcher(system, dataset.queries, options),
+            )
+            for name, system in systems.items()
+            # identity would only append the passages of the second search
+            if experiment.is_served(name) and system.fingerprint["ranker"] != "identity"
+        ]
+    return _Plan(variants, list(dataset.queries), settings.first_stage.value)
+
+
+def _rerank_plan(
+    systems: Mapping[str, System],
+    dataset: Dataset,
+    source: _RunFile | _PrebuiltIndex,
+    settings: BeirSettings,
+    experiment: Experiment,
+) -> _Plan:
+    """Systems rerank given candidates."""
+    if isinstance(source, _RunFile):
+        requests = candidates_of_run(source.path, dataset, settings.depth)
+        in_words, identity = f"run {source.path.name}", {"run_sha256": sha256_of_files([source.path])}
+    else:
+        requests = candidates_of_prebuilt(source.name, dataset, settings.depth)
+        in_words, identity = f"BM25 on {source.name}", {"prebuilt": source.name}
+    lists = CandidateLists.of_requests(requests, settings.depth, settings.seed)
+    fingerprint = {
+        **experiment.fingerprint,
+        **identity,
+        "depth": settings.depth,
+        "queries_sha256": dataset.queries_sha256,
+    }
+    variants = [
+        Variant(
+            name, {**system.fingerprint, **fingerprint}, lists.reranker(system, ORIGINAL), experiment.is_served(name)
+        )
+        for name, system in systems.items()
+    ]
+    return _Plan(variants, list(lists.requests), in_words)
+
+
+def _searcher(system: System, queries: Mapping[str, Query], options: Mapping[str, Any]) -> Callable[[str], Ranking]:
+    return lambda query_id: system.search(queries[query_id], **options)
+
+
+def _first_stage_run(responses: Iterable[Response]) -> Run:
+    """The candidates of each query in the first stage's order."""
+    return {response.query_id: _in_first_stage_order(response.ranking) for response in responses}
+
+
+def _in_first_stage_order(ranking: Ranking) -> list[ScoredDoc]:
+    candidates = sorted(zip(ranking.positions, ranking.doc_ids, strict=True))
+    return [ScoredDoc(doc_id, -float(position)) for position, doc_id in candidates]
+
+
+def _oracle_run(qrels: Iterable[Qrel], first_stage: Run) -> Run:
+    oracle = Baseline(Oracle(qrels))
+    return {
+        query_id: oracle.rerank(Query("", query_id), [CandidateSource(doc.doc_id, "") for doc in docs]).docs
+        for query_id, docs in first_stage.items()
+    }
+
+
+def _teachers(responses: Responses, dataset: Dataset, first_stage: Run) -> dict[str, Run]:
+    """The rankings that feedback follows: of every system, and of the oracle."""
+    systems: dict[str, Run] = {
+        name: {row.query_id: row.ranking.docs for row in rows}
+        for name, rows in responses.items()
+        if not name.endswith(_FEEDBACK_SUFFIX)
+    }
+    return systems | {ORACLE: teacher_of_grades(dataset.qrels, first_stage)}
+
+
+def _evaluate_feedback(
+    dataset: Dataset, index: Path, teachers: Mapping[str, Run], evaluator: Evaluator, seed: int, out: Path
+) -> None:
+    experiment = FeedbackExperiment(index, dataset.queries, replace(evaluator, measures=FEEDBACK_MEASURES))
+    write_feedback_report(experiment, teachers, out, seed, console)

@@ -1,0 +1,86 @@
+"""Settings that both evaluation commands share: dataclass fields, each of which is a command-line flag."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rerank.commands.options import Preranker, StrategyOption, Stride, WindowSize
+from rerank.errors import ConfigError
+from rerank_eval.specs import BASELINES, SERVED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationSettings:
+    """Systems to evaluate, how they are queried, and how the report is made."""
+
+    ranker: Annotated[
+        list[str],
+        typer.Option(
+            help=f"A ranker to evaluate: {', '.join(SERVED)} run in a service; {', '.join(BASELINES)} run in this "
+            "process. Repeatable; all others are compared with the first. identity keeps the first stage's order."
+        ),
+    ] = field(default_factory=list)
+    system: Annotated[
+        list[str],
+        typer.Option(
+            help="NAME=RANKER[/STRATEGY][:PATH]: a ranker under a name, with its own strategy and checkpoint folder; "
+            "with --target, PATH is the name of a model of that service. Repeatable."
+        ),
+    ] = field(default_factory=list)
+    model: Annotated[
+        str,
+        typer.Option(
+            help="Checkpoint folder of the only --ranker; with --target, the name of a model of that service."
+        ),
+    ] = ""
+    template: Annotated[str, typer.Option(help="Name or file of the prompt template for first and generation.")] = ""
+    encoder: Annotated[
+        str, typer.Option(help="Name or folder of the encoder for PE-Rank and cosine; empty: the default encoder.")
+    ] = ""
+    target: Annotated[
+        str, typer.Option(help="HOST:PORT of a running service; empty: start one for the evaluation.")
+    ] = ""
+    strategy: StrategyOption = None
+    window_size: WindowSize = 0
+    stride: Stride = 0
+    preranker: Preranker = ""
+    concurrency: Annotated[
+        str,
+        typer.Option(
+            help="Number of concurrent queries. With 1,8,32, quality is measured at 1, and served systems are timed "
+            "at 8 and 32 as well."
+        ),
+    ] = "1"
+    seed: Annotated[int, typer.Option(help="Seed of the shuffled orders and of the permutation test.")] = 0
+    margin: Annotated[
+        float,
+        typer.Option(
+            min=0.0,
+            help="Margin of the non-inferiority test: the loss of nDCG@10 that still counts as equally good; choose it "
+            "before you see the results. 0: no test.",
+        ),
+    ] = 0.0
+    plots: Annotated[
+        bool, typer.Option("--plots/--no-plots", help="Draw latency.png and differences.png for the report.")
+    ] = True
+    out: Annotated[Path, typer.Option(help="Folder for the results; a run that was killed resumes in it.")]
+
+    @property
+    def loads(self) -> list[int]:
+        """Numbers of concurrent queries; the first is the one at which quality is measured.
+
+        Raises:
+            ConfigError: a part of --concurrency is not a number above 0, or occurs twice.
+        """
+        parts = [part.strip() for part in self.concurrency.split(",")]
+        if not all(part.isdecimal() and int(part) for part in parts) or len(set(parts)) != len(parts):
+            raise ConfigError(f"--concurrency {self.concurrency}: expected different numbers above 0, as in 1,8,32")
+        return [int(part) for part in parts]
+
+    def as_strings(self) -> dict[str, str]:
+        """Every setting by its name, for reports and measures.json."""
+        return {setting.name: str(getattr(self, setting.name)) for setting in fields(self)}

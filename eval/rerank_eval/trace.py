@@ -1,0 +1,136 @@
+"""Trace files: the response to every query of a run, in JSON lines, from which a killed run resumes."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rerank.errors import ConfigError
+from rerank.files import atomic_file
+from rerank.types import ScoredDoc
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """A system's order of the candidates of one query, best first.
+
+    Attributes:
+        scores: strictly decreasing.
+        positions: the position of each document in the first stage's order, 0-based.
+        execution: the fields of the message Execution (rerank.proto) as JSON; empty for systems without a service.
+    """
+
+    doc_ids: tuple[str, ...]
+    scores: tuple[float, ...]
+    positions: tuple[int, ...]
+    execution: Mapping[str, Any]
+
+    @property
+    def docs(self) -> list[ScoredDoc]:
+        return [ScoredDoc(*row) for row in zip(self.doc_ids, self.scores, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """The ranking of one query, with the latency that the caller saw. `ended_at` is Unix time in seconds."""
+
+    query_id: str
+    wall_ms: float
+    ended_at: float
+    ranking: Ranking
+
+
+class TraceFile:
+    """A file of JSON lines: a header with the run's fingerprint, then one line per response.
+
+    `responses`, by query_id, holds those that the file already contains.
+
+    Args:
+        path: the file; created if it does not exist.
+        fingerprint: every setting that decides the responses; values that JSON can hold.
+
+    Raises:
+        ConfigError: the file holds responses of a run with another fingerprint, or cannot be read or written.
+    """
+
+    def __init__(self, path: Path, fingerprint: Mapping[str, object]) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._fingerprint: dict[str, object] = json.loads(json.dumps(fingerprint))
+        self.responses: dict[str, Response] = {}
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            rows = _complete_rows(path)
+            if rows:
+                self._resume(rows)
+            else:
+                path.write_text(self._header(), encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be written: {error}; choose another --out") from error
+
+    def add(self, response: Response) -> None:
+        """Appends one response, from any thread; it survives the process from then on."""
+        with self._lock, self._path.open("a", encoding="utf-8") as file:
+            self.responses[response.query_id] = response
+            file.write(_line(response))
+
+    def finish(self, query_ids: Iterable[str]) -> None:
+        """Rewrites the file in the order of the queries, so that a resumed run ends with the same file."""
+        self.responses = {query_id: self.responses[query_id] for query_id in query_ids}
+        with atomic_file(self._path) as temporary:
+            temporary.write_text(self._header() + "".join(map(_line, self.responses.values())), encoding="utf-8")
+
+    def _header(self) -> str:
+        return json.dumps({"settings": self._fingerprint}, ensure_ascii=False) + "\n"
+
+    def _resume(self, rows: list[Any]) -> None:
+        try:
+            found, responses = rows[0]["settings"], [_response(row) for row in rows[1:]]
+        except (KeyError, TypeError) as error:
+            raise ConfigError(f"{self._path} is not a trace file ({error!r}); choose another --out") from error
+        if differences := _differences(found, self._fingerprint):
+            raise ConfigError(
+                f"{self._path} holds {len(responses)} responses of a run with other settings ({differences}); choose "
+                "another --out, or remove that folder"
+            )
+        self.responses = {response.query_id: response for response in responses}
+
+
+def _complete_rows(path: Path) -> list[Any]:
+    """The rows of the file. An incomplete last line, which a killed run leaves, is removed from the file."""
+    if not path.exists():
+        return []
+    text = path.read_bytes()
+    if complete := text[: text.rfind(b"\n") + 1]:
+        os.truncate(path, len(complete))
+    try:
+        return [json.loads(line) for line in complete.decode().split("\n") if line]
+    except ValueError as error:
+        raise ConfigError(f"{path} is not a trace file ({error}); choose another --out") from error
+
+
+def _differences(found: Mapping[str, object], given: Mapping[str, object]) -> str:
+    names = sorted(name for name in found.keys() | given.keys() if found.get(name) != given.get(name))
+    return "; ".join(f"{name}: {found.get(name)} there, {given.get(name)} now" for name in names)
+
+
+def _line(response: Response) -> str:
+    row = {
+        "query_id": response.query_id,
+        "wall_ms": response.wall_ms,
+        "ended_at": response.ended_at,
+        "reply": asdict(response.ranking),
+    }
+    return json.dumps(row, ensure_ascii=False) + "\n"
+
+
+def _response(row: Any) -> Response:
+    reply = row["reply"]
+    doc_ids, scores, positions = (tuple(reply[name]) for name in ("doc_ids", "scores", "positions"))
+    ranking = Ranking(doc_ids, scores, positions, reply["execution"])
+    return Response(row["query_id"], row["wall_ms"], row["ended_at"], ranking)

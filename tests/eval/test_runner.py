@@ -1,0 +1,105 @@
+"""Every system runs on every query once, whatever happens in between."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from ir_measures import Qrel
+from rerank_eval.measures import TREC_DL, Evaluator
+from rerank_eval.results import measure_variants
+from rerank_eval.runner import TRACE_FILE, Variant, run_variants
+from rerank_eval.trace import Ranking
+
+from rerank.commands.display import plain_console
+from rerank.errors import ConfigError
+
+QUERIES = [f"q{number}" for number in range(6)]
+QRELS = [Qrel(query_id, "a", 2) for query_id in QUERIES]
+CONSOLE = plain_console(stderr=True)
+
+
+class RecordingSystem:
+    """Ranks every query and records it; raises once at the query `fails_at`."""
+
+    def __init__(self, fails_at: str = "") -> None:
+        self.queries: list[str] = []
+        self._fails_at = fails_at
+
+    def __call__(self, query_id: str) -> Ranking:
+        if query_id == self._fails_at:
+            self._fails_at = ""
+            raise ConnectionError("gone")
+        self.queries.append(query_id)
+        return Ranking(("a", "b"), (2.0, 1.0), (1, 0), {"windows": 1})
+
+
+def evaluate(variants: list[Variant], out: Path, load: int = 1) -> None:
+    responses = run_variants(variants, QUERIES, out, [load], CONSOLE)
+    measure_variants(variants, responses, Evaluator(TREC_DL, QRELS), out, {"command": "test"})
+
+
+def rows_without_times(path: Path) -> list[object]:
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [{key: row[key] for key in row if key not in ("wall_ms", "ended_at")} for row in rows]
+
+
+@pytest.mark.parametrize("load", [1, 3])
+def test_resumed_run_ends_with_the_files_of_an_undisturbed_one(tmp_path: Path, load: int) -> None:
+    failing, undisturbed = RecordingSystem(fails_at="q3"), RecordingSystem()
+    with pytest.raises(ConnectionError):
+        evaluate([Variant("a", {}, failing)], tmp_path / "resumed", load)
+    evaluate([Variant("a", {}, failing)], tmp_path / "resumed", load)
+    evaluate([Variant("a", {}, undisturbed)], tmp_path / "undisturbed", load)
+    for name in ("run.trec", "measures.json"):
+        assert (tmp_path / "resumed" / name).read_bytes() == (tmp_path / "undisturbed" / name).read_bytes()
+    assert rows_without_times(tmp_path / "resumed" / TRACE_FILE) == rows_without_times(
+        tmp_path / "undisturbed" / TRACE_FILE
+    )
+
+
+def test_finished_queries_do_not_run_again(tmp_path: Path) -> None:
+    failing = RecordingSystem(fails_at="q3")
+    with pytest.raises(ConnectionError):
+        evaluate([Variant("a", {}, failing)], tmp_path)
+    assert len(failing.queries) >= 3
+    evaluate([Variant("a", {}, failing)], tmp_path)
+    assert sorted(failing.queries) == QUERIES
+
+
+def test_several_systems_have_a_folder_each(tmp_path: Path) -> None:
+    evaluate([Variant("a", {}, RecordingSystem()), Variant("b", {"ranker": "b"}, RecordingSystem())], tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
+    measures = json.loads((tmp_path / "b" / "measures.json").read_text(encoding="utf-8"))
+    assert measures["settings"] == {"command": "test", "ranker": "b"}
+    assert measures["mean"]["nDCG@10"] == 1.0
+
+
+def test_other_settings_are_refused_before_the_first_query(tmp_path: Path) -> None:
+    evaluate([Variant(name, {"depth": 1}, RecordingSystem()) for name in ("a", "b")], tmp_path)
+    system = RecordingSystem()
+    with pytest.raises(ConfigError, match="other settings"):
+        evaluate([Variant("a", {"depth": 1}, system), Variant("b", {"depth": 2}, system)], tmp_path)
+    assert system.queries == []
+
+
+def test_no_queries_leave_empty_files(tmp_path: Path) -> None:
+    assert run_variants([Variant("a", {}, RecordingSystem())], [], tmp_path, [1], CONSOLE) == {1: {"a": []}}
+
+
+def test_timed_variants_run_once_more_at_every_load(tmp_path: Path) -> None:
+    timed, untimed = RecordingSystem(), RecordingSystem()
+    variants = [Variant("a", {}, timed, is_timed=True), Variant("b", {}, untimed)]
+    responses = run_variants(variants, QUERIES, tmp_path, [1, 2, 3], CONSOLE)
+    results = measure_variants(variants, responses, Evaluator(TREC_DL, QRELS), tmp_path, {})
+    assert [list(result.costs) for result in results] == [[1, 2, 3], [1]]
+    assert (len(timed.queries), len(untimed.queries)) == (18, 6)
+    run_variants(variants, QUERIES, tmp_path, [1, 2, 3], CONSOLE)
+    assert len(timed.queries) == 18
+
+
+def test_times_of_another_load_are_not_mixed_in(tmp_path: Path) -> None:
+    evaluate([Variant("a", {}, RecordingSystem())], tmp_path, load=1)
+    with pytest.raises(ConfigError, match="load: 1 there, 3 now"):
+        evaluate([Variant("a", {}, RecordingSystem())], tmp_path, load=3)

@@ -1,0 +1,54 @@
+"""Systems as the command line names them."""
+
+from __future__ import annotations
+
+import pytest
+from rerank_eval.specs import SystemSpec, parse_systems
+
+from rerank.errors import ConfigError
+from rerank.types import StrategyKind
+
+
+def test_default_system_is_pe_rank() -> None:
+    assert parse_systems([], [], "") == [SystemSpec("pe-rank", "pe-rank")]
+
+
+def test_model_belongs_to_the_only_ranker() -> None:
+    assert parse_systems(["first"], [], "folder") == [SystemSpec("first", "first", "folder")]
+    assert parse_systems([], [], "folder") == [SystemSpec("pe-rank", "pe-rank", "folder")]
+
+
+def test_systems_have_names_and_paths() -> None:
+    """A path may contain a colon and an equals sign."""
+    assert parse_systems([], ["mine=first:C:/a=b", "base=identity"], "") == [
+        SystemSpec("mine", "first", "C:/a=b"),
+        SystemSpec("base", "identity"),
+    ]
+
+
+@pytest.mark.parametrize("spelling", ["top-down", "top_down"])
+def test_system_may_have_its_own_strategy(spelling: str) -> None:
+    assert parse_systems([], [f"a=first/{spelling}:some/folder", "b=first/single"], "") == [
+        SystemSpec("a", "first", "some/folder", StrategyKind.TOP_DOWN),
+        SystemSpec("b", "first", "", StrategyKind.SINGLE),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rankers", "systems", "model", "message"),
+    [
+        (["best"], [], "", "'best' is none of identity"),
+        (["identity", "identity"], [], "", "two have the same name"),
+        (["first", "generation"], [], "folder", "--model gives the checkpoint of one --ranker, and there are 2"),
+        ([], ["first:folder"], "", "expected NAME=RANKER"),
+        ([], ["../up=identity"], "", "would name a folder"),
+        ([], ["=identity"], "", "would name a folder"),
+        (["cross-encoder"], [], "", "needs its model"),
+        ([], ["a=first/up"], "", "strategy 'up' is none of single, sliding"),
+        ([], ["a=first/"], "", "strategy '' is none of"),
+        ([], ["a=cosine/sliding"], "", "takes no strategy; leave out /sliding"),
+    ],
+)
+def test_invalid_systems_are_refused(rankers: list[str], systems: list[str], model: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse_systems(rankers, systems, model)

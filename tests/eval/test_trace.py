@@ -1,0 +1,98 @@
+"""Trace files: a killed run resumes from them, and only with the settings that it started with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from rerank_eval.trace import Ranking, Response, TraceFile
+
+from rerank.errors import ConfigError
+
+
+def response(query_id: str) -> Response:
+    ranking = Ranking(("a", "b"), (2.0, 1.5), (1, 0), {"windows": 1, "strategy": "sliding(20/10)"})
+    return Response(query_id, 12.5, 1000.0, ranking)
+
+
+def test_responses_are_read_as_written(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "trace.jsonl"
+    TraceFile(path, {"depth": 100}).add(response("q"))
+    assert TraceFile(path, {"depth": 100}).responses == {"q": response("q")}
+
+
+def test_format_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    TraceFile(path, {"depth": 100}).add(response("q"))
+    header, row = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    assert header == {"settings": {"depth": 100}}
+    assert row == {
+        "query_id": "q",
+        "wall_ms": 12.5,
+        "ended_at": 1000.0,
+        "reply": {
+            "doc_ids": ["a", "b"],
+            "scores": [2.0, 1.5],
+            "positions": [1, 0],
+            "execution": {"windows": 1, "strategy": "sliding(20/10)"},
+        },
+    }
+
+
+def test_incomplete_last_line_is_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    file = TraceFile(path, {})
+    file.add(response("q1"))
+    file.add(response("q2"))
+    path.write_bytes(path.read_bytes()[:-20])
+    resumed = TraceFile(path, {})
+    assert list(resumed.responses) == ["q1"]
+    resumed.add(response("q2"))
+    assert list(TraceFile(path, {}).responses) == ["q1", "q2"]
+
+
+def test_incomplete_header_is_written_again(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_text('{"settin', encoding="utf-8")
+    TraceFile(path, {"depth": 1}).add(response("q"))
+    assert list(TraceFile(path, {"depth": 1}).responses) == ["q"]
+
+
+def test_other_settings_are_refused_with_both_values(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    TraceFile(path, {"depth": 100, "seed": 0}).add(response("q"))
+    with pytest.raises(
+        ConfigError, match=r"1 responses of a run with other settings \(depth: 100 there, 50 now\); choose another"
+    ):
+        TraceFile(path, {"depth": 50, "seed": 0})
+
+
+def test_additional_setting_is_another_setting(tmp_path: Path) -> None:
+    TraceFile(tmp_path / "trace.jsonl", {})
+    with pytest.raises(ConfigError, match="seed: None there, 1 now"):
+        TraceFile(tmp_path / "trace.jsonl", {"seed": 1})
+
+
+@pytest.mark.parametrize("text", ["not json\n", "[]\n", '{"other": 1}\n', '{"settings": {}}\n{"query_id": "q"}\n'])
+def test_foreign_file_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "trace.jsonl").write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match="is not a trace file"):
+        TraceFile(tmp_path / "trace.jsonl", {})
+
+
+def test_finished_file_is_in_the_order_of_the_queries(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    resumed, undisturbed = TraceFile(path, {}), TraceFile(tmp_path / "other.jsonl", {})
+    for query_id in ("q2", "q1"):
+        resumed.add(response(query_id))
+    for query_id in ("q1", "q2"):
+        undisturbed.add(response(query_id))
+    resumed.finish(["q1", "q2"])
+    assert path.read_text(encoding="utf-8") == (tmp_path / "other.jsonl").read_text(encoding="utf-8")
+
+
+def test_folder_that_cannot_be_created_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    with pytest.raises(ConfigError, match="cannot be written"):
+        TraceFile(tmp_path / "file" / "trace.jsonl", {})
