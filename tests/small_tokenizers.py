@@ -191,3 +191,13 @@ def wrapped(tokenizer: Tokenizer, chat_template: str | None, **special: Any) -> 
         model_input_names=["input_ids", "attention_mask"],
         **special,
     )
+
+
+#: One tokenizer per family, for tests that run on all of them.
+FAMILIES = {
+    "metaspace": metaspace(),
+    "instruct": metaspace("instruct"),
+    "byte-level": byte_level(),
+    "byte-level numbers": byte_level_numbers(),
+    "uncased": uncased(),
+}

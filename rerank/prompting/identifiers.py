@@ -1,8 +1,8 @@
-"""Position in a window ↔ identifier ↔ token id, derived from the tokenizer and checked.
+"""Identifiers of passages, "[A]" or "[1]", and their token ids, derived from the tokenizer and verified.
 
-FIRST reads the logits of the identifiers at one position. Tokenizers split "[A]" in different ways: some have "A" and
+FIRST reads the logits of all identifiers at one position. Tokenizers split "[A]" in different ways: some have "A" and
 "▁A", some merge "[A" for most letters but not for O and Q, some merge "][". So the prompt ends with the opening bracket
-as a token of its own, the bare identifier's token follows, and ids are fed to the model, never text.
+as a token of its own, the token of the bare identifier follows, and the model is given token ids, never text.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from transformers import PreTrainedTokenizerBase
 from rerank.errors import CheckpointError
 
 OPEN, CLOSE = "[", "]"
-_MOST_NUMBERS = 999
+_MAX_NUMBER = 999
 
 
 class IdentifierKind(StrEnum):
-    """How passages are named."""
+    """The alphabet of the identifiers."""
 
     LETTERS = "letters"
     NUMBERS = "numbers"
@@ -30,12 +30,12 @@ class IdentifierKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Identifiers:
-    """The names of the passages of a window, in order, and how the model is asked for one.
+    """The identifiers of a window's passages, in order, with their token ids.
 
     Attributes:
-        texts: "A", "B", … or "1", "2", …; as many as the tokenizer has single tokens for.
-        token_ids: one a text, all different.
-        bracket_id: the token of the opening bracket, which goes behind the prompt.
+        texts: "A", "B", … or "1", "2", …; as many as are single tokens.
+        token_ids: one per text, all different.
+        bracket_id: the token of the opening bracket, with which a prompt ends.
     """
 
     kind: IdentifierKind
@@ -48,13 +48,13 @@ class Identifiers:
 
 
 def derive_identifiers(tokenizer: PreTrainedTokenizerBase, kind: IdentifierKind, prompt_end: str = "\n") -> Identifiers:
-    """All identifiers of a kind that are single tokens behind an opening bracket, up to the first that is not.
+    """The identifiers of a kind that are single tokens after an opening bracket, up to the first that is not.
 
     Args:
-        prompt_end: the text before the bracket, as the rendered prompts end.
+        prompt_end: the text before the bracket, such as `ListwiseRenderer.prompt_end`.
 
     Raises:
-        CheckpointError: fewer than two identifiers are single tokens.
+        CheckpointError: fewer than two identifiers are single tokens, or the bracket is not a token.
     """
     bracket_id = _bracket_id(tokenizer, prompt_end)
     texts: list[str] = []
@@ -67,22 +67,22 @@ def derive_identifiers(tokenizer: PreTrainedTokenizerBase, kind: IdentifierKind,
         token_ids.append(token_id)
     if len(texts) < 2:
         raise CheckpointError(
-            f"{type(tokenizer).__name__} has single tokens for {len(texts)} {kind} only; use "
+            f"{type(tokenizer).__name__} has single tokens for {len(texts)} {kind}, at least 2 are needed; use "
             f"{', '.join(other for other in IdentifierKind if other != kind)} or another model"
         )
     return Identifiers(kind, tuple(texts), tuple(token_ids), bracket_id)
 
 
 def alphabet(tokenizer: PreTrainedTokenizerBase, kind: IdentifierKind) -> list[str]:
-    """What could name passages, in order. A tokenizer that knows no capitals gets small letters."""
+    """All identifiers of a kind, in order; lower-case letters only for a tokenizer without capitals."""
     if kind is IdentifierKind.NUMBERS:
-        return [str(number) for number in range(1, _MOST_NUMBERS + 1)]
+        return [str(number) for number in range(1, _MAX_NUMBER + 1)]
     has_capitals = _decoded(tokenizer, _plain_ids(tokenizer, "A")) == "A"
     return list(string.ascii_uppercase + string.ascii_lowercase if has_capitals else string.ascii_lowercase)
 
 
 def _bracket_id(tokenizer: PreTrainedTokenizerBase, prompt_end: str) -> int:
-    """The bracket's token behind the prompt; the bare one where text would merge it with what stands before."""
+    """The token of the bracket after the prompt; the bare one if the bracket merges with the text before it."""
     before, after = _plain_ids(tokenizer, prompt_end), _plain_ids(tokenizer, prompt_end + OPEN)
     if len(after) == len(before) + 1 and after[:-1] == before:
         return after[-1]
@@ -93,24 +93,24 @@ def _bracket_id(tokenizer: PreTrainedTokenizerBase, prompt_end: str) -> int:
 
 
 def _identifier_id(tokenizer: PreTrainedTokenizerBase, prompt_end: str, bracket_id: int, text: str) -> int | None:
-    """The token that names a passage behind the bracket; None where `text` is no single token."""
-    for token_id in (_token_behind_bracket(tokenizer, prompt_end, text), _vocabulary_id(tokenizer, text)):
+    """The token of an identifier after the bracket; None if it is not a single token."""
+    for token_id in (_token_after_bracket(tokenizer, prompt_end, text), _vocabulary_id(tokenizer, text)):
         if token_id is not None and _decoded(tokenizer, [bracket_id, token_id]).endswith(OPEN + text):
             return token_id
     return None
 
 
-def _token_behind_bracket(tokenizer: PreTrainedTokenizerBase, prompt_end: str, text: str) -> int | None:
-    """The one token between the brackets of "[text]"; None where it merges with one of them or is several."""
+def _token_after_bracket(tokenizer: PreTrainedTokenizerBase, prompt_end: str, text: str) -> int | None:
+    """The single token between the brackets of "[text]"; None if it merges with a bracket or is several tokens."""
     opened = _plain_ids(tokenizer, prompt_end + OPEN)
-    whole = _plain_ids(tokenizer, prompt_end + OPEN + text + CLOSE)
-    between = whole[len(opened) : -1]
-    return between[0] if whole[: len(opened)] == opened and len(between) == 1 else None
+    closed = _plain_ids(tokenizer, prompt_end + OPEN + text + CLOSE)
+    between = closed[len(opened) : -1]
+    return between[0] if closed[: len(opened)] == opened and len(between) == 1 else None
 
 
-def _vocabulary_id(tokenizer: PreTrainedTokenizerBase, piece: str) -> int | None:
-    """The id of a piece that is spelled like this, without a word mark before it."""
-    ids: list[int | None] = cast(Any, tokenizer).convert_tokens_to_ids([piece])  # get_vocab() copies the vocabulary
+def _vocabulary_id(tokenizer: PreTrainedTokenizerBase, token: str) -> int | None:
+    """The id of a token with exactly this spelling, without a word-start marker."""
+    ids: list[int | None] = cast(Any, tokenizer).convert_tokens_to_ids([token])  # get_vocab() copies the vocabulary
     (token_id,) = ids
     return None if token_id in {None, tokenizer.unk_token_id, *tokenizer.all_special_ids} else token_id
 

@@ -1,4 +1,10 @@
-"""A window as token ids: template, chat markup, and passages cut to what the model can read."""
+"""Listwise prompts: a window of passages → token ids, with long passages truncated to fit the model's context.
+
+A prompt is assembled from segments: its passages, and the text between them. A passage is tokenised once, however many
+windows it appears in. Tokens can span the boundary of two segments ("." and a line end are one token of Llama-3), so
+white space counts as part of the passage that it touches, and every segment is tokenised next to its neighbours' text.
+If a token spans a boundary there, the prompt is tokenised as a whole. The token ids are the same either way.
+"""
 
 from __future__ import annotations
 
@@ -6,56 +12,75 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any
+from itertools import pairwise
+from typing import Any, TypeAlias, cast
 
 import jinja2
-from transformers import PreTrainedTokenizerBase
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from rerank.errors import CheckpointError, InvalidRequest
 from rerank.prompting.sanitize import Sanitizer
-from rerank.prompting.segments import ANY, Ids, Place, SegmentTokenizer, places_in
 from rerank.prompting.templates import Template
 from rerank.types import Passage, Prepared, Query, Window
 
+TokenIds: TypeAlias = tuple[int, ...]
+
 _FIELD = re.compile(r"\{(num|query|instruction|example|rank|candidate)\}")
-#: Fewer tokens than these of each passage are not worth reading.
-_LEAST_PASSAGE_TOKENS = 8
-#: A cut text may take a token or two more than it did inside the whole.
+#: A text between its leading and its trailing white space.
+_TRIMMED = re.compile(r"(\s*)(.*?)(\s*)", re.DOTALL)
+#: The minimum length of a truncated passage; fewer tokens are not worth reading.
+_MIN_PASSAGE_TOKENS = 8
+#: A truncated passage may take a token or two more than the same text did inside the full passage.
 _SLACK_TOKENS = 2
-#: Stands where a passage will stand, when a prompt is rendered to be taken apart: a character that nobody may use.
-_SEAM = "\ufdd0"
+#: Marks the places of passages in a rendered prompt. A Unicode noncharacter, so no text contains it.
+_PASSAGE_MARKER = "\ufdd0"
+#: Placeholder text for a passage, next to which other segments are tokenised.
+_PLACEHOLDER = "any"
+#: This many characters after a passage show whether a token spans the boundary.
+_RIGHT_CHARS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class ListwisePrompt:
-    """The token ids of a prompt, and which places of the window were cut."""
+    """The token ids of a prompt, and the positions in the window of the passages that were truncated."""
 
     token_ids: list[int]
     truncated: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Frame:
+class PassageContext:
+    """The text next to a passage: the end of the left part, white space on both sides, the start of the right part."""
+
+    left: str
+    space_before: str
+    space_after: str
+    right: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Skeleton:
     """A prompt without its n passages.
 
     Attributes:
-        empty_tokens: how long the prompt is when all passages are empty.
-        places: of the passages.
-        pieces: token ids before, between and behind the passages, n + 1; None where these have none of their own.
+        n_tokens: length of the prompt when all passages are empty.
+        contexts: the contexts of the n passages.
+        segments: token ids before, between and after the passages, n + 1; None if tokens span their boundaries.
     """
 
-    empty_tokens: int
-    places: tuple[Place, ...] = ()
-    pieces: tuple[Ids, ...] | None = None
+    n_tokens: int
+    contexts: tuple[PassageContext, ...] = ()
+    segments: tuple[TokenIds, ...] | None = None
 
 
 class ListwiseRenderer:
-    """Renders windows for one tokenizer and template.
+    """Renders windows as prompts for one tokenizer and template.
 
     Args:
-        context_tokens: what prompt and answer may take together.
-        answer_tokens: what is kept free for the answer.
-        passage_tokens: the most tokens of a passage that are shown, as in training; 0: as many as fit.
+        context_tokens: maximum length of prompt and answer together.
+        answer_tokens: tokens that every prompt leaves free for the answer.
+        passage_tokens: maximum number of tokens shown per passage, as in training; 0: as many as fit.
     """
 
     def __init__(
@@ -70,172 +95,251 @@ class ListwiseRenderer:
         self._tokenizer = tokenizer
         self._prompt_tokens = context_tokens - answer_tokens
         self._passage_tokens = passage_tokens or context_tokens
-        self.neutral = Sanitizer(tokenizer, (template.system_message, template.prefix, template.suffix))
-        self._pieces = SegmentTokenizer(tokenizer)
+        self.sanitize = Sanitizer(tokenizer, (template.system_message, template.prefix, template.suffix))
+        self._segments = SegmentTokenizer(tokenizer)
         self._adds_bos = tokenizer("a", verbose=False)["input_ids"][0] == tokenizer.bos_token_id
-        self._frame = lru_cache(maxsize=64)(self._make_frame)  # windows of a request share theirs
-        self._token_ends = lru_cache(maxsize=4096)(self._pieces.ends)  # a passage is read in several windows
-        self._whole_ids = lru_cache(maxsize=128)(self.token_ids)  # asked for to count them, and again to read them
+        self._skeleton = lru_cache(maxsize=64)(self._make_skeleton)  # windows of a request share theirs
+        self._token_ends = lru_cache(maxsize=4096)(self._segments.token_ends)  # a passage is in several windows
 
-    def harmless(self, query: Query, passages: Sequence[Passage]) -> Prepared:
-        """Query and passages as neutral text, once a request."""
-        neutral = self.neutral
-        asked = replace(query, text=neutral(query.text), instruction=neutral(query.instruction))
-        return Prepared(asked, tuple(replace(passage, text=neutral(passage.text)) for passage in passages))
-
-    def prepared(self, query: Query, passages: Sequence[Passage]) -> Prepared:
-        """Neutral query and passages, these with the token ids that they have between two others."""
-        harmless = self.harmless(query, passages)
-        texts = [passage.text for passage in harmless.passages]
-        token_ids = self._pieces.passages(texts, self._usual_place)
-        with_ids = (replace(passage, token_ids=ids) for passage, ids in zip(harmless.passages, token_ids, strict=True))
-        return replace(harmless, passages=tuple(with_ids))
+    def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
+        """Sanitizes query and passages and tokenises the passages, once per request."""
+        texts = [self.sanitize(passage.text) for passage in passages]
+        token_ids = self._segments.tokenize_passages(texts, self._inner_context)
+        prepared = (
+            replace(passage, text=text, token_ids=ids)
+            for passage, text, ids in zip(passages, texts, token_ids, strict=True)
+        )
+        query = replace(query, text=self.sanitize(query.text), instruction=self.sanitize(query.instruction))
+        return Prepared(query, tuple(prepared))
 
     def prompt(self, window: Window, names: Sequence[str], answer_tokens: int = 0) -> ListwisePrompt:
-        """The prompt of a window whose query and passages are neutral text already.
+        """The prompt of a window whose query and passages are sanitized.
 
         Args:
-            names: identifiers in order, as many as there are passages or more.
-            answer_tokens: what is kept free for the answer to this window, beyond what always is.
+            names: identifiers of the passages, in order; at least as many as passages.
+            answer_tokens: tokens to leave free for the answer to this window, in addition to those of the renderer.
 
         Raises:
             InvalidRequest: the query leaves too little room for the passages.
         """
         names = tuple(names[: len(window.passages)])
-        frame = self._frame(window.query.text, window.query.instruction, names)
+        skeleton = self._skeleton(window.query.text, window.query.instruction, names)
         lengths = [self._length(passage) for passage in window.passages]
-        lengths_shown = [min(length, self._passage_tokens) for length in lengths]
-        limit = self._passage_limit(frame.empty_tokens, lengths_shown, self._prompt_tokens - answer_tokens)
+        shown = [min(length, self._passage_tokens) for length in lengths]
+        limit = self._passage_limit(skeleton.n_tokens, shown, self._prompt_tokens - answer_tokens)
         limit = min(limit, self._passage_tokens)
         passages = [
-            passage if length <= limit else self._cut(passage, limit)
+            passage if length <= limit else self._truncate(passage, limit)
             for passage, length in zip(window.passages, lengths, strict=True)
         ]
-        truncated = (place for place, passage in enumerate(passages) if passage is not window.passages[place])
-        ids = self._joined(frame, passages)
-        if ids is None:
-            ids = self._whole_ids(self.text(window.query, names, [passage.text for passage in passages]))
-        return ListwisePrompt(list(ids), tuple(truncated))
+        truncated = tuple(i for i, passage in enumerate(passages) if passage is not window.passages[i])
+        token_ids = self._assemble(skeleton, passages)
+        if token_ids is None:
+            token_ids = self.tokenize(self.render(window.query, names, [passage.text for passage in passages]))
+        return ListwisePrompt(token_ids, truncated)
 
-    def text(self, query: Query, names: Sequence[str], texts: Sequence[str]) -> str:
-        """The whole prompt, chat markup included."""
+    def render(self, query: Query, names: Sequence[str], texts: Sequence[str]) -> str:
+        """The text of a prompt with these passage texts, including chat markup."""
         example = " > ".join(f"[{name}]" for name in reversed(names[:2]))
         values = {"num": str(len(names)), "query": query.text, "instruction": query.instruction, "example": example}
         bodies = (
-            _filled(self._template.body, values | {"rank": name, "candidate": text})
+            _fill(self._template.body, values | {"rank": name, "candidate": text})
             for name, text in zip(names, texts, strict=True)
         )
-        user = _filled(self._template.prefix, values) + "".join(bodies) + _filled(self._template.suffix, values)
-        return chat(self._tokenizer, self._template.system_message, user)
+        user = _fill(self._template.prefix, values) + "".join(bodies) + _fill(self._template.suffix, values)
+        return render_chat(self._tokenizer, self._template.system_message, user)
 
-    def token_ids(self, text: str) -> list[int]:
-        """The ids of a rendered prompt, with exactly one BOS where the tokenizer uses one."""
-        ids, bos = self._pieces.ids(text), self._tokenizer.bos_token_id
+    def tokenize(self, text: str) -> list[int]:
+        """The token ids of a rendered prompt, with exactly one BOS token if the tokenizer uses one.
+
+        Raises:
+            CheckpointError: the prompt contains several BOS tokens.
+        """
+        ids, bos = self._segments.tokenize(text), self._tokenizer.bos_token_id
         if bos is None:
             return ids
         if ids[:1] != [bos] and self._adds_bos:
             ids = [bos, *ids]
         if ids.count(bos) > 1:
             raise CheckpointError(
-                f"the prompt holds {ids.count(bos)} BOS tokens; the chat template must write at most one"
+                f"the prompt contains {ids.count(bos)} BOS tokens; change the chat template to write at most one"
             )
         return ids
 
-    def _make_frame(self, text: str, instruction: str, names: tuple[str, ...]) -> _Frame:
-        """The frame for a query; its pieces are checked by a prompt of any passages."""
-        query, n = Query(text, instruction=instruction), len(names)
-        empty_tokens = len(self.token_ids(self.text(query, names, [""] * n)))
-        parts = self.text(query, names, [_SEAM] * n).split(_SEAM)
-        places = tuple(map(self._usual_if_alike, places_in(parts)[:-1])) + places_in(parts)[-1:]
-        # Of passages that touch, no check of the one would show what it does to the other.
-        apart = len(places) == n > 0 and all(place.left and place.right for place in places)
-        between = self._pieces.between(parts, places) if apart else None
-        if between is None:
-            return _Frame(empty_tokens)
-        head = self.token_ids(parts[0].removesuffix(places[0].before))
-        frame = _Frame(empty_tokens, places, (tuple(head), *between))
-        joined, whole = self._joined(frame, [Passage("", ANY)] * n), self.text(query, names, [ANY] * n)
-        return frame if joined == self.token_ids(whole) else _Frame(empty_tokens)
+    @cached_property
+    def prompt_end(self) -> str:
+        """The last characters of every prompt, on which the token ids of the identifiers depend."""
+        return self.render(Query("query"), ["A"], ["passage"])[-16:]
 
-    def _joined(self, frame: _Frame, passages: Sequence[Passage]) -> list[int] | None:
-        """The prompt's ids, piece after piece; None if some piece has none."""
-        if frame.pieces is None:
+    def _make_skeleton(self, text: str, instruction: str, names: tuple[str, ...]) -> _Skeleton:
+        """The skeleton for a query; its segments are verified on a prompt of placeholder passages."""
+        query, n = Query(text, instruction=instruction), len(names)
+        n_tokens = len(self.tokenize(self.render(query, names, [""] * n)))
+        parts = self.render(query, names, [_PASSAGE_MARKER] * n).split(_PASSAGE_MARKER)
+        contexts = passage_contexts(parts)
+        contexts = (*map(self._as_inner_context, contexts[:-1]), *contexts[-1:])
+        # Placeholders cannot verify passages that touch each other, because tokens could span two passages.
+        separate = len(contexts) == n > 0 and all(context.left and context.right for context in contexts)
+        between = self._segments.tokenize_between(parts, contexts) if separate else None
+        if between is None:
+            return _Skeleton(n_tokens)
+        head = self.tokenize(parts[0].removesuffix(contexts[0].space_before))
+        skeleton = _Skeleton(n_tokens, contexts, (tuple(head), *between))
+        assembled = self._assemble(skeleton, [Passage("", _PLACEHOLDER)] * n)
+        expected = self.tokenize(self.render(query, names, [_PLACEHOLDER] * n))
+        return skeleton if assembled == expected else _Skeleton(n_tokens)
+
+    def _assemble(self, skeleton: _Skeleton, passages: Sequence[Passage]) -> list[int] | None:
+        """The token ids of a prompt from those of its segments; None if a token spans a boundary."""
+        if skeleton.segments is None:
             return None
-        ids = list(frame.pieces[0])
-        for passage, place, behind in zip(passages, frame.places, frame.pieces[1:], strict=True):
-            known = passage.token_ids if place == self._usual_place else None
-            own = known or self._pieces.passage(passage.text, place)
-            if own is None:
+        token_ids = list(skeleton.segments[0])
+        for passage, context, following in zip(passages, skeleton.contexts, skeleton.segments[1:], strict=True):
+            prepared = passage.token_ids if context == self._inner_context else None
+            passage_ids = prepared or self._segments.tokenize_passage(passage.text, context)
+            if passage_ids is None:
                 return None
-            ids += own
-            ids += behind
-        return ids
+            token_ids += passage_ids
+            token_ids += following
+        return token_ids
 
     @cached_property
-    def _usual_place(self) -> Place:
-        """Where a passage stands that has others before and behind it."""
-        parts = self.text(Query(ANY), ("A", "B", "C"), [_SEAM] * 3).split(_SEAM)
-        return places_in(parts)[1] if len(parts) == 4 else Place("", "", "", "")
+    def _inner_context(self) -> PassageContext:
+        """The context of a passage between two others."""
+        parts = self.render(Query(_PLACEHOLDER), ("A", "B", "C"), [_PASSAGE_MARKER] * 3).split(_PASSAGE_MARKER)
+        return passage_contexts(parts)[1] if len(parts) == 4 else PassageContext("", "", "", "")
 
-    def _usual_if_alike(self, place: Place) -> Place:
-        """Identifiers differ from place to place, and no passage's tokens with them."""
-        usual = self._usual_place
-        return usual if (place.before, place.after) == (usual.before, usual.after) else place
+    def _as_inner_context(self, context: PassageContext) -> PassageContext:
+        """The inner context if the white space is the same: the token ids do not depend on the identifiers around."""
+        inner = self._inner_context
+        same = (context.space_before, context.space_after) == (inner.space_before, inner.space_after)
+        return inner if same else context
 
     @cached_property
     def _empty_tokens(self) -> int:
-        """What an empty passage takes in its place."""
-        return len(self._pieces.passage("", self._usual_place) or ())
+        """The number of tokens of an empty passage, which are those of its white space."""
+        return len(self._segments.tokenize_passage("", self._inner_context) or ())
 
     def _length(self, passage: Passage) -> int:
-        """How many tokens longer the passage makes a prompt in which it was empty."""
-        ids = passage.token_ids or self._pieces.passage(passage.text, self._usual_place)
+        """The number of tokens that the passage adds to a prompt in which it was empty."""
+        ids = passage.token_ids or self._segments.tokenize_passage(passage.text, self._inner_context)
         return len(self._token_ends(passage.text)) if ids is None else max(0, len(ids) - self._empty_tokens)
 
-    def _cut(self, passage: Passage, tokens: int) -> Passage:
-        """The passage's beginning, as far as so many of its tokens reach."""
+    def _truncate(self, passage: Passage, tokens: int) -> Passage:
+        """The passage with only the first tokens of its text."""
         ends = self._token_ends(passage.text)
         return Passage(passage.doc_id, passage.text[: ends[tokens - 1]]) if len(ends) > tokens else passage
 
-    def _passage_limit(self, empty_tokens: int, lengths: Sequence[int], prompt_tokens: int) -> int:
-        """The most tokens that each passage may have, so that all of them fit: short ones leave room to long ones."""
-        room = prompt_tokens - empty_tokens
+    def _passage_limit(self, skeleton_tokens: int, lengths: Sequence[int], prompt_tokens: int) -> int:
+        """The maximum passage length with which all passages fit; short passages leave their room to long ones."""
+        room = prompt_tokens - skeleton_tokens
         lengths = sorted(length + _SLACK_TOKENS for length in lengths)
         for shorter, length in enumerate(lengths):
             share = room // (len(lengths) - shorter)
             if length > share:
-                return self._checked_limit(share - _SLACK_TOKENS, len(lengths), prompt_tokens)
+                return _check_limit(share - _SLACK_TOKENS, len(lengths), prompt_tokens)
             room -= length
         return max(lengths, default=0)
 
-    def _checked_limit(self, limit: int, passages: int, prompt_tokens: int) -> int:
-        if limit < _LEAST_PASSAGE_TOKENS:
-            raise InvalidRequest(
-                "query",
-                f"query and instruction leave {max(limit, 0)} tokens for each of the {passages} passages of a window, "
-                f"of {prompt_tokens} that the model reads; use a shorter query or a smaller window_size",
-                {"limit": str(prompt_tokens)},
-            )
-        return limit
+
+class SegmentTokenizer:
+    """Tokenises prompts and their segments without adding special tokens; those written in a text are read as such.
+
+    Works on a copy of the tokenizer that is configured once, because a tokenizer that one thread configures while
+    another uses it raises "Already borrowed".
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._backend = Tokenizer.from_str(cast(PreTrainedTokenizerFast, tokenizer).backend_tokenizer.to_str())
+        self._backend.encode_special_tokens = False
+        self._backend.no_truncation()
+        self._backend.no_padding()
+        self.tokenize_passage = lru_cache(maxsize=4096)(self._tokenize_passage)
+
+    def tokenize(self, text: str) -> list[int]:
+        return self._encode([text])[0]
+
+    def token_ends(self, text: str) -> tuple[int, ...]:
+        """The end of each token of the text, in characters."""
+        return tuple(end for _, end in self._backend.encode(text, add_special_tokens=False).offsets)
+
+    def tokenize_passages(self, texts: Sequence[str], context: PassageContext) -> list[TokenIds | None]:
+        """The token ids of each text and its white space in a context; None if a token spans a boundary."""
+        anchor = _PLACEHOLDER + context.space_after
+        left, anchor_ids, with_right = self._encode([context.left, anchor, anchor + context.right])
+        right = with_right[len(anchor_ids) :]
+        before, after = context.left + context.space_before, context.space_after + context.right
+        return [_strip(ids, left, right) for ids in self._encode([before + text + after for text in texts])]
+
+    def tokenize_between(self, parts: Sequence[str], contexts: Sequence[PassageContext]) -> list[TokenIds] | None:
+        """The token ids of all parts but the first, without the white space of passages; None as above."""
+        anchors = [_PLACEHOLDER + context.space_after for context in contexts]
+        ends = [len(part) - len(context.space_before) for part, context in zip(parts[1:], contexts[1:], strict=False)]
+        texts = [
+            part[len(context.space_after) : end]
+            for part, context, end in zip(parts[1:], contexts, [*ends, None], strict=True)
+        ]
+        anchor_ids = self._encode(anchors)
+        with_anchors = self._encode([anchor + text for anchor, text in zip(anchors, texts, strict=True)])
+        stripped = [_strip(ids, anchor, []) for ids, anchor in zip(with_anchors, anchor_ids, strict=True)]
+        return None if None in stripped else cast(list[TokenIds], stripped)
+
+    def _tokenize_passage(self, text: str, context: PassageContext) -> TokenIds | None:
+        return self.tokenize_passages([text], context)[0]
+
+    def _encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """In parallel, and without the offsets that a call of the transformers tokenizer computes as well."""
+        return [encoding.ids for encoding in self._backend.encode_batch_fast(list(texts), add_special_tokens=False)]
 
 
-def chat(tokenizer: PreTrainedTokenizerBase, system: str, user: str) -> str:
-    """One turn of the user in the model's chat markup, ready for its answer; as it is for a model without one."""
+def passage_contexts(parts: Sequence[str]) -> tuple[PassageContext, ...]:
+    """The contexts of the n passages between the n + 1 parts of a prompt."""
+    trimmed = [match.groups() for part in parts if (match := _TRIMMED.fullmatch(part))]
+    return tuple(
+        PassageContext(left[-1:], before, after, right[:_RIGHT_CHARS])
+        for (_, left, before), (after, right, _) in pairwise(trimmed)
+    )
+
+
+def render_chat(tokenizer: PreTrainedTokenizerBase, system: str, user: str) -> str:
+    """A system message and a user turn in the model's chat markup, up to where the answer begins.
+
+    The text is returned without markup if the tokenizer has no chat template.
+    """
     if not tokenizer.chat_template:
         return "\n".join(part for part in (system, user) if part)
     messages = [{"role": "system", "content": system}] if system else []
     try:
-        return _apply(tokenizer, [*messages, {"role": "user", "content": user}])
-    except jinja2.TemplateError:  # the template knows no system role
-        return _apply(tokenizer, [{"role": "user", "content": f"{system}\n{user}"}])
+        return _apply_chat_template(tokenizer, [*messages, {"role": "user", "content": user}])
+    except jinja2.TemplateError:  # the template has no system role
+        return _apply_chat_template(tokenizer, [{"role": "user", "content": f"{system}\n{user}"}])
 
 
-def _apply(tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, str]]) -> str:
-    options: dict[str, Any] = {"enable_thinking": False}  # Qwen3 would otherwise open a thought
+def _apply_chat_template(tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, str]]) -> str:
+    options: dict[str, Any] = {"enable_thinking": False}  # otherwise Qwen3 begins with its reasoning
     text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **options)
     return str(text)
 
 
-def _filled(part: str, values: dict[str, str]) -> str:
-    """The part with its fields filled in one pass, so that values are never read as fields."""
+def _fill(part: str, values: dict[str, str]) -> str:
+    """The template part with its fields replaced in one pass, so that values are never read as fields."""
     return _FIELD.sub(lambda field: values.get(field[1], field[0]), part)
+
+
+def _strip(ids: list[int], left: list[int], right: list[int]) -> TokenIds | None:
+    """The token ids between two known ends; None if the ids do not begin and end with these."""
+    end = len(ids) - len(right)
+    matches = end >= len(left) and ids[: len(left)] == left and ids[end:] == right
+    return tuple(ids[len(left) : end]) if matches else None
+
+
+def _check_limit(limit: int, n_passages: int, prompt_tokens: int) -> int:
+    if limit < _MIN_PASSAGE_TOKENS:
+        raise InvalidRequest(
+            "query",
+            f"query and instruction leave {max(limit, 0)} of the model's {prompt_tokens} tokens for each of the "
+            f"{n_passages} passages of a window, at least {_MIN_PASSAGE_TOKENS} are needed; use a shorter query or a "
+            "smaller window_size",
+            {"limit": str(prompt_tokens)},
+        )
+    return limit

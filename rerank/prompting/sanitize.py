@@ -1,4 +1,4 @@
-"""Text from outside is data: a passage must gain nothing by imitating the prompt's markup."""
+"""Sanitizing of queries and passages, so that no text from outside can imitate the markup of a prompt."""
 
 from __future__ import annotations
 
@@ -7,30 +7,32 @@ from collections.abc import Iterable
 
 from transformers import PreTrainedTokenizerBase
 
-#: What names a passage: one to three letters or digits between brackets.
+#: An identifier of a passage: a letter or up to three digits in brackets.
 _IDENTIFIER = re.compile(r"\[\s*([A-Za-z]|\d{1,3})\s*\]")
-#: What marks a turn in a chat: <|user|>, </s>, [/INST], <start_of_turn>, whether or not the tokenizer knows it.
-_CHAT_MARK = re.compile(r"<\|?/?[A-Za-z_]{1,40}\|?>|\[/?[A-Z_]{2,20}\]")
-#: What opens a line of a template: "Search Query:".
+#: Chat markup of any model, whether or not it is this tokenizer's: <|user|>, </s>, [/INST], <start_of_turn>.
+_CHAT_MARKUP = re.compile(r"<\|?/?[A-Za-z_]{1,40}\|?>|\[/?[A-Z_]{2,20}\]")
+#: A label at the start of a template's line, such as "Search Query:".
 _LABEL = re.compile(r"^\s*([A-Z][A-Za-z ]{1,40}):", re.MULTILINE)
 _WHITE_SPACE = re.compile(r"\s+")
 
 
 class Sanitizer:
-    """Makes passages and queries harmless for one model and template.
+    """Removes from a text everything that a model could read as markup of the prompt.
 
-    Line breaks become blanks, so that nothing opens a line of its own; identifiers lose their brackets; special tokens
-    and chat marks are broken by a blank behind their first character; labels of the template lose their colon.
+    White space, line breaks included, becomes single spaces, so that no text starts a line; identifiers get
+    parentheses in place of brackets; special tokens and chat markup get a space after their first character; labels of
+    the template get a dash in place of their colon. Sanitizing a sanitized text changes nothing.
 
     Args:
-        tokenizer: whose special tokens are broken.
-        template_texts: the fixed parts of the template, whose labels are broken.
+        tokenizer: the tokenizer whose special tokens are removed.
+        template_texts: the parts of the template, whose labels are removed.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, template_texts: Iterable[str]) -> None:
-        marks = [re.escape(token) for token in tokenizer.all_special_tokens if len(token) > 1]
-        marks += [re.escape(str(token)) for token in tokenizer.added_tokens_encoder if len(str(token)) > 1]
-        self._marks = re.compile("|".join([*sorted(set(marks), key=len, reverse=True), _CHAT_MARK.pattern]))
+        special = [re.escape(token) for token in tokenizer.all_special_tokens if len(token) > 1]
+        special += [re.escape(str(token)) for token in tokenizer.added_tokens_encoder if len(str(token)) > 1]
+        longest_first = sorted(set(special), key=len, reverse=True)
+        self._markup = re.compile("|".join([*longest_first, _CHAT_MARKUP.pattern]))
         labels = sorted({label for text in template_texts for label in _LABEL.findall(text)})
         self._labels = re.compile(rf"({'|'.join(map(re.escape, labels))})\s*:", re.IGNORECASE) if labels else None
 
@@ -39,4 +41,4 @@ class Sanitizer:
         text = _IDENTIFIER.sub(r"(\1)", text)
         if self._labels is not None:
             text = self._labels.sub(r"\1 -", text)
-        return self._marks.sub(lambda mark: f"{mark[0][0]} {mark[0][1:]}", text)
+        return self._markup.sub(lambda match: f"{match[0][0]} {match[0][1:]}", text)

@@ -1,10 +1,9 @@
-"""Window → the positions that a language model reads. Templates are YAML data, in the form that RankLLM uses."""
+"""Prompt templates: YAML files in the format of RankLLM, loaded and checked."""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -12,43 +11,22 @@ from typing import Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
-from transformers import PreTrainedTokenizerBase
 
 from rerank.errors import ConfigError
-from rerank.types import Query
 
-#: In a list of token ids: here stands the next passage's vector, here the query's.
-PASSAGE_SLOT = -1
-QUERY_SLOT = -2
-
-_FIELD = re.compile(r"\{(num|query|instruction|rank|candidate|text|query_vector)\}")
-#: What looks like a field: an unknown one would be shown to the model as it is.
-_ANY_FIELD = re.compile(r"\{(\w+)\}")
-_OF_THE_WINDOW = ("num", "query", "instruction", "example", "query_vector")
-_OF_A_PASSAGE = ("rank", "candidate", "text")
-_SLOTS = {"candidate": PASSAGE_SLOT, "query_vector": QUERY_SLOT}
-
-
-class _TemplateText(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    prefix: str
-    body: str
-    suffix: str
-    system_message: str = ""
-    #: RankLLM's files carry these three; only one kind of method is one that we run, and answers are parsed by us.
-    method: Literal["singleturn_listwise"] = "singleturn_listwise"
-    output_validation_regex: str = ""
-    output_extraction_regex: str = ""
+#: Any name in braces. An unknown one is refused, because the model would read it as it is written.
+_FIELD = re.compile(r"\{(\w+)\}")
+_WINDOW_FIELDS = ("num", "query", "instruction", "example", "query_vector")
+_PASSAGE_FIELDS = ("rank", "candidate", "text")
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A prompt in three parts: `body` once a passage between `prefix` and `suffix`.
+    """A prompt in three parts: `prefix`, then `body` once per passage, then `suffix`.
 
-    Fields are written `{num}` (passages in the window), `{query}`, `{instruction}`, `{example}` (two identifiers as an
-    answer would name them), `{rank}` (the passage's identifier, body only), `{candidate}` (the passage) and
-    `{query_vector}`; where passages are vectors, `{text}` (the passage's text, body only).
+    Fields of the window are `{num}` (the number of passages), `{query}`, `{instruction}`, `{example}` (two identifiers
+    in the form of an answer) and `{query_vector}`. Fields of a passage, in the body only, are `{rank}` (its
+    identifier), `{candidate}` (its text, or its vector for PE-Rank) and `{text}` (its text beside its vector).
     """
 
     prefix: str
@@ -56,48 +34,42 @@ class Template:
     suffix: str
     #: SHA-256 of the file, 64 hexadecimal digits.
     sha256: str
-    #: What the chat's system role says, or the beginning of the user's turn where a model has no such role.
+    #: The chat's system message, or the start of the user's turn for a model without a system role.
     system_message: str = ""
-    #: The file itself, to be kept beside what was trained with it.
+    #: The content of the file, which training saves with the checkpoint.
     source: bytes = field(default=b"", repr=False)
 
 
-def load_template(name_or_path: str) -> Template:
-    """A template of this package by name (`pe_rank`), or a YAML file by path.
+class _TemplateFile(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
-    A plain name without suffix means the package's before a file in the working directory.
+    prefix: str
+    body: str
+    suffix: str
+    system_message: str = ""
+    #: RankLLM's files have these three keys. We support one method, and parse answers ourselves.
+    method: Literal["singleturn_listwise"] = "singleturn_listwise"
+    output_validation_regex: str = ""
+    output_extraction_regex: str = ""
+
+
+def load_template(name_or_path: str) -> Template:
+    """Loads a template of this package by name (`pe_rank`), or a YAML file by path.
+
+    A plain name without suffix is first looked up in the package, then as a file in the working directory.
 
     Raises:
-        ConfigError: no such template, an unknown key or field, a field of a passage outside the body, or a body that
-            has `{candidate}` never or more than once.
+        ConfigError: there is no such template, a key or field is unknown, a field of a passage is used outside the
+            body, or the body does not contain `{candidate}` exactly once.
     """
     content = _read(name_or_path)
     try:
-        text = _TemplateText.model_validate(yaml.safe_load(content))
-        _check_fields(text)
+        file = _TemplateFile.model_validate(yaml.safe_load(content))
+        _check_fields(file)
     except (ValidationError, yaml.YAMLError, ConfigError) as error:
         raise ConfigError(f"template {name_or_path}: {error}") from error
-    return Template(
-        text.prefix, text.body, text.suffix, hashlib.sha256(content).hexdigest(), text.system_message, content
-    )
-
-
-def _check_fields(text: _TemplateText) -> None:
-    known = {
-        "system_message": (),
-        "prefix": _OF_THE_WINDOW,
-        "body": (*_OF_THE_WINDOW, *_OF_A_PASSAGE),
-        "suffix": _OF_THE_WINDOW,
-    }
-    if (count := text.body.count("{candidate}")) != 1:
-        raise ConfigError(f"the body has {{candidate}} {count} times; each passage is read once")
-    for part, allowed in known.items():
-        for name in _ANY_FIELD.findall(getattr(text, part)):
-            if name in _OF_A_PASSAGE and name not in allowed:
-                raise ConfigError(f"{part}: {{{name}}} is a passage's, so it can stand in the body only")
-            if name not in allowed:
-                fields = ", ".join(f"{{{one}}}" for one in allowed) or "no fields"
-                raise ConfigError(f"{part}: unknown field {{{name}}}; it may hold {fields}")
+    sha256 = hashlib.sha256(content).hexdigest()
+    return Template(file.prefix, file.body, file.suffix, sha256, file.system_message, content)
 
 
 def _read(name_or_path: str) -> bytes:
@@ -111,43 +83,19 @@ def _read(name_or_path: str) -> bytes:
     raise ConfigError(f"template {name_or_path!r} is neither a file nor one of {', '.join(known)}")
 
 
-def slots_of(part: str) -> list[int]:
-    """The slots that a part of a template has, in its order."""
-    return [_SLOTS[field] for field in _FIELD.findall(part) if field in _SLOTS]
-
-
-def vector_prompt(
-    template: Template, tokenizer: PreTrainedTokenizerBase, query: Query, num: int, texts: Sequence[str] = ()
-) -> list[int]:
-    """The token ids of a prompt in which every passage is one vector, with slots where the vectors go.
-
-    Passage slots come in the window's order. The query's text, and `texts` if the template shows them, are data:
-    special tokens written in them are read as plain words.
-    """
-    values = {"num": str(num), "query": query.text, "instruction": query.instruction}
-    ids: list[int] = []
-    for piece in _pieces(template, num, values, texts or ("",) * num):
-        if isinstance(piece, int):
-            ids.append(piece)
-        else:
-            ids += tokenizer(piece, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
-    return ids
-
-
-def _pieces(template: Template, num: int, values: dict[str, str], texts: Sequence[str]) -> Iterator[str | int]:
-    """Text between slots, whole, and the slots."""
-    text = ""
-    bodies = [(template.body, {"rank": str(rank), "text": texts[rank - 1]}) for rank in range(1, num + 1)]
-    for part, own in [(template.prefix, {"rank": ""}), *bodies, (template.suffix, {"rank": ""})]:
-        for index, token in enumerate(_FIELD.split(part)):
-            if index % 2 == 0:
-                text += token
-            elif token in _SLOTS:
-                if text.strip():
-                    yield text
-                yield _SLOTS[token]
-                text = ""
-            else:
-                text += own[token] if token in own else values[token]
-    if text.strip():
-        yield text
+def _check_fields(file: _TemplateFile) -> None:
+    allowed_fields = {
+        "system_message": (),
+        "prefix": _WINDOW_FIELDS,
+        "body": (*_WINDOW_FIELDS, *_PASSAGE_FIELDS),
+        "suffix": _WINDOW_FIELDS,
+    }
+    if (count := file.body.count("{candidate}")) != 1:
+        raise ConfigError(f"the body contains {{candidate}} {count} times; write it once, where the passage belongs")
+    for part, allowed in allowed_fields.items():
+        for name in _FIELD.findall(getattr(file, part)):
+            if name in _PASSAGE_FIELDS and name not in allowed:
+                raise ConfigError(f"{part}: {{{name}}} is a field of a passage; move it to the body")
+            if name not in allowed:
+                fields = ", ".join(f"{{{field}}}" for field in allowed) or "none"
+                raise ConfigError(f"{part}: unknown field {{{name}}}; allowed fields are {fields}")

@@ -1,8 +1,9 @@
-"""Window → token ids with slots for vectors, for the two kinds of vocabulary that PE-Rank checkpoints have."""
+"""PE-Rank prompts: a window → token ids with slots, which the vectors of passages and query replace."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import cast
@@ -12,86 +13,130 @@ from transformers import PreTrainedTokenizerBase
 from rerank.errors import CheckpointError
 from rerank.prompting.listwise import ListwiseRenderer
 from rerank.prompting.sanitize import Sanitizer
-from rerank.prompting.templates import Template, slots_of, vector_prompt
+from rerank.prompting.templates import Template
 from rerank.types import Passage, Query
 
-#: Stands for a vector while a prompt is text. A token of its own, so that the text around it is split as in training.
-_SENTINEL = "<PLACEHOLDER>"
+#: Stand in for token ids where the next passage's vector and the query's vector go.
+PASSAGE_SLOT = -1
+QUERY_SLOT = -2
+
+_SLOTS = {"candidate": PASSAGE_SLOT, "query_vector": QUERY_SLOT}
+_FIELD = re.compile(r"\{(num|query|instruction|rank|candidate|text|query_vector)\}")
+#: Marks a vector in a prompt's text. A token of its own, so that the text around it is tokenised as in training.
+_VECTOR_MARKER = "<PLACEHOLDER>"
 
 
 class VectorPrompts:
-    """Renders windows for one tokenizer and template.
+    """Renders windows as PE-Rank prompts for one tokenizer and template.
+
+    A checkpoint with a vocabulary of its own reads the chat markup and BOS of its tokenizer; one that shares the
+    encoder's vocabulary reads the template's text only.
 
     Args:
-        in_chat: write the chat markup and BOS of the tokenizer, as causal LMs were trained; otherwise the template's
-            words only. Gives the tokenizer the token `<PLACEHOLDER>` if it has none.
-        text_tokens: how many tokens of each passage a template with `{text}` shows beside the vector.
+        in_chat: render chat markup and BOS. Adds the token `<PLACEHOLDER>` to the tokenizer if it is missing.
+        text_tokens: maximum number of tokens that a template with `{text}` shows per passage, beside the vector.
+
+    Attributes:
+        reads_text: the template shows the text of passages.
+        reads_query_vector: the template has a slot for the query's vector.
+        query_repeats: the number of times that the prompt contains the query or, if more often, the instruction.
     """
 
     def __init__(self, template: Template, tokenizer: PreTrainedTokenizerBase, in_chat: bool, text_tokens: int) -> None:
         parts = (template.prefix, template.body, template.suffix)
         self.reads_text = "{text}" in template.body
         self.reads_query_vector = any("{query_vector}" in part for part in parts)
-        #: How often the prompt says the query, or the instruction if that is said more often.
         self.query_repeats = max(1, *("".join(parts).count(field) for field in ("{query}", "{instruction}")))
         self._template = template
         self._tokenizer = tokenizer
         self._text_tokens = text_tokens
         self._in_chat = in_chat
         if in_chat:
-            tokenizer.add_tokens([_SENTINEL], special_tokens=True)
-        self._renderer = ListwiseRenderer(_with_sentinels(template), tokenizer, context_tokens=0, answer_tokens=0)
-        self._neutral = Sanitizer(tokenizer, (template.system_message, template.prefix, template.suffix))
-        self._render = self._chat_ids if in_chat else self._plain_ids
+            tokenizer.add_tokens([_VECTOR_MARKER], special_tokens=True)
+        self._renderer = ListwiseRenderer(_with_markers(template), tokenizer, context_tokens=0, answer_tokens=0)
+        self._sanitize = Sanitizer(tokenizer, (template.system_message, template.prefix, template.suffix))
+        self._render = self._render_chat if in_chat else self._render_plain
         self._cached = lru_cache(maxsize=1024)(self._render)
 
-    def harmless(self, query: Query) -> Query:
-        """The query as the prompt may hold it. Without chat markup, no text can be read as markup."""
+    def sanitize(self, query: Query) -> Query:
+        """The query as the prompt may contain it; unchanged without chat markup, which no text can imitate then."""
         if not self._in_chat:
             return query
-        return replace(query, text=self._neutral(query.text), instruction=self._neutral(query.instruction))
+        return replace(query, text=self._sanitize(query.text), instruction=self._sanitize(query.instruction))
 
     def shown_text(self, passage: Passage) -> str:
-        """What a template with `{text}` shows of a passage: neutral, and cut."""
-        text = self._neutral(passage.text)
+        """The text of a passage that a template with `{text}` shows: sanitized and truncated."""
+        text = self._sanitize(passage.text)
         encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
         ends = [end for _, end in encoded["offset_mapping"]]
         return text[: ends[self._text_tokens - 1]] if len(ends) > self._text_tokens else text
 
     def token_ids(self, query: Query, passages: Sequence[Passage]) -> tuple[int, ...]:
-        """The prompt of a harmless query and of passages whose texts are those to be shown."""
+        """Token ids and slots of a sanitized query and passages with their `shown_text`; slots in window order."""
         texts = tuple(passage.text for passage in passages) if self.reads_text else ("",) * len(passages)
         return self._cached(query.text, query.instruction, texts)  # windows of a request share theirs
 
     def length(self, n: int) -> int:
-        """How many positions n passages without text take, when the query is empty."""
+        """The number of positions of a prompt with an empty query and n passages without text."""
         return len(self._render("", "", ("",) * n))
 
-    def _plain_ids(self, text: str, instruction: str, texts: tuple[str, ...]) -> tuple[int, ...]:
-        query = Query(text, instruction=instruction)
-        return tuple(vector_prompt(self._template, self._tokenizer, query, len(texts), texts))
+    def _render_plain(self, text: str, instruction: str, texts: tuple[str, ...]) -> tuple[int, ...]:
+        """Without chat markup. Texts are data, so special tokens written in them are read as plain words."""
+        ids: list[int] = []
+        for segment in _segments(self._template, Query(text, instruction=instruction), texts):
+            if isinstance(segment, int):
+                ids.append(segment)
+            else:
+                options = {"add_special_tokens": False, "split_special_tokens": True, "verbose": False}
+                ids += self._tokenizer(segment, **options)["input_ids"]
+        return tuple(ids)
 
-    def _chat_ids(self, text: str, instruction: str, texts: tuple[str, ...]) -> tuple[int, ...]:
+    def _render_chat(self, text: str, instruction: str, texts: tuple[str, ...]) -> tuple[int, ...]:
+        """With chat markup: rendered and tokenised with markers, which the slots then replace."""
         names = [str(rank) for rank in range(1, len(texts) + 1)]
-        rendered = self._renderer.text(Query(text, instruction=instruction), names, texts)
-        ids = self._renderer.token_ids(rendered)
-        sentinel = cast(int, self._tokenizer.convert_tokens_to_ids(_SENTINEL))
-        prefix, body, suffix = map(slots_of, (self._template.prefix, self._template.body, self._template.suffix))
+        ids = self._renderer.tokenize(self._renderer.render(Query(text, instruction=instruction), names, texts))
+        marker = cast(int, self._tokenizer.convert_tokens_to_ids(_VECTOR_MARKER))
+        prefix, body, suffix = map(_slots, (self._template.prefix, self._template.body, self._template.suffix))
         slots = [*prefix, *(body * len(texts)), *suffix]
-        if ids.count(sentinel) != len(slots):
+        if ids.count(marker) != len(slots):
             raise CheckpointError(
-                f"the chat template kept {ids.count(sentinel)} of {len(slots)} vectors; it must write the user's turn "
-                "whole, and once"
+                f"the chat template kept {ids.count(marker)} of {len(slots)} vectors; change it to write the user's "
+                "turn in full and once"
             )
-        in_order = iter(slots)
-        return tuple(next(in_order) if token == sentinel else token for token in ids)
+        next_slot = iter(slots)
+        return tuple(next(next_slot) if token == marker else token for token in ids)
 
 
-def _with_sentinels(template: Template) -> Template:
-    """The template as one of texts only: sentinels for vectors, and the passage's text as its candidate."""
+def _slots(part: str) -> list[int]:
+    """The slots of a template part, in order."""
+    return [_SLOTS[field] for field in _FIELD.findall(part) if field in _SLOTS]
 
-    def marked(part: str) -> str:
-        return part.replace("{candidate}", _SENTINEL).replace("{query_vector}", _SENTINEL)
 
-    body = marked(template.body).replace("{text}", "{candidate}")
-    return replace(template, prefix=marked(template.prefix), body=body, suffix=marked(template.suffix))
+def _segments(template: Template, query: Query, texts: Sequence[str]) -> Iterator[str | int]:
+    """The slots of a prompt, and the text before, between and after them."""
+    values = {"num": str(len(texts)), "query": query.text, "instruction": query.instruction, "rank": "", "text": ""}
+    bodies = [(template.body, values | {"rank": str(rank), "text": text}) for rank, text in enumerate(texts, 1)]
+    text = ""
+    for part, part_values in [(template.prefix, values), *bodies, (template.suffix, values)]:
+        for index, token in enumerate(_FIELD.split(part)):  # text and field names in turn
+            if index % 2 == 0:
+                text += token
+            elif token in _SLOTS:
+                if text.strip():
+                    yield text
+                yield _SLOTS[token]
+                text = ""
+            else:
+                text += part_values[token]
+    if text.strip():
+        yield text
+
+
+def _with_markers(template: Template) -> Template:
+    """The template with markers in place of vectors, and the passage's text as its candidate."""
+
+    def mark(part: str) -> str:
+        return part.replace("{candidate}", _VECTOR_MARKER).replace("{query_vector}", _VECTOR_MARKER)
+
+    body = mark(template.body).replace("{text}", "{candidate}")
+    return replace(template, prefix=mark(template.prefix), body=body, suffix=mark(template.suffix))

@@ -1,4 +1,4 @@
-"""Identifiers of every tokenizer family: single tokens, all different, or refused with the number there is."""
+"""Identifiers of every tokenizer family: single tokens, all different, and as many as the family has."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.small_tokenizers import byte_level, byte_level_numbers, metaspace, no
 CAPITALS, SMALL = string.ascii_uppercase, string.ascii_lowercase
 LETTERS, NUMBERS = IdentifierKind.LETTERS, IdentifierKind.NUMBERS
 
-#: Family, what its prompts end with, and the identifiers that it has.
+#: Tokenizer, the end of its prompts, its letters and the largest of its numbers.
 FAMILIES = {
     "metaspace": (metaspace(), "<|assistant|>\n", CAPITALS + SMALL, 9),
     "metaspace, ][ merges": (metaspace("instruct"), " [/INST]", CAPITALS + SMALL, 9),
@@ -22,52 +22,39 @@ FAMILIES = {
     "uncased": (uncased(), "answer:\n", SMALL, 9),
     "eight letters": (no_single_letters(), "\n", CAPITALS[:8], 9),
 }
-families = pytest.mark.parametrize(("tokenizer", "prompt_end", "letters", "numbers"), FAMILIES.values(), ids=FAMILIES)
 
 
-@families
-def test_letters_are_those_that_the_family_has(
+@pytest.mark.parametrize(("tokenizer", "prompt_end", "letters", "numbers"), FAMILIES.values(), ids=FAMILIES)
+def test_identifiers_are_the_single_tokens_of_the_family(
     tokenizer: PreTrainedTokenizerBase, prompt_end: str, letters: str, numbers: int
 ) -> None:
-    assert "".join(derive_identifiers(tokenizer, LETTERS, prompt_end).texts) == letters
+    expected = {LETTERS: tuple(letters), NUMBERS: tuple(str(number) for number in range(1, numbers + 1))}
+    for kind, texts in expected.items():
+        identifiers = derive_identifiers(tokenizer, kind, prompt_end)
+        assert identifiers.texts == texts
+        assert len(set(identifiers.token_ids)) == len(identifiers.token_ids) == len(identifiers)
+        special = {tokenizer.unk_token_id, *tokenizer.all_special_ids}
+        assert not {identifiers.bracket_id, *identifiers.token_ids} & special
+        for text, token_id in zip(identifiers.texts, identifiers.token_ids, strict=True):
+            assert tokenizer.decode([identifiers.bracket_id, token_id]).replace(" ", "") == f"[{text}"
 
 
-@families
-def test_numbers_stop_where_they_become_several_tokens(
-    tokenizer: PreTrainedTokenizerBase, prompt_end: str, letters: str, numbers: int
-) -> None:
-    texts = derive_identifiers(tokenizer, NUMBERS, prompt_end).texts
-    assert texts == tuple(str(number) for number in range(1, numbers + 1))
-
-
-@families
-@pytest.mark.parametrize("kind", IdentifierKind)
-def test_tokens_are_distinct_known_and_read_as_what_they_name(
-    tokenizer: PreTrainedTokenizerBase, prompt_end: str, letters: str, numbers: int, kind: IdentifierKind
-) -> None:
-    found = derive_identifiers(tokenizer, kind, prompt_end)
-    assert len(set(found.token_ids)) == len(found.token_ids) == len(found)
-    assert not {found.bracket_id, *found.token_ids} & {tokenizer.unk_token_id, *tokenizer.all_special_ids}
-    for text, token_id in zip(found.texts, found.token_ids, strict=True):
-        assert tokenizer.decode([found.bracket_id, token_id]).replace(" ", "") == f"[{text}"
-
-
-def test_letter_behind_a_bracket_is_not_the_letter_that_begins_a_word() -> None:
+def test_letter_after_a_bracket_is_not_the_letter_that_begins_a_word() -> None:
     tokenizer = metaspace()
-    found = derive_identifiers(tokenizer, LETTERS, "\n")
-    assert found.token_ids[0] == tokenizer.convert_tokens_to_ids("A") != tokenizer.convert_tokens_to_ids("▁A")
+    identifiers = derive_identifiers(tokenizer, LETTERS, "\n")
+    assert identifiers.token_ids[0] == tokenizer.convert_tokens_to_ids("A") != tokenizer.convert_tokens_to_ids("▁A")
 
 
-def test_merged_bracket_and_letter_are_taken_apart() -> None:
-    """`[A` is one token, `[O` and `[Q` are two: all 26 must get the bare letter's token."""
+def test_merged_bracket_and_letter_are_separated() -> None:
+    """`[A` is one token, `[O` and `[Q` are two: all 26 must get the token of the bare letter."""
     tokenizer = byte_level()
-    found = derive_identifiers(tokenizer, LETTERS, "\n")
-    assert list(found.token_ids) == tokenizer.convert_tokens_to_ids(list(CAPITALS + SMALL))
-    assert found.bracket_id == tokenizer.convert_tokens_to_ids("[")
+    identifiers = derive_identifiers(tokenizer, LETTERS, "\n")
+    assert list(identifiers.token_ids) == tokenizer.convert_tokens_to_ids(list(CAPITALS + SMALL))
+    assert identifiers.bracket_id == tokenizer.convert_tokens_to_ids("[")
 
 
-def test_bracket_that_merges_with_the_prompt_is_taken_bare() -> None:
+def test_bracket_that_merges_with_the_prompt_is_the_bare_bracket() -> None:
     tokenizer = metaspace("instruct")
-    found = derive_identifiers(tokenizer, LETTERS, " [/INST]")
-    assert found.bracket_id == tokenizer.convert_tokens_to_ids("[")
+    identifiers = derive_identifiers(tokenizer, LETTERS, " [/INST]")
+    assert identifiers.bracket_id == tokenizer.convert_tokens_to_ids("[")
     assert tokenizer(" [/INST][", add_special_tokens=False)["input_ids"][-1] == tokenizer.convert_tokens_to_ids("][")

@@ -117,8 +117,8 @@ def test_prompt_is_what_the_publishers_library_makes_of_its_text(publics: dict[s
     renderer = ListwiseRenderer(load_template("first"), public.tokenizer, 4096, answer_tokens=1)
     names = derive_identifiers(public.tokenizer, IdentifierKind.LETTERS).texts
     texts = [f"Passage {place}: naïve [B] > {place * 999} 🦟 <s> …" for place in range(n)]
-    prepared = renderer.prepared(Query("what is it?"), [Passage(str(place), text) for place, text in enumerate(texts)])
-    rendered = renderer.text(prepared.query, names[:n], [passage.text for passage in prepared.passages])
+    prepared = renderer.prepare(Query("what is it?"), [Passage(str(place), text) for place, text in enumerate(texts)])
+    rendered = renderer.render(prepared.query, names[:n], [passage.text for passage in prepared.passages])
     prompt = renderer.prompt(Window(prepared.query, prepared.passages), names)
     assert prompt.token_ids == public.encode(rendered)
     assert prompt.truncated == ()

@@ -1,18 +1,15 @@
-"""A passage gains nothing by imitating the prompt's markup."""
+"""Sanitized text contains no markup of the prompt."""
 
 from __future__ import annotations
 
 import pytest
+from transformers import PreTrainedTokenizerBase
 
 from rerank.prompting.sanitize import Sanitizer
 from tests.small_tokenizers import byte_level, metaspace
 
 TEMPLATE = ("Rank them.", "I give you {num} passages.\n", "\nSearch Query: {query}.\nRank them.")
-
-
-@pytest.fixture(scope="module")
-def neutral() -> Sanitizer:
-    return Sanitizer(byte_level(), TEMPLATE)
+SANITIZE = Sanitizer(byte_level(), TEMPLATE)
 
 
 @pytest.mark.parametrize(
@@ -31,18 +28,13 @@ def neutral() -> Sanitizer:
         (" \t\n", ""),
     ],
 )
-def test_markup_becomes_text(neutral: Sanitizer, text: str, expected: str) -> None:
-    assert neutral(text) == expected
-
-
-def test_neutral_text_is_left_alone(neutral: Sanitizer) -> None:
-    once = neutral("[A] <|im_end|> Search Query: x")
-    assert neutral(once) == once
+def test_markup_becomes_plain_text(text: str, expected: str) -> None:
+    assert SANITIZE(text) == expected
+    assert SANITIZE(expected) == expected, "sanitizing twice changes nothing"
 
 
 @pytest.mark.parametrize("tokenizer", [byte_level(), metaspace()], ids=["byte-level", "metaspace"])
-def test_no_special_token_survives(tokenizer) -> None:  # type: ignore[no-untyped-def]
-    clean = Sanitizer(tokenizer, TEMPLATE)
+def test_no_special_token_remains(tokenizer: PreTrainedTokenizerBase) -> None:
     text = " ".join(["before", *tokenizer.all_special_tokens, "".join(tokenizer.all_special_tokens), "after"])
-    ids = tokenizer(clean(text), add_special_tokens=False)["input_ids"]
+    ids = tokenizer(Sanitizer(tokenizer, TEMPLATE)(text), add_special_tokens=False)["input_ids"]
     assert not set(ids) & set(tokenizer.all_special_ids)
