@@ -1,4 +1,4 @@
-"""Small random causal LMs of the real architectures, saved as checkpoints with a small tokenizer."""
+"""Small random causal LMs of public architectures, saved as checkpoints with a small tokenizer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SIZES = {
     "num_key_value_heads": 2,
     "head_dim": 16,
     "max_position_embeddings": 4096,
-    # Large enough that every position changes the logits by much more than rounding does.
+    # Large enough for every position to change the logits by much more than rounding.
     "initializer_range": 0.2,
 }
 CONFIGS: dict[str, type[PretrainedConfig]] = {
@@ -37,12 +37,12 @@ CONFIGS: dict[str, type[PretrainedConfig]] = {
     "gemma": GemmaConfig,
     "gemma2": Gemma2Config,
 }
-#: Mistral's window, narrower than the prompts.
+#: Mistral's sliding window, narrower than the prompts.
 SLIDING_WINDOW = 64
 
 
 def write_causal_lm(folder: Path, architecture: str, tokenizer: PreTrainedTokenizerBase, seed: int = 0) -> Path:
-    """A checkpoint with random weights; the same bits for the same seed."""
+    """Writes a checkpoint with random weights, which depend on the seed only."""
     torch.manual_seed(seed)
     special = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": None}
     windowed = {"sliding_window": SLIDING_WINDOW} if architecture == "mistral" else {}
@@ -50,5 +50,7 @@ def write_causal_lm(folder: Path, architecture: str, tokenizer: PreTrainedTokeni
     AutoModelForCausalLM.from_config(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     sample = "A word, [A] [10]\n"
-    assert AutoTokenizer.from_pretrained(folder)(sample)["input_ids"] == tokenizer(sample)["input_ids"], "not reloaded"
+    assert AutoTokenizer.from_pretrained(folder)(sample)["input_ids"] == tokenizer(sample)["input_ids"], (
+        "the saved tokenizer differs"
+    )
     return folder

@@ -1,4 +1,4 @@
-"""Small tokenizers with the traps of the real families: explicit vocabularies and merges, nothing downloaded."""
+"""Small tokenizers that split text as public families do: explicit vocabularies and merges, no downloads."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ CAPITALS = string.ascii_uppercase
 LETTERS = string.ascii_letters
 VISIBLE = LETTERS + string.digits + string.punctuation
 
-#: Markers are plain text, no BOS, system messages allowed.
+#: Markers are plain text, no BOS, with a system role.
 ZEPHYR_CHAT = (
     "{% for message in messages %}{{ '<|' + message['role'] + '|>\n' + message['content'] + eos_token + '\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}"
 )
-#: Markers are plain text, writes BOS itself, refuses system messages.
+#: Markers are plain text, writes BOS, without a system role.
 INSTRUCT_CHAT = (
     "{{ bos_token }}{% for message in messages %}"
     "{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}"
@@ -28,13 +28,13 @@ INSTRUCT_CHAT = (
     "{% if message['role'] == 'user' %}{{ '[INST] ' + message['content'] + ' [/INST]' }}"
     "{% else %}{{ message['content'] + eos_token }}{% endif %}{% endfor %}"
 )
-#: Markers are special tokens, no BOS, system messages allowed.
+#: Markers are special tokens, no BOS, with a system role.
 CHATML_CHAT = (
     "{% for message in messages %}"
     "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-#: Markers are special tokens, writes BOS itself, system messages allowed, contents are trimmed.
+#: Markers are special tokens, writes BOS, with a system role, contents are trimmed.
 HEADER_CHAT = (
     "{{ bos_token }}{% for message in messages %}"
     "{{ '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n' + message['content'] | trim + '<|eot_id|>' }}"
@@ -43,7 +43,7 @@ HEADER_CHAT = (
 
 
 def metaspace(chat: Literal["zephyr", "instruct"] = "zephyr") -> PreTrainedTokenizerFast:
-    """Mistral v1, Llama-2 and Zephyr: `▁A` is not `A`, `][` merges, and BOS is added beside a template's own."""
+    """Mistral v1, Llama-2 and Zephyr: `▁A` is not `A`, `][` merges, and BOS is added to that of the chat template."""
     special = ["<unk>", "<s>", "</s>"]
     merges = [("▁", letter) for letter in LETTERS] + [("▁", "["), ("]", "[")]
     byte_tokens = [byte_token(byte) for byte in range(256)]
@@ -85,7 +85,7 @@ def byte_level() -> PreTrainedTokenizerFast:
 
 
 def byte_level_numbers() -> PreTrainedTokenizerFast:
-    """Llama-3: as `byte_level`, but numbers up to 999 are single tokens and BOS is added beside the template's own."""
+    """Llama-3: as `byte_level`, but numbers to 999 are single tokens and BOS is added to that of the chat template."""
     numbers = [f"{number:0{width}}" for width in (2, 3) for number in range(10**width)]
     tokenizer = byte_level_bpe(digits=r"\p{N}{1,3}", whole_words=numbers)
     add_special(tokenizer, ["<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"])
@@ -114,19 +114,19 @@ def uncased() -> PreTrainedTokenizerFast:
 
 
 def no_single_letters(others: Literal["bytes", "unknown"] = "bytes") -> PreTrainedTokenizerFast:
-    """A vocabulary made for another script: of all letters only A to H are tokens, the others two bytes or unknown."""
+    """A vocabulary for another script: only the letters A to H are tokens, the others are two bytes or unknown."""
     known = CAPITALS[:8]
     pieces = [*known, *(character for character in string.printable if character not in LETTERS)]
     byte_tokens = [byte_token(byte) for byte in range(0x80, 0x100)] if others == "bytes" else []
     vocabulary = numbered(["<unk>", *byte_tokens, *pieces])
     tokenizer = Tokenizer(models.BPE(vocabulary, [], unk_token="<unk>", byte_fallback=others == "bytes"))
     tokenizer.decoder = decoders.Fuse()
-    if others == "bytes":  # each other letter travels as a character of an alphabet with two bytes in UTF-8 (N'Ko)
-        stand_ins = {letter: chr(0x7C0 + place) for place, letter in enumerate(LETTERS) if letter not in known}
-        away = [normalizers.Replace(letter, stand_in) for letter, stand_in in stand_ins.items()]
-        back = [decoders.Replace(stand_in, letter) for letter, stand_in in stand_ins.items()]
-        tokenizer.normalizer = normalizers.Sequence(away)
-        tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse(), *back])
+    if others == "bytes":  # every other letter is replaced by a character with two bytes in UTF-8 (N'Ko)
+        substitutes = {letter: chr(0x7C0 + place) for place, letter in enumerate(LETTERS) if letter not in known}
+        replacements = [normalizers.Replace(letter, substitute) for letter, substitute in substitutes.items()]
+        restored = [decoders.Replace(substitute, letter) for letter, substitute in substitutes.items()]
+        tokenizer.normalizer = normalizers.Sequence(replacements)
+        tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse(), *restored])
     add_special(tokenizer, ["<unk>", "<|im_start|>", "<|im_end|>"])
     return wrapped(
         tokenizer, CHATML_CHAT, unk_token="<unk>", eos_token="<|im_end|>", extra_special_tokens=["<|im_start|>"]
@@ -134,7 +134,7 @@ def no_single_letters(others: Literal["bytes", "unknown"] = "bytes") -> PreTrain
 
 
 def byte_level_bpe(digits: str, whole_words: Sequence[str] = ()) -> Tokenizer:
-    """The model and split that Qwen and Llama-3 share; `whole_words` are tokens that no merge leads to."""
+    """The model and the split of Qwen and Llama-3; `whole_words` are tokens without merges."""
     merges = [("[", letter) for letter in CAPITALS if letter not in "OQ"]
     merges += [("Ġ", letter) for letter in LETTERS] + [("Ġ", "["), ("Ċ", "Ċ")]
     vocabulary = numbered([*byte_alphabet(), *joined(merges), *whole_words])
@@ -155,7 +155,7 @@ def byte_level_bpe(digits: str, whole_words: Sequence[str] = ()) -> Tokenizer:
 
 
 def byte_alphabet() -> list[str]:
-    """GPT-2's character for each byte, in its order: visible ones stand for themselves, so that `A` has id 32."""
+    """GPT-2's character for each byte, in its order: visible characters are themselves, so that `A` has id 32."""
     visible = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     return [*map(chr, visible), *(chr(0x100 + place) for place in range(256 - len(visible)))]
 

@@ -1,4 +1,4 @@
-"""Lists that are easy to learn: the best passage is the one that repeats the query's letter. And runs over them."""
+"""Training lists that are easy to learn, in which the relevant passage repeats the query, and training runs on them."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ LETTERS = "pqrstuvwxyz"
 
 
 def word_lists(n: int, passages: int = 4, seed: int = 0) -> list[TrainingList]:
-    """Lists of distinct letters, the query's among them at a random place."""
+    """Lists of distinct letters, with that of the query at a random position."""
     rng = random.Random(seed)
     lists = []
     for number in range(n):
         letters = rng.sample(LETTERS, passages)
-        asked = rng.choice(letters)
+        query = rng.choice(letters)
         shown = tuple(Passage(f"{number}-{letter}", letter) for letter in letters)
-        relevance = tuple(float(letter == asked) for letter in letters)
-        lists.append(TrainingList(Query(asked, query_id=str(number)), shown, relevance))
+        relevance = tuple(float(letter == query) for letter in letters)
+        lists.append(TrainingList(Query(query, query_id=str(number)), shown, relevance))
     return lists
 
 
 def write_inputs(folder: Path, n_lists: int) -> Path:
-    """A folder with a small causal LM in `base` and lists in `lists.jsonl`."""
+    """Writes a small causal LM to `base` and lists to `lists.jsonl`, and returns the folder."""
     write_causal_lm(folder / "base", "llama", uncased())
     write_lists(folder / "lists.jsonl", word_lists(n_lists))
     return folder
 
 
 def first_run(inputs: Path, output_dir: Path, *flags: str) -> Path:
-    """Trains as the command does, on the CPU and without reports, and returns the folder of the result."""
+    """Trains like the command, on the CPU and without reports, and returns the folder of the result."""
     return train_first(*parse_arguments([FirstArguments, RunArguments], first_flags(inputs, output_dir, *flags)))
 
 

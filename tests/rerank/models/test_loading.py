@@ -1,4 +1,4 @@
-"""Device and dtype are picked in one place, and a transformer is built from its checkpoint alone."""
+"""Loading: dtype by device and precision, and transformers with exactly the tensors of their checkpoint."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ def lm(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (CUDA, "bfloat16", torch.bfloat16, False),
     ],
 )
-def test_precision_decides_over_weights_and_arithmetic(
+def test_precision_sets_dtype_and_autocast(
     device: torch.device, precision: Precision, dtype: torch.dtype, autocast: bool
 ) -> None:
     assert (weights_dtype(device, precision), uses_autocast(device, precision)) == (dtype, autocast)
 
 
-def test_causal_lm_says_whether_it_autocasts(lm: Path) -> None:
+def test_loaded_causal_lm_tells_if_it_uses_autocast(lm: Path) -> None:
     loaded = load_causal_lm(lm, CPU, "bfloat16")
     assert (loaded.model.dtype, loaded.autocast) == (torch.float32, True)
     assert not load_causal_lm(lm, CPU).autocast
 
 
-def test_transformer_is_that_of_the_whole_causal_lm(lm: Path) -> None:
+def test_transformer_is_that_of_the_full_causal_lm(lm: Path) -> None:
     weights = load_file(lm / "model.safetensors")
     built = build_transformer(read_config(lm), weights, weights[TOKEN_EMBEDDINGS], CPU)
     ids = torch.arange(40)[None]
@@ -70,15 +70,15 @@ def test_building_a_transformer_draws_no_random_numbers(lm: Path) -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_transformer_keeps_no_tensor_of_its_checkpoint(lm: Path) -> None:
-    """Tensors of a file lie where the file has them, and sums over other places differ in their last bits."""
+def test_transformer_copies_the_tensors_of_its_checkpoint(lm: Path) -> None:
+    """The alignment of a mapped file would change the last bits of sums."""
     weights = load_file(lm / "model.safetensors")
     built = build_transformer(read_config(lm), weights, weights[TOKEN_EMBEDDINGS], CPU)
     assert {tensor.data_ptr() for tensor in weights.values()}.isdisjoint(p.data_ptr() for p in built.parameters())
 
 
 @pytest.mark.parametrize("missing", ["model.norm.weight", "model.layers.1.mlp.up_proj.weight"])
-def test_checkpoint_that_lacks_a_tensor_is_refused(lm: Path, missing: str) -> None:
+def test_checkpoint_without_a_tensor_is_refused(lm: Path, missing: str) -> None:
     weights = load_file(lm / "model.safetensors")
     token_embeddings = weights[TOKEN_EMBEDDINGS]
     del weights[missing]

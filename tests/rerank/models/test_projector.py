@@ -1,4 +1,4 @@
-"""The projector starts as the identity and learns from there."""
+"""Projectors: the residual one starts as the identity and can learn, the perceptron is that of the paper."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ def test_untrained_projector_is_the_identity() -> None:
 
 
 def test_gradient_reaches_the_zero_layer() -> None:
-    """A zero layer behind a zero layer would never learn."""
+    """With zeros in both layers it would never learn."""
     projector = ResidualProjector(16)
     projector(torch.randn(7, 16)).square().sum().backward()
     assert projector.down.weight.grad is not None
     assert projector.down.weight.grad.abs().sum() > 0
 
 
-def test_each_row_is_projected_by_itself() -> None:
+def test_each_row_is_projected_independently() -> None:
     projector = ResidualProjector(16)
     torch.nn.init.normal_(projector.down.weight)
     vectors = torch.randn(7, 16)
     torch.testing.assert_close(projector(vectors)[3], projector(vectors[3:4])[0])
 
 
-def test_perceptron_is_what_the_paper_says() -> None:
+def test_perceptron_is_the_formula_of_the_paper() -> None:
     """W₂ gelu(W₁ x + b₁) + b₂ from the encoder's width to the model's."""
     first, second = torch.nn.Linear(6, 4), torch.nn.Linear(4, 4)
     weights = {f"0.{name}": tensor for name, tensor in first.state_dict().items()}
