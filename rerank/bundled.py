@@ -1,4 +1,4 @@
-"""The checkpoints that come with the package, trained by `scripts/reproduce_defaults.sh`."""
+"""Paths of the checkpoints that are bundled with the package; `scripts/reproduce_defaults.sh` trains them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 _FOLDER = Path(__file__).parent / "checkpoints"
 
-#: FIRST on text: a BERT-shaped decoder of 23M parameters.
+#: FIRST checkpoint, which reads text: a decoder of 23M parameters in the shape of BERT.
 FIRST = _FOLDER / "first_minilm"
 
-#: PE-Rank over the default encoder's vectors: three layers.
+#: PE-Rank checkpoint of three layers, which reads vectors of the default encoder.
 PE_RANK = _FOLDER / "pe_rank_minilm"

@@ -30,19 +30,19 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ModelDescription:
-    """A configured model, as `ListModels` describes it."""
+    """A configured model, as `ListModels` reports it."""
 
     name: str
     info: RankerInfo
     default_strategy: Strategy
     is_default: bool
-    #: Why the model is not served; empty when it is.
+    #: The reason why the model is not served; empty if it is.
     problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class FailedModel:
-    """A model that was loaded and failed its self-test."""
+    """A loaded model that failed its self-test."""
 
     info: RankerInfo
     problem: str
@@ -52,12 +52,12 @@ class ModelRegistry:
     """The configured models by name; the first one is the default.
 
     Args:
-        models: the configuration; each model is in `rankers` or in `failed`.
+        models: configuration of all models; each is in `rankers` or in `failed`.
         rankers: the models that are served.
-        failed: the models that failed their self-test; requests that name one are refused.
+        failed: the models that failed their self-test; requests that name one raise SelfTestFailed.
 
     Raises:
-        InvalidRequest: the default window of a model is wider than its ranker reads.
+        InvalidRequest: the default window of a model is larger than its ranker reads.
     """
 
     def __init__(
@@ -87,38 +87,38 @@ class ModelRegistry:
         ]
 
     def resolve(self, options: RankOptions) -> tuple[str, Strategy]:
-        """The model that a request asks for and its strategy, completed from the model's defaults.
+        """The model of a request and its strategy, completed from the model's defaults.
 
         Raises:
-            NotFound: no such model.
-            SelfTestFailed: the model, or the preranker of a cascade, is not served.
-            InvalidRequest: no such strategy, a window wider than the model reads, or no such preranker.
+            NotFound: there is no such model.
+            SelfTestFailed: the model, or the preranker of a cascade, failed its self-test.
+            InvalidRequest: the strategy or preranker is unknown, or the window is larger than the model reads.
         """
         name = options.model or next(iter(self._models))
         if name not in self._models:
             raise NotFound(f"model {name!r} is none of {', '.join(self._models)}", {"model": name})
-        self._refuse_failed(name)
+        self._check_served(name)
         return name, self._strategy(name, options)
 
-    def _refuse_failed(self, name: str) -> None:
+    def _check_served(self, name: str) -> None:
         if name in self._failed:
             raise SelfTestFailed(f"model {name!r} is not served; {self._failed[name].problem}", {"model": name})
 
     def _strategy(self, name: str, options: RankOptions) -> Strategy:
-        default, widest = self._models[name], self._infos[name].max_window_size
+        default, limit = self._models[name], self._infos[name].max_window_size
         size = options.window_size or default.window_size
-        if size > widest:
+        if size > limit:
             raise InvalidRequest(
                 "strategy.window_size",
-                f"window_size {size} exceeds the {widest} passages that {name} reads at once; use at most {widest}",
-                {"window_size": str(size), "limit": str(widest)},
+                f"window_size {size} exceeds the {limit} passages that {name} reads at once; use at most {limit}",
+                {"window_size": str(size), "limit": str(limit)},
             )
         match _strategy_kind(options.strategy or default.strategy):
             case StrategyKind.SINGLE:
                 return Single(size)
             case StrategyKind.SLIDING:
-                own_stride = default.stride if size == default.window_size else None
-                return Sliding(size, options.stride or own_stride or size // 2, options.early_stop)
+                default_stride = default.stride if size == default.window_size else None
+                return Sliding(size, options.stride or default_stride or size // 2, options.early_stop)
             case StrategyKind.TOP_DOWN:
                 return TopDown(size)
             case StrategyKind.TOURNAMENT:
@@ -127,20 +127,21 @@ class ModelRegistry:
                 return Cascade(size, options.preranker, self._preranker_strategy(name, options.preranker))
 
     def _preranker_strategy(self, model: str, preranker: str) -> Strategy:
-        """How the preranker of a cascade orders all candidates: by its own default strategy."""
-        others = [name for name in self._models if name != model]
-        if preranker not in others:
+        """The default strategy of a cascade's preranker, by which it orders all candidates."""
+        other_models = [name for name in self._models if name != model]
+        if preranker not in other_models:
+            choices = f"use one of {', '.join(other_models)}" if other_models else "configure another model"
             raise InvalidRequest(
                 "strategy.preranker",
-                f"{preranker!r} cannot order the candidates for {model}; name one of {', '.join(others) or 'none'}",
+                f"{preranker!r} cannot be the preranker of {model}; {choices}",
                 {"preranker": preranker},
             )
-        self._refuse_failed(preranker)
+        self._check_served(preranker)
         return self._default_strategies[preranker]
 
 
 def load_models(models: Sequence[ModelConfig], encoder: Encoder, device: str) -> ModelRegistry:
-    """Loads and self-tests each model; one that fails its self-test is logged and not served.
+    """Loads and self-tests each model; models that fail their self-test are logged and not served.
 
     Raises:
         ConfigError, CheckpointError: a model cannot be loaded.
@@ -159,16 +160,16 @@ def load_models(models: Sequence[ModelConfig], encoder: Encoder, device: str) ->
 
 
 def scoring_settings(model: ModelConfig) -> dict[str, object]:
-    """The settings of a model that its scores depend on, beside weights, template and precision."""
-    others = {"name", "path", "strategy", "window_size", "stride", "template", "precision"}
-    return model.model_dump(mode="json", exclude=others)
+    """The settings of a model that its scores depend on, besides weights, template and precision."""
+    excluded = {"name", "path", "strategy", "window_size", "stride", "template", "precision"}
+    return model.model_dump(mode="json", exclude=excluded)
 
 
 def with_path(model: ModelConfig, encoder: Encoder) -> ModelConfig:
     """The model with the path of its checkpoint.
 
-    A PE-Rank model without one gets the bundled checkpoint when `encoder` is the default encoder, for which that was
-    trained, and a zero-initialised one for any other encoder.
+    A PE-Rank model without a path gets the bundled checkpoint if `encoder` is the default encoder, for which it was
+    trained, and a zero-initialised checkpoint for any other encoder.
     """
     if not isinstance(model, PERankModel) or model.path is not None:
         return model
@@ -177,20 +178,25 @@ def with_path(model: ModelConfig, encoder: Encoder) -> ModelConfig:
 
 
 def zero_init_checkpoint(encoder: Encoder) -> Path:
-    """The zero-initialised PE-Rank checkpoint for an encoder; written once, to the user's cache."""
+    """The zero-initialised PE-Rank checkpoint for an encoder; written to the user's cache on first use."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = cache / "rerank" / f"pe-rank-zero-init-{encoder.id.sha256[:12]}"
     if not folder.exists():
         try:
             write_zero_init_checkpoint(encoder, folder)
-        except ConfigError:  # another service that started at the same time was quicker; the bits are the same
+        except ConfigError:  # another process that started at the same time wrote the same file first
             if not folder.exists():
                 raise
     return folder
 
 
 def load_ranker(model: ModelConfig, encoder: Encoder, device: str) -> Ranker:
-    """The ranker of a model that `with_path` has completed. Raises: ConfigError, CheckpointError."""
+    """Loads the ranker of a model whose path `with_path` has set.
+
+    Raises:
+        ConfigError: a setting of the model cannot be used.
+        CheckpointError: its checkpoint cannot be loaded.
+    """
     match model:
         case IdentityModel():
             return IdentityRanker()
@@ -201,16 +207,16 @@ def load_ranker(model: ModelConfig, encoder: Encoder, device: str) -> Ranker:
                 model.path, encoder, device, model.decoding, model.template, model.passage_text_tokens, model.precision
             )
         case FirstModel():
-            trained = first_settings(model)
+            settings = first_settings(model)
             return FirstRanker(
                 model.path,
-                trained.template,
-                trained.identifiers,
+                settings.template,
+                settings.identifiers,
                 model.calibration,
                 model.permutations,
                 device,
                 model.precision,
-                trained.passage_tokens,
+                settings.passage_tokens,
             )
         case GenerationModel():
             kind = IdentifierKind(model.identifiers)
@@ -222,7 +228,9 @@ def _strategy_kind(name: StrategyKind | str) -> StrategyKind:
         return StrategyKind(name)
     except ValueError as error:
         raise InvalidRequest(
-            "strategy.kind", f"{name!r} is no strategy; use one of {', '.join(StrategyKind)}", {"strategy": str(name)}
+            "strategy.kind",
+            f"strategy {str(name)!r} is none of {', '.join(StrategyKind)}",
+            {"strategy": str(name)},
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""Reranking and search in one process: models, index and engine. For the service, notebooks and evaluation."""
+"""Reranker: reranking and search in this process. It is used by the service, by notebooks and by the evaluation."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """A ranking of what the first stage found, which may be nothing."""
+    """The ranking of the passages that the first stage found, possibly none."""
 
     ranking: Ranking
     first_stage: FirstStage
     hits: int
     first_stage_ms: float
-    #: None where none was asked for.
+    #: None if the search had no relevance feedback.
     feedback: FeedbackReport | None = None
 
 
 class AsyncReranker:
-    """Answers while it is open as an async context. `load_reranker` makes one from a configuration.
+    """Reranking and search on an event loop. Use it in an `async with` block; `load_reranker` creates one.
 
     Args:
-        config: the settings of the engine and the limits of requests.
+        config: settings of the engine and limits of requests.
         encoder: encodes queries for dense retrieval.
-        index: what `search` reads, and what candidates may refer to.
+        index: read by `search`, and by candidates that refer to it.
         models: the models that requests may name.
     """
 
@@ -75,12 +75,12 @@ class AsyncReranker:
     async def rerank(
         self, query: Query, candidates: Sequence[CandidateSource], options: RankOptions, deadline: float | None = None
     ) -> Ranking:
-        """The candidates' final order. `deadline` is on the event loop's clock, in seconds.
+        """Reranks the candidates. `deadline` is in seconds on the event loop's clock.
 
         Raises:
-            NotFound: no such model, or a passage that the index does not hold.
-            SelfTestFailed: the model is not served.
-            NotConfigured: a candidate refers to the index, and there is none.
+            NotFound: there is no such model, or the index does not hold a passage.
+            SelfTestFailed: the model is not served, because it failed its self-test.
+            NotConfigured: a candidate refers to the index, but there is none.
             InvalidRequest, Overloaded, DeadlineExceeded, ShuttingDown: see Engine.run.
         """
         model, strategy = self._models.resolve(options)
@@ -95,26 +95,30 @@ class AsyncReranker:
         deadline: float | None = None,
         feedback: FeedbackSettings | None = None,
     ) -> SearchResult:
-        """Retrieves `depth` candidates from the index, then orders them; with `feedback`, see FeedbackSearch.
+        """Retrieves `depth` candidates from the index and reranks them; with `feedback`, see FeedbackSearch.
 
-        Raises as `rerank` does, and InvalidRequest where `feedback` finds no vector to move.
+        Raises:
+            InvalidRequest: `feedback` was requested for a first stage without a query vector.
+            NotConfigured: there is no index.
+            DeadlineExceeded: the deadline came in the first stage.
+            RerankError: as `rerank` raises.
         """
         model, strategy = self._models.resolve(options)
         index = self._open_index()
         if feedback is not None and first_stage is FirstStage.BM25:
             raise InvalidRequest(
-                "feedback", "bm25 has no query vector that could move; use dense or a hybrid first stage, or drop it"
+                "feedback", "bm25 has no query vector to update; use dense or a hybrid first stage, or no feedback"
             )
         retrieve = partial(self._retrieve, index, first_stage, depth)
-        begun = time.perf_counter()
+        start_s = time.perf_counter()
         query, candidates = await retrieve(query, deadline)
-        first_stage_ms = (time.perf_counter() - begun) * 1000
+        first_stage_ms = (time.perf_counter() - start_s) * 1000
         rank = partial(self._run, model, strategy, query)
         if feedback is None:
             ranking, report = await rank(candidates, options, deadline), None
         else:
-            steps = FeedbackSearch(feedback, rank, retrieve, self.config.engine.answer_margin_s)
-            ranking, report = await steps.run(query, candidates, options, deadline)
+            feedback_search = FeedbackSearch(feedback, rank, retrieve, self.config.engine.answer_margin_s)
+            ranking, report = await feedback_search.run(query, candidates, options, deadline)
         return SearchResult(ranking, first_stage, len(candidates), first_stage_ms, report)
 
     async def _run(
@@ -132,11 +136,11 @@ class AsyncReranker:
     async def _retrieve(
         self, index: Index, first_stage: FirstStage, depth: int, query: Query, deadline: float | None
     ) -> tuple[Query, tuple[Candidate, ...]]:
-        """The query with its vector, and what was found for it."""
+        """The query with its vector, and its candidates."""
 
         def search() -> tuple[Query, list[ScoredDoc]]:
-            bare = first_stage is FirstStage.BM25 or query.vector is not None
-            encoded = query if bare else self._encoded(query)
+            needs_vector = first_stage is not FirstStage.BM25 and query.vector is None
+            encoded = self._with_vector(query) if needs_vector else query
             return encoded, index.retrievers[first_stage].search([encoded], depth)[0]
 
         try:
@@ -149,50 +153,51 @@ class AsyncReranker:
         passages = index.store.passages([hit.doc_id for hit in hits])
         return encoded, tuple(Candidate(passage, hit.score) for passage, hit in zip(passages, hits, strict=True))
 
-    def _encoded(self, query: Query) -> Query:
-        """The query with its vector. Raises: InvalidRequest when the encoder would read its beginning only."""
+    def _with_vector(self, query: Query) -> Query:
+        """The query with its vector. Raises: InvalidRequest if the query is longer than the encoder reads."""
         (tokens,), limit = self._encoder.token_counts([query.text]), self._encoder.max_text_tokens
         if tokens > limit:
             raise InvalidRequest(
                 "query",
-                f"the query is {tokens} tokens long, {self._encoder.id.name} reads at most {limit}; shorten it, or "
+                f"the query is {tokens} tokens long, but {self._encoder.id.name} reads at most {limit}; shorten it, or "
                 "search by bm25",
                 {"tokens": str(tokens), "limit": str(limit)},
             )
         return with_vector(self._encoder, query)
 
     def _resolve(self, sources: Sequence[CandidateSource]) -> tuple[Candidate, ...]:
-        """Candidates with text, and with vectors where the index has them."""
-        referred = [source.doc_id for source in sources if source.in_index]
-        stored = {p.doc_id: p for p in self._open_index().store.passages(referred)} if referred else {}
+        """The candidates with their text, and with their vectors if they are in the index."""
+        doc_ids = [source.doc_id for source in sources if source.in_index]
+        stored = {p.doc_id: p for p in self._open_index().store.passages(doc_ids)} if doc_ids else {}
         return tuple(Candidate(_passage(source, stored), source.score) for source in sources)
 
     def _open_index(self) -> Index:
         if self.index is None:
             raise NotConfigured(
-                "this service runs without an index; start it with --index DIR, or send the passages' text"
+                "this service runs without an index; start it with --index DIR, or send the text of the passages"
             )
         return self.index
 
 
 class Reranker:
-    """AsyncReranker for code without an event loop: a notebook, a script. Use it in a `with` block.
+    """AsyncReranker for code without an event loop, such as a notebook. Use it in a `with` block.
 
-    Raises as `load_reranker` does.
+    Raises:
+        ConfigError, CheckpointError, IndexMismatch: see `load_reranker`.
     """
 
     def __init__(self, config: ServiceConfig) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="reranker", daemon=True)
-        self._inner = load_reranker(config)
+        self._reranker = load_reranker(config)
 
     def __enter__(self) -> Reranker:
         self._thread.start()
-        self._wait(self._inner.__aenter__())
+        self._wait(self._reranker.__aenter__())
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._wait(self._inner.__aexit__(*error))
+        self._wait(self._reranker.__aexit__(*error))
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -201,7 +206,7 @@ class Reranker:
         self, query: Query, candidates: Sequence[CandidateSource], options: RankOptions | None = None
     ) -> Ranking:
         """See AsyncReranker.rerank."""
-        return self._wait(self._inner.rerank(query, candidates, options or RankOptions()))
+        return self._wait(self._reranker.rerank(query, candidates, options or RankOptions()))
 
     def search(
         self,
@@ -212,17 +217,19 @@ class Reranker:
         feedback: FeedbackSettings | None = None,
     ) -> SearchResult:
         """See AsyncReranker.search."""
-        return self._wait(self._inner.search(query, first_stage, depth, options or RankOptions(), feedback=feedback))
+        return self._wait(self._reranker.search(query, first_stage, depth, options or RankOptions(), feedback=feedback))
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
 
 def load_reranker(config: ServiceConfig) -> AsyncReranker:
-    """Loads everything that the configuration names, and self-tests each model. One that fails is left out, and logged.
+    """Loads the encoder, the index and the models of a configuration; models that fail their self-test are not served.
 
     Raises:
-        ConfigError, CheckpointError, IndexMismatch: something that it names cannot be used.
+        ConfigError: a setting cannot be used.
+        CheckpointError: a model cannot be loaded.
+        IndexMismatch: the index was built with another encoder.
     """
     encoder = Encoder(config.encoder, config.device)
     index = Index(config.index, encoder) if config.index else None

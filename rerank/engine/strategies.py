@@ -319,6 +319,6 @@ def _check_window_size(window_size: int) -> None:
     if window_size < 2:
         raise InvalidRequest(
             "strategy.window_size",
-            f"a window of {window_size} passages cannot be ordered; use a window_size of at least 2",
+            f"window_size {window_size} is too small to order passages; use at least 2",
             {"window_size": str(window_size)},
         )

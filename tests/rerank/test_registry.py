@@ -1,48 +1,119 @@
-"""What the reranker makes for itself."""
+"""Model registry: strategies of requests, and the zero-initialised checkpoint in the user's cache."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
-from rerank.errors import ConfigError
+from rerank.config import IdentityModel
+from rerank.engine.strategies import Cascade, Single, Sliding, Strategy, TopDown, Tournament
+from rerank.errors import ConfigError, InvalidRequest, NotFound
 from rerank.models.encoder import Encoder
 from rerank.models.zero_init import write_zero_init_checkpoint
-from rerank.registry import zero_init_checkpoint
+from rerank.rankers.identity import IdentityRanker
+from rerank.registry import ModelRegistry, zero_init_checkpoint
+from rerank.types import RankOptions, StrategyKind
+from tests.fakes import NumberRanker
 
 
-def test_checkpoint_is_made_once_in_the_users_cache(
+def registry() -> ModelRegistry:
+    """Two models: `number`, the default one, and `identity`."""
+    models = [
+        IdentityModel(name="number", ranker="identity", window_size=10, stride=4),
+        IdentityModel(name="identity", ranker="identity", strategy="single", window_size=50),
+    ]
+    return ModelRegistry(models, {"number": NumberRanker(max_window_size=30), "identity": IdentityRanker()})
+
+
+@pytest.mark.parametrize(
+    ("options", "model", "strategy"),
+    [
+        (RankOptions(), "number", Sliding(10, 4)),
+        (RankOptions(model="identity"), "identity", Single(50)),
+        (RankOptions(window_size=20), "number", Sliding(20, 10)),
+        (RankOptions(window_size=20, stride=5, early_stop=True), "number", Sliding(20, 5, early_stop=True)),
+        (RankOptions(strategy="single"), "number", Single(10)),
+        (RankOptions(strategy="top-down"), "number", TopDown(10)),
+        (RankOptions(strategy="top_down"), "number", TopDown(10)),
+        (RankOptions(strategy=StrategyKind.TOP_DOWN), "number", TopDown(10)),
+        (RankOptions(strategy="tournament", window_size=30), "number", Tournament(30)),
+        (RankOptions(strategy="cascade", preranker="identity"), "number", Cascade(10, "identity", Single(50))),
+    ],
+    ids=repr,
+)
+def test_options_are_completed_from_the_models_defaults(options: RankOptions, model: str, strategy: Strategy) -> None:
+    assert registry().resolve(options) == (model, strategy)
+
+
+@pytest.mark.parametrize("name", ["topdown", "Top-Down", "best"])
+def test_unknown_strategy_of_a_request_is_rejected(name: str) -> None:
+    expected = f"strategy '{name}' is none of single, sliding, top-down, tournament, cascade"
+    with pytest.raises(InvalidRequest, match=expected) as caught:
+        registry().resolve(RankOptions(strategy=name))
+    assert (caught.value.field, caught.value.metadata) == ("strategy.kind", {"strategy": name})
+
+
+def test_window_larger_than_the_model_reads_is_rejected_with_both_numbers() -> None:
+    with pytest.raises(InvalidRequest, match="window_size 31 exceeds the 30 passages that number reads at once"):
+        registry().resolve(RankOptions(window_size=31))
+
+
+@pytest.mark.parametrize("preranker", ["", "number", "other"])
+def test_preranker_must_be_another_model(preranker: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"'{preranker}' cannot be the preranker of number; use one of identity"):
+        registry().resolve(RankOptions(strategy="cascade", preranker=preranker))
+
+
+def test_unknown_model_is_rejected() -> None:
+    with pytest.raises(NotFound, match="model 'other' is none of number, identity"):
+        registry().resolve(RankOptions(model="other"))
+
+
+@pytest.mark.parametrize("name", ["top-down", "top_down"])
+def test_configured_strategy_may_have_a_hyphen_or_an_underscore(name: str) -> None:
+    model = IdentityModel(name="m", ranker="identity", strategy=name)
+    assert ModelRegistry([model], {"m": IdentityRanker()}).resolve(RankOptions()) == ("m", TopDown(20))
+
+
+@pytest.mark.parametrize("name", ["topdown", "best", ""])
+def test_unknown_configured_strategy_is_rejected(name: str) -> None:
+    with pytest.raises(ValidationError, match="'single', 'sliding', 'top-down', 'tournament' or 'cascade'"):
+        IdentityModel(name="m", ranker="identity", strategy=name)
+
+
+def test_zero_init_checkpoint_is_written_once_to_the_users_cache(
     encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    first = zero_init_checkpoint(encoder)
-    made_ns = (first / "model.safetensors").stat().st_mtime_ns
-    assert zero_init_checkpoint(encoder) == first
-    assert (first / "model.safetensors").stat().st_mtime_ns == made_ns
+    folder = zero_init_checkpoint(encoder)
+    written_ns = (folder / "model.safetensors").stat().st_mtime_ns
+    assert zero_init_checkpoint(encoder) == folder
+    assert (folder / "model.safetensors").stat().st_mtime_ns == written_ns
 
 
-def test_two_services_may_start_on_an_empty_cache(
+def test_two_processes_may_write_the_zero_init_checkpoint_at_once(
     encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The slower one takes what the quicker one made."""
+    """The slower one uses the checkpoint of the faster one."""
 
-    def overtaken(encoder: Encoder, out: Path) -> None:
+    def written_by_another_process(encoder: Encoder, out: Path) -> None:
         write_zero_init_checkpoint(encoder, out)
-        raise ConfigError("exists now")
+        raise ConfigError("exists already")
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("rerank.registry.write_zero_init_checkpoint", overtaken)
+    monkeypatch.setattr("rerank.registry.write_zero_init_checkpoint", written_by_another_process)
     assert (zero_init_checkpoint(encoder) / "config.json").is_file()
 
 
-def test_checkpoint_that_cannot_be_made_is_an_error(
+def test_zero_init_checkpoint_that_cannot_be_written_raises(
     encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(encoder: Encoder, out: Path) -> None:
-        raise ConfigError("no room")
+        raise ConfigError("no space left")
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("rerank.registry.write_zero_init_checkpoint", failing)
-    with pytest.raises(ConfigError, match="no room"):
+    with pytest.raises(ConfigError, match="no space left"):
         zero_init_checkpoint(encoder)

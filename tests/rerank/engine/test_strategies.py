@@ -1,8 +1,7 @@
-"""Strategies: schedules on lists of boundary sizes, compared with a slow sort that moves one candidate at a time."""
+"""Strategies: final orders, windows and costs, compared with a slow sort that moves one candidate at a time."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
@@ -17,63 +16,28 @@ from rerank.engine.strategies import (
     Strategy,
     TopDown,
     Tournament,
-    reordered,
     spans,
 )
 from rerank.errors import InvalidRequest
-from rerank.types import WindowRanking
 from tests.fakes import run_schedule
+from tests.rerank.engine.schedules import (
+    CASCADE,
+    EARLY_STOP,
+    SHAPES,
+    SINGLE,
+    SLIDING,
+    TOP_DOWN,
+    TOURNAMENT,
+    all_different,
+    boundary_sizes,
+    by,
+    each_strategy,
+    few_levels,
+    inconsistent,
+)
 
-#: (window_size, stride): the default, the narrowest, no overlap, stride 1, nearly no overlap, wider than any n.
-SHAPES = [(20, 10), (2, 1), (2, 2), (3, 2), (20, 20), (20, 7), (11, 1), (40, 39), (250, 10)]
-SLIDING = [Sliding(size, stride) for size, stride in SHAPES]
-SINGLE = [Single(size) for size in (2, 20, 200, 250)]
-
-TOP_DOWN = [TopDown(size) for size in (2, 3, 10, 20, 250)]
-TOURNAMENT = [Tournament(size) for size in (2, 3, 10, 20, 250)]
-CASCADE = [Cascade(10, "preranker", Sliding(20, 10)), Cascade(20, "preranker", TopDown(20))]
-EARLY_STOP = [Sliding(20, 10, early_stop=True), Sliding(2, 1, early_stop=True)]
-PARALLEL = [*TOP_DOWN, *TOURNAMENT]
-
-each_sliding = pytest.mark.parametrize("strategy", SLIDING, ids=str)
-each_single = pytest.mark.parametrize("strategy", SINGLE, ids=str)
-each_strategy = pytest.mark.parametrize("strategy", [*SLIDING, *SINGLE, *PARALLEL, *CASCADE, *EARLY_STOP], ids=str)
-#: A tournament may part equals that never meet: one survives a round in which the other meets better ones.
+#: All but tournaments, in which of two equal passages one may survive a round in which the other meets better ones.
 each_stable = pytest.mark.parametrize("strategy", [*SLIDING, *SINGLE, *TOP_DOWN, *CASCADE, *EARLY_STOP], ids=str)
-
-
-def boundary_sizes(strategy: Strategy) -> list[int]:
-    """Numbers of candidates around those at which the number of windows changes, up to 200."""
-    if isinstance(strategy, Cascade):
-        return sorted(
-            {*boundary_sizes(strategy.preranker_strategy), strategy.window_size - 1, strategy.window_size + 1}
-        )
-    size = strategy.window_size
-    step = strategy.stride if isinstance(strategy, Sliding) else size - 1  # top-down: passages beside the pivot
-    around = {size, size + step, size + 2 * step, 2 * size, 3 * size}
-    largest = 200 if size > 3 else 60  # narrow windows take n² rounds at worst
-    sizes = {0, 1, 2, 3, 57, 100, 200} | {n + offset for n in around for offset in (-1, 0, 1)}
-    return sorted(n for n in sizes if n <= largest)
-
-
-def few_levels(n: int) -> list[float]:
-    """Relevance with many ties."""
-    return [float(level) for level in random.Random(n).choices(range(4), k=n)]
-
-
-def all_different(n: int) -> list[float]:
-    return [float(place) for place in random.Random(n).sample(range(n), k=n)]
-
-
-def by(relevance: Sequence[float]) -> Callable[[Positions], list[float]]:
-    """Scores a window as a perfect ranker would."""
-    return lambda window: [relevance[position] for position in window]
-
-
-def inconsistent(seed: int) -> Callable[[Positions], list[float]]:
-    """Scores a window differently each time."""
-    generator = random.Random(seed)
-    return lambda window: [generator.random() for _ in window]
 
 
 def insertion_sorted(positions: Sequence[int], relevance: Sequence[float]) -> list[int]:
@@ -113,7 +77,7 @@ def windows_of(rounds: Sequence[Round]) -> list[Positions]:
     return [window for round_ in rounds for window in round_.windows]
 
 
-@each_sliding
+@pytest.mark.parametrize("strategy", SLIDING, ids=str)
 @pytest.mark.parametrize("relevance_of", [few_levels, all_different])
 def test_sliding_equals_the_slow_reference(strategy: Sliding, relevance_of: Callable[[int], list[float]]) -> None:
     for n in boundary_sizes(strategy):
@@ -122,7 +86,7 @@ def test_sliding_equals_the_slow_reference(strategy: Sliding, relevance_of: Call
         assert (windows_of(rounds), order) == slow_sliding(strategy, relevance), f"n = {n}"
 
 
-@each_single
+@pytest.mark.parametrize("strategy", SINGLE, ids=str)
 def test_single_orders_the_first_window_and_keeps_the_rest(strategy: Single) -> None:
     for n in boundary_sizes(strategy):
         relevance = few_levels(n)
@@ -225,9 +189,10 @@ def test_early_stop_reads_two_windows_of_a_sorted_list_and_all_of_a_reversed_one
     assert len(run_schedule(strategy, by(range(100)), 100)[0]) == 9
 
 
-def test_only_the_last_round_of_a_cascade_runs_on_the_requests_model() -> None:
-    models = [round_.model for round_ in run_schedule(Cascade(10, "preranker", Sliding(20, 10)), by(range(50)), 50)[0]]
-    assert models == ["preranker"] * 4 + [""]
+def test_early_stop_needs_two_unchanged_windows_in_a_row() -> None:
+    """Here the first and the last window change the order, the one between does not."""
+    rounds, order = run_schedule(Sliding(2, 1, early_stop=True), by([1, 5, 0, 2]), 4)
+    assert (len(rounds), order) == (3, [1, 0, 3, 2])
 
 
 @each_strategy
@@ -279,7 +244,7 @@ def test_invalid_stride_is_rejected_with_both_numbers(stride: int) -> None:
 @pytest.mark.parametrize("window_size", [-1, 0, 1])
 @pytest.mark.parametrize("strategy", [Single, lambda size: Sliding(size, 1), TopDown, Tournament])
 def test_window_of_less_than_two_passages_is_rejected(strategy: Callable[[int], Strategy], window_size: int) -> None:
-    expected = f"a window of {window_size} passages cannot be ordered; use a window_size of at least 2"
+    expected = f"window_size {window_size} is too small to order passages; use at least 2"
     with pytest.raises(InvalidRequest, match=expected) as caught:
         strategy(window_size)
     assert caught.value.field == "strategy.window_size"
@@ -298,100 +263,3 @@ def test_window_of_less_than_two_passages_is_rejected(strategy: Callable[[int], 
 )
 def test_strategy_prints_its_parameters(strategy: Strategy, text: str) -> None:
     assert str(strategy) == text
-
-
-#: Strategies whose last round is always final; top-down may end in a comparison with a pivot.
-FLAGGED = [*SLIDING, *SINGLE, *TOURNAMENT, *CASCADE]
-
-
-@pytest.mark.parametrize("strategy", FLAGGED, ids=str)
-def test_last_round_is_final_and_no_other(strategy: Strategy) -> None:
-    for n in boundary_sizes(strategy):
-        flags = [round_.is_final for round_ in run_schedule(strategy, by(few_levels(n)), n)[0]]
-        assert flags == [False] * (len(flags) - 1) + [True] * min(n, 1), f"n = {n}"
-
-
-@each_strategy
-def test_final_round_is_one_window_whose_order_heads_the_answer(strategy: Strategy) -> None:
-    for n in boundary_sizes(strategy):
-        scores_of = by(few_levels(n))
-        rounds, order = run_schedule(strategy, scores_of, n)
-        for round_ in rounds:
-            if round_.is_final:
-                (window,) = round_.windows
-                assert order[: len(window)] == reordered(window, WindowRanking(tuple(scores_of(window)))), f"n = {n}"
-                assert round_ is rounds[-1], f"n = {n}"
-
-
-@each_strategy
-@pytest.mark.parametrize("top_n", [1, 2, 5, 30])
-def test_top_n_of_the_answer_needs_only_top_n_of_the_final_window(strategy: Strategy, top_n: int) -> None:
-    """A ranker that reverses everything after `top_n` there does not change the first `top_n`."""
-    for n in boundary_sizes(strategy):
-        scores_of = by(few_levels(n))
-        order = run_schedule(strategy, scores_of, n)[1]
-        assert order_with_top_n(strategy, scores_of, n, top_n)[:top_n] == order[:top_n], f"n = {n}"
-
-
-def order_with_top_n(
-    strategy: Strategy, scores_of: Callable[[Positions], Sequence[float]], n: int, top_n: int
-) -> list[int]:
-    """The final order if each window is ranked only up to its round's `top_n`, and reversed after that."""
-    schedule = strategy.schedule(n)
-    try:
-        round_ = next(schedule)
-        while True:
-            rankings = []
-            for window in round_.windows:
-                best = WindowRanking(tuple(scores_of(window))).permutation
-                kept = round_.top_n(window, top_n) or len(window)
-                order = [*best[:kept], *reversed(best[kept:])]
-                rankings.append(WindowRanking(tuple(-float(order.index(place)) for place in range(len(window)))))
-            round_ = schedule.send(rankings)
-    except StopIteration as finished:
-        result: list[int] = finished.value
-        return result
-
-
-@pytest.mark.parametrize(
-    ("is_final", "top_n", "expected"), [(True, 2, 2), (True, 0, 0), (True, 3, 0), (True, 9, 0), (False, 2, 0)]
-)
-def test_only_a_final_window_larger_than_top_n_is_limited(is_final: bool, top_n: int, expected: int) -> None:
-    assert Round(((4, 5, 6),), is_final=is_final).top_n((4, 5, 6), top_n) == expected
-
-
-@each_strategy
-def test_every_round_carries_a_full_order_or_none_and_the_first_one_that_of_the_first_stage(strategy: Strategy) -> None:
-    for n in boundary_sizes(strategy):
-        orders = [round_.order for round_ in run_schedule(strategy, inconsistent(n), n)[0]]
-        assert all(sorted(order) in ([], list(range(n))) for order in orders), f"n = {n}"
-        assert not orders or orders[0] in ((), tuple(range(n))), f"n = {n}"
-
-
-@each_strategy
-def test_order_before_a_final_round_differs_from_the_final_order_only_in_its_window(strategy: Strategy) -> None:
-    for n in boundary_sizes(strategy):
-        scores_of = by(few_levels(n))
-        rounds, order = run_schedule(strategy, scores_of, n)
-        for round_ in rounds:
-            if round_.is_final and round_.order:
-                (window,) = round_.windows
-                assert round_.order[: len(window)] == window, f"n = {n}"
-                assert list(round_.order[len(window) :]) == order[len(window) :], f"n = {n}"
-
-
-def test_order_of_a_sliding_round_includes_the_windows_before() -> None:
-    """The best candidate is the last in the list and rises by a stride per window."""
-    relevance = [*range(30, 0, -1), 99]
-    rounds = run_schedule(Sliding(20, 10), by(relevance), 31)[0]
-    assert [round_.order.index(30) for round_ in rounds] == [30, 11, 1]
-
-
-@pytest.mark.parametrize("strategy", [TopDown(20), Tournament(20)], ids=str)
-def test_order_of_a_parallel_round_includes_the_rounds_before(strategy: Strategy) -> None:
-    """With a perfect ranker, the first ten positions get better from round to round."""
-    relevance = all_different(100)
-    rounds = run_schedule(strategy, by(relevance), 100)[0]
-    found = [sum(relevance[position] for position in round_.order[:10]) for round_ in rounds]
-    assert found == sorted(found)
-    assert found[-1] > found[0]
