@@ -1,4 +1,7 @@
-"""Frozen settings, with units in their names. An unknown key or a value that cannot be read stops the start."""
+"""Configuration of the service: frozen pydantic models of its YAML file, with units in the names of the settings.
+
+Unknown keys and invalid values raise an error at startup.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,11 @@ from rerank import bundled
 from rerank.errors import ConfigError
 from rerank.types import StrategyKind
 
-#: Strict, because `true` is no number and "20" is a slip.
+#: Strict, so that `true` and "20" are errors and not numbers.
 Positive = Annotated[int, Field(gt=0, strict=True)]
-#: How a model computes. `auto` is float32 on a CPU and bfloat16 on CUDA. `bfloat16` on a CPU keeps float32 weights and
-#: computes the linear layers in bfloat16: faster where the CPU has AVX512_BF16, slower elsewhere. What it does to the
-#: order was not measured here.
+#: Number format of the model. `auto` is float32 on a CPU and bfloat16 on CUDA. `bfloat16` on a CPU keeps the weights in
+#: float32 and computes the linear layers in bfloat16, which is faster on CPUs with AVX512_BF16 and slower on others;
+#: its effect on the order of the results has not been measured.
 Precision: TypeAlias = Literal["auto", "float32", "bfloat16"]
 
 
@@ -26,9 +29,14 @@ class _Settings(BaseModel):
 
 
 class _Model(_Settings):
-    """A model that requests may name, and the schedule that runs when they name none.
+    """Settings that all models have: the name, and the strategy of requests that set none.
 
-    Without a `stride`, windows overlap by half.
+    Attributes:
+        name: the name by which requests refer to the model.
+        strategy: the default strategy: single, sliding, top-down or tournament. Default: sliding.
+        window_size: the default number of passages per window, at least 2. Default: 20.
+        stride: the default number of passages between the starts of two sliding windows, at most `window_size`.
+            Default: half of `window_size`.
     """
 
     name: Annotated[str, Field(min_length=1)]
@@ -38,33 +46,42 @@ class _Model(_Settings):
 
     @field_validator("strategy")
     @classmethod
-    def _a_default_names_no_second_model(cls, strategy: StrategyKind) -> StrategyKind:
+    def _default_is_no_cascade(cls, strategy: StrategyKind) -> StrategyKind:
         if strategy is StrategyKind.CASCADE:
-            raise ValueError("a cascade needs a preranker, which only a request names; use another strategy here")
+            raise ValueError(
+                "a cascade needs a preranker, which only a request can name; use another strategy as the default"
+            )
         return strategy
 
     @model_validator(mode="after")
-    def _stride_is_no_gap(self) -> Self:
+    def _windows_leave_no_gap(self) -> Self:
         if self.stride is not None and self.stride > self.window_size:
             raise ValueError(
-                f"stride {self.stride} would leave candidates between windows of window_size {self.window_size} "
-                f"unread; use at most {self.window_size}"
+                f"with stride {self.stride}, candidates between windows of window_size {self.window_size} would not be "
+                f"read; use at most {self.window_size}"
             )
         return self
 
 
 class IdentityModel(_Model):
-    """Keeps the first-stage order."""
+    """Settings of a model that keeps the first-stage order."""
 
     ranker: Literal["identity"]
 
 
 class PERankModel(_Model):
-    """PE-Rank. Without a `path` it gets the zero-init checkpoint, whose order is the encoder's cosine.
+    """Settings of a PE-Rank model (Liu et al., arXiv 2406.14848), which reads one vector per passage.
 
-    `decoding: dynamic` chooses passage after passage, as the paper does. `template` is for a checkpoint whose
-    config.json names none: the name of one of ours, or the path of a YAML file. `passage_text_tokens`: how much of a
-    passage a template with `{text}` shows beside its vector.
+    Attributes:
+        path: folder of the checkpoint. Default: the bundled checkpoint for the default encoder; for any other encoder,
+            a zero-initialised checkpoint, whose order is that of the encoder's cosine.
+        decoding: `one_step` scores all passages of a window in one forward pass; `dynamic` generates the order passage
+            by passage, as the paper does. Default: one_step.
+        template: name of a bundled prompt template or path of a YAML file, for a checkpoint whose config.json names no
+            template. Default: the template of the checkpoint.
+        precision: number format of the model. Default: auto.
+        passage_text_tokens: limit on the tokens of a passage's text that a template with `{text}` shows beside the
+            vector. Default: 64.
     """
 
     ranker: Literal["pe-rank"]
@@ -76,13 +93,23 @@ class PERankModel(_Model):
 
 
 class FirstModel(_Model):
-    """FIRST: a causal LM, or a LoRA adapter, read at one position. Without a `path`, the small one that ships,
-    which was trained on windows of 10.
+    """Settings of a FIRST model (Gangi Reddy et al., arXiv 2406.15657): a causal LM, scored at one position.
 
-    A checkpoint of `train-first` knows its template, identifiers (letters or numbers) and passage_tokens (the most
-    tokens of a passage that are shown; 0: as many as fit). For others, `template` is the name of one of ours or the
-    path of a YAML file, which must be the one that the checkpoint was trained with; without it, `first` and letters.
-    `permutations: 3` reads every window three times, in three orders.
+    A checkpoint of `train-first` contains its template, identifiers and passage_tokens. For another checkpoint, set
+    those with which it was trained.
+
+    Attributes:
+        path: folder of the causal LM or of a LoRA adapter. Default: the bundled checkpoint, which was trained on
+            windows of 10 passages.
+        template: name of a bundled prompt template or path of a YAML file. Default: the template of the checkpoint, or
+            `first`.
+        identifiers: kind of the passage identifiers. Default: that of the checkpoint, or letters.
+        passage_tokens: limit on the tokens of a passage in the prompt; 0 shows as many as fit into the model's context.
+            Default: that of the checkpoint, or 0.
+        calibration: `content_free` subtracts the log-prior of the identifiers, measured on passages without content,
+            from their log-probabilities. Default: none.
+        permutations: number of orders in which each window is read; the log-probabilities are averaged. Default: 1.
+        precision: number format of the model. Default: auto.
     """
 
     ranker: Literal["first"]
@@ -96,10 +123,14 @@ class FirstModel(_Model):
 
 
 class GenerationModel(_Model):
-    """Permutation generation: a causal LM, or a LoRA adapter, that writes the whole order, as RankZephyr does.
+    """Settings of a permutation generation model: a causal LM that generates the full order, as RankZephyr does.
 
-    `template` is the name of one of ours or the path of a YAML file, which must be the one that the checkpoint was
-    trained with.
+    Attributes:
+        path: folder of the causal LM or of a LoRA adapter.
+        template: name of a bundled prompt template or path of a YAML file; use the template with which the model was
+            trained. Default: first.
+        identifiers: kind of the passage identifiers. Default: numbers.
+        precision: number format of the model. Default: auto.
     """
 
     ranker: Literal["generation"]
@@ -115,16 +146,21 @@ ModelConfig: TypeAlias = Annotated[
 
 
 class EngineConfig(_Settings):
-    """Batches and queue.
+    """Settings of the engine: batches, queue and deadlines.
 
-    max_batch_tokens: with 4096, a batch holds a hundred PE-Rank windows of 40 positions, or eight of 512. None: on a
-    CPU 512, on CUDA what saturates the device, measured at start; a model that reads windows one by one gets one.
-    max_queue_tokens: the bound on what remains of all requests in work.
-    age_factor: seconds of remaining work that a second of waiting makes up for. Larger: older requests first; smaller:
-    shorter ones. scripts/simulate_scheduler.py shows what it does.
-    answer_margin_s: how long before its deadline a partial answer is given, so that it arrives in time. On
-    two busy cores, of 40 answers with 100 short passages 40 did with 0.02; of 40 with 1000 passages of 2,000 characters
-    31 did with 0.05, 38 with 0.1 (2026-11-21).
+    Attributes:
+        max_batch_tokens: limit on the tokens of a batch. For comparison, 4096 tokens are a hundred PE-Rank windows of
+            40 positions or eight windows of 512 tokens. Default: 512 on a CPU; on CUDA, the size that saturates the
+            device, measured at startup; for a model that reads windows one by one, one window.
+        max_queue_tokens: limit on the remaining tokens of all admitted requests; a request that exceeds it fails with
+            RESOURCE_EXHAUSTED. Default: 1,000,000.
+        age_factor: balance between short and old requests: one second of waiting offsets this many seconds of remaining
+            work. A larger value favours older requests, a smaller one shorter requests. Default: 0.05.
+            `scripts/simulate_scheduler.py` shows the effect.
+        answer_margin_s: how long before its deadline a partial answer is returned, in seconds, so that it arrives in
+            time. Default: 0.1. Measured on two busy cores (2026-11-21): with 0.02, 40 of 40 answers with 100 short
+            passages arrived in time; of 40 answers with 1000 passages of 2,000 characters, 31 did with 0.05 and 38
+            with 0.1.
     """
 
     max_batch_tokens: Positive | None = None
@@ -134,7 +170,18 @@ class EngineConfig(_Settings):
 
 
 class Limits(_Settings):
-    """What a request may be at most. A message larger than max_message_bytes is refused by gRPC itself."""
+    """Limits on requests. A request that exceeds one fails with INVALID_ARGUMENT, unless another status is named.
+
+    Attributes:
+        max_candidates: number of candidates, and depth of a search. Default: 1,000.
+        max_query_chars: length of the query in characters. Default: 8,000.
+        max_instruction_chars: length of the instruction in characters. Default: 8,000.
+        max_passage_chars: length of a passage in characters. Default: 200,000.
+        max_doc_id_chars: length of a doc_id in characters. Default: 500.
+        max_message_bytes: size of a request in bytes; gRPC refuses a larger one with RESOURCE_EXHAUSTED. Default:
+            16 MiB.
+        max_request_s: time to answer a request, in seconds; later it fails with DEADLINE_EXCEEDED. Default: 120.
+    """
 
     max_candidates: Positive = 1000
     max_query_chars: Positive = 8_000
@@ -146,7 +193,19 @@ class Limits(_Settings):
 
 
 class ServiceConfig(_Settings):
-    """Everything that `rerank serve` reads. The first model answers requests that name none."""
+    """All settings of `rerank serve`.
+
+    Attributes:
+        listen: HOST:PORT of the service; port 0 chooses a free one. Default: 127.0.0.1:50051.
+        index: folder of an index built by `rerank index`, which Search needs. Default: none.
+        encoder: name or folder of the sentence-transformers encoder. Default: all-MiniLM-L6-v2.
+        device: auto, cpu, cuda or cuda:N. Default: auto.
+        models: the models that requests may name; the first one answers requests that name none. Default: pe-rank,
+            first and identity.
+        engine: settings of the engine.
+        limits: limits on requests.
+        drain_s: time that calls in flight get to finish after SIGTERM, in seconds. Default: 30.
+    """
 
     listen: str = "127.0.0.1:50051"
     index: Path | None = None
@@ -159,41 +218,49 @@ class ServiceConfig(_Settings):
     )
     engine: EngineConfig = EngineConfig()
     limits: Limits = Limits()
-    #: How long in-flight requests may take to finish after SIGTERM.
     drain_s: Annotated[float, Field(ge=0, strict=True)] = 30.0
 
 
 def load_config(
     path: Path | None, first_models: Sequence[Mapping[str, object]] = (), **overrides: object
 ) -> ServiceConfig:
-    """The settings in a YAML file, with those `overrides` that are not None in their place.
+    """Reads the configuration from a YAML file; settings that it leaves out have their default.
 
     Args:
-        first_models: models, in the file's form, that come before its own; or before the default ones, of which they
-            replace those with their names.
+        path: the YAML file; None uses the defaults only.
+        first_models: further models, in the form of the file, which precede the models of the file. Without models in
+            the file they precede the default models and replace those with the same names.
+        overrides: settings that replace those of the file, unless they are None.
 
     Raises:
-        ConfigError: the file cannot be read, or holds an unknown key or a value of the wrong kind.
+        ConfigError: the file cannot be read, or contains an unknown key or an invalid value.
     """
     settings = _read_yaml(path) if path is not None else {}
     settings |= {key: value for key, value in overrides.items() if value is not None}
     if first_models:
-        taken = {model["name"] for model in first_models}
-        defaults = ServiceConfig.model_fields["models"].default
-        others = settings.get("models", [model for model in defaults if model.name not in taken])
-        settings["models"] = [*first_models, *(others if isinstance(others, list | tuple) else [others])]
+        settings["models"] = [*first_models, *_further_models(settings, first_models)]
+    source = path or "command line"
     try:
         config = ServiceConfig.model_validate(settings)
     except ValidationError as error:
         problems = "; ".join(
             f"{'.'.join(map(str, e['loc']))}: {e['msg']} (given {e['input']!r})" for e in error.errors()
         )
-        raise ConfigError(f"{path or 'command line'}: {problems}") from error
+        raise ConfigError(f"{source}: {problems}") from error
     names = [model.name for model in config.models]
     if not names or len(set(names)) != len(names):
-        given = ", ".join(names) or "none"
-        raise ConfigError(f"{path or 'command line'}: models must be one or more with distinct names, given: {given}")
+        raise ConfigError(
+            f"{source}: models must be one or more with distinct names, given: {', '.join(names) or 'none'}"
+        )
     return config
+
+
+def _further_models(settings: Mapping[str, object], first_models: Sequence[Mapping[str, object]]) -> Sequence[object]:
+    """The models of the file, or without any the default models with other names than `first_models`."""
+    replaced = {model["name"] for model in first_models}
+    defaults = ServiceConfig.model_fields["models"].default
+    models = settings.get("models", [model for model in defaults if model.name not in replaced])
+    return models if isinstance(models, list | tuple) else [models]
 
 
 def _read_yaml(path: Path) -> dict[str, object]:

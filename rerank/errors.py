@@ -1,7 +1,7 @@
-"""One exception per thing that a caller can act on.
+"""Exceptions: one class for each kind of failure that a caller or an operator can act on.
 
-Everything the caller got wrong, or that the operator can mend, is a `RerankError` with a message that names
-what was given, what is allowed and the way out. Anything else that is raised is a bug of ours.
+A RerankError is caused by the caller's request or the operator's settings. Its message names the given value, the
+allowed ones and the way out. Any other exception is a bug of this package.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Mapping
 
 
 class RerankError(Exception):
-    """Base of all errors that a caller or operator can act on.
+    """Base class of all errors that a caller or an operator can act on.
 
     Attributes:
-        metadata: the numbers and names of the message once more, for programs.
+        metadata: the numbers and names of the message, for programs.
     """
 
     def __init__(self, message: str, metadata: Mapping[str, str] | None = None) -> None:
@@ -22,7 +22,12 @@ class RerankError(Exception):
 
 
 class InvalidRequest(RerankError):
-    """The request itself is wrong. `field` names the part, in the spelling of the wire contract."""
+    """A field of the request is invalid.
+
+    Attributes:
+        field: the path of the field in the protobuf request, such as "strategy.window_size".
+        description: the message without the field.
+    """
 
     def __init__(self, field: str, message: str, metadata: Mapping[str, str] | None = None) -> None:
         super().__init__(f"{field}: {message}", metadata)
@@ -31,15 +36,19 @@ class InvalidRequest(RerankError):
 
 
 class NotFound(RerankError):
-    """A name in the request stands for nothing here: a model, or a passage of the index."""
+    """The request names a model or a passage that does not exist."""
 
 
 class NotConfigured(RerankError):
-    """The request needs a part that this service was started without, such as an index."""
+    """The request needs a part that the service was started without, such as an index."""
 
 
 class Overloaded(RerankError):
-    """The queue is full; trying again later can succeed. `retry_after_s` is an estimate in seconds."""
+    """The queue is full; the same request can succeed later.
+
+    Attributes:
+        retry_after_s: estimated time until then, in seconds.
+    """
 
     def __init__(self, message: str, retry_after_s: float, metadata: Mapping[str, str] | None = None) -> None:
         super().__init__(message, metadata)
@@ -47,32 +56,32 @@ class Overloaded(RerankError):
 
 
 class DeadlineExceeded(RerankError):
-    """The answer was not ready at the request's deadline."""
+    """The deadline of the request has passed, or will have passed before the answer is ready."""
 
 
 class ShuttingDown(RerankError):
-    """The service is stopping and takes no more work."""
+    """The service is shutting down and accepts no new requests."""
 
 
 class ConfigError(RerankError):
-    """A setting cannot be used: unknown key, unreadable value, contradiction, missing dependency."""
+    """A setting is unusable: an unknown key, an invalid value, a contradiction or a missing dependency."""
 
 
 class CollectionError(RerankError):
-    """A collection cannot be read, or holds something that no index can take."""
+    """A collection cannot be read or indexed."""
 
 
 class IndexMismatch(RerankError):
-    """The index on disk was not made for this encoder or this version, or is no index."""
+    """The folder holds no index, or an index that another encoder or another version made."""
 
 
 class CheckpointError(RerankError):
-    """A model checkpoint lacks something or does not fit the encoder."""
+    """A model checkpoint is incomplete, was modified, or does not fit the encoder."""
 
 
 class SelfTestFailed(RerankError):
-    """A model loaded, but does not rank as it must. The service runs without it."""
+    """A model was loaded but failed its self-test; the service runs without it."""
 
 
 class RankerFailure(Exception):
-    """A ranker raised or answered nonsense. Not a `RerankError`: the caller can do nothing; this is a bug."""
+    """A ranker raised or returned an invalid ranking: a bug, on which no caller can act, so it is not a RerankError."""

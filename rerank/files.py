@@ -1,4 +1,4 @@
-"""Atomic writes: files and folders that appear whole or not at all. Hashes of files."""
+"""Atomic writes of files and folders, which appear complete or not at all, and SHA-256 of files."""
 
 from __future__ import annotations
 
@@ -16,32 +16,33 @@ from rerank.errors import ConfigError
 
 @contextmanager
 def atomic_folder(out: Path) -> Iterator[Path]:
-    """A temporary folder beside `out` that takes its name when the block ends well and vanishes when it does not.
+    """Yields a temporary folder beside `out`, which is renamed to `out` when the block ends.
 
-    A process that is killed leaves the temporary folder behind; the next call for the same `out` removes it.
+    When the block raises, the temporary folder is removed. A process that is killed leaves it behind; the next call for
+    the same `out` removes it.
 
     Raises:
-        ConfigError: `out` exists already, or another process made it in the meantime.
+        ConfigError: `out` exists already, or another process created it in the meantime.
     """
     out = out.absolute()
     if out.exists():
         raise ConfigError(f"{out} exists already; remove it first or choose another folder")
     out.parent.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(out)
-    building = Path(tempfile.mkdtemp(prefix=f"{_prefix(out)}{os.getpid()}-", dir=out.parent))
+    temporary = Path(tempfile.mkdtemp(prefix=f"{_prefix(out)}{os.getpid()}-", dir=out.parent))
     try:
-        yield building
-        building.chmod(0o755)  # mkdtemp's 0700 would shut out a service that runs as another user
-        _rename(building, out)
+        yield temporary
+        temporary.chmod(0o755)  # with 0700, as mkdtemp sets it, a service of another user could not read it
+        _rename(temporary, out)
     finally:
-        shutil.rmtree(building, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path`; what the block writes there replaces `path` when the block ends well.
+    """Yields a temporary path beside `path`; the file that the block writes there replaces `path` when the block ends.
 
-    When the block raises, the temporary file is removed and `path` stays as it was.
+    When the block raises, the temporary file is removed and `path` is unchanged.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.writing")
     try:
@@ -51,17 +52,17 @@ def atomic_file(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def _rename(building: Path, out: Path) -> None:
+def _rename(temporary: Path, out: Path) -> None:
     try:
-        building.rename(out)
+        temporary.rename(out)
     except OSError as error:
         if not out.exists():
             raise
-        raise ConfigError(f"{out} exists now; another process made it in the meantime") from error
+        raise ConfigError(f"{out} exists already; another process created it in the meantime") from error
 
 
 def sha256_of_files(paths: Iterable[Path]) -> str:
-    """The file's own SHA-256 for one file; for several, that of their digests in the given order."""
+    """SHA-256 in hexadecimal digits: of the file's content for one file, of the joined digests for several in order."""
     digests = [_sha256(path) for path in paths]
     return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
 
@@ -77,8 +78,8 @@ def _prefix(out: Path) -> str:
 
 def _remove_abandoned(out: Path) -> None:
     for folder in out.parent.iterdir():
-        builder = re.fullmatch(rf"{re.escape(_prefix(out))}(\d+)-.*", folder.name)
-        if builder and not _is_running(int(builder[1])):
+        match = re.fullmatch(rf"{re.escape(_prefix(out))}(\d+)-.*", folder.name)
+        if match and not _is_running(int(match[1])):
             shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -1,4 +1,4 @@
-"""What a checkpoint says about itself: made from what, by which command, with which template; in `rerank.json`."""
+"""The manifest of a checkpoint (`rerank.json`): its base model, training command, data, template and metrics."""
 
 from __future__ import annotations
 
@@ -16,17 +16,22 @@ TEMPLATE_FILE = "template.yaml"
 
 
 class Manifest(BaseModel):
-    """Written by training, checked by serving.
+    """The manifest of a checkpoint: training writes it, serving checks it against the files beside it.
 
     Attributes:
-        base: the checkpoint or model that training started from, as it was given.
-        base_revision: SHA-256 of its weights.
-        weights_sha256: SHA-256 of this checkpoint's own weights.
-        template_sha256: of `template.yaml`, which lies beside the manifest.
-        window_size: the widest window that was trained on, in passages.
-        passage_tokens: how much of a passage was shown; 0 where no text is.
-        data: file name → SHA-256 of what was trained on.
-        metrics: of the held-out lists, at the end.
+        format: version of this file format.
+        ranker: kind of the ranker.
+        base: the model or checkpoint from which training started, as given on the command line.
+        base_revision: SHA-256 of the weights of `base`.
+        weights_sha256: SHA-256 of the weights of this checkpoint.
+        template_sha256: SHA-256 of `template.yaml` beside the manifest.
+        identifiers: kind of the passage identifiers; empty for a ranker that uses none.
+        window_size: size of the largest training window, in passages.
+        passage_tokens: limit on the tokens of a passage in the prompt; 0 for a ranker that shows no text.
+        command: the command that trained the checkpoint.
+        data: name → SHA-256 of each training file.
+        metrics: name → value on the held-out lists at the end of training.
+        versions: package → version at training.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -47,36 +52,36 @@ class Manifest(BaseModel):
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Replaces the folder's manifest, whole or not at all."""
+    """Writes the manifest of a checkpoint folder atomically, over an existing one."""
     with atomic_file(folder / MANIFEST_FILE) as path:
         path.write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
 
 
 def served_model(name_and_path: str) -> dict[str, object]:
-    """NAME=PATH of a checkpoint with a manifest, as a model of the configuration, in windows as wide as in training.
+    """The configuration of a model that the command line gives as NAME=PATH, with the window size of its training.
 
     Raises:
-        ConfigError: the text has no such form, or nothing says what kind of ranker the folder holds.
+        ConfigError: the text is not of the form NAME=PATH, or the folder PATH has no manifest.
         CheckpointError: see `read_manifest`.
     """
     name, _, path = name_and_path.partition("=")
     if not name or not path:
-        raise ConfigError(f"--model {name_and_path!r}: expected NAME=PATH")
+        raise ConfigError(f"--model {name_and_path!r} is not of the form NAME=PATH, such as first=checkpoints/first")
     manifest = read_manifest(Path(path))
     if manifest is None:
         raise ConfigError(
-            f"--model {name_and_path}: {path} holds no {MANIFEST_FILE}, so its ranker and template are not known; name "
-            "them in a --config file"
+            f"--model {name_and_path}: {path} has no {MANIFEST_FILE}, so its ranker and template are unknown; set them "
+            "in a --config file instead"
         )
     size = manifest.window_size
     return {"name": name, "ranker": manifest.ranker, "path": path, "window_size": size, "stride": max(1, size // 2)}
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """The manifest of a checkpoint, checked against the files beside it; None where there is none.
+    """The manifest of a checkpoint, checked against the files beside it; None if the folder has no manifest.
 
     Raises:
-        CheckpointError: it cannot be read, or weights or template are not those that it names.
+        CheckpointError: the manifest cannot be read, or the SHA-256 of weights or template differ from it.
     """
     path = folder / MANIFEST_FILE
     if not path.is_file():
@@ -84,7 +89,7 @@ def read_manifest(folder: Path) -> Manifest | None:
     try:
         manifest = Manifest.model_validate(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, ValidationError) as error:
-        raise CheckpointError(f"{path} is no manifest: {error}") from error
+        raise CheckpointError(f"{path} is not a valid manifest: {error}") from error
     _check(folder, "weights", manifest.weights_sha256, sorted(folder.glob("*.safetensors")))
     _check(folder, "template", manifest.template_sha256, [folder / TEMPLATE_FILE])
     return manifest
@@ -92,9 +97,9 @@ def read_manifest(folder: Path) -> Manifest | None:
 
 def _check(folder: Path, what: str, expected: str, files: list[Path]) -> None:
     if missing := [file.name for file in files if not file.is_file()] or ([] if files else ["*.safetensors"]):
-        raise CheckpointError(f"{folder} holds no {', '.join(missing)}, which its {MANIFEST_FILE} speaks of")
+        raise CheckpointError(f"{folder} has no {', '.join(missing)}, which its {MANIFEST_FILE} requires")
     if (found := sha256_of_files(files)) != expected:
         raise CheckpointError(
-            f"{folder}: the {what} have SHA-256 {found}, {MANIFEST_FILE} names {expected}; the checkpoint was changed "
-            "after training: fetch it again, or remove the manifest to serve it as it is"
+            f"{folder}: SHA-256 of the {what} is {found}, but {MANIFEST_FILE} expects {expected}; the checkpoint was "
+            "changed after training: fetch it again, or remove the manifest to use it as it is"
         )

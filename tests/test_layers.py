@@ -1,10 +1,11 @@
-"""A module may import only from its own layer or from one to its left, and `rerank` from no sister package."""
+"""Imports: a module imports only from its own layer or a lower one, and the packages do not import each other."""
 
 import ast
 from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
+#: Modules and folders of `rerank`, from the lowest layer to the highest.
 LAYERS = [
     "errors losses types v1",
     "config files manifest bundled",
@@ -17,8 +18,9 @@ LAYERS = [
     "service client",
     "commands",
 ]
-RANK = {name: place for place, layer in enumerate(LAYERS) for name in layer.split()}
+LAYER_OF = {name: number for number, layer in enumerate(LAYERS) for name in layer.split()}
 FOLDERS = {"rerank": "rerank", "rerank_eval": "eval/rerank_eval", "rerank_training": "training/rerank_training"}
+#: Package → the packages that it must not import.
 SISTERS = {
     "rerank": {"rerank_training", "rerank_eval"},
     "rerank_training": {"rerank_eval"},
@@ -42,21 +44,21 @@ def python_files(package: str) -> list[Path]:
     ]
 
 
-def test_imports_point_one_way() -> None:
+def test_modules_import_only_from_their_own_or_a_lower_layer() -> None:
     for path in python_files("rerank"):
         here = path.relative_to(ROOT / "rerank").with_suffix("").parts[0]
         for module in imported_modules(path):
             there = module.split(".")[1] if module.startswith("rerank.") else ""
-            if here in RANK and there in RANK:
-                assert RANK[there] <= RANK[here], f"{path} imports rerank.{there}, which sits above rerank.{here}"
+            if here in LAYER_OF and there in LAYER_OF:
+                assert LAYER_OF[there] <= LAYER_OF[here], f"{path} imports rerank.{there}, which is above rerank.{here}"
 
 
 def test_every_module_has_a_layer() -> None:
     modules = {path.relative_to(ROOT / "rerank").with_suffix("").parts[0] for path in python_files("rerank")}
-    assert modules - {"__init__"} <= RANK.keys()
+    assert modules - {"__init__"} <= LAYER_OF.keys()
 
 
-def test_sister_packages_are_not_imported() -> None:
+def test_packages_do_not_import_each_other() -> None:
     for package, sisters in SISTERS.items():
         for path in python_files(FOLDERS[package]):
             found = {module.split(".")[0] for module in imported_modules(path)} & sisters

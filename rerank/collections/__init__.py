@@ -1,4 +1,4 @@
-"""Collections of passages: what `rerank index` reads."""
+"""Collections of passages, which `rerank index` reads."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from rerank.types import Passage
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """A named source of passages that can be read again and again."""
+    """A named source of passages. Each call of `passages` reads it from the start."""
 
     name: str
     passages: Callable[[], Iterator[Passage]]
 
 
 def open_collection(name_or_folder: str) -> Collection:
-    """`pydoc`, or a folder in BEIR layout.
+    """Opens the embedded collection `pydoc`, or a folder in BEIR layout.
 
     Raises:
-        CollectionError: neither.
+        CollectionError: the argument is neither.
     """
     if name_or_folder == "pydoc":
         return Collection(pydoc.name(), pydoc.passages)

@@ -1,4 +1,4 @@
-"""Folders in BEIR layout: corpus.jsonl with `_id`, `title`, `text`."""
+"""Collections in BEIR layout: a folder with corpus.jsonl, whose lines have `_id`, `title` and `text`."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from rerank.types import Passage
 
 
 def checked_folder(name: str) -> Path:
-    """Raises: CollectionError when `name` is no folder that holds a corpus.jsonl."""
+    """The absolute path of a folder in BEIR layout. Raises: CollectionError when it has no corpus.jsonl."""
     folder = Path(name).absolute()
     if not (folder / "corpus.jsonl").is_file():
-        raise CollectionError(f"collection {name!r} is neither 'pydoc' nor a folder that holds corpus.jsonl")
+        raise CollectionError(f"collection {name!r} is neither 'pydoc' nor a folder with a corpus.jsonl")
     return folder
 
 
 def passages(folder: Path) -> Iterator[Passage]:
-    """Title and text joined by a blank, as the field indexes them, in file order.
+    """The passages in file order, each with title and text joined by a space, as is usual for BEIR.
 
     Raises:
         CollectionError: a line is no JSON object with `_id` and `text`; the message names the line.

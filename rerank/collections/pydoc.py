@@ -1,7 +1,7 @@
 """The embedded collection `pydoc`: the docstrings of the running interpreter's standard library.
 
-Real text that exists on every machine with Python and is stored in no repository. One passage per
-module, class, function or method that has a docstring of its own; its `doc_id` is the qualified name
+It is real text that every machine with Python has, so that no repository needs to store it. Each module, class,
+function and method with a docstring of its own is one passage, whose `doc_id` is the qualified name
 (`datetime.datetime.strptime`, `itertools.chain`, `builtins.str.split`).
 """
 
@@ -16,17 +16,19 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from rerank.collections.requests import Qrel, read_trec_qrels
 from rerank.types import Passage
 
-#: Importing these has side effects (a browser, a poem, a window), or they document nothing that others do not.
+#: Modules whose import has side effects (opens a browser or a window, prints a poem) or that repeat others' text.
 _NO_DOCUMENTATION = {
     "antigravity", "genericpath", "idlelib", "nt", "ntpath", "posix", "posixpath", "pydoc_data", "test", "this",
     "tkinter", "turtle", "turtledemo",
 }  # fmt: skip
-#: Some of the supported platforms or versions lack these (PEP 594, PEP 632, removals in 3.12).
+#: Modules that some supported platforms or versions lack (PEP 594, PEP 632, removals in 3.12).
 _NOT_EVERYWHERE = {
     "aifc", "asynchat", "asyncore", "audioop", "cgi", "cgitb", "chunk", "crypt", "curses", "distutils", "imghdr",
     "imp", "lib2to3", "mailcap", "msilib", "msvcrt", "nis", "nntplib", "ossaudiodev", "pipes", "smtpd", "sndhdr",
@@ -34,7 +36,7 @@ _NOT_EVERYWHERE = {
 }  # fmt: skip
 _SKIPPED_MODULES = _NO_DOCUMENTATION | _NOT_EVERYWHERE
 
-#: Sub-modules that programmers import by their dotted name. Packages are not walked: most of that is internal.
+#: Submodules that programmers import by their dotted name. The other submodules are left out, as most are internal.
 _SUBMODULES = (
     "collections.abc", "concurrent.futures", "email.message", "email.mime.multipart", "email.mime.text", "email.policy",
     "email.utils", "html.entities", "html.parser", "http.client", "http.cookiejar", "http.cookies", "http.server",
@@ -44,35 +46,47 @@ _SUBMODULES = (
     "xml.etree.ElementTree", "xml.sax.saxutils", "xmlrpc.client", "xmlrpc.server",
 )  # fmt: skip
 
-#: A docstring with fewer words says nothing that the name does not ("Return self." on every operator).
+#: Shorter docstrings add nothing to the name, such as "Return self." on every operator.
 _MIN_DOCSTRING_WORDS = 3
-#: About the length of an MS MARCO passage; what comes later in a docstring are details.
+#: About the length of an MS MARCO passage. The rest of a docstring are details.
 _MAX_DOCSTRING_WORDS = 60
 _MAX_SIGNATURE_CHARS = 80
-#: Where a default value lives, which changes from run to run.
+#: The memory address in the repr of a default value, which changes from run to run.
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def name() -> str:
-    """The collection's name, with the version that its text depends on."""
+    """The collection's name with the Python version, on which its text depends."""
     return f"pydoc-{platform.python_version()}"
 
 
 def passages() -> Iterator[Passage]:
-    """Yields every documented name of the standard library once, ordered by module.
+    """Yields one passage per documented name of the standard library, ordered by module.
 
-    They are read in a fresh interpreter: libraries patch the standard library (torch replaces `inspect.getfile`),
-    and importing all of it has no place in a service.
+    A child process reads them, because libraries patch the standard library (torch replaces `inspect.getfile`) and a
+    service should not import all of it.
     """
     program = f"from {__name__} import print_passages; print_passages()"
-    done = subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.PIPE, text=True)
-    for line in done.stdout.splitlines():
+    process = subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.PIPE, text=True)
+    for line in process.stdout.splitlines():
         doc_id, text = json.loads(line)
         yield Passage(doc_id, text)
 
 
+def queries() -> dict[str, str]:
+    """The hand-written queries of the collection: query_id → text."""
+    path = Path(__file__).with_name("pydoc_queries.jsonl")
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return {row["query_id"]: row["text"] for row in rows}
+
+
+def qrels() -> list[Qrel]:
+    """The relevance judgements of `queries`: 2 answers the query, 1 is useful, 0 is neither."""
+    return read_trec_qrels(Path(__file__).with_name("pydoc_qrels.txt"))
+
+
 def print_passages() -> None:
-    """Prints [doc_id, text] of each passage, a line of ASCII JSON each."""
+    """Prints [doc_id, text] of each passage as one line of ASCII JSON."""
     seen: set[str] = set()
     for name in _module_names():
         module = _import_quietly(name)
@@ -88,7 +102,7 @@ def _module_names() -> list[str]:
 
 
 def _import_quietly(name: str) -> ModuleType | None:
-    """The module, or None where this platform or build lacks it (`winreg`, `dbm.gnu`)."""
+    """Imports a module; None if this platform or build lacks it (`winreg`, `dbm.gnu`)."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -117,7 +131,7 @@ def _public_names(module: ModuleType) -> list[str]:
 
 
 def _belongs_to(member: Any, name: str, module: ModuleType) -> bool:
-    """Whether `member` is documented as part of this module: exported by it, or defined in it."""
+    """Membership in the documentation of a module: `member` is exported by it or defined in it."""
     if getattr(member, "__name__", None) in getattr(module, "__all__", ()):
         return True
     return getattr(member, "__module__", None) in {name, f"_{name}", None}
@@ -139,7 +153,7 @@ def _passage(qualified_name: str, heading: str, member: Any) -> Iterator[Passage
 
 
 def _beginning(docstring: str) -> str:
-    """The first words, with the line breaks between them."""
+    """The first words of a docstring, with their line breaks."""
     match = re.match(rf"(?:\s*\S+){{0,{_MAX_DOCSTRING_WORDS}}}", docstring)
     return match[0] if match else ""
 
@@ -148,5 +162,5 @@ def _signature(member: Any) -> str:
     try:
         signature = _ADDRESS.sub("", str(inspect.signature(member)))
         return signature if len(signature) <= _MAX_SIGNATURE_CHARS else "(…)"
-    except (TypeError, ValueError, AttributeError, NameError):  # C functions whose text signature cannot be evaluated
+    except (TypeError, ValueError, AttributeError, NameError):  # raised by C functions whose text signature is invalid
         return ""

@@ -1,4 +1,4 @@
-"""Reads what the field publishes: RankLLM request files, TREC and BEIR judgements, BEIR queries."""
+"""Readers of RankLLM request files, of TREC and BEIR relevance judgements, and of BEIR queries."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from rerank.types import CandidateSource, Query
 
 T = TypeVar("T")
 
-#: Where the documents of different indexes keep their text.
+#: Names of the text field in the documents of different indexes, in the order of preference.
 _TEXT_FIELDS = ("contents", "text", "passage", "body", "segment")
 
 
 class Qrel(NamedTuple):
-    """One judgement."""
+    """One relevance judgement."""
 
     query_id: str
     doc_id: str
@@ -34,7 +34,7 @@ class Request:
 
 
 def read_requests(path: Path) -> list[Request]:
-    """RankLLM's JSONL: {"query": {"text", "qid"}, "candidates": [{"docid", "score", "doc": {…}}]}.
+    """Reads RankLLM's JSONL: {"query": {"text", "qid"}, "candidates": [{"docid", "score", "doc": {…}}]}.
 
     Raises:
         CollectionError: the file or a line of it cannot be read; the message names the line.
@@ -43,22 +43,25 @@ def read_requests(path: Path) -> list[Request]:
 
 
 def read_beir_queries(folder: Path) -> list[Query]:
-    """queries.jsonl: {"_id", "text"}. Raises as `read_requests` does."""
+    """Reads queries.jsonl of a BEIR folder: {"_id", "text"}. Raises as `read_requests` does."""
     return list(_rows(folder / "queries.jsonl", lambda line: _query(json.loads(line))))
 
 
 def read_trec_qrels(path: Path) -> list[Qrel]:
-    """Lines of query_id, an unused column, doc_id, relevance. Raises as `read_requests` does."""
+    """Reads TREC qrels: lines of query_id, an unused column, doc_id, relevance. Raises as `read_requests` does."""
     return list(_rows(path, _trec_qrel))
 
 
 def read_beir_qrels(folder: Path, split: str = "test") -> list[Qrel]:
-    """qrels/SPLIT.tsv: a header, then query_id, doc_id, relevance. Raises as `read_requests` does."""
+    """Reads qrels/SPLIT.tsv of a BEIR folder: a header, then query_id, doc_id, relevance by tabs.
+
+    Raises as `read_requests` does.
+    """
     return list(_rows(folder / "qrels" / f"{split}.tsv", _beir_qrel, header_lines=1))
 
 
 def parse_request(row: Any) -> Request:
-    """One line of a request file, as JSON gives it. Raises: KeyError, TypeError, ValueError when it is no request."""
+    """One parsed line of a request file. Raises: KeyError, TypeError or ValueError when it has another form."""
     candidates = tuple(
         CandidateSource(str(c["docid"]), text=_text(c["doc"]), score=float(c["score"])) for c in row["candidates"]
     )
@@ -70,7 +73,7 @@ def _text(doc: Any) -> str:
         return doc
     text = next((doc[field] for field in _TEXT_FIELDS if field in doc), None)
     if text is None:
-        raise KeyError(f"none of {', '.join(_TEXT_FIELDS)} in {sorted(doc)}")
+        raise KeyError(f"the document has the fields {sorted(doc)}, but none of {', '.join(_TEXT_FIELDS)}")
     return f"{doc['title']} {text}" if doc.get("title") else str(text)
 
 
@@ -90,7 +93,9 @@ def _beir_qrel(line: str) -> Qrel:
 
 def _rows(path: Path, parse: Callable[[str], T], header_lines: int = 0) -> Iterator[T]:
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")  # splitlines() would cut at U+2028 inside a JSON string
+        lines = path.read_text(encoding="utf-8").split(
+            "\n"
+        )  # splitlines() would also split at U+2028 inside a JSON string
     except (OSError, UnicodeDecodeError) as error:
         raise CollectionError(f"{path} cannot be read: {error}") from error
     for number, line in enumerate(lines, start=1):
@@ -98,4 +103,6 @@ def _rows(path: Path, parse: Callable[[str], T], header_lines: int = 0) -> Itera
             try:
                 yield parse(line)
             except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise CollectionError(f"{path}:{number}: not in the expected form ({error!r})") from error
+                raise CollectionError(
+                    f"{path}:{number}: the line does not have the expected form ({error!r})"
+                ) from error

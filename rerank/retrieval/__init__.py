@@ -1,1 +1,1 @@
-"""The first stage: BM25 (Lucene), dense (FAISS), both fused; and the index that holds what they read."""
+"""First-stage retrieval: the index, BM25 (Lucene), dense (FAISS) and hybrid retrievers, and relevance feedback."""

@@ -1,4 +1,4 @@
-"""What a first stage is."""
+"""The interface of a first-stage retriever."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from rerank.types import Query, ScoredDoc
 
 
 class Retriever(Protocol):
-    """Finds candidates for queries."""
+    """A first-stage retriever, which finds candidates for queries."""
 
     def search(self, queries: Sequence[Query], depth: int) -> list[list[ScoredDoc]]:
-        """For each query at most `depth` passages, best first; fewer, or none, when no more are found."""
+        """For each query its best passages, at most `depth` of them, best first; fewer or none if no more are found."""
         ...

@@ -1,4 +1,4 @@
-"""BM25 through Pyserini and Lucene."""
+"""BM25 retrieval with Lucene, through Pyserini."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from rerank.errors import IndexMismatch
 from rerank.retrieval.jvm import pyserini_module
 from rerank.types import Passage, Query, ScoredDoc
 
-#: Anserini's defaults for MS MARCO passages and BEIR, the reference in the field.
+#: Anserini's defaults for MS MARCO passages and BEIR.
 K1, B = 0.9, 0.4
-#: A query may hold this many distinct terms; Lucene's own bound of 1,024 fails on long ones.
+#: Limit on the distinct terms of a query; Lucene's default of 1,024 is too low for long queries.
 _MAX_QUERY_TERMS = 65_536
 
 
@@ -22,15 +22,17 @@ class BM25Retriever:
     """Searches a Lucene index that `BM25Writer` wrote.
 
     Raises:
-        IndexMismatch: Lucene cannot read the folder.
+        IndexMismatch: the folder holds no index that Lucene can read.
     """
 
     def __init__(self, folder: Path) -> None:
         lucene = pyserini_module("pyserini.search.lucene")
         try:
             self._searcher = lucene.LuceneSearcher(str(folder))
-        except Exception as error:  # jnius raises its own JavaException, which exists only once the JVM runs
-            raise IndexMismatch(f"{folder} is no Lucene index that this Pyserini can read: {error}") from error
+        except Exception as error:  # the JavaException of jnius can be imported only while the JVM runs
+            raise IndexMismatch(
+                f"{folder} is no Lucene index that this version of Pyserini can read: {error}"
+            ) from error
         self._searcher.set_bm25(K1, B)
         _allow_long_queries()
 
@@ -42,7 +44,7 @@ class BM25Retriever:
 
 
 class BM25Writer:
-    """Writes a Lucene index; committed when the `with` block ends."""
+    """Writes a Lucene index; the index is committed when the `with` block ends."""
 
     def __init__(self, folder: Path) -> None:
         self._indexer: Any = pyserini_module("pyserini.index.lucene").LuceneIndexer(str(folder), threads=2)

@@ -1,4 +1,4 @@
-"""Dense retrieval: FAISS over the encoder's vectors."""
+"""Dense retrieval with FAISS over the encoder's vectors."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from rerank.types import Matrix, Query, ScoredDoc
 try:
     import faiss
 except ModuleNotFoundError as error:
-    raise ConfigError("FAISS is missing; install rerank[cpu], or rerank[gpu] on a machine with CUDA") from error
+    raise ConfigError("FAISS is not installed; install rerank[cpu], or rerank[gpu] on a machine with CUDA") from error
 
-_HNSW_LINKS = 32
-_HNSW_EF = 256  # candidates kept while building and searching
+#: M and ef (for construction and for search) of Malkov and Yashunin 2018.
+_HNSW_M, _HNSW_EF = 32, 256
 
 
 class DenseRetriever:
-    """Inner product of unit vectors, which is their cosine.
+    """Retrieves by inner product of unit vectors, which is their cosine.
 
     Args:
-        store: holds the vectors and their ids.
-        encoder: the one that made the vectors.
-        hnsw: a file that `write_hnsw` wrote, for approximate search; None searches exactly.
+        store: the passage vectors and their ids.
+        encoder: the encoder of the passage vectors, for queries.
+        hnsw: file written by `write_hnsw`, for approximate search; None for exact search.
     """
 
     def __init__(self, store: PassageStore, encoder: Encoder, hnsw: Path | None = None) -> None:
@@ -44,25 +44,26 @@ class DenseRetriever:
         return [self._scored_docs(s, r) for s, r in zip(scores, rows, strict=True)]
 
     def _scored_docs(self, scores: np.ndarray, rows: np.ndarray) -> list[ScoredDoc]:
+        """The found passages, best first, in collection order among equal scores; FAISS fills missing rows with -1."""
         found = sorted((-float(score), int(row)) for score, row in zip(scores, rows, strict=True) if row >= 0)
         doc_ids = self._store.doc_ids([row for _, row in found])
-        return [ScoredDoc(doc_id, -score) for doc_id, (score, _) in zip(doc_ids, found, strict=True)]
+        return [ScoredDoc(doc_id, -negated) for doc_id, (negated, _) in zip(doc_ids, found, strict=True)]
 
 
 def query_vectors(encoder: Encoder, queries: Sequence[Query]) -> Matrix:
-    """(len(queries), D); encodes those that have no vector yet."""
+    """(len(queries), D): the vectors of the queries; encodes those that have none yet."""
     missing = iter(encoder.encode([query.text for query in queries if query.vector is None]))
     return np.stack([next(missing) if query.vector is None else query.vector for query in queries])
 
 
 def with_vector(encoder: Encoder, query: Query) -> Query:
-    """The query with its vector, so that nobody encodes it again."""
+    """The query with its vector, so that it is encoded only once."""
     return replace(query, vector=query_vectors(encoder, [query])[0])
 
 
 def write_hnsw(vectors: Matrix, path: Path) -> None:
-    """Builds a graph for approximate search (Malkov and Yashunin 2018) over (N, D) vectors."""
-    index = faiss.IndexHNSWFlat(vectors.shape[1], _HNSW_LINKS, faiss.METRIC_INNER_PRODUCT)
+    """Writes an HNSW graph (Malkov and Yashunin 2018) over (N, D) vectors, for approximate search."""
+    index = faiss.IndexHNSWFlat(vectors.shape[1], _HNSW_M, faiss.METRIC_INNER_PRODUCT)
     index.hnsw.efConstruction = _HNSW_EF
     index.hnsw.efSearch = _HNSW_EF
     index.add(np.ascontiguousarray(vectors))
@@ -70,7 +71,7 @@ def write_hnsw(vectors: Matrix, path: Path) -> None:
 
 
 def _flat(vectors: Matrix) -> faiss.Index:
-    """Exact search, on the GPUs where this build of FAISS sees any."""
+    """An index for exact search, on the GPUs if this build of FAISS finds any."""
     index = faiss.IndexFlatIP(vectors.shape[1])
     index.add(np.ascontiguousarray(vectors))
     return faiss.index_cpu_to_all_gpus(index) if faiss.get_num_gpus() else index

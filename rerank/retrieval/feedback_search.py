@@ -1,8 +1,9 @@
-"""Search with relevance feedback: what the ranking of the first candidates teaches the retriever, and what that finds.
+"""Search with relevance feedback: rank, update the query vector towards that ranking, retrieve again, rank the union.
 
-The union of both retrievals is ranked as one list: the candidates in the order of the first ranking, then the new
-passages. One ranking then gives order, scores and trace, so that what a reply says of itself stays true; the price is
-one more pass. Where nothing new was found, the first ranking is the answer and the price is a second retrieval.
+The union of both retrievals is ranked as one list: the candidates of the first retrieval in the order of the first
+ranking, followed by the new passages. One ranking therefore gives the order, the scores and the trace of the reply, so
+that they agree; the price is one more pass of the ranker. When the second retrieval finds nothing new, the first
+ranking is the answer and the price is the second retrieval only.
 """
 
 from __future__ import annotations
@@ -17,44 +18,57 @@ import numpy as np
 import torch
 
 from rerank.errors import DeadlineExceeded, Overloaded
-from rerank.retrieval.query_update import FeedbackSettings, Moves, Outcome, move
+from rerank.retrieval.query_update import FeedbackSettings, QueryUpdates, UpdateOutcome, update_queries
 from rerank.types import Candidate, FeedbackMethod, Query, Ranking, RankOptions, ScoreKind
 
 T = TypeVar("T")
 
-#: Candidates, options, deadline → their ranking.
+#: (candidates, options, deadline) → their ranking.
 Rank: TypeAlias = Callable[[tuple[Candidate, ...], RankOptions, float | None], Awaitable[Ranking]]
-#: A query, deadline → the query with its vector, and what the retriever finds for it.
+#: (query, deadline) → the query with its vector, and the candidates that the retriever finds for it.
 Retrieve: TypeAlias = Callable[[Query, float | None], Awaitable[tuple[Query, tuple[Candidate, ...]]]]
 
-_KL_READS_SCORES = "kl reads scores, and this ranking has ranks only; use weighted-ranknet"
+_KL_NEEDS_SCORES = "the method kl reads scores, but the scores of this ranking are ranks only; use weighted-ranknet"
 
 
 @dataclass(frozen=True, slots=True)
 class FeedbackReport:
-    """What feedback did; see FeedbackReport in the wire contract."""
+    """Result and timings of relevance feedback for one search.
+
+    Attributes:
+        method: the update method that was requested.
+        updated: whether the query vector was updated; otherwise the answer is the first ranking.
+        reason: why the vector was not updated, or why the first ranking is the answer nevertheless; otherwise empty.
+        cosine: between the updated and the original query vector; 1 when it was not updated.
+        loss_before, loss_after: see QueryUpdates.
+        new_passages: number of passages that only the second retrieval found.
+        first_ranking_ms: duration of ranking the candidates of the first retrieval, in milliseconds.
+        update_ms: duration of the query vector update, in milliseconds.
+        second_retrieval_ms: duration of the second retrieval, in milliseconds.
+        second_ranking_ms: duration of ranking the union, in milliseconds; 0 when nothing new was found.
+    """
 
     method: FeedbackMethod
-    moved: bool
+    updated: bool
     reason: str
     cosine: float = 1.0
     loss_before: float = 0.0
     loss_after: float = 0.0
     new_passages: int = 0
     first_ranking_ms: float = 0.0
-    move_ms: float = 0.0
+    update_ms: float = 0.0
     second_retrieval_ms: float = 0.0
     second_ranking_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class FeedbackSearch:
-    """How one search goes on after the first retrieval.
+    """One search with relevance feedback, from the first ranking on.
 
     Args:
-        settings: how the vector moves.
+        settings: how the query vector is updated.
         rank, retrieve: may raise DeadlineExceeded and Overloaded.
-        answer_margin_s: how long before its deadline a partial answer is given.
+        answer_margin_s: how long before its deadline a partial answer must be ready, in seconds.
     """
 
     settings: FeedbackSettings
@@ -65,13 +79,13 @@ class FeedbackSearch:
     async def run(
         self, query: Query, candidates: tuple[Candidate, ...], options: RankOptions, deadline: float | None
     ) -> tuple[Ranking, FeedbackReport]:
-        """The ranking of all that was found. Positions count the candidates first, then what is new.
+        """The ranking of the union of both retrievals, whose positions count `candidates` first, then new passages.
 
-        With `options.allow_partial`, the first ranking is the answer where there is no time for the second.
+        With `options.allow_partial`, the first ranking is the answer when there is no time for the second.
 
         Args:
             query: with its vector.
-            candidates: what the first stage found for it, which may be nothing.
+            candidates: the result of the first retrieval, which may be empty.
             deadline: on the event loop's clock, in seconds.
 
         Raises:
@@ -81,14 +95,14 @@ class FeedbackSearch:
         first, first_ms = await _timed(self.rank(candidates, replace(options, top_n=0), deadline))
         shortened = replace(first, ranked=first.ranked[: options.top_n or None])
         if method is FeedbackMethod.KL and first.score_kind is ScoreKind.RANK and first.ranked:
-            return shortened, FeedbackReport(method, False, _KL_READS_SCORES, first_ranking_ms=first_ms)
-        moves, move_ms = await _timed(asyncio.to_thread(follow, query, first, self.settings))
-        report = _report(method, moves, first_ms, move_ms)
-        if not report.moved:
+            return shortened, FeedbackReport(method, False, _KL_NEEDS_SCORES, first_ranking_ms=first_ms)
+        updates, update_ms = await _timed(asyncio.to_thread(update_query, query, first, self.settings))
+        report = _report(method, updates, first_ms, update_ms)
+        if not report.updated:
             return shortened, report
         try:
-            moved = replace(query, vector=moves.vectors[0].numpy())
-            new, retrieval_ms = await _timed(self._find_new(moved, candidates, self._margin_before(deadline, options)))
+            updated = replace(query, vector=updates.vectors[0].numpy())
+            new, retrieval_ms = await _timed(self._find_new(updated, candidates, self._with_margin(deadline, options)))
             report = replace(report, new_passages=len(new), second_retrieval_ms=retrieval_ms)
             if not new:
                 return shortened, report
@@ -100,36 +114,40 @@ class FeedbackSearch:
         return second, replace(report, second_ranking_ms=ranking_ms)
 
     async def _find_new(
-        self, moved: Query, candidates: tuple[Candidate, ...], deadline: float | None
+        self, query: Query, candidates: tuple[Candidate, ...], deadline: float | None
     ) -> tuple[Candidate, ...]:
         known = {candidate.passage.doc_id for candidate in candidates}
-        _, found = await self.retrieve(moved, deadline)
+        _, found = await self.retrieve(query, deadline)
         return tuple(candidate for candidate in found if candidate.passage.doc_id not in known)
 
     async def _rank_union(
         self, first: Ranking, new: tuple[Candidate, ...], options: RankOptions, deadline: float | None
     ) -> Ranking:
-        """All or nothing: half a second ranking is worse than the first."""
+        """Never partial, because a partial second ranking is worse than the complete first one."""
         union = (*(ranked.candidate for ranked in first.ranked), *new)
-        whole = replace(options, allow_partial=False)
-        second = await self.rank(union, whole, self._margin_before(deadline, options))
+        complete = replace(options, allow_partial=False)
+        second = await self.rank(union, complete, self._with_margin(deadline, options))
         positions = [*(ranked.position for ranked in first.ranked), *range(len(first.ranked), len(union))]
         renumbered = tuple(replace(ranked, position=positions[ranked.position]) for ranked in second.ranked)
         return replace(second, ranked=renumbered)
 
-    def _margin_before(self, deadline: float | None, options: RankOptions) -> float | None:
+    def _with_margin(self, deadline: float | None, options: RankOptions) -> float | None:
         return deadline - self.answer_margin_s if deadline is not None and options.allow_partial else deadline
 
 
-def follow(query: Query, ranking: Ranking, settings: FeedbackSettings) -> Moves:
-    """Moves the vector of `query` after the first `settings.top_k` of a ranking."""
+def update_query(query: Query, ranking: Ranking, settings: FeedbackSettings) -> QueryUpdates:
+    """Updates the vector of one query towards the first `settings.top_k` passages of a ranking.
+
+    Returns:
+        QueryUpdates of one query.
+    """
     if query.vector is None:
-        raise ValueError("the query has no vector that could move; this is a bug")
+        raise ValueError("the query has no vector to update; this is a bug")
     ranked = ranking.ranked[: settings.top_k]
     vectors = [item.candidate.passage.vector for item in ranked]
     passages = [np.zeros_like(query.vector) if vector is None else vector for vector in vectors]
     teacher = [item.score if settings.method is FeedbackMethod.KL else -float(rank) for rank, item in enumerate(ranked)]
-    return move(
+    return update_queries(
         torch.from_numpy(query.vector)[None],
         torch.from_numpy(np.array(passages, dtype=np.float32).reshape(1, len(ranked), len(query.vector))),
         torch.tensor([teacher]),
@@ -138,21 +156,21 @@ def follow(query: Query, ranking: Ranking, settings: FeedbackSettings) -> Moves:
     )
 
 
-def _report(method: FeedbackMethod, moves: Moves, first_ranking_ms: float, move_ms: float) -> FeedbackReport:
-    (outcome,) = moves.outcomes
+def _report(method: FeedbackMethod, updates: QueryUpdates, first_ranking_ms: float, update_ms: float) -> FeedbackReport:
+    (outcome,) = updates.outcomes
     return FeedbackReport(
         method=method,
-        moved=outcome is Outcome.MOVED,
+        updated=outcome is UpdateOutcome.UPDATED,
         reason=outcome.value,
-        cosine=float(moves.cosines[0]),
-        loss_before=float(moves.losses_before[0]),
-        loss_after=float(moves.losses_after[0]),
+        cosine=float(updates.cosines[0]),
+        loss_before=float(updates.losses_before[0]),
+        loss_after=float(updates.losses_after[0]),
         first_ranking_ms=first_ranking_ms,
-        move_ms=move_ms,
+        update_ms=update_ms,
     )
 
 
 async def _timed(work: Awaitable[T]) -> tuple[T, float]:
-    """What it gives, and the milliseconds that it took."""
-    begun = time.perf_counter()
-    return await work, (time.perf_counter() - begun) * 1000
+    """The result of `work` and its duration in milliseconds."""
+    start = time.perf_counter()
+    return await work, (time.perf_counter() - start) * 1000

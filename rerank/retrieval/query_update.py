@@ -1,44 +1,44 @@
-"""Relevance feedback at inference: a query's vector moves until the retriever's scores follow a ranking.
+"""Relevance feedback at inference: updates query vectors so that the retriever's scores follow a ranking.
 
-ReFIT (Reddy et al., arXiv 2305.11744) takes a reranker's order of the first k passages as a teacher for the retriever.
-The query's vector is the only parameter; passages and encoder stay as they are. FIRST (Gangi Reddy et al., arXiv
-2406.15657) does it with a listwise LLM, of which only the order carries information, and a rank loss.
+ReFIT (Reddy et al., arXiv 2305.11744) uses a reranker's scores of the top k passages as the teacher of the retriever.
+The query vector is the only parameter; the passage vectors and the encoder stay as they are. FIRST (Gangi Reddy et al.,
+arXiv 2406.15657) does the same with a listwise LLM, which gives an order only, and therefore with a ranking loss.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import TypeAlias
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from rerank.losses import ListLosses, kl_divergence, weighted_ranknet
 from rerank.types import FeedbackMethod
 
-#: (Q, k) scores → (Q,) losses.
-_Objective: TypeAlias = Callable[[Tensor], Tensor]
-
-#: Inner products of unit vectors that differ by less are equal but for rounding.
+#: Two inner products of unit vectors that differ by less than this differ by rounding only.
 _SAME_SCORE = 1e-6
-#: How wide the stretched scores spread where the teacher is an order. A pair that agrees by all of it hardly pulls any
-#: more; one that disagrees by as much pulls with its whole weight.
-_ORDER_SPREAD = 8.0
-#: Weights of the original vector, of the mean of the relevant passages and of the others (Salton and Buckley 1990).
+#: Range to which the scores are scaled when the teacher is an order. At this distance, a correctly ordered pair has
+#: almost no gradient left and a wrongly ordered pair has its full gradient.
+_ORDER_RANGE = 8.0
+#: Weights of the query, the mean relevant passage and the mean non-relevant passage (Salton and Buckley 1990).
 _ROCCHIO_WEIGHTS = (1.0, 0.75, 0.15)
-#: How many of the ranking's first passages Rocchio takes as relevant; of a short list, half.
+#: Rocchio treats this many top passages as relevant, but at most half of the list.
 _ROCCHIO_RELEVANT = 10
 
 
 @dataclass(frozen=True, slots=True)
 class FeedbackSettings:
-    """How a ranking moves the vector.
+    """Settings of the query vector update.
 
-    top_k: passages that teach, from the top of the ranking.
-    steps, learning_rate: of Adam; each step moves a coordinate by about learning_rate. Rocchio reads neither.
-    min_cosine: the trust region, below 1. The vector moves no further from where it was.
+    Attributes:
+        method: the loss and its optimisation; see `FeedbackMethod`.
+        top_k: number of passages from the top of the ranking that serve as the teacher.
+        steps: number of Adam steps. Rocchio ignores it.
+        learning_rate: of Adam; one step changes a coordinate by about this much. Rocchio ignores it.
+        min_cosine: trust region, at least 0 and below 1: the smallest allowed cosine between the updated and the
+            original vector.
     """
 
     method: FeedbackMethod = FeedbackMethod.WEIGHTED_RANKNET
@@ -48,150 +48,130 @@ class FeedbackSettings:
     min_cosine: float = 0.8
 
 
-class Outcome(Enum):
-    """Whether a vector moved, and if not, why."""
+class UpdateOutcome(Enum):
+    """Result of one query vector update; the value is the reason when the vector was kept."""
 
-    MOVED = ""
-    TOO_FEW = "fewer than two ranked passages have a vector"
-    NO_CONTRAST = "the retriever scores all ranked passages alike"
+    UPDATED = ""
+    TOO_FEW_PASSAGES = "fewer than two ranked passages have a vector"
+    EQUAL_SCORES = "the retriever gives all ranked passages the same score"
     NO_PREFERENCE = "the ranking puts no passage above another"
-    NO_GAIN = "the moved vector fits the ranking no better"
+    NO_GAIN = "the updated vector fits the ranking no better than the original one"
 
 
 @dataclass(frozen=True, slots=True)
-class Moves:
-    """What became of Q vectors.
+class QueryUpdates:
+    """Updated vectors of Q queries, with the losses before and after.
 
     Attributes:
-        vectors: (Q, D) unit vectors; the original ones where nothing moved.
-        cosines: (Q,) of each vector and the original one; 1 where nothing moved.
-        losses_before, losses_after: (Q,) how badly the retriever's scores fit the teacher, with the original vector and
-            with the answer. Rocchio's is that of weighted RankNet.
-        outcomes: Q of them.
+        vectors: (Q, D) unit vectors; the original vector of a query that was not updated.
+        cosines: (Q,) between each returned vector and the original one; 1 for a query that was not updated.
+        losses_before, losses_after: (Q,) loss of the retriever's scores against the teacher, with the original and
+            with the returned vector. For Rocchio, which minimises no loss, it is weighted RankNet.
+        outcomes: one per query.
     """
 
     vectors: Tensor
     cosines: Tensor
     losses_before: Tensor
     losses_after: Tensor
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[UpdateOutcome, ...]
 
 
-def move(vectors: Tensor, passages: Tensor, teacher: Tensor, mask: Tensor, settings: FeedbackSettings) -> Moves:
-    """Moves each query's vector towards its teacher. A query's answer does not depend on the others.
+def update_queries(
+    vectors: Tensor, passages: Tensor, teacher: Tensor, mask: Tensor, settings: FeedbackSettings
+) -> QueryUpdates:
+    """Updates each query vector towards its teacher, independently of the other queries of the batch.
 
-    The loss reads inner products, stretched by one factor a query so that those of the original vector spread half as
-    wide as the teacher's scores (ReFIT), or by _ORDER_SPREAD where the teacher is an order.
+    The loss reads inner products, scaled by one factor per query so that with the original vector their range is half
+    that of the teacher's scores (ReFIT), or _ORDER_RANGE when the teacher is an order.
 
     Args:
-        vectors: (Q, D) unit vectors.
-        passages: (Q, k, D) unit vectors; what stands where `mask` is False is not read.
-        teacher: (Q, k), higher is better. KL reads it as logits, the others as an order with ties.
+        vectors: (Q, D) unit vectors of the queries.
+        passages: (Q, k, D) unit vectors; entries where `mask` is False are ignored.
+        teacher: (Q, k), higher is better. KL reads it as logits, the other methods as an order with ties.
         mask: (Q, k) bool, False at padding and at passages without a vector.
     """
     if not mask.any():
-        return _unmoved(vectors)
+        return _no_passages(vectors)
     passages = passages.masked_fill(~mask[:, :, None], 0)
     teacher = teacher.to(vectors.dtype).masked_fill(~mask, 0)
     initial = _scores(vectors, passages)
-    hopeless = _hopeless(initial, teacher, mask)
-    fit = _fit(settings.method, initial, teacher, mask)
+    objective = _objective(settings.method, initial, teacher, mask)
     if settings.method is FeedbackMethod.ROCCHIO:
-        moved = _rocchio(vectors, passages, teacher, mask)
+        updated = _rocchio(vectors, passages, teacher, mask)
     else:
-        moved = _descend(vectors, passages, fit, settings)
-    moved = functional.normalize(_within(moved, vectors, settings.min_cosine), dim=-1)
-    before, after = fit(initial), fit(_scores(moved, passages))
+        updated = _gradient_descent(vectors, passages, objective, settings)
+    updated = functional.normalize(_project(updated, vectors, settings.min_cosine), dim=-1)
+    before, after = objective(initial), objective(_scores(updated, passages))
     outcomes = tuple(
-        reason or (Outcome.MOVED if gain > 0 else Outcome.NO_GAIN)
-        for reason, gain in zip(hopeless, (before - after).tolist(), strict=True)
+        obstacle or (UpdateOutcome.UPDATED if gain > 0 else UpdateOutcome.NO_GAIN)
+        for obstacle, gain in zip(_obstacles(initial, teacher, mask), (before - after).tolist(), strict=True)
     )
-    stays = torch.tensor([outcome is not Outcome.MOVED for outcome in outcomes], device=vectors.device)
-    return Moves(
-        vectors=torch.where(stays[:, None], vectors, moved),
-        cosines=functional.cosine_similarity(vectors, moved, dim=-1).masked_fill(stays, 1.0),
+    kept = torch.tensor([outcome is not UpdateOutcome.UPDATED for outcome in outcomes], device=vectors.device)
+    return QueryUpdates(
+        vectors=torch.where(kept[:, None], vectors, updated),
+        cosines=functional.cosine_similarity(vectors, updated, dim=-1).masked_fill(kept, 1.0),
         losses_before=before,
-        losses_after=torch.where(stays, before, after),
+        losses_after=torch.where(kept, before, after),
         outcomes=outcomes,
     )
 
 
-def _unmoved(vectors: Tensor) -> Moves:
-    """Where there is no passage at all."""
+def _no_passages(vectors: Tensor) -> QueryUpdates:
     zero = torch.zeros_like(vectors[:, 0])
-    return Moves(vectors, zero + 1, zero, zero, (Outcome.TOO_FEW,) * len(vectors))
+    return QueryUpdates(vectors, zero + 1, zero, zero, (UpdateOutcome.TOO_FEW_PASSAGES,) * len(vectors))
 
 
-def _hopeless(initial: Tensor, teacher: Tensor, mask: Tensor) -> list[Outcome | None]:
-    """For each query, why no vector could be better; None where one could."""
-    too_few = (mask.sum(dim=-1) < 2).tolist()
-    no_contrast = (_range(initial, mask) <= _SAME_SCORE).tolist()
-    no_preference = (_range(teacher, mask) == 0).tolist()
-    reasons = zip(too_few, no_contrast, no_preference, strict=True)
-    return [
-        Outcome.TOO_FEW if few else Outcome.NO_CONTRAST if alike else Outcome.NO_PREFERENCE if tied else None
-        for few, alike, tied in reasons
-    ]
+def _obstacles(initial: Tensor, teacher: Tensor, mask: Tensor) -> list[UpdateOutcome | None]:
+    """For each query, the reason why no update can lower the loss; None when one can."""
+    conditions = {
+        UpdateOutcome.TOO_FEW_PASSAGES: (mask.sum(dim=-1) < 2).tolist(),
+        UpdateOutcome.EQUAL_SCORES: (_range(initial, mask) <= _SAME_SCORE).tolist(),
+        UpdateOutcome.NO_PREFERENCE: (_range(teacher, mask) == 0).tolist(),
+    }
+    return [next((outcome for outcome, met in conditions.items() if met[row]), None) for row in range(len(mask))]
 
 
-def _fit(method: FeedbackMethod, initial: Tensor, teacher: Tensor, mask: Tensor) -> _Objective:
-    """(Q, k) inner products → (Q,): how badly they fit the teacher."""
+def _objective(method: FeedbackMethod, initial: Tensor, teacher: Tensor, mask: Tensor) -> ListLosses:
+    """The loss of (Q, k) inner products against the teacher, as a function that returns (Q,) losses."""
     if method is FeedbackMethod.KL:
-        loss, spread = _kl(teacher, mask), _range(teacher, mask) / 2
+        loss, target_range = kl_divergence(teacher, mask), _range(teacher, mask) / 2
     else:
-        loss, spread = _weighted_ranknet(teacher, mask), torch.full_like(initial[:, 0], _ORDER_SPREAD)
-    stretch = (spread / _range(initial, mask).clamp(min=_SAME_SCORE))[:, None]
-    return lambda scores: loss(stretch * scores)
-
-
-def _weighted_ranknet(teacher: Tensor, mask: Tensor) -> _Objective:
-    """Mean over pairs i above j of log(1 + exp(s_j - s_i)) / (r_i + r_j), r the 1-based ranks (FIRST).
-
-    Tied passages share their mean rank and are no pair.
-    """
-    above = (teacher[:, :, None] > teacher[:, None, :]) & mask[:, :, None] & mask[:, None, :]
-    level = (teacher[:, :, None] == teacher[:, None, :]) & mask[:, :, None] & mask[:, None, :]
-    ranks = above.sum(dim=1) + (level.sum(dim=1) + 1) / 2
-    weights = above / (ranks[:, :, None] + ranks[:, None, :]) / above.sum(dim=(1, 2)).clamp(min=1)[:, None, None]
-    return lambda scores: (weights * functional.softplus(scores[:, None, :] - scores[:, :, None])).sum(dim=(1, 2))
-
-
-def _kl(teacher: Tensor, mask: Tensor) -> _Objective:
-    """KL(softmax(teacher) || softmax(scores)), in nats."""
-    target = _log_softmax(teacher, mask)
-    return lambda scores: (target.exp() * (target - _log_softmax(scores, mask))).masked_fill(~mask, 0).sum(dim=-1)
+        loss, target_range = weighted_ranknet(teacher, mask), torch.full_like(initial[:, 0], _ORDER_RANGE)
+    scale = (target_range / _range(initial, mask).clamp(min=_SAME_SCORE))[:, None]
+    return lambda scores: loss(scale * scores)
 
 
 @torch.enable_grad()
-def _descend(vectors: Tensor, passages: Tensor, fit: _Objective, settings: FeedbackSettings) -> Tensor:
-    """(Q, D). Adam works coordinate by coordinate, so the sum of the losses descends for each query by itself."""
-    moving = vectors.clone().requires_grad_()
-    optimizer = torch.optim.Adam([moving], lr=settings.learning_rate)
+def _gradient_descent(vectors: Tensor, passages: Tensor, objective: ListLosses, settings: FeedbackSettings) -> Tensor:
+    """(Q, D). Adam treats each coordinate separately, so minimising the summed loss minimises that of every query."""
+    updated = vectors.clone().requires_grad_()
+    optimizer = torch.optim.Adam([updated], lr=settings.learning_rate)
     for _ in range(settings.steps):
         optimizer.zero_grad()
-        fit(_scores(moving, passages)).sum().backward()
+        objective(_scores(updated, passages)).sum().backward()
         optimizer.step()
         with torch.no_grad():
-            moving.copy_(_within(moving, vectors, settings.min_cosine))
-    return moving.detach()
+            updated.copy_(_project(updated, vectors, settings.min_cosine))
+    return updated.detach()
 
 
 def _rocchio(vectors: Tensor, passages: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
-    """(Q, D): the query, plus the mean of the first passages, less that of the others (Rocchio 1971)."""
+    """(Q, D): the query plus the mean relevant passage minus the mean non-relevant passage, weighted (Rocchio 1971)."""
     order = teacher.masked_fill(~mask, -torch.inf).argsort(dim=-1, descending=True, stable=True)
-    first = (mask.sum(dim=-1, keepdim=True) // 2).clamp(max=_ROCCHIO_RELEVANT)
-    relevant = mask & (order.argsort(dim=-1) < first)
-    keep, towards, away = _ROCCHIO_WEIGHTS
-    return keep * vectors + towards * _mean(passages, relevant) - away * _mean(passages, mask & ~relevant)
+    n_relevant = (mask.sum(dim=-1, keepdim=True) // 2).clamp(max=_ROCCHIO_RELEVANT)
+    relevant = mask & (order.argsort(dim=-1) < n_relevant)
+    alpha, beta, gamma = _ROCCHIO_WEIGHTS
+    return alpha * vectors + beta * _mean(passages, relevant) - gamma * _mean(passages, mask & ~relevant)
 
 
-def _within(moved: Tensor, vectors: Tensor, min_cosine: float) -> Tensor:
-    """(Q, D): `moved`, turned back to the rim of the cone around `vectors` where it left it; its length stays."""
-    along = (moved * vectors).sum(dim=-1, keepdim=True)
-    length = moved.norm(dim=-1, keepdim=True)
-    aside = functional.normalize(moved - along * vectors, dim=-1)
-    rim = min_cosine * vectors + (1 - min_cosine**2) ** 0.5 * aside
-    return torch.where(along >= min_cosine * length, moved, length * rim)
+def _project(updated: Tensor, vectors: Tensor, min_cosine: float) -> Tensor:
+    """(Q, D): `updated` projected onto the cone of cosine `min_cosine` around `vectors`; lengths are kept."""
+    parallel = (updated * vectors).sum(dim=-1, keepdim=True)
+    length = updated.norm(dim=-1, keepdim=True)
+    orthogonal = functional.normalize(updated - parallel * vectors, dim=-1)
+    boundary = min_cosine * vectors + (1 - min_cosine**2) ** 0.5 * orthogonal
+    return torch.where(parallel >= min_cosine * length, updated, length * boundary)
 
 
 def _scores(vectors: Tensor, passages: Tensor) -> Tensor:
@@ -200,17 +180,12 @@ def _scores(vectors: Tensor, passages: Tensor) -> Tensor:
 
 
 def _range(values: Tensor, mask: Tensor) -> Tensor:
-    """(Q,): largest less smallest value where `mask` is True; 0 where none is."""
+    """(Q,): difference between the largest and the smallest value where `mask` is True; 0 for an empty row."""
     largest = values.masked_fill(~mask, -torch.inf).amax(dim=-1)
     return (largest - values.masked_fill(~mask, torch.inf).amin(dim=-1)).clamp(min=0)
 
 
-def _mean(passages: Tensor, chosen: Tensor) -> Tensor:
-    """(Q, D): the mean of the chosen passages; 0 where none is."""
-    chosen = chosen.to(passages.dtype)
-    return torch.einsum("qk,qkd->qd", chosen, passages) / chosen.sum(dim=-1, keepdim=True).clamp(min=1)
-
-
-def _log_softmax(values: Tensor, mask: Tensor) -> Tensor:
-    """Over the last axis where `mask` is True."""
-    return values.masked_fill(~mask, torch.finfo(values.dtype).min).log_softmax(dim=-1)
+def _mean(passages: Tensor, mask: Tensor) -> Tensor:
+    """(Q, D): the mean of the passages where `mask` is True; 0 for an empty row."""
+    weights = mask.to(passages.dtype)
+    return torch.einsum("qk,qkd->qd", weights, passages) / weights.sum(dim=-1, keepdim=True).clamp(min=1)

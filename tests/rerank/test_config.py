@@ -1,4 +1,4 @@
-"""Settings: what is not understood stops the start, and the message says where it stands."""
+"""The configuration: reading, defaults, overrides, and the refusal of unknown keys and invalid values."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "config.yaml"
 
 
-def test_without_a_file_everything_has_a_default() -> None:
+def test_every_setting_has_a_default() -> None:
     assert load_config(None) == ServiceConfig()
 
 
 @pytest.mark.parametrize("text", ["", "# only a comment\n", "{}"])
-def test_empty_file_changes_nothing(path: Path, text: str) -> None:
+def test_empty_file_gives_the_defaults(path: Path, text: str) -> None:
     path.write_text(text)
     assert load_config(path) == ServiceConfig()
 
 
-def test_file_is_read_and_what_it_leaves_out_keeps_its_default(path: Path) -> None:
+def test_settings_that_the_file_leaves_out_keep_their_default(path: Path) -> None:
     path.write_text(TWO_MODELS)
     assert load_config(path) == ServiceConfig(
         listen="0.0.0.0:9",
@@ -50,7 +50,7 @@ def test_file_is_read_and_what_it_leaves_out_keeps_its_default(path: Path) -> No
     )
 
 
-def test_override_wins_over_the_file_unless_it_is_none(path: Path) -> None:
+def test_override_replaces_the_setting_of_the_file_unless_it_is_none(path: Path) -> None:
     path.write_text("listen: from-file:1\ndevice: cpu")
     config = load_config(path, listen="from-flag:2", device=None, index=Path("index"))
     assert (config.listen, config.device, config.index) == ("from-flag:2", "cpu", Path("index"))
@@ -87,7 +87,7 @@ def test_override_wins_over_the_file_unless_it_is_none(path: Path) -> None:
         ),
         (
             "models: [{name: a, ranker: identity, window_size: 7, stride: 8}]",
-            r"models\.0\.identity: .*stride 8 would leave .* windows of window_size 7 unread; use at most 7",
+            r"models\.0\.identity: .*with stride 8, .* windows of window_size 7 .*; use at most 7",
         ),
         ("limits: {max_request_s: .nan}", r"limits\.max_request_s: .* greater than 0 \(given nan\)"),
         ("drain_s: -1", r"drain_s: .* greater than or equal to 0 \(given -1\)"),
@@ -98,7 +98,7 @@ def test_override_wins_over_the_file_unless_it_is_none(path: Path) -> None:
         ("listen: [", r"while parsing a flow node"),
     ],
 )
-def test_file_that_is_not_understood_is_refused(path: Path, text: str, problem: str) -> None:
+def test_invalid_file_is_refused_with_the_name_of_the_key(path: Path, text: str, problem: str) -> None:
     path.write_text(text)
     with pytest.raises(ConfigError, match=problem) as caught:
         load_config(path)
@@ -106,12 +106,12 @@ def test_file_that_is_not_understood_is_refused(path: Path, text: str, problem: 
 
 
 @pytest.mark.parametrize(("window_size", "stride"), [(2, 2), (2, 1), (20, 20)])
-def test_stride_may_be_as_wide_as_the_window(path: Path, window_size: int, stride: int) -> None:
+def test_stride_may_be_as_large_as_the_window(path: Path, window_size: int, stride: int) -> None:
     path.write_text(f"models: [{{name: a, ranker: identity, window_size: {window_size}, stride: {stride}}}]")
     assert load_config(path).models[0].stride == stride
 
 
-def test_every_problem_of_a_file_is_named_at_once(path: Path) -> None:
+def test_error_names_every_problem_of_the_file(path: Path) -> None:
     path.write_text("lisen: x\ndrain_s: soon")
     with pytest.raises(ConfigError, match=r"(?s)(?=.*lisen)(?=.*drain_s)"):
         load_config(path)
@@ -121,19 +121,19 @@ def test_every_problem_of_a_file_is_named_at_once(path: Path) -> None:
     ("models", "given"),
     [("[]", "none"), ("[{name: a, ranker: identity}, {name: a, ranker: pe-rank}]", "a, a")],
 )
-def test_models_need_distinct_names(path: Path, models: str, given: str) -> None:
+def test_models_must_have_distinct_names(path: Path, models: str, given: str) -> None:
     path.write_text(f"models: {models}")
     with pytest.raises(ConfigError, match=f"models must be one or more with distinct names, given: {given}$"):
         load_config(path)
 
 
-def test_own_model_replaces_the_default_of_its_name() -> None:
+def test_first_model_replaces_the_default_model_of_the_same_name() -> None:
     models = load_config(None, [{"name": "first", "ranker": "first", "path": "mine"}]).models
     assert [model.name for model in models] == ["first", "pe-rank", "identity"]
     assert models[0].path == Path("mine")  # type: ignore[union-attr]
 
 
-def test_own_model_with_the_name_of_one_in_the_file_is_refused(path: Path) -> None:
+def test_first_model_with_the_name_of_a_model_in_the_file_is_refused(path: Path) -> None:
     path.write_text("models: [{name: a, ranker: identity}]")
     with pytest.raises(ConfigError, match=r"distinct names, given: a, a$"):
         load_config(path, [{"name": "a", "ranker": "identity"}])
@@ -147,7 +147,7 @@ def test_file_that_cannot_be_read_is_refused(path: Path, content: bytes | None) 
         load_config(path)
 
 
-def test_wrong_flag_is_blamed_on_the_command_line() -> None:
+def test_error_of_an_override_names_the_command_line() -> None:
     with pytest.raises(ConfigError, match=r"command line: drain_s: .* \(given 'soon'\)"):
         load_config(None, drain_s="soon")
 

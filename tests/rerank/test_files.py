@@ -1,4 +1,4 @@
-"""Folders appear whole or not at all, whatever happens to those who make them."""
+"""Atomic files and folders: complete or absent, also after exceptions and kills; SHA-256 of files."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 
 from rerank.errors import ConfigError
-from rerank.files import atomic_folder, sha256_of_files
+from rerank.files import atomic_file, atomic_folder, sha256_of_files
 
-#: Begins a folder, says so, and ends it when it is told to.
+#: Starts to write the folder argv[1], prints the temporary folder, and finishes when it reads a line.
 BUILDER = """
 import sys
 from pathlib import Path
 from rerank.files import atomic_folder
 
 with atomic_folder(Path(sys.argv[1])) as folder:
-    (folder / "half").write_text("of the work")
+    (folder / "half").touch()
     print(folder, flush=True)
     sys.stdin.readline()
 """
@@ -29,7 +29,7 @@ with atomic_folder(Path(sys.argv[1])) as folder:
 
 @contextmanager
 def building(out: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
-    """Another process that is in the middle of making `out`, and the temporary folder in which it works."""
+    """Another process that is writing the folder `out`, and its temporary folder."""
     command = [sys.executable, "-c", BUILDER, str(out)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -44,36 +44,38 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
-def make(out: Path) -> None:
+def create(out: Path) -> None:
     with atomic_folder(out) as folder:
-        (folder / "file").write_text("whole")
+        (folder / "file").write_text("complete")
 
 
 def entries(folder: Path) -> list[str]:
-    """Everything in a folder, hidden entries too."""
+    """The names in a folder, including hidden ones."""
     return sorted(path.name for path in folder.iterdir())
 
 
 def test_folder_appears_when_the_block_ends(out: Path) -> None:
     with atomic_folder(out) as folder:
-        (folder / "file").write_text("whole")
+        (folder / "file").write_text("complete")
         assert not out.exists()
         assert folder.parent == out.parent
-    assert (out / "file").read_text() == "whole"
+    assert (out / "file").read_text() == "complete"
     assert entries(out.parent) == ["out"]
 
 
-def test_other_users_may_read_what_appears(out: Path) -> None:
-    make(out)
+def test_other_users_can_read_the_folder(out: Path) -> None:
+    create(out)
     assert out.stat().st_mode & 0o777 == 0o755
 
 
-def test_missing_parents_are_made(tmp_path: Path) -> None:
-    make(tmp_path / "a" / "b" / "out")
+def test_missing_parents_are_created(tmp_path: Path) -> None:
+    create(tmp_path / "a" / "b" / "out")
     assert entries(tmp_path / "a" / "b") == ["out"]
 
 
-def test_relative_path_is_meant_from_where_the_block_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_path_refers_to_the_working_directory_at_the_start_of_the_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(tmp_path)
@@ -83,7 +85,7 @@ def test_relative_path_is_meant_from_where_the_block_begins(tmp_path: Path, monk
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_exception_leaves_nothing(out: Path, error: type[BaseException]) -> None:
+def test_exception_leaves_no_folder(out: Path, error: type[BaseException]) -> None:
     def fail_halfway() -> None:
         with atomic_folder(out) as folder:
             (folder / "half").touch()
@@ -95,68 +97,90 @@ def test_exception_leaves_nothing(out: Path, error: type[BaseException]) -> None
 
 
 @pytest.mark.parametrize("kind", ["folder", "file"])
-def test_existing_target_is_refused_and_untouched(out: Path, kind: str) -> None:
+def test_existing_target_is_refused_and_unchanged(out: Path, kind: str) -> None:
     if kind == "folder":
-        make(out)
+        create(out)
     else:
         out.write_text("a file")
     before = entries(out.parent)
     with pytest.raises(ConfigError, match=f"{out} exists already; remove it first or choose another folder"):
-        make(out)
+        create(out)
     assert entries(out.parent) == before
 
 
-def test_killed_process_leaves_nothing_under_the_final_name_and_the_next_call_cleans_up(out: Path) -> None:
+def test_next_call_removes_the_temporary_folder_of_a_killed_process(out: Path) -> None:
     with building(out) as (process, folder):
         process.kill()
         process.wait()
         assert folder.is_dir()
         assert not out.exists()
-    make(out)
+    create(out)
     assert entries(out.parent) == ["out"]
     assert entries(out) == ["file"]
 
 
-def test_cleaning_up_is_for_the_same_target_only(out: Path) -> None:
+def test_temporary_folders_of_other_targets_are_kept(out: Path) -> None:
     with building(out) as (process, folder):
         process.kill()
         process.wait()
-    make(out.with_name("other"))
+    create(out.with_name("other"))
     assert entries(out.parent) == sorted([folder.name, "other"])
 
 
-def test_folder_of_another_live_process_is_left_alone(out: Path) -> None:
+def test_temporary_folder_of_a_running_process_is_kept(out: Path) -> None:
     with building(out) as (_, folder):
-        make(out)
+        create(out)
         assert entries(folder) == ["half"]
 
 
-def test_two_may_build_the_same_target_and_the_first_to_end_keeps_it(out: Path) -> None:
-    def overtaken() -> None:
+def test_first_of_two_concurrent_writers_wins(out: Path) -> None:
+    def second_writer() -> None:
         with atomic_folder(out) as late:
             (late / "file").write_text("late")
-            make(out)
+            create(out)
 
-    with pytest.raises(ConfigError, match="exists now; another process made it in the meantime"):
-        overtaken()
-    assert (out / "file").read_text() == "whole"
+    with pytest.raises(ConfigError, match="exists already; another process created it in the meantime"):
+        second_writer()
+    assert (out / "file").read_text() == "complete"
     assert entries(out.parent) == ["out"]
 
 
-def test_live_process_ends_well_beside_others(tmp_path: Path) -> None:
+def test_writers_of_different_targets_do_not_interfere(tmp_path: Path) -> None:
     with building(tmp_path / "out") as (process, _):
-        make(tmp_path / "other")
-        process.communicate("go on\n", timeout=60)
+        create(tmp_path / "other")
+        process.communicate("finish\n", timeout=60)
         assert process.returncode == 0
     assert entries(tmp_path) == ["other", "out"]
 
 
-def test_hash_of_one_file_is_its_own(tmp_path: Path) -> None:
+def test_file_is_replaced_when_the_block_ends(out: Path) -> None:
+    out.write_text("old")
+    with atomic_file(out) as path:
+        path.write_text("new")
+        assert out.read_text() == "old"
+    assert out.read_text() == "new"
+    assert entries(out.parent) == ["out"]
+
+
+def test_file_is_unchanged_when_the_block_raises(out: Path) -> None:
+    def fail_halfway() -> None:
+        with atomic_file(out) as path:
+            path.write_text("half")
+            raise KeyboardInterrupt
+
+    out.write_text("old")
+    with pytest.raises(KeyboardInterrupt):
+        fail_halfway()
+    assert out.read_text() == "old"
+    assert entries(out.parent) == ["out"]
+
+
+def test_hash_of_one_file_is_its_sha256(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"content")
     assert sha256_of_files([tmp_path / "a"]) == hashlib.sha256(b"content").hexdigest()
 
 
-def test_hash_of_several_files_knows_where_one_ends_and_in_which_order_they_come(tmp_path: Path) -> None:
+def test_hash_of_several_files_depends_on_their_boundaries_and_order(tmp_path: Path) -> None:
     contents = {"a": b"xy", "b": b"z", "c": b"x", "d": b"yz"}
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)

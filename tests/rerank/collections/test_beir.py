@@ -1,4 +1,4 @@
-"""Folders in BEIR layout."""
+"""Collections in BEIR layout."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_title_and_text_are_joined(tmp_path: Path) -> None:
     assert [(p.doc_id, p.text) for p in passages] == [("1", "T x"), ("2", "y"), ("3", "")]
 
 
-def test_collection_has_the_folders_name_and_is_read_again(beir_folder: Path) -> None:
+def test_collection_has_the_name_of_the_folder_and_can_be_read_twice(beir_folder: Path) -> None:
     collection = open_collection(str(beir_folder))
     assert collection.name == "twelve"
     assert list(collection.passages()) == list(collection.passages())
@@ -40,5 +40,5 @@ def test_bad_line_is_named(tmp_path: Path, line: str) -> None:
 
 
 def test_folder_without_corpus_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CollectionError, match="neither 'pydoc' nor a folder that holds corpus"):
+    with pytest.raises(CollectionError, match="neither 'pydoc' nor a folder with a corpus"):
         open_collection(str(tmp_path))

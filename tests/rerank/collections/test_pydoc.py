@@ -1,13 +1,12 @@
-"""The embedded collection and its own queries and judgements."""
+"""The embedded collection pydoc, its queries and its relevance judgements."""
 
 from __future__ import annotations
 
 import pytest
 
 from rerank.collections import open_collection, pydoc
-from rerank.commands.demo import qrels, queries
-from rerank.retrieval.store import is_good_doc_id
-from rerank.types import Passage
+from rerank.collections.pydoc import qrels, queries
+from rerank.types import Passage, is_valid_doc_id
 
 
 @pytest.fixture(scope="module")
@@ -19,14 +18,9 @@ def test_there_are_thousands_of_passages(passages: dict[str, Passage]) -> None:
     assert len(passages) > 3_000
 
 
-def test_each_name_comes_once_and_makes_a_doc_id() -> None:
-    doc_ids = [passage.doc_id for passage in pydoc.passages()]
-    assert len(set(doc_ids)) == len(doc_ids)
-    assert all(is_good_doc_id(doc_id) for doc_id in doc_ids)
-
-
-def test_two_readings_are_equal(passages: dict[str, Passage]) -> None:
+def test_doc_ids_are_unique_and_valid_and_a_second_reading_is_equal(passages: dict[str, Passage]) -> None:
     assert list(pydoc.passages()) == list(passages.values())
+    assert all(is_valid_doc_id(doc_id) for doc_id in passages)
 
 
 @pytest.mark.parametrize(
@@ -41,28 +35,30 @@ def test_two_readings_are_equal(passages: dict[str, Passage]) -> None:
         ("this", None),
     ],
 )
-def test_heading_says_what_the_name_is(passages: dict[str, Passage], doc_id: str, beginning: str | None) -> None:
+def test_passage_starts_with_the_kind_and_module_of_its_name(
+    passages: dict[str, Passage], doc_id: str, beginning: str | None
+) -> None:
     if beginning is None:
         assert doc_id not in passages
     else:
         assert passages[doc_id].text.startswith(beginning)
 
 
-def test_passages_have_passage_length(passages: dict[str, Passage]) -> None:
+def test_passages_have_at_most_60_words(passages: dict[str, Passage]) -> None:
     assert all(len(p.text.partition("\n")[2].split()) <= 60 for p in passages.values())
 
 
-def test_collection_is_named_after_its_interpreter() -> None:
+def test_collection_name_contains_the_python_version() -> None:
     assert open_collection("pydoc").name.startswith("pydoc-3.")
 
 
-def test_test_set_is_as_large_as_promised() -> None:
+def test_collection_has_60_queries_and_200_relevant_passages() -> None:
     assert len(queries()) >= 60
     assert sum(qrel.relevance > 0 for qrel in qrels()) >= 200
     assert {qrel.relevance for qrel in qrels()} == {0, 1, 2}
 
 
-def test_every_query_has_an_answer() -> None:
+def test_every_query_has_a_passage_that_answers_it() -> None:
     assert {qrel.query_id for qrel in qrels() if qrel.relevance == 2} == set(queries())
 
 
@@ -70,6 +66,6 @@ def test_every_judged_passage_exists(passages: dict[str, Passage]) -> None:
     assert {qrel.doc_id for qrel in qrels()} <= passages.keys()
 
 
-def test_no_pair_is_judged_twice() -> None:
+def test_no_passage_is_judged_twice_for_a_query() -> None:
     pairs = [(qrel.query_id, qrel.doc_id) for qrel in qrels()]
     assert len(set(pairs)) == len(pairs)

@@ -1,4 +1,4 @@
-"""Published forms are read; a bad line is named."""
+"""Readers of request files, judgements and queries; errors name the line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def request_line(doc: object) -> str:
     ("doc", "text"),
     [({"contents": "c"}, "c"), ({"title": "t", "text": "x"}, "t x"), ("plain", "plain"), ({"segment": "s"}, "s")],
 )
-def test_requests_of_every_corpus(tmp_path: Path, doc: object, text: str) -> None:
+def test_text_is_found_under_the_field_names_of_different_indexes(tmp_path: Path, doc: object, text: str) -> None:
     path = tmp_path / "requests.jsonl"
     path.write_text(request_line(doc) + "\n\n", encoding="utf-8")
     (request,) = read_requests(path)
@@ -32,7 +32,7 @@ def test_requests_of_every_corpus(tmp_path: Path, doc: object, text: str) -> Non
 def test_bad_request_line_is_named(tmp_path: Path, line: str) -> None:
     path = tmp_path / "requests.jsonl"
     path.write_text(request_line("fine") + "\n" + line + "\n", encoding="utf-8")
-    with pytest.raises(CollectionError, match=r"requests\.jsonl:2: not in the expected form"):
+    with pytest.raises(CollectionError, match=r"requests\.jsonl:2: the line does not have the expected form"):
         read_requests(path)
 
 
@@ -50,7 +50,7 @@ def test_bad_qrels_line_is_named(tmp_path: Path, line: str) -> None:
         read_trec_qrels(path)
 
 
-def test_beir_folder(tmp_path: Path) -> None:
+def test_beir_queries_and_qrels(tmp_path: Path) -> None:
     (tmp_path / "qrels").mkdir()
     (tmp_path / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n1\ta\t1\n", encoding="utf-8")
     (tmp_path / "queries.jsonl").write_text('{"_id": "1", "text": "why"}\n', encoding="utf-8")
@@ -63,7 +63,7 @@ def test_missing_file_is_named(tmp_path: Path) -> None:
         read_requests(tmp_path / "missing.jsonl")
 
 
-def test_line_separator_inside_a_text_ends_no_line(tmp_path: Path) -> None:
+def test_unicode_line_separator_does_not_end_a_line(tmp_path: Path) -> None:
     path = tmp_path / "queries.jsonl"
     path.write_text('{"_id": "1", "text": "why\u2028so"}\n', encoding="utf-8")
     assert [query.text for query in read_beir_queries(tmp_path)] == ["why\u2028so"]

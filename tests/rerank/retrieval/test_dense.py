@@ -1,4 +1,4 @@
-"""Dense retrieval against a plain matrix product."""
+"""Dense retrieval: equal to a matrix product, ties, and the approximate index."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_depth_beyond_the_collection_returns_all(store: PassageStore, encoder: E
     assert len(DenseRetriever(store, encoder).search(queries[:1], 10 * N)[0]) == N
 
 
-def test_no_query_no_answer(store: PassageStore, encoder: Encoder) -> None:
+def test_no_query_gives_no_result(store: PassageStore, encoder: Encoder) -> None:
     assert DenseRetriever(store, encoder).search([], 5) == []
 
 
@@ -74,7 +74,7 @@ def test_query_without_vector_is_encoded(encoder: Encoder, store: PassageStore) 
     assert retriever.search([Query(text)], 10) == retriever.search([known], 10)
 
 
-def test_hnsw_finds_what_flat_search_finds(
+def test_hnsw_search_agrees_with_exact_search(
     store: PassageStore, encoder: Encoder, queries: list[Query], tmp_path: Path
 ) -> None:
     write_hnsw(store.vectors, tmp_path / "hnsw.faiss")
@@ -88,6 +88,6 @@ def test_hnsw_finds_what_flat_search_finds(
 def test_gpu_search_equals_the_matrix_product(store: PassageStore, encoder: Encoder, queries: list[Query]) -> None:
     faiss = pytest.importorskip("faiss")
     if not faiss.get_num_gpus():
-        pytest.skip("this build of FAISS sees no GPU; install the extra 'gpu'")
+        pytest.skip("this build of FAISS finds no GPU; install rerank[gpu]")
     found = DenseRetriever(store, encoder).search(queries, 10)
     assert [[hit.doc_id for hit in hits] for hits in found] == [by_matrix_product(store, q, 10) for q in queries]

@@ -1,4 +1,4 @@
-"""The steps of a search with feedback, over a retriever and a ranking made of numbers."""
+"""Search with relevance feedback, over a fake retriever and a fake ranker."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from rerank.errors import DeadlineExceeded, Overloaded
-from rerank.retrieval.feedback_search import FeedbackSearch, follow
-from rerank.retrieval.query_update import FeedbackSettings, Outcome
+from rerank.retrieval.feedback_search import FeedbackSearch, update_query
+from rerank.retrieval.query_update import FeedbackSettings, UpdateOutcome
 from rerank.types import (
     Candidate,
     Completeness,
@@ -50,15 +50,15 @@ def ranking(order: Sequence[Candidate], given: Sequence[Candidate], kind: ScoreK
 
 
 @dataclass
-class Steps:
-    """Ranks by falling doc_id; the retriever finds `found`. What was asked is kept."""
+class FakeStages:
+    """Ranks by descending doc_id; the second retrieval finds `found`. Records its calls."""
 
     found: tuple[Candidate, ...] = (B, C, D)
     fails: Exception | None = None
     lists: list[list[str]] = field(default_factory=list)
     top_ns: list[int] = field(default_factory=list)
     deadlines: list[float | None] = field(default_factory=list)
-    moved: list[Query] = field(default_factory=list)
+    queries: list[Query] = field(default_factory=list)
 
     async def rank(self, candidates: tuple[Candidate, ...], options: RankOptions, deadline: float | None) -> Ranking:
         self.lists.append([candidate.passage.doc_id for candidate in candidates])
@@ -70,7 +70,7 @@ class Steps:
         return ranking(order[: options.top_n or None], candidates)
 
     async def retrieve(self, query: Query, deadline: float | None) -> tuple[Query, tuple[Candidate, ...]]:
-        self.moved.append(query)
+        self.queries.append(query)
         self.deadlines.append(deadline)
         return query, self.found
 
@@ -82,79 +82,83 @@ def ids(answer: Ranking) -> list[str]:
     return [ranked.candidate.passage.doc_id for ranked in answer.ranked]
 
 
-async def test_union_is_ranked_in_the_order_of_the_first_ranking_with_the_new_behind() -> None:
-    steps = Steps()
-    answer, report = await steps.search().run(QUERY, (A, B), RankOptions(), None)
-    assert steps.lists == [["a", "b"], ["b", "a", "c", "d"]]
+async def test_union_is_ranked_with_the_first_ranking_before_the_new_passages() -> None:
+    stages = FakeStages()
+    answer, report = await stages.search().run(QUERY, (A, B), RankOptions(), None)
+    assert stages.lists == [["a", "b"], ["b", "a", "c", "d"]]
     assert ids(answer) == ["d", "c", "b", "a"]
     assert [ranked.position for ranked in answer.ranked] == [3, 2, 1, 0]
-    assert (report.moved, report.new_passages, report.reason) == (True, 2, "")
+    assert (report.updated, report.new_passages, report.reason) == (True, 2, "")
 
 
-async def test_moved_vector_turns_to_what_the_ranking_raised() -> None:
-    steps = Steps()
-    await steps.search().run(QUERY, (A, B), RankOptions(), None)
-    (moved,) = steps.moved
-    assert moved.text == QUERY.text
-    assert moved.vector is not None
-    assert moved.vector[1] / moved.vector[0] > 0.9
+async def test_updated_vector_turns_towards_the_passage_that_was_ranked_first() -> None:
+    stages = FakeStages()
+    await stages.search().run(QUERY, (A, B), RankOptions(), None)
+    (updated,) = stages.queries
+    assert updated.text == QUERY.text
+    assert updated.vector is not None
+    assert updated.vector[1] / updated.vector[0] > 0.9
 
 
-async def test_first_ranking_is_whole_and_the_second_as_asked() -> None:
-    steps = Steps()
-    answer, _ = await steps.search().run(QUERY, (A, B), RankOptions(top_n=1), None)
-    assert steps.top_ns == [0, 1]
+async def test_top_n_limits_only_the_second_ranking() -> None:
+    stages = FakeStages()
+    answer, _ = await stages.search().run(QUERY, (A, B), RankOptions(top_n=1), None)
+    assert stages.top_ns == [0, 1]
     assert ids(answer) == ["d"]
 
 
-async def test_nothing_new_needs_no_second_ranking() -> None:
-    steps = Steps(found=(B, A))
-    answer, report = await steps.search().run(QUERY, (A, B), RankOptions(top_n=1), None)
-    assert steps.lists == [["a", "b"]]
+async def test_second_ranking_is_skipped_without_new_passages() -> None:
+    stages = FakeStages(found=(B, A))
+    answer, report = await stages.search().run(QUERY, (A, B), RankOptions(top_n=1), None)
+    assert stages.lists == [["a", "b"]]
     assert ids(answer) == ["b"]
-    assert (report.moved, report.new_passages, report.second_ranking_ms) == (True, 0, 0)
+    assert (report.updated, report.new_passages, report.second_ranking_ms) == (True, 0, 0)
 
 
 @pytest.mark.parametrize("candidates", [(), (A,)])
-async def test_unmoved_vector_needs_no_second_retrieval(candidates: tuple[Candidate, ...]) -> None:
-    steps = Steps()
-    answer, report = await steps.search().run(QUERY, candidates, RankOptions(), None)
-    assert steps.moved == []
+async def test_second_retrieval_is_skipped_without_an_update(candidates: tuple[Candidate, ...]) -> None:
+    stages = FakeStages()
+    answer, report = await stages.search().run(QUERY, candidates, RankOptions(), None)
+    assert stages.queries == []
     assert len(answer.ranked) == len(candidates)
-    assert (report.moved, report.reason) == (False, Outcome.TOO_FEW.value)
+    assert (report.updated, report.reason) == (False, UpdateOutcome.TOO_FEW_PASSAGES.value)
 
 
 @pytest.mark.parametrize("error", [DeadlineExceeded("late"), Overloaded("full", 1.0)])
-async def test_first_ranking_answers_a_request_that_allows_a_partial_answer(error: Exception) -> None:
-    steps = Steps(fails=error)
-    answer, report = await steps.search().run(QUERY, (A, B), RankOptions(allow_partial=True), 100.0)
+async def test_first_ranking_is_the_answer_when_the_second_fails_and_partial_answers_are_allowed(
+    error: Exception,
+) -> None:
+    stages = FakeStages(fails=error)
+    answer, report = await stages.search().run(QUERY, (A, B), RankOptions(allow_partial=True), 100.0)
     assert ids(answer) == ["b", "a"]
-    assert report.moved
+    assert report.updated
     assert report.new_passages == 0
     assert report.reason == f"no second ranking: {error}"
-    assert steps.deadlines == [100.0, 100.0 - MARGIN_S, 100.0 - MARGIN_S]
+    assert stages.deadlines == [100.0, 100.0 - MARGIN_S, 100.0 - MARGIN_S]
 
 
-async def test_second_ranking_that_is_late_is_an_error_otherwise() -> None:
+async def test_late_second_ranking_is_an_error_without_allow_partial() -> None:
     with pytest.raises(DeadlineExceeded, match="late"):
-        await Steps(fails=DeadlineExceeded("late")).search().run(QUERY, (A, B), RankOptions(), 100.0)
+        await FakeStages(fails=DeadlineExceeded("late")).search().run(QUERY, (A, B), RankOptions(), 100.0)
 
 
-async def test_kl_does_not_read_ranks_as_scores() -> None:
-    _, report = await Steps().search(FeedbackSettings(FeedbackMethod.KL)).run(QUERY, (A, B), RankOptions(), None)
-    assert not report.moved
+async def test_kl_refuses_scores_that_are_ranks() -> None:
+    _, report = await FakeStages().search(FeedbackSettings(FeedbackMethod.KL)).run(QUERY, (A, B), RankOptions(), None)
+    assert not report.updated
     assert "ranks only" in report.reason
 
 
-def test_top_k_is_all_that_teaches() -> None:
-    whole = ranking((D, B, A), (A, B, D))
-    two = follow(QUERY, whole, FeedbackSettings(top_k=2)).vectors
-    assert np.array_equal(two, follow(QUERY, ranking((D, B), (B, D)), FeedbackSettings()).vectors)
+def test_passages_after_top_k_are_ignored() -> None:
+    top_2 = update_query(QUERY, ranking((D, B, A), (A, B, D)), FeedbackSettings(top_k=2))
+    without_third = update_query(QUERY, ranking((D, B), (B, D)), FeedbackSettings())
+    assert np.array_equal(top_2.vectors, without_third.vectors)
 
 
-def test_passage_without_a_vector_teaches_nothing() -> None:
+def test_passage_without_a_vector_is_ignored() -> None:
     bare = Candidate(Passage("e", "e"))
-    with_bare = follow(QUERY, ranking((D, bare, A), (A, bare, D)), FeedbackSettings())
-    assert with_bare.outcomes == (Outcome.MOVED,)
-    assert with_bare.vectors.allclose(follow(QUERY, ranking((D, A), (A, D)), FeedbackSettings()).vectors, atol=1e-5)
-    assert follow(QUERY, ranking((bare, A), (A, bare)), FeedbackSettings()).outcomes == (Outcome.TOO_FEW,)
+    with_bare = update_query(QUERY, ranking((D, bare, A), (A, bare, D)), FeedbackSettings())
+    without = update_query(QUERY, ranking((D, A), (A, D)), FeedbackSettings())
+    assert with_bare.outcomes == (UpdateOutcome.UPDATED,)
+    assert with_bare.vectors.allclose(without.vectors, atol=1e-5)
+    one_left = update_query(QUERY, ranking((bare, A), (A, bare)), FeedbackSettings())
+    assert one_left.outcomes == (UpdateOutcome.TOO_FEW_PASSAGES,)

@@ -1,4 +1,4 @@
-"""Fusion against numbers that were worked by hand."""
+"""Fusion of BM25 and dense results: values computed by hand, and limits."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ each_fusion = pytest.mark.parametrize("fusion", [reciprocal_rank, z_score_sum])
 
 
 def run(**scores: float) -> list[ScoredDoc]:
-    """A run, best first, as keyword arguments: doc_id=score."""
+    """A ranked list, best first, from the keyword arguments doc_id=score."""
     return [ScoredDoc(doc_id, score) for doc_id, score in scores.items()]
 
 
 class FixedRetriever:
-    """Answers from a table, query text → run."""
+    """A retriever with fixed results: query text → ranked list."""
 
     def __init__(self, runs: dict[str, list[ScoredDoc]]) -> None:
         self._runs = runs
@@ -32,59 +32,59 @@ def ids(docs: Sequence[ScoredDoc]) -> list[str]:
     return [doc.doc_id for doc in docs]
 
 
-def test_reciprocal_rank_by_hand() -> None:
+def test_reciprocal_rank_equals_the_formula() -> None:
     fused = reciprocal_rank([run(a=9.0, b=8.0, c=7.0), run(b=0.9, d=0.8)])
     assert fused == pytest.approx({"a": 1 / 61, "b": 1 / 62 + 1 / 61, "c": 1 / 63, "d": 1 / 62})
 
 
-def test_reciprocal_rank_reads_ranks_only() -> None:
+def test_reciprocal_rank_ignores_scores() -> None:
     assert reciprocal_rank([run(a=9.0, b=8.0), []]) == reciprocal_rank([run(a=0.2, b=0.2), []])
 
 
-def test_z_score_sum_by_hand() -> None:
+def test_z_score_sum_equals_the_formula() -> None:
     """BM25: mean 2, deviation √⅔, so ±√1.5 and 0. Dense: mean 8, deviation 2, so 1 and -1. Weights 0.3 and 1."""
     fused = z_score_sum([run(a=3.0, b=2.0, c=1.0), run(d=10.0, b=6.0)])
     expected = {"a": 0.3 * sqrt(1.5) - 1, "b": -1.0, "c": -0.3 * sqrt(1.5) - 1, "d": -0.3 * sqrt(1.5) + 1}
     assert fused == pytest.approx(expected)
 
 
-def test_z_score_sum_does_not_depend_on_either_scale() -> None:
+def test_z_score_sum_does_not_depend_on_the_scale_of_the_scores() -> None:
     bm25, dense = run(a=3.0, b=2.0, c=1.0), run(d=10.0, b=6.0)
     scaled = [ScoredDoc(doc.doc_id, 100 * doc.score - 7) for doc in bm25]
     assert z_score_sum([scaled, dense]) == pytest.approx(z_score_sum([bm25, dense]))
 
 
 @pytest.mark.parametrize("score", [0.0, 0.1, -3.0, 1e9])
-def test_run_of_equal_scores_adds_nothing_to_the_z_scores(score: float) -> None:
+def test_equal_scores_have_z_score_0(score: float) -> None:
     equal, dense = run(a=score, b=score, c=score), run(d=10.0, b=6.0)
     assert z_score_sum([equal, dense]) == pytest.approx({"a": -1.0, "b": -1.0, "c": -1.0, "d": 1.0})
 
 
-def test_run_of_one_adds_nothing_to_the_z_scores() -> None:
+def test_single_score_has_z_score_0() -> None:
     assert z_score_sum([run(a=5.0), run(b=7.0)]) == {"a": 0.0, "b": 0.0}
 
 
 @each_fusion
-def test_empty_run_leaves_the_order_of_the_other(fusion: Fusion) -> None:
+def test_empty_list_keeps_the_order_of_the_other(fusion: Fusion) -> None:
     full = run(a=3.0, b=2.0, c=1.0)
     for runs in ([full, []], [[], full]):
         assert ids(best(fusion(runs), 10)) == ["a", "b", "c"]
 
 
 @each_fusion
-def test_two_empty_runs_give_nothing(fusion: Fusion) -> None:
+def test_two_empty_lists_give_an_empty_list(fusion: Fusion) -> None:
     assert fusion([[], []]) == {}
 
 
 @each_fusion
-def test_document_of_both_runs_comes_once_and_first(fusion: Fusion) -> None:
+def test_document_of_both_lists_occurs_once_and_first(fusion: Fusion) -> None:
     fused = best(fusion([run(both=2.0, a=1.0), run(both=2.0, b=1.0)]), 10)
     assert ids(fused)[0] == "both"
     assert sorted(ids(fused)) == ["a", "b", "both"]
 
 
 @pytest.mark.parametrize(("depth", "expected"), [(0, []), (1, ["b"]), (3, ["b", "a", "c"]), (9, ["b", "a", "c", "d"])])
-def test_best_keeps_the_order_of_finding_among_equals(depth: int, expected: list[str]) -> None:
+def test_best_keeps_the_order_of_equal_scores(depth: int, expected: list[str]) -> None:
     assert ids(best({"a": 1.0, "b": 2.0, "c": 1.0, "d": 0.5}, depth)) == expected
 
 
@@ -100,7 +100,7 @@ def test_hybrid_fuses_query_by_query(fusion: Fusion) -> None:
 
 @each_fusion
 @pytest.mark.parametrize("depth", [1, 2, 3, 10])
-def test_depth_bounds_each_run_and_the_answer(fusion: Fusion, depth: int) -> None:
+def test_depth_limits_each_list_and_the_result(fusion: Fusion, depth: int) -> None:
     bm25, dense = run(a=3.0, b=2.0, c=1.0), run(d=3.0, e=2.0, a=1.0)
     retriever = HybridRetriever(FixedRetriever({"x": bm25}), FixedRetriever({"x": dense}), fusion)
     (found,) = retriever.search([Query("x")], depth)
@@ -108,5 +108,5 @@ def test_depth_bounds_each_run_and_the_answer(fusion: Fusion, depth: int) -> Non
     assert len(found) == min(depth, 5)
 
 
-def test_no_query_no_answer() -> None:
+def test_no_query_gives_no_result() -> None:
     assert HybridRetriever(FixedRetriever({}), FixedRetriever({}), reciprocal_rank).search([], 10) == []

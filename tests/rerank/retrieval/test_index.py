@@ -1,4 +1,4 @@
-"""Indexes: complete or absent, and refused where they do not fit."""
+"""Indexes: building, opening, and the refusal of indexes that do not fit."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rerank_eval.data import read_beir_qrels, read_beir_queries
 from rerank_eval.measures import BEIR, measure
+from rerank_eval.qrels import read_beir_qrels
 
 from rerank.collections import Collection, open_collection
+from rerank.collections.requests import read_beir_queries
 from rerank.errors import CollectionError, ConfigError, IndexMismatch
 from rerank.models.encoder import Encoder
 from rerank.retrieval.index import FORMAT, Index, build_index, read_manifest
@@ -25,7 +26,7 @@ from tests.conftest import PASSAGES
 
 
 def nothing(*_: object) -> None:
-    """A report that nobody reads."""
+    """A progress callback that does nothing."""
 
 
 @pytest.mark.parametrize("first_stage", FirstStage)
@@ -35,64 +36,66 @@ def test_every_first_stage_finds_the_passage(index: Index, first_stage: FirstSta
     assert [hit.score for hit in found] == sorted((hit.score for hit in found), reverse=True)
 
 
-def test_manifest_says_what_made_the_index(index: Index, encoder: Encoder) -> None:
+def test_manifest_describes_the_index(index: Index, encoder: Encoder) -> None:
     manifest = index.manifest
     assert (manifest.format, manifest.collection, manifest.passages) == (FORMAT, "twelve", len(PASSAGES))
     assert (manifest.encoder, manifest.dense, manifest.bm25_k1, manifest.bm25_b) == (encoder.id, "flat", 0.9, 0.4)
     assert {"python", "rerank", "pyserini", "torch"} <= manifest.versions.keys()
 
 
-def test_stored_vectors_are_the_encoders(index: Index, encoder: Encoder) -> None:
+def test_stored_vectors_equal_those_of_the_encoder(index: Index, encoder: Encoder) -> None:
     passages = index.store.passages(list(PASSAGES))
     stored = np.stack([passage.vector for passage in passages if passage.vector is not None])
     np.testing.assert_allclose(stored, encoder.encode([passage.text for passage in passages]), atol=1e-5)
 
 
-def test_title_and_text_are_one_passage(index: Index) -> None:
+def test_passage_text_is_title_and_text(index: Index) -> None:
     title, text = PASSAGES["moon"]
     assert index.store.passages(["moon"])[0].text == f"{title} {text}"
 
 
-def test_hnsw_index_is_searched_by_its_graph(encoder: Encoder, beir_folder: Path, tmp_path: Path) -> None:
+def test_hnsw_index_is_opened_and_searched(encoder: Encoder, beir_folder: Path, tmp_path: Path) -> None:
     build_index(open_collection(str(beir_folder)), tmp_path / "hnsw", encoder, hnsw=True, report=nothing)
     opened = Index(tmp_path / "hnsw", encoder)
     assert opened.manifest.dense == "hnsw"
     assert opened.retrievers[FirstStage.DENSE].search([Query("string instruments")], 2)[0][0].doc_id == "violin"
 
 
-def test_passage_longer_than_the_encoder_reads_is_marked(encoder: Encoder, tmp_path: Path) -> None:
+def test_passage_that_is_too_long_for_the_encoder_is_marked(encoder: Encoder, tmp_path: Path) -> None:
     rows = [Passage("short", "a b c"), Passage("long", "word " * (encoder.id.max_tokens + 1))]
     build_index(Collection("two", lambda: iter(rows)), tmp_path / "two", encoder, hnsw=False, report=nothing)
     store = Index(tmp_path / "two", encoder).store
     assert [passage.vector_truncated for passage in store.passages(["short", "long"])] == [False, True]
 
 
-def test_other_encoder_is_refused_with_both_names(index_folder: Path, encoder: Encoder, tmp_path: Path) -> None:
+def test_other_encoder_is_refused(index_folder: Path, encoder: Encoder, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(index_folder, tmp_path / "copy"))
     manifest = read_manifest(copy)
     changed = manifest.model_copy(update={"encoder": replace(manifest.encoder, name="other/encoder", sha256="0" * 64)})
     (copy / "manifest.json").write_text(changed.model_dump_json(), encoding="utf-8")
-    with pytest.raises(IndexMismatch, match=rf"made with encoder other/encoder .* loads {encoder.id.name}"):
+    with pytest.raises(
+        IndexMismatch, match=rf"built with encoder other/encoder .* loaded encoder is {encoder.id.name}"
+    ):
         Index(copy, encoder)
 
 
-def test_other_format_is_refused_with_both_names(index_folder: Path, encoder: Encoder, tmp_path: Path) -> None:
+def test_other_format_is_refused(index_folder: Path, encoder: Encoder, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(index_folder, tmp_path / "copy"))
     manifest = json.loads((copy / "manifest.json").read_text(encoding="utf-8"))
     (copy / "manifest.json").write_text(json.dumps(manifest | {"format": "rerank-index-0"}), encoding="utf-8")
-    with pytest.raises(IndexMismatch, match=rf"has format rerank-index-0, this version reads {FORMAT}"):
+    with pytest.raises(IndexMismatch, match=rf"has format rerank-index-0, but this version reads {FORMAT}"):
         Index(copy, encoder)
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", f'{{"format": "{FORMAT}"}}'])
-def test_damaged_manifest_is_refused(content: str, encoder: Encoder, tmp_path: Path) -> None:
+def test_invalid_manifest_is_refused(content: str, encoder: Encoder, tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text(content, encoding="utf-8")
-    with pytest.raises(IndexMismatch, match=r"damaged"):
+    with pytest.raises(IndexMismatch, match=r"manifest\.json is invalid"):
         Index(tmp_path, encoder)
 
 
-def test_folder_that_is_no_index_is_refused(encoder: Encoder, tmp_path: Path) -> None:
-    with pytest.raises(IndexMismatch, match=r"no index: it holds no manifest\.json; make one with `rerank index"):
+def test_folder_without_an_index_is_refused(encoder: Encoder, tmp_path: Path) -> None:
+    with pytest.raises(IndexMismatch, match=r"no index: it has no manifest\.json; build one with `rerank index"):
         Index(tmp_path, encoder)
 
 
@@ -105,34 +108,35 @@ def test_index_is_not_overwritten(encoder: Encoder, beir_folder: Path, index_fol
     ("rows", "message"),
     [
         ([], "is empty"),
-        ([Passage("a", "x"), Passage("a", "y")], "'a' comes twice"),
+        ([Passage("a", "x"), Passage("a", "y")], "'a' occurs twice"),
         ([Passage("a b", "x")], "white space"),
     ],
 )
-def test_bad_collection_leaves_no_index(encoder: Encoder, tmp_path: Path, rows: list[Passage], message: str) -> None:
+def test_invalid_collection_leaves_no_index(
+    encoder: Encoder, tmp_path: Path, rows: list[Passage], message: str
+) -> None:
     with pytest.raises(CollectionError, match=message):
         build_index(Collection("bad", lambda: iter(rows)), tmp_path / "out", encoder, hnsw=False, report=nothing)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_killed_build_leaves_no_index_and_the_next_one_is_good(
+@pytest.mark.slow
+def test_killed_build_leaves_no_index_and_the_next_build_succeeds(
     beir_folder: Path, encoder: Encoder, tmp_path: Path
 ) -> None:
-    """One build is killed as soon as its folder is there, the other when it begins to encode."""
-    moments = {tmp_path / "early": "", tmp_path / "late": "/vectors.npy"}
+    """The build is killed when it starts to encode."""
+    out = tmp_path / "index"
     command = [sys.executable, "-m", "rerank.commands.cli", "index", "--collection", str(beir_folder), "--out"]
-    builds = {out: subprocess.Popen([*command, str(out)], stdout=subprocess.DEVNULL) for out in moments}
-    while any(build.poll() is None for build in builds.values()):
-        for out, moment in moments.items():
-            if list(tmp_path.glob(f".{out.name}.building-*{moment}")):
-                builds[out].send_signal(signal.SIGKILL)
-        time.sleep(0.001)
-    for out, build in builds.items():
-        assert build.returncode == -signal.SIGKILL
-        assert not out.exists()
-        build_index(open_collection(str(beir_folder)), out, encoder, hnsw=False, report=nothing)
-        assert len(Index(out, encoder).store) == len(PASSAGES)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["early", "late"]
+    with subprocess.Popen([*command, str(out)], stdout=subprocess.DEVNULL) as build:
+        while build.poll() is None:
+            if list(tmp_path.glob(".index.building-*/vectors.npy")):
+                build.kill()
+            time.sleep(0.001)
+    assert build.returncode == -signal.SIGKILL
+    assert not out.exists()
+    build_index(open_collection(str(beir_folder)), out, encoder, hnsw=False, report=nothing)
+    assert len(Index(out, encoder).store) == len(PASSAGES)
+    assert [path.name for path in tmp_path.iterdir()] == ["index"]
 
 
 @pytest.mark.shared

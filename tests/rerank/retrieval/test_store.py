@@ -1,4 +1,4 @@
-"""The passage store: what went in comes out by doc_id, and bad collections are refused by name."""
+"""The passage store: reading by doc_id, and the refusal of invalid collections."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from rerank.errors import CollectionError, NotFound
-from rerank.retrieval.store import PassageStore, StoreWriter, is_good_doc_id
+from rerank.retrieval.store import PassageStore, StoreWriter
 from rerank.types import Passage
 
 
 def write_store(folder: Path, passages: Iterable[Passage], truncated_rows: Iterable[int] = ()) -> PassageStore:
-    """A store whose row r has the vector (r, r)."""
+    """A store in which row r has the vector (r, r)."""
     writer = StoreWriter(folder)
     n = len(list(writer.add(passages)))
     vectors = writer.allocate_vectors(n, 2)
@@ -24,36 +24,33 @@ def write_store(folder: Path, passages: Iterable[Passage], truncated_rows: Itera
     return PassageStore(folder)
 
 
-def test_passages_come_in_the_order_asked_for(tmp_path: Path) -> None:
+def test_passages_have_the_order_of_the_doc_ids(tmp_path: Path) -> None:
     store = write_store(tmp_path, [Passage("a", "first"), Passage("b", "second"), Passage("c", "")])
     found = store.passages(["c", "a"])
     assert [(p.doc_id, p.text) for p in found] == [("c", ""), ("a", "first")]
     assert [p.vector.tolist() for p in found if p.vector is not None] == [[2, 2], [0, 0]]
 
 
-def test_truncated_vectors_are_remembered(tmp_path: Path) -> None:
+def test_truncated_vectors_are_marked(tmp_path: Path) -> None:
     store = write_store(tmp_path, [Passage("a", "x"), Passage("b", "y")], truncated_rows=[1])
     assert [p.vector_truncated for p in store.passages(["a", "b"])] == [False, True]
 
 
-def test_missing_passages_are_counted_and_named(tmp_path: Path) -> None:
+def test_error_counts_and_names_missing_passages(tmp_path: Path) -> None:
     store = write_store(tmp_path, [Passage("a", "x")])
     with pytest.raises(NotFound, match=r"2 of 3 passages are not in the index: 'b', 'c'"):
         store.passages(["a", "b", "c"])
 
 
-def test_nothing_asked_nothing_found(tmp_path: Path) -> None:
-    assert write_store(tmp_path, [Passage("a", "x")]).passages([]) == []
-
-
-def test_more_ids_than_one_statement_takes(tmp_path: Path) -> None:
+def test_more_doc_ids_than_one_sql_statement_takes(tmp_path: Path) -> None:
     ids = [f"d{number}" for number in range(25_000)]
     store = write_store(tmp_path, [Passage(doc_id, doc_id) for doc_id in ids])
+    assert store.passages([]) == []
     assert [p.doc_id for p in store.passages(ids[::-1])] == ids[::-1]
     assert store.doc_ids(range(25_000)) == ids
 
 
-def test_text_survives_quotes_nul_and_other_alphabets(tmp_path: Path) -> None:
+def test_text_with_quotes_nul_and_unicode_is_stored_unchanged(tmp_path: Path) -> None:
     texts = ['it\'s "quoted"', "nul \x00 inside", "Ελληνικά 漢字 🎻", "line\nbreak\ttab"]
     store = write_store(tmp_path, [Passage(str(place), text) for place, text in enumerate(texts)])
     assert [p.text for p in store.passages(["0", "1", "2", "3"])] == texts
@@ -63,14 +60,13 @@ def test_vectors_are_memory_mapped(tmp_path: Path) -> None:
     assert isinstance(write_store(tmp_path, [Passage("a", "x")]).vectors, np.memmap)
 
 
-def test_doc_id_twice_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CollectionError, match=r"passage 2: doc_id 'a' comes twice"):
+def test_duplicate_doc_id_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CollectionError, match=r"passage 2: doc_id 'a' occurs twice"):
         list(StoreWriter(tmp_path).add([Passage("a", "x"), Passage("b", "y"), Passage("a", "z")]))
 
 
 @pytest.mark.parametrize("doc_id", ["", " ", "a b", "a\tb", "a\x00", "a\n"])
-def test_doc_id_that_would_break_a_run_file_is_refused(tmp_path: Path, doc_id: str) -> None:
-    assert not is_good_doc_id(doc_id)
+def test_doc_id_that_cannot_stand_in_a_trec_file_is_refused(tmp_path: Path, doc_id: str) -> None:
     with pytest.raises(CollectionError, match="passage 0: doc_id"):
         list(StoreWriter(tmp_path).add([Passage(doc_id, "x")]))
 
