@@ -1,4 +1,4 @@
-"""The public import path of the typed clients; see rerank.service.client."""
+"""Clients of the gRPC service; the public import path of `rerank.service.client`."""
 
 from rerank.service.client import AsyncRerankClient, RerankClient, ServiceError
 

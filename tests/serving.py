@@ -1,10 +1,10 @@
-"""Services for tests: one in this process behind a real socket, and what its refusals say."""
+"""Services for tests, in this process but behind a real socket, and the errors that their clients see."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,10 +17,14 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 from rerank.config import PERankModel, ServiceConfig
+from rerank.models.encoder import Encoder
+from rerank.rankers.base import Ranker
+from rerank.registry import ModelRegistry
 from rerank.reranker import AsyncReranker
 from rerank.service.server import RunningServer, running_server
 from rerank.v1 import rerank_pb2 as pb
-from tests.fakes import numbered_passages
+from rerank.v1.rerank_pb2_grpc import RerankServiceStub
+from tests.fakes import HeldRanker, numbered_passages
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
@@ -32,12 +36,12 @@ TIMEOUT_S = 60
 class Served:
     """A server that runs on an event loop in another thread."""
 
-    running: RunningServer
+    server: RunningServer
     loop: asyncio.AbstractEventLoop
 
     @property
     def address(self) -> str:
-        return self.running.address
+        return self.server.address
 
     def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         return asyncio.run_coroutine_threadsafe(work, self.loop)
@@ -47,15 +51,15 @@ class Served:
 
 
 @contextmanager
-def serving(closed: AsyncReranker) -> Iterator[Served]:
+def serving(reranker: AsyncReranker) -> Iterator[Served]:
     """Serves until the block ends."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="service", daemon=True)
     thread.start()
-    context = running_server(closed)
+    context = running_server(reranker)
     try:
-        running = asyncio.run_coroutine_threadsafe(context.__aenter__(), loop).result(TIMEOUT_S)
-        served = Served(running, loop)
+        server = asyncio.run_coroutine_threadsafe(context.__aenter__(), loop).result(TIMEOUT_S)
+        served = Served(server, loop)
         try:
             yield served
         finally:
@@ -67,9 +71,48 @@ def serving(closed: AsyncReranker) -> Iterator[Served]:
 
 
 def config_for(names: Iterable[str], **settings: Any) -> ServiceConfig:
-    """Settings for models of these names, on a free port."""
+    """A configuration with models of these names, on a free port."""
     models = tuple(PERankModel(name=name, ranker="pe-rank") for name in names)
-    return ServiceConfig(listen="127.0.0.1:0", models=models, **settings)
+    return ServiceConfig(**{"listen": "127.0.0.1:0", "models": models} | settings)
+
+
+def reranker_of(encoder: Encoder, rankers: Mapping[str, Ranker], **settings: Any) -> AsyncReranker:
+    """A reranker without an index over these rankers by model name, the first of which is the default."""
+    config = config_for(rankers, **settings)
+    return AsyncReranker(config, encoder, None, ModelRegistry(config.models, rankers))
+
+
+@dataclass(frozen=True)
+class HeldService:
+    """A service whose only model, "number", waits for `ranker.release`, and a channel to it."""
+
+    served: Served
+    reranker: AsyncReranker
+    ranker: HeldRanker
+    channel: grpc.Channel
+
+    @property
+    def stub(self) -> RerankServiceStub:
+        return RerankServiceStub(self.channel)
+
+    def start_call(self, **fields: Any) -> grpc.Future:
+        """A call that has reached the model and waits there."""
+        call = self.stub.Rerank.future(pb.RerankRequest(**{"query": "q"} | fields), timeout=TIMEOUT_S)
+        assert self.ranker.entered.wait(TIMEOUT_S)
+        return call
+
+
+@contextmanager
+def held_service(encoder: Encoder, free_batches: int = 0, **settings: Any) -> Iterator[HeldService]:
+    """A HeldService; `free_batches` batches run without waiting."""
+    ranker = HeldRanker(free_batches)
+    reranker = reranker_of(encoder, {"number": ranker}, **settings)
+    unlimited = [("grpc.max_receive_message_length", -1)]
+    with serving(reranker) as served, grpc.insecure_channel(served.address, options=unlimited) as channel:
+        try:
+            yield HeldService(served, reranker, ranker, channel)
+        finally:
+            ranker.release.set()
 
 
 def numbered_candidates(numbers: Sequence[float]) -> list[pb.Candidate]:
@@ -79,7 +122,7 @@ def numbered_candidates(numbers: Sequence[float]) -> list[pb.Candidate]:
 
 @dataclass(frozen=True)
 class Refusal:
-    """An error as a client sees it: the status and its google.rpc details."""
+    """An error of a call: its status and the google.rpc details."""
 
     code: grpc.StatusCode
     message: str
@@ -98,7 +141,7 @@ class Refusal:
 
 
 def detail(status: status_pb2.Status, kind: type[M]) -> M:
-    """The status's detail of this kind; an empty one when it has none."""
+    """The detail of this type; an empty message if the status has none."""
     message = kind()
     for packed in status.details:
         if packed.Unpack(message):
@@ -107,7 +150,7 @@ def detail(status: status_pb2.Status, kind: type[M]) -> M:
 
 
 def refusal(call: Callable[[], object]) -> Refusal:
-    """How a service refuses this call."""
+    """The error of a call that must fail."""
     with pytest.raises(grpc.RpcError) as caught:
         call()
     status = rpc_status.from_call(caught.value) or status_pb2.Status()

@@ -1,4 +1,4 @@
-"""The wire contract: the committed stubs are fresh, and the contract keeps the rules it is written by."""
+"""The protobuf definition: generated code is up to date, everything has a comment, and naming rules hold."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from google.protobuf.descriptor_pb2 import EnumDescriptorProto, FileDescriptorPr
 
 ROOT = Path(__file__).parent.parent
 
-#: Field numbers in descriptor.proto, from which the paths of SourceCodeInfo are made.
+#: Field numbers of descriptor.proto, which the paths of SourceCodeInfo consist of.
 MESSAGE, ENUM, SERVICE, FIELD, VALUE, METHOD = 4, 5, 6, 2, 2, 2
 
 
 @pytest.fixture(scope="module")
-def contract(tmp_path_factory: pytest.TempPathFactory) -> FileDescriptorProto:
-    """proto/rerank/v1/rerank.proto as protoc reads it, with its comments."""
+def proto(tmp_path_factory: pytest.TempPathFactory) -> FileDescriptorProto:
+    """proto/rerank/v1/rerank.proto as parsed by protoc, with its comments."""
     out = tmp_path_factory.mktemp("proto") / "rerank.binpb"
     protoc = [sys.executable, "-m", "grpc_tools.protoc", "-Iproto", f"--descriptor_set_out={out}"]
     subprocess.run([*protoc, "--include_source_info", "rerank/v1/rerank.proto"], cwd=ROOT, check=True)
@@ -49,56 +49,56 @@ def children(parent: str, path: tuple[int, ...], names: list[str]) -> Iterator[t
 
 
 def value_prefix(enum: EnumDescriptorProto) -> str:
-    """StrategyKind → STRATEGY_KIND_"""
+    """The prefix of the values of an enum: StrategyKind → STRATEGY_KIND_."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", enum.name).upper() + "_"
 
 
-def test_committed_stubs_are_what_the_script_makes(tmp_path: Path) -> None:
+def test_generated_code_is_up_to_date(tmp_path: Path) -> None:
     environment = os.environ | {"PYTHON": sys.executable}
     subprocess.run([ROOT / "scripts" / "gen_proto.sh", tmp_path], env=environment, check=True)
-    made = {path.name: path.read_bytes() for path in (tmp_path / "rerank" / "v1").iterdir()}
+    generated = {path.name: path.read_bytes() for path in (tmp_path / "rerank" / "v1").iterdir()}
     committed = {path.name: path.read_bytes() for path in (ROOT / "rerank" / "v1").glob("rerank_pb2*")}
-    assert made.keys() == committed.keys() == {"rerank_pb2.py", "rerank_pb2.pyi", "rerank_pb2_grpc.py"}
-    stale = [name for name in made if made[name] != committed[name]]
-    assert not stale, f"rerank/v1 is stale ({', '.join(stale)}); run `make proto`"
+    assert generated.keys() == committed.keys() == {"rerank_pb2.py", "rerank_pb2.pyi", "rerank_pb2_grpc.py"}
+    stale = [name for name in generated if generated[name] != committed[name]]
+    assert not stale, f"rerank/v1 is out of date ({', '.join(stale)}); run `make proto`"
 
 
-def test_everything_has_a_comment(contract: FileDescriptorProto) -> None:
-    comments = {tuple(place.path): place.leading_comments.strip() for place in contract.source_code_info.location}
-    elements = dict(named_elements(contract))
+def test_everything_has_a_comment(proto: FileDescriptorProto) -> None:
+    comments = {tuple(place.path): place.leading_comments.strip() for place in proto.source_code_info.location}
+    elements = dict(named_elements(proto))
     assert {"RerankService.Rerank", "Candidate.doc_id", "ScoreKind.SCORE_KIND_RANK"} <= elements.keys()
-    bare = [name for name, path in elements.items() if not comments.get(path)]
-    assert not bare, f"without a comment: {', '.join(bare)}"
+    missing = [name for name, path in elements.items() if not comments.get(path)]
+    assert not missing, f"without a comment: {', '.join(missing)}"
 
 
-def test_package_says_the_version(contract: FileDescriptorProto) -> None:
-    assert (contract.package, contract.syntax) == ("rerank.v1", "proto3")
-
-
-def test_enums_start_unspecified_and_values_carry_their_prefix(contract: FileDescriptorProto) -> None:
-    for enum in contract.enum_type:
+def test_enum_values_have_the_prefix_of_the_enum_and_start_with_unspecified(proto: FileDescriptorProto) -> None:
+    for enum in proto.enum_type:
         zero = enum.value[0]
         assert (zero.number, zero.name) == (0, f"{value_prefix(enum)}UNSPECIFIED")
         assert all(value.name.startswith(value_prefix(enum)) for value in enum.value), enum.name
 
 
-def test_service_names_end_in_service(contract: FileDescriptorProto) -> None:
-    assert [service.name for service in contract.service if not service.name.endswith("Service")] == []
-
-
-def test_each_rpc_has_messages_of_its_own(contract: FileDescriptorProto) -> None:
-    for service in contract.service:
+def test_package_service_and_messages_follow_the_naming_rules(proto: FileDescriptorProto) -> None:
+    assert (proto.package, proto.syntax) == ("rerank.v1", "proto3")
+    for service in proto.service:
+        assert service.name.endswith("Service")
         for method in service.method:
             expected = (f".rerank.v1.{method.name}Request", f".rerank.v1.{method.name}Response")
             assert (method.input_type, method.output_type) == expected
 
 
-def test_fields_are_lower_snake_case(contract: FileDescriptorProto) -> None:
-    names = [(message.name, field.name) for message in contract.message_type for field in message.field]
+def test_field_names_are_lower_snake_case(proto: FileDescriptorProto) -> None:
+    names = [(message.name, field.name) for message in proto.message_type for field in message.field]
     assert [name for name in names if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name[1])] == []
 
 
-def test_times_are_double_milliseconds(contract: FileDescriptorProto) -> None:
-    fields = [field for message in contract.message_type for field in message.field if field.name.endswith("_ms")]
+def test_removed_enum_values_are_reserved(proto: FileDescriptorProto) -> None:
+    (score_kind,) = [enum for enum in proto.enum_type if enum.name == "ScoreKind"]
+    assert list(score_kind.reserved_name) == ["SCORE_KIND_CALIBRATED"]
+    assert [(reserved.start, reserved.end) for reserved in score_kind.reserved_range] == [(3, 3)]
+
+
+def test_durations_are_doubles_in_milliseconds(proto: FileDescriptorProto) -> None:
+    fields = [field for message in proto.message_type for field in message.field if field.name.endswith("_ms")]
     assert fields
     assert all(field.type == field.TYPE_DOUBLE for field in fields)

@@ -1,1 +1,1 @@
-"""The gRPC service."""
+"""The gRPC service: server, conversion of messages, clients."""

@@ -1,4 +1,4 @@
-"""Typed clients, sync and async. Messages are those of the wire contract, `rerank.v1.rerank_pb2`."""
+"""Clients of the gRPC service, blocking and asyncio. Replies are the protobuf messages of `rerank.v1.rerank_pb2`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,18 @@ from rerank.v1 import rerank_pb2_grpc
 
 _OPTIONS = [
     ("grpc.max_receive_message_length", -1),
-    ("grpc.max_send_message_length", -1),  # the service says what it takes
+    ("grpc.max_send_message_length", -1),  # the service enforces its own limit and names it
 ]
 
 
 class ServiceError(RerankError):
-    """The service refused or failed. `code` is the gRPC status, `reason` the ErrorInfo's, empty without one."""
+    """A call failed; the message is the service's own.
+
+    Attributes:
+        code: the gRPC status code.
+        reason: `reason` of the google.rpc.ErrorInfo, such as "OVERLOADED"; empty when the status carries none.
+        metadata: `metadata` of the google.rpc.ErrorInfo: the numbers and names of the message.
+    """
 
     def __init__(self, error: grpc.RpcError) -> None:
         info = _error_info(error)
@@ -31,7 +37,11 @@ class ServiceError(RerankError):
 
 
 class RerankClient:
-    """Calls a service from ordinary code. Close it, or use it in a `with` block."""
+    """Blocking client of a service. Use it in a `with` block, or close it.
+
+    Args:
+        target: HOST:PORT of the service.
+    """
 
     def __init__(self, target: str) -> None:
         self._channel = grpc.insecure_channel(target, options=_OPTIONS)
@@ -53,19 +63,29 @@ class RerankClient:
         timeout_s: float | None = None,
         **options: Any,
     ) -> pb.RerankResponse:
-        """Orders candidates, given as messages or as (doc_id, text). `options` are fields of RerankRequest.
+        """Reranks candidates.
+
+        Args:
+            query: the query.
+            candidates: in first-stage order, best first, as protobuf messages or as (doc_id, text).
+            timeout_s: deadline of the call in seconds; None leaves it to the service.
+            options: further fields of RerankRequest, such as model, top_n or strategy.
 
         Raises:
-            ServiceError: with the service's own message.
+            ServiceError: the call failed.
+            ValueError: `options` names a field that RerankRequest does not have.
         """
         return self._call(self._stub.Rerank, _rerank_request(query, candidates, options), timeout_s)
 
     def search(self, query: str, timeout_s: float | None = None, **options: Any) -> pb.SearchResponse:
-        """Retrieves and orders. `options` are fields of SearchRequest. Raises as `rerank` does."""
+        """Retrieves candidates from the service's index and reranks them.
+
+        `options` are further fields of SearchRequest, such as first_stage, depth or model. Raises as `rerank` does.
+        """
         return self._call(self._stub.Search, pb.SearchRequest(query=query, **options), timeout_s)
 
     def list_models(self, timeout_s: float | None = None) -> pb.ListModelsResponse:
-        """The models that requests may name. Raises as `rerank` does."""
+        """Lists the models that requests may name, and describes the index. Raises: ServiceError."""
         return self._call(self._stub.ListModels, pb.ListModelsRequest(), timeout_s)
 
     def _call(self, method: Any, request: Any, timeout_s: float | None) -> Any:
@@ -76,7 +96,11 @@ class RerankClient:
 
 
 class AsyncRerankClient:
-    """The same for asyncio: `async with AsyncRerankClient(target) as client`."""
+    """Client of a service for asyncio, with the methods of RerankClient. Use it in an `async with` block.
+
+    Args:
+        target: HOST:PORT of the service.
+    """
 
     def __init__(self, target: str) -> None:
         self._channel = grpc.aio.insecure_channel(target, options=_OPTIONS)
@@ -130,7 +154,7 @@ def _error_info(error: grpc.RpcError) -> error_details_pb2.ErrorInfo:
     info = error_details_pb2.ErrorInfo()
     try:
         status = rpc_status.from_call(error)
-    except (ValueError, DecodeError):  # gRPC or a proxy replaced the status, but not its details
+    except (ValueError, DecodeError):  # gRPC or a proxy replaced the status but kept the old details
         return info
     details: Sequence[Any] = status.details if status is not None else ()
     for detail in details:

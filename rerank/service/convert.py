@@ -1,4 +1,8 @@
-"""Wire messages ↔ types, both ways. The only place that checks a request; nothing inside checks again."""
+"""Conversion of protobuf messages to internal types and back.
+
+Requests are validated here and only here: the code behind relies on it. The sizes of windows and strides, which depend
+on the model, are checked when the registry resolves the model.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,6 @@ from rerank.reranker import SearchResult
 from rerank.retrieval.feedback_search import FeedbackReport
 from rerank.retrieval.index import Manifest
 from rerank.retrieval.query_update import FeedbackSettings
-from rerank.retrieval.store import is_good_doc_id
 from rerank.types import (
     CandidateSource,
     FeedbackMethod,
@@ -25,6 +28,7 @@ from rerank.types import (
     RankOptions,
     StrategyKind,
     Trace,
+    is_valid_doc_id,
 )
 from rerank.v1 import rerank_pb2 as pb
 
@@ -34,22 +38,22 @@ N = TypeVar("N", int, float)
 
 _DEFAULT_DEPTH = 100
 
-#: Control characters mean nothing to a model and may end a string early elsewhere; tab and line ends stay.
+#: Control characters other than tab and line ends, which carry no meaning and can end a string early elsewhere.
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 _STRATEGIES = {kind: pb.StrategyKind.Value(f"STRATEGY_KIND_{kind.name}") for kind in StrategyKind}
 _FIRST_STAGES = {stage: pb.FirstStage.Value(f"FIRST_STAGE_{stage.name}") for stage in FirstStage}
 _FEEDBACK_METHODS = {method: pb.FeedbackMethod.Value(f"FEEDBACK_METHOD_{method.name}") for method in FeedbackMethod}
 
-#: What a request may spend on moving a vector: a step reads top_k squared pairs.
+#: Bound the cost of a query vector update: each step computes top_k² pairs.
 _MAX_TOP_K, _MAX_STEPS = 200, 200
-#: A cone that leaves the vector no room would make every answer "no gain".
+#: Above this, the trust region is too small for any update.
 _MAX_MIN_COSINE = 0.999
 
 
 @dataclass(frozen=True, slots=True)
 class RerankCall:
-    """A Rerank request that has been checked."""
+    """A validated Rerank request."""
 
     query: Query
     candidates: tuple[CandidateSource, ...]
@@ -59,7 +63,7 @@ class RerankCall:
 
 @dataclass(frozen=True, slots=True)
 class SearchCall:
-    """A Search request that has been checked."""
+    """A validated Search request."""
 
     query: Query
     first_stage: FirstStage
@@ -70,7 +74,11 @@ class SearchCall:
 
 
 def rerank_call(request: pb.RerankRequest, limits: Limits) -> RerankCall:
-    """Raises: InvalidRequest, naming the field and, where a limit is passed, both numbers."""
+    """The validated form of a RerankRequest.
+
+    Raises:
+        InvalidRequest: names the invalid field and, when a limit is exceeded, the value and the limit.
+    """
     return RerankCall(
         query=_query(request.query, request.instruction, limits),
         candidates=_candidates(request.candidates, limits),
@@ -80,12 +88,12 @@ def rerank_call(request: pb.RerankRequest, limits: Limits) -> RerankCall:
 
 
 def search_call(request: pb.SearchRequest, limits: Limits) -> SearchCall:
-    """Raises: InvalidRequest, naming the field and, where a limit is passed, both numbers."""
+    """The validated form of a SearchRequest. Raises as `rerank_call` does."""
     depth = _not_negative("depth", request.depth) or min(_DEFAULT_DEPTH, limits.max_candidates)
     _at_most("depth", depth, limits.max_candidates, "candidates")
     return SearchCall(
         query=_query(request.query, request.instruction, limits),
-        first_stage=_known("first_stage", request.first_stage, _FIRST_STAGES, FirstStage.HYBRID_RRF),
+        first_stage=_enum_member("first_stage", request.first_stage, _FIRST_STAGES, FirstStage.HYBRID_RRF),
         depth=depth,
         options=_options(request),
         return_passages=request.return_passages,
@@ -94,6 +102,7 @@ def search_call(request: pb.SearchRequest, limits: Limits) -> SearchCall:
 
 
 def rerank_response(ranking: Ranking, return_passages: bool) -> pb.RerankResponse:
+    """The response to a Rerank request; with the text of each passage if `return_passages`."""
     return pb.RerankResponse(
         results=_results(ranking.ranked, return_passages),
         score_kind=f"SCORE_KIND_{ranking.score_kind.name}",
@@ -102,6 +111,7 @@ def rerank_response(ranking: Ranking, return_passages: bool) -> pb.RerankRespons
 
 
 def search_response(result: SearchResult, return_passages: bool) -> pb.SearchResponse:
+    """The response to a Search request; with the text of each passage if `return_passages`."""
     return pb.SearchResponse(
         results=_results(result.ranking.ranked, return_passages),
         score_kind=f"SCORE_KIND_{result.ranking.score_kind.name}",
@@ -114,6 +124,7 @@ def search_response(result: SearchResult, return_passages: bool) -> pb.SearchRes
 
 
 def list_models_response(models: Iterable[ModelDescription], manifest: Manifest | None) -> pb.ListModelsResponse:
+    """The response to a ListModels request; `manifest` is that of the index, None without an index."""
     return pb.ListModelsResponse(models=map(_model, models), index=_index(manifest) if manifest else None)
 
 
@@ -122,34 +133,38 @@ def _query(text: str, instruction: str, limits: Limits) -> Query:
     _at_most("instruction", len(instruction), limits.max_instruction_chars, "characters")
     cleaned = _clean(text)
     if not cleaned:
-        raise InvalidRequest("query", "the query is empty; send at least one character that can be read")
+        raise InvalidRequest(
+            "query", "the query is empty; send at least one character besides white space and control characters"
+        )
     return Query(cleaned, instruction=_clean(instruction))
 
 
 def _candidates(candidates: Sequence[pb.Candidate], limits: Limits) -> tuple[CandidateSource, ...]:
     if not candidates:
-        raise InvalidRequest("candidates", "there are none; send at least one")
+        raise InvalidRequest("candidates", "the list is empty; send at least one candidate")
     _at_most("candidates", len(candidates), limits.max_candidates, "candidates")
-    first_place: dict[str, int] = {}
-    for place, candidate in enumerate(candidates):
-        if (first := first_place.setdefault(candidate.doc_id, place)) != place:
+    position_of: dict[str, int] = {}
+    for position, candidate in enumerate(candidates):
+        if (first := position_of.setdefault(candidate.doc_id, position)) != position:
             raise InvalidRequest(
-                f"candidates[{place}].doc_id",
-                f"{candidate.doc_id!r} stands at candidates[{first}] already; send each once",
+                f"candidates[{position}].doc_id",
+                f"{candidate.doc_id!r} is also the doc_id of candidates[{first}]; send each doc_id once",
             )
-    return tuple(_candidate(candidate, f"candidates[{place}]", limits) for place, candidate in enumerate(candidates))
+    return tuple(_candidate(candidate, f"candidates[{i}]", limits) for i, candidate in enumerate(candidates))
 
 
 def _candidate(candidate: pb.Candidate, field: str, limits: Limits) -> CandidateSource:
     _at_most(f"{field}.doc_id", len(candidate.doc_id), limits.max_doc_id_chars, "characters")
-    if not is_good_doc_id(candidate.doc_id):
+    if not is_valid_doc_id(candidate.doc_id):
         raise InvalidRequest(
-            f"{field}.doc_id", f"{candidate.doc_id!r} is empty or holds white space or control characters"
+            f"{field}.doc_id",
+            f"{candidate.doc_id!r} is empty or contains white space or control characters; use an id without them",
         )
     text = candidate.text if candidate.HasField("text") else None
     if text is None and not candidate.in_index:
         raise InvalidRequest(
-            f"{field}.text", "neither text nor in_index is set; send the passage or refer to the index"
+            f"{field}.text",
+            "neither text nor in_index is set; send the text, or set in_index to read it from the index",
         )
     if text is not None:
         _at_most(f"{field}.text", len(text), limits.max_passage_chars, "characters")
@@ -166,7 +181,7 @@ def _options(request: pb.RerankRequest | pb.SearchRequest) -> RankOptions:
     return RankOptions(
         model=request.model,
         top_n=_not_negative("top_n", request.top_n),
-        strategy=_known("strategy.kind", strategy.kind, _STRATEGIES, ""),
+        strategy=_enum_member("strategy.kind", strategy.kind, _STRATEGIES, ""),
         window_size=_not_negative("strategy.window_size", strategy.window_size),
         stride=_not_negative("strategy.stride", strategy.stride),
         early_stop=strategy.early_stop,
@@ -180,7 +195,7 @@ def _feedback(feedback: pb.Feedback) -> FeedbackSettings:
     learning_rate = feedback.learning_rate or default.learning_rate
     min_cosine = feedback.min_cosine if feedback.HasField("min_cosine") else default.min_cosine
     return FeedbackSettings(
-        method=_known("feedback.method", feedback.method, _FEEDBACK_METHODS, default.method),
+        method=_enum_member("feedback.method", feedback.method, _FEEDBACK_METHODS, default.method),
         top_k=_between("feedback.top_k", feedback.top_k or default.top_k, 2, _MAX_TOP_K),
         steps=_between("feedback.steps", feedback.steps or default.steps, 1, _MAX_STEPS),
         learning_rate=_between("feedback.learning_rate", learning_rate, 0, 1),
@@ -199,9 +214,11 @@ def _not_negative(field: str, value: int) -> int:
 
 
 def _between(field: str, value: N, least: float, most: float) -> N:
-    if not least <= value <= most:  # nor is nan
+    if not least <= value <= most:  # also true for nan
         raise InvalidRequest(
-            field, f"{value} is not between {least} and {most}", {"value": str(value), "limit": f"{least} to {most}"}
+            field,
+            f"{value} is not between {least} and {most}; use a value in this range",
+            {"value": str(value), "limit": f"{least} to {most}"},
         )
     return value
 
@@ -215,12 +232,12 @@ def _at_most(field: str, value: int, limit: int, unit: str) -> None:
         )
 
 
-def _known(field: str, number: int, numbers: Mapping[T, int], unspecified: U) -> T | U:
-    """The name that a number of an enum stands for; 0 is the enum's UNSPECIFIED."""
-    names: dict[int, T | U] = {0: unspecified} | {number: name for name, number in numbers.items()}
-    if number not in names:
-        raise InvalidRequest(field, f"{number} is no value of this version; use one of {sorted(names)}")
-    return names[number]
+def _enum_member(field: str, number: int, numbers: Mapping[T, int], unspecified: U) -> T | U:
+    """The member that a number of a protobuf enum stands for; `unspecified` for 0."""
+    members: dict[int, T | U] = {0: unspecified} | {number: member for member, number in numbers.items()}
+    if number not in members:
+        raise InvalidRequest(field, f"{number} is not a value of this enum in rerank.v1; use one of {sorted(members)}")
+    return members[number]
 
 
 def _results(ranked: Iterable[RankedCandidate], return_passages: bool) -> list[pb.RankedCandidate]:
@@ -261,14 +278,14 @@ def _execution(trace: Trace) -> pb.Execution:
 def _feedback_report(report: FeedbackReport) -> pb.FeedbackReport:
     return pb.FeedbackReport(
         method=f"FEEDBACK_METHOD_{report.method.name}",
-        moved=report.moved,
+        updated=report.updated,
         reason=report.reason,
         cosine=report.cosine,
         loss_before=report.loss_before,
         loss_after=report.loss_after,
         new_passages=report.new_passages,
         first_ranking_ms=report.first_ranking_ms,
-        move_ms=report.move_ms,
+        update_ms=report.update_ms,
         second_retrieval_ms=report.second_retrieval_ms,
         second_ranking_ms=report.second_ranking_ms,
     )

@@ -1,4 +1,4 @@
-"""A service in a process of its own, for as long as a `with` block lasts."""
+"""Runs the service in a child process for the duration of a `with` block."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ _ANNOUNCEMENT = "listening on "
 
 @contextmanager
 def service_process(config: ServiceConfig) -> Iterator[str]:
-    """Starts `rerank serve`; gives its address; stops it with SIGTERM. It ends with its parent, however that ends.
+    """Starts `rerank serve` in a child process, yields its address, and stops it with SIGTERM when the block ends.
+
+    The child also stops when this process ends in any other way, even when it is killed.
 
     Raises:
-        ConfigError: it did not start; the message holds the end of what it printed.
+        ConfigError: the service did not start; the message includes the end of its log.
     """
     with tempfile.TemporaryDirectory(prefix="rerank-serve-") as folder:
         settings, log = Path(folder) / "config.yaml", Path(folder) / "serve.log"
@@ -39,29 +41,29 @@ def service_process(config: ServiceConfig) -> Iterator[str]:
                 text=True,
             )
         try:
-            yield _address(process, log)
+            yield _wait_for_address(process, log)
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(timeout=config.drain_s + 30)
 
 
 def stop_at_eof() -> None:
-    """From now on, the end of standard input has the effect of SIGTERM: a parent that dies closes its pipe."""
+    """From now on, the end of standard input acts as SIGTERM; the pipe closes when the parent process dies."""
 
-    def wait() -> None:
-        while os.read(0, 1):  # not sys.stdin, whose lock a thread at exit must not hold
+    def watch_stdin() -> None:
+        while os.read(0, 1):  # sys.stdin has a lock, which a daemon thread must not hold when the interpreter exits
             pass
         os.kill(os.getpid(), signal.SIGTERM)
 
-    threading.Thread(target=wait, daemon=True).start()
+    threading.Thread(target=watch_stdin, daemon=True).start()
 
 
 def announce(address: str) -> None:
-    """Prints the line that `service_process` waits for."""
+    """Prints the line with the address for which `service_process` waits."""
     print(f"{_ANNOUNCEMENT}{address}", flush=True)
 
 
-def _address(process: subprocess.Popen[str], log: Path) -> str:
+def _wait_for_address(process: subprocess.Popen[str], log: Path) -> str:
     for line in process.stdout or ():
         if line.startswith(_ANNOUNCEMENT):
             return line.removeprefix(_ANNOUNCEMENT).strip()

@@ -1,4 +1,4 @@
-"""Builds the server from its configuration: service, health, reflection; drains on SIGTERM."""
+"""The gRPC server: RerankService, health checks and reflection, with a graceful shutdown on SIGTERM."""
 
 from __future__ import annotations
 
@@ -18,23 +18,22 @@ from rerank.config import ServiceConfig
 from rerank.errors import ConfigError
 from rerank.registry import ModelDescription
 from rerank.reranker import AsyncReranker, load_reranker
-from rerank.service.servicer import RerankServicer
-from rerank.service.status import StatusInterceptor
+from rerank.service.servicer import RerankServicer, StatusInterceptor
 from rerank.v1 import rerank_pb2, rerank_pb2_grpc
 
 log = logging.getLogger(__name__)
 
 SERVICE = rerank_pb2.DESCRIPTOR.services_by_name["RerankService"].full_name
 HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
-#: A value of grpc.health.v1's enumeration.
+#: A value of the enum grpc.health.v1.HealthCheckResponse.ServingStatus.
 HealthStatus: TypeAlias = int
 _MAX_PORT = 65_535
-#: Streams that watch the health have this long to notice, and calls that outlast the drain to be cut.
-_FLUSH_S = 1.0
+#: After the drain, streams that watch the health may stay open this long, and calls still in flight are then cancelled.
+_GRACE_S = 1.0
 
 
 class RunningServer:
-    """A server that answers. `address` names the port that was bound, also when port 0 was asked for."""
+    """A started server. `address` is HOST:PORT with the port that was bound, also if the configuration says port 0."""
 
     def __init__(
         self, address: str, server: grpc.aio.Server, servicer: RerankServicer, health_servicer: health.HealthServicer
@@ -46,9 +45,9 @@ class RunningServer:
         self._draining: asyncio.Task[None] | None = None
 
     async def drain(self, drain_s: float) -> None:
-        """Health says NOT_SERVING, new calls get UNAVAILABLE, those in flight have `drain_s` seconds to finish.
+        """Shuts down: health becomes NOT_SERVING, new calls get UNAVAILABLE, calls in flight have `drain_s` seconds.
 
-        A second call waits for the first.
+        A second call of this method waits for the first one to finish.
         """
         if self._draining is None:
             self._draining = asyncio.create_task(self._drain(drain_s))
@@ -59,22 +58,22 @@ class RunningServer:
         self.servicer.refuse_new_calls()
         with suppress(TimeoutError):
             await asyncio.wait_for(self.servicer.wait_until_idle(), drain_s)
-        await self._server.stop(_FLUSH_S)
+        await self._server.stop(_GRACE_S)
 
 
 @asynccontextmanager
-async def running_server(closed: AsyncReranker) -> AsyncIterator[RunningServer]:
-    """Opens the reranker and answers at its configuration's `listen` until the block ends, then drains.
+async def running_server(reranker: AsyncReranker) -> AsyncIterator[RunningServer]:
+    """Opens the reranker and serves it at the address `listen` of its configuration; drains when the block ends.
 
     Raises:
         ConfigError: the address cannot be bound.
     """
-    config = closed.config
-    async with closed as reranker:
+    config = reranker.config
+    async with reranker:
         options = [
             ("grpc.max_receive_message_length", config.limits.max_message_bytes),
             ("grpc.max_send_message_length", -1),
-            ("grpc.so_reuseport", 0),  # a second server on the same port must fail, not share it
+            ("grpc.so_reuseport", 0),  # so that a second server on the same port fails instead of sharing it
         ]
         server = grpc.aio.server(interceptors=[StatusInterceptor()], options=options)
         servicer, health_servicer = RerankServicer(reranker), health.HealthServicer()
@@ -83,7 +82,7 @@ async def running_server(closed: AsyncReranker) -> AsyncIterator[RunningServer]:
         reflection.enable_server_reflection((SERVICE, HEALTH, reflection.SERVICE_NAME), server)
         port = _bind(server, config.listen)
         await server.start()
-        for name, status in health_of(reranker.models()).items():
+        for name, status in health_statuses(reranker.models()).items():
             await health_servicer.set(name, status)
         running = RunningServer(f"{config.listen.rpartition(':')[0]}:{port}", server, servicer, health_servicer)
         try:
@@ -92,8 +91,8 @@ async def running_server(closed: AsyncReranker) -> AsyncIterator[RunningServer]:
             await running.drain(config.drain_s)
 
 
-def health_of(models: Sequence[ModelDescription]) -> dict[str, HealthStatus]:
-    """What grpc.health.v1 says under each name: "" and SERVICE for the default model, SERVICE/MODEL for each."""
+def health_statuses(models: Sequence[ModelDescription]) -> dict[str, HealthStatus]:
+    """Service name → health status: "" and SERVICE have the default model's status, SERVICE/NAME that of each model."""
     statuses = {f"{SERVICE}/{model.name}": _health(model) for model in models}
     default = next(_health(model) for model in models if model.is_default)
     return {"": default, SERVICE: default} | statuses
@@ -104,9 +103,9 @@ def _health(model: ModelDescription) -> HealthStatus:
 
 
 def _bind(server: grpc.aio.Server, listen: str) -> int:
-    """The port that the server listens on. Raises: ConfigError when it cannot."""
+    """Binds the address and returns its port. Raises: ConfigError when the address cannot be bound."""
     try:
-        if not 0 <= int(listen.rpartition(":")[2]) <= _MAX_PORT:  # gRPC would take it modulo 65536
+        if not 0 <= int(listen.rpartition(":")[2]) <= _MAX_PORT:  # gRPC takes larger ones modulo 65536
             raise ValueError(f"the port is not between 0 and {_MAX_PORT}")
         return server.add_insecure_port(listen)
     except (RuntimeError, ValueError) as error:
@@ -114,13 +113,21 @@ def _bind(server: grpc.aio.Server, listen: str) -> int:
 
 
 async def serve(config: ServiceConfig, announce: Callable[[str], None]) -> None:
-    """Runs until SIGTERM or SIGINT, then drains; a second signal ends at once. Raises as `load_reranker` does."""
+    """Serves until SIGTERM or SIGINT, then drains; a second signal stops at once.
+
+    Args:
+        config: the settings of the service.
+        announce: called with the address once the service answers.
+
+    Raises:
+        ConfigError, CheckpointError, IndexMismatch: see `load_reranker` and `running_server`.
+    """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
     def on_signal() -> None:
         if stop.is_set():
-            raise SystemExit("second signal: stopping without waiting for calls in flight")
+            raise SystemExit("second signal received: stopping without waiting for the calls in flight")
         stop.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -128,4 +135,4 @@ async def serve(config: ServiceConfig, announce: Callable[[str], None]) -> None:
     async with running_server(load_reranker(config)) as running:
         announce(running.address)
         await stop.wait()
-        log.info("stopping; calls in flight have up to %.0f s", config.drain_s)
+        log.info("shutting down; calls in flight have up to %.0f s to finish", config.drain_s)

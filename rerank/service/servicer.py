@@ -1,48 +1,55 @@
-"""RPC → checked call → reranker → reply."""
+"""gRPC servicer: checks each request, calls the reranker, converts the result and maps errors to statuses."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
 import grpc
+from google.protobuf.message import DecodeError
+from grpc_status import rpc_status
 
-from rerank.errors import ShuttingDown
+from rerank.errors import InvalidRequest, RerankError, ShuttingDown
 from rerank.reranker import AsyncReranker
 from rerank.service import convert
+from rerank.service.status import status_of
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1 import rerank_pb2_grpc
+
+log = logging.getLogger(__name__)
 
 Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 
 
 class RerankServicer(rerank_pb2_grpc.RerankServiceServicer):
-    """The three methods. Errors become statuses in StatusInterceptor."""
+    """Implements the three methods of RerankService. Its exceptions become statuses in StatusInterceptor."""
 
     def __init__(self, reranker: AsyncReranker) -> None:
         self._reranker = reranker
         self._limits = reranker.config.limits
-        self._refusing = False
+        self._shutting_down = False
         self._in_flight = 0
         self._idle = asyncio.Event()
         self._idle.set()
 
     def refuse_new_calls(self) -> None:
-        """From now on every call gets UNAVAILABLE."""
-        self._refusing = True
+        """From now on every new call fails with UNAVAILABLE."""
+        self._shutting_down = True
 
     async def wait_until_idle(self) -> None:
-        """Returns when no call is in flight."""
+        """Waits until no call is in flight."""
         await self._idle.wait()
 
     async def Rerank(self, request: pb.RerankRequest, context: Context) -> pb.RerankResponse:  # noqa: N802
-        self._count(context)
+        self._register(context)
         call = convert.rerank_call(request, self._limits)
         ranking = await self._reranker.rerank(call.query, call.candidates, call.options, self._deadline(context))
         return convert.rerank_response(ranking, call.return_passages)
 
     async def Search(self, request: pb.SearchRequest, context: Context) -> pb.SearchResponse:  # noqa: N802
-        self._count(context)
+        self._register(context)
         call = convert.search_call(request, self._limits)
         result = await self._reranker.search(
             call.query, call.first_stage, call.depth, call.options, self._deadline(context), call.feedback
@@ -52,25 +59,73 @@ class RerankServicer(rerank_pb2_grpc.RerankServiceServicer):
     async def ListModels(  # noqa: N802
         self, request: pb.ListModelsRequest, context: Context
     ) -> pb.ListModelsResponse:
-        self._count(context)
+        self._register(context)
         index = self._reranker.index
         return convert.list_models_response(self._reranker.models(), index.manifest if index else None)
 
     def _deadline(self, context: Context) -> float:
-        """The caller's deadline, or the service's own bound if that comes first; on the event loop's clock."""
-        remaining = context.time_remaining()
-        allowed = self._limits.max_request_s if remaining is None else min(remaining, self._limits.max_request_s)
-        return asyncio.get_running_loop().time() + allowed
+        """The earlier of the caller's deadline and the service's own limit, on the event loop's clock, in seconds."""
+        remaining_s = context.time_remaining()
+        limit_s = self._limits.max_request_s
+        allowed_s = limit_s if remaining_s is None else min(remaining_s, limit_s)
+        return asyncio.get_running_loop().time() + allowed_s
 
-    def _count(self, context: Context) -> None:
-        """Takes the call into account until its answer has left."""
-        if self._refusing:
-            raise ShuttingDown("the service is stopping; try another replica")
+    def _register(self, context: Context) -> None:
+        """Counts the call as in flight until its response has been sent. Raises: ShuttingDown."""
+        if self._shutting_down:
+            raise ShuttingDown("the service is shutting down; send the request to another replica")
         self._in_flight += 1
         self._idle.clear()
-        context.add_done_callback(lambda _: self._uncount())  # type: ignore[arg-type]  # the stubs want a class
+        context.add_done_callback(lambda _: self._unregister())  # type: ignore[arg-type]  # the stubs want a class
 
-    def _uncount(self) -> None:
+    def _unregister(self) -> None:
         self._in_flight -= 1
         if self._in_flight == 0:
             self._idle.set()
+
+
+class StatusInterceptor(grpc.aio.ServerInterceptor):
+    """Turns the exceptions of unary calls, and requests that cannot be parsed, into gRPC statuses."""
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+        handler = await continuation(handler_call_details)
+        if handler is None or handler.unary_unary is None:
+            return handler
+        return grpc.unary_unary_rpc_method_handler(
+            _with_status(handler.unary_unary),
+            request_deserializer=_decode_error_as_request(handler.request_deserializer),
+            response_serializer=handler.response_serializer,
+        )
+
+
+def _with_status(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    async def call(request: Any, context: Context) -> Any:
+        try:
+            if isinstance(request, DecodeError):
+                raise InvalidRequest("request", f"the bytes are no message of this type: {request}") from request
+            return await method(request, context)
+        except grpc.aio.AbortError:
+            raise
+        except Exception as error:
+            if not isinstance(error, RerankError):
+                log.exception("bug in %s", getattr(method, "__name__", method))
+            status = rpc_status.to_status(status_of(error))
+            await context.abort(status.code, status.details, status.trailing_metadata)
+
+    return call
+
+
+def _decode_error_as_request(deserialize: Callable[[bytes], Any] | None) -> Callable[[bytes], Any] | None:
+    """A deserializer that returns DecodeError, because gRPC answers INTERNAL when a deserializer raises."""
+
+    def parse(data: bytes) -> Any:
+        try:
+            return deserialize(data) if deserialize else data
+        except DecodeError as error:
+            return error
+
+    return parse

@@ -21,7 +21,6 @@ class ScoreKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SCORE_KIND_UNSPECIFIED: _ClassVar[ScoreKind]
     SCORE_KIND_RANK: _ClassVar[ScoreKind]
     SCORE_KIND_WINDOW_LOG_PROB: _ClassVar[ScoreKind]
-    SCORE_KIND_CALIBRATED: _ClassVar[ScoreKind]
 
 class Completeness(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -53,7 +52,6 @@ STRATEGY_KIND_CASCADE: StrategyKind
 SCORE_KIND_UNSPECIFIED: ScoreKind
 SCORE_KIND_RANK: ScoreKind
 SCORE_KIND_WINDOW_LOG_PROB: ScoreKind
-SCORE_KIND_CALIBRATED: ScoreKind
 COMPLETENESS_UNSPECIFIED: Completeness
 COMPLETENESS_FULL: Completeness
 COMPLETENESS_PARTIAL: Completeness
@@ -191,30 +189,30 @@ class Feedback(_message.Message):
     def __init__(self, method: _Optional[_Union[FeedbackMethod, str]] = ..., top_k: _Optional[int] = ..., steps: _Optional[int] = ..., learning_rate: _Optional[float] = ..., min_cosine: _Optional[float] = ...) -> None: ...
 
 class FeedbackReport(_message.Message):
-    __slots__ = ("method", "moved", "reason", "cosine", "loss_before", "loss_after", "new_passages", "first_ranking_ms", "move_ms", "second_retrieval_ms", "second_ranking_ms")
+    __slots__ = ("method", "updated", "reason", "cosine", "loss_before", "loss_after", "new_passages", "first_ranking_ms", "update_ms", "second_retrieval_ms", "second_ranking_ms")
     METHOD_FIELD_NUMBER: _ClassVar[int]
-    MOVED_FIELD_NUMBER: _ClassVar[int]
+    UPDATED_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     COSINE_FIELD_NUMBER: _ClassVar[int]
     LOSS_BEFORE_FIELD_NUMBER: _ClassVar[int]
     LOSS_AFTER_FIELD_NUMBER: _ClassVar[int]
     NEW_PASSAGES_FIELD_NUMBER: _ClassVar[int]
     FIRST_RANKING_MS_FIELD_NUMBER: _ClassVar[int]
-    MOVE_MS_FIELD_NUMBER: _ClassVar[int]
+    UPDATE_MS_FIELD_NUMBER: _ClassVar[int]
     SECOND_RETRIEVAL_MS_FIELD_NUMBER: _ClassVar[int]
     SECOND_RANKING_MS_FIELD_NUMBER: _ClassVar[int]
     method: FeedbackMethod
-    moved: bool
+    updated: bool
     reason: str
     cosine: float
     loss_before: float
     loss_after: float
     new_passages: int
     first_ranking_ms: float
-    move_ms: float
+    update_ms: float
     second_retrieval_ms: float
     second_ranking_ms: float
-    def __init__(self, method: _Optional[_Union[FeedbackMethod, str]] = ..., moved: _Optional[bool] = ..., reason: _Optional[str] = ..., cosine: _Optional[float] = ..., loss_before: _Optional[float] = ..., loss_after: _Optional[float] = ..., new_passages: _Optional[int] = ..., first_ranking_ms: _Optional[float] = ..., move_ms: _Optional[float] = ..., second_retrieval_ms: _Optional[float] = ..., second_ranking_ms: _Optional[float] = ...) -> None: ...
+    def __init__(self, method: _Optional[_Union[FeedbackMethod, str]] = ..., updated: _Optional[bool] = ..., reason: _Optional[str] = ..., cosine: _Optional[float] = ..., loss_before: _Optional[float] = ..., loss_after: _Optional[float] = ..., new_passages: _Optional[int] = ..., first_ranking_ms: _Optional[float] = ..., update_ms: _Optional[float] = ..., second_retrieval_ms: _Optional[float] = ..., second_ranking_ms: _Optional[float] = ...) -> None: ...
 
 class SearchRequest(_message.Message):
     __slots__ = ("query", "first_stage", "depth", "model", "top_n", "strategy", "instruction", "return_passages", "allow_partial", "feedback")

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class RerankServiceStub:
-    """Orders the candidates of a first-stage retriever with a listwise ranker.
+    """Reorders the candidates of a first-stage retriever with a listwise ranker.
     """
 
     def __init__(self, channel):
@@ -53,26 +53,26 @@ class RerankServiceStub:
 
 
 class RerankServiceServicer:
-    """Orders the candidates of a first-stage retriever with a listwise ranker.
+    """Reorders the candidates of a first-stage retriever with a listwise ranker.
     """
 
     def Rerank(self, request, context):
-        """Orders the given candidates. Nothing is lost and nothing comes twice.
+        """Reorders the given candidates. The response holds each of them once, or the best top_n of them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Search(self, request, context):
-        """Retrieves candidates from the service's index, then orders them the same way.
-        A cut-off ranking, not a collection: there is no second page; ask for a larger depth instead.
+        """Retrieves candidates from the service's index, then reorders them as Rerank does.
+        There is no pagination: to see more results, increase depth.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListModels(self, request, context):
-        """Lists the models that requests may name, and the index that Search reads.
+        """Lists the models that requests may name, and describes the index that Search reads.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -105,7 +105,7 @@ def add_RerankServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class RerankService:
-    """Orders the candidates of a first-stage retriever with a listwise ranker.
+    """Reorders the candidates of a first-stage retriever with a listwise ranker.
     """
 
     @staticmethod

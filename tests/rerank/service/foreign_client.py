@@ -1,6 +1,6 @@
-"""A client as somebody writes it who has the .proto only: python foreign_client.py DESCRIPTOR_SET HOST:PORT.
+"""A client that is written from the .proto alone: python foreign_client.py DESCRIPTOR_SET HOST:PORT.
 
-It calls every method and prints the replies as one JSON object.
+It calls every method and prints the responses as one JSON object.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Wire messages ↔ types: what is refused and in which words, what is cleaned, what is filled in."""
+"""Conversion of protobuf messages: validation with its error messages, cleaning, defaults, and responses."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
@@ -14,6 +15,7 @@ from rerank.models.encoder import EncoderId
 from rerank.registry import ModelDescription
 from rerank.reranker import SearchResult
 from rerank.retrieval.index import FORMAT, Manifest
+from rerank.retrieval.query_update import FeedbackSettings
 from rerank.service.convert import (
     RerankCall,
     SearchCall,
@@ -27,6 +29,7 @@ from rerank.types import (
     Candidate,
     CandidateSource,
     Completeness,
+    FeedbackMethod,
     FirstStage,
     Passage,
     Query,
@@ -42,7 +45,7 @@ from rerank.v1 import rerank_pb2 as pb
 from tests.fakes import NumberRanker
 
 LIMITS = Limits(max_candidates=3, max_query_chars=10, max_instruction_chars=8, max_passage_chars=20, max_doc_id_chars=5)
-UNKNOWN = 99
+UNKNOWN = 99  # the enums of proto3 are open, so that any number can arrive
 
 
 def candidate(doc_id: str = "d0", text: str | None = "text", in_index: bool = False) -> pb.Candidate:
@@ -59,8 +62,12 @@ def search_request(query: str = "query", **fields: object) -> pb.SearchRequest:
     return pb.SearchRequest(query=query, **fields)
 
 
+def feedback_request(**fields: object) -> pb.SearchRequest:
+    return search_request(feedback=pb.Feedback(**fields))
+
+
 def ranking(score_kind: ScoreKind = ScoreKind.WINDOW_LOG_PROB) -> Ranking:
-    """Two of three candidates, the first without a score of the first stage."""
+    """Two of three candidates, the first of them without a first-stage score."""
     ranked = (
         RankedCandidate(Candidate(Passage("b", "text of b")), 1, -0.25),
         RankedCandidate(Candidate(Passage("a", "text of a"), 7.5), 0, -1.5),
@@ -99,30 +106,32 @@ def test_search_defaults() -> None:
     assert (call.first_stage, call.depth) == (FirstStage.HYBRID_RRF, 100)
 
 
-def test_default_depth_keeps_to_a_smaller_limit() -> None:
+def test_default_depth_does_not_exceed_a_smaller_limit() -> None:
     assert search_call(search_request(), LIMITS).depth == 3
 
 
 @pytest.mark.parametrize("call", [rerank_call, search_call])
-def test_options_arrive(call: Callable[..., RerankCall | SearchCall]) -> None:
+def test_options_are_converted(call: Callable[..., RerankCall | SearchCall]) -> None:
     strategy = pb.Strategy(kind=pb.STRATEGY_KIND_SLIDING, window_size=6, stride=3)
     fields = {"model": "m", "top_n": 2, "strategy": strategy, "instruction": "please", "return_passages": True}
     fields["allow_partial"] = True
     request = rerank_request(**fields) if call is rerank_call else search_request(**fields)
-    made = call(request, LIMITS)
-    assert made.options == RankOptions("m", top_n=2, strategy="sliding", window_size=6, stride=3, allow_partial=True)
-    assert made.query == Query("query", instruction="please")
-    assert made.return_passages
+    converted = call(request, LIMITS)
+    assert converted.options == RankOptions(
+        "m", top_n=2, strategy="sliding", window_size=6, stride=3, allow_partial=True
+    )
+    assert converted.query == Query("query", instruction="please")
+    assert converted.return_passages
 
 
 @pytest.mark.parametrize(("name", "kind"), pb.StrategyKind.items())
-def test_every_strategy_of_the_contract_goes_by_its_name(name: str, kind: int) -> None:
+def test_every_strategy_of_the_proto_is_converted(name: str, kind: int) -> None:
     unspecified = kind == pb.STRATEGY_KIND_UNSPECIFIED
     expected = "" if unspecified else StrategyKind[name.removeprefix("STRATEGY_KIND_")]
     assert rerank_call(rerank_request(strategy=pb.Strategy(kind=kind)), LIMITS).options.strategy == expected
 
 
-def test_every_first_stage_of_the_contract_is_one_of_ours() -> None:
+def test_every_first_stage_of_the_proto_is_converted() -> None:
     found = {search_call(search_request(first_stage=stage), LIMITS).first_stage for stage in pb.FirstStage.values()}
     assert found == set(FirstStage)
 
@@ -140,7 +149,7 @@ def test_every_first_stage_of_the_contract_is_one_of_ours() -> None:
         (search_request(depth=4), "depth", 4, 3),
     ],
 )
-def test_limit_passed_is_refused_with_both_numbers(
+def test_exceeded_limit_is_refused_with_value_and_limit(
     request_: pb.RerankRequest | pb.SearchRequest, field: str, value: int, limit: int
 ) -> None:
     call = rerank_call if isinstance(request_, pb.RerankRequest) else search_call
@@ -153,7 +162,7 @@ def test_limit_passed_is_refused_with_both_numbers(
     assert caught.value.metadata == {"value": str(value), "limit": str(limit)}
 
 
-def test_limits_themselves_are_allowed() -> None:
+def test_values_at_the_limit_are_accepted() -> None:
     candidates = [candidate(f"abcd{n}", "x" * 20) for n in range(3)]
     call = rerank_call(rerank_request(candidates, query="x" * 10, instruction="y" * 8), LIMITS)
     assert [len(source.text or "") for source in call.candidates] == [20, 20, 20]
@@ -168,19 +177,19 @@ def test_limits_count_characters_not_bytes() -> None:
     ("request_", "field", "message"),
     [
         (rerank_request(query=""), "query", "the query is empty"),
-        (rerank_request(query=" \t\n "), "query", "the query is empty"),
+        (rerank_request(query=" \t\n\u2003"), "query", "the query is empty"),
         (rerank_request(query="\x00\x1f\x7f"), "query", "the query is empty"),
         (search_request(query="  "), "query", "the query is empty"),
-        (rerank_request([]), "candidates", "there are none; send at least one"),
+        (rerank_request([]), "candidates", "the list is empty; send at least one candidate"),
         (
             rerank_request([candidate("a"), candidate("b"), candidate("a")]),
-            r"candidates[2].doc_id",
-            r"'a' stands at candidates\[0\] already; send each once",
+            "candidates[2].doc_id",
+            r"'a' is also the doc_id of candidates\[0\]; send each doc_id once",
         ),
-        (rerank_request([candidate("")]), "candidates[0].doc_id", "'' is empty or holds white space or control"),
-        (rerank_request([candidate("a b")]), "candidates[0].doc_id", "'a b' is empty or holds white space or control"),
-        (rerank_request([candidate("a\x00")]), "candidates[0].doc_id", r"'a\\x00' is empty or holds white space"),
-        (rerank_request([candidate("a\u2003b")]), "candidates[0].doc_id", "is empty or holds white space"),
+        (rerank_request([candidate("")]), "candidates[0].doc_id", "'' is empty or contains white space or control"),
+        (rerank_request([candidate("a b")]), "candidates[0].doc_id", "'a b' is empty or contains white space"),
+        (rerank_request([candidate("a\x00")]), "candidates[0].doc_id", r"'a\\x00' is empty or contains white space"),
+        (rerank_request([candidate("a\u2003b")]), "candidates[0].doc_id", "is empty or contains white space"),
         (rerank_request([candidate("a", None)]), "candidates[0].text", "neither text nor in_index is set"),
         (rerank_request(top_n=-1), "top_n", "-1 is negative; use 0 or more"),
         (search_request(top_n=-2), "top_n", "-2 is negative; use 0 or more"),
@@ -191,19 +200,23 @@ def test_limits_count_characters_not_bytes() -> None:
             "-4 is negative; use 0 or more",
         ),
         (search_request(strategy=pb.Strategy(stride=-5)), "strategy.stride", "-5 is negative; use 0 or more"),
-        (
-            rerank_request(strategy=pb.Strategy(kind=UNKNOWN)),
-            "strategy.kind",
-            r"99 is no value of this version; use one of \[0, 1, ",
-        ),
-        (
-            search_request(first_stage=UNKNOWN),
-            "first_stage",
-            r"99 is no value of this version; use one of \[0, 1, ",
-        ),
+        (rerank_request(strategy=pb.Strategy(kind=UNKNOWN)), "strategy.kind", r"99 is not a value .* \[0, 1, "),
+        (search_request(first_stage=UNKNOWN), "first_stage", r"99 is not a value .* \[0, 1, "),
+        (feedback_request(method=UNKNOWN), "feedback.method", r"99 is not a value .* \[0, 1, "),
+        (feedback_request(top_k=1), "feedback.top_k", "1 is not between 2 and 200; use a value in this range"),
+        (feedback_request(top_k=201), "feedback.top_k", "201 is not between 2 and 200"),
+        (feedback_request(top_k=-1), "feedback.top_k", "-1 is not between 2 and 200"),
+        (feedback_request(steps=201), "feedback.steps", "201 is not between 1 and 200"),
+        (feedback_request(steps=-1), "feedback.steps", "-1 is not between 1 and 200"),
+        (feedback_request(learning_rate=-0.1), "feedback.learning_rate", "-0.1 is not between 0 and 1"),
+        (feedback_request(learning_rate=1.1), "feedback.learning_rate", "1.1 is not between 0 and 1"),
+        (feedback_request(learning_rate=math.nan), "feedback.learning_rate", "nan is not between 0 and 1"),
+        (feedback_request(min_cosine=-0.1), "feedback.min_cosine", "-0.1 is not between 0 and 0.999"),
+        (feedback_request(min_cosine=1.0), "feedback.min_cosine", "1.0 is not between 0 and 0.999"),
+        (feedback_request(min_cosine=math.nan), "feedback.min_cosine", "nan is not between 0 and 0.999"),
     ],
 )
-def test_what_is_wrong_is_refused_by_name(
+def test_invalid_field_is_refused_by_name(
     request_: pb.RerankRequest | pb.SearchRequest, field: str, message: str
 ) -> None:
     call = rerank_call if isinstance(request_, pb.RerankRequest) else search_call
@@ -212,7 +225,14 @@ def test_what_is_wrong_is_refused_by_name(
     assert caught.value.field == field
 
 
-def test_control_characters_become_blanks_and_line_ends_stay() -> None:
+def test_feedback_has_defaults_and_keeps_what_the_request_sets() -> None:
+    assert search_call(search_request(), LIMITS).feedback is None
+    assert search_call(feedback_request(), LIMITS).feedback == FeedbackSettings()
+    request = feedback_request(method=pb.FEEDBACK_METHOD_ROCCHIO, top_k=2, steps=200, learning_rate=1.0, min_cosine=0.0)
+    assert search_call(request, LIMITS).feedback == FeedbackSettings(FeedbackMethod.ROCCHIO, 2, 200, 1.0, 0.0)
+
+
+def test_control_characters_become_spaces_except_tabs_and_line_ends() -> None:
     request = rerank_request(
         [candidate(text="\x00one\x1f\ttwo\r\nthree\x7f")], query="\x07 a\x00b ", instruction="\x0bc"
     )
@@ -221,22 +241,22 @@ def test_control_characters_become_blanks_and_line_ends_stay() -> None:
     assert call.query == Query("a b", instruction="c")
 
 
-def test_empty_text_is_a_text() -> None:
+def test_text_may_be_empty() -> None:
     assert rerank_call(rerank_request([candidate(text="")]), LIMITS).candidates == (CandidateSource("d0", ""),)
 
 
-def test_reference_needs_no_text_and_may_have_one() -> None:
+def test_text_of_a_reference_is_optional() -> None:
     call = rerank_call(rerank_request([candidate("a", None, True), candidate("b", "own", True)]), LIMITS)
     assert call.candidates == (CandidateSource("a", None, True), CandidateSource("b", "own", True))
 
 
 @pytest.mark.parametrize("score", [0.0, -1.5, float("inf")])
-def test_first_stage_score_arrives(score: float) -> None:
+def test_first_stage_score_is_converted(score: float) -> None:
     request = rerank_request([pb.Candidate(doc_id="a", text="", first_stage_score=score), candidate("b")])
     assert [source.score for source in rerank_call(request, LIMITS).candidates] == [score, None]
 
 
-def test_results_come_back_as_they_are() -> None:
+def test_results_are_converted() -> None:
     reply = rerank_response(ranking(), return_passages=True)
     assert list(reply.results) == [
         pb.RankedCandidate(doc_id="b", original_position=1, score=-0.25, text="text of b"),
@@ -245,22 +265,22 @@ def test_results_come_back_as_they_are() -> None:
     assert not reply.results[0].HasField("first_stage_score")
 
 
-def test_text_is_left_out_unless_asked_for() -> None:
+def test_text_is_omitted_without_return_passages() -> None:
     reply = rerank_response(ranking(), return_passages=False)
     assert [result.HasField("text") for result in reply.results] == [False, False]
 
 
 @pytest.mark.parametrize("kind", ScoreKind)
-def test_every_score_kind_is_in_the_contract(kind: ScoreKind) -> None:
+def test_every_score_kind_is_in_the_proto(kind: ScoreKind) -> None:
     assert pb.ScoreKind.Name(rerank_response(ranking(kind), False).score_kind) == f"SCORE_KIND_{kind.name}"
 
 
 @pytest.mark.parametrize("completeness", Completeness)
-def test_every_completeness_is_in_the_contract(completeness: Completeness) -> None:
+def test_every_completeness_is_in_the_proto(completeness: Completeness) -> None:
     assert f"COMPLETENESS_{completeness.name}" in dict(pb.Completeness.items())
 
 
-def test_execution_says_what_ran() -> None:
+def test_trace_becomes_execution() -> None:
     assert rerank_response(ranking(), False).execution == pb.Execution(
         model="m",
         ranker="pe-rank",
@@ -283,7 +303,7 @@ def test_execution_says_what_ran() -> None:
 
 
 @pytest.mark.parametrize("stage", FirstStage)
-def test_search_reply_is_a_rerank_reply_and_its_first_stage(stage: FirstStage) -> None:
+def test_search_response_is_a_rerank_response_with_its_first_stage(stage: FirstStage) -> None:
     reply = search_response(SearchResult(ranking(), stage, hits=3, first_stage_ms=5.5), return_passages=True)
     reranked = rerank_response(ranking(), return_passages=True)
     assert (list(reply.results), reply.score_kind, reply.execution) == (
@@ -295,7 +315,7 @@ def test_search_reply_is_a_rerank_reply_and_its_first_stage(stage: FirstStage) -
     assert (reply.first_stage_hits, reply.first_stage_ms) == (3, 5.5)
 
 
-def test_models_and_index_are_listed() -> None:
+def test_models_and_index_are_converted() -> None:
     manifest = Manifest(
         format=FORMAT,
         collection="twelve",
@@ -327,7 +347,7 @@ def test_models_and_index_are_listed() -> None:
     assert reply.index == pb.Index(collection="twelve", passages=12, encoder="encoder", encoder_sha256="e" * 64)
 
 
-def test_no_index_is_absent_from_the_list() -> None:
+def test_index_is_absent_without_an_index() -> None:
     reply = list_models_response([], None)
     assert not reply.HasField("index")
     assert not reply.models

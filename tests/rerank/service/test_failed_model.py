@@ -1,4 +1,4 @@
-"""A model that loads but cannot rank: the service starts without it and says so everywhere."""
+"""A model that fails its self-test: the service runs without it and reports it in every place."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 @pytest.fixture(scope="module")
 def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A causal LM that loads, and gives scores that are not finite."""
+    """A causal LM that can be loaded but whose scores are not finite."""
     folder = write_causal_lm(tmp_path_factory.mktemp("broken") / "lm", "llama", byte_level())
     weights = load_file(folder / "model.safetensors")
     weights["model.norm.weight"] = torch.full_like(weights["model.norm.weight"], torch.nan)
@@ -48,9 +48,9 @@ def first(path: Path, name: str = "broken") -> dict[str, object]:
 
 @pytest.fixture(scope="module")
 def channel(broken: Path) -> Iterator[grpc.Channel]:
-    """A service with a good default model and a broken one beside it."""
-    closed = loaded({"name": "good", "ranker": "pe-rank"}, first(broken))
-    with serving(closed) as service, grpc.insecure_channel(service.address) as opened:
+    """A channel to a service with a good default model and a broken second one."""
+    reranker = loaded({"name": "good", "ranker": "pe-rank"}, first(broken))
+    with serving(reranker) as service, grpc.insecure_channel(service.address) as opened:
         yield opened
 
 
@@ -77,14 +77,14 @@ def test_other_models_are_served(channel: grpc.Channel) -> None:
     ],
     ids=["model", "preranker"],
 )
-def test_request_that_names_it_is_refused_with_the_reason(channel: grpc.Channel, fields: dict[str, object]) -> None:
+def test_request_that_names_the_model_is_refused(channel: grpc.Channel, fields: dict[str, object]) -> None:
     refused = refusal(lambda: rerank(channel, **fields))
     assert refused.code is grpc.StatusCode.FAILED_PRECONDITION
     assert refused.reason == "SELF_TEST_FAILED"
     assert refused.message.startswith("model 'broken' is not served; self-test: the model failed on 7 short passages")
 
 
-def test_list_models_says_the_problem(channel: grpc.Channel) -> None:
+def test_list_models_describes_the_problem(channel: grpc.Channel) -> None:
     models = RerankServiceStub(channel).ListModels(pb.ListModelsRequest(), timeout=TIMEOUT_S).models
     assert [(model.name, model.is_default, bool(model.problem)) for model in models] == [
         ("good", True, False),
@@ -94,32 +94,32 @@ def test_list_models_says_the_problem(channel: grpc.Channel) -> None:
     assert (models[1].ranker, len(models[1].model_revision)) == ("first", 64)
 
 
-def test_health_is_that_of_the_default_model_and_one_entry_a_model(channel: grpc.Channel) -> None:
+def test_health_of_the_default_model_and_of_each_model(channel: grpc.Channel) -> None:
     names = ["", SERVICE, f"{SERVICE}/good", f"{SERVICE}/broken"]
     assert [health(channel, name) for name in names] == [SERVING, SERVING, SERVING, NOT_SERVING]
 
 
-def test_service_whose_default_model_failed_starts_and_is_not_serving(
+def test_service_with_a_failed_default_model_starts_and_is_not_serving(
     broken: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.ERROR):
-        closed = loaded(first(broken), {"name": "good", "ranker": "pe-rank"})
+        reranker = loaded(first(broken), {"name": "good", "ranker": "pe-rank"})
     assert "model broken is not served" in caplog.text
-    with serving(closed) as service, grpc.insecure_channel(service.address) as channel:
+    with serving(reranker) as service, grpc.insecure_channel(service.address) as channel:
         names = ["", SERVICE, f"{SERVICE}/good", f"{SERVICE}/broken"]
         assert [health(channel, name) for name in names] == [NOT_SERVING, NOT_SERVING, SERVING, NOT_SERVING]
         assert refusal(lambda: rerank(channel)).reason == "SELF_TEST_FAILED"
         assert len(rerank(channel, model="good").results) == 3
 
 
-def test_golden_scores_beside_a_checkpoint_are_compared(tmp_path: Path) -> None:
+def test_scores_are_compared_with_the_golden_scores_of_the_checkpoint(tmp_path: Path) -> None:
     folder = write_causal_lm(tmp_path / "lm", "llama", byte_level())
-    closed = loaded(first(folder, "m"))
-    (model,) = closed.config.models
-    write_golden(closed._engine._rankers["m"], scoring_settings(model), folder)
+    reranker = loaded(first(folder, "m"))
+    (model,) = reranker.config.models
+    write_golden(reranker._engine._rankers["m"], scoring_settings(model), folder)
     assert loaded(first(folder, "m")).models()[0].problem == ""
     golden = json.loads((folder / GOLDEN).read_text(encoding="utf-8"))
     (folder / GOLDEN).write_text(json.dumps(golden | {"scores": [[0.0], [0.0, -9.0], [-9.0] * 5]}), encoding="utf-8")
     assert "differ from golden.json" in loaded(first(folder, "m")).models()[0].problem
-    three = first(folder, "m") | {"permutations": 3, "window_size": 5, "template": "first"}
-    assert loaded(three).models()[0].problem == "", "scores of other settings"
+    other_settings = first(folder, "m") | {"permutations": 3, "window_size": 5, "template": "first"}
+    assert loaded(other_settings).models()[0].problem == ""

@@ -1,4 +1,4 @@
-"""The contract is enough: a client that has only the .proto gets its answers."""
+"""A client that has only the .proto can call every method."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CLIENT = Path(__file__).with_name("foreign_client.py")
 
 @pytest.fixture(scope="module")
 def replies(service: Served, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the foreign client received, by method."""
+    """The responses that the client received, by method."""
     folder = tmp_path_factory.mktemp("foreign")
     descriptors = folder / "contract.binpb"
     protoc = [sys.executable, "-m", "grpc_tools.protoc", "-Iproto", f"--descriptor_set_out={descriptors}"]
@@ -31,7 +31,7 @@ def replies(service: Served, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     return found
 
 
-def test_rerank_answers_it(replies: dict[str, Any]) -> None:
+def test_rerank(replies: dict[str, Any]) -> None:
     results = replies["Rerank"]["results"]
     assert results[0]["doc_id"] == "d1"
     assert {row["doc_id"] for row in results} == {"d0", "d1", "violin"}
@@ -41,11 +41,11 @@ def test_rerank_answers_it(replies: dict[str, Any]) -> None:
     assert replies["Rerank"]["execution"]["completeness"] == "COMPLETENESS_FULL"
 
 
-def test_search_answers_it(replies: dict[str, Any]) -> None:
+def test_search(replies: dict[str, Any]) -> None:
     assert [row["doc_id"] for row in replies["Search"]["results"]] == ["flea"]
     assert replies["Search"]["first_stage"] == "FIRST_STAGE_BM25"
 
 
-def test_list_models_answers_it(replies: dict[str, Any]) -> None:
+def test_list_models(replies: dict[str, Any]) -> None:
     assert [model["name"] for model in replies["ListModels"]["models"]] == ["pe-rank", "identity", "number"]
     assert replies["ListModels"]["index"]["passages"] == str(len(PASSAGES))  # int64 is a string in JSON

@@ -1,149 +1,117 @@
-"""Real processes: how `rerank serve` starts, stops, dies, and starts again."""
+"""Service processes: `rerank serve` that is killed, its successor at the same address, and signals."""
 
 from __future__ import annotations
 
+import asyncio
+import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
 import pytest
+import yaml
 
+from rerank.config import load_config
 from rerank.service.client import RerankClient, ServiceError
+from rerank.service.server import serve
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.serving import TIMEOUT_S, refusal
 
 QUERY = "how long does a flea live"
-#: Without stored vectors, encoding these takes many seconds.
+#: Encoding these takes many seconds.
 SLOW = [pb.Candidate(doc_id=f"d{number}", text=f"{number} fleas in winter " * 60) for number in range(500)]
 
+#: Runs a service with the configuration file argv[1], prints its address, and waits.
+PARENT = """
+import sys
+from pathlib import Path
+from rerank.config import load_config
+from rerank.service.process import service_process
 
-@dataclass(frozen=True)
-class Process:
-    """A `rerank serve` that may still be starting."""
-
-    popen: subprocess.Popen[str]
-    log: Path
-
-    def address(self) -> str:
-        """Waits until it listens."""
-        assert self.popen.stdout is not None
-        line = self.popen.stdout.readline()
-        assert line.startswith("listening on 127.0.0.1:"), f"{line!r}\n{self.stderr()}"
-        return line.removeprefix("listening on ").strip()
-
-    def exit_code(self) -> int:
-        """Waits until it has ended."""
-        return self.popen.wait(TIMEOUT_S)
-
-    def stderr(self) -> str:
-        return self.log.read_text(encoding="utf-8")
+with service_process(load_config(Path(sys.argv[1]))) as address:
+    print(address, flush=True)
+    input()
+"""
 
 
-@contextmanager
-def started(folder: Path, name: str, *options: object) -> Iterator[Process]:
-    """A process that does not outlive the block."""
-    log = folder / f"{name}.log"
-    command = [sys.executable, "-m", "rerank.commands.cli", "serve", "--device", "cpu", *map(str, options)]
-    with log.open("w", encoding="utf-8") as stderr:
-        popen = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
-    with popen:
+def write_config(folder: Path, index: Path, checkpoint: Path, listen: str) -> Path:
+    model = {"name": "pe-rank", "ranker": "pe-rank", "path": str(checkpoint)}
+    path = folder / "config.yaml"
+    path.write_text(yaml.safe_dump({"models": [model], "index": str(index), "listen": listen, "device": "cpu"}))
+    return path
+
+
+@pytest.fixture
+def killed_address(tmp_path: Path, index_folder: Path, checkpoint: Path) -> str:
+    """The address of a service that was killed while it answered a call."""
+    config = write_config(tmp_path, index_folder, checkpoint, "127.0.0.1:0")
+    command = [sys.executable, "-m", "rerank.commands.cli", "serve", "--config", str(config)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         try:
-            yield Process(popen, log)
+            assert process.stdout is not None
+            address = process.stdout.readline().removeprefix("listening on ").strip()
+            with grpc.insecure_channel(address) as channel:
+                stub = RerankServiceStub(channel)
+                call = stub.Rerank.future(pb.RerankRequest(query=QUERY, candidates=SLOW), timeout=TIMEOUT_S)
+                stub.ListModels(pb.ListModelsRequest(), timeout=TIMEOUT_S)  # answered after the call has arrived
+                assert not call.done()
+                process.kill()
+                assert refusal(call.result).code is grpc.StatusCode.UNAVAILABLE
+            assert process.wait(TIMEOUT_S) == -signal.SIGKILL
         finally:
-            popen.kill()
+            process.kill()
+    return address
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Path:
-    """Holds configurations and logs."""
-    made = tmp_path_factory.mktemp("processes")
-    model = f"{{name: pe-rank, ranker: pe-rank, path: {checkpoint}}}"
-    (made / "good.yaml").write_text(f"models: [{model}]", encoding="utf-8")
-    (made / "bad.yaml").write_text("listn: 127.0.0.1:0", encoding="utf-8")
-    return made
-
-
-@pytest.fixture(scope="module")
-def misconfigured(folder: Path) -> Iterator[Process]:
-    with started(folder, "misconfigured", "--config", folder / "bad.yaml") as process:
-        yield process
-
-
-@pytest.fixture(scope="module")
-def victim(folder: Path, index_folder: Path, misconfigured: Process) -> Iterator[Process]:
-    """Starts while the misconfigured one does, since a start is mostly imports."""
-    with started_on(folder, index_folder, "victim", "127.0.0.1:0") as process:
-        yield process
-
-
-def started_on(folder: Path, index: Path, name: str, listen: str) -> AbstractContextManager[Process]:
-    return started(folder, name, "--config", folder / "good.yaml", "--index", index, "--listen", listen)
-
-
-def test_service_that_is_killed_leaves_nothing_in_the_way_of_the_next(
-    victim: Process, folder: Path, index_folder: Path
+@pytest.mark.slow
+def test_successor_of_a_killed_service_answers_and_ends_with_its_killed_parent(
+    killed_address: str, tmp_path: Path, index_folder: Path, checkpoint: Path
 ) -> None:
-    address = victim.address()
-    with grpc.insecure_channel(address) as channel:
-        stub = RerankServiceStub(channel)
-        call = stub.Rerank.future(pb.RerankRequest(query=QUERY, candidates=SLOW), timeout=TIMEOUT_S)
-        stub.ListModels(pb.ListModelsRequest(), timeout=TIMEOUT_S)  # answered, so the call before it has arrived
-        assert not call.done()
-        victim.popen.kill()
-        assert refusal(call.result).code is grpc.StatusCode.UNAVAILABLE
-    assert victim.exit_code() == -signal.SIGKILL
+    config = write_config(tmp_path, index_folder, checkpoint, killed_address)
+    command = [sys.executable, "-c", PARENT, str(config)]
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    with (
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as parent,
+        RerankClient(killed_address) as client,
+    ):
+        try:
+            assert parent.stdout is not None
+            assert parent.stdout.readline().strip() == killed_address
+            assert client.search(QUERY, TIMEOUT_S).results[0].doc_id == "flea"
+        finally:
+            parent.kill()
+        wait_until_unavailable(client)
+    (log,) = tmp_path.glob("rerank-serve-*/serve.log")
+    assert "shutting down" in log.read_text(encoding="utf-8")
+    assert "Traceback" not in log.read_text(encoding="utf-8")
 
-    with started_on(folder, index_folder, "successor", address) as successor, RerankClient(address) as client:
-        assert successor.address() == address
-        assert client.search(QUERY, TIMEOUT_S).results[0].doc_id == "flea"
-        successor.popen.terminate()
-        assert successor.exit_code() == 0
-        assert "Traceback" not in successor.stderr()
-        with pytest.raises(ServiceError) as caught:
+
+def wait_until_unavailable(client: RerankClient) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while time.monotonic() < deadline:
+        try:
             client.list_models(TIMEOUT_S)
-        assert caught.value.code is grpc.StatusCode.UNAVAILABLE
+        except ServiceError as error:
+            if error.code is grpc.StatusCode.UNAVAILABLE:
+                return
+        time.sleep(0.05)
+    raise AssertionError("the service still answers")
 
 
-def test_unknown_key_is_one_line_and_exit_code_2(misconfigured: Process, folder: Path) -> None:
-    assert misconfigured.exit_code() == 2
-    message = f"{folder / 'bad.yaml'}: listn: Extra inputs are not permitted (given '127.0.0.1:0')"
-    assert misconfigured.stderr() == f"error: {message}\n"
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_ends_the_service(number: signal.Signals) -> None:
+    config = load_config(None, models=[{"name": "identity", "ranker": "identity"}], listen="127.0.0.1:0", device="cpu")
+    addresses: list[str] = []
 
+    def announce(address: str) -> None:
+        addresses.append(address)
+        os.kill(os.getpid(), number)
 
-def test_service_ends_with_the_parent_that_was_killed(tmp_path: Path) -> None:
-    parent = (
-        "from rerank.config import load_config\n"
-        "from rerank.service.process import service_process\n"
-        "config = load_config(None, models=[{'name': 'identity', 'ranker': 'identity'}], listen='127.0.0.1:0')\n"
-        "with service_process(config) as address:\n"
-        "    print(address, flush=True)\n"
-        "    input()\n"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", parent], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as popen:
-        assert popen.stdout is not None
-        address = popen.stdout.readline().strip()
-        with RerankClient(address) as client:
-            client.list_models(TIMEOUT_S)
-            popen.kill()
-            popen.wait(TIMEOUT_S)
-            deadline = time.monotonic() + TIMEOUT_S
-            while _answers(client):
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
-
-
-def _answers(client: RerankClient) -> bool:
-    try:
+    asyncio.run(serve(config, announce))
+    with RerankClient(addresses[0]) as client, pytest.raises(ServiceError) as caught:
         client.list_models(TIMEOUT_S)
-    except ServiceError as error:
-        return error.code is not grpc.StatusCode.UNAVAILABLE
-    return True
+    assert caught.value.code is grpc.StatusCode.UNAVAILABLE

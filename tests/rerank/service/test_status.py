@@ -1,4 +1,4 @@
-"""Exception → status: every error has a row, its details are google.rpc's, and a bug leaks nothing."""
+"""The gRPC status of each exception and its google.rpc details."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.serving import detail
 ERRORS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, RerankError)]
 
 
-def made(kind: type[RerankError]) -> RerankError:
+def error_of(kind: type[RerankError]) -> RerankError:
     if kind is InvalidRequest:
         return InvalidRequest("depth", "the message", {"limit": "3"})
     if kind is Overloaded:
@@ -22,14 +22,14 @@ def made(kind: type[RerankError]) -> RerankError:
     return kind("the message", {"limit": "3"})
 
 
-def test_every_error_has_a_row() -> None:
+def test_every_error_has_a_status() -> None:
     assert len(ERRORS) > 5
     assert STATUS.keys() == set(ERRORS) - {RerankError}
 
 
 @pytest.mark.parametrize("kind", STATUS)
 def test_status_carries_code_message_and_error_info(kind: type[RerankError]) -> None:
-    error = made(kind)
+    error = error_of(kind)
     status = status_of(error)
     code, reason = STATUS[kind]
     assert (status.code, status.message) == (code.value[0], str(error))
@@ -38,7 +38,7 @@ def test_status_carries_code_message_and_error_info(kind: type[RerankError]) -> 
     )
 
 
-def test_codes_tell_the_caller_what_to_do() -> None:
+def test_status_codes() -> None:
     assert {kind.__name__: code.name for kind, (code, _) in STATUS.items()} == {
         "InvalidRequest": "INVALID_ARGUMENT",
         "NotFound": "NOT_FOUND",
@@ -61,22 +61,22 @@ def test_reasons_are_distinct_and_upper_snake_case() -> None:
 
 
 def test_invalid_request_names_its_field() -> None:
-    (violation,) = detail(status_of(made(InvalidRequest)), error_details_pb2.BadRequest).field_violations
+    (violation,) = detail(status_of(error_of(InvalidRequest)), error_details_pb2.BadRequest).field_violations
     assert (violation.field, violation.description) == ("depth", "the message")
 
 
-def test_overloaded_says_when_to_come_back() -> None:
-    delay = detail(status_of(made(Overloaded)), error_details_pb2.RetryInfo).retry_delay
+def test_overloaded_has_a_retry_delay() -> None:
+    delay = detail(status_of(error_of(Overloaded)), error_details_pb2.RetryInfo).retry_delay
     assert (delay.seconds, delay.nanos) == (1, 250_000_000)
 
 
-def test_other_errors_carry_error_info_only() -> None:
+def test_other_errors_have_error_info_only() -> None:
     (only,) = status_of(NotFound("no such model")).details
     assert only.Is(error_details_pb2.ErrorInfo.DESCRIPTOR)
 
 
 @pytest.mark.parametrize("error", [RankerFailure("secret"), ValueError("secret"), KeyError("secret"), TimeoutError()])
-def test_anything_else_is_internal_and_leaks_nothing(error: Exception) -> None:
+def test_other_exceptions_are_internal_without_their_message(error: Exception) -> None:
     status = status_of(error)
     assert status.code == grpc.StatusCode.INTERNAL.value[0]
     assert "this is a bug of the service" in status.message

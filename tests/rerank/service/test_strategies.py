@@ -1,4 +1,4 @@
-"""Every strategy over a real socket: with a perfect ranker the best come first, and the reply says what it cost."""
+"""Every strategy over a real socket: with a perfect ranker the best passages come first, at the reported cost."""
 
 from __future__ import annotations
 
@@ -9,17 +9,15 @@ import grpc
 import pytest
 
 from rerank.models.encoder import Encoder
-from rerank.registry import ModelRegistry
-from rerank.reranker import AsyncReranker
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.fakes import NumberRanker
-from tests.serving import TIMEOUT_S, config_for, numbered_candidates, refusal, serving
+from tests.serving import TIMEOUT_S, numbered_candidates, refusal, reranker_of, serving
 
 RELEVANCE = random.Random(4).sample(range(100), k=100)
 BEST = [f"d{position}" for position in sorted(range(100), key=lambda position: -RELEVANCE[position])]
 
-#: What is asked for, what the reply calls it, and how many windows in how many rounds it may take.
+#: Description → strategy of the request, its name in the response, and the allowed numbers of windows and of rounds.
 STRATEGIES = {
     "sliding": (pb.Strategy(kind=pb.STRATEGY_KIND_SLIDING), "sliding(20/10)", range(9, 10), range(9, 10)),
     "early stop": (
@@ -31,8 +29,8 @@ STRATEGIES = {
     "top-down": (pb.Strategy(kind=pb.STRATEGY_KIND_TOP_DOWN), "top-down(20)", range(6, 40), range(2, 20)),
     "tournament": (pb.Strategy(kind=pb.STRATEGY_KIND_TOURNAMENT), "tournament(20)", range(11, 12), range(4, 5)),
     "cascade": (
-        pb.Strategy(kind=pb.STRATEGY_KIND_CASCADE, preranker="cheap"),
-        "cascade(cheap: sliding(20/10) > 20)",
+        pb.Strategy(kind=pb.STRATEGY_KIND_CASCADE, preranker="preranker"),
+        "cascade(preranker: sliding(20/10) > 20)",
         range(10, 11),
         range(10, 11),
     ),
@@ -40,19 +38,15 @@ STRATEGIES = {
 
 
 @pytest.fixture(scope="module")
-def dear() -> NumberRanker:
+def ranker() -> NumberRanker:
+    """The default model."""
     return NumberRanker()
 
 
 @pytest.fixture(scope="module")
-def stub(encoder: Encoder, dear: NumberRanker) -> Iterator[RerankServiceStub]:
-    closed = AsyncReranker(
-        config_for(["dear", "cheap"]),
-        encoder,
-        None,
-        ModelRegistry(config_for(["dear", "cheap"]).models, {"dear": dear, "cheap": NumberRanker()}),
-    )
-    with serving(closed) as service, grpc.insecure_channel(service.address) as channel:
+def stub(encoder: Encoder, ranker: NumberRanker) -> Iterator[RerankServiceStub]:
+    reranker = reranker_of(encoder, {"default": ranker, "preranker": NumberRanker()})
+    with serving(reranker) as service, grpc.insecure_channel(service.address) as channel:
         yield RerankServiceStub(channel)
 
 
@@ -62,7 +56,7 @@ def rerank(stub: RerankServiceStub, strategy: pb.Strategy) -> pb.RerankResponse:
 
 
 @pytest.mark.parametrize(("strategy", "name", "windows", "rounds"), STRATEGIES.values(), ids=STRATEGIES)
-def test_best_ten_come_first_at_the_declared_cost(
+def test_best_ten_passages_come_first_at_the_reported_cost(
     stub: RerankServiceStub, strategy: pb.Strategy, name: str, windows: range, rounds: range
 ) -> None:
     reply = rerank(stub, strategy)
@@ -74,15 +68,15 @@ def test_best_ten_come_first_at_the_declared_cost(
     assert reply.execution.completeness == pb.COMPLETENESS_FULL
 
 
-def test_cascade_asks_the_dear_model_once(stub: RerankServiceStub, dear: NumberRanker) -> None:
-    dear.batches.clear()
-    rerank(stub, pb.Strategy(kind=pb.STRATEGY_KIND_CASCADE, preranker="cheap"))
-    assert dear.batches == [1]
+def test_cascade_runs_one_window_of_the_requested_model(stub: RerankServiceStub, ranker: NumberRanker) -> None:
+    ranker.batches.clear()
+    rerank(stub, pb.Strategy(kind=pb.STRATEGY_KIND_CASCADE, preranker="preranker"))
+    assert ranker.batches == [1]
 
 
-@pytest.mark.parametrize("preranker", ["", "dear", "unknown"])
-def test_cascade_needs_another_model(stub: RerankServiceStub, preranker: str) -> None:
+@pytest.mark.parametrize("preranker", ["", "default", "unknown"])
+def test_preranker_must_be_another_model(stub: RerankServiceStub, preranker: str) -> None:
     refused = refusal(lambda: rerank(stub, pb.Strategy(kind=pb.STRATEGY_KIND_CASCADE, preranker=preranker)))
     assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
     assert refused.fields == ["strategy.preranker"]
-    assert "name one of cheap" in refused.message
+    assert refused.message.endswith("one of preranker")

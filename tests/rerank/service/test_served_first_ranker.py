@@ -1,4 +1,4 @@
-"""A FIRST model given by a local path, served by `rerank serve` from a configuration, asked over the wire."""
+"""A FIRST model from a local checkpoint, configured and called over a real socket."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def request(n: int, **strategy: object) -> pb.RerankRequest:
     ],
     ids=str,
 )
-def test_every_strategy_answers_a_permutation(stub: RerankServiceStub, strategy: dict[str, object]) -> None:
+def test_every_strategy_returns_a_permutation(stub: RerankServiceStub, strategy: dict[str, object]) -> None:
     reply = stub.Rerank(request(30, **strategy), timeout=TIMEOUT_S)
     assert sorted(result.original_position for result in reply.results) == list(range(30))
     assert (reply.execution.model, reply.execution.ranker) == ("first", "first")
@@ -52,19 +52,19 @@ def test_every_strategy_answers_a_permutation(stub: RerankServiceStub, strategy:
     assert len(reply.execution.template_sha256) == 64
 
 
-def test_one_window_answers_log_probabilities(stub: RerankServiceStub) -> None:
+def test_scores_of_one_window_are_log_probabilities(stub: RerankServiceStub) -> None:
     reply = stub.Rerank(request(5), timeout=TIMEOUT_S)
     assert reply.score_kind == pb.SCORE_KIND_WINDOW_LOG_PROB
     assert reply.results[0].score < 0
 
 
-def test_window_wider_than_the_identifiers_is_refused(stub: RerankServiceStub) -> None:
+def test_window_with_more_passages_than_identifiers_is_refused(stub: RerankServiceStub) -> None:
     refused = refusal(lambda: stub.Rerank(request(60, window_size=53), timeout=TIMEOUT_S))
     assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
-    assert "window_size 53 exceeds the 52 passages that first reads at once; use at most 52" in refused.message
+    assert "use at most 52" in refused.message
 
 
-def test_checkpoint_that_is_none_stops_the_start(tmp_path: Path) -> None:
+def test_folder_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
     config = load_config(None, models=[{"name": "first", "ranker": "first", "path": str(tmp_path)}])
-    with pytest.raises(CheckpointError, match="is no causal language model that can be loaded"):
+    with pytest.raises(CheckpointError, match="causal language model"):
         load_reranker(config)
