@@ -1,5 +1,103 @@
-"""rerank: listwise LLM reranking, as a gRPC service and in process."""
+"""rerank: listwise reranking with language models, as a gRPC service and as a Python library.
 
-from importlib.metadata import version
+The public names are imported when they are first used, so that `import rerank` does not import torch.
+"""
 
-__version__ = version("rerank")
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rerank.config import (
+        EngineConfig,
+        FirstModel,
+        GenerationModel,
+        IdentityModel,
+        Limits,
+        PERankModel,
+        ServiceConfig,
+        load_config,
+    )
+    from rerank.errors import (
+        CheckpointError,
+        CollectionError,
+        ConfigError,
+        DeadlineExceeded,
+        IndexMismatch,
+        InvalidRequest,
+        NotConfigured,
+        NotFound,
+        Overloaded,
+        RerankError,
+        SelfTestFailed,
+        ShuttingDown,
+    )
+    from rerank.reranker import AsyncReranker, Reranker, SearchResult, load_reranker
+    from rerank.retrieval.query_update import FeedbackSettings
+    from rerank.service.client import AsyncRerankClient, RerankClient, ServiceError
+    from rerank.types import (
+        Candidate,
+        CandidateSource,
+        Completeness,
+        FeedbackMethod,
+        FirstStage,
+        Passage,
+        Query,
+        RankedCandidate,
+        Ranking,
+        RankOptions,
+        ScoreKind,
+        StrategyKind,
+        Trace,
+    )
+
+    __version__: str
+
+__all__ = [
+    "AsyncRerankClient", "AsyncReranker", "Candidate", "CandidateSource", "CheckpointError", "CollectionError",
+    "Completeness", "ConfigError", "DeadlineExceeded", "EngineConfig", "FeedbackMethod", "FeedbackSettings",
+    "FirstModel", "FirstStage", "GenerationModel", "IdentityModel", "IndexMismatch", "InvalidRequest", "Limits",
+    "NotConfigured", "NotFound", "Overloaded", "PERankModel", "Passage", "Query", "RankOptions", "RankedCandidate",
+    "Ranking", "RerankClient", "RerankError", "Reranker", "ScoreKind", "SearchResult", "SelfTestFailed",
+    "ServiceConfig", "ServiceError", "ShuttingDown", "StrategyKind", "Trace", "__version__", "load_config",
+    "load_reranker",
+]  # fmt: skip
+
+#: Module → the public names that it defines; the same as in the imports above, which are for type checkers.
+_EXPORTS = {
+    "rerank.config": (
+        "EngineConfig", "FirstModel", "GenerationModel", "IdentityModel", "Limits", "PERankModel", "ServiceConfig",
+        "load_config",
+    ),
+    "rerank.errors": (
+        "CheckpointError", "CollectionError", "ConfigError", "DeadlineExceeded", "IndexMismatch", "InvalidRequest",
+        "NotConfigured", "NotFound", "Overloaded", "RerankError", "SelfTestFailed", "ShuttingDown",
+    ),
+    "rerank.reranker": ("AsyncReranker", "Reranker", "SearchResult", "load_reranker"),
+    "rerank.retrieval.query_update": ("FeedbackSettings",),
+    "rerank.service.client": ("AsyncRerankClient", "RerankClient", "ServiceError"),
+    "rerank.types": (
+        "Candidate", "CandidateSource", "Completeness", "FeedbackMethod", "FirstStage", "Passage", "Query",
+        "RankOptions", "RankedCandidate", "Ranking", "ScoreKind", "StrategyKind", "Trace",
+    ),
+}  # fmt: skip
+_MODULE_OF = {name: module for module, names in _EXPORTS.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    """Imports a public name on its first use (PEP 562)."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        value: object = version("rerank")
+    elif name in _MODULE_OF:
+        value = getattr(import_module(_MODULE_OF[name]), name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,13 +1,11 @@
-"""The main job from start to end on real text: index, server, calls over a socket, and what reranking changed."""
+"""Demonstration on real text: builds an index, starts a service, reranks one query, and compares systems."""
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from statistics import fmean, quantiles
 from typing import Any
@@ -18,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rerank import __version__
-from rerank.collections import open_collection
+from rerank.collections import open_collection, pydoc
 from rerank.commands.display import fields_table, indexing_progress, snippet
 from rerank.config import ServiceConfig
 from rerank.errors import ConfigError, IndexMismatch
@@ -33,7 +31,7 @@ _MEASURES = (nDCG @ 10, RR(rel=2) @ 10)
 
 @dataclass(frozen=True)
 class System:
-    """What one row of the table measures: a first stage, the model behind it, and its schedule if not its own."""
+    """One row of the comparison: a first stage, a model, and a strategy if it is not the model's default."""
 
     name: str
     first_stage: pb.FirstStage
@@ -41,7 +39,7 @@ class System:
     strategy: pb.Strategy | None = None
 
 
-#: FIRST reads text, which takes it some tenths of a second a window on a CPU, so it gets one window.
+#: On a CPU, FIRST needs some tenths of a second per window, so the cascade lets it rank one window only.
 _CASCADE = pb.Strategy(kind=pb.STRATEGY_KIND_CASCADE, preranker="pe-rank", window_size=10)
 _SYSTEMS = (
     System("BM25", pb.FIRST_STAGE_BM25, "identity"),
@@ -50,18 +48,23 @@ _SYSTEMS = (
     System("hybrid + PE-Rank", pb.FIRST_STAGE_HYBRID_RRF, "pe-rank"),
     System("hybrid + PE-Rank, its first 10 + FIRST", pb.FIRST_STAGE_HYBRID_RRF, "first", _CASCADE),
 )
-#: Model → how people write it.
+#: Name of a model of the service → its name in print.
 _TITLES = {"pe-rank": "PE-Rank", "first": "FIRST"}
 
 
 def run_demo(work: Path, console: Console, ranker: str = "pe-rank") -> None:
-    """Shows `ranker` (pe-rank or first) at work on one query, and compares all systems on all queries.
+    """Reranks one example query, then compares all systems on the queries of the pydoc collection.
+
+    Args:
+        work: folder for the index; an index from an earlier run is reused.
+        console: receives the output.
+        ranker: the model of the example, pe-rank or first.
 
     Raises:
-        ConfigError: no such ranker, or the service does not start.
+        ConfigError: there is no such ranker, or the service does not start.
     """
     if ranker not in _TITLES:
-        raise ConfigError(f"ranker {ranker!r} is none of {', '.join(_TITLES)}")
+        raise ConfigError(f"--ranker {ranker!r} is not one of {', '.join(_TITLES)}")
     manifest = _index(work / "index", console)
     console.print(
         f"index    {manifest.passages:,} passages of {manifest.collection}; "
@@ -69,26 +72,13 @@ def run_demo(work: Path, console: Console, ranker: str = "pe-rank") -> None:
     )
     service = ServiceConfig(listen="127.0.0.1:0", index=work / "index")
     with service_process(service) as address, RerankClient(address) as client:
-        console.print(f"service  gRPC at {address}, in a process of its own\n")
+        console.print(f"service  gRPC at {address}, in a child process\n")
         _show_example(client, console, ranker)
         console.print(_comparison(client))
 
 
-def queries() -> dict[str, str]:
-    """The hand-written queries of the collection, text by query_id."""
-    lines = (resources.files("rerank") / "collections" / "pydoc_queries.jsonl").read_text(encoding="utf-8").splitlines()
-    rows = [json.loads(line) for line in lines]
-    return {row["query_id"]: row["text"] for row in rows}
-
-
-def qrels() -> list[ir_measures.Qrel]:
-    """Their judgements: 2 the answer, 1 useful, 0 judged and neither."""
-    path = resources.files("rerank") / "collections" / "pydoc_qrels.txt"
-    return list(ir_measures.read_trec_qrels(path.read_text(encoding="utf-8")))
-
-
 def _index(folder: Path, console: Console) -> Manifest:
-    """The index of this interpreter's documentation, built unless it is there."""
+    """The index of this Python's documentation; builds it unless the folder already holds it."""
     collection = open_collection("pydoc")
     try:
         manifest = read_manifest(folder)
@@ -96,7 +86,7 @@ def _index(folder: Path, console: Console) -> Manifest:
             return manifest
     except IndexMismatch:
         pass
-    from rerank.models.encoder import Encoder  # imports torch, which the service does for itself
+    from rerank.models.encoder import Encoder  # imports torch, which only this step needs
 
     shutil.rmtree(folder, ignore_errors=True)
     with indexing_progress(console) as progress:
@@ -104,28 +94,29 @@ def _index(folder: Path, console: Console) -> Manifest:
 
 
 def _show_example(client: RerankClient, console: Console, ranker: str) -> None:
-    """One query: Search for the first stage's order, Rerank for the final one, side by side."""
+    """Prints the order of BM25 and the reranked order of the same candidates side by side."""
     found = client.search(_EXAMPLE, first_stage=pb.FIRST_STAGE_BM25, depth=20, model="identity", return_passages=True)
     reranked = client.rerank(_EXAMPLE, [(hit.doc_id, hit.text) for hit in found.results], model=ranker)
     title = _TITLES[ranker]
-    table = Table(title=f"“{_EXAMPLE}”: BM25's order, and {title}'s order of the same 20", title_justify="left")
+    table = Table(title=f"“{_EXAMPLE}”: the first 20 of BM25, and their order by {title}", title_justify="left")
     table.add_column("rank", justify="right", no_wrap=True)
     table.add_column("BM25", overflow="fold")
     table.add_column(title, overflow="fold")
-    table.add_column("was", justify="right", no_wrap=True)
-    table.add_column(f"{title}'s passage", no_wrap=True)
+    table.add_column("BM25 rank", justify="right", no_wrap=True)
+    table.add_column(f"passage of {title}", no_wrap=True)
     text_of = {hit.doc_id: hit.text for hit in found.results}
     for rank, (before, after) in enumerate(zip(found.results[:10], reranked.results[:10], strict=True), start=1):
         text = snippet(text_of[after.doc_id].partition("\n")[2], chars=40)
         table.add_row(str(rank), before.doc_id, after.doc_id, str(after.original_position + 1), text)
     console.print(table)
-    console.print(fields_table("what ran", reranked.execution))
+    console.print(fields_table("execution", reranked.execution))
 
 
 def _comparison(client: RerankClient) -> Table:
-    """nDCG@10, RR and latency of every system over all queries."""
-    texts, judgements = queries(), qrels()
-    table = Table(title=f"{len(texts)} queries of pydoc, depth 100", title_justify="left")
+    """A table with nDCG@10, reciprocal rank and latency of each system."""
+    texts = pydoc.queries()
+    judgements = [ir_measures.Qrel(*judgement) for judgement in pydoc.qrels()]
+    table = Table(title=f"{len(texts)} queries of pydoc, 100 candidates each", title_justify="left")
     table.add_column("system")
     for column in (*map(str, _MEASURES), "p50 ms", "p95 ms"):
         table.add_column(column, justify="right")
@@ -142,19 +133,19 @@ def _comparison(client: RerankClient) -> Table:
 def _run(
     client: RerankClient, system: System, texts: dict[str, str]
 ) -> tuple[list[ir_measures.ScoredDoc], list[float]]:
-    """The run of a system and its latencies in milliseconds, after one call to warm up."""
+    """The results of a system and the latency of each query in milliseconds, after one call that warms it up."""
     options: dict[str, Any] = {"first_stage": system.first_stage, "model": system.model, "strategy": system.strategy}
     client.search(_EXAMPLE, **options)
     run, latencies_ms = [], []
     for query_id, text in texts.items():
-        begun = time.perf_counter()
-        reply = client.search(text, depth=100, **options)
-        latencies_ms.append((time.perf_counter() - begun) * 1000)
-        run += [ir_measures.ScoredDoc(query_id, result.doc_id, result.score) for result in reply.results]
+        start = time.perf_counter()
+        response = client.search(text, depth=100, **options)
+        latencies_ms.append((time.perf_counter() - start) * 1000)
+        run += [ir_measures.ScoredDoc(query_id, result.doc_id, result.score) for result in response.results]
     return run, latencies_ms
 
 
 def _means(judgements: Sequence[ir_measures.Qrel], run: Sequence[ir_measures.ScoredDoc]) -> list[float]:
-    """The mean of each measure over all judged queries; a query without results counts with 0."""
+    """The mean of each measure over all judged queries; a query without results counts as 0."""
     metrics = list(ir_measures.iter_calc(_MEASURES, judgements, run))
     return [fmean(metric.value for metric in metrics if metric.measure == measure) for measure in _MEASURES]

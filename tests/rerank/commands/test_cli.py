@@ -200,57 +200,29 @@ def test_error_names_the_invalid_line_of_stdin(rank: Command) -> None:
 
 
 @pytest.mark.parametrize("separator", ["\u2028", "\x85"])
-def test_only_line_feeds_end_a_line_of_stdin(rank: Command, separator: str) -> None:
+def test_only_line_feeds_end_a_line(rank: Command, candidates: Path, separator: str) -> None:
     text = lines([{"doc_id": "a", "text": f"one{separator}two"}], ensure_ascii=False)
+    candidates.write_text(text, encoding="utf-8")
     assert doc_ids(rank("-", "--json", stdin=text).json) == ["a"]
-
-
-@pytest.mark.parametrize("separator", ["\u2028", "\x85"])
-def test_only_line_feeds_end_a_line_of_a_file(rank: Command, candidates: Path, separator: str) -> None:
-    candidates.write_text(lines([{"doc_id": "a", "text": f"one{separator}two"}], ensure_ascii=False), encoding="utf-8")
     assert doc_ids(rank(candidates, "--json").json) == ["a"]
 
 
-def test_missing_file_is_named(rank: Command, tmp_path: Path) -> None:
-    missing = tmp_path / "missing.jsonl"
-    assert re.match(f"candidates: {missing} cannot be read: .*No such file", rank(missing).error)
+@pytest.mark.parametrize("name", ["missing.jsonl", ".", "[a]", "[/a]"])
+def test_error_names_the_file_that_cannot_be_read(rank: Command, name: str) -> None:
+    assert rank(name).error.startswith(f"candidates: {name} cannot be read: ")
 
 
-def test_folder_is_no_file(rank: Command, tmp_path: Path) -> None:
-    assert f"{tmp_path} cannot be read" in rank(tmp_path).error
-
-
-def test_file_that_is_no_text_is_named(rank: Command, candidates: Path) -> None:
+def test_file_that_is_not_utf_8_is_refused(rank: Command, candidates: Path) -> None:
     candidates.write_bytes(b"\xff\xfe\x00")
     assert f"{candidates} cannot be read" in rank(candidates).error
 
 
-@pytest.mark.parametrize("name", ["[a]", "[/a]"])
-def test_brackets_in_errors_are_shown_as_they_are(rank: Command, name: str) -> None:
-    assert f"{name} cannot be read" in rank(name).error
-
-
-def test_empty_file_is_refused_by_the_service(rank: Command, candidates: Path) -> None:
-    candidates.write_text("\n", encoding="utf-8")
-    assert rank(candidates).error == "candidates: there are none; send at least one"
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--model", "gpt"], "model 'gpt' is none of pe-rank, identity, number"),
-        (["--top-n", "-1"], "top_n: -1 is negative; use 0 or more"),
-        (["--window-size", "1"], "strategy.window_size: window_size 1 is too small to order passages; use at least 2"),
-    ],
-)
-def test_refusal_is_one_line_in_the_services_words(
-    rank: Command, candidates: Path, options: list[str], message: str
-) -> None:
-    assert message in rank(candidates, *options).error
+def test_refusal_of_the_service_is_one_line(rank: Command, candidates: Path) -> None:
+    assert rank(candidates, "--top-n", "-1").error == "top_n: -1 is negative; use 0 or more"
 
 
 @pytest.mark.parametrize("option", ["--top-n", "--window-size", "--stride"])
-def test_number_past_int32_is_refused(rank: Command, candidates: Path, option: str) -> None:
+def test_number_larger_than_int32_is_refused(rank: Command, candidates: Path, option: str) -> None:
     outcome = rank(candidates, option, 2**31)
     assert (outcome.code, outcome.out) == (2, "")
     assert re.search(r"214748364[78]", outcome.err)

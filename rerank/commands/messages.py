@@ -1,0 +1,24 @@
+"""Protobuf messages that the command-line options stand for."""
+
+from __future__ import annotations
+
+from rerank.types import FeedbackMethod, StrategyKind
+from rerank.v1 import rerank_pb2 as pb
+
+
+def strategy_message(
+    kind: StrategyKind | None, window_size: int, stride: int, early_stop: bool = False, preranker: str = ""
+) -> pb.Strategy:
+    """The strategy of a request; None, 0 and "" stand for the model's default."""
+    return pb.Strategy(
+        kind=f"STRATEGY_KIND_{kind.name if kind else 'UNSPECIFIED'}",
+        window_size=window_size,
+        stride=stride,
+        early_stop=early_stop,
+        preranker=preranker,
+    )
+
+
+def feedback_message(method: FeedbackMethod) -> pb.Feedback:
+    """Relevance feedback by this method, with the default of every other setting."""
+    return pb.Feedback(method=f"FEEDBACK_METHOD_{method.name}")

@@ -1,0 +1,93 @@
+"""Command-line options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Annotated, TypeVar
+
+import typer
+
+from rerank.types import FeedbackMethod, FirstStage, StrategyKind
+
+E = TypeVar("E", bound=StrEnum)
+
+_INT32_MAX = 2**31 - 1  # the largest value of an int32 in the protobuf messages
+
+
+def _parser(names: type[E]) -> Callable[[str], E]:
+    """A parser that accepts each name with hyphens and with underscores."""
+
+    def parse(value: str) -> E:
+        try:
+            return names(value)
+        except ValueError as error:
+            raise typer.BadParameter(f"{value!r} is not one of {', '.join(names)}") from error
+
+    return parse
+
+
+def _metavar(names: type[StrEnum]) -> str:
+    return f"[{'|'.join(names)}]"
+
+
+Target = Annotated[str, typer.Option(help="HOST:PORT of a running service.")]
+ModelName = Annotated[str, typer.Option("--model", help="Name of a model of the service; empty: its default model.")]
+TopN = Annotated[int, typer.Option(max=_INT32_MAX, help="Number of results to return; 0: all.")]
+Depth = Annotated[int, typer.Option(max=_INT32_MAX, help="Number of candidates that the first stage retrieves.")]
+FirstStageOption = Annotated[
+    FirstStage,
+    typer.Option(
+        "--first-stage", parser=_parser(FirstStage), metavar=_metavar(FirstStage), help="The first-stage retriever."
+    ),
+]
+StrategyOption = Annotated[
+    StrategyKind | None,
+    typer.Option(
+        "--strategy",
+        parser=_parser(StrategyKind),
+        metavar=_metavar(StrategyKind),
+        help="How the list is split into windows; default: the model's own strategy.",
+    ),
+]
+WindowSize = Annotated[int, typer.Option(max=_INT32_MAX, help="Number of passages per window; 0: the model's default.")]
+Stride = Annotated[
+    int,
+    typer.Option(
+        max=_INT32_MAX,
+        help="For sliding: number of passages between the starts of two windows; 0: the model's default, or half a "
+        "window.",
+    ),
+]
+EarlyStop = Annotated[
+    bool, typer.Option("--early-stop", help="For sliding: stop after two consecutive windows that change nothing.")
+]
+Preranker = Annotated[
+    str,
+    typer.Option("--preranker", "--first-model", help="For cascade: the model that orders all candidates first."),
+]
+Instruction = Annotated[
+    str, typer.Option(help="Description of relevance, for models whose prompt template includes one.")
+]
+AllowPartial = Annotated[
+    bool, typer.Option("--allow-partial", help="At the deadline, return the best order so far instead of an error.")
+]
+TimeoutS = Annotated[float, typer.Option(help="Deadline of the call, in seconds.")]
+Feedback = Annotated[
+    bool,
+    typer.Option(
+        "--feedback",
+        help="Relevance feedback: update the query vector with the ranking, retrieve again, and rank the union.",
+    ),
+]
+FeedbackMethodOption = Annotated[
+    FeedbackMethod,
+    typer.Option(
+        "--feedback-method",
+        parser=_parser(FeedbackMethod),
+        metavar=_metavar(FeedbackMethod),
+        help="With --feedback: how the query vector is updated.",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print the response as JSON, for programs.")]
+Encoder = Annotated[str | None, typer.Option(help="Name or folder of the encoder; default: all-MiniLM-L6-v2.")]

@@ -1,0 +1,138 @@
+"""`rerank search` and `rerank rank`: queries to a running service."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rerank.commands import options
+from rerank.commands.run import console
+from rerank.errors import InvalidRequest
+from rerank.types import FeedbackMethod, FirstStage
+
+if TYPE_CHECKING:
+    from rerank.v1 import rerank_pb2 as pb
+
+DEFAULT_TARGET = "127.0.0.1:50051"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RankingSettings:
+    """Settings that `search` and `rank` share."""
+
+    target: options.Target = DEFAULT_TARGET
+    model: options.ModelName = ""
+    strategy: options.StrategyOption = None
+    window_size: options.WindowSize = 0
+    stride: options.Stride = 0
+    early_stop: options.EarlyStop = False
+    preranker: options.Preranker = ""
+    instruction: options.Instruction = ""
+    timeout_s: options.TimeoutS = 60.0
+    allow_partial: options.AllowPartial = False
+    as_json: options.Json = False
+
+    def fields(self) -> dict[str, Any]:
+        """The fields of the request that these settings fill."""
+        from rerank.commands.messages import strategy_message
+
+        return {
+            "model": self.model,
+            "strategy": strategy_message(self.strategy, self.window_size, self.stride, self.early_stop, self.preranker),
+            "instruction": self.instruction,
+            "allow_partial": self.allow_partial,
+            "return_passages": True,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchSettings(_RankingSettings):
+    """Settings of `rerank search`."""
+
+    query: Annotated[str, typer.Argument(help="The query.")]
+    first_stage: options.FirstStageOption = FirstStage.HYBRID_RRF
+    depth: options.Depth = 100
+    top_n: options.TopN = 10
+    feedback: options.Feedback = False
+    feedback_method: options.FeedbackMethodOption = FeedbackMethod.WEIGHTED_RANKNET
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankSettings(_RankingSettings):
+    """Settings of `rerank rank`."""
+
+    candidates: Annotated[
+        Path, typer.Argument(help='JSON lines of {"doc_id": …, "text": …, "score": optional}; - reads standard input.')
+    ]
+    query: Annotated[str, typer.Option(help="The query.")]
+    top_n: options.TopN = 0
+
+
+def search(settings: SearchSettings) -> None:
+    """Retrieve candidates from the index of a running service and rerank them."""
+    from rerank.commands.messages import feedback_message
+    from rerank.service.client import RerankClient
+
+    with RerankClient(settings.target) as client:
+        response = client.search(
+            settings.query,
+            settings.timeout_s,
+            first_stage=f"FIRST_STAGE_{settings.first_stage.name}",
+            depth=settings.depth,
+            top_n=settings.top_n,
+            feedback=feedback_message(settings.feedback_method) if settings.feedback else None,
+            **settings.fields(),
+        )
+    title = f"{settings.query}   [{response.first_stage_hits} candidates from {settings.first_stage}]"
+    _show(response, title, settings.as_json)
+
+
+def rank(settings: RankSettings) -> None:
+    """Rerank the candidates in a file with a running service."""
+    from rerank.service.client import RerankClient
+
+    candidates = _read_candidates(settings.candidates)
+    with RerankClient(settings.target) as client:
+        response = client.rerank(
+            settings.query, candidates, settings.timeout_s, top_n=settings.top_n, **settings.fields()
+        )
+    _show(response, settings.query, settings.as_json)
+
+
+def _read_candidates(path: Path) -> list[pb.Candidate]:
+    """Raises: InvalidRequest when the file or a line of it cannot be read; the message names the line."""
+    try:
+        lines = sys.stdin.readlines() if str(path) == "-" else path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest("candidates", f"{path} cannot be read: {error}") from error
+    return [_read_candidate(line, f"{path}:{number}") for number, line in enumerate(lines, start=1) if line.strip()]
+
+
+def _read_candidate(line: str, place: str) -> pb.Candidate:
+    from rerank.v1 import rerank_pb2 as pb
+
+    try:
+        row: Any = json.loads(line)
+        return pb.Candidate(doc_id=row["doc_id"], text=row["text"], first_stage_score=row.get("score"))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InvalidRequest("candidates", f'{place}: expected {{"doc_id": …, "text": …}} ({error!r})') from error
+
+
+def _show(response: pb.RerankResponse | pb.SearchResponse, title: str, as_json: bool) -> None:
+    from google.protobuf.json_format import MessageToJson
+
+    from rerank.commands.display import fields_table, results_table
+    from rerank.v1 import rerank_pb2 as pb
+
+    if as_json:
+        print(MessageToJson(response, preserving_proto_field_name=True, always_print_fields_with_no_presence=True))
+        return
+    console.print(results_table(title, response.results))
+    console.print(fields_table("execution", response.execution))
+    if isinstance(response, pb.SearchResponse) and response.HasField("feedback"):
+        console.print(fields_table("feedback", response.feedback))

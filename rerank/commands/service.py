@@ -1,0 +1,88 @@
+"""`rerank serve`, `rerank index` and `rerank demo`. Torch is imported when a command needs it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rerank.commands import options
+from rerank.commands.run import console
+from rerank.errors import ConfigError
+
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+
+
+def serve(
+    config: Annotated[Path | None, typer.Option(help="YAML file with the settings of the service.")] = None,
+    listen: Annotated[str | None, typer.Option(help="HOST:PORT to listen on; port 0 chooses a free port.")] = None,
+    index: Annotated[Path | None, typer.Option(help="Index folder from `rerank index`; required for search.")] = None,
+    encoder: options.Encoder = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N; default: auto.")] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="NAME=PATH of a checkpoint with a manifest, as training writes it. Precedes the models of --config "
+            "and replaces the bundled model of the same name. Repeatable."
+        ),
+    ] = None,
+    stop_at_eof: Annotated[
+        bool, typer.Option("--stop-at-eof", help="Stop when standard input ends, as when the parent process dies.")
+    ] = False,
+) -> None:
+    """Start the gRPC service. Options override the settings of --config."""
+    import asyncio
+    import logging
+
+    from rerank.config import load_config
+    from rerank.manifest import served_model
+    from rerank.service import process
+
+    models = [served_model(name_and_path) for name_and_path in model or ()]
+    settings = load_config(config, models, listen=listen, index=index, encoder=encoder, device=device)
+    if stop_at_eof:
+        process.stop_at_eof()
+    from rerank.service import server  # imports torch, and follows load_config, which fails at once if it fails
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("sentence_transformers").setLevel(logging.WARNING)
+    asyncio.run(server.serve(settings, process.announce))
+
+
+def index(
+    collection: Annotated[str, typer.Option(help="pydoc, or a folder in BEIR layout with a corpus.jsonl.")],
+    out: Annotated[Path, typer.Option(help="Folder to create; it appears when the index is complete.")],
+    encoder: options.Encoder = None,
+    device: Device = "auto",
+    hnsw: Annotated[bool, typer.Option("--hnsw", help="Approximate dense search (HNSW) instead of exact.")] = False,
+) -> None:
+    """Build an index for BM25 and dense retrieval."""
+    from rerank.collections import open_collection
+    from rerank.commands.display import indexing_progress
+
+    opened = open_collection(collection)
+    from rerank.models.encoder import DEFAULT_ENCODER, Encoder  # imports torch
+    from rerank.retrieval.index import build_index
+
+    with indexing_progress(console) as progress:
+        manifest = build_index(opened, out, Encoder(encoder or DEFAULT_ENCODER, device), hnsw, progress.report)
+    console.print(
+        f"{out}: {manifest.passages:,} passages of {manifest.collection}; "
+        f"read in {manifest.read_s:.1f} s ({manifest.passages / manifest.read_s:,.0f}/s), "
+        f"encoded in {manifest.encode_s:.1f} s ({manifest.passages / manifest.encode_s:,.0f}/s)"
+    )
+
+
+def demo(
+    work: Annotated[Path, typer.Option(help="Folder for the index, which a second run reuses.")] = Path("rerank-demo"),
+    ranker: Annotated[str, typer.Option(help="The model of the example: pe-rank or first.")] = "pe-rank",
+) -> None:
+    """Index Python's documentation, start a service, and compare its rankings on a small test collection."""
+    try:
+        from rerank.commands.demo import run_demo
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"the demo computes its measures with {error.name}, which is not installed; install rerank[eval]"
+        ) from error
+    run_demo(work, console, ranker)
