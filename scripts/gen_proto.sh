@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
-# Generates rerank/v1 from proto/. `scripts/gen_proto.sh OUT` writes elsewhere, for the test that looks for stale stubs.
-# Usage: make proto      (or: PYTHON=.venv/bin/python scripts/gen_proto.sh [OUT])
+# Generates the Python stubs of rerank/v1 from proto/.
+#
+#   make proto      (or: PYTHON=.venv/bin/python scripts/gen_proto.sh [OUT])
+#
+# OUT is the folder for the stubs; by default the repository. The test for stale stubs writes them elsewhere.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=${1:-.}

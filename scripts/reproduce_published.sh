@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Public checkpoints on the candidates with which their figures were published: BM25 top-100, sliding 20/10.
+# Evaluates public checkpoints as their figures were published: on BM25's top-100, with the sliding schedule 20/10.
 #
 #   scripts/reproduce_published.sh SYSTEM CHECKPOINT TEMPLATE DATA OUT
 #
@@ -7,11 +7,11 @@
 # CHECKPOINT  folder of castorini/first_mistral, castorini/rank_zephyr_7b_v1_full or liuqi6777/pe-rank-mistral-jina
 # TEMPLATE    YAML file that the publisher trained it with (RankLLM: rank_llm/rerank/prompt_templates); pe-rank: ''
 # DATA        folder with trec-dl-YEAR/{requests.jsonl,qrels.txt}
-# OUT         folder of the results; a run that was stopped goes on in it
-# ENCODER     in the environment, for pe-rank: folder of the encoder that it was trained with
+# OUT         folder for the results; a run that was stopped resumes in it
+# ENCODER     environment variable, for pe-rank: folder of the encoder that it was trained with
 #
-# nDCG@10 to expect. FirstMistral and RankZephyr: RankLLM's reproduction files; PE-Rank: figure 1 of its repository.
-# Versions of the engine alone move them by up to .008.
+# Published nDCG@10. FirstMistral and RankZephyr: RankLLM's reproduction files; PE-Rank: figure 1 of its repository.
+# Different versions of the libraries change these figures by up to .008.
 #                 DL19   DL20   DL21   DL22   DL23
 # first-mistral  .7294  .7043  .6849  .4893  .4470
 # rank-zephyr    .7365  .7080  .7016  .5152  .4373
@@ -29,7 +29,7 @@ case $system in
   first-mistral) ranker=first expected="2019=.7294 2020=.7043 2021=.6849 2022=.4893 2023=.4470" ;;
   rank-zephyr) ranker=generation expected="2019=.7365 2020=.7080 2021=.7016 2022=.5152 2023=.4373" ;;
   pe-rank) ranker=pe-rank expected="2019=.7048" ;;
-  *) echo "system $system is none of first-mistral, rank-zephyr, pe-rank" >&2; exit 2 ;;
+  *) echo "SYSTEM $system is none of first-mistral, rank-zephyr, pe-rank" >&2; exit 2 ;;
 esac
 
 found=0
@@ -37,7 +37,7 @@ for pair in $expected; do
   year=${pair%=*}
   folder=$data/trec-dl-$year
   if [ ! -f "$folder/qrels.txt" ]; then
-    echo "DL $year: no $folder/qrels.txt, left out"
+    echo "DL $year: no $folder/qrels.txt, skipped"
     continue
   fi
   found=1

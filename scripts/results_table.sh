@@ -1,25 +1,26 @@
 #!/usr/bin/env bash
-# The README's table of results, in Markdown: every system that ships on TREC DL 2019 and on Cranfield.
+# Prints the table of docs/results.md in Markdown: every bundled system on TREC DL 2019 and on Cranfield.
 #
 #   scripts/results_table.sh DATA OUT
 #
 # DATA   folder with trec-dl-2019/{requests.jsonl,qrels.txt} and cranfield/ in BEIR layout
-# OUT    folder of the results, outside the repository; a call that was stopped goes on in it
-# DEPTH  in the environment: candidates of a Cranfield query, 30 unless given
+# OUT    folder for the results, outside the repository; a call that was stopped resumes in it
+# DEPTH  environment variable: number of candidates per query of Cranfield; default 30
 #
-# About an hour on two cores, most of it FIRST's windows. The generation row has FIRST's checkpoint write the order,
-# which it was not trained for, in one window of ten: it shows what that costs, not what generation can do.
+# Takes about an hour on two cores, most of it for FIRST. In the row of generation, the checkpoint of FIRST generates the
+# permutation of one window of ten passages. It was not trained for that: the row shows the cost of generation, not its
+# quality.
 set -euo pipefail
 
 if [ $# -ne 2 ]; then
-  sed -n '2,11s/^# \{0,1\}//p' "$0" >&2
+  sed -n '2,12s/^# \{0,1\}//p' "$0" >&2
   exit 2
 fi
 data=$1 out=$2 depth=${DEPTH:-30}
 python=${PYTHON:-.venv/bin/python}
 trec=$data/trec-dl-2019 cranfield=$data/cranfield
 for file in "$trec/requests.jsonl" "$trec/qrels.txt" "$cranfield/corpus.jsonl"; do
-  [ -f "$file" ] || { echo "no $file" >&2; exit 2; }
+  [ -f "$file" ] || { echo "$file does not exist; DATA needs it" >&2; exit 2; }
 done
 first=$("$python" -c 'from rerank.bundled import FIRST; print(FIRST)')
 

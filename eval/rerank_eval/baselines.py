@@ -8,16 +8,17 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ir_measures import Qrel
 
 from rerank.errors import ConfigError
 from rerank.files import sha256_of_files
-from rerank.models.encoder import Encoder
-from rerank.models.loading import pick_device
 from rerank.retrieval.hybrid import z_score_sum
 from rerank.types import CandidateSource, Matrix, Query, ScoredDoc
+
+if TYPE_CHECKING:
+    from rerank.models.encoder import Encoder
 
 
 class Scorer(Protocol):
@@ -83,7 +84,9 @@ class PointwiseCrossEncoder:
     """
 
     def __init__(self, name: str, device: str = "auto") -> None:
-        from sentence_transformers import CrossEncoder  # slow to import, and most evaluations do not need it
+        from sentence_transformers import CrossEncoder  # imports torch, which most evaluations do not need
+
+        from rerank.models.loading import pick_device
 
         try:
             self._model = CrossEncoder(name, device=str(pick_device(device)))

@@ -67,7 +67,7 @@ class BeirSettings(EvaluationSettings):
 @flags(BeirSettings)
 def evaluate(settings: BeirSettings) -> None:
     """Retrieve and rerank, and measure nDCG@10 and other measures."""
-    from rerank_eval.search import evaluate_search  # imports torch and scipy, which --help does not need
+    from rerank_eval.search import evaluate_search  # imports scipy and grpc, which --help does not need
 
     evaluate_search(settings)
 

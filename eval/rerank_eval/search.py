@@ -21,7 +21,6 @@ from rerank_eval.candidate_lists import CandidateLists
 from rerank_eval.candidates import candidates_of_prebuilt, candidates_of_run
 from rerank_eval.datasets import Dataset, open_dataset
 from rerank_eval.experiment import Experiment
-from rerank_eval.feedback import FEEDBACK_MEASURES, FeedbackExperiment, teacher_of_grades, write_feedback_report
 from rerank_eval.measures import BEIR, Evaluator, Run, without_query_documents
 from rerank_eval.orders import ORIGINAL
 from rerank_eval.report import FIRST_STAGE, ORACLE, Evaluation
@@ -129,7 +128,7 @@ def _evaluate(dataset: Dataset, source: _Source, settings: BeirSettings, experim
     )
     summary = experiment.report(evaluation, out)
     if index is not None and settings.feedback:
-        _evaluate_feedback(dataset, index, _teachers(measured, dataset, first_stage), evaluator, settings.seed, out)
+        _evaluate_feedback(dataset, index, _system_runs(measured), first_stage, evaluator, settings.seed, out)
     return summary
 
 
@@ -220,18 +219,29 @@ def _oracle_run(qrels: Iterable[Qrel], first_stage: Run) -> Run:
     }
 
 
-def _teachers(responses: Responses, dataset: Dataset, first_stage: Run) -> dict[str, Run]:
-    """The rankings that feedback follows: of every system, and of the oracle."""
-    systems: dict[str, Run] = {
+def _system_runs(responses: Responses) -> dict[str, Run]:
+    """The runs of all systems without feedback."""
+    return {
         name: {row.query_id: row.ranking.docs for row in rows}
         for name, rows in responses.items()
         if not name.endswith(_FEEDBACK_SUFFIX)
     }
-    return systems | {ORACLE: teacher_of_grades(dataset.qrels, first_stage)}
 
 
 def _evaluate_feedback(
-    dataset: Dataset, index: Path, teachers: Mapping[str, Run], evaluator: Evaluator, seed: int, out: Path
+    dataset: Dataset,
+    index: Path,
+    runs: Mapping[str, Run],
+    first_stage: Run,
+    evaluator: Evaluator,
+    seed: int,
+    out: Path,
 ) -> None:
-    experiment = FeedbackExperiment(index, dataset.queries, replace(evaluator, measures=FEEDBACK_MEASURES))
-    write_feedback_report(experiment, teachers, out, seed, console)
+    """Evaluates dense retrieval after it follows every system, and after it follows the oracle."""
+    from rerank_eval import feedback  # imports torch, which only feedback needs
+
+    teachers = {**runs, ORACLE: feedback.teacher_of_grades(dataset.qrels, first_stage)}
+    experiment = feedback.FeedbackExperiment(
+        index, dataset.queries, replace(evaluator, measures=feedback.FEEDBACK_MEASURES)
+    )
+    feedback.write_feedback_report(experiment, teachers, out, seed, console)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from google.protobuf.json_format import MessageToDict
 from ir_measures import Qrel
@@ -15,7 +15,6 @@ from rerank.commands.messages import strategy_message
 from rerank.config import load_config
 from rerank.errors import ConfigError
 from rerank.manifest import MANIFEST_FILE, TEMPLATE_FILE, read_manifest, served_model
-from rerank.models.encoder import DEFAULT_ENCODER, Encoder
 from rerank.service.client import RerankClient
 from rerank.service.process import service_process
 from rerank.types import CandidateSource, Query
@@ -23,6 +22,9 @@ from rerank.v1 import rerank_pb2 as pb
 from rerank_eval.baselines import Cosine, Oracle, PointwiseCrossEncoder, Scorer, ZScoreFusion
 from rerank_eval.specs import SystemSpec
 from rerank_eval.trace import Ranking
+
+if TYPE_CHECKING:
+    from rerank.models.encoder import Encoder
 
 #: Deadline of a request to a service that the evaluation starts: long enough for the slowest machine.
 _MAX_REQUEST_S = 24 * 3600.0
@@ -84,7 +86,7 @@ def open_systems(
     strategies = {spec.name: strategy_of(spec, strategy) for spec in specs}
     if strategy.preranker and not any(message.preranker for message in strategies.values()):
         raise ConfigError("--preranker needs the strategy cascade, and no system has it; add --strategy cascade")
-    scorers = _scorers(specs, qrels, encoder or DEFAULT_ENCODER)
+    scorers = _scorers(specs, qrels, encoder)
     if not target and index is None and len(scorers) == len(specs):
         yield {name: Baseline(scorer) for name, scorer in scorers.items()}
         return
@@ -155,7 +157,7 @@ def _served_model(models: Mapping[str, pb.Model], name: str) -> pb.Model:
 
 
 def _scorers(specs: Sequence[SystemSpec], qrels: Iterable[Qrel], encoder: str) -> dict[str, Scorer]:
-    shared = Encoder(encoder) if {"cosine", "z-score"} & {spec.ranker for spec in specs} else None
+    shared = _load_encoder(encoder) if {"cosine", "z-score"} & {spec.ranker for spec in specs} else None
     scorers: dict[str, Scorer] = {}
     for spec in specs:
         if spec.ranker == "cosine" and shared:
@@ -169,6 +171,12 @@ def _scorers(specs: Sequence[SystemSpec], qrels: Iterable[Qrel], encoder: str) -
         elif spec.ranker == "oracle":
             scorers[spec.name] = Oracle(qrels)
     return scorers
+
+
+def _load_encoder(name: str) -> Encoder:
+    from rerank.models.encoder import DEFAULT_ENCODER, Encoder  # imports torch, which served systems do not need here
+
+    return Encoder(name or DEFAULT_ENCODER)
 
 
 class ServedModel:

@@ -58,7 +58,7 @@ class TrecDLSettings(EvaluationSettings):
 @flags(TrecDLSettings)
 def evaluate(settings: TrecDLSettings) -> None:
     """Rerank the candidates of request files or TREC runs, and measure nDCG@10 and other measures."""
-    from rerank_eval.reranking import evaluate_reranking  # imports torch and scipy, which --help does not need
+    from rerank_eval.reranking import evaluate_reranking  # imports scipy and grpc, which --help does not need
 
     evaluate_reranking(settings)
 

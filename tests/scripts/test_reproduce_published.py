@@ -1,4 +1,4 @@
-"""The script runs checkpoints of the published layouts from folder to figure; small random ones stand in."""
+"""The script evaluates checkpoints in the published layouts and prints their figures beside the published ones."""
 
 from __future__ import annotations
 
@@ -11,23 +11,33 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rerank.models.encoder import Encoder
 from tests.causal_lms import write_causal_lm
-from tests.pe_checkpoints import SHORT, write_published
 from tests.small_tokenizers import metaspace
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "reproduce_published.sh"
+RANKERS = {"first-mistral": "first", "rank-zephyr": "generation", "pe-rank": "pe-rank"}
+
+#: Runs instead of Python: records the arguments of the evaluation and writes a result; other commands run as they are.
+RECORDER = """
+import json, pathlib, subprocess, sys
+if sys.argv[1:3] != ["-m", "rerank_eval.trec_dl"]:
+    sys.exit(subprocess.call([sys.executable, *sys.argv[1:]]))
+out = pathlib.Path(sys.argv[sys.argv.index("--out") + 1])
+out.mkdir(parents=True)
+(out / "measures.json").write_text('{"mean": {"nDCG@10": 0.25}}')
+(out / "arguments.json").write_text(json.dumps(sys.argv[3:]))
+"""
 
 
-def run_script(*arguments: object) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PYTHON": sys.executable}
+def run_script(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    variables = os.environ | {"PYTHON": sys.executable} | environment
     command = ["bash", str(SCRIPT), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=280)
+    return subprocess.run(command, capture_output=True, text=True, env=variables, timeout=280)
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """Two queries of "DL 2019"."""
+    """A DL 2019 of two queries."""
     folder = tmp_path / "data" / "trec-dl-2019"
     folder.mkdir(parents=True)
     candidates = [{"docid": f"d{n}", "score": 5.0 - n, "doc": {"contents": f"text {n}"}} for n in range(4)]
@@ -37,30 +47,47 @@ def data(tmp_path: Path) -> Path:
     return folder.parent
 
 
-@pytest.fixture
-def template(tmp_path: Path) -> Path:
-    path = tmp_path / "template.yaml"
+def test_checkpoint_is_evaluated(data: Path, tmp_path: Path) -> None:
+    """A small random Mistral takes the place of FirstMistral; the service and the evaluation are real."""
+    checkpoint, template = tmp_path / "checkpoint", tmp_path / "template.yaml"
+    write_causal_lm(checkpoint, "mistral", metaspace("instruct"))
     parts = {"prefix": "{num} {query} ", "body": "[{rank}] {candidate}\n", "suffix": "best of {num}: "}
-    path.write_text(yaml.safe_dump(parts), encoding="utf-8")
-    return path
-
-
-@pytest.mark.parametrize("system", ["first-mistral", "rank-zephyr", "pe-rank"])
-def test_checkpoint_is_measured(system: str, data: Path, template: Path, tmp_path: Path, encoder: Encoder) -> None:
-    checkpoint = tmp_path / "checkpoint"
-    if system == "pe-rank":
-        write_published(checkpoint, encoder, template=SHORT)
-    else:
-        write_causal_lm(checkpoint, "mistral", metaspace("instruct" if system == "first-mistral" else "zephyr"))
-    done = run_script(system, checkpoint, template, data, tmp_path / "out")
+    template.write_text(yaml.safe_dump(parts), encoding="utf-8")
+    done = run_script("first-mistral", checkpoint, template, data, tmp_path / "out")
     assert done.returncode == 0, done.stderr
-    assert "DL 2019: published ." in done.stdout
-    measures = json.loads((tmp_path / "out" / f"{system}-2019" / "measures.json").read_text(encoding="utf-8"))
+    measures = json.loads((tmp_path / "out" / "first-mistral-2019" / "measures.json").read_text(encoding="utf-8"))
     assert set(measures["per_query"]) == {"1", "2"}
-    assert measures["settings"]["ranker"] == {"first-mistral": "first", "rank-zephyr": "generation"}.get(system, system)
+    assert measures["settings"]["ranker"] == "first"
+    assert f"DL 2019: published .7294, here {round(measures['mean']['nDCG@10'], 4)}" in done.stdout
+    assert "DL 2020: no" in done.stdout
 
 
-def test_wrong_calls_end_with_what_to_give(tmp_path: Path) -> None:
+@pytest.mark.parametrize("system", RANKERS)
+def test_system_is_evaluated_by_its_ranker_with_the_published_schedule(system: str, data: Path, tmp_path: Path) -> None:
+    recorder, python = tmp_path / "recorder.py", tmp_path / "python"
+    recorder.write_text(RECORDER, encoding="utf-8")
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{recorder}" "$@"\n', encoding="utf-8")
+    python.chmod(0o755)
+    done = run_script(system, "CHECKPOINT", "TEMPLATE", data, tmp_path / "out", PYTHON=str(python), ENCODER="ENCODER")
+    assert done.returncode == 0, done.stderr
+    out = tmp_path / "out" / f"{system}-2019"
+    arguments = json.loads((out / "arguments.json").read_text(encoding="utf-8"))
+    flags = dict(zip(arguments[::2], arguments[1::2], strict=True))
+    assert flags == {
+        "--requests": str(data / "trec-dl-2019" / "requests.jsonl"),
+        "--qrels": str(data / "trec-dl-2019" / "qrels.txt"),
+        "--system": f"{system}={RANKERS[system]}:CHECKPOINT",
+        "--template": "TEMPLATE",
+        "--encoder": "ENCODER",
+        "--strategy": "sliding",
+        "--window-size": "20",
+        "--stride": "10",
+        "--out": str(out),
+    }
+    assert "here 0.25" in done.stdout
+
+
+def test_wrong_calls_end_with_the_usage(tmp_path: Path) -> None:
     assert "first-mistral, rank-zephyr or pe-rank" in run_script("first-mistral").stderr
     assert "is none of" in run_script("other", "a", "b", "c", "d").stderr
     assert "holds no trec-dl-YEAR" in run_script("pe-rank", "a", "", tmp_path, tmp_path / "out").stderr

@@ -1,4 +1,4 @@
-"""The table's script says what it needs. That it ends with a table takes an hour and data outside the repository."""
+"""The script of the results table refuses wrong calls; a real run takes an hour and data outside the repository."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def run_script(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["bash", str(SCRIPT), *map(str, arguments)], capture_output=True, text=True, timeout=60)
 
 
-def test_wrong_calls_end_with_what_to_give(tmp_path: Path) -> None:
+def test_wrong_calls_end_with_the_usage(tmp_path: Path) -> None:
     assert "scripts/results_table.sh DATA OUT" in run_script().stderr
     done = run_script(tmp_path, tmp_path / "out")
     assert done.returncode == 2
@@ -20,5 +20,5 @@ def test_wrong_calls_end_with_what_to_give(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_script_is_whole() -> None:
+def test_script_has_valid_syntax() -> None:
     assert subprocess.run(["bash", "-n", str(SCRIPT)], check=False).returncode == 0

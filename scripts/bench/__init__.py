@@ -1,0 +1,1 @@
+"""Measurements behind `scripts/bench_engine.py`."""

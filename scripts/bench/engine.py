@@ -1,0 +1,202 @@
+"""Cost of the engine and the service: concurrent requests, scheduling, gRPC, growth with the load, and memory."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from simulate_scheduler import LONG, Device, EngineScheduler, Fifo, percentile, simulate, useful_share
+from simulate_scheduler import workload as simulated_workload
+
+from bench.models import make_windows
+from bench.timing import Values, ratios, time_in_turns, time_in_turns_async
+from bench.workload import PASSAGES, Workload
+from rerank.config import EngineConfig, FirstModel, PERankModel, ServiceConfig
+from rerank.engine.engine import Engine
+from rerank.engine.job import Job
+from rerank.engine.strategies import Sliding
+from rerank.rankers.base import Ranker, rank_windows
+from rerank.rankers.identity import IdentityRanker
+from rerank.registry import ModelRegistry
+from rerank.reranker import AsyncReranker
+from rerank.service.client import AsyncRerankClient
+from rerank.service.server import running_server
+from rerank.types import Candidate, Passage, Query, Window
+
+
+def measure_concurrency(workload: Workload) -> Values:
+    """Requests at the same time, compared with one after the other: FIRST's long windows and PE-Rank's short ones."""
+    values: Values = {}
+    rankers: dict[str, Ranker] = {"first": workload.first, "pe": workload.pe_rank()}
+    for model, ranker in rankers.items():
+        for n in (8,) if model == "first" else (2, 4, 8):
+            jobs = [_job(model, window) for window in workload.windows[:n]]
+            repeats = 2 if model == "first" else workload.repeats
+            seconds = asyncio.run(_time_concurrency(model, ranker, jobs, repeats))
+            values[f"at_once_vs_in a row, {n} {model}"] = ratios(seconds["concurrent"], seconds["sequential"])
+    return values
+
+
+async def _time_concurrency(model: str, ranker: Ranker, jobs: Sequence[Job], repeats: int) -> Values:
+    async with Engine({model: ranker}, EngineConfig()) as engine:
+
+        async def concurrent() -> None:
+            await asyncio.gather(*(engine.run(job) for job in jobs))
+
+        async def sequential() -> None:
+            for job in jobs:
+                await engine.run(job)
+
+        return await time_in_turns_async({"concurrent": concurrent, "sequential": sequential}, repeats)
+
+
+def _job(model: str, window: Window) -> Job:
+    return Job(model, window.query, tuple(map(Candidate, window.passages)), Sliding(PASSAGES, PASSAGES // 2), top_n=0)
+
+
+def measure_scheduler(workload: Workload) -> Values:
+    """Scheduling of short requests beside long ones, and under overload, simulated in virtual time."""
+    device = Device()
+    requests, seeds = (200, 1) if workload.quick else (2000, 3)
+    p99_ratios, useful_shares = list[float](), list[float]()
+    for seed in range(seeds):
+        p99 = []
+        for scheduler in (Fifo, EngineScheduler):
+            simulated = simulated_workload(0.85, requests, device, seed)
+            simulate(simulated, scheduler(device), device)
+            p99.append(percentile([request.latency_s for request in simulated if request.candidates < LONG], 99))
+        p99_ratios.append(p99[1] / p99[0])
+        simulated = simulated_workload(2.0, requests, device, seed, deadline_s=2.0)
+        simulate(simulated, EngineScheduler(device), device)
+        useful_shares.append(useful_share(simulated))
+    return {"short p99_vs_fifo, load 0.85": p99_ratios, "useful work, load 2, deadlines of 2 s": useful_shares}
+
+
+def measure_service(workload: Workload) -> Values:
+    """Eight concurrent requests through gRPC on localhost, compared with the engine alone."""
+    return asyncio.run(_measure_service(workload))
+
+
+async def _measure_service(workload: Workload) -> Values:
+    models = (
+        FirstModel(name="first", ranker="first", path=workload.checkpoint),
+        PERankModel(name="pe", ranker="pe-rank", path=workload.checkpoint),
+    )
+    rankers: dict[str, Ranker] = {"first": workload.first, "pe": workload.pe_rank()}
+    config = ServiceConfig(listen="127.0.0.1:0", models=models)
+    reranker = AsyncReranker(config, workload.encoder, None, ModelRegistry(config.models, rankers))
+    # Requests hold texts, so PE-Rank encodes the passages with and without gRPC; short ones keep that cost low.
+    windows = {"first": workload.windows, "pe": make_windows(workload.encoder, 8, PASSAGES, words=6)}
+    values: Values = {}
+    async with (
+        running_server(reranker) as server,
+        AsyncRerankClient(server.address) as client,
+        Engine(rankers, EngineConfig()) as engine,
+    ):
+        for model in rankers:
+            without_vectors = [_without_vectors(window) for window in windows[model]]
+            variants = {
+                "service": _requests(client, model, without_vectors),
+                "engine": _jobs(engine, model, without_vectors),
+            }
+            repeats = 1 if workload.quick else 2 if model == "first" else 6
+            seconds = await time_in_turns_async(variants, repeats)
+            values[f"service_vs_engine, {model}"] = ratios(seconds["service"], seconds["engine"])
+    return values
+
+
+def _requests(client: AsyncRerankClient, model: str, windows: Sequence[Window]) -> Callable[[], Awaitable[object]]:
+    """Sends all windows to the service at the same time."""
+    texts = [(window.query.text, [(p.doc_id, p.text) for p in window.passages]) for window in windows]
+
+    async def send() -> None:
+        await asyncio.gather(*(client.rerank(query, passages, model=model) for query, passages in texts))
+
+    return send
+
+
+def _jobs(engine: Engine, model: str, windows: Sequence[Window]) -> Callable[[], Awaitable[object]]:
+    """Runs all windows in the engine at the same time."""
+
+    async def run() -> None:
+        await asyncio.gather(*(engine.run(_job(model, window)) for window in windows))
+
+    return run
+
+
+def _without_vectors(window: Window) -> Window:
+    return Window(window.query, tuple(Passage(passage.doc_id, passage.text) for passage in window.passages))
+
+
+def measure_growth(workload: Workload) -> Values:
+    """CPU milliseconds by number of candidates, by length of the passages, and by number of concurrent requests."""
+    return (
+        asyncio.run(_measure_candidates(workload))
+        | _measure_passage_length(workload)
+        | asyncio.run(_measure_queue(workload))
+    )
+
+
+async def _measure_candidates(workload: Workload) -> Values:
+    values: Values = {}
+    async with Engine({"pe": workload.pe_rank()}, EngineConfig()) as engine:
+        for n in (20, 100) if workload.quick else (20, 100, 1000):
+            windows = make_windows(workload.encoder, 1, n, words=4)
+            seconds = await time_in_turns_async({"": _jobs(engine, "pe", windows)}, 1 if n > 100 else 3)
+            values[f"growth, {n} candidates, pe"] = _milliseconds(seconds[""])
+    return values
+
+
+def _measure_passage_length(workload: Workload) -> Values:
+    values: Values = {}
+    for words in (4, 8) if workload.quick else (20, 40, 80, 160):
+        windows = [workload.prepare(window) for window in make_windows(workload.encoder, 1, PASSAGES, words)]
+        seconds = time_in_turns({"": lambda windows=windows: rank_windows(workload.first, windows)}, 2)  # type: ignore[misc]
+        values[f"growth, {words} words a passage, first"] = _milliseconds(seconds[""])
+    return values
+
+
+async def _measure_queue(workload: Workload) -> Values:
+    """Milliseconds per request when no model runs, which is the cost of the engine alone."""
+    values: Values = {}
+    (window,) = make_windows(workload.encoder, 1, PASSAGES, words=4)
+    async with Engine({"identity": IdentityRanker()}, EngineConfig(max_queue_tokens=10**9)) as engine:
+        for n in (1, 10, 100) if workload.quick else (1, 10, 100, 1000):
+            seconds = await time_in_turns_async({"": _jobs(engine, "identity", [window] * n)}, 3)
+            values[f"growth, {n} requests at once, each"] = [ms / n for ms in _milliseconds(seconds[""])]
+    return values
+
+
+def _milliseconds(seconds: Sequence[float]) -> list[float]:
+    return [1000 * value for value in seconds]
+
+
+def measure_memory(workload: Workload) -> Values:
+    """Growth of the process in MB over 2,000 requests with different queries, after 200 requests as a warm-up."""
+    # A tiny model shows memory that is kept by mistake as well as a large one.
+    tiny = replace(workload, folder=workload.folder / "small", quick=True)
+    return {"memory after 2,000 requests": [asyncio.run(_memory_growth_mb(tiny, 20 if workload.quick else 2000))]}
+
+
+async def _memory_growth_mb(workload: Workload, requests: int) -> float:
+    rankers: dict[str, Ranker] = {"first": workload.first, "pe": workload.pe_rank(dynamic=True)}
+    windows = make_windows(workload.encoder, 50, PASSAGES, words=8)
+    before_mb = 0.0
+    async with Engine(rankers, EngineConfig()) as engine:
+        for number in range(-(requests // 10), requests):
+            if number == 0:
+                before_mb = _resident_mb()
+            window = windows[number % len(windows)]
+            window = replace(window, query=Query(f"{window.query.text} {number}"))
+            await engine.run(_job("first" if number % 2 else "pe", window))
+        return _resident_mb() - before_mb
+
+
+def _resident_mb() -> float:
+    gc.collect()
+    pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6

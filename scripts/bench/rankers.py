@@ -1,0 +1,168 @@
+"""Rankers compared with the usual implementations: `generate`, padding, logits at all positions, passages as text."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM
+
+from bench.models import MISTRAL_7B, QWEN3_0_6B, LlamaSize, llama
+from bench.timing import Values, ratios, time_in_turns
+from bench.workload import PASSAGES, Workload
+from rerank.models.last_token import IdentifierHead
+from rerank.models.packing_probe import make_last_token_reader
+from rerank.prompting.vector_prompts import VectorPrompts
+from rerank.rankers.base import Ranker, rank_windows
+from rerank.rankers.pe_checkpoint import load_pe_checkpoint
+from rerank.types import Window
+
+#: Tokens of a permutation "[a] > [b] > …" of 20 letters: three per identifier and one between two.
+PERMUTATION_TOKENS = 79
+
+
+@torch.inference_mode()
+def measure_first(workload: Workload) -> Values:
+    """FIRST on one window, compared with generating and with logits at all positions."""
+    model: Any = AutoModelForCausalLM.from_pretrained(workload.checkpoint)
+    prompt = torch.tensor([workload.prompts[0]])
+    mask = torch.ones_like(prompt)
+
+    def generate(tokens: int) -> object:
+        return model.generate(
+            prompt,
+            attention_mask=mask,
+            max_new_tokens=tokens,
+            do_sample=False,
+            pad_token_id=0,
+            output_scores=True,
+            return_dict_in_generate=True,
+        )
+
+    seconds = time_in_turns(
+        {
+            "ours": lambda: rank_windows(workload.first, workload.windows[:1]),
+            "generating the permutation": lambda: generate(PERMUTATION_TOKENS),
+            "generate one token": lambda: generate(1),
+            "all-position logits": lambda: model(input_ids=prompt, attention_mask=mask),
+        },
+        workload.repeats,
+    )
+    ours = seconds.pop("ours")
+    return {f"first_vs_{name}": ratios(other, ours) for name, other in seconds.items()}
+
+
+@torch.inference_mode()
+def measure_packing(workload: Workload) -> Values:
+    """FIRST on eight packed windows, compared with a padded batch that computes the last logits only, too."""
+    model = AutoModelForCausalLM.from_pretrained(workload.checkpoint)
+    longest = max(map(len, workload.prompts))
+    rows = torch.tensor([[0] * (longest - len(ids)) + ids for ids in workload.prompts])
+    mask = torch.tensor([[0] * (longest - len(ids)) + [1] * len(ids) for ids in workload.prompts])
+    positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
+    seconds = time_in_turns(
+        {
+            "ours": lambda: rank_windows(workload.first, workload.windows),
+            "padded": lambda: model(
+                input_ids=rows, attention_mask=mask, position_ids=positions, use_cache=False, logits_to_keep=1
+            ),
+        },
+        workload.few_repeats,
+    )
+    return {"packed_vs_padded, 8 windows": ratios(seconds["padded"], seconds["ours"])}
+
+
+class PublishedPERank:
+    """PE-Rank as published: passages are additional tokens, and `generate` may choose among those that remain."""
+
+    def __init__(self, workload: Workload) -> None:
+        self._model: Any = AutoModelForCausalLM.from_pretrained(workload.checkpoint)
+        self._vocabulary = self._model.config.vocab_size
+        self._model.resize_token_embeddings(self._vocabulary + PASSAGES, mean_resizing=False)
+        checkpoint = load_pe_checkpoint(workload.checkpoint, workload.encoder, torch.device("cpu"), None)
+        self._projector = checkpoint.projector
+        self._prompts = VectorPrompts(checkpoint.template, checkpoint.tokenizer, checkpoint.own_vocabulary, 64)
+
+    @torch.inference_mode()
+    def permutation(self, window: Window) -> tuple[int, ...]:
+        """Positions of the window's passages, best first."""
+        vectors = torch.stack([torch.from_numpy(p.vector) for p in window.passages if p.vector is not None])
+        projected, first_id = self._projector(vectors), self._vocabulary
+        for embeddings in (self._model.get_input_embeddings(), self._model.get_output_embeddings()):
+            embeddings.weight[first_id:] = projected
+        passage_ids = range(first_id, first_id + PASSAGES)
+        remaining = iter(passage_ids)
+        slots = self._prompts.token_ids(window.query, window.passages)
+        prompt = torch.tensor([[next(remaining) if token < 0 else token for token in slots]])
+        generated = self._model.generate(
+            prompt,
+            attention_mask=torch.ones_like(prompt),
+            max_new_tokens=PASSAGES,
+            do_sample=False,
+            pad_token_id=0,
+            prefix_allowed_tokens_fn=lambda _, ids: sorted(set(passage_ids) - set(ids[len(slots) :].tolist())),
+        )
+        return tuple(token - first_id for token in generated[0, len(slots) :].tolist())
+
+
+def measure_pe_rank(workload: Workload) -> Values:
+    """Both decodings of PE-Rank, compared with its published implementation and with FIRST on the passages' texts."""
+    one_step, dynamic, published = workload.pe_rank(), workload.pe_rank(dynamic=True), PublishedPERank(workload)
+    values: Values = {}
+    for n in (1, 8):
+        windows = workload.windows[:n]
+        _check_same_permutations(dynamic, published, windows)
+        seconds = time_in_turns(
+            {
+                "one_step": _ranks(one_step, windows),
+                "dynamic": _ranks(dynamic, windows),
+                "generate": lambda windows=windows: list(map(published.permutation, windows)),  # type: ignore[misc]
+                "text": _ranks(workload.first, windows),
+            },
+            workload.repeats if n == 1 else workload.few_repeats,
+        )
+        values[f"pe_dynamic_vs_generate, {n}"] = ratios(seconds["generate"], seconds["dynamic"])
+        values[f"pe_dynamic_vs_text twin, {n}"] = ratios(seconds["text"], seconds["dynamic"])
+        values[f"pe_one_step_vs_text twin, {n}"] = ratios(seconds["text"], seconds["one_step"])
+    return values
+
+
+def _ranks(ranker: Ranker, windows: Sequence[Window]) -> Callable[[], object]:
+    return lambda: rank_windows(ranker, windows)
+
+
+def _check_same_permutations(dynamic: Ranker, published: PublishedPERank, windows: Sequence[Window]) -> None:
+    permutations = [ranking.permutation for ranking in rank_windows(dynamic, windows)]
+    if permutations != [published.permutation(window) for window in windows]:
+        raise AssertionError("dynamic decoding and generate() give different permutations; this is a bug")
+
+
+def measure_cuda(workload: Workload) -> Values:
+    """FIRST with large random models in bfloat16, compared with generating; no figures without a CUDA device."""
+    if not torch.cuda.is_available():
+        return {}
+    sizes = {"0.6B": QWEN3_0_6B, "7B": MISTRAL_7B}
+    return {
+        f"cuda_vs_generating the permutation, {name}": _measure_on_cuda(workload, size) for name, size in sizes.items()
+    }
+
+
+@torch.inference_mode()
+def _measure_on_cuda(workload: Workload, size: LlamaSize) -> list[float]:
+    model: Any = llama(size)
+    model.to("cuda", torch.bfloat16)
+    prompt = torch.tensor([workload.prompts[0]], device="cuda")
+    generating = _cuda_seconds(lambda: model.generate(prompt, max_new_tokens=PERMUTATION_TOKENS, do_sample=False))
+    model.set_output_embeddings(IdentifierHead(model.get_output_embeddings(), range(PASSAGES)).to("cuda"))
+    reader = make_last_token_reader(model)
+    return ratios(generating, _cuda_seconds(lambda: reader.read([prompt[0]])))
+
+
+def _cuda_seconds(run: Callable[[], object]) -> list[float]:
+    def run_and_wait() -> None:
+        run()
+        torch.cuda.synchronize()
+
+    return time_in_turns({"": run_and_wait}, 5, time.perf_counter)[""]

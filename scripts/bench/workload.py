@@ -1,0 +1,78 @@
+"""The workload that all measurements share: one checkpoint, the rankers that load it, and eight windows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from transformers import AutoTokenizer
+
+from bench.models import TINY, LlamaSize, make_windows, write_checkpoint
+from rerank.models.encoder import Encoder
+from rerank.prompting.listwise import ListwiseRenderer
+from rerank.prompting.templates import load_template
+from rerank.rankers.first import FirstRanker
+from rerank.rankers.pe_rank import PERankRanker
+from rerank.types import Window
+
+#: Passages per window.
+PASSAGES = 20
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Models and windows, created when they are first needed.
+
+    Attributes:
+        folder: for checkpoints.
+        requests: RankLLM request file with the texts of the windows; None: random texts.
+        quick: tiny models and short passages, which show only that the benchmark runs.
+        repeats: how often each variant is timed.
+    """
+
+    folder: Path
+    requests: Path | None
+    quick: bool
+    repeats: int
+
+    @property
+    def few_repeats(self) -> int:
+        """Repeats of slow variants."""
+        return max(2, self.repeats // 2)
+
+    @cached_property
+    def encoder(self) -> Encoder:
+        return Encoder(device="cpu")
+
+    @cached_property
+    def checkpoint(self) -> Path:
+        return write_checkpoint(self.folder / "model", self.encoder, TINY if self.quick else LlamaSize())
+
+    @cached_property
+    def first(self) -> FirstRanker:
+        return FirstRanker(self.checkpoint, "first", device="cpu")
+
+    def pe_rank(self, dynamic: bool = False) -> PERankRanker:
+        return PERankRanker(self.checkpoint, self.encoder, "cpu", "dynamic" if dynamic else "one_step")
+
+    @cached_property
+    def windows(self) -> list[Window]:
+        """Eight windows, prepared for FIRST."""
+        if self.quick:
+            windows = make_windows(self.encoder, 8, PASSAGES, words=4)
+        else:
+            windows = make_windows(self.encoder, 8, PASSAGES, requests=self.requests)
+        return [self.prepare(window) for window in windows]
+
+    def prepare(self, window: Window) -> Window:
+        prepared = self.first.prepare(window.query, window.passages)
+        return replace(window, query=prepared.query, passages=prepared.passages)
+
+    @cached_property
+    def prompts(self) -> list[list[int]]:
+        """FIRST's prompt of each window as token ids, without the opening bracket of the answer."""
+        tokenizer = AutoTokenizer.from_pretrained(self.checkpoint)
+        renderer = ListwiseRenderer(load_template("first"), tokenizer, 8192, 1)
+        letters = list("abcdefghijklmnopqrstuvwxyz")
+        return [list(renderer.prompt(window, letters).token_ids) for window in self.windows]
