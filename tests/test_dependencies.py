@@ -28,7 +28,7 @@ FOLDERS = {
 
 #: Folders whose modules are imported as top-level names here.
 OURS = {"rerank", "rerank_eval", "rerank_training", "scripts", "tests"} | {
-    path.stem for path in (ROOT / "scripts").glob("*.py")
+    path.stem for path in (ROOT / "scripts").iterdir()
 }
 
 
