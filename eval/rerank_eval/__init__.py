@@ -1,4 +1,4 @@
-"""Evaluation. It imports `rerank`; `rerank` never imports it, and neither does `training`."""
+"""Evaluation of rankers and retrievers. It imports `rerank`; neither `rerank` nor `rerank_training` imports it."""
 
 from importlib.util import find_spec
 

@@ -1,4 +1,4 @@
-"""Candidates from outside: TREC run files, and BM25 over the prebuilt indexes of Pyserini."""
+"""Candidates from TREC run files, and from BM25 over the prebuilt indexes of Pyserini."""
 
 from __future__ import annotations
 

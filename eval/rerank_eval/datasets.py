@@ -37,11 +37,11 @@ class Dataset:
         Raises:
             CollectionError: the collection lacks some of the passages; the message names the first five.
         """
-        found = self.find(doc_ids)
-        if missing := [doc_id for doc_id in doc_ids if doc_id not in found]:
+        texts = self.find(doc_ids)
+        if missing := [doc_id for doc_id in doc_ids if doc_id not in texts]:
             names = ", ".join(map(repr, missing[:5]))
             raise CollectionError(f"{len(missing)} of {len(doc_ids)} passages are not in {self.name}: {names}")
-        return found
+        return texts
 
     @property
     def queries_sha256(self) -> str:
@@ -84,8 +84,8 @@ def _pydoc() -> Dataset:
 
 
 def _texts_of_collection(name: str, doc_ids: Collection[str]) -> dict[str, str]:
-    wanted = set(doc_ids)
-    return {row.doc_id: row.text for row in open_collection(name).passages() if row.doc_id in wanted}
+    requested = set(doc_ids)
+    return {row.doc_id: row.text for row in open_collection(name).passages() if row.doc_id in requested}
 
 
 def _ir_dataset(name: str) -> Dataset:
@@ -109,10 +109,10 @@ def _ir_dataset(name: str) -> Dataset:
 
 def _texts_of_ir_dataset(opened: Any, doc_ids: Collection[str]) -> dict[str, str]:
     try:
-        found = opened.docs_store().get_many(doc_ids)
+        docs = opened.docs_store().get_many(doc_ids)
     except OSError as error:
         raise ConfigError(f"passages of ir_datasets cannot be downloaded, which needs a network: {error}") from error
-    return {doc_id: doc.default_text() for doc_id, doc in found.items()}
+    return {doc_id: doc.default_text() for doc_id, doc in docs.items()}
 
 
 def _judged(queries: Iterable[Query], qrels: Iterable[Qrel]) -> dict[str, Query]:

@@ -100,10 +100,10 @@ class Experiment:
 
 def versions() -> dict[str, str]:
     """Versions of Python and of the installed packages on which results depend."""
-    found = {"python": platform.python_version()}
+    installed = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
-            found[package] = version(package)
+            installed[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return installed

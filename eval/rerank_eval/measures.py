@@ -58,15 +58,15 @@ def measure(measures: Sequence[Measure], qrels: Iterable[Qrel], run: Run) -> Met
     equal scores are sorted as trec_eval sorts them, by descending doc_id, for all measures; ir_measures leaves that to
     the library behind each measure.
     """
-    judged = [Qrel(qrel.query_id, qrel.doc_id, max(qrel.relevance, 0)) for qrel in qrels]
+    clipped = [Qrel(qrel.query_id, qrel.doc_id, max(qrel.relevance, 0)) for qrel in qrels]
     docs = [
         ir_measures.ScoredDoc(query_id, doc_id, -rank)
         for query_id, ranked in run.items()
         for rank, doc_id in enumerate(_in_order_of_trec_eval(ranked))
     ]
     names = [str(m) for m in measures]
-    per_query = {query_id: dict.fromkeys(names, 0.0) for query_id in sorted({qrel.query_id for qrel in judged})}
-    for metric in ir_measures.iter_calc(measures, judged, docs):
+    per_query = {query_id: dict.fromkeys(names, 0.0) for query_id in sorted({qrel.query_id for qrel in clipped})}
+    for metric in ir_measures.iter_calc(measures, clipped, docs):
         if metric.query_id in per_query:
             per_query[metric.query_id][str(metric.measure)] = metric.value
     mean = {name: fmean(values[name] for values in per_query.values()) for name in names}

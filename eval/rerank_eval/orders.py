@@ -32,7 +32,8 @@ class Order:
         return system if self.name == "original" else f"{system}.{self.name}"
 
 
-ORIGINAL, REVERSED = Order("original"), Order("reversed")
+#: The first stage's order.
+ORIGINAL = Order("original")
 
 
 def parse_orders(text: str) -> tuple[Order, ...]:

@@ -1,4 +1,4 @@
-"""Runs every system on every query and keeps the responses in trace files, so that a killed run resumes."""
+"""Runs of all systems on all queries, with trace files from which a killed run resumes."""
 
 from __future__ import annotations
 

@@ -81,26 +81,26 @@ def evaluate_search(settings: BeirSettings) -> None:
 
 def _sources(settings: BeirSettings) -> Sequence[_Source]:
     """The source of candidates of each collection."""
-    kinds: list[Sequence[_Source]] = [
-        settings.index,
-        [_RunFile(path) for path in settings.run_file],
-        [_PrebuiltIndex(name) for name in settings.prebuilt],
-    ]
-    given = [sources for sources in kinds if sources]
+    by_flag: dict[str, Sequence[_Source]] = {
+        "--index": settings.index,
+        "--run": [_RunFile(path) for path in settings.run_file],
+        "--prebuilt": [_PrebuiltIndex(name) for name in settings.prebuilt],
+    }
+    used = [sources for sources in by_flag.values() if sources]
     collections = len(settings.collection)
-    if not given and settings.target and collections == 1:
+    if not used and settings.target and collections == 1:
         return [None]
-    if not given:
+    if not used:
         raise ConfigError(
             "no source of candidates: give --index DIR, --run FILE or --prebuilt NAME for each collection, or --target "
             "HOST:PORT of a service with an index of the only collection"
         )
-    if len(given) > 1 or len(given[0]) != collections:
+    if len(used) > 1 or len(used[0]) != collections:
+        counts = ", ".join(f"{len(sources)} {flag}" for flag, sources in by_flag.items())
         raise ConfigError(
-            f"{collections} --collection, {len(kinds[0])} --index, {len(kinds[1])} --run, {len(kinds[2])} --prebuilt; "
-            "give one of the last three for each collection, in the same order"
+            f"{collections} --collection, {counts}; give one of the last three for each collection, in the same order"
         )
-    return given[0]
+    return used[0]
 
 
 def _evaluate(dataset: Dataset, source: _Source, settings: BeirSettings, experiment: Experiment, out: Path) -> Summary:

@@ -1,4 +1,4 @@
-"""Systems as the command line names them: --ranker RANKER and --system NAME=RANKER[/STRATEGY][:PATH]."""
+"""Parser of the systems to evaluate: --ranker RANKER and --system NAME=RANKER[/STRATEGY][:PATH]."""
 
 from __future__ import annotations
 

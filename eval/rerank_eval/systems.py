@@ -129,11 +129,11 @@ def model_config(spec: SystemSpec, template: str) -> Mapping[str, object]:
     Raises:
         ConfigError: the checkpoint is one of another ranker.
     """
-    given = {"template": template} if template and spec.ranker in ("first", "generation") else {}
+    with_template = {"template": template} if template and spec.ranker in ("first", "generation") else {}
     path = spec.path or (str(bundled.FIRST) if spec.ranker == "first" else "")
     if not path or not (Path(path) / MANIFEST_FILE).is_file():
-        return {"name": spec.name, "ranker": spec.ranker} | ({"path": path} if path else {}) | given
-    model = served_model(f"{spec.name}={path}") | given
+        return {"name": spec.name, "ranker": spec.ranker} | ({"path": path} if path else {}) | with_template
+    model = served_model(f"{spec.name}={path}") | with_template
     if (spec.ranker, model["ranker"]) == ("generation", "first"):
         return _generation_config(model, Path(path))
     if model["ranker"] != spec.ranker:
@@ -163,9 +163,8 @@ def _scorers(specs: Sequence[SystemSpec], qrels: Iterable[Qrel], encoder: str) -
         if spec.ranker == "cosine" and shared:
             scorers[spec.name] = Cosine(shared)
         elif spec.ranker == "z-score" and shared:
-            scorers[spec.name] = ZScoreFusion(
-                Cosine(shared)
-            )  # its own cache of vectors: a shared one would hide their cost
+            # With a cache of vectors shared with `cosine`, its measured cost would be too low.
+            scorers[spec.name] = ZScoreFusion(Cosine(shared))
         elif spec.ranker == "cross-encoder":
             scorers[spec.name] = PointwiseCrossEncoder(spec.path)
         elif spec.ranker == "oracle":

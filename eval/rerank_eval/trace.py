@@ -90,10 +90,10 @@ class TraceFile:
 
     def _resume(self, rows: list[Any]) -> None:
         try:
-            found, responses = rows[0]["settings"], [_response(row) for row in rows[1:]]
+            stored, responses = rows[0]["settings"], [_response(row) for row in rows[1:]]
         except (KeyError, TypeError) as error:
             raise ConfigError(f"{self._path} is not a trace file ({error!r}); choose another --out") from error
-        if differences := _differences(found, self._fingerprint):
+        if differences := _differences(stored, self._fingerprint):
             raise ConfigError(
                 f"{self._path} holds {len(responses)} responses of a run with other settings ({differences}); choose "
                 "another --out, or remove that folder"
@@ -114,9 +114,9 @@ def _complete_rows(path: Path) -> list[Any]:
         raise ConfigError(f"{path} is not a trace file ({error}); choose another --out") from error
 
 
-def _differences(found: Mapping[str, object], given: Mapping[str, object]) -> str:
-    names = sorted(name for name in found.keys() | given.keys() if found.get(name) != given.get(name))
-    return "; ".join(f"{name}: {found.get(name)} there, {given.get(name)} now" for name in names)
+def _differences(stored: Mapping[str, object], current: Mapping[str, object]) -> str:
+    names = sorted(name for name in stored.keys() | current.keys() if stored.get(name) != current.get(name))
+    return "; ".join(f"{name}: {stored.get(name)} there, {current.get(name)} now" for name in names)
 
 
 def _line(response: Response) -> str:
