@@ -1,7 +1,7 @@
 """Conversion of protobuf messages to internal types and back.
 
-Requests are validated here and only here: the code behind relies on it. The sizes of windows and strides, which depend
-on the model, are checked when the registry resolves the model.
+Requests are validated here, and the rest of the code relies on it. Only what depends on the model, such as the largest
+window, is checked when the registry resolves the model.
 """
 
 from __future__ import annotations

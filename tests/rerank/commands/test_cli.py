@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -243,6 +244,24 @@ def test_help_lists_the_commands(rerank: Command) -> None:
     outcome = rerank("--help")
     assert outcome.code == 0
     assert all(re.search(rf"\b{name}\b", outcome.out) for name in ("serve", "index", "search", "rank", "demo"))
+
+
+@pytest.mark.parametrize("command", [[], ["serve"], ["index"], ["search"], ["rank"], ["demo"]])
+def test_help_imports_no_heavy_library(command: list[str]) -> None:
+    program = (
+        "import sys\n"
+        "from rerank.commands.cli import main\n"
+        "try:\n"
+        "    main()\n"
+        "finally:\n"
+        "    print(*sys.modules, file=sys.stderr)\n"
+    )
+    help_ = subprocess.run(
+        [sys.executable, "-c", program, *command, "--help"], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert "Usage: " in help_.stdout
+    heavy = {"torch", "transformers", "sentence_transformers", "faiss", "grpc", "ir_measures", "scipy", "matplotlib"}
+    assert not (heavy | {"rerank.v1"}) & set(help_.stderr.split())
 
 
 # --- rerank search ---

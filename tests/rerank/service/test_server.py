@@ -83,7 +83,7 @@ def test_drain_updates_health_refuses_new_calls_and_finishes_those_in_flight(enc
 
 
 def becomes_unavailable(call: Callable[[], object]) -> bool:
-    """Whether calls fail with UNAVAILABLE in the end; those that arrive before the drain starts may succeed."""
+    """True once a call fails with UNAVAILABLE; calls that arrive before the drain starts may succeed."""
     for _ in range(1000):
         try:
             call()
