@@ -1,4 +1,4 @@
-"""Small random PE-Rank checkpoints in the published layout: a whole causal LM with a tokenizer and a projector."""
+"""Small random PE-Rank checkpoints in the published layout: a complete causal LM with a tokenizer and a projector."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def published_tokenizer() -> PreTrainedTokenizerBase:
 
 
 def random_projector(encoder_width: int, model_width: int, seed: int = 0) -> dict[str, torch.Tensor]:
-    """mlp2x_gelu whose output is about as long as a token embedding of the random models."""
+    """An mlp2x_gelu projector whose output has about the norm of the random models' token embeddings."""
     draw = torch.Generator().manual_seed(seed)
     return {
         "0.weight": torch.randn(model_width, encoder_width, generator=draw),
@@ -41,7 +41,7 @@ def random_projector(encoder_width: int, model_width: int, seed: int = 0) -> dic
 
 
 def write_published(folder: Path, encoder: Encoder, architecture: str = "mistral", template: str | None = None) -> Path:
-    """The projector is in the state dict, as are weights of the encoder, which nobody should read."""
+    """Writes a checkpoint with the projector and (ignored) encoder weights among its weights."""
     write_causal_lm(folder, architecture, published_tokenizer())
     change_config(
         folder,
@@ -55,14 +55,14 @@ def write_published(folder: Path, encoder: Encoder, architecture: str = "mistral
     if template is not None:
         (folder / "prompt.yaml").write_text(template, encoding="utf-8")
         change_config(folder, template="prompt.yaml")
-    own = random_projector(encoder.id.dimension, SIZES["hidden_size"])  # type: ignore[arg-type]
-    weights = {f"model.projector.{name}": tensor for name, tensor in own.items()}
+    projector = random_projector(encoder.id.dimension, SIZES["hidden_size"])  # type: ignore[arg-type]
+    weights = {f"model.projector.{name}": tensor for name, tensor in projector.items()}
     change_weights(folder, weights | {"model.encoder.encoder.embeddings.weight": torch.zeros(3)})
     return folder
 
 
-def write_shaken(folder: Path, zero_init: Path) -> Path:
-    """Our layout, with noise on every weight, so that each of them has an effect."""
+def write_perturbed(folder: Path, zero_init: Path) -> Path:
+    """Writes a checkpoint in our layout with noise on every weight, so that each of them has an effect."""
     shutil.copytree(zero_init, folder)
     draw = torch.Generator().manual_seed(0)
     weights = load_file(folder / "model.safetensors")
@@ -83,7 +83,7 @@ def change_weights(folder: Path, added: dict[str, torch.Tensor], without: str = 
 
 
 def vector_window(n: int, seed: int, width: int = 384, text: str = "a query") -> Window:
-    """Random unit vectors, and texts that say their place."""
+    """A window of random unit vectors, with texts that hold their place."""
     rows = np.random.default_rng(seed).normal(size=(n, width)).astype(np.float32)
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     return Window(Query(text), tuple(Passage(f"d{place}", f"text {place}", row) for place, row in enumerate(rows)))

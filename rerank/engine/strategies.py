@@ -179,12 +179,12 @@ class TopDown:
 
     def schedule(self, n: int) -> Schedule:
         candidates, tail = list(range(n)), list[int]()
-        cut = self.window_size // 2
+        half = self.window_size // 2
         while len(candidates) > self.window_size:
             head = tuple(candidates[: self.window_size])
             (ranking,) = yield Round((head,), order=(*candidates, *tail))
             order = reordered(head, ranking)
-            above, pivot, below = order[: cut - 1], order[cut - 1], order[cut:]
+            above, pivot, below = order[: half - 1], order[half - 1], order[half:]
             # The pivot is read first, so that a ranker that keeps the order leaves everything below it.
             windows = tuple((pivot, *part) for part in _parts(candidates[self.window_size :], self.window_size - 1))
             rankings = yield Round(windows, order=(*order, *candidates[self.window_size :], *tail))
@@ -194,7 +194,7 @@ class TopDown:
                 above += order[:place]
                 below += order[place + 1 :]
             tail = [pivot, *below, *tail]
-            if len(above) == cut - 1:
+            if len(above) == half - 1:
                 return above + tail
             candidates = above
         if candidates:

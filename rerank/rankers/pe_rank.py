@@ -36,7 +36,7 @@ class PERankRanker:
 
     Args:
         checkpoint: a folder in one of the layouts that `load_pe_checkpoint` reads.
-        encoder: the encoder that the checkpoint was made for.
+        encoder: the encoder that the checkpoint was trained for.
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
         decoding: `one_step` orders a window by the scores of one forward pass; `dynamic` chooses one passage after the
             other, with one decode step per passage that reads the passage chosen last.

@@ -46,7 +46,7 @@ Scores = tuple[tuple[float, ...], ...]
 
 
 class Golden(BaseModel):
-    """Expected scores of the self-test, written when the checkpoint was made: `golden.json`, beside the weights."""
+    """Expected scores of the self-test, written together with the checkpoint: `golden.json`, beside the weights."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -72,7 +72,7 @@ def check(ranker: Ranker, settings: Mapping[str, object], folder: Path | None, a
 
     Args:
         settings: the settings of the ranker that its scores depend on.
-        folder: its checkpoint. If its `golden.json` was made with other settings, it is logged and not compared.
+        folder: its checkpoint. If its `golden.json` was written with other settings, this is logged and not compared.
         allowed: the largest accepted difference of scores; see `tolerance`.
 
     Raises:
@@ -162,7 +162,12 @@ def _check_golden(
         )
     fingerprint = _fingerprint(ranker, settings)
     if changed := sorted(dict(golden.made_with.items() ^ fingerprint.items())):
-        log.info("%s: %s was made with another %s; not compared", ranker.info.model_id, GOLDEN, ", ".join(changed))
+        log.info(
+            "%s: %s was written with other settings (%s); its scores are not compared",
+            ranker.info.model_id,
+            GOLDEN,
+            ", ".join(changed),
+        )
         return
     sizes, expected = [len(row) for row in golden.scores], [len(row) for row in scores]
     if sizes != expected:

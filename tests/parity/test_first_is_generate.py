@@ -1,4 +1,4 @@
-"""FIRST's scores are those of the first generated token, on the identifiers: for every architecture and tokenizer."""
+"""FIRST: scores equal the log-probabilities of the first generated token, for each architecture and tokenizer."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ TOKENIZERS = {
     "byte-level numbers": byte_level_numbers(),
     "uncased": uncased(),
 }
-#: transformers rebuilds a tokenizer saved beside a Qwen2 as Qwen's own, so only that family stays what it is.
+#: transformers replaces a tokenizer saved with a Qwen2 model by Qwen's own type, which only byte-level ones survive.
 PAIRS = [(lm, family) for lm in CONFIGS for family in TOKENIZERS if lm != "qwen2" or family == "byte-level"]
 TOLERANCE = 1e-4
 
 
-def window(n: int, words: int = 6) -> Window:
+def make_window(n: int, words: int = 6) -> Window:
     texts = [" ".join(f"w{(7 * place + word) % 11}" for word in range(1 + (place * words) % 9)) for place in range(n)]
     return Window(Query("which passage"), tuple(Passage(f"d{place}", text) for place, text in enumerate(texts)))
 
 
-def first_step_scores(checkpoint: Path, asked: Window) -> list[float]:
-    """What `generate` would pick the first token from: log-probabilities over the window's identifiers."""
+def first_step_scores(checkpoint: Path, window: Window) -> list[float]:
+    """Log-probabilities of the first token of `generate` over the window's identifiers."""
     model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(checkpoint)
     renderer = ListwiseRenderer(load_template("first"), tokenizer, 4096, answer_tokens=1)
     names = derive_identifiers(tokenizer, IdentifierKind.LETTERS, renderer.prompt_end)
-    ids = torch.tensor([[*renderer.prompt(asked, names.texts).token_ids, names.bracket_id]])
+    ids = torch.tensor([[*renderer.prompt(window, names.texts).token_ids, names.bracket_id]])
     out = model.generate(
         ids,
         attention_mask=torch.ones_like(ids),
@@ -50,7 +50,7 @@ def first_step_scores(checkpoint: Path, asked: Window) -> list[float]:
         return_dict_in_generate=True,
         pad_token_id=0,
     )
-    rows = out.scores[0][0][list(names.token_ids[: len(asked.passages)])]
+    rows = out.scores[0][0][list(names.token_ids[: len(window.passages)])]
     return torch.log_softmax(rows.float(), dim=0).tolist()
 
 
@@ -58,11 +58,11 @@ def first_step_scores(checkpoint: Path, asked: Window) -> list[float]:
 def test_scores_equal_those_of_the_first_generated_token(tmp_path: Path, architecture: str, family: str) -> None:
     checkpoint = write_causal_lm(tmp_path / "lm", architecture, TOKENIZERS[family])
     ranker = FirstRanker(checkpoint, "first", device="cpu")
-    windows = [window(n) for n in (20, 3, 15, 17)]  # O and Q are the 15th and the 17th letter
-    together = rank_windows(ranker, windows)
-    for asked, among_others in zip(windows, together, strict=True):
-        expected = first_step_scores(checkpoint, asked)
-        alone = rank_windows(ranker, [asked])[0]
+    windows = [make_window(n) for n in (20, 3, 15, 17)]  # O and Q are the 15th and the 17th letter
+    rankings = rank_windows(ranker, windows)
+    for window, batched in zip(windows, rankings, strict=True):
+        expected = first_step_scores(checkpoint, window)
+        alone = rank_windows(ranker, [window])[0]
         assert alone.scores == pytest.approx(expected, abs=TOLERANCE)
-        assert among_others.scores == pytest.approx(expected, abs=TOLERANCE)
-        assert max(expected) - min(expected) > 100 * TOLERANCE, "a model without opinion proves nothing"
+        assert batched.scores == pytest.approx(expected, abs=TOLERANCE)
+        assert max(expected) - min(expected) > 100 * TOLERANCE, "equal scores prove nothing"

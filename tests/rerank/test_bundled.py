@@ -1,4 +1,4 @@
-"""The checkpoints that ship are small enough, whole, described, and score as they did when they were packed."""
+"""Bundled checkpoints: size, manifest, model card and golden scores."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ def test_weights_fit_a_repository() -> None:
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_manifest_fits_and_names_no_file_of_the_machine_that_trained(folder: Path) -> None:
-    manifest = read_manifest(folder)  # raises where a hash does not agree
+def test_manifest_has_valid_hashes_and_no_absolute_paths(folder: Path) -> None:
+    manifest = read_manifest(folder)  # raises if a hash differs
     assert manifest is not None
     assert not [word for word in manifest.command.split() if word.startswith("/")]
     assert manifest.data
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_card_says_data_licence_command_time_and_figures(folder: Path) -> None:
+def test_card_states_data_licence_command_time_and_results(folder: Path) -> None:
     card = (folder / "README.md").read_text(encoding="utf-8")
     for word in ("| data |", "| licence |", "reproduce_defaults.sh", "| time |", "nDCG@10"):
         assert word in card
 
 
-def test_first_has_its_golden_scores() -> None:
+def test_first_gives_its_golden_scores() -> None:
     model = FirstModel(name="first", ranker="first")
     assert (bundled.FIRST / GOLDEN).is_file()
     check(load_ranker(model, None, "cpu"), scoring_settings(model), bundled.FIRST, CPU_TOLERANCE)  # type: ignore[arg-type]
 
 
-def test_pe_rank_has_its_golden_scores(encoder: Encoder) -> None:
+def test_pe_rank_gives_its_golden_scores(encoder: Encoder) -> None:
     model = PERankModel(name="pe-rank", ranker="pe-rank", path=bundled.PE_RANK)
     assert (bundled.PE_RANK / GOLDEN).is_file()
     check(load_ranker(model, encoder, "cpu"), scoring_settings(model), bundled.PE_RANK, CPU_TOLERANCE)

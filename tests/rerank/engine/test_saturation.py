@@ -35,29 +35,29 @@ class Device(NumberRanker):
 
 
 @pytest.mark.parametrize("parallel", [1, 2, 8, 64])
-def test_smallest_batch_that_saturates_is_taken(parallel: int) -> None:
+def test_smallest_saturating_batch_is_chosen(parallel: int) -> None:
     assert Device(parallel).saturating_tokens() == parallel * 100
 
 
 @pytest.mark.parametrize(("parallel", "tokens"), [(8.3, 800), (8.5, 1600)])
-def test_gain_of_five_percent_is_needed(parallel: float, tokens: int) -> None:
+def test_doubling_must_gain_five_percent(parallel: float, tokens: int) -> None:
     """From 8 to 16 windows, these devices gain 3.7 % and 6.2 %."""
     assert Device(parallel).saturating_tokens() == tokens
 
 
-def test_batch_that_exceeds_the_memory_is_not_taken() -> None:
+def test_batch_that_exceeds_the_memory_is_not_chosen() -> None:
     assert Device(parallel=64, most=10).saturating_tokens() == 800
 
 
-def test_doubling_ends_where_no_batch_is_larger() -> None:
+def test_doubling_ends_at_the_largest_batch() -> None:
     assert Device(parallel=10**9).saturating_tokens() == 102_400
 
 
-def test_model_without_tokens_ends_too() -> None:
+def test_doubling_ends_for_a_model_without_tokens() -> None:
     assert Device(parallel=1, tokens=0).saturating_tokens() == 1
 
 
-def test_narrow_ranker_gets_windows_that_it_can_read() -> None:
+def test_windows_are_no_larger_than_the_ranker_reads() -> None:
     device = Device(parallel=1, max_window_size=3)
     device.saturating_tokens()
     assert {len(window.passages) for window in device.ranked} == {3}

@@ -1,4 +1,4 @@
-"""FIRST beyond its parity with generation: calibration, permutations, adapters, what is cut, what is refused."""
+"""FIRST: scores, calibration, permutations, adapters, truncation, and checkpoints that are rejected."""
 
 from __future__ import annotations
 
@@ -52,20 +52,20 @@ def test_scores_are_log_probabilities_over_the_window(ranker: FirstRanker) -> No
     assert ranker.info.score_kind is ScoreKind.WINDOW_LOG_PROB
 
 
-def test_info_says_what_serves(ranker: FirstRanker, lm: Path) -> None:
+def test_info_describes_the_checkpoint(ranker: FirstRanker, lm: Path) -> None:
     assert (ranker.info.kind, ranker.info.model_id, ranker.info.max_window_size) == ("first", lm.name, 52)
     assert len(ranker.info.model_revision) == len(ranker.info.template_sha256) == 64
 
 
-def test_numbers_allow_windows_of_hundreds_where_they_are_single_tokens(tmp_path: Path) -> None:
+def test_numbers_that_are_single_tokens_allow_windows_of_hundreds(tmp_path: Path) -> None:
     checkpoint = write_causal_lm(tmp_path / "lm", "llama", byte_level_numbers())
     wide = FirstRanker(checkpoint, "first", IdentifierKind.NUMBERS, device="cpu")
     assert wide.info.max_window_size == 999
     assert len(rank_windows(wide, [window(*["x"] * 100)])[0].scores) == 100
 
 
-def test_content_free_calibration_takes_the_identifiers_prior_away(lm: Path, ranker: FirstRanker) -> None:
-    """Passages without content are all equal once the prior is gone, and far from equal before."""
+def test_content_free_calibration_removes_the_prior_of_the_identifiers(lm: Path, ranker: FirstRanker) -> None:
+    """Passages without content get equal scores with calibration, and different ones without."""
     calibrated = FirstRanker(lm, "first", calibration="content_free", device="cpu")
     empty = Window(Query("N/A"), tuple(Passage(f"d{place}", "N/A") for place in range(5)))
     before, after = rank_windows(ranker, [empty])[0].scores, rank_windows(calibrated, [empty])[0].scores
@@ -73,7 +73,7 @@ def test_content_free_calibration_takes_the_identifiers_prior_away(lm: Path, ran
     assert after == pytest.approx([torch.tensor(0.2).log().item()] * 5, abs=1e-4)
 
 
-def test_calibrated_scores_are_the_plain_ones_less_the_prior(lm: Path, ranker: FirstRanker) -> None:
+def test_calibrated_scores_are_the_plain_scores_minus_the_prior(lm: Path, ranker: FirstRanker) -> None:
     calibrated = FirstRanker(lm, "first", calibration="content_free", device="cpu")
     plain = torch.tensor(rank_windows(ranker, [window(*TEXTS)])[0].scores)
     prior = torch.tensor(rank_windows(ranker, [Window(Query("N/A"), (Passage("d", "N/A"),) * 5)])[0].scores)
@@ -81,19 +81,19 @@ def test_calibrated_scores_are_the_plain_ones_less_the_prior(lm: Path, ranker: F
     assert rank_windows(calibrated, [window(*TEXTS)])[0].scores == pytest.approx(expected, abs=1e-4)
 
 
-def test_permutations_average_the_readings_of_shuffled_windows(lm: Path, ranker: FirstRanker) -> None:
-    """Against reading each order by hand with the plain ranker."""
+def test_permutations_average_the_scores_of_shuffled_windows(lm: Path, ranker: FirstRanker) -> None:
+    """Compared with ranking each order separately without permutations."""
     thrice = FirstRanker(lm, "first", permutations=3, device="cpu")
-    readings = []
+    by_order = []
     for order in ([0, 1, 2, 3, 4], random.Random(1).sample(range(5), 5), random.Random(2).sample(range(5), 5)):
         scores = rank_windows(ranker, [window(*(TEXTS[place] for place in order))])[0].scores
-        readings.append([scores[order.index(place)] for place in range(5)])
-    expected = torch.tensor(readings).mean(dim=0).tolist()
+        by_order.append([scores[order.index(place)] for place in range(5)])
+    expected = torch.tensor(by_order).mean(dim=0).tolist()
     assert rank_windows(thrice, [window(*TEXTS)])[0].scores == pytest.approx(expected, abs=1e-4)
     assert thrice.encode(window(*TEXTS)).tokens == 3 * ranker.encode(window(*TEXTS)).tokens
 
 
-def test_several_windows_with_permutations_keep_apart(lm: Path) -> None:
+def test_windows_with_permutations_are_independent_in_a_batch(lm: Path) -> None:
     twice = FirstRanker(lm, "first", permutations=2, device="cpu")
     first, second = window(*TEXTS), window(*TEXTS[:2])
     together = rank_windows(twice, [first, second])
@@ -147,36 +147,36 @@ async def test_engine_renders_each_window_once_on_the_encode_thread(lm: Path, mo
         assert renders == ["encode_0"] * 4 * permutations
 
 
-def test_prepare_makes_the_passages_harmless(ranker: FirstRanker) -> None:
+def test_prepare_sanitizes_query_and_passages(ranker: FirstRanker) -> None:
     prepared = ranker.prepare(Query("[A]\n<|im_end|>"), [Passage("a", "[B] > [A]")])
     assert prepared.query.text == "(A) < |im_end|>"
     assert prepared.passages[0].text == "(B) > (A)"
 
 
-def test_tokenizer_with_eight_letters_serves_windows_of_eight(tmp_path: Path) -> None:
+def test_tokenizer_with_eight_single_token_letters_limits_windows_to_eight(tmp_path: Path) -> None:
     checkpoint = write_causal_lm(tmp_path / "lm", "llama", no_single_letters())
     assert FirstRanker(checkpoint, "first", device="cpu").info.max_window_size == 8
 
 
-def test_folder_without_a_causal_lm_is_refused(tmp_path: Path) -> None:
+def test_folder_without_a_causal_lm_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "t5"}', encoding="utf-8")
     with pytest.raises(CheckpointError, match="is no causal language model that can be loaded"):
         FirstRanker(tmp_path, "first", device="cpu")
 
 
-def test_adapter_without_a_base_is_refused(tmp_path: Path) -> None:
+def test_adapter_without_a_base_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text("{}", encoding="utf-8")
     with pytest.raises(CheckpointError, match="names no base_model_name_or_path"):
         FirstRanker(tmp_path, "first", device="cpu")
 
 
-def test_unknown_template_is_refused(lm: Path) -> None:
+def test_unknown_template_is_rejected(lm: Path) -> None:
     with pytest.raises(ConfigError, match="'none such' is neither a file nor one of first"):
         FirstRanker(lm, "none such", device="cpu")
 
 
-def test_weights_of_bfloat16_are_scored_in_float32(lm: Path, tmp_path: Path) -> None:
-    """Logits rounded to bfloat16 tie; the identifier rows are float32 whatever the checkpoint holds."""
+def test_bfloat16_weights_give_float32_scores(lm: Path, tmp_path: Path) -> None:
+    """The rows of the identifiers are float32 for any checkpoint, because logits rounded to bfloat16 tie."""
     shutil.copytree(lm, tmp_path / "bf16")
     weights = {name: tensor.bfloat16() for name, tensor in load_file(lm / "model.safetensors").items()}
     save_file(weights, tmp_path / "bf16" / "model.safetensors", metadata={"format": "pt"})
@@ -197,7 +197,7 @@ def test_windows_share_a_forward_pass(lm: Path, ranker: FirstRanker) -> None:
     assert rows == [(1, sum(ranker.encode(each).tokens for each in windows))]
 
 
-def test_prepared_passages_rank_as_unprepared_ones_do(ranker: FirstRanker) -> None:
+def test_prepared_passages_get_the_scores_of_unprepared_ones(ranker: FirstRanker) -> None:
     texts = [*TEXTS, "word " * 3000, "ends with a stop."]
     prepared = ranker.prepare(Query("what jumps"), window(*texts).passages)
     assert all(passage.token_ids for passage in prepared.passages)
@@ -206,7 +206,7 @@ def test_prepared_passages_rank_as_unprepared_ones_do(ranker: FirstRanker) -> No
     assert ranker.encode(ready).tokens <= 4096
 
 
-def test_bfloat16_on_the_cpu_is_near_float32_and_not_the_same(lm: Path, ranker: FirstRanker) -> None:
+def test_bfloat16_on_the_cpu_is_close_to_float32_but_not_equal(lm: Path, ranker: FirstRanker) -> None:
     half = rank_windows(FirstRanker(lm, "first", device="cpu", precision="bfloat16"), [window(*TEXTS)])[0].scores
     exact = rank_windows(ranker, [window(*TEXTS)])[0].scores
     assert half == pytest.approx(exact, abs=0.3)

@@ -1,4 +1,4 @@
-"""Permutation generation: what is read in an answer, and what a ranker makes of models that write sense or nonsense."""
+"""Permutation generation: parsing of answers, and rankings of trained and of random models."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ TOKENIZERS: dict[str, Callable[[], PreTrainedTokenizerBase]] = {
 @pytest.mark.parametrize(
     ("text", "names", "permutation", "missing", "repeated", "unknown"),
     [
-        # as asked for
+        # in the requested format
         ("[B] > [C] > [A]", ABC, (1, 2, 0), 0, 0, 0),
         ("[2] > [3] > [1]", ONE_TO_THREE, (1, 2, 0), 0, 0, 0),
         ("[10] > [1]", ONE_TO_TEN, (9, 0, *range(1, 9)), 8, 0, 0),
@@ -58,12 +58,12 @@ TOKENIZERS: dict[str, Callable[[], PreTrainedTokenizerBase]] = {
         ("[B] > [2] > [A] > [C]", ABC, (1, 0, 2), 0, 0, 1),
         ("[4] > [3] > [0] > [1] > [3]", ONE_TO_THREE, (2, 0, 1), 1, 1, 2),
         ("[A] > [B]", (), (), 0, 0, 2),
-        # another case, where only one is used
+        # identifiers of one case, written in the other
         ("[b] > [C] > [a]", ABC, (1, 2, 0), 0, 0, 0),
         ("[B] > [C] > [A]", "abc", (1, 2, 0), 0, 0, 0),
         ("[b] > [B]", ABC, (1, 0, 2), 2, 1, 0),
         ("[e]", ALL_LETTERS[:27], tuple(range(27)), 27, 0, 1),
-        # text around, white space, other layouts
+        # surrounding text, white space, other layouts
         ("The order is [2] > [3] > [1], as 2 names the 20 days.", ONE_TO_THREE, (1, 2, 0), 0, 0, 0),
         ("Sure! A good one first:\n[C] > [B] > [A]</s>", ABC, (2, 1, 0), 0, 0, 0),
         ("[ c ] > [ b ] > [ a ]", "abc", (2, 1, 0), 0, 0, 0),
@@ -80,7 +80,7 @@ TOKENIZERS: dict[str, Callable[[], PreTrainedTokenizerBase]] = {
         ("[3] > 2 > [1]", ONE_TO_THREE, (2, 1, 0), 0, 0, 0),
         ("[3] > [2 > 1]", ONE_TO_THREE, (2, 1, 0), 0, 0, 0),
         ("C > [A] > B", ABC, (2, 0, 1), 0, 0, 0),
-        # left out where it could be anything
+        # brackets left out where the text is ambiguous
         ("3", ONE_TO_THREE, (0, 1, 2), 3, 0, 0),
         ("C, B, A", ABC, (0, 1, 2), 3, 0, 0),
         ("I like C more than A", ABC, (0, 1, 2), 3, 0, 0),
@@ -92,7 +92,7 @@ TOKENIZERS: dict[str, Callable[[], PreTrainedTokenizerBase]] = {
         ("[AB] > [see below]", ABC, (0, 1, 2), 3, 0, 0),
     ],
 )
-def test_answer_is_read_as_written(
+def test_answer_is_parsed(
     text: str, names: Sequence[str], permutation: tuple[int, ...], missing: int, repeated: int, unknown: int
 ) -> None:
     parsed = parse_permutation(text, names)
@@ -101,7 +101,7 @@ def test_answer_is_read_as_written(
 
 
 names_of_windows = st.sampled_from([ALL_LETTERS, ALL_LETTERS[26:], tuple(str(number) for number in range(1, 101))])
-#: Text that is rich in what the parser looks for.
+#: Text with many identifiers, brackets and separators.
 answers = (
     st.text()
     | st.text("[]><, ABab12")
@@ -110,18 +110,18 @@ answers = (
 
 
 @given(answers, names_of_windows, st.integers(0, 52))
-def test_whatever_is_written_is_a_permutation(text: str, names: Sequence[str], n: int) -> None:
+def test_any_text_is_parsed_to_a_permutation(text: str, names: Sequence[str], n: int) -> None:
     n = min(n, len(names))
     parsed = parse_permutation(text, names[:n])
     assert sorted(parsed.permutation) == list(range(n))
     assert 0 <= parsed.missing <= n
     unnamed = parsed.permutation[n - parsed.missing :]
     assert list(unnamed) == sorted(unnamed)
-    assert parsed.repeated == 0 or parsed.missing < n, "nothing named, so nothing named twice"
+    assert parsed.repeated == 0 or parsed.missing < n, "an identifier is repeated although none is named"
 
 
 @given(st.lists(st.integers(1, 12)), st.integers(0, 10), st.sampled_from([" > ", ">", "", "\n", ", ", " and "]))
-def test_counts_add_up_to_what_was_written(numbers: list[int], n: int, between: str) -> None:
+def test_counts_sum_to_the_identifiers_in_the_text(numbers: list[int], n: int, between: str) -> None:
     parsed = parse_permutation(between.join(f"[{number}]" for number in numbers), ONE_TO_TEN[:n])
     named = [number for number in dict.fromkeys(numbers) if number <= n]
     assert parsed.permutation[: len(named)] == tuple(number - 1 for number in named)
@@ -130,25 +130,25 @@ def test_counts_add_up_to_what_was_written(numbers: list[int], n: int, between: 
     assert (n - parsed.missing) + parsed.repeated + parsed.unknown == len(numbers)
 
 
-def window(n: int, seed: int = 0) -> Window:
+def make_window(n: int, seed: int = 0) -> Window:
     texts = [" ".join(f"w{(7 * place + word + seed) % 11}" for word in range(1 + place % 5)) for place in range(n)]
     return Window(Query("which passage"), tuple(Passage(f"d{place}", text) for place, text in enumerate(texts)))
 
 
-def prompt_of(tokenizer: PreTrainedTokenizerBase, asked: Window, names: Sequence[str]) -> list[int]:
-    return ListwiseRenderer(load_template("first"), tokenizer, 4096, answer_tokens=600).prompt(asked, names).token_ids
+def prompt_of(tokenizer: PreTrainedTokenizerBase, window: Window, names: Sequence[str]) -> list[int]:
+    return ListwiseRenderer(load_template("first"), tokenizer, 4096, answer_tokens=600).prompt(window, names).token_ids
 
 
-def write_taught_lm(
-    folder: Path, tokenizer: PreTrainedTokenizerBase, asked: Window, names: Sequence[str], answer: str
+def write_trained_lm(
+    folder: Path, tokenizer: PreTrainedTokenizerBase, window: Window, names: Sequence[str], answer: str
 ) -> Path:
-    """A checkpoint that gives this answer to this window, and then ends."""
+    """A checkpoint trained to generate this answer to this window."""
     write_causal_lm(folder, "llama", tokenizer)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    prompt = prompt_of(tokenizer, asked, names)
-    said = [*tokenizer(answer, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
-    ids = torch.tensor([prompt + said])
-    labels = torch.tensor([[-100] * len(prompt) + said])
+    prompt = prompt_of(tokenizer, window, names)
+    target = [*tokenizer(answer, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+    ids = torch.tensor([prompt + target])
+    labels = torch.tensor([[-100] * len(prompt) + target])
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     for _ in range(200):
         loss = model(input_ids=ids, labels=labels).loss
@@ -171,7 +171,7 @@ def write_taught_lm(
     ],
 )
 @pytest.mark.parametrize("family", [metaspace, byte_level])
-def test_order_that_the_model_writes_is_the_ranking(
+def test_generated_permutation_is_the_ranking(
     tmp_path: Path,
     family: Callable[[], PreTrainedTokenizerBase],
     kind: IdentifierKind,
@@ -180,22 +180,24 @@ def test_order_that_the_model_writes_is_the_ranking(
     permutation: tuple[int, ...],
     repairs: int,
 ) -> None:
-    checkpoint = write_taught_lm(tmp_path / "lm", family(), window(3), names, answer)
-    (ranking,) = rank_windows(GenerationRanker(checkpoint, "first", kind, device="cpu"), [window(3)])
+    checkpoint = write_trained_lm(tmp_path / "lm", family(), make_window(3), names, answer)
+    (ranking,) = rank_windows(GenerationRanker(checkpoint, "first", kind, device="cpu"), [make_window(3)])
     assert (ranking.permutation, ranking.repairs) == (permutation, repairs)
     assert [ranking.scores[place] for place in permutation] == [0.0, -1.0, -2.0]
 
 
-def test_checkpoint_cannot_ask_for_anything_but_greed(tmp_path: Path) -> None:
-    """Published checkpoints sample and forbid repetition by default; brackets repeat."""
-    checkpoint = write_taught_lm(tmp_path / "lm", byte_level(), window(3), ABC, "[C] > [A] > [B]")
-    warm = GenerationConfig(do_sample=True, temperature=50.0, repetition_penalty=9.0, max_length=5, eos_token_id=[1, 2])
-    warm.save_pretrained(checkpoint)
-    (ranking,) = rank_windows(GenerationRanker(checkpoint, "first", LETTERS, device="cpu"), [window(3)])
+def test_decoding_is_greedy_whatever_the_checkpoint_configures(tmp_path: Path) -> None:
+    """Published checkpoints may configure sampling and a repetition penalty, but brackets repeat."""
+    checkpoint = write_trained_lm(tmp_path / "lm", byte_level(), make_window(3), ABC, "[C] > [A] > [B]")
+    sampling = GenerationConfig(
+        do_sample=True, temperature=50.0, repetition_penalty=9.0, max_length=5, eos_token_id=[1, 2]
+    )
+    sampling.save_pretrained(checkpoint)
+    (ranking,) = rank_windows(GenerationRanker(checkpoint, "first", LETTERS, device="cpu"), [make_window(3)])
     assert (ranking.permutation, ranking.repairs) == ((2, 0, 1), 0)
 
 
-def plainly_generated(checkpoint: Path, prompt: list[int], max_new_tokens: int) -> str:
+def generate_with_transformers(checkpoint: Path, prompt: list[int], max_new_tokens: int) -> str:
     tokenizer = AutoTokenizer.from_pretrained(checkpoint)
     model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
     ids = torch.tensor([prompt])
@@ -205,7 +207,7 @@ def plainly_generated(checkpoint: Path, prompt: list[int], max_new_tokens: int) 
 
 @pytest.mark.parametrize("kind", IdentifierKind)
 @pytest.mark.parametrize("family", TOKENIZERS)
-def test_nonsense_becomes_a_ranking_and_is_counted(tmp_path: Path, family: str, kind: IdentifierKind) -> None:
+def test_output_of_a_random_model_is_repaired_and_counted(tmp_path: Path, family: str, kind: IdentifierKind) -> None:
     tokenizer = TOKENIZERS[family]()
     checkpoint = write_causal_lm(tmp_path / "lm", "llama", tokenizer)
     ranker = GenerationRanker(checkpoint, "first", kind, device="cpu")
@@ -213,50 +215,52 @@ def test_nonsense_becomes_a_ranking_and_is_counted(tmp_path: Path, family: str, 
     names = letters if kind is LETTERS else tuple(str(number) for number in range(1, 101))
     assert (ranker.info.kind, ranker.info.score_kind) == ("generation", ScoreKind.RANK)
     assert ranker.info.max_window_size == len(names)
-    windows = [window(n, seed) for seed, n in enumerate((6, 1, 3))]
-    together = rank_windows(ranker, windows)
-    for asked, among_others in zip(windows, together, strict=True):
-        n = len(asked.passages)
-        prompt = prompt_of(tokenizer, asked, names)
+    windows = [make_window(n, seed) for seed, n in enumerate((6, 1, 3))]
+    rankings = rank_windows(ranker, windows)
+    for window, batched in zip(windows, rankings, strict=True):
+        n = len(window.passages)
+        prompt = prompt_of(tokenizer, window, names)
         expected = parse_permutation(
-            plainly_generated(checkpoint, prompt, ranker.encode(asked).tokens - len(prompt)), names[:n]
+            generate_with_transformers(checkpoint, prompt, ranker.encode(window).tokens - len(prompt)), names[:n]
         )
-        assert rank_windows(ranker, [asked]) == [among_others]
-        assert (among_others.permutation, among_others.repairs) == (expected.permutation, expected.repairs)
-        assert sorted(among_others.scores) == list(range(1 - n, 1))
-    assert sum(ranking.repairs for ranking in together) > 0, "a random model wrote three good answers"
+        assert rank_windows(ranker, [window]) == [batched]
+        assert (batched.permutation, batched.repairs) == (expected.permutation, expected.repairs)
+        assert sorted(batched.scores) == list(range(1 - n, 1))
+    assert sum(ranking.repairs for ranking in rankings) > 0, "a random model generated three valid answers"
 
 
 @pytest.mark.parametrize("kind", IdentifierKind)
 @pytest.mark.parametrize("family", TOKENIZERS)
-def test_budget_has_room_for_any_order_and_its_end(tmp_path: Path, family: str, kind: IdentifierKind) -> None:
+def test_token_budget_has_room_for_any_permutation_and_the_end_token(
+    tmp_path: Path, family: str, kind: IdentifierKind
+) -> None:
     tokenizer = TOKENIZERS[family]()
     ranker = GenerationRanker(write_causal_lm(tmp_path / "lm", "llama", tokenizer), "first", kind, device="cpu")
     letters = string.ascii_lowercase if family == "uncased" else ALL_LETTERS
     for n in (1, 2, 20, 26):
         names = letters[:n] if kind is LETTERS else [str(number) for number in range(1, n + 1)]
-        budget = ranker.encode(window(n)).tokens - len(prompt_of(tokenizer, window(n), names))
+        budget = ranker.encode(make_window(n)).tokens - len(prompt_of(tokenizer, make_window(n), names))
         backwards = " > ".join(f"[{name}]" for name in reversed(names))
         assert len(tokenizer(backwards, add_special_tokens=False)["input_ids"]) < budget
 
 
-def test_passages_and_query_are_made_harmless(tmp_path: Path) -> None:
+def test_query_and_passages_are_sanitized(tmp_path: Path) -> None:
     ranker = GenerationRanker(write_causal_lm(tmp_path / "lm", "llama", byte_level()), "first", device="cpu")
     prepared = ranker.prepare(Query("q [1]", instruction="do [2]"), [Passage("d", "I am [1]\n<|im_end|>")])
     assert prepared.query == Query("q (1)", instruction="do (2)")
     assert prepared.passages == (Passage("d", "I am (1) < |im_end|>"),)
 
 
-def test_long_passages_are_cut_and_named(tmp_path: Path) -> None:
-    """Prompt and answer together stay inside what the model reads."""
+def test_long_passages_are_truncated_and_reported(tmp_path: Path) -> None:
+    """Prompt and answer rankings fit into the context."""
     tokenizer = byte_level()
     ranker = GenerationRanker(write_causal_lm(tmp_path / "lm", "llama", tokenizer), "first", LETTERS, device="cpu")
-    asked = Window(Query("q"), (Passage("short", "w1"), Passage("long", "w2 " * 4000)))
-    assert ranker.encode(asked).tokens <= 4096
-    assert ranker.encode(asked).truncated == (1,)
+    window = Window(Query("q"), (Passage("short", "w1"), Passage("long", "w2 " * 4000)))
+    assert ranker.encode(window).tokens <= 4096
+    assert ranker.encode(window).truncated == (1,)
 
 
-def test_service_says_how_many_identifiers_it_mended(tmp_path: Path, encoder: Encoder) -> None:
+def test_service_reports_repaired_identifiers(tmp_path: Path, encoder: Encoder) -> None:
     checkpoint = write_causal_lm(tmp_path / "lm", "llama", byte_level())
     rankers = {"generation": GenerationRanker(checkpoint, "first", device="cpu")}
     with (
@@ -272,7 +276,7 @@ def test_service_says_how_many_identifiers_it_mended(tmp_path: Path, encoder: En
     assert reply.execution.repaired_identifiers > 0
 
 
-def test_settings_name_a_generation_ranker(tmp_path: Path) -> None:
+def test_configuration_of_a_generation_ranker(tmp_path: Path) -> None:
     checkpoint = write_causal_lm(tmp_path / "lm", "llama", byte_level())
     served = {"name": "g", "ranker": "generation", "path": checkpoint}
     config = load_config(None, device="cpu", models=[served | {"identifiers": "letters"}])
@@ -282,8 +286,8 @@ def test_settings_name_a_generation_ranker(tmp_path: Path) -> None:
     assert (described.info.kind, described.info.max_window_size) == ("generation", 52)
 
 
-def test_answer_of_a_narrow_window_takes_no_more_room_than_it_needs(tmp_path: Path) -> None:
-    """Two passages share what the answer about a hundred would have needed."""
+def test_answer_of_a_small_window_reserves_only_the_tokens_it_needs(tmp_path: Path) -> None:
+    """The passages of a window of two can use the tokens that an answer about a hundred would need."""
     ranker = GenerationRanker(write_causal_lm(tmp_path / "lm", "llama", byte_level()), "first", device="cpu")
-    asked = Window(Query("q"), (Passage("a", "w1 " * 4000), Passage("b", "w2 " * 4000)))
-    assert 4096 - 20 < ranker.encode(asked).tokens <= 4096
+    window = Window(Query("q"), (Passage("a", "w1 " * 4000), Passage("b", "w2 " * 4000)))
+    assert 4096 - 20 < ranker.encode(window).tokens <= 4096

@@ -1,4 +1,4 @@
-"""The identity ranker changes nothing."""
+"""The identity ranker keeps the order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rerank.types import Passage, Query, Window
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 100])
-def test_order_stays(n: int) -> None:
+def test_order_is_kept(n: int) -> None:
     ranker = IdentityRanker()
     prepared = ranker.prepare(Query("q"), [Passage(str(i), "same text") for i in range(n)])
     (ranking,) = rank_windows(ranker, [Window(prepared.query, prepared.passages)])
@@ -18,5 +18,5 @@ def test_order_stays(n: int) -> None:
     assert prepared.truncated_doc_ids == ()
 
 
-def test_no_windows_no_rankings() -> None:
+def test_empty_batch_gives_no_rankings() -> None:
     assert rank_windows(IdentityRanker(), []) == []

@@ -1,4 +1,4 @@
-"""Checkpoints in the published layout load and rank; those that do not fit say why."""
+"""PE-Rank checkpoints in the published layout: loading, and errors of checkpoints that do not fit."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def scores(folder: Path, encoder: Encoder) -> tuple[float, ...]:
 
 
 def to_bin(folder: Path) -> None:
-    """Moves the projector into projector.bin, under the names that training writes there."""
+    """Moves the projector into projector.bin, with the names of the published training code."""
     weights = load_file(folder / "model.safetensors")
     torch.save({name: weights[name] for name in weights if "projector" in name}, folder / "projector.bin")
     change_weights(folder, {}, without="projector")
@@ -52,32 +52,34 @@ def to_half(folder: Path) -> None:
 def test_published_checkpoint_ranks_texts(tmp_path: Path, encoder: Encoder, architecture: str) -> None:
     ranker = PERankRanker(write_published(tmp_path / "it", encoder, architecture), encoder, device="cpu")
     prepared = ranker.prepare(Query("what causes the tides"), [Passage("a", "the moon"), Passage("b", "bread")])
-    assert prepared.query.vector is None  # the template has no place for it
+    assert prepared.query.vector is None  # the template does not read it
     (ranking,) = rank_windows(ranker, [Window(prepared.query, prepared.passages)])
     assert sorted(ranking.permutation) == [0, 1]
     assert ranker.info.template_sha256 == load_template("pe_rank_text").sha256
 
 
 @pytest.mark.parametrize("change", [to_bin, to_shards])
-def test_where_the_weights_lie_changes_no_score(folder: Path, encoder: Encoder, change: Callable[[Path], None]) -> None:
+def test_file_of_the_weights_does_not_change_the_scores(
+    folder: Path, encoder: Encoder, change: Callable[[Path], None]
+) -> None:
     before = scores(folder, encoder)
     change(folder)
     assert scores(folder, encoder) == before
 
 
-def test_pooling_that_is_not_named_is_not_compared(folder: Path, encoder: Encoder) -> None:
+def test_missing_pooling_is_not_compared(folder: Path, encoder: Encoder) -> None:
     before = scores(folder, encoder)
     change_config(folder, encoder_pooling=None)
     assert scores(folder, encoder) == before
 
 
-def test_half_precision_is_read(folder: Path, encoder: Encoder) -> None:
+def test_float16_weights_are_read(folder: Path, encoder: Encoder) -> None:
     before = scores(folder, encoder)
     to_half(folder)
     assert scores(folder, encoder) == pytest.approx(before, abs=0.2)
 
 
-def test_revision_is_of_all_weights(folder: Path, encoder: Encoder) -> None:
+def test_revision_depends_on_all_weights(folder: Path, encoder: Encoder) -> None:
     to_bin(folder)
     first = PERankRanker(folder, encoder, device="cpu").info.model_revision
     torch.save({f"projector.{n}": t for n, t in random_projector(384, 64, seed=9).items()}, folder / "projector.bin")
@@ -92,7 +94,7 @@ def test_linear_projector_is_read(folder: Path, encoder: Encoder) -> None:
     assert scores(folder, encoder) != before
 
 
-def test_template_comes_from_the_checkpoint_before_the_option(tmp_path: Path, encoder: Encoder) -> None:
+def test_template_of_the_checkpoint_has_priority_over_the_option(tmp_path: Path, encoder: Encoder) -> None:
     folder = write_published(tmp_path / "named", encoder, template=SHORT)
     own = load_template(str(folder / "prompt.yaml")).sha256
     assert PERankRanker(folder, encoder, device="cpu").info.template_sha256 == own
@@ -102,7 +104,7 @@ def test_template_comes_from_the_checkpoint_before_the_option(tmp_path: Path, en
         PERankRanker(folder, encoder, device="cpu", template="pe_rank")
 
 
-def test_template_of_the_option_is_for_a_checkpoint_that_names_none(folder: Path, encoder: Encoder) -> None:
+def test_template_option_applies_to_a_checkpoint_without_a_template(folder: Path, encoder: Encoder) -> None:
     ranker = PERankRanker(folder, encoder, device="cpu", template="pe_rank")
     assert ranker.info.template_sha256 == load_template("pe_rank").sha256
     assert ranker.prepare(Query("q"), []).query.vector is not None
@@ -127,7 +129,7 @@ def test_template_of_the_option_is_for_a_checkpoint_that_names_none(folder: Path
         ({"vocab_size": 999}, "does not fit its config.json"),
     ],
 )
-def test_config_that_does_not_fit_is_refused(
+def test_config_that_does_not_fit_is_rejected(
     folder: Path, encoder: Encoder, change: dict[str, object], message: str
 ) -> None:
     change_config(folder, **change)
@@ -136,7 +138,7 @@ def test_config_that_does_not_fit_is_refused(
 
 
 @pytest.mark.parametrize("widths", [(768, 64), (384, 96)])
-def test_projector_of_another_width_is_refused_with_both(
+def test_projector_of_another_width_is_rejected_with_both_widths(
     folder: Path, encoder: Encoder, widths: tuple[int, int]
 ) -> None:
     change_weights(folder, {f"model.projector.{n}": t for n, t in random_projector(*widths).items()})
@@ -176,7 +178,7 @@ def with_empty_index(folder: Path) -> None:
         (lambda folder: (folder / "config.json").write_text("[]"), r"config\.json"),
     ],
 )
-def test_damaged_folder_says_what_is_missing(
+def test_damaged_folder_is_rejected_with_the_missing_part(
     folder: Path, encoder: Encoder, damage: Callable[[Path], None], message: str
 ) -> None:
     damage(folder)

@@ -1,4 +1,4 @@
-"""Choosing passage after passage: what generation over an extended vocabulary gives, alone and in a batch.
+"""Dynamic decoding of PE-Rank: equals generation over a vocabulary extended by the passages, alone and in a batch.
 
 The published code asks for BOS before the first passage, but reads none: it hands vectors to `generate`, and in the
 transformers that it pins (4.37.2) the text that is said so far then begins with a BOS that the model never sees. In its
@@ -27,9 +27,9 @@ from rerank.types import Candidate, EncodedWindow, ScoreKind, Window, WindowRank
 from tests.causal_lms import CONFIGS, SIZES
 from tests.pe_checkpoints import SHORT, random_projector, vector_window, write_published
 
-WIDEST = 6
-#: Of different widths and lengths of prompt; Mistral's attention reaches less far back than some of them are long.
-WINDOWS = [vector_window(1 + seed % WIDEST, seed, text="word " * (seed % 9)) for seed in range(200)]
+MAX_PASSAGES = 6
+#: Windows and prompts of different sizes; some are longer than the sliding attention window of the Mistral model.
+WINDOWS = [vector_window(1 + seed % MAX_PASSAGES, seed, text="word " * (seed % 9)) for seed in range(200)]
 
 
 @pytest.fixture(scope="module", params=["mistral", "llama"])
@@ -43,20 +43,20 @@ def ranker(folder: Path, encoder: Encoder) -> PERankRanker:
 
 
 @pytest.fixture(scope="module")
-def alone(ranker: PERankRanker) -> list[tuple[int, ...]]:
+def orders(ranker: PERankRanker) -> list[tuple[int, ...]]:
     return [rank_windows(ranker, [window])[0].permutation for window in WINDOWS]
 
 
 class Generation:
-    """The slow way: passages are further tokens of a whole causal LM, and `generate` may say those that are left."""
+    """Reference: passages are further tokens of a causal LM, and `generate` is restricted to the unused ones."""
 
     def __init__(self, folder: Path, ranker: PERankRanker) -> None:
         weights = {n: t for n, t in load_file(folder / "model.safetensors").items() if "projector" not in n}
         config: PretrainedConfig = CONFIGS[folder.name].from_pretrained(folder)
-        self.words = config.vocab_size
+        self.vocab_size = config.vocab_size
         self.model: PreTrainedModel = AutoModelForCausalLM.from_config(config)
         self.model.load_state_dict({n: t for n, t in weights.items() if "encoder" not in n}, strict=True)
-        self.model.resize_token_embeddings(self.words + WIDEST)
+        self.model.resize_token_embeddings(self.vocab_size + MAX_PASSAGES)
         self.projector = random_projector(384, SIZES["hidden_size"])  # type: ignore[arg-type]
         self.ranker = ranker
 
@@ -67,31 +67,31 @@ class Generation:
         hidden = torch.nn.functional.gelu(vectors @ p["0.weight"].T + p["0.bias"])
         n = len(vectors)
         for table in (self.model.get_input_embeddings(), self.model.get_output_embeddings()):
-            table.weight[self.words : self.words + n] = hidden @ p["2.weight"].T + p["2.bias"]
-        own = iter(range(self.words, self.words + n))
+            table.weight[self.vocab_size : self.vocab_size + n] = hidden @ p["2.weight"].T + p["2.bias"]
+        passage_tokens = iter(range(self.vocab_size, self.vocab_size + n))
         slots = self.ranker._prompts.token_ids(window.query, window.passages)
-        ids = [next(own) if token < 0 else token for token in slots]
+        ids = [next(passage_tokens) if token < 0 else token for token in slots]
         prompt = torch.tensor([ids])
 
-        def left(_: int, said: torch.Tensor) -> list[int]:
-            return sorted({*range(self.words, self.words + n)} - {*said[len(ids) :].tolist()})
+        def unused(_: int, generated: torch.Tensor) -> list[int]:
+            return sorted({*range(self.vocab_size, self.vocab_size + n)} - {*generated[len(ids) :].tolist()})
 
-        generated = self.model.generate(  # type: ignore[operator]
+        output = self.model.generate(  # type: ignore[operator]
             prompt,
             attention_mask=torch.ones_like(prompt),
             max_new_tokens=n,
             do_sample=False,
             pad_token_id=0,
-            prefix_allowed_tokens_fn=left,
+            prefix_allowed_tokens_fn=unused,
         )
-        return tuple(token - self.words for token in generated[0, len(ids) :].tolist())
+        return tuple(token - self.vocab_size for token in output[0, len(ids) :].tolist())
 
 
 def test_order_equals_generation_over_an_extended_vocabulary(
-    folder: Path, ranker: PERankRanker, alone: list[tuple[int, ...]]
+    folder: Path, ranker: PERankRanker, orders: list[tuple[int, ...]]
 ) -> None:
     generation = Generation(folder, ranker)
-    assert alone == [generation.order(window) for window in WINDOWS]
+    assert orders == [generation.order(window) for window in WINDOWS]
 
 
 @pytest.fixture(scope="module")
@@ -100,41 +100,39 @@ def one_step(folder: Path, encoder: Encoder) -> list[tuple[int, ...]]:
     return [rank_windows(ranker, [window])[0].permutation for window in WINDOWS]
 
 
-def test_one_step_is_the_first_step(alone: list[tuple[int, ...]], one_step: list[tuple[int, ...]]) -> None:
-    assert [order[0] for order in alone] == [order[0] for order in one_step]
+def test_one_step_is_the_first_step(orders: list[tuple[int, ...]], one_step: list[tuple[int, ...]]) -> None:
+    assert [order[0] for order in orders] == [order[0] for order in one_step]
 
 
-def test_order_differs_from_one_step(alone: list[tuple[int, ...]], one_step: list[tuple[int, ...]]) -> None:
-    """Otherwise the other tests of this file would show little."""
-    assert sum(order != one for order, one in zip(alone, one_step, strict=True)) > len(WINDOWS) / 4
+def test_order_differs_from_one_step(orders: list[tuple[int, ...]], one_step: list[tuple[int, ...]]) -> None:
+    """Otherwise the other tests of this file would prove little."""
+    assert sum(order != one for order, one in zip(orders, one_step, strict=True)) > len(WINDOWS) / 4
 
 
-def cut(windows: Sequence[Window], top_n: int) -> list[Window]:
+def with_top_n(windows: Sequence[Window], top_n: int) -> list[Window]:
     return [replace(window, top_n=top_n) for window in windows]
 
 
-@pytest.mark.parametrize("top_n", [1, 2, 3, WIDEST - 1, WIDEST, WIDEST + 9])
-def test_first_places_are_those_of_the_whole_order(
-    ranker: PERankRanker, alone: list[tuple[int, ...]], top_n: int
-) -> None:
-    for order, ranking in zip(alone, rank_windows(ranker, cut(WINDOWS, top_n)), strict=True):
+@pytest.mark.parametrize("top_n", [1, 2, 3, MAX_PASSAGES - 1, MAX_PASSAGES, MAX_PASSAGES + 9])
+def test_top_n_is_a_prefix_of_the_full_order(ranker: PERankRanker, orders: list[tuple[int, ...]], top_n: int) -> None:
+    for order, ranking in zip(orders, rank_windows(ranker, with_top_n(WINDOWS, top_n)), strict=True):
         assert ranking.permutation[:top_n] == order[:top_n]
         assert sorted(ranking.permutation) == sorted(order)
 
 
-def test_what_is_left_keeps_the_order_of_the_last_inner_products(
+def test_passages_after_top_n_are_in_order_of_the_last_inner_products(
     ranker: PERankRanker, one_step: list[tuple[int, ...]]
 ) -> None:
-    """After one step, that is the whole order of the one step."""
-    assert [ranking.permutation for ranking in rank_windows(ranker, cut(WINDOWS, 1))] == one_step
+    """With a top_n of 1, the order is that of one_step decoding."""
+    assert [ranking.permutation for ranking in rank_windows(ranker, with_top_n(WINDOWS, 1))] == one_step
 
 
-def test_a_window_that_is_cut_leaves_the_others_of_its_batch_alone(
-    ranker: PERankRanker, alone: list[tuple[int, ...]]
+def test_top_n_of_a_window_does_not_affect_others_of_its_batch(
+    ranker: PERankRanker, orders: list[tuple[int, ...]]
 ) -> None:
     mixed = [replace(window, top_n=place % 4) for place, window in enumerate(WINDOWS)]
     together = rank_windows(ranker, mixed)
-    for place, (order, ranking) in enumerate(zip(alone, together, strict=True)):
+    for place, (order, ranking) in enumerate(zip(orders, together, strict=True)):
         kept = place % 4 or len(order)
         assert ranking.permutation[:kept] == order[:kept]
         assert ranking == rank_windows(ranker, [mixed[place]])[0]
@@ -143,18 +141,18 @@ def test_a_window_that_is_cut_leaves_the_others_of_its_batch_alone(
 @pytest.mark.parametrize(
     ("n", "top_n", "passes"), [(6, 0, 5), (6, 1, 1), (6, 2, 2), (6, 5, 5), (6, 6, 5), (6, 60, 5), (2, 1, 1), (1, 1, 0)]
 )
-def test_one_pass_a_choice_and_no_more(ranker: PERankRanker, n: int, top_n: int, passes: int) -> None:
+def test_each_chosen_passage_takes_one_forward_pass(ranker: PERankRanker, n: int, top_n: int, passes: int) -> None:
     counted = []
     hook = ranker._transformer.register_forward_hook(lambda *_: counted.append(1))
     try:
-        rank_windows(ranker, cut([vector_window(n, seed=1)], top_n))
+        rank_windows(ranker, with_top_n([vector_window(n, seed=1)], top_n))
     finally:
         hook.remove()
     assert len(counted) == passes
 
 
-async def test_only_the_last_window_of_a_request_is_cut(ranker: PERankRanker) -> None:
-    """And the first places of the answer are the same."""
+async def test_only_the_last_window_of_a_request_has_a_top_n(ranker: PERankRanker) -> None:
+    """The first passages of the answer are the same."""
     windows: list[Window] = []
 
     class Recording:
@@ -164,32 +162,32 @@ async def test_only_the_last_window_of_a_request_is_cut(ranker: PERankRanker) ->
             windows.extend(each.window for each in encoded)
             return ranker.rank(encoded)
 
-    asked = vector_window(20, seed=7)
-    candidates = tuple(Candidate(passage) for passage in asked.passages)
+    request = vector_window(20, seed=7)
+    candidates = tuple(Candidate(passage) for passage in request.passages)
     answers, tokens = {}, {}
     async with Engine({"pe": Recording()}, EngineConfig()) as engine:
         for top_n in (0, 3):
-            ranking = await engine.run(Job("pe", asked.query, candidates, Sliding(6, 3), top_n))
+            ranking = await engine.run(Job("pe", request.query, candidates, Sliding(6, 3), top_n))
             answers[top_n] = [item.position for item in ranking.ranked]
             tokens[top_n] = [window.tokens for window in ranking.trace.windows]
     rounds = len(windows) // 2
     assert [window.top_n for window in windows] == [0] * rounds + [0] * (rounds - 1) + [3]
     assert windows[:rounds] == [replace(window, top_n=0) for window in windows[rounds:]]
     assert answers[3] == answers[0][:3]
-    assert tokens[3] == [*tokens[0][:-1], tokens[0][-1] - 2]  # two choices read instead of four
+    assert tokens[3] == [*tokens[0][:-1], tokens[0][-1] - 2]  # two decode steps instead of four
 
 
 @pytest.mark.parametrize("batch", [7, 200])
-def test_a_window_alone_and_in_a_batch_agrees(ranker: PERankRanker, alone: list[tuple[int, ...]], batch: int) -> None:
+def test_order_does_not_depend_on_the_batch(ranker: PERankRanker, orders: list[tuple[int, ...]], batch: int) -> None:
     together = [
         ranking.permutation
         for start in range(0, len(WINDOWS), batch)
         for ranking in rank_windows(ranker, WINDOWS[start : start + batch])
     ]
-    assert together == alone
+    assert together == orders
 
 
-def test_scores_say_the_place_and_nothing_else(ranker: PERankRanker) -> None:
+def test_scores_are_ranks(ranker: PERankRanker) -> None:
     (ranking,) = rank_windows(ranker, [vector_window(6, seed=1)])
     assert sorted(ranking.scores) == [-5, -4, -3, -2, -1, 0]
     assert ranker.info.score_kind is ScoreKind.RANK
@@ -207,7 +205,7 @@ def test_equal_passages_keep_the_order_of_the_window(ranker: PERankRanker) -> No
         assert alike == sorted(alike)
 
 
-def test_vocabulary_is_neither_widened_nor_written(ranker: PERankRanker) -> None:
+def test_embedding_table_is_neither_resized_nor_written(ranker: PERankRanker) -> None:
     table = ranker._transformer.get_input_embeddings()
     before = table.weight.clone()
     rank_windows(ranker, WINDOWS[:20])
@@ -218,7 +216,7 @@ def test_vocabulary_is_neither_widened_nor_written(ranker: PERankRanker) -> None
 @pytest.mark.parametrize(
     ("n", "top_n", "fed_back"), [(1, 0, 0), (2, 0, 0), (3, 0, 1), (8, 0, 6), (8, 1, 0), (8, 5, 4), (8, 7, 6), (8, 8, 6)]
 )
-def test_tokens_count_the_choices_that_are_read(
+def test_tokens_include_the_decode_steps(
     folder: Path, encoder: Encoder, ranker: PERankRanker, n: int, top_n: int, fed_back: int
 ) -> None:
     one_step = PERankRanker(folder, encoder, device="cpu")

@@ -1,4 +1,4 @@
-"""PE-Rank: initialised to zero exactly cosine; the same alone and in a batch; wrong checkpoints refused."""
+"""PE-Rank: zero-initialised order equals cosine order, batches do not change scores, wrong checkpoints are rejected."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def ranker(checkpoint: Path, encoder: Encoder) -> PERankRanker:
 
 
 @pytest.fixture(scope="module")
-def disturbed(checkpoint: Path, encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> PERankRanker:
-    """A checkpoint in which every weight does something, as after training."""
-    folder = tmp_path_factory.mktemp("disturbed") / "disturbed"
+def perturbed(checkpoint: Path, encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> PERankRanker:
+    """A ranker with noise on all weights, so that each of them has an effect, as after training."""
+    folder = tmp_path_factory.mktemp("perturbed") / "perturbed"
     shutil.copytree(checkpoint, folder)
     torch.manual_seed(3)
     weights = {name: t + 0.05 * torch.randn_like(t) for name, t in load_file(folder / "model.safetensors").items()}
@@ -87,54 +87,53 @@ def test_checkpoint_is_reproducible(checkpoint: Path, encoder: Encoder, tmp_path
         assert (tmp_path / "again" / name).read_bytes() == (checkpoint / name).read_bytes()
 
 
-def test_equal_passages_tie(ranker: PERankRanker, disturbed: PERankRanker) -> None:
-    """Wherever they stand: a kernel that treats the end of a list differently must not part them."""
-    for one in (ranker, disturbed):
+def test_equal_passages_tie(ranker: PERankRanker, perturbed: PERankRanker) -> None:
+    """Also at the end of a window, which a kernel may treat differently."""
+    for one in (ranker, perturbed):
         window = random_window(37, seed=5)
         same = window.passages[:1] * 37
         assert len(set(rank_windows(one, [Window(window.query, same)])[0].scores)) == 1
 
 
 @pytest.mark.usefixtures("two_threads")  # kernels that split rows between threads round them differently
-def test_copies_of_a_passage_tie_wherever_they_stand(disturbed: PERankRanker) -> None:
+def test_copies_of_a_passage_tie_wherever_they_stand(perturbed: PERankRanker) -> None:
     three = random_window(3, seed=9)
     for n in range(4, 60, 5):
         (ranking,) = rank_windows(
-            disturbed, [replace(three, passages=tuple(three.passages[place % 3] for place in range(n)))]
+            perturbed, [replace(three, passages=tuple(three.passages[place % 3] for place in range(n)))]
         )
         assert len(set(ranking.scores)) == 3
 
 
-def test_scores_are_log_probabilities(disturbed: PERankRanker) -> None:
-    scores = rank_windows(disturbed, [random_window(20, seed=1)])[0].scores
+def test_scores_are_log_probabilities(perturbed: PERankRanker) -> None:
+    scores = rank_windows(perturbed, [random_window(20, seed=1)])[0].scores
     assert np.exp(scores).sum() == pytest.approx(1.0)
 
 
-def test_a_window_alone_and_in_a_batch_agrees(disturbed: PERankRanker) -> None:
-    """Windows of different lengths are padded on the right; a causal model never looks there."""
+def test_scores_do_not_depend_on_the_batch(perturbed: PERankRanker) -> None:
     windows = [random_window(n, seed=n, text="words " * n) for n in (1, 20, 5, 64, 20)]
-    for window, together in zip(windows, rank_windows(disturbed, windows), strict=True):
-        np.testing.assert_allclose(rank_windows(disturbed, [window])[0].scores, together.scores, atol=1e-4)
+    for window, batched in zip(windows, rank_windows(perturbed, windows), strict=True):
+        np.testing.assert_allclose(rank_windows(perturbed, [window])[0].scores, batched.scores, atol=1e-4)
 
 
-def test_no_window_reads_what_stands_behind_it_in_the_batch(disturbed: PERankRanker) -> None:
+def test_window_does_not_read_the_next_window_of_its_batch(perturbed: PERankRanker) -> None:
     short, long = random_window(5, seed=1), random_window(60, seed=2)
     other = random_window(60, seed=3)
-    first, second = rank_windows(disturbed, [short, long])[0], rank_windows(disturbed, [short, other])[0]
+    first, second = rank_windows(perturbed, [short, long])[0], rank_windows(perturbed, [short, other])[0]
     np.testing.assert_allclose(first.scores, second.scores, atol=1e-5)
 
 
-def test_the_model_reads_the_order_and_the_text(disturbed: PERankRanker) -> None:
-    """Otherwise the tests above would hold for a model that ignores its input."""
+def test_the_model_reads_the_order_and_the_text(perturbed: PERankRanker) -> None:
+    """Otherwise the tests above would also pass for a model that ignores its input."""
     window = random_window(20, seed=1)
     reversed_window = Window(window.query, window.passages[::-1])
     other_text = random_window(20, seed=1, text="something else entirely")
-    scores = np.array(rank_windows(disturbed, [window])[0].scores)
-    assert np.abs(scores - rank_windows(disturbed, [reversed_window])[0].scores[::-1]).max() > 1e-3
-    assert np.abs(scores - rank_windows(disturbed, [other_text])[0].scores).max() > 1e-3
+    scores = np.array(rank_windows(perturbed, [window])[0].scores)
+    assert np.abs(scores - rank_windows(perturbed, [reversed_window])[0].scores[::-1]).max() > 1e-3
+    assert np.abs(scores - rank_windows(perturbed, [other_text])[0].scores).max() > 1e-3
 
 
-def test_prepare_encodes_only_what_has_no_vector(ranker: PERankRanker, encoder: Encoder) -> None:
+def test_prepare_embeds_only_passages_without_a_vector(ranker: PERankRanker, encoder: Encoder) -> None:
     stored = unit_rows(1, seed=9)[0]
     prepared = ranker.prepare(Query("q"), [Passage("a", "text", stored), Passage("b", "text")])
     assert prepared.passages[0].vector is stored
@@ -142,32 +141,32 @@ def test_prepare_encodes_only_what_has_no_vector(ranker: PERankRanker, encoder: 
     np.testing.assert_array_equal(prepared.passages[1].vector, encoder.encode(["text"])[0])
 
 
-def test_prepare_names_the_truncated_passages(ranker: PERankRanker, encoder: Encoder) -> None:
+def test_prepare_reports_truncated_passages(ranker: PERankRanker, encoder: Encoder) -> None:
     long = "word " * (encoder.id.max_tokens + 1)
     stored = Passage("stored", "…", unit_rows(1, seed=1)[0], vector_truncated=True)
     prepared = ranker.prepare(Query("q"), [Passage("a", long), Passage("b", "short"), stored])
     assert prepared.truncated_doc_ids == ("a", "stored")
 
 
-def test_query_longer_than_the_model_reads_is_refused(ranker: PERankRanker, encoder: Encoder) -> None:
+def test_query_longer_than_the_model_reads_is_rejected(ranker: PERankRanker, encoder: Encoder) -> None:
     limit = encoder.id.max_tokens
     ranker.prepare(Query("a " * limit), [])
     with pytest.raises(InvalidRequest, match=rf"{limit + 1} tokens long, .* reads at most {limit}; shorten"):
         ranker.prepare(Query("a " * limit, instruction="b"), [])
 
 
-def test_the_widest_window_fits_with_the_longest_query(ranker: PERankRanker, encoder: Encoder) -> None:
-    widest = ranker.info.max_window_size
-    window = random_window(widest, seed=1, text="a " * encoder.id.max_tokens)
+def test_largest_window_fits_with_the_longest_query(ranker: PERankRanker, encoder: Encoder) -> None:
+    largest = ranker.info.max_window_size
+    window = random_window(largest, seed=1, text="a " * encoder.id.max_tokens)
     assert (
         ranker.encode(window).tokens
         <= 1024
-        < ranker.encode(random_window(widest + 9, seed=1, text=window.query.text)).tokens
+        < ranker.encode(random_window(largest + 9, seed=1, text=window.query.text)).tokens
     )
-    assert len(rank_windows(ranker, [window])[0].scores) == widest
+    assert len(rank_windows(ranker, [window])[0].scores) == largest
 
 
-def test_special_tokens_in_the_query_are_plain_words(ranker: PERankRanker) -> None:
+def test_special_tokens_in_the_query_are_read_as_text(ranker: PERankRanker) -> None:
     plain, marked = random_window(3, seed=1, text="a b"), random_window(3, seed=1, text="a [SEP] [PAD] b")
     assert ranker.encode(marked).tokens == ranker.encode(plain).tokens + 6  # [, sep, ], [, pad, ]
 
@@ -185,7 +184,7 @@ def test_special_tokens_in_the_query_are_plain_words(ranker: PERankRanker) -> No
         ({"hidden_size": 192}, "token embeddings of width 384 do not fit hidden size 192"),
     ],
 )
-def test_checkpoint_that_does_not_fit_is_refused(
+def test_checkpoint_that_does_not_fit_is_rejected(
     checkpoint: Path, encoder: Encoder, tmp_path: Path, change: dict[str, object], message: str
 ) -> None:
     copy = Path(shutil.copytree(checkpoint, tmp_path / "copy"))
@@ -196,7 +195,7 @@ def test_checkpoint_that_does_not_fit_is_refused(
 
 
 @pytest.mark.parametrize("missing", ["config.json", "model.safetensors"])
-def test_incomplete_checkpoint_names_the_missing_file(
+def test_incomplete_checkpoint_is_rejected_with_the_missing_file(
     checkpoint: Path, encoder: Encoder, tmp_path: Path, missing: str
 ) -> None:
     copy = Path(shutil.copytree(checkpoint, tmp_path / "copy"))
@@ -207,7 +206,7 @@ def test_incomplete_checkpoint_names_the_missing_file(
 
 @pytest.mark.gpu
 def test_gpu_order_equals_cpu_order(checkpoint: Path, encoder: Encoder, ranker: PERankRanker) -> None:
-    """Where no two scores are closer than 1e-3."""
+    """For windows in which no two scores are closer than 1e-3."""
     on_gpu = PERankRanker(checkpoint, encoder, device="cuda")
     for seed in range(10):
         window = random_window(20, seed)

@@ -1,4 +1,4 @@
-"""The self-test passes real models of every kind, and fails those that a request would be ranked wrongly by."""
+"""Self-test: passes models of every kind, and fails models with wrong scores."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SETTINGS = {"ranker": "first", "permutations": 1}
 
 
 class Scorer(NumberRanker):
-    """Scores each window by `score(window, windows in the batch)`."""
+    """Scores each window by `score(window, number of windows in the batch)`."""
 
     def __init__(self, score: Callable[[Window, int], Sequence[float]], max_window_size: int = 100) -> None:
         super().__init__(max_window_size)
@@ -64,15 +64,15 @@ def test_pe_rank_passes(tmp_path: Path, checkpoint: Path, encoder: Encoder, deco
         run(PERankRanker(folder, encoder, "cpu", decoding))  # type: ignore[arg-type]
 
 
-def test_what_reads_no_passages_is_not_asked() -> None:
-    class Unaskable(IdentityRanker):
+def test_ranker_that_reads_no_passages_is_not_tested() -> None:
+    class Unused(IdentityRanker):
         def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
-            raise AssertionError("asked")
+            raise AssertionError("ranked")
 
-    run(Unaskable())
+    run(Unused())
 
 
-def test_sizes_differ_and_a_batch_is_asked_for() -> None:
+def test_windows_have_several_sizes_and_are_ranked_alone_and_in_a_batch() -> None:
     ranker = NumberRanker()
     run(ranker)
     sizes = [len(window.passages) for window in ranker.ranked]
@@ -81,16 +81,16 @@ def test_sizes_differ_and_a_batch_is_asked_for() -> None:
     assert len({window.passages[0] for window in ranker.ranked}) == 3
 
 
-@pytest.mark.parametrize(("widest", "sizes"), [(1, {1}), (2, {1, 2}), (4, {1, 2, 4}), (5, {1, 2, 5})])
-def test_no_window_is_wider_than_the_model_reads(widest: int, sizes: set[int]) -> None:
-    ranker = NumberRanker(widest)
+@pytest.mark.parametrize(("largest", "sizes"), [(1, {1}), (2, {1, 2}), (4, {1, 2, 4}), (5, {1, 2, 5})])
+def test_no_window_is_larger_than_the_model_reads(largest: int, sizes: set[int]) -> None:
+    ranker = NumberRanker(largest)
     run(ranker)
     assert {len(window.passages) for window in ranker.ranked} == sizes
 
 
-@pytest.mark.parametrize("apart", [0.0, 0.9e-4])
-def test_scores_may_differ_as_much_as_rounding_does(apart: float) -> None:
-    run(Scorer(lambda window, batch: [apart * (batch - 1) / 2] * len(window.passages)))
+@pytest.mark.parametrize("difference", [0.0, 0.9e-4])
+def test_differences_within_the_tolerance_pass(difference: float) -> None:
+    run(Scorer(lambda window, batch: [difference * (batch - 1) / 2] * len(window.passages)))
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_wrong_scores_fail(score: Callable[[Window, int], Sequence[float]], prob
         run(Scorer(score))
 
 
-def test_rounding_in_bfloat16_may_swap_places_but_not_in_float32() -> None:
+def test_rounding_may_swap_ranks_in_bfloat16_but_not_in_float32() -> None:
     ranker = Scorer(lambda window, batch: [batch - float(place) for place in range(len(window.passages))])
     ranker.info = IdentityRanker.info.__class__("kind", "id", "", "", 100, ScoreKind.RANK)
     check(ranker, SETTINGS, None, tolerance("cuda", "auto"))
@@ -133,11 +133,8 @@ def test_rounding_in_bfloat16_may_swap_places_but_not_in_float32() -> None:
         ("cuda", "bfloat16", 0.25),
     ],
 )
-def test_tolerance_is_that_of_what_is_computed_in(device: str, precision: str, allowed: float) -> None:
+def test_tolerance_depends_on_device_and_precision(device: str, precision: str, allowed: float) -> None:
     assert tolerance(device, precision) == allowed  # type: ignore[arg-type]
-
-
-# --- golden scores ---
 
 
 @pytest.fixture(scope="module")
@@ -159,13 +156,13 @@ def test_golden_scores_of_the_same_model_pass(first: FirstRanker, tmp_path: Path
     assert golden["model_revision"] == first.info.model_revision
 
 
-@pytest.mark.parametrize(("off", "passes"), [(0.9e-3, True), (2e-3, False)])
+@pytest.mark.parametrize(("difference", "passes"), [(0.9e-3, True), (2e-3, False)])
 def test_golden_scores_are_compared_within_their_tolerance(
-    first: FirstRanker, tmp_path: Path, off: float, passes: bool
+    first: FirstRanker, tmp_path: Path, difference: float, passes: bool
 ) -> None:
     write_golden(first, SETTINGS, tmp_path)
     rows = json.loads((tmp_path / GOLDEN).read_text(encoding="utf-8"))["scores"]
-    rows[2][4] += off
+    rows[2][4] += difference
     change_golden(tmp_path, scores=rows)
     if passes:
         run(first, tmp_path)
@@ -183,24 +180,24 @@ def test_golden_scores_of_other_weights_fail(first: FirstRanker, tmp_path: Path)
         run(first, tmp_path)
 
 
-def test_golden_scores_of_other_settings_are_not_compared_and_the_log_says_which(
+def test_golden_scores_of_other_settings_are_logged_and_not_compared(
     first: FirstRanker, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     write_golden(first, SETTINGS, tmp_path)
     change_golden(tmp_path, scores=[[9.0], [9.0, 9.0], [9.0] * 5])
     with caplog.at_level("INFO"):
         check(first, SETTINGS | {"permutations": 3}, tmp_path, CPU_TOLERANCE)
-    assert "golden.json was made with another permutations; not compared" in caplog.text
+    assert "golden.json was written with other settings (permutations); its scores are not compared" in caplog.text
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[1]", '{"scores": 1}'])
-def test_golden_file_that_cannot_be_read_fails(first: FirstRanker, tmp_path: Path, content: str) -> None:
+def test_unreadable_golden_file_fails(first: FirstRanker, tmp_path: Path, content: str) -> None:
     (tmp_path / GOLDEN).write_text(content)
     with pytest.raises(SelfTestFailed, match=r"(?s)golden\.json cannot be read: .*write it again or remove it"):
         run(first, tmp_path)
 
 
-def test_places_are_no_golden_scores(checkpoint: Path, encoder: Encoder, tmp_path: Path) -> None:
+def test_golden_scores_cannot_be_ranks(checkpoint: Path, encoder: Encoder, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"golden scores must be log-probabilities, but pe-rank returns rank scores"):
         write_golden(PERankRanker(checkpoint, encoder, "cpu", "dynamic"), SETTINGS, tmp_path)
     assert not (tmp_path / GOLDEN).exists()
