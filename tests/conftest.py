@@ -119,7 +119,7 @@ def beir_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def index_folder(beir_folder: Path, encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A real index of PASSAGES."""
+    """The folder of an index of PASSAGES."""
     from rerank.retrieval.index import build_index
 
     out = tmp_path_factory.mktemp("indexes") / "twelve"
@@ -147,9 +147,8 @@ def service(checkpoint: Path, encoder: Encoder, index: Index) -> Iterator[Served
         "identity": IdentityRanker(),
         "number": NumberRanker(),
     }
-    with serving(
-        AsyncReranker(config_for(rankers), encoder, index, ModelRegistry(config_for(rankers).models, rankers))
-    ) as served:
+    config = config_for(rankers)
+    with serving(AsyncReranker(config, encoder, index, ModelRegistry(config.models, rankers))) as served:
         yield served
 
 
@@ -161,5 +160,5 @@ def channel(service: Served) -> Iterator[grpc.Channel]:
 
 @pytest.fixture(scope="session")
 def stub(channel: grpc.Channel) -> RerankServiceStub:
-    """Calls `service`."""
+    """A stub of `service`."""
     return RerankServiceStub(channel)

@@ -16,13 +16,13 @@ from rerank.prompting.templates import load_template
 from rerank.rankers.base import rank_windows
 from rerank.rankers.pe_rank import PERankRanker
 from scripts.pack_checkpoint import pack
-from tests.pe_checkpoints import change_weights, vector_window, write_shaken
+from tests.pe_checkpoints import change_weights, vector_window, write_perturbed
 
 
 @pytest.fixture
 def trained(checkpoint: Path, tmp_path: Path) -> Path:
     """A checkpoint with a manifest, as training writes it."""
-    folder = write_shaken(tmp_path / "trained", checkpoint)
+    folder = write_perturbed(tmp_path / "trained", checkpoint)
     template = load_template("pe_rank")
     (folder / "template.yaml").write_bytes(template.source)
     finish(folder)
@@ -111,7 +111,7 @@ def test_share_of_the_training_lies_between_start_and_end(
 
 
 def test_start_of_another_training_is_refused(trained: Path, checkpoint: Path, tmp_path: Path) -> None:
-    other = write_shaken(tmp_path / "other", checkpoint)
+    other = write_perturbed(tmp_path / "other", checkpoint)
     change_weights(other, {"projector.up.bias": torch.zeros(3)})
     out = tmp_path / "out"
     out.mkdir()
