@@ -1,4 +1,4 @@
-"""Writes the causal LM that the small FIRST starts from: the encoder's layers and token embeddings, read left to right.
+"""Writes the causal language model that the small FIRST starts from: an encoder's weights with causal attention.
 
 python scripts/make_first_base.py --out checkpoints/first-base [--encoder NAME] [--positions 1536]
 """
@@ -16,11 +16,15 @@ from rerank.models.encoder import DEFAULT_ENCODER, Encoder
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="The folder to make.")],
-    encoder: Annotated[str, typer.Option(help="A BERT-shaped encoder.")] = DEFAULT_ENCODER,
-    positions: Annotated[int, typer.Option(min=512, help="Positions of the model, the encoder's repeated.")] = 1536,
+    out: Annotated[Path, typer.Option(help="Folder to create.")],
+    encoder: Annotated[
+        str, typer.Option(help="Encoder with BERT's architecture: a folder or a name on the hub.")
+    ] = DEFAULT_ENCODER,
+    positions: Annotated[
+        int, typer.Option(min=512, help="Number of positions of the model; those of the encoder are repeated.")
+    ] = 1536,
 ) -> None:
-    """Write a BERT-shaped decoder that begins with an encoder's weights."""
+    """Write a decoder with BERT's architecture and an encoder's weights."""
     source = Encoder(encoder)
     model = decoder_of(source, positions)
     tokenizer = source.copy_tokenizer()
@@ -32,7 +36,11 @@ def main(
 
 
 def decoder_of(encoder: Encoder, positions: int) -> BertLMHeadModel:
-    """The encoder as a causal LM: no dropout, identity as head transform, output rows tied to the token embeddings."""
+    """The encoder as a causal LM, without dropout, with an identity head transform and tied output embeddings.
+
+    Raises:
+        CheckpointError: the encoder does not have BERT's architecture.
+    """
     transformer = encoder.transformer
     settings = transformer.config.to_dict() | {
         "is_decoder": True,
@@ -43,14 +51,16 @@ def decoder_of(encoder: Encoder, positions: int) -> BertLMHeadModel:
     }
     model = BertLMHeadModel(BertConfig.from_dict(settings))
     weights = {f"bert.{name}": tensor for name, tensor in transformer.state_dict().items() if "pooler" not in name}
-    places = "bert.embeddings.position_embeddings.weight"
-    known = weights[places]
-    later = known[len(known) // 2 :]  # the first ones know what a text's beginning is
+    positions_name = "bert.embeddings.position_embeddings.weight"
+    known = weights[positions_name]
+    later = known[len(known) // 2 :]  # not the first half, which encodes the beginning of a text
     repeats = -(-(positions - len(known)) // len(later))
-    weights[places] = torch.cat([known, *[later] * repeats])[:positions]
+    weights[positions_name] = torch.cat([known, *[later] * repeats])[:positions]
     missing, unexpected = model.load_state_dict(weights, strict=False)
     if unexpected or not all(name.startswith("cls.") for name in missing):
-        raise CheckpointError(f"the encoder is no BERT: {unexpected or missing}; use a BERT-shaped one")
+        raise CheckpointError(
+            f"the encoder does not have BERT's architecture ({unexpected or missing}); use one that does"
+        )
     with torch.no_grad():
         model.cls.predictions.transform.dense.weight.copy_(torch.eye(settings["hidden_size"]))
         model.cls.predictions.transform.dense.bias.zero_()

@@ -1,9 +1,9 @@
-"""A trained checkpoint → one small enough to ship: weights in float16, in parts of a bounded size.
+"""Packs a trained checkpoint for distribution: weights in float16, in files of limited size.
 
 python scripts/pack_checkpoint.py runs/pe-rank/final --out rerank/checkpoints/pe_rank_minilm [--max-shard-size 36MB]
 
-With `--start` and `--share` the weights are those between the start of the training and its end (WiSE-FT, Wortsman et
-al., CVPR 2022): less is learnt, and less is lost on data unlike the training's.
+With `--start` and `--share` the weights are interpolated between the start and the end of the training (WiSE-FT,
+Wortsman et al., CVPR 2022): less of the training is kept, and less is lost on data unlike the training's.
 """
 
 from __future__ import annotations
@@ -23,15 +23,19 @@ from rerank.models.loading import read_weights, weight_files
 
 
 def main(
-    checkpoint: Annotated[Path, typer.Argument(help="The `final` of a training run.")],
-    out: Annotated[Path, typer.Option(help="The folder to make.")],
-    max_shard_size: Annotated[str, typer.Option(help="The most bytes of a weight file, such as 36MB.")] = "36MB",
-    start: Annotated[Path | None, typer.Option(help="What the training started from, to blend with.")] = None,
-    share: Annotated[float, typer.Option(min=0, max=1, help="Of the trained weights, beside --start.")] = 1.0,
+    checkpoint: Annotated[Path, typer.Argument(help="Folder `final` of a training run.")],
+    out: Annotated[Path, typer.Option(help="Folder to create.")],
+    max_shard_size: Annotated[str, typer.Option(help="Largest size of a weight file, such as 36MB.")] = "36MB",
+    start: Annotated[
+        Path | None, typer.Option(help="Checkpoint that the training started from, for the interpolation.")
+    ] = None,
+    share: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of the trained weights in the interpolation with --start, 0-1.")
+    ] = 1.0,
 ) -> None:
     """Pack a checkpoint."""
     if (start is None) != (share == 1.0):
-        raise typer.BadParameter("--start and --share below 1 belong together")
+        raise typer.BadParameter("give --start and a --share below 1 together, or neither")
     with atomic_folder(out) as folder:
         pack(checkpoint, folder, max_shard_size, start, share)
         size = sum(path.stat().st_size for path in folder.iterdir())
@@ -39,50 +43,54 @@ def main(
 
 
 def pack(checkpoint: Path, out: Path, max_shard_size: str, start: Path | None = None, share: float = 1.0) -> None:
-    """Fills the empty folder `out`. The manifest gets the new weights' hash; everything else is copied.
+    """Writes the packed checkpoint to the empty folder `out`, with the hash of the new weights in its manifest.
 
     Raises:
-        CheckpointError: the checkpoint has no manifest or does not agree with it, its weights are not those of
-            `start`, or a weight exceeds float16.
+        CheckpointError: the checkpoint has no manifest or does not match it, its weights have other names or shapes
+            than those of `start`, or a number exceeds the range of float16.
     """
     manifest = read_manifest(checkpoint)
     if manifest is None:
         raise CheckpointError(f"{checkpoint} holds no {MANIFEST_FILE}; give the `final` folder of a training run")
     trained = read_weights(checkpoint)
     if start is not None:
-        trained = _blended(trained, read_weights(start), share)
+        trained = _interpolated(trained, read_weights(start), share)
         command = f"{manifest.command} && pack_checkpoint.py --start {start.name} --share {share}"
-        manifest = manifest.model_copy(update={"command": command, "metrics": {}})  # they were of the share 1
-    weights = {name: _halved(name, tensor) for name, tensor in trained.items()}
+        manifest = manifest.model_copy(update={"command": command, "metrics": {}})  # they are those of share 1
+    weights = {name: _to_float16(name, tensor) for name, tensor in trained.items()}
     save_torch_state_dict(weights, out, max_shard_size=max_shard_size)
-    left = {path.name for path in weight_files(checkpoint)} | {MANIFEST_FILE, "model.safetensors.index.json"}
+    replaced = {path.name for path in weight_files(checkpoint)} | {MANIFEST_FILE, "model.safetensors.index.json"}
     for path in checkpoint.iterdir():
-        if path.is_file() and path.name not in left:
+        if path.is_file() and path.name not in replaced:
             shutil.copyfile(path, out / path.name)
     for path in out.glob("*.safetensors"):
-        path.chmod(0o644)  # safetensors' 0600 would shut out a service that runs as another user
+        path.chmod(0o644)  # with safetensors' 0600, a service of another user could not read it
     hashed = sha256_of_files(sorted(out.glob("*.safetensors")))
     write_manifest(out, manifest.model_copy(update={"weights_sha256": hashed}))
 
 
-def _blended(trained: dict[str, torch.Tensor], start: dict[str, torch.Tensor], share: float) -> dict[str, torch.Tensor]:
+def _interpolated(
+    trained: dict[str, torch.Tensor], start: dict[str, torch.Tensor], share: float
+) -> dict[str, torch.Tensor]:
     """start + share (trained - start). Raises: CheckpointError when names or shapes differ."""
     if differing := sorted(trained.keys() ^ start.keys()):
-        raise CheckpointError(f"{differing[0]} is in one of the two checkpoints alone; --start must be what --base was")
+        raise CheckpointError(
+            f"{differing[0]} is in only one of the two checkpoints; --start must be the --base of the training"
+        )
     for name, tensor in trained.items():
         if tensor.shape != start[name].shape:
             shapes = f"{tuple(tensor.shape)} and {tuple(start[name].shape)}"
-            raise CheckpointError(f"{name} has the shapes {shapes}; --start must be what --base was")
+            raise CheckpointError(f"{name} has the shapes {shapes}; --start must be the --base of the training")
     return {name: torch.lerp(start[name].float(), tensor.float(), share) for name, tensor in trained.items()}
 
 
-def _halved(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """float16 where it is floating point. Raises: CheckpointError when a number is too large for it."""
+def _to_float16(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """Converts floating-point tensors. Raises: CheckpointError when a number is too large for float16."""
     if not tensor.is_floating_point():
         return tensor
     halved = tensor.half()
     if not torch.isfinite(halved).all():
-        raise CheckpointError(f"{name} holds numbers up to {tensor.abs().max():.3g}, float16 reaches 65504")
+        raise CheckpointError(f"{name} holds numbers up to {tensor.abs().max():.3g}, but the largest float16 is 65504")
     return halved
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes the checkpoints that ship, from the shared data folder, into a folder of their own.
+# Trains the bundled checkpoints from the shared data folder.
 #
 #   scripts/reproduce_defaults.sh SHARED_DATA OUT [pe_rank | first]
 #
@@ -9,16 +9,16 @@
 set -euo pipefail
 
 data=${1:?folder with the shared data}
-out=${2:?folder to make}
+out=${2:?folder to create}
 which=${3:-pe_rank}
 
-# Each build-lists makes its vectors anew, which is most of the time; the training itself is some minutes.
+# Every build-lists computes its vectors again, which takes most of the time; the training takes some minutes.
 pe_rank() {
   local lists=$out/lists/pe_rank dl21=$data/trec-dl-2021
   mkdir -p "$lists"
   head -n 40 "$dl21/requests.jsonl" > "$lists/train-requests.jsonl"
   tail -n 13 "$dl21/requests.jsonl" > "$lists/held-out-requests.jsonl"
-  # The same lists in two orders, so that the order says which first stage it was.
+  # The same lists in two orders, those of the two first stages.
   for order in first-stage cosine; do
     build-lists --requests "$lists/train-requests.jsonl" --qrels "$dl21/qrels.txt" --teacher qrels --order $order \
       --passages 5-20 --lists-per-query 30 --name dl21 --out "$lists/labels-$order.jsonl"
@@ -31,18 +31,18 @@ pe_rank() {
     --lists-per-query 12 --name dl21 --seed 3 --out "$lists/held-out.jsonl"
   cat "$lists"/{fusion,dl22,labels}-first-stage.jsonl "$lists"/{fusion,dl22,labels}-cosine.jsonl > "$lists/train.jsonl"
   python scripts/make_pe_rank_checkpoint.py --out "$out/pe-rank-zero"
-  train-pe-rank --base "$out/pe-rank-zero" --lists "$lists/train.jsonl" --eval_lists "$lists/held-out.jsonl" \
-    --rank_loss weighted-ranknet --text_weight 0 --kl_weight 0 --window_size 20 --min_window_size 5 \
-    --shuffled_share 0 --learning_rate 2e-4 --warmup_steps 20 --max_steps 300 --per_device_train_batch_size 32 \
-    --seed 7 --eval_steps 100 --save_steps 100 --per_device_eval_batch_size 32 --report_to none --output_dir "$out/pe-rank"
-  # Half of what was learnt, nearly: all of it does better on passages of the web and worse on others (docs/log.md).
+  train-pe-rank --base "$out/pe-rank-zero" --lists "$lists/train.jsonl" --eval-lists "$lists/held-out.jsonl" \
+    --rank-loss weighted-ranknet --text-weight 0 --kl-weight 0 --window-size 20 --min-window-size 5 \
+    --shuffled-share 0 --learning-rate 2e-4 --warmup-steps 20 --max-steps 300 --per-device-train-batch-size 32 \
+    --seed 7 --eval-steps 100 --save-steps 100 --per-device-eval-batch-size 32 --report-to none --output-dir "$out/pe-rank"
+  # A share of .45 of the training: all of it ranks web passages better and other passages worse (docs/log.md).
   python scripts/pack_checkpoint.py "$out/pe-rank/final" --start "$out/pe-rank-zero" --share 0.45 \
     --out "$out/pe_rank_minilm"
   python scripts/write_golden.py "$out/pe_rank_minilm"
 }
 
-# Some four hours on one core. Each stage grows one thing: passages, their length, how alike they are.
-# The probe (see training/rerank_training/first_objective.py) makes the first stage take 60 steps where it took 250.
+# Takes some four hours on one core. Each stage increases one thing: number, length and similarity of the passages.
+# With the probe loss (training/rerank_training/first/objective.py), the first stage takes 60 steps instead of 250.
 first() {
   local lists=$out/lists/first runs=$out/runs passages=$out/lists/first/passages
   mkdir -p "$lists" "$runs"
@@ -76,29 +76,29 @@ first() {
   cat "$lists"/{graded,labels}.jsonl > "$lists/more.jsonl"
 
   python scripts/make_first_base.py --out "$runs/base"
-  stage() {  # stage NAME BASE LISTS HELD-OUT STEPS flags…
-    train-first --output_dir "$runs/$1" --base "$2" --lists "$lists/$3.jsonl" --eval_lists "$lists/$4.jsonl" \
-      --max_steps "$5" --template first_small --objective rank --probe_weight 1 --freeze_token_embeddings true \
-      --report_to none "${@:6}"
+  stage() {  # stage NAME BASE LISTS HELD-OUT STEPS FLAGS…
+    train-first --output-dir "$runs/$1" --base "$2" --lists "$lists/$3.jsonl" --eval-lists "$lists/$4.jsonl" \
+      --max-steps "$5" --template first_small --objective rank --probe-weight 1 --freeze-token-embeddings true \
+      --report-to none "${@:6}"
   }
   part four 0 10900 > "$lists/four-train.jsonl"; part four 10986 200 > "$lists/four-held-out.jsonl"
   part ten 0 150 > "$lists/ten-held-out.jsonl"; part ten 150 99999 > "$lists/ten-train.jsonl"
   part long 0 150 > "$lists/long-held-out.jsonl"
-  local steady="--lr_scheduler_type constant_with_warmup --learning_rate 3e-4 --shuffled_share 1"
-  stage four "$runs/base" four-train four-held-out 60 $steady --window_size 4 --passage_tokens 20 \
-    --per_device_train_batch_size 16 --warmup_steps 20 --save_steps 60 --eval_steps 60
-  stage ten "$runs/four/final" ten-train ten-held-out 40 $steady --window_size 10 --min_window_size 6 \
-    --passage_tokens 18 --per_device_train_batch_size 12 --warmup_steps 10 --save_steps 40 --eval_steps 40
-  stage mixed "$runs/ten/final" mixed long-held-out 100 $steady --window_size 10 --min_window_size 5 \
-    --passage_tokens 48 --per_device_train_batch_size 6 --warmup_steps 10 --save_steps 50 --eval_steps 50
-  stage graded "$runs/mixed/final" graded held-out 320 --lr_scheduler_type cosine --learning_rate 2.5e-4 \
-    --shuffled_share 0 --window_size 10 --min_window_size 8 --passage_tokens 48 --per_device_train_batch_size 5 \
-    --warmup_steps 10 --save_steps 80 --eval_steps 80
-  local long="--lr_scheduler_type cosine --learning_rate 2.5e-4 --shuffled_share 0.5 --window_size 10
-    --min_window_size 8 --passage_tokens 48 --per_device_train_batch_size 5 --warmup_steps 10"
-  stage more "$runs/graded/final" more held-out-both 900 $long --seed 5 --data_seed 5 --save_steps 150 --eval_steps 150
-  stage again "$runs/more/final" more held-out-both 900 $long --seed 6 --data_seed 6 --save_steps 150 --eval_steps 150
-  # The mean of the two last stages' weights reads held-out windows better than either.
+  local steady="--lr-scheduler-type constant_with_warmup --learning-rate 3e-4 --shuffled-share 1"
+  stage four "$runs/base" four-train four-held-out 60 $steady --window-size 4 --passage-tokens 20 \
+    --per-device-train-batch-size 16 --warmup-steps 20 --save-steps 60 --eval-steps 60
+  stage ten "$runs/four/final" ten-train ten-held-out 40 $steady --window-size 10 --min-window-size 6 \
+    --passage-tokens 18 --per-device-train-batch-size 12 --warmup-steps 10 --save-steps 40 --eval-steps 40
+  stage mixed "$runs/ten/final" mixed long-held-out 100 $steady --window-size 10 --min-window-size 5 \
+    --passage-tokens 48 --per-device-train-batch-size 6 --warmup-steps 10 --save-steps 50 --eval-steps 50
+  stage graded "$runs/mixed/final" graded held-out 320 --lr-scheduler-type cosine --learning-rate 2.5e-4 \
+    --shuffled-share 0 --window-size 10 --min-window-size 8 --passage-tokens 48 --per-device-train-batch-size 5 \
+    --warmup-steps 10 --save-steps 80 --eval-steps 80
+  local long="--lr-scheduler-type cosine --learning-rate 2.5e-4 --shuffled-share 0.5 --window-size 10
+    --min-window-size 8 --passage-tokens 48 --per-device-train-batch-size 5 --warmup-steps 10"
+  stage more "$runs/graded/final" more held-out-both 900 $long --seed 5 --data-seed 5 --save-steps 150 --eval-steps 150
+  stage again "$runs/more/final" more held-out-both 900 $long --seed 6 --data-seed 6 --save-steps 150 --eval-steps 150
+  # The mean of the last two stages' weights has a higher held-out nDCG than either of them.
   python scripts/pack_checkpoint.py "$runs/again/final" --start "$runs/more/final" --share 0.5 --out "$out/first_minilm"
   python scripts/write_golden.py "$out/first_minilm"
 }

@@ -1,4 +1,4 @@
-"""Request files → a collection in BEIR layout of all their passages, for `build-lists --collection`.
+"""Makes a collection in BEIR layout of all passages in request files, for `build-lists --collection`.
 
 python scripts/requests_to_collection.py --out lists/dl-passages requests-2021.jsonl requests-2022.jsonl
 """
@@ -14,8 +14,8 @@ from rerank.files import atomic_folder
 
 
 def main(
-    requests: Annotated[list[Path], typer.Argument(help="RankLLM request JSONL.")],
-    out: Annotated[Path, typer.Option(help="The folder to make.")],
+    requests: Annotated[list[Path], typer.Argument(help="RankLLM request files, JSONL.")],
+    out: Annotated[Path, typer.Option(help="Folder to create.")],
 ) -> None:
     """Write corpus.jsonl with each passage once."""
     candidates = [c for path in requests for request in read_requests(path) for c in request.candidates]
@@ -23,7 +23,7 @@ def main(
     with atomic_folder(out) as folder:
         rows = (json.dumps({"_id": doc_id, "title": "", "text": text}) for text, doc_id in texts.items())
         (folder / "corpus.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
-    print(f"{out}: {len(texts):,} passages of {len(requests)} files")
+    print(f"{out}: {len(texts):,} passages from {len(requests)} files")
 
 
 if __name__ == "__main__":

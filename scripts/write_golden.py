@@ -1,4 +1,4 @@
-"""Writes golden.json into a checkpoint: the scores that the self-test of every service will hold it to.
+"""Writes golden.json into a checkpoint: reference scores with which the self-test compares the loaded model.
 
 python scripts/write_golden.py rerank/checkpoints/first_minilm
 """
@@ -18,10 +18,10 @@ from rerank.registry import load_ranker, scoring_settings
 
 
 def main(
-    checkpoint: Annotated[Path, typer.Argument(help="A checkpoint with a manifest.")],
-    encoder: Annotated[str, typer.Option(help="The encoder that PE-Rank was trained for.")] = DEFAULT_ENCODER,
+    checkpoint: Annotated[Path, typer.Argument(help="Folder of a checkpoint with a manifest.")],
+    encoder: Annotated[str, typer.Option(help="Encoder that PE-Rank was trained for.")] = DEFAULT_ENCODER,
 ) -> None:
-    """Write a checkpoint's golden scores, on the CPU in float32."""
+    """Write a checkpoint's reference scores, computed on the CPU in float32."""
     model = load_config(None, [served_model(f"golden={checkpoint}")]).models[0]
     write_golden(load_ranker(model, Encoder(encoder, "cpu"), "cpu"), scoring_settings(model), checkpoint)
     print(f"{checkpoint / GOLDEN}")

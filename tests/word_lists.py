@@ -6,9 +6,11 @@ import random
 import shlex
 from pathlib import Path
 
-from rerank_training.arguments import RunArguments, parse_arguments
-from rerank_training.data import TrainingList, write_lists
-from rerank_training.train_first import FirstArguments, train_first
+from rerank_training.first.arguments import FirstArguments
+from rerank_training.first.training import train_first
+from rerank_training.lists.files import write_lists
+from rerank_training.lists.training_list import TrainingList
+from rerank_training.trainer.arguments import RunArguments, parse_arguments
 
 from rerank.types import Passage, Query
 from tests.causal_lms import write_causal_lm
@@ -43,7 +45,7 @@ def first_run(inputs: Path, output_dir: Path, *flags: str) -> Path:
 
 
 def first_flags(inputs: Path, output_dir: Path, *flags: str) -> list[str]:
-    paths = {"--lists": inputs / "lists.jsonl", "--base": inputs / "base", "--output_dir": output_dir}
+    paths = {"--lists": inputs / "lists.jsonl", "--base": inputs / "base", "--output-dir": output_dir}
     given = [text for flag, path in paths.items() for text in (flag, str(path))]
-    fixed = shlex.split("--template first_small --window_size 4 --warmup_steps 0 --report_to none --use_cpu true")
+    fixed = shlex.split("--template first_small --window-size 4 --warmup-steps 0 --report-to none --use-cpu true")
     return [*given, *fixed, *flags]

@@ -1,16 +1,23 @@
-"""`build-lists` from start to end, over small sources and with the real encoder."""
+"""`build-lists` from its flags to a file, for small sources and with the real encoder."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
 import pytest
-from rerank_training.build_lists import QueryKind, TeacherName, build, one_list
-from rerank_training.data import TrainingList, read_lists
-from rerank_training.sampling import Draw, make_pool
-from rerank_training.teachers import by_grades
+from rerank_training.build_lists import app, build_lists
+from rerank_training.lists.building import build_list
+from rerank_training.lists.files import read_lists
+from rerank_training.lists.sampling import ListSampling, make_pool
+from rerank_training.lists.settings import BuildListsSettings, QuerySource, TeacherName
+from rerank_training.lists.teachers import by_grades
+from rerank_training.lists.training_list import TrainingList
+from typer.testing import CliRunner
 
 from rerank.errors import CollectionError, ConfigError
 from rerank.types import Candidate, Passage, Query
@@ -32,8 +39,12 @@ def requests(tmp_path: Path) -> Path:
     return folder / "requests.jsonl"
 
 
-def built(out: Path, teacher: str, **options: object) -> list[TrainingList]:
-    build(out, TeacherName(teacher), **{"passages": "3", **options})  # type: ignore[arg-type]
+def settings(out: Path, teacher: str, **changed: object) -> BuildListsSettings:
+    return BuildListsSettings(out=out, teacher=TeacherName(teacher), **{"passages": "3", **changed})  # type: ignore[arg-type]
+
+
+def built(out: Path, teacher: str, **changed: object) -> list[TrainingList]:
+    build_lists(settings(out, teacher, **changed))
     return read_lists(out)
 
 
@@ -42,16 +53,16 @@ def ids(item: TrainingList) -> list[str]:
 
 
 def test_lists_of_one_query_are_numbered() -> None:
-    lists = [one_list(POOL, [], by_grades, Draw(3, 3), Random(0), number) for number in (1, 2)]
+    lists = [build_list(POOL, [], by_grades, ListSampling(3, 3), Random(0), number) for number in (1, 2)]
     assert [item.query.query_id for item in lists] == ["origin/1", "origin/1#2"]
     assert lists[0].relevance == (0.0, 1.0, 0.0)
 
 
-def test_list_that_teaches_nothing_is_refused() -> None:
+def test_list_without_anything_to_learn_is_refused() -> None:
     with pytest.raises(CollectionError, match="all passages equally relevant"):
-        one_list(POOL, [], lambda _, passages: (1.0,) * len(passages), Draw(3, 3), Random(0))
+        build_list(POOL, [], lambda _, passages: (1.0,) * len(passages), ListSampling(3, 3), Random(0))
     with pytest.raises(CollectionError, match="fewer than two passages"):
-        one_list(make_pool(Query("q?"), [], {}), [], by_grades, Draw(3, 3), Random(0))
+        build_list(make_pool(Query("q?"), [], {}), [], by_grades, ListSampling(3, 3), Random(0))
 
 
 def test_requests_with_qrels(requests: Path, tmp_path: Path) -> None:
@@ -76,7 +87,7 @@ def test_collection_with_sentences(beir_folder: Path, tmp_path: Path) -> None:
     lists = built(tmp_path / "out.jsonl", "cosine", collection=str(beir_folder), depth=5, passages="5")
     assert len(lists) == 12
     for item in lists:
-        assert item.query.query_id == f"twelve/{ids(item)[0]}/sentences"  # nothing is closer than its own passage
+        assert item.query.query_id == f"twelve/{ids(item)[0]}/sentences"  # no passage is closer than its own
         assert list(item.relevance) == sorted(item.relevance, reverse=True)
 
 
@@ -85,20 +96,22 @@ def test_collection_with_judged_queries_of_a_file(beir_folder: Path, tmp_path: P
     (tmp_path / "queries.jsonl").write_text('{"_id": "1", "text": "pull of the moon"}\n', encoding="utf-8")
     (tmp_path / "qrels").mkdir()
     (tmp_path / "qrels" / "train.tsv").write_text("q\td\ts\n1\tviolin\t2\n", encoding="utf-8")
-    options = {"queries": QueryKind.FILE, "depth": 3, "name": "mine"}
+    options = {"queries": QuerySource.FILE, "depth": 3, "name": "mine"}
     (item,) = built(tmp_path / "out.jsonl", "qrels", collection=str(tmp_path), **options)
     assert item.query.query_id == "mine/1"
     assert dict(zip(ids(item), item.relevance, strict=True))["violin"] == 2.0
 
 
-def test_random_lists_need_no_encoder_and_put_the_answer_everywhere(beir_folder: Path, tmp_path: Path) -> None:
+def test_lists_of_random_negatives_need_no_encoder_and_put_the_answer_everywhere(
+    beir_folder: Path, tmp_path: Path
+) -> None:
     options = {"collection": str(beir_folder), "random_share": 1.0, "lists_per_query": 5, "encoder": "no/such-encoder"}
     lists = built(tmp_path / "out.jsonl", "qrels", **options)
     assert len(lists) == 60
     assert {item.relevance for item in lists} == {(1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)}
 
 
-def test_questions_with_answers_taught_by_a_model(tmp_path: Path) -> None:
+def test_questions_with_answers_graded_by_a_reranker(tmp_path: Path) -> None:
     rows = [{"_id": str(n), "question": f"what is number {n}?", "answer": f"it is {n} of many"} for n in range(6)]
     (tmp_path / "qa.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     options = {"medquad": tmp_path / "qa.jsonl", "limit": 4, "depth": 4}
@@ -116,21 +129,21 @@ def test_same_seed_gives_the_same_file_and_another_seed_another(requests: Path, 
     assert texts[0] == texts[1] != texts[2]
 
 
-def test_what_is_left_out_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_skipped_lists_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [{"_id": str(n), "question": f"why {n}?", "answer": answer} for n, answer in enumerate(["a", "b", "a"])]
     (tmp_path / "qa.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     options = {"medquad": tmp_path / "qa.jsonl", "random_share": 1.0, "lists_per_query": 2, "passages": "2"}
     assert len(built(tmp_path / "out.jsonl", "qrels", **options)) == 6
-    assert "left out" not in capsys.readouterr().out
+    assert "lists skipped" not in capsys.readouterr().out
     (tmp_path / "qa.jsonl").write_text("\n".join(map(json.dumps, [*rows[:2], {**rows[2], "question": "b"}])))
     assert len(built(tmp_path / "out.jsonl", "qrels", **options)) == 4
-    assert "2 left out: fewer than two passages" in capsys.readouterr().out
+    assert "2 lists skipped: fewer than two passages" in capsys.readouterr().out
 
 
 def test_source_that_gives_no_list_writes_no_file(requests: Path, tmp_path: Path) -> None:
     qrels = tmp_path / "none.txt"
     qrels.write_text("8 0 d1 1\n", encoding="utf-8")
-    with pytest.raises(CollectionError, match="no list can be made of 1 queries; 2 left out: all passages equally"):
+    with pytest.raises(CollectionError, match="no list can be made of 1 queries; 2 lists skipped: all"):
         built(tmp_path / "out.jsonl", "qrels", requests=requests, qrels=qrels, lists_per_query=2)
     assert not (tmp_path / "out.jsonl").exists()
 
@@ -138,18 +151,34 @@ def test_source_that_gives_no_list_writes_no_file(requests: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "give one of --requests, --collection and --medquad"),
-        ({"requests": Path("r"), "collection": "c"}, "give one of"),
-        ({"requests": Path("r"), "teacher": "qrels"}, "needs the --qrels"),
-        ({"medquad": Path("m"), "qrels": Path("q")}, "--qrels belongs to --requests"),
+        ({}, "give exactly one of --requests, --collection and --medquad"),
+        ({"requests": Path("r"), "collection": "c"}, "give exactly one of"),
+        ({"requests": Path("r"), "teacher": "qrels"}, "give --qrels"),
+        ({"medquad": Path("m"), "qrels": Path("q")}, "--qrels is for --requests"),
         ({"medquad": Path("m"), "teacher": "fusion"}, "--teacher fusion needs BM25 scores"),
-        ({"requests": Path("r"), "passages": "1"}, "--passages 1: expected a number from 2"),
+        ({"requests": Path("r"), "passages": "1"}, "--passages 1: expected a number of at least 2"),
         ({"requests": Path("r"), "passages": "9-5"}, "--passages 9-5: expected"),
         ({"requests": Path("r"), "passages": "many"}, "--passages many: expected"),
-        ({"requests": Path("r"), "depth": 10, "passages": "20"}, "lists of 20 passages need 20 candidates, --depth 10"),
+        (
+            {"requests": Path("r"), "depth": 10, "passages": "20"},
+            "lists of 20 passages need 20 candidates, but",
+        ),
     ],
 )
 def test_contradicting_options_are_refused(tmp_path: Path, options: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        built(tmp_path / "out.jsonl", **{"teacher": "cosine", **options})  # type: ignore[arg-type]
-    assert not (tmp_path / "out.jsonl").exists()
+        settings(tmp_path / "out.jsonl", **{"teacher": "cosine", **options})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("spelled", [str, lambda flag: flag.replace("-", "_").replace("__", "--")])
+def test_flags_have_two_spellings(requests: Path, tmp_path: Path, spelled: Callable[[str], str]) -> None:
+    files = {"--out": tmp_path / "out", "--requests": requests, "--qrels": requests.parent / "qrels.txt"}
+    flags = {**files, "--teacher": "qrels", "--lists-per-query": 2, "--passages": 3, "--order": "first-stage"}
+    result = CliRunner().invoke(app, [part for flag, value in flags.items() for part in (spelled(flag), str(value))])
+    assert result.exit_code == 0, result.output
+    assert [item.query.query_id for item in read_lists(tmp_path / "out")] == ["dl/7", "dl/7#2"]
+
+
+def test_help_needs_no_torch() -> None:
+    script = "import sys, rerank_training.build_lists as command; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

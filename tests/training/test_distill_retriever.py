@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rerank_training import distill_retriever as command
-from rerank_training.data import TrainingList, read_lists
-from rerank_training.distill_retriever import RetrieverArguments, RetrieverRunArguments, distill_retriever
+from rerank_training.lists.files import read_lists
+from rerank_training.lists.training_list import TrainingList
+from rerank_training.retriever import distillation
+from rerank_training.retriever.arguments import RetrieverArguments, RetrieverRunArguments
+from rerank_training.retriever.distillation import distill_retriever
 from safetensors.torch import load_file
 
 from rerank.errors import ConfigError
@@ -20,8 +23,10 @@ from rerank.retrieval.index import Index, read_manifest
 from rerank.types import FirstStage, Query
 from tests.conftest import PASSAGES
 
-#: The titles ask for their passages; four of them are held out.
+#: The queries are the titles of the passages; four of them are held out.
 HELD_OUT = ("flea", "moon", "lucene", "cello")
+#: Functions that the steps of a round call.
+STEPS = ("write_lists", "train", "reencode")
 
 
 class Killed(Exception):
@@ -55,6 +60,16 @@ def finished(index_folder: Path, queries: Path, tmp_path_factory: pytest.TempPat
     return distilled(index_folder, queries, tmp_path_factory.mktemp("runs") / "run", rounds=2)
 
 
+@pytest.fixture(scope="module")
+def ranked_by_a_reranker(index_folder: Path, queries: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of 20 steps whose teacher is a reranker, with no query held out."""
+    folder = tmp_path_factory.mktemp("runs")
+    (folder / "models.yaml").write_text("models: [{name: identity, ranker: identity}]\n", encoding="utf-8")
+    changed = {"teacher": "reranker", "config": str(folder / "models.yaml"), "rank_loss": "weighted-ranknet"}
+    changed |= {"list_size": 6, "held_out": ""}
+    return distilled(index_folder, queries, folder / "run", steps=20, in_batch_weight=0.5, **changed)
+
+
 def weights(encoder: Path) -> str:
     return sha256_of_files([encoder / "model.safetensors"])
 
@@ -75,7 +90,7 @@ def test_result_is_an_encoder_and_an_index_that_names_it(finished: Path) -> None
     assert index.retrievers[FirstStage.HYBRID_RRF].search([Query("flea")], 2)[0]
 
 
-def test_encoder_has_learnt_and_has_the_shape_that_it_had(finished: Path, encoder: Encoder) -> None:
+def test_encoder_is_trained_and_keeps_its_layout(finished: Path, encoder: Encoder) -> None:
     before, after = (load_file(folder / "model.safetensors") for folder in (encoder.folder, finished / "encoder"))
     changed = {name for name in after if not before[name].equal(after[name])}
     assert after.keys() <= before.keys()
@@ -83,32 +98,32 @@ def test_encoder_has_learnt_and_has_the_shape_that_it_had(finished: Path, encode
     assert not any("embeddings" in name for name in changed)
 
 
-def test_each_round_goes_on_from_the_one_before(finished: Path, encoder: Encoder) -> None:
+def test_each_round_continues_from_the_one_before(finished: Path, encoder: Encoder) -> None:
     shas = [encoder.id.sha256, *(weights(finished / part / "encoder") for part in ("round-1", ""))]
     assert len(set(shas)) == 3
     assert read_manifest(finished / "round-1" / "index").encoder.sha256 == shas[1]
 
 
-def test_held_out_queries_are_in_no_list(finished: Path) -> None:
+def test_held_out_queries_are_not_trained_on(finished: Path) -> None:
     for number in (1, 2):
         taught = {item.query.query_id for item in read_lists(finished / f"round-{number}" / "lists.jsonl")}
         assert taught == {f"q-{doc_id}" for doc_id in PASSAGES if doc_id not in HELD_OUT}
 
 
-def test_teacher_does_not_follow_its_student(finished: Path) -> None:
-    """Where both rounds find the same passages, they are graded the same."""
+def test_teacher_does_not_follow_the_trained_encoder(finished: Path) -> None:
+    """Passages found by both rounds have the same grades."""
     first, second = (
         {item.query.query_id: item for item in read_lists(finished / f"round-{number}" / "lists.jsonl")}
         for number in (1, 2)
     )
     grades = [(graded(first[query_id]), graded(second[query_id])) for query_id in first]
-    found_the_same = [pair for pair in grades if pair[0].keys() == pair[1].keys()]
-    assert found_the_same
-    for before, after in found_the_same:
+    comparable = [pair for pair in grades if pair[0].keys() == pair[1].keys()]
+    assert comparable
+    for before, after in comparable:
         assert after == pytest.approx(before, abs=1e-4)
 
 
-def test_report_says_what_was_done_and_what_it_gave(finished: Path, encoder: Encoder) -> None:
+def test_report_names_inputs_and_results(finished: Path, encoder: Encoder) -> None:
     report = json.loads((finished / "report.json").read_text())
     assert report["base"]["sha256"] == encoder.id.sha256
     assert report["encoder"]["sha256"] == weights(finished / "encoder")
@@ -118,43 +133,54 @@ def test_report_says_what_was_done_and_what_it_gave(finished: Path, encoder: Enc
     assert report["held_out"]["after"]["R@100"] == dict.fromkeys((f"q-{doc_id}" for doc_id in HELD_OUT), 1.0)
 
 
-def test_training_lowers_the_loss(index_folder: Path, queries: Path, tmp_path: Path) -> None:
-    distilled(index_folder, queries, tmp_path / "run", steps=30, list_size=6, held_out="")
-    history = losses(tmp_path / "run" / "round-1", 30)
+def test_training_lowers_the_loss(ranked_by_a_reranker: Path) -> None:
+    history = losses(ranked_by_a_reranker / "round-1", 20)
     assert sum(history[-5:]) < 0.8 * sum(history[:5])
 
 
-def test_nothing_is_measured_where_nothing_is_held_out(index_folder: Path, queries: Path, tmp_path: Path) -> None:
-    report = json.loads((distilled(index_folder, queries, tmp_path / "run", held_out="") / "report.json").read_text())
+def test_nothing_is_evaluated_without_held_out_queries(ranked_by_a_reranker: Path) -> None:
+    report = json.loads((ranked_by_a_reranker / "report.json").read_text())
     assert "held_out" not in report
     assert report["training_queries"] == len(PASSAGES)
 
 
-@pytest.mark.parametrize("step", ["write_lists", "train", "reencode"])
-def test_killed_run_goes_on_and_ends_with_the_same_weights(
-    finished: Path, index_folder: Path, queries: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+def test_teacher_may_be_a_reranker(ranked_by_a_reranker: Path) -> None:
+    """The identity ranker keeps the order of the candidates."""
+    for item in read_lists(ranked_by_a_reranker / "round-1" / "lists.jsonl"):
+        assert list(item.relevance) == list(range(len(item.passages), 0, -1))
+
+
+def test_run_killed_at_every_step_of_a_round_ends_with_the_same_weights(
+    finished: Path, index_folder: Path, queries: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed in the second round, at each of its steps."""
-    calls = []
-    original = getattr(command, step)
+    run = tmp_path / "run"
+    calls: list[str] = []
+    fatal: set[str] = set()
 
-    def killed_at_the_second_call(*given: Any, **named: Any) -> Any:
-        calls.append(given)
-        if len(calls) == 2:
-            raise Killed
-        return original(*given, **named)
+    def spy(step: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any, **named: Any) -> Any:
+            calls.append(step)
+            if step in fatal and (run / "round-1" / "index").exists():
+                raise Killed
+            return original(*given, **named)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(command, step, killed_at_the_second_call)
+        return call
+
+    for step in STEPS:
+        monkeypatch.setattr(distillation, step, spy(step, getattr(distillation, step)))
+    for step in STEPS:
+        fatal.add(step)
         with pytest.raises(Killed):
-            distilled(index_folder, queries, tmp_path / "run", rounds=2)
-    first_round = weights(tmp_path / "run" / "round-1" / "encoder")
-    run = distilled(index_folder, queries, tmp_path / "run", rounds=2)
-    assert first_round == weights(finished / "round-1" / "encoder")
-    assert weights(run / "encoder") == weights(finished / "encoder")
+            distilled(index_folder, queries, run, rounds=2)
+        fatal.clear()
+    distilled(index_folder, queries, run, rounds=2)
+    repeated = ["write_lists", "write_lists", "train", "train", "reencode", "reencode"]
+    assert calls == [*STEPS, *repeated], "only the steps that were killed are repeated"
+    for encoder in ("round-1/encoder", "encoder"):
+        assert weights(run / encoder) == weights(finished / encoder)
 
 
-def test_killed_training_goes_on_from_its_last_save(
+def test_killed_training_resumes_from_its_last_save(
     finished: Path, index_folder: Path, queries: Path, tmp_path: Path
 ) -> None:
     run = Path(shutil.copytree(finished, tmp_path / "run"))
@@ -170,33 +196,25 @@ def test_finished_run_is_not_overwritten(finished: Path, index_folder: Path, que
         distilled(index_folder, queries, finished, rounds=2)
 
 
-def test_run_does_not_go_on_with_other_arguments(
+def test_run_with_other_arguments_is_not_resumed(
     finished: Path, index_folder: Path, queries: Path, tmp_path: Path
 ) -> None:
-    run = Path(shutil.copytree(finished, tmp_path / "run"))
-    (run / "report.json").unlink()
+    run = tmp_path / "run"
+    run.mkdir()
+    shutil.copy(finished / "arguments.json", run)
     with pytest.raises(ConfigError, match=r"another depth \(depth: 6, now 7\)"):
         distilled(index_folder, queries, run, rounds=2, depth=7)
-
-
-def test_a_rerankers_order_teaches(index_folder: Path, queries: Path, tmp_path: Path) -> None:
-    (tmp_path / "models.yaml").write_text("models: [{name: identity, ranker: identity}]\n", encoding="utf-8")
-    changed = {"teacher": "reranker", "config": str(tmp_path / "models.yaml"), "rank_loss": "weighted-ranknet"}
-    run = distilled(index_folder, queries, tmp_path / "run", steps=1, in_batch_weight=0.5, **changed)
-    assert (run / "report.json").is_file()
 
 
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"rank_loss": "hinge"}, "'hinge' is none of"),
-        ({"teacher": "reranker", "rank_loss": "kl"}, "kl reads how far apart scores are; use --rank_loss ranknet"),
+        ({"rank_loss": "hinge"}, "'hinge' is not one of"),
+        ({"teacher": "reranker", "rank_loss": "kl"}, "kl reads the distances .* use --rank-loss ranknet"),
         ({"rounds": 0}, "0 rounds train nothing"),
-        ({"list_size": 1}, "use 2 <= smallest"),
+        ({"list_size": 1}, "use a --list-size of 2 or more"),
     ],
 )
-def test_arguments_that_contradict_each_other_are_named(
-    index_folder: Path, queries: Path, tmp_path: Path, changed: dict[str, Any], message: str
-) -> None:
+def test_contradicting_arguments_are_refused(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        distilled(index_folder, queries, tmp_path / "run", **changed)
+        RetrieverArguments(index="index", queries="queries", **changed)

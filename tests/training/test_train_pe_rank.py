@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from rerank_training.arguments import RunArguments
-from rerank_training.train_pe_rank import PERankArguments, train_pe_rank
+from rerank_training.pe_rank.arguments import PERankArguments
+from rerank_training.pe_rank.training import train_pe_rank
+from rerank_training.trainer.arguments import RunArguments
 from safetensors.torch import load_file
 from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -18,16 +19,27 @@ from rerank.errors import CheckpointError, ConfigError
 from rerank.manifest import read_manifest
 from rerank.models.encoder import Encoder
 from rerank.prompting.templates import load_template
+from rerank.rankers.base import rank_windows
 from rerank.rankers.pe_rank import PERankRanker
 from rerank.types import Window
 from tests.causal_lms import SIZES, write_causal_lm
 from tests.pe_checkpoints import SHORT, change_weights, published_tokenizer, random_projector, write_published
-from tests.training.pe_lists import training_lists, write_training_lists
+from tests.training.pe_rank.pe_lists import training_lists, write_training_lists
 
 
-@pytest.fixture
-def lists(tmp_path: Path) -> Path:
-    return write_training_lists(tmp_path / "lists.jsonl")
+@pytest.fixture(scope="module")
+def lists(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_training_lists(tmp_path_factory.mktemp("lists") / "lists.jsonl")
+
+
+@pytest.fixture(scope="module")
+def trained(checkpoint: Path, encoder: Encoder, lists: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The result of a run of 30 steps, evaluated and saved at steps 15 and 30."""
+    return train_pe_rank(
+        arguments(checkpoint, lists, eval_lists=str(lists), window_size=5),
+        long_run(tmp_path_factory.mktemp("runs") / "run", save_steps=15, eval_steps=15),
+        encoder,
+    )
 
 
 def arguments(base: Path, lists: Path, **changed: Any) -> PERankArguments:
@@ -41,54 +53,59 @@ def settings(out: Path, **changed: Any) -> RunArguments:
     return RunArguments(output_dir=str(out), **(plain | changed))
 
 
-def losses(folder: Path, step: int) -> list[float]:
-    state = json.loads((folder / f"checkpoint-{step}" / "trainer_state.json").read_text())
+def long_run(out: Path, **changed: Any) -> RunArguments:
+    return settings(out, **({"max_steps": 30, "per_device_train_batch_size": 4, "save_steps": 30} | changed))
+
+
+def losses(run: Path, step: int = 30) -> list[float]:
+    state = json.loads((run / f"checkpoint-{step}" / "trainer_state.json").read_text())
     return [entry["loss"] for entry in state["log_history"] if "loss" in entry]
 
 
-def test_result_is_served_and_says_what_it_is(checkpoint: Path, encoder: Encoder, lists: Path, tmp_path: Path) -> None:
-    final = train_pe_rank(arguments(checkpoint, lists), settings(tmp_path / "run"), encoder)
-    manifest = read_manifest(final)  # checks weights and template
+def test_result_is_served_and_described_by_its_manifest(trained: Path, encoder: Encoder) -> None:
+    manifest = read_manifest(trained)  # checks weights and template
     assert manifest is not None
-    assert (manifest.ranker, manifest.window_size, manifest.passage_tokens) == ("pe-rank", 4, 0)
-    ranker = PERankRanker(final, encoder, "cpu")
+    assert (manifest.ranker, manifest.window_size, manifest.passage_tokens) == ("pe-rank", 5, 0)
+    assert 0 < manifest.metrics["nDCG@10"] <= 1
+    ranker = PERankRanker(trained, encoder, "cpu")
     item = training_lists()[0]
     ready = ranker.prepare(item.query, item.passages)
-    assert len(ranker.rank([Window(ready.query, ready.passages)])[0].scores) == len(item.passages)
+    assert len(rank_windows(ranker, [Window(ready.query, ready.passages)])[0].scores) == len(item.passages)
     assert ranker.info.template_sha256 == load_template("pe_rank").sha256
 
 
-def test_result_has_no_token_embeddings_where_they_are_the_encoders(
-    checkpoint: Path, encoder: Encoder, lists: Path, tmp_path: Path
-) -> None:
-    final = train_pe_rank(arguments(checkpoint, lists), settings(tmp_path / "run", max_steps=1), encoder)
-    assert load_file(final / "model.safetensors").keys() == load_file(checkpoint / "model.safetensors").keys()
+def test_result_does_not_store_the_token_embeddings_of_the_encoder(trained: Path, checkpoint: Path) -> None:
+    before, after = (load_file(folder / "model.safetensors") for folder in (checkpoint, trained))
+    assert after.keys() == before.keys()
+    assert not torch.equal(after["projector.down.weight"], before["projector.down.weight"])
 
 
-@pytest.mark.parametrize("decoding", ["one_step", "dynamic"])
-def test_a_few_steps_lower_the_loss(
-    checkpoint: Path, encoder: Encoder, lists: Path, tmp_path: Path, decoding: str
-) -> None:
-    run = settings(tmp_path / "run", max_steps=30, per_device_train_batch_size=4, save_steps=30)
-    train_pe_rank(arguments(checkpoint, lists, decoding=decoding), run, encoder)
-    history = losses(tmp_path / "run", 30)
+def test_training_lowers_the_loss(trained: Path) -> None:
+    history = losses(trained.parent)
     assert sum(history[-5:]) < 0.9 * sum(history[:5])
 
 
-def test_killed_and_resumed_equals_uninterrupted(
+def test_training_for_dynamic_decoding_lowers_the_loss(
     checkpoint: Path, encoder: Encoder, lists: Path, tmp_path: Path
 ) -> None:
-    whole = train_pe_rank(arguments(checkpoint, lists), settings(tmp_path / "whole"), encoder)
-    killed = tmp_path / "killed"
-    shutil.copytree(tmp_path / "whole", killed)
-    shutil.rmtree(killed / "final")
-    shutil.rmtree(killed / "checkpoint-4")
-    resumed = train_pe_rank(arguments(checkpoint, lists), settings(killed), encoder)
-    expected, found = (load_file(folder / "model.safetensors") for folder in (whole, resumed))
-    assert all(torch.equal(expected[name], found[name]) for name in expected)
-    assert not torch.equal(
-        expected["projector.down.weight"], load_file(checkpoint / "model.safetensors")["projector.down.weight"]
+    train_pe_rank(arguments(checkpoint, lists, decoding="dynamic"), long_run(tmp_path / "run"), encoder)
+    history = losses(tmp_path / "run")
+    assert sum(history[-5:]) < 0.9 * sum(history[:5])
+
+
+def test_resumed_run_equals_the_uninterrupted_one(
+    trained: Path, checkpoint: Path, encoder: Encoder, lists: Path, tmp_path: Path
+) -> None:
+    run = Path(shutil.copytree(trained.parent, tmp_path / "killed"))
+    shutil.rmtree(run / "final")
+    shutil.rmtree(run / "checkpoint-30")
+    resumed = train_pe_rank(
+        arguments(checkpoint, lists, eval_lists=str(lists), window_size=5),
+        long_run(run, save_steps=15, eval_steps=15),
+        encoder,
     )
+    expected, found = (load_file(folder / "model.safetensors") for folder in (trained, resumed))
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
 
 
 def test_adapter_is_merged_into_the_result(checkpoint: Path, encoder: Encoder, lists: Path, tmp_path: Path) -> None:
@@ -104,34 +121,23 @@ def test_published_layout_trains_with_text_and_keeps_its_own_vocabulary(
     encoder: Encoder, lists: Path, tmp_path: Path
 ) -> None:
     base = write_published(tmp_path / "published", encoder, template=SHORT)
-    trained = arguments(base, lists, text_weight=1.0, kl_weight=0.2)
-    final = train_pe_rank(trained, settings(tmp_path / "run"), encoder)
+    with_text = arguments(base, lists, text_weight=1.0, kl_weight=0.2)
+    final = train_pe_rank(with_text, settings(tmp_path / "run"), encoder)
     weights = load_file(final / "model.safetensors")
     assert "model.embed_tokens.weight" in weights
     assert PERankRanker(final, encoder, "cpu").info.max_window_size > 2
 
 
-def test_causal_lm_is_aligned_then_taught_to_rank(encoder: Encoder, lists: Path, tmp_path: Path) -> None:
+def test_causal_lm_is_aligned_and_then_trained_to_rank(encoder: Encoder, lists: Path, tmp_path: Path) -> None:
     base = tmp_path / "base"
     write_causal_lm(base, "mistral", published_tokenizer())
-    run = settings(tmp_path / "align", max_steps=30, per_device_train_batch_size=4, save_steps=30)
-    aligned = train_pe_rank(arguments(base, lists, stage="align"), run, encoder)
-    history = losses(tmp_path / "align", 30)
+    aligned = train_pe_rank(arguments(base, lists, stage="align"), long_run(tmp_path / "align"), encoder)
+    history = losses(tmp_path / "align")
     assert sum(history[-5:]) < sum(history[:5])
     before, after = load_file(base / "model.safetensors"), load_file(aligned / "model.safetensors")
     assert all(torch.equal(after[name], tensor.float()) for name, tensor in before.items())  # projector only
     ranked = train_pe_rank(arguments(aligned, lists), settings(tmp_path / "rank"), encoder)
     assert PERankRanker(ranked, encoder, "cpu").info.kind == "pe-rank"
-
-
-def test_best_save_of_held_out_lists_is_the_result(
-    checkpoint: Path, encoder: Encoder, lists: Path, tmp_path: Path
-) -> None:
-    trained = arguments(checkpoint, lists, eval_lists=str(lists), window_size=5)
-    final = train_pe_rank(trained, settings(tmp_path / "run", eval_steps=2), encoder)
-    manifest = read_manifest(final)
-    assert manifest is not None
-    assert 0 < manifest.metrics["nDCG@10"] <= 1
 
 
 def test_base_without_weights_is_named(encoder: Encoder, lists: Path, tmp_path: Path) -> None:
@@ -165,13 +171,11 @@ def test_checkpoint_without_a_vocabulary_is_not_aligned(
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"rank_loss": "hinge"}, "'hinge' is none of"),
-        ({"decoding": "dynamic", "rank_loss": "ranknet"}, "learns by listmle, step by step, not by ranknet"),
+        ({"rank_loss": "hinge"}, "'hinge' is not one of"),
+        ({"decoding": "dynamic", "rank_loss": "ranknet"}, "is trained with listmle, .* not with ranknet"),
         ({"stage": "align", "lora_rank": 4}, "are for --stage rank"),
     ],
 )
-def test_arguments_that_contradict_each_other_are_named(
-    checkpoint: Path, encoder: Encoder, lists: Path, tmp_path: Path, changed: dict[str, Any], message: str
-) -> None:
+def test_contradicting_arguments_are_refused(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        train_pe_rank(arguments(checkpoint, lists, **changed), settings(tmp_path / "run"), encoder)
+        arguments(Path("base"), Path("lists"), **changed)

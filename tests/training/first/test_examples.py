@@ -1,0 +1,218 @@
+"""Training examples of FIRST: the prompts, bracket and identifiers of serving, and the answer after them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from rerank_training.first.examples import ExampleSettings, FirstCollator, FirstExamples
+from rerank_training.first.objective import FirstObjective
+from rerank_training.lists.training_list import TrainingList
+from rerank_training.trainer.losses import IGNORE_INDEX, ranknet
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
+
+from rerank.errors import ConfigError
+from rerank.prompting.identifiers import IdentifierKind
+from rerank.prompting.templates import load_template
+from rerank.rankers.base import rank_windows
+from rerank.rankers.first import FirstRanker
+from rerank.rankers.generation import parse_permutation
+from rerank.types import Passage, Query, Window
+from tests.causal_lms import SIZES, write_causal_lm
+from tests.small_tokenizers import byte_level, byte_level_numbers, metaspace, uncased
+
+FAMILIES: dict[str, Callable[[], PreTrainedTokenizerBase]] = {
+    "metaspace": metaspace,
+    "byte-level": byte_level,
+    "byte-level-numbers": byte_level_numbers,
+    "uncased": uncased,
+}
+#: The letters O (15 passages) and Q (17) are exceptions in byte-level tokenizers.
+each_size = pytest.mark.parametrize("n", [2, 15, 17])
+
+
+def ranked_list(n: int, text: str = "a flea lives [A] year", query: str = "how long does a flea live") -> TrainingList:
+    """Passages of different lengths, the best one in the middle."""
+    passages = tuple(Passage(f"d{i}", " ".join([text] * (1 + i % 3)) + f" {i}") for i in range(n))
+    return TrainingList(Query(query, query_id="q7"), passages, tuple(-abs(i - n / 2 + 0.1) for i in range(n)))
+
+
+def examples_of(
+    tokenizer: PreTrainedTokenizerBase,
+    kind: IdentifierKind = IdentifierKind.LETTERS,
+    context_tokens: int = SIZES["max_position_embeddings"],  # type: ignore[assignment]
+    passage_tokens: int = 64,
+    with_answer: bool = True,
+    with_identifier_indices: bool = False,
+) -> FirstExamples:
+    settings = ExampleSettings(kind, context_tokens, passage_tokens, with_answer, with_identifier_indices)
+    return FirstExamples(tokenizer, load_template("first"), settings)
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def family(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(family: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_causal_lm(tmp_path_factory.mktemp("lms") / family, "llama", FAMILIES[family]())
+
+
+@pytest.fixture(scope="module")
+def ranker(checkpoint: Path) -> FirstRanker:
+    return FirstRanker(checkpoint, "first", device="cpu", passage_tokens=20)
+
+
+def served_window(ranker: FirstRanker, item: TrainingList) -> Window:
+    prepared = ranker.prepare(item.query, item.passages)
+    return Window(prepared.query, prepared.passages)
+
+
+@each_size
+def test_prompt_and_bracket_are_what_serving_reads(
+    ranker: FirstRanker, family: str, n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 20 tokens per passage, so that the longer ones are truncated."""
+    read: list[list[int]] = []
+    original = ranker._logits
+    monkeypatch.setattr(ranker, "_logits", lambda sequences: read.extend(map(list, sequences)) or original(sequences))
+    encoded = ranker.encode(served_window(ranker, item := ranked_list(n)))
+    ranker.rank([encoded])
+    example = examples_of(FAMILIES[family](), passage_tokens=20)(item)
+    assert example.token_ids[: example.bracket_index + 1] == read[0]
+    assert encoded.truncated or n == 2
+
+
+@each_size
+def test_logits_at_the_bracket_are_the_scores_of_serving(
+    ranker: FirstRanker, checkpoint: Path, family: str, n: int
+) -> None:
+    examples = examples_of(FAMILIES[family](), passage_tokens=20)
+    items = [ranked_list(n), ranked_list(2, query="what jumps")]
+    batch = FirstCollator(examples, pad_id=0)(items)
+    objective = FirstObjective("joint", ranknet, 1.0, examples.identifiers.token_ids)
+    with torch.no_grad():
+        scores = objective.scores(AutoModelForCausalLM.from_pretrained(checkpoint), batch)
+    for row, item in zip(scores, items, strict=True):
+        served = rank_windows(ranker, [served_window(ranker, item)])[0].scores
+        trained = torch.log_softmax(row[: len(item.passages)], dim=0)
+        assert served == pytest.approx(trained.tolist(), abs=1e-4)
+
+
+@each_size
+def test_answer_is_the_order_and_the_end(family: str, n: int) -> None:
+    tokenizer = FAMILIES[family]()
+    examples = examples_of(tokenizer)
+    item = ranked_list(n)
+    example = examples(item)
+    text = tokenizer.decode(example.token_ids[example.bracket_index :], skip_special_tokens=True)
+    names = examples.identifiers.texts[:n]
+    best_first = sorted(range(n), key=lambda position: -item.relevance[position])
+    assert text.replace(" ", "") == ">".join(f"[{names[position]}]" for position in best_first)
+    parsed = parse_permutation(text, list(names))
+    assert (list(parsed.permutation), parsed.repeated, parsed.unknown, parsed.missing) == (best_first, 0, 0, 0)
+    assert example.token_ids[-1] == tokenizer.eos_token_id or tokenizer.eos_token_id is None
+
+
+def test_answer_has_no_word_marker_before_its_brackets() -> None:
+    """Alone, metaspace tokenizers would begin "] > [" with a blank."""
+    tokenizer = metaspace()
+    example = examples_of(tokenizer)(ranked_list(2))
+    assert tokenizer.decode(example.token_ids[example.bracket_index + 1 :]) == "B] > [A]</s>"
+
+
+def test_tied_passages_are_answered_in_list_order() -> None:
+    tokenizer = metaspace()
+    item = TrainingList(Query("q"), tuple(Passage(name, name) for name in "abc"), (0.0, 1.0, 1.0))
+    example = examples_of(tokenizer)(item)
+    assert tokenizer.decode(example.token_ids[example.bracket_index + 1 :]) == "B] > [C] > [A]</s>"
+
+
+def test_without_answer_the_bracket_is_the_last_token() -> None:
+    example = examples_of(byte_level(), with_answer=False)(ranked_list(3))
+    assert example.bracket_index == len(example.token_ids) - 1
+
+
+def test_probe_finds_the_identifier_before_each_passage() -> None:
+    for tokenizer, kind in (
+        (metaspace(), IdentifierKind.LETTERS),
+        (uncased(), IdentifierKind.LETTERS),
+        (byte_level_numbers(), IdentifierKind.NUMBERS),
+    ):
+        examples = examples_of(tokenizer, kind, with_identifier_indices=True)
+        example = examples(ranked_list(17))
+        found = [example.token_ids[position] for position in example.identifier_indices]
+        assert found == list(examples.identifiers.token_ids[:17])
+        for position in example.identifier_indices:
+            after = tokenizer.decode(example.token_ids[position + 1 : position + 8]).replace(" ", "")
+            assert after.startswith("]afl"), "no passage follows the identifier"
+
+
+@pytest.mark.parametrize("tokenizer", [byte_level(), byte_level_numbers()], ids=["byte-level", "byte-level-numbers"])
+def test_probe_is_refused_when_bracket_and_identifier_are_one_token(tokenizer: PreTrainedTokenizerBase) -> None:
+    examples = examples_of(tokenizer, with_identifier_indices=True)
+    with pytest.raises(ConfigError, match=r"identifier \d of 3 is not a token of its own .* set --probe-weight 0"):
+        examples(ranked_list(3))
+
+
+def test_probe_is_refused_when_the_template_shows_identifiers_before_the_passages(tmp_path: Path) -> None:
+    (tmp_path / "early.yaml").write_text('{prefix: "{example} ", body: "[{rank}] {candidate} ", suffix: "{query}"}')
+    template = load_template(str(tmp_path / "early.yaml"))
+    with pytest.raises(ConfigError, match=r"without \{example\} in its prefix; use another or set --probe-weight 0"):
+        FirstExamples(metaspace(), template, ExampleSettings(IdentifierKind.LETTERS, 4096, 20, False, True))
+
+
+def test_window_with_more_passages_than_identifiers_is_refused() -> None:
+    examples = examples_of(uncased())
+    assert len(examples(ranked_list(26)).relevance) == 26
+    with pytest.raises(ConfigError, match="27 passages exceeds the 26 single-token identifiers"):
+        examples(ranked_list(27))
+
+
+def test_passages_are_truncated_to_passage_tokens() -> None:
+    tokenizer = metaspace()
+    item = ranked_list(3, text="word " * 50)
+    lengths = [len(examples_of(tokenizer, passage_tokens=limit)(item).token_ids) for limit in (10, 20, 40)]
+    assert [lengths[1] - lengths[0], lengths[2] - lengths[1]] == [30, 60]
+
+
+def test_short_answer_leaves_the_context_to_the_passages() -> None:
+    """The answer to 999 numbers would fill the context; the answer to three takes a few tokens."""
+    examples = examples_of(byte_level_numbers(), IdentifierKind.NUMBERS, context_tokens=2048, passage_tokens=30)
+    without = examples_of(byte_level_numbers(), IdentifierKind.NUMBERS, 2048, 30, with_answer=False)
+    example = examples(item := ranked_list(3))
+    assert example.token_ids[: example.bracket_index + 1] == without(item).token_ids
+
+
+@pytest.mark.parametrize("context_tokens", [420, 500, 900])
+def test_prompt_and_answer_fit_the_context(context_tokens: int) -> None:
+    example = examples_of(metaspace(), context_tokens=context_tokens, passage_tokens=400)(ranked_list(5, "word " * 100))
+    assert context_tokens - 5 * 8 <= len(example.token_ids) <= context_tokens
+
+
+def test_list_with_too_long_a_query_is_named() -> None:
+    examples = examples_of(metaspace(), context_tokens=420)
+    with pytest.raises(ConfigError, match=r"list 'q7': query: .*, or remove the list"):
+        examples(ranked_list(5, query="long " * 100))
+
+
+def test_batch_marks_answers_relevance_and_short_windows() -> None:
+    examples = examples_of(metaspace(), with_identifier_indices=True)
+    items = [ranked_list(2), ranked_list(5)]
+    rows = [examples(item) for item in items]
+    batch = FirstCollator(examples, pad_id=7)(items)
+    assert batch["input_ids"].shape == batch["labels"].shape == (2, len(rows[1].token_ids))
+    assert batch["mask"].tolist() == [[True] * 2 + [False] * 3, [True] * 5]
+    assert batch["relevance"][0].tolist() == pytest.approx([*items[0].relevance, 0, 0, 0])
+    for position, row in enumerate(rows):
+        length = len(row.token_ids)
+        assert batch["input_ids"][position].tolist() == row.token_ids + [7] * (len(rows[1].token_ids) - length)
+        kept = [at for at, label in enumerate(batch["labels"][position].tolist()) if label != IGNORE_INDEX]
+        assert kept == list(range(row.bracket_index + 1, length))
+        assert batch["labels"][position, kept].tolist() == row.token_ids[row.bracket_index + 1 :]
+        assert batch["identifier_indices"][position, : len(row.identifier_indices)].tolist() == list(
+            row.identifier_indices
+        )

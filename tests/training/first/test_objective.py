@@ -1,0 +1,171 @@
+"""Objective of FIRST, compared with slow computations: full logits of each window alone, and loops."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from rerank_training.first.examples import ExampleSettings, FirstCollator, FirstExample, FirstExamples
+from rerank_training.first.objective import FirstObjective, ObjectiveName
+from rerank_training.lists.training_list import TrainingList
+from rerank_training.trainer.losses import ranknet
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM
+
+from rerank.prompting.identifiers import IdentifierKind
+from rerank.prompting.templates import load_template
+from tests.causal_lms import write_causal_lm
+from tests.small_tokenizers import uncased
+from tests.word_lists import word_lists
+
+PROBE_LAYER = 1
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> nn.Module:
+    folder = write_causal_lm(tmp_path_factory.mktemp("lm") / "tiny", "llama", uncased())
+    loaded: nn.Module = AutoModelForCausalLM.from_pretrained(Path(folder))
+    return loaded.eval()
+
+
+@pytest.fixture(scope="module")
+def examples() -> FirstExamples:
+    settings = ExampleSettings(IdentifierKind.LETTERS, 4096, 20, with_identifier_indices=True)
+    return FirstExamples(uncased(), load_template("first_small"), settings)
+
+
+@pytest.fixture(scope="module")
+def windows() -> list[TrainingList]:
+    """Three windows of 4, 2 and 3 passages."""
+    sizes = ((0, 1, 2, 3), (0, 1), (1, 2, 3))
+    return [
+        TrainingList(item.query, item.passages, tuple(float(i % 3) for i in range(4))).select(positions)
+        for item, positions in zip(word_lists(3), sizes, strict=True)
+    ]
+
+
+def objective_of(
+    examples: FirstExamples, objective: ObjectiveName, rank_weight: float = 10.0, probe_weight: float = 0.0
+) -> FirstObjective:
+    return FirstObjective(
+        objective, ranknet, rank_weight, examples.identifiers.token_ids, probe_weight, probe_layer=PROBE_LAYER
+    )
+
+
+def loss_of(objective: FirstObjective, model: nn.Module, examples: FirstExamples, items: list[TrainingList]) -> float:
+    return objective.loss(model, FirstCollator(examples, pad_id=0)(items)).item()
+
+
+# --- slow
+
+
+def full_output(model: nn.Module, example: FirstExample) -> tuple[Tensor, Tensor]:
+    """(T, vocabulary) logits and (T, hidden) states after the probe's layer, of one window without padding."""
+    with torch.no_grad():
+        output = model(torch.tensor([example.token_ids]), output_hidden_states=True)
+    return output.logits[0], output.hidden_states[PROBE_LAYER][0]
+
+
+def slow_ranknet(scores: list[float], relevance: tuple[float, ...]) -> float:
+    places = range(len(scores))
+    pairs = [(i, j) for i in places for j in places if relevance[i] > relevance[j]]
+    return sum(math.log1p(math.exp(scores[j] - scores[i])) for i, j in pairs) / len(pairs)
+
+
+def slow_rank(model: nn.Module, examples: FirstExamples, items: list[TrainingList]) -> float:
+    losses = []
+    for item in items:
+        logits, _ = full_output(model, example := examples(item))
+        ids = examples.identifiers.token_ids[: len(item.passages)]
+        losses.append(slow_ranknet([logits[example.bracket_index, one].item() for one in ids], item.relevance))
+    return sum(losses) / len(losses)
+
+
+def slow_lm(model: nn.Module, examples: FirstExamples, items: list[TrainingList]) -> float:
+    """Mean over the tokens of all answers."""
+    losses = []
+    for item in items:
+        logits, _ = full_output(model, example := examples(item))
+        for at in range(example.bracket_index, len(example.token_ids) - 1):
+            losses.append(-torch.log_softmax(logits[at], dim=0)[example.token_ids[at + 1]].item())
+    return sum(losses) / len(losses)
+
+
+def slow_probe(model: nn.Module, examples: FirstExamples, items: list[TrainingList]) -> float:
+    losses = []
+    for item in items:
+        _, states = full_output(model, example := examples(item))
+        direction = torch.randn(states.shape[1], generator=torch.Generator().manual_seed(0)) / states.shape[1] ** 0.5
+        scores = [(states[index] @ direction).item() for index in example.identifier_indices]
+        losses.append(slow_ranknet(scores, item.relevance))
+    return sum(losses) / len(losses)
+
+
+# --- properties
+
+
+def test_rank_loss_reads_the_identifiers_at_the_bracket(
+    model: nn.Module, examples: FirstExamples, windows: list[TrainingList]
+) -> None:
+    found = loss_of(objective_of(examples, "rank"), model, examples, windows)
+    assert found == pytest.approx(slow_rank(model, examples, windows), rel=1e-5)
+
+
+def test_lm_loss_is_that_of_the_answer_alone(
+    model: nn.Module, examples: FirstExamples, windows: list[TrainingList]
+) -> None:
+    found = loss_of(objective_of(examples, "lm"), model, examples, windows)
+    assert found == pytest.approx(slow_lm(model, examples, windows), rel=1e-5)
+
+
+@pytest.mark.parametrize("rank_weight", [10.0, 0.5])
+def test_joint_is_lm_and_weighted_rank(
+    model: nn.Module, examples: FirstExamples, windows: list[TrainingList], rank_weight: float
+) -> None:
+    found = loss_of(objective_of(examples, "joint", rank_weight), model, examples, windows)
+    expected = slow_lm(model, examples, windows) + rank_weight * slow_rank(model, examples, windows)
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("objective", ["lm", "rank", "joint"])
+def test_probe_adds_the_ranking_loss_of_an_earlier_layer(
+    model: nn.Module, examples: FirstExamples, windows: list[TrainingList], objective: ObjectiveName
+) -> None:
+    off = loss_of(objective_of(examples, objective), model, examples, windows)
+    on = loss_of(objective_of(examples, objective, probe_weight=0.3), model, examples, windows)
+    assert on - off == pytest.approx(0.3 * slow_probe(model, examples, windows), rel=1e-3)
+
+
+@pytest.mark.parametrize("objective", ["lm", "rank", "joint"])
+def test_padding_changes_nothing(
+    model: nn.Module, examples: FirstExamples, windows: list[TrainingList], objective: ObjectiveName
+) -> None:
+    batch = FirstCollator(examples, pad_id=0)(windows)
+    longer = batch | {
+        "input_ids": nn.functional.pad(batch["input_ids"], (0, 9), value=5),
+        "labels": nn.functional.pad(batch["labels"], (0, 9), value=-100),
+    }
+    measured = objective_of(examples, objective, probe_weight=1.0)
+    assert measured.loss(model, longer).item() == pytest.approx(measured.loss(model, batch).item(), rel=1e-5)
+
+
+def test_scores_are_the_same_alone_and_in_a_batch(
+    model: nn.Module, examples: FirstExamples, windows: list[TrainingList]
+) -> None:
+    objective, collate = objective_of(examples, "joint"), FirstCollator(examples, pad_id=0)
+    with torch.no_grad():
+        together = objective.scores(model, collate(windows))
+        for row, item in zip(together, windows, strict=True):
+            alone = objective.scores(model, collate([item]))[0]
+            torch.testing.assert_close(row[: len(alone)], alone, atol=1e-5, rtol=1e-5)
+
+
+def test_prompt_tokens_are_not_labelled(model: nn.Module, examples: FirstExamples, windows: list[TrainingList]) -> None:
+    batch = FirstCollator(examples, pad_id=0)(windows)
+    prompt = torch.arange(batch["labels"].shape[1])[None, :] <= batch["bracket_index"][:, None]
+    assert (batch["labels"][prompt] == -100).all()
+    assert (batch["labels"] != -100).sum() == sum(
+        len(row.token_ids) - row.bracket_index - 1 for row in map(examples, windows)
+    )

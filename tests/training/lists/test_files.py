@@ -1,0 +1,214 @@
+"""Reading and writing of training lists: every format, and the errors that name an invalid line."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rerank_training.lists.files import read_lists, write_lists
+from rerank_training.lists.training_list import TrainingList, relevance_from_ranking
+
+from rerank.errors import CollectionError
+from rerank.types import Passage, Query
+
+FLEA = {"doc_id": "flea", "text": "A flea lives a year."}
+DESERT = {"doc_id": "desert", "text": "Deserts are dry."}
+GOOD: dict[str, Any] = {"query_id": "7", "query": "flea life", "passages": [FLEA, DESERT], "relevance": [2, 0.5]}
+PASSAGES = (Passage("flea", "A flea lives a year."), Passage("desert", "Deserts are dry."))
+
+
+def write(path: Path, *rows: object) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def without_relevance(**changes: object) -> dict[str, object]:
+    return {key: value for key, value in GOOD.items() if key != "relevance"} | changes
+
+
+def test_own_form(tmp_path: Path) -> None:
+    path = write(tmp_path / "lists.jsonl", GOOD | {"instruction": "medical"})
+    assert read_lists(path) == [TrainingList(Query("flea life", "7", "medical"), PASSAGES, (2.0, 0.5))]
+
+
+@pytest.mark.parametrize("ranking", [["desert", "flea"], [1, 0], ["desert", 0]])
+def test_ranking_by_doc_id_and_by_position(tmp_path: Path, ranking: list[str | int]) -> None:
+    (item,) = read_lists(write(tmp_path / "lists.jsonl", without_relevance(ranking=ranking)))
+    assert item.relevance == (1.0, 2.0)
+
+
+def test_ranking_becomes_n_minus_rank_and_0_for_unnamed_passages() -> None:
+    assert relevance_from_ranking([2, 0], 4) == (3.0, 0.0, 4.0, 0.0)
+
+
+@pytest.mark.parametrize("ranking", [[], [0, 0], [2], [-1]])
+def test_ranking_that_repeats_or_exceeds_the_list_is_refused(ranking: list[int]) -> None:
+    with pytest.raises(CollectionError, match="each at most once"):
+        relevance_from_ranking(ranking, 2)
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        (GOOD | {"passages": []}, "0 passages; a list needs two or more"),
+        (GOOD | {"passages": [FLEA], "relevance": [1]}, "1 passages; a list needs two or more"),
+        (GOOD | {"passages": [FLEA, FLEA]}, "2 passages with 1 distinct doc_ids"),
+        (GOOD | {"relevance": [1]}, "1 relevances for 2 passages"),
+        (GOOD | {"relevance": []}, "0 relevances for 2 passages"),
+        (GOOD | {"relevance": [1, float("nan")]}, "relevance.1: .*finite"),
+        (GOOD | {"relevance": [1, float("inf")]}, "relevance.1: .*finite"),
+        (GOOD | {"relevance": [1, "2"]}, "relevance.1: .*valid number"),
+        (GOOD | {"relevance": [1, True]}, "relevance.1: .*valid number"),
+        (GOOD | {"query": " \n"}, "the query is empty"),
+        (GOOD | {"passages": [FLEA, {"doc_id": "d", "text": " "}]}, "passage 'd' is empty"),
+        (GOOD | {"passages": [FLEA, {"doc_id": 3, "text": "x"}]}, "passages.1.doc_id: .*valid string"),
+        (GOOD | {"passages": [FLEA, {"doc_id": "d", "text": "\ud800"}]}, "not valid Unicode"),
+        (GOOD | {"relevence": [1, 2]}, "relevence: Extra inputs"),
+        (without_relevance(), "needs either relevance or ranking"),
+        (GOOD | {"ranking": [0, 1]}, "needs either relevance or ranking"),
+        (without_relevance(ranking=["flea", "moon"]), "names 'moon', which is not a doc_id"),
+        (without_relevance(ranking=["flea", 0]), "each at most once"),
+        (without_relevance(ranking=[True]), "ranking.0"),
+        ([], "valid dictionary"),
+        (5, "not in a supported format"),
+    ],
+)
+def test_invalid_line_is_named_with_its_reason(tmp_path: Path, row: object, reason: str) -> None:
+    path = write(tmp_path / "lists.jsonl", GOOD, row)
+    with pytest.raises(CollectionError, match=rf"1 of 2 lists are invalid \(50\.0%\).*lists\.jsonl:2: .*{reason}"):
+        read_lists(path)
+
+
+def test_line_that_is_not_json_is_invalid(tmp_path: Path) -> None:
+    path = tmp_path / "lists.jsonl"
+    path.write_text(json.dumps(GOOD) + "\n\n{\n", encoding="utf-8")
+    with pytest.raises(CollectionError, match=r"lists\.jsonl:3"):
+        read_lists(path)
+
+
+def test_invalid_lines_up_to_the_accepted_share_are_logged_and_skipped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write(tmp_path / "lists.jsonl", GOOD, {}, GOOD, GOOD)
+    with caplog.at_level(logging.WARNING):
+        assert len(read_lists(path, max_bad_share=0.25)) == 3
+    assert "1 of 4 lists are invalid (25.0%) and skipped: lists.jsonl:2" in caplog.text
+    with pytest.raises(CollectionError, match=r"at most 24\.0% are accepted"):
+        read_lists(path, max_bad_share=0.24)
+
+
+def test_message_quotes_only_the_first_invalid_lines(tmp_path: Path) -> None:
+    path = write(tmp_path / "lists.jsonl", *[{}] * 9)
+    with pytest.raises(CollectionError, match=r"9 of 9 lists are invalid.*:5: [^;]*(; [^;]*)*; …$") as raised:
+        read_lists(path, max_bad_share=0.5)
+    assert "lists.jsonl:6" not in str(raised.value)
+
+
+def test_file_of_bad_lines_only_is_refused_whatever_share_is_allowed(tmp_path: Path) -> None:
+    with pytest.raises(CollectionError, match="1 of 1 lists are invalid"):
+        read_lists(write(tmp_path / "lists.jsonl", {}), max_bad_share=1.0)
+
+
+@pytest.mark.parametrize("text", ["", "\n", "[]"])
+def test_empty_file_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "lists.jsonl"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(CollectionError, match=r"lists\.jsonl holds no lists"):
+        read_lists(path)
+
+
+def test_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CollectionError, match=r"missing\.jsonl cannot be read"):
+        read_lists(tmp_path / "missing.jsonl")
+
+
+def test_one_array_is_read_like_lines(tmp_path: Path) -> None:
+    path = tmp_path / "lists.json"
+    path.write_text(json.dumps([GOOD, GOOD], indent=1), encoding="utf-8")
+    assert [item.relevance for item in read_lists(path)] == [(2.0, 0.5), (2.0, 0.5)]
+
+
+def conversation(answer: str) -> dict[str, object]:
+    asked = "search query: flea life.\n[1] A flea.\n[2] Deserts.\n\nSearch Query: flea life.\nRank the 2 passages"
+    return {"id": "rz-1", "conversations": [{"from": "human", "value": asked}, {"from": "gpt", "value": answer}]}
+
+
+def test_conversation_form(tmp_path: Path) -> None:
+    (item,) = read_lists(write(tmp_path / "lists.jsonl", conversation("[2] > [1]")))
+    assert item == TrainingList(
+        Query("flea life", "rz-1"), (Passage("1", "A flea."), Passage("2", "Deserts.")), (1.0, 2.0)
+    )
+
+
+def test_conversation_without_an_id_is_known_by_its_place(tmp_path: Path) -> None:
+    row = {key: value for key, value in conversation("[1] > [2]").items() if key != "id"}
+    (item,) = read_lists(write(tmp_path / "lists.jsonl", row))
+    assert item.query.query_id == "lists.jsonl:1"
+
+
+def request_row(query_id: str) -> dict[str, object]:
+    docs = ("a", "A flea."), ("b", "Deserts."), ("c", "The moon.")
+    candidates = [{"docid": doc_id, "score": 1.0, "doc": {"contents": text}} for doc_id, text in docs]
+    return {"query": {"text": "flea life", "qid": query_id}, "candidates": candidates}
+
+
+def test_requests_get_the_grades_of_their_qrels_and_0_when_unjudged(tmp_path: Path) -> None:
+    requests = write(tmp_path / "requests.jsonl", request_row("7"))
+    qrels = tmp_path / "qrels.txt"
+    qrels.write_text("7 0 c 3\n7 0 a 1\n7 0 not-retrieved 2\n8 0 b 1\n", encoding="utf-8")
+    (item,) = read_lists(requests, qrels=qrels)
+    assert (item.query, item.relevance) == (Query("flea life", "7"), (1.0, 0.0, 3.0))
+    assert [passage.doc_id for passage in item.passages] == ["a", "b", "c"]
+
+
+def test_request_without_judgements_is_invalid(tmp_path: Path) -> None:
+    requests = write(tmp_path / "requests.jsonl", request_row("7"))
+    (tmp_path / "qrels.txt").write_text("8 0 a 1\n", encoding="utf-8")
+    with pytest.raises(CollectionError, match="no judgement for query '7'"):
+        read_lists(requests, qrels=tmp_path / "qrels.txt")
+
+
+def test_requests_without_qrels_ask_for_them(tmp_path: Path) -> None:
+    with pytest.raises(CollectionError, match="give its judgements with --qrels"):
+        read_lists(write(tmp_path / "requests.jsonl", request_row("7")))
+
+
+TEXTS = st.text(min_size=1).filter(str.strip)
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@st.composite
+def training_lists(draw: st.DrawFn) -> TrainingList:
+    doc_ids = draw(st.lists(st.text(), min_size=2, max_size=4, unique=True))
+    relevance = draw(st.lists(NUMBERS, min_size=len(doc_ids), max_size=len(doc_ids)))
+    passages = tuple(Passage(doc_id, draw(TEXTS)) for doc_id in doc_ids)
+    return TrainingList(Query(draw(TEXTS), draw(st.text()), draw(st.text())), passages, tuple(relevance))
+
+
+@given(lists=st.lists(training_lists(), min_size=1, max_size=3))
+def test_written_lists_are_read_back(tmp_path_factory: pytest.TempPathFactory, lists: list[TrainingList]) -> None:
+    path = tmp_path_factory.mktemp("lists") / "lists.jsonl"
+    assert write_lists(path, lists) == len(lists)
+    assert read_lists(path) == lists
+
+
+def test_file_is_unchanged_when_writing_fails(tmp_path: Path) -> None:
+    path = tmp_path / "lists.jsonl"
+    item = TrainingList(Query("q"), PASSAGES, (1.0, 0.0))
+    write_lists(path, [item])
+
+    def interrupted() -> Iterator[TrainingList]:
+        yield item
+        yield item
+        raise RuntimeError("no more")
+
+    with pytest.raises(RuntimeError, match="no more"):
+        write_lists(path, interrupted())
+    assert read_lists(path) == [item]
+    assert [file.name for file in tmp_path.iterdir()] == ["lists.jsonl"]

@@ -1,0 +1,72 @@
+"""Pools from nearest neighbours: equal to a sort of all cosines, plus the relevant passages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from rerank_training.lists.neighbours import CollectionQuery, neighbour_pools, relevant_only_pools, with_vectors
+from rerank_training.lists.sampling import Pool
+
+from rerank.types import Matrix, Passage, Query
+
+
+def encode(texts: Sequence[str]) -> Matrix:
+    """A random unit vector for each text, always the same one."""
+    vectors = [np.random.default_rng(list(text.encode())).normal(size=8) for text in texts]
+    return np.stack([vector / np.linalg.norm(vector) for vector in vectors]).astype(np.float32)
+
+
+PASSAGES = [Passage(f"d{number}", f"passage number {number}") for number in range(150)]
+VECTORS = encode([passage.text for passage in PASSAGES])
+
+
+def pools(queries: list[CollectionQuery], depth: int) -> list[Pool]:
+    return list(neighbour_pools(queries, with_vectors(PASSAGES, VECTORS), VECTORS, encode, depth))
+
+
+def ids(pool: Pool) -> list[str]:
+    return [candidate.passage.doc_id for candidate in pool.candidates]
+
+
+@pytest.mark.parametrize("depth", [0, 1, 10, 149, 150, 200])
+def test_candidates_are_the_highest_of_all_cosines(depth: int) -> None:
+    questions = [f"question {number}" for number in range(70)]  # more than one chunk
+    found = pools([CollectionQuery(Query(text), {}) for text in questions], depth)
+    for text, pool in zip(questions, found, strict=True):
+        expected = np.argsort(-(VECTORS @ encode([text])[0]), kind="stable")[:depth]
+        assert ids(pool) == [f"d{row}" for row in expected]
+
+
+def test_distant_relevant_passage_is_a_candidate() -> None:
+    (pool,) = pools([CollectionQuery(Query("question"), {"d3": 1.0, "d4": 0.0, "elsewhere": 1.0})], depth=0)
+    assert ids(pool) == ["d3"]
+
+
+def test_replacement_is_ranked_by_its_own_vector() -> None:
+    query = CollectionQuery(Query("question"), {"d3": 1.0}, replacement=Passage("d3", "question"))
+    (pool,) = pools([query], depth=10)
+    assert pool.candidates[0].passage == Passage("d3", "question")
+    assert pool.candidates[0].score == pytest.approx(1.0, abs=1e-6)
+    assert ids(pool).count("d3") == 1
+
+
+def test_passage_that_contains_the_query_is_relevant() -> None:
+    (pool,) = pools([CollectionQuery(Query("number 14"), {"d140": 1.0, "d141": 0.0})], depth=150)
+    relevant = {doc_id for doc_id, grade in pool.grades.items() if grade > 0}
+    assert relevant == {"d14", *(f"d14{digit}" for digit in "023456789")}
+
+
+def test_no_queries_give_no_pools() -> None:
+    assert pools([], depth=10) == []
+
+
+def test_relevant_only_pool_holds_no_other_passage() -> None:
+    queries = [
+        CollectionQuery(Query("q"), {"d3": 1.0, "d4": 0.0}),
+        CollectionQuery(Query("r"), {"d5": 1.0}, replacement=Passage("d5", "less")),
+    ]
+    first, second = relevant_only_pools(queries, PASSAGES)
+    assert ids(first) == ["d3"]
+    assert [candidate.passage.text for candidate in second.candidates] == ["less"]

@@ -1,0 +1,84 @@
+"""Teachers compared with their formulas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rerank_training.lists.sampling import Pool, make_pool
+from rerank_training.lists.teachers import RerankerTeacher, by_cosine, by_fusion, by_grades
+
+from rerank.config import IdentityModel, PERankModel, ServiceConfig
+from rerank.models.encoder import Encoder
+from rerank.reranker import Reranker
+from rerank.types import Candidate, Passage, Query
+
+COSINES = {"a": 0.1, "b": 0.5, "c": 0.9}
+BM25 = {"a": 12.0, "b": 9.0, "c": 3.0}
+
+
+def passage(doc_id: str, cosine: float) -> Passage:
+    return Passage(doc_id, f"text of {doc_id}", np.array([cosine, (1 - cosine**2) ** 0.5], dtype=np.float32))
+
+
+def pool(grades: dict[str, float] | None = None) -> Pool:
+    query = Query("q?", vector=np.array([1.0, 0.0], dtype=np.float32))
+    return make_pool(query, [Candidate(passage(d, COSINES[d]), BM25[d]) for d in "abc"], grades or {})
+
+
+def passages(pool: Pool) -> list[Passage]:
+    return [candidate.passage for candidate in pool.candidates]
+
+
+def z(values: Sequence[float]) -> np.ndarray:
+    return (np.array(values) - np.mean(values)) / np.std(values)
+
+
+def test_grades_default_to_0() -> None:
+    created = pool({"b": 3.0})
+    assert by_grades(created, [*passages(created), Passage("other", "x")]) == (0.0, 3.0, 0.0, 0.0)
+
+
+def test_cosine_is_the_product_of_the_vectors() -> None:
+    created = pool()
+    assert by_cosine(created, passages(created)) == pytest.approx((0.1, 0.5, 0.9))
+
+
+def test_passage_without_a_vector_is_a_bug() -> None:
+    with pytest.raises(RuntimeError, match="other has no vector; this is a bug"):
+        by_cosine(pool(), [Passage("other", "x")])
+
+
+def test_fusion_is_the_sum_of_z_scores_over_the_whole_pool() -> None:
+    created = pool()
+    expected = z(list(COSINES.values())) + 0.3 * z(list(BM25.values()))
+    assert by_fusion(created, passages(created)[1:]) == pytest.approx(tuple(expected[1:]))
+
+
+def test_fusion_gives_a_passage_outside_the_pool_the_lowest_bm25() -> None:
+    created = pool()
+    expected = z([*COSINES.values(), 0.7]) + 0.3 * np.append(z(list(BM25.values())), min(z(list(BM25.values()))))
+    assert by_fusion(created, [passage("other", 0.7)]) == pytest.approx((expected[3],))
+
+
+@pytest.fixture(scope="module")
+def reranker(checkpoint: Path) -> Iterator[Reranker]:
+    cosine = PERankModel(name="cosine", ranker="pe-rank", path=checkpoint)
+    identity = IdentityModel(name="identity", ranker="identity")
+    with Reranker(ServiceConfig(device="cpu", models=(cosine, identity))) as opened:
+        yield opened
+
+
+def test_reranker_gives_n_minus_rank(reranker: Reranker) -> None:
+    created = pool()
+    assert RerankerTeacher(reranker, "identity")(created, passages(created)) == (3.0, 2.0, 1.0)
+
+
+def test_reranker_reads_the_texts_and_not_the_vectors_of_the_lists(reranker: Reranker, encoder: Encoder) -> None:
+    texts = ["Deserts are dry.", "A flea lives a year.", "Fleas are small insects.", "A violin has four strings."]
+    found = [Candidate(Passage(str(number), text)) for number, text in enumerate(texts)]
+    created = make_pool(Query("how long does a flea live", vector=np.zeros(3, dtype=np.float32)), found, {})
+    cosines = encoder.encode(texts) @ encoder.encode([created.query.text])[0]
+    assert np.argsort(RerankerTeacher(reranker)(created, passages(created))).tolist() == np.argsort(cosines).tolist()

@@ -1,0 +1,97 @@
+"""Windows sampled from lists: size, order, reproducibility, and always a best passage."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rerank_training.lists.training_list import TrainingList
+from rerank_training.lists.windows import HeldOutWindows, TrainingWindows, WindowSampling, sample_window
+
+from rerank.errors import ConfigError
+from rerank.types import Passage, Query
+
+
+def numbered_list(n: int, name: str = "q", best: tuple[int, ...] = (0,)) -> TrainingList:
+    passages = tuple(Passage(f"{position:03}", f"text {position}") for position in range(n))
+    return TrainingList(Query(name), passages, tuple(5.0 if position in best else 1.0 for position in range(n)))
+
+
+def positions_of(window: TrainingList) -> list[int]:
+    return [int(passage.doc_id) for passage in window.passages]
+
+
+def windows_of(lists: list[TrainingList], epochs: int = 2, seed: int = 3, share: float = 0.5) -> TrainingWindows:
+    return TrainingWindows(lists, WindowSampling(6, 2, share), epochs, seed)
+
+
+def test_window_depends_on_seed_and_index_alone() -> None:
+    lists = [numbered_list(9, str(number)) for number in range(7)]
+    forward, backward = windows_of(lists), windows_of(lists)
+    in_order = [forward[index] for index in range(14)]
+    assert [backward[index] for index in reversed(range(14))] == in_order[::-1]
+    assert [windows_of(lists, epochs=50)[index] for index in range(14)] == in_order
+    assert [windows_of(lists, seed=4)[index] for index in range(14)] != in_order
+
+
+def test_each_epoch_shows_each_list_once_in_an_order_of_its_own() -> None:
+    lists = [numbered_list(4, str(number)) for number in range(30)]
+    windows = windows_of(lists, epochs=3)
+    epochs = [[windows[30 * epoch + position].query.text for position in range(30)] for epoch in range(3)]
+    assert len(windows) == 90
+    assert all(sorted(epoch) == sorted(str(number) for number in range(30)) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+
+
+def test_a_list_gives_another_window_in_each_epoch() -> None:
+    windows = TrainingWindows([numbered_list(40)], WindowSampling(10, 10, 0.0), epochs=5, seed=0)
+    assert len({tuple(positions_of(windows[index])) for index in range(5)}) == 5
+
+
+@given(n=st.integers(2, 12), smallest=st.integers(2, 5), wider=st.integers(0, 5), seed=st.integers(), data=st.data())
+def test_windows_hold_a_best_passage_and_fit_the_sizes(
+    n: int, smallest: int, wider: int, seed: int, data: st.DataObject
+) -> None:
+    best = tuple(data.draw(st.sets(st.integers(0, n - 1), min_size=1)))
+    item = numbered_list(n, best=best)
+    window = sample_window(item, WindowSampling(smallest + wider, smallest, 0.5), str(seed))
+    assert min(n, smallest) <= len(window.passages) <= min(n, smallest + wider)
+    assert set(positions_of(window)) & set(best)
+    assert len(set(positions_of(window))) == len(window.passages)
+    assert window.relevance == tuple(item.relevance[position] for position in positions_of(window))
+
+
+def test_all_sizes_between_the_two_occur() -> None:
+    windows = TrainingWindows([numbered_list(20)], WindowSampling(7, 3, 0.5), epochs=200, seed=0)
+    assert {len(windows[index].passages) for index in range(200)} == {3, 4, 5, 6, 7}
+
+
+@pytest.mark.parametrize(("share", "in_order"), [(0.0, 200), (1.0, 0)])
+def test_shuffled_share_of_windows_is_in_random_order(share: float, in_order: int) -> None:
+    """Of 200 windows of 20 passages, none is in order by chance."""
+    windows = TrainingWindows([numbered_list(30)], WindowSampling(20, 20, share), epochs=200, seed=0)
+    assert sum(
+        positions_of(window) == sorted(positions_of(window)) for window in map(windows.__getitem__, range(200))
+    ) == (in_order)
+
+
+def test_shuffled_windows_put_the_best_at_every_position() -> None:
+    windows = TrainingWindows([numbered_list(5)], WindowSampling(5, 5, 1.0), epochs=100, seed=0)
+    assert {positions_of(windows[index]).index(0) for index in range(100)} == {0, 1, 2, 3, 4}
+
+
+def test_held_out_windows_are_the_beginnings_of_the_lists() -> None:
+    held_out = HeldOutWindows([numbered_list(9), numbered_list(2)], 4)
+    assert [positions_of(held_out[index]) for index in range(len(held_out))] == [[0, 1, 2, 3], [0, 1]]
+
+
+@pytest.mark.parametrize(("largest", "smallest"), [(1, 1), (4, 1), (3, 4)])
+def test_impossible_sizes_are_refused(largest: int, smallest: int) -> None:
+    with pytest.raises(ConfigError, match=f"windows of {smallest} to {largest} passages are not possible"):
+        WindowSampling(largest, smallest, 0.5)
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.1, float("nan")])
+def test_share_outside_its_range_is_refused(share: float) -> None:
+    with pytest.raises(ConfigError, match="is not a share; use a number from 0 to 1"):
+        WindowSampling(4, 2, share)

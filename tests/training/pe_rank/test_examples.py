@@ -1,0 +1,122 @@
+"""Training batches of PE-Rank: the prompts and embeddings of serving."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from rerank_training.lists.training_list import TrainingList
+from rerank_training.pe_rank.examples import PECollator, VectorTable, prompt_ids, texts_of, with_text
+from rerank_training.pe_rank.model import CHOSEN_SLOT, load_pe_base
+from rich.console import Console
+
+from rerank.errors import ConfigError
+from rerank.models.encoder import Encoder
+from rerank.prompting.templates import load_template
+from rerank.prompting.vector_prompts import PASSAGE_SLOT, QUERY_SLOT, VectorPrompts
+from rerank.rankers.pe_rank import PERankRanker
+from rerank.types import Prepared, Window
+from tests.pe_checkpoints import SHORT, WITH_TEXT, write_published
+from tests.training.pe_rank.pe_lists import training_lists
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def table(encoder: Encoder) -> VectorTable:
+    return VectorTable(encoder, texts_of(training_lists(), with_queries=True), Console(quiet=True))
+
+
+def collator_of(checkpoint: Path, encoder: Encoder, table: VectorTable, **options: object) -> PECollator:
+    base = load_pe_base(checkpoint, encoder, None, CPU)
+    prompts = VectorPrompts(base.template, base.tokenizer, base.model.own_vocabulary, text_tokens=4)
+    return PECollator(prompts, table, base.context_tokens, **options)  # type: ignore[arg-type]
+
+
+def prepared(ranker: PERankRanker, item: TrainingList) -> Window:
+    ready: Prepared = ranker.prepare(item.query, item.passages)
+    return Window(ready.query, ready.passages)
+
+
+def test_vectors_are_those_of_the_encoder(encoder: Encoder, table: VectorTable) -> None:
+    texts = [passage.text for passage in training_lists()[0].passages]
+    np.testing.assert_allclose(table([*texts, texts[0]]), encoder.encode([*texts, texts[0]]), atol=1e-6)
+
+
+@pytest.mark.parametrize("template", [None, SHORT, WITH_TEXT])
+def test_prompts_are_those_of_serving(
+    encoder: Encoder, table: VectorTable, checkpoint: Path, tmp_path: Path, template: str | None
+) -> None:
+    folder = checkpoint if template is None else write_published(tmp_path / "published", encoder, template=template)
+    collator = collator_of(folder, encoder, table)
+    ranker = PERankRanker(folder, encoder, "cpu", passage_text_tokens=4)
+    for item in training_lists():
+        window = prepared(ranker, item)
+        served = ranker._prompts.token_ids(window.query, window.passages)
+        assert tuple(prompt_ids(collator.prompts, item)) == served
+
+
+def test_embeddings_are_those_of_serving(encoder: Encoder, table: VectorTable, checkpoint: Path) -> None:
+    lists = training_lists(3)
+    batch = collator_of(checkpoint, encoder, table)(lists)
+    model = load_pe_base(checkpoint, encoder, None, CPU).model
+    embeddings, passages = model.embed(batch["input_ids"], batch["vectors"], batch["mask"], batch["order"])
+    ranker = PERankRanker(checkpoint, encoder, "cpu")
+    for row, item in enumerate(lists):
+        window = prepared(ranker, item)
+        vectors = torch.from_numpy(np.stack([window.query.vector, *(p.vector for p in window.passages)]))
+        projected = ranker._projector(vectors)
+        row_embeddings = embeddings[row, : batch["last_index"][row] + 1]
+        torch.testing.assert_close(row_embeddings, ranker._embed(ranker.encode(window), projected), atol=1e-5, rtol=0)
+        torch.testing.assert_close(passages[row, : len(item.passages)], projected[1:], atol=1e-5, rtol=0)
+
+
+def test_short_windows_are_padded_and_masked(encoder: Encoder, table: VectorTable, checkpoint: Path) -> None:
+    lists = training_lists(2)  # of 3 and 5 passages
+    batch = collator_of(checkpoint, encoder, table)(lists)
+    assert batch["mask"].tolist() == [[True] * 3 + [False] * 2, [True] * 5]
+    assert batch["vectors"].shape == (2, 1 + 5, encoder.id.dimension)
+    slots = (batch["input_ids"] == PASSAGE_SLOT).sum(dim=1)
+    assert slots.tolist() == [3, 5]
+    assert (batch["input_ids"].gather(1, batch["last_index"][:, None]) == QUERY_SLOT).all()
+
+
+def test_order_is_that_of_the_teacher_with_padding_last(encoder: Encoder, table: VectorTable, checkpoint: Path) -> None:
+    lists = training_lists(2)
+    batch = collator_of(checkpoint, encoder, table)(lists)
+    for row, item in enumerate(lists):
+        n = len(item.passages)
+        best_first = sorted(range(n), key=lambda position: -item.relevance[position])
+        assert batch["order"][row].tolist() == best_first + list(range(n, 5))
+
+
+def test_choices_follow_the_prompt_best_first(encoder: Encoder, table: VectorTable, checkpoint: Path) -> None:
+    item = training_lists(1)[0]
+    batch = collator_of(checkpoint, encoder, table, with_choices=True)([item])
+    model = load_pe_base(checkpoint, encoder, None, CPU).model
+    embeddings, passages = model.embed(batch["input_ids"], batch["vectors"], batch["mask"], batch["order"])
+    choices = embeddings[0, int(batch["last_index"][0]) + 1 :]
+    assert (batch["input_ids"] == CHOSEN_SLOT).sum() == len(item.passages) - 1
+    torch.testing.assert_close(choices, passages[0, batch["order"][0, :-1]])
+
+
+def test_window_wider_than_the_model_is_refused(encoder: Encoder, table: VectorTable, checkpoint: Path) -> None:
+    prompts = collator_of(checkpoint, encoder, table).prompts
+    item = training_lists(2)[1]
+    needed = len(prompt_ids(prompts, item))
+    with pytest.raises(ConfigError, match=f"with 5 passages needs {needed} positions, the model reads {needed - 1}"):
+        PECollator(prompts, table, needed - 1)([item])
+
+
+def test_text_follows_each_vector() -> None:
+    template = with_text(load_template("pe_rank"))
+    assert template.body == "{candidate} {text}"
+
+
+def test_template_that_shows_the_text_already_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "text.yaml"
+    path.write_text(WITH_TEXT)
+    with pytest.raises(ConfigError, match=r"shows \{text\} already"):
+        with_text(load_template(str(path)))

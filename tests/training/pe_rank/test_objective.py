@@ -1,0 +1,141 @@
+"""Objective of PE-Rank: the scores of serving, and the weighted sum of its parts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from rerank_training.pe_rank.examples import PECollator, VectorTable, texts_of, with_text
+from rerank_training.pe_rank.model import PEModel, load_pe_base
+from rerank_training.pe_rank.objective import PEObjective
+from rerank_training.trainer.losses import RANK_LOSSES, kl, listmle, stepwise_listmle
+from rich.console import Console
+from torch import Tensor
+
+from rerank.models.encoder import Encoder
+from rerank.prompting.vector_prompts import VectorPrompts
+from rerank.rankers.base import rank_windows
+from rerank.rankers.pe_rank import PERankRanker
+from rerank.types import Window
+from tests.pe_checkpoints import SHORT, write_published, write_perturbed
+from tests.training.pe_rank.pe_lists import training_lists
+
+LISTS = training_lists(6)
+
+
+@pytest.fixture(scope="module", params=["ours", "published"])
+def folder(
+    request: pytest.FixtureRequest, checkpoint: Path, encoder: Encoder, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    out = tmp_path_factory.mktemp("pe") / request.param
+    if request.param == "ours":
+        return write_perturbed(out, checkpoint)
+    return write_published(out, encoder, template=SHORT)
+
+
+@cache
+def model_and_batch(folder: Path, encoder: Encoder, stepwise: bool = False) -> tuple[PEModel, dict[str, Tensor]]:
+    base = load_pe_base(folder, encoder, None, torch.device("cpu"))
+    views = [
+        VectorPrompts(template, base.tokenizer, base.model.own_vocabulary, text_tokens=4)
+        for template in (base.template, with_text(base.template))
+    ]
+    table = VectorTable(encoder, texts_of(LISTS, with_queries=True), Console(quiet=True))
+    collator = PECollator(views[0], table, 4096, text_prompts=views[1], with_choices=stepwise)
+    return base.model, collator(LISTS)
+
+
+@pytest.mark.parametrize("decoding", ["one_step", "dynamic"])
+def test_scores_are_those_of_serving(folder: Path, encoder: Encoder, decoding: str) -> None:
+    model, batch = model_and_batch(folder, encoder)
+    scores = PEObjective(listmle, stepwise=decoding == "dynamic").scores(model, batch)
+    ranker = PERankRanker(folder, encoder, "cpu", decoding=decoding)  # type: ignore[arg-type]
+    ready = [ranker.prepare(item.query, item.passages) for item in LISTS]
+    served = rank_windows(ranker, [Window(one.query, one.passages) for one in ready])
+    for row, ranking in enumerate(served):
+        own = scores[row, : len(ranking.scores)]
+        expected = torch.tensor(ranking.scores)
+        if decoding == "one_step":
+            own = own.log_softmax(dim=0)
+        torch.testing.assert_close(own, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_first_step_scores_as_one_step_does(folder: Path, encoder: Encoder) -> None:
+    model, batch = model_and_batch(folder, encoder, stepwise=True)
+    stepwise = PEObjective(stepwise_listmle, stepwise=True)._scores(model, batch)
+    one_step = PEObjective(listmle)._scores(model, batch)
+    assert stepwise.shape == (6, 5, 5)
+    torch.testing.assert_close(stepwise[:, 0], one_step, atol=1e-4, rtol=1e-4)
+
+
+def test_later_steps_read_the_choices_of_the_teacher(folder: Path, encoder: Encoder) -> None:
+    """Row k equals the scores after a prompt with the teacher's first k passages appended."""
+    model, batch = model_and_batch(folder, encoder, stepwise=True)
+    objective = PEObjective(stepwise_listmle, stepwise=True)
+    scores = objective._scores(model, batch)
+    for row, (item, last) in enumerate(zip(LISTS, batch["last_index"].tolist(), strict=True)):
+        n = len(item.passages)
+        embeddings, passages = model.embed(batch["input_ids"], batch["vectors"], batch["mask"], batch["order"])
+        for step in range(n):
+            prompt = embeddings[row : row + 1, : last + 1 + step]
+            state = model.transformer(inputs_embeds=prompt, use_cache=False).last_hidden_state[0, -1]
+            torch.testing.assert_close(scores[row, step, :n], passages[row, :n] @ state, atol=1e-4, rtol=1e-4)
+
+
+def test_padding_changes_nothing(folder: Path, encoder: Encoder) -> None:
+    model, batch = model_and_batch(folder, encoder)
+    noisy = dict(batch, input_ids=batch["input_ids"].clone())
+    indices = torch.arange(batch["input_ids"].shape[1])
+    noisy["input_ids"][indices > batch["last_index"][:, None]] = 7
+    objective = PEObjective(listmle)
+    torch.testing.assert_close(objective.loss(model, noisy), objective.loss(model, batch), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("stepwise", [False, True])
+def test_loss_is_the_weighted_sum_of_its_parts(folder: Path, encoder: Encoder, stepwise: bool) -> None:
+    model, batch = model_and_batch(folder, encoder, stepwise)
+    loss = stepwise_listmle if stepwise else listmle
+    full = PEObjective(loss, stepwise, vectors_weight=1.0, text_weight=0.5, kl_weight=0.2)
+
+    def part(**weights: float) -> Tensor:
+        none = {"vectors_weight": 0.0, "text_weight": 0.0, "kl_weight": 0.0}
+        return replace(full, **(none | weights)).loss(model, batch)
+
+    expected = part(vectors_weight=1.0) + 0.5 * part(text_weight=1.0) + 0.2 * part(kl_weight=1.0)
+    torch.testing.assert_close(full.loss(model, batch), expected, atol=1e-5, rtol=1e-5)
+    assert part(text_weight=1.0) != part(vectors_weight=1.0)
+
+
+def test_stepwise_divergence_is_the_mean_over_steps_of_the_remaining_passages(folder: Path, encoder: Encoder) -> None:
+    model, batch = model_and_batch(folder, encoder, stepwise=True)
+    objective = PEObjective(stepwise_listmle, stepwise=True, vectors_weight=0, kl_weight=1)
+    plain, text = objective._scores(model, batch), objective._scores(model, batch, "text_")
+    expected = []
+    for row, item in enumerate(LISTS):
+        order = batch["order"][row].tolist()
+        for step in range(len(item.passages) - 1):
+            left = torch.tensor(order[step : len(item.passages)])
+            everything = torch.ones(1, len(left), dtype=torch.bool)
+            expected.append(kl(plain[row, step, left][None], text[row, step, left][None], everything))
+    torch.testing.assert_close(objective.loss(model, batch), torch.stack(expected).mean(), atol=1e-4, rtol=1e-4)
+
+
+def test_divergence_has_no_gradient_for_the_scores_with_text(folder: Path, encoder: Encoder) -> None:
+    _, batch = model_and_batch(folder, encoder)
+    scores = torch.randn(6, 5, requires_grad=True)
+    text_scores = torch.randn(6, 5, requires_grad=True)
+    PEObjective(listmle, kl_weight=1)._divergence(scores, text_scores, batch).backward()
+    assert scores.grad is not None
+    assert text_scores.grad is None
+
+
+@pytest.mark.parametrize("name", sorted(RANK_LOSSES))
+def test_every_rank_loss_reaches_projector_and_layers(folder: Path, encoder: Encoder, name: str) -> None:
+    model, batch = model_and_batch(folder, encoder)
+    model.requires_grad_(True).zero_grad()
+    PEObjective(RANK_LOSSES[name]).loss(model, batch).backward()
+    assert any(p.grad is not None and p.grad.abs().sum() > 0 for p in model.projector.parameters())
+    assert any(p.grad is not None and p.grad.abs().sum() > 0 for p in model.transformer.layers.parameters())

@@ -1,0 +1,84 @@
+"""Training and held-out queries, and the lists mined from an index."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from rerank_training.lists.sampling import Pool
+from rerank_training.lists.settings import TeacherName
+from rerank_training.lists.teachers import open_teacher
+from rerank_training.retriever.mining import ListMiner, split_queries
+
+from rerank.errors import CollectionError, ConfigError
+from rerank.models.encoder import Encoder
+from rerank.retrieval.hybrid import z_score_sum
+from rerank.retrieval.index import Index
+from rerank.types import FirstStage, Passage, Query
+
+
+@pytest.fixture
+def queries(tmp_path: Path) -> Path:
+    queries = [{"_id": str(number), "text": f"query {number}"} for number in range(4)]
+    (tmp_path / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in queries), encoding="utf-8")
+    (tmp_path / "qrels").mkdir()
+    for split, judged in {"odd": "13", "all": "0123", "none": "9"}.items():
+        rows = ["query-id\tcorpus-id\tscore", *(f"{query_id}\tflea\t1" for query_id in judged)]
+        (tmp_path / "qrels" / f"{split}.tsv").write_text("\n".join(rows), encoding="utf-8")
+    return tmp_path
+
+
+def by_length(pool: Pool, passages: Sequence[Passage]) -> tuple[float, ...]:
+    return tuple(float(len(passage.text)) for passage in passages)
+
+
+def test_held_out_queries_are_not_trained_on(queries: Path) -> None:
+    train, measured, qrels = split_queries(queries, "odd")
+    assert ([q.query_id for q in train], [q.query_id for q in measured]) == (["0", "2"], ["1", "3"])
+    assert {qrel.query_id for qrel in qrels} == {"1", "3"}
+
+
+def test_all_queries_are_trained_on_where_none_is_held_out(queries: Path) -> None:
+    train, measured, qrels = split_queries(queries, "")
+    assert (len(train), measured, qrels) == (4, [], [])
+
+
+@pytest.mark.parametrize(
+    ("held_out", "counts"), [("all", "0 are left to train on and 4"), ("none", "4 are left to train on and 0 have")]
+)
+def test_split_with_an_empty_side_is_refused(queries: Path, held_out: str, counts: str) -> None:
+    with pytest.raises(ConfigError, match=counts):
+        split_queries(queries, held_out)
+
+
+def test_list_holds_what_either_first_stage_finds_once(index: Index, encoder: Encoder) -> None:
+    query, depth = Query("library that searches with BM25", "1"), 3
+    (mined,) = ListMiner(index, encoder, index, depth).lists([query], by_length)
+    found = [index.retrievers[stage].search([query], depth)[0] for stage in (FirstStage.DENSE, FirstStage.BM25)]
+    expected = list(dict.fromkeys(doc.doc_id for docs in found for doc in docs))
+    assert [passage.doc_id for passage in mined.passages] == expected
+    assert mined.relevance == by_length(None, mined.passages)  # type: ignore[arg-type]
+
+
+def test_fusion_grades_as_the_hybrid_orders_where_both_find_everything(index: Index, encoder: Encoder) -> None:
+    query = Query("water and the moon", "1")
+    with open_teacher(TeacherName.FUSION, None, "") as teacher:
+        (mined,) = ListMiner(index, encoder, index, depth=12).lists([query], teacher)
+    bm25 = index.retrievers[FirstStage.BM25].search([query], 12)[0]
+    fused = z_score_sum([bm25, index.retrievers[FirstStage.DENSE].search([query], 12)[0]])
+    for passage, relevance in zip(mined.passages, mined.relevance, strict=True):
+        assert relevance == pytest.approx(fused[passage.doc_id], abs=1e-4)
+
+
+def test_reranker_teaches_an_order(index: Index, encoder: Encoder, tmp_path: Path) -> None:
+    (tmp_path / "models.yaml").write_text("models: [{name: identity, ranker: identity}]\n", encoding="utf-8")
+    with open_teacher(TeacherName.RERANKER, tmp_path / "models.yaml", "") as teacher:
+        (mined,) = ListMiner(index, encoder, index, depth=4).lists([Query("flea bites", "1")], teacher)
+    assert list(mined.relevance) == list(range(len(mined.passages), 0, -1))
+
+
+def test_queries_that_find_nothing_are_named(index: Index, encoder: Encoder) -> None:
+    with pytest.raises(CollectionError, match="none of 1 queries finds two passages"):
+        list(ListMiner(index, encoder, index, depth=1).lists([Query("moon", "1")], by_length))

@@ -1,0 +1,66 @@
+"""Trainable encoder: the vectors of serving, an adapter that is trained alone and merged on saving."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from rerank_training.retriever.model import TrainableEncoder
+from safetensors.torch import load_file
+
+from rerank.models.encoder import Encoder
+
+TEXTS = ["a flea lives a year", "tides"]
+
+
+def vectors(model: TrainableEncoder) -> torch.Tensor:
+    tokens = model.tokenizer(TEXTS, padding=True, return_tensors="pt")
+    return model(tokens["input_ids"], tokens["attention_mask"])
+
+
+def moved(folder: Path, lora_rank: int) -> TrainableEncoder:
+    """A model after one large step away from the vectors it had."""
+    torch.manual_seed(0)
+    model = TrainableEncoder(folder, lora_rank, lora_alpha=32)
+    optimizer = torch.optim.SGD([weight for weight in model.parameters() if weight.requires_grad], lr=0.1)
+    for _ in range(2):  # the first only moves half of the adapter, whose other half is zero
+        optimizer.zero_grad()
+        (vectors(model)[0] @ vectors(model)[1]).backward()
+        optimizer.step()
+    return model.eval()
+
+
+@pytest.mark.parametrize("lora_rank", [0, 4])
+def test_untrained_model_gives_the_vectors_of_the_encoder(encoder: Encoder, lora_rank: int) -> None:
+    model = TrainableEncoder(encoder.folder, lora_rank, lora_alpha=32).eval()
+    np.testing.assert_allclose(vectors(model).detach().numpy(), encoder.encode(TEXTS), atol=1e-5)
+
+
+def test_adapter_learns_alone(encoder: Encoder) -> None:
+    model = TrainableEncoder(encoder.folder, lora_rank=4, lora_alpha=32)
+    assert all("lora" in name for name, weight in model.named_parameters() if weight.requires_grad)
+
+
+@pytest.mark.parametrize("lora_rank", [0, 4])
+def test_written_encoder_gives_the_vectors_that_were_trained(encoder: Encoder, tmp_path: Path, lora_rank: int) -> None:
+    model = moved(encoder.folder, lora_rank)
+    trained = vectors(model).detach().numpy()
+    model.save_pretrained(tmp_path / "written")
+    written = Encoder(str(tmp_path / "written"), "cpu")
+    np.testing.assert_allclose(written.encode(TEXTS), trained, atol=1e-5)
+    assert not np.allclose(trained, encoder.encode(TEXTS), atol=1e-3)
+    assert written.id.max_tokens == encoder.id.max_tokens
+
+
+def test_merged_adapter_leaves_a_plain_model(encoder: Encoder, tmp_path: Path) -> None:
+    moved(encoder.folder, lora_rank=4).save_pretrained(tmp_path / "written")
+    before = load_file(encoder.folder / "model.safetensors")
+    after = load_file(tmp_path / "written" / "model.safetensors")
+    assert after.keys() == {name for name in before if not name.endswith("position_ids")}
+
+
+def test_no_weight_is_saved_twice(encoder: Encoder) -> None:
+    weights = TrainableEncoder(encoder.folder, lora_rank=4, lora_alpha=32).state_dict().values()
+    assert len({weight.data_ptr() for weight in weights}) == len(weights)

@@ -1,0 +1,152 @@
+"""Command-line flags and YAML files of the trainings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from rerank_training.first.arguments import FirstArguments
+from rerank_training.trainer.arguments import RunArguments, parse_arguments
+
+from rerank.errors import ConfigError
+
+REQUIRED = ["--lists", "l.jsonl", "--base", "b", "--output-dir", "out", "--report-to", "none"]
+
+
+def parsed(*flags: str, given: list[str] = REQUIRED) -> tuple[FirstArguments, RunArguments]:
+    first, settings = parse_arguments([FirstArguments, RunArguments], [*given, *flags])
+    return first, settings
+
+
+def config(folder: Path, text: str) -> str:
+    path = folder / "run.yaml"
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def test_flags_are_read_by_their_types() -> None:
+    first, settings = parsed("--window-size", "7", "--learning-rate", "1e-4", "--objective", "lm")
+    assert (first.window_size, settings.learning_rate, first.objective) == (7, 1e-4, "lm")
+
+
+def test_flags_with_underscores_are_the_same_flags() -> None:
+    given = [flag.replace("-", "_").replace("__", "--", 1) for flag in REQUIRED]
+    assert parsed("--min_window_size", "7", given=given) == parsed("--min-window-size", "7")
+
+
+def test_defaults_are_those_of_the_project() -> None:
+    first, settings = parsed()
+    assert (first.objective, first.window_size, settings.per_device_train_batch_size) == ("joint", 20, 4)
+    assert settings.lr_scheduler_type == "cosine"
+    assert not settings.remove_unused_columns
+
+
+@pytest.mark.parametrize("form", [["--config", "{}"], ["--config={}"]])
+def test_file_is_read_in_both_forms_of_the_flag(tmp_path: Path, form: list[str]) -> None:
+    path = config(tmp_path, "window_size: 9\nlearning-rate: 3e-5")
+    first, settings = parsed(*(part.format(path) for part in form))
+    assert (first.window_size, settings.learning_rate) == (9, 3e-5)
+
+
+def test_flag_overrides_the_file_before_and_after_it(tmp_path: Path) -> None:
+    path = config(tmp_path, "window_size: 9\nseed: 5")
+    for flags in (["--window-size", "3", "--config", path], ["--config", path, "--window-size", "3"]):
+        first, settings = parsed(*flags)
+        assert (first.window_size, settings.seed) == (3, 5)
+
+
+def test_file_may_hold_all_required_arguments(tmp_path: Path) -> None:
+    path = config(tmp_path, "lists: a.jsonl\nbase: b\noutput_dir: out\nreport_to: none")
+    first, settings = parsed("--config", path, given=[])
+    assert (first.lists, settings.output_dir) == ("a.jsonl", "out")
+
+
+def test_yaml_values_of_all_kinds_are_read(tmp_path: Path) -> None:
+    text = """
+        inverse_propensity: true
+        include_num_input_tokens_seen: false
+        report_to: [none]
+        eval_lists: null
+        weight_decay: -0.5
+        base: -odd-name
+        lr_scheduler_kwargs: {num_cycles: 0.25}
+    """
+    first, settings = parsed("--config", config(tmp_path, text), given=[*REQUIRED[:2], *REQUIRED[4:6]])
+    assert first.inverse_propensity is True
+    assert settings.include_num_input_tokens_seen == "no"
+    assert settings.report_to == []
+    assert first.eval_lists is None
+    assert (settings.weight_decay, first.base) == (-0.5, "-odd-name")
+    assert settings.lr_scheduler_kwargs == {"num_cycles": 0.25}
+
+
+def test_empty_file_changes_nothing(tmp_path: Path) -> None:
+    assert parsed("--config", config(tmp_path, ""))[0] == parsed()[0]
+
+
+def test_unknown_flag_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"^--windowsize is not a flag of this command"):
+        parsed("--windowsize", "3")
+
+
+def test_flags_cannot_be_abbreviated() -> None:
+    with pytest.raises(ConfigError, match=r"^--window is not a flag"):
+        parsed("--window", "3")
+
+
+@pytest.mark.parametrize("key", ["windowsize", "config"])
+def test_unknown_key_of_the_file_is_named(tmp_path: Path, key: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^--{key} is not a flag of this command"):
+        parsed("--config", config(tmp_path, f"{key}: 3"))
+
+
+@pytest.mark.parametrize("missing", [0, 2, 4])
+def test_missing_argument_is_named(missing: int) -> None:
+    with pytest.raises(ConfigError, match=f"required: {REQUIRED[missing]}"):
+        parsed(given=REQUIRED[:missing] + REQUIRED[missing + 2 :])
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        ("--learning-rate", "fast"),
+        ("--objective", "best"),
+        ("--inverse-propensity", "perhaps"),
+        ("--lr-scheduler-type", "sinus"),
+        ("--report-to", "paper"),
+    ],
+)
+def test_invalid_value_is_named(flag: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=value):
+        parsed(flag, value)
+
+
+@pytest.mark.parametrize("text", ["[1, 2]", "just words", "a: [1", "\0"])
+def test_file_without_keys_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError, match=r"run\.yaml"):
+        parsed("--config", config(tmp_path, text))
+
+
+def test_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        parsed("--config", str(tmp_path / "none.yaml"))
+
+
+def test_help_shows_flags_with_hyphens(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parsed("--help")
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    assert "--config FILE" in shown
+    assert "--inverse-propensity" in shown
+    assert "--inverse_propensity" not in shown
+
+
+def test_reports_go_to_tensorboard_by_default() -> None:
+    assert parsed(given=REQUIRED[:6])[1].report_to == ["tensorboard"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="memory is pinned with a GPU")
+def test_memory_is_not_pinned_without_a_gpu() -> None:
+    assert not parsed()[1].dataloader_pin_memory

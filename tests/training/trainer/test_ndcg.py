@@ -1,0 +1,56 @@
+"""nDCG@10 of windows, compared with ir-measures."""
+
+from __future__ import annotations
+
+import ir_measures
+import pytest
+import torch
+from ir_measures import nDCG
+from rerank_training.trainer.ndcg import ndcg_at_10
+
+
+def by_ir_measures(scores: list[float], relevance: list[float]) -> float:
+    """Passes distinct scores, because ir-measures does not keep the order of equal ones."""
+    order = sorted(range(len(scores)), key=lambda position: -scores[position])
+    run = [ir_measures.ScoredDoc("q", str(position), float(-rank)) for rank, position in enumerate(order)]
+    qrels = [ir_measures.Qrel("q", str(position), int(value)) for position, value in enumerate(relevance)]
+    return float(ir_measures.calc_aggregate([nDCG @ 10], qrels, run)[nDCG @ 10])
+
+
+def one(scores: list[float], relevance: list[float]) -> float:
+    mask = torch.ones(1, len(scores), dtype=torch.bool)
+    return ndcg_at_10(torch.tensor([scores]), torch.tensor([relevance]), mask).item()
+
+
+def test_random_windows_have_the_ndcg_of_ir_measures() -> None:
+    generator = torch.Generator().manual_seed(0)
+    sizes = [2, 3, 9, 10, 11, 25]
+    scores = torch.randn(len(sizes), 25, generator=generator)
+    relevance = torch.randint(0, 4, (len(sizes), 25), generator=generator).float()
+    relevance[:, 0] = 1  # ir-measures gives 0 to a window without a relevant passage
+    mask = torch.arange(25)[None, :] < torch.tensor(sizes)[:, None]
+    found = ndcg_at_10(scores, relevance, mask).tolist()
+    expected = [by_ir_measures(scores[i, :n].tolist(), relevance[i, :n].tolist()) for i, n in enumerate(sizes)]
+    assert found == pytest.approx(expected, abs=1e-6)
+
+
+def test_padding_is_not_read() -> None:
+    mask = torch.tensor([[True, True, False]])
+    for score, relevance in ((99.0, 99.0), (-99.0, -99.0)):
+        padded = ndcg_at_10(torch.tensor([[1.0, 2.0, score]]), torch.tensor([[1.0, 0.0, relevance]]), mask)
+        assert padded.item() == pytest.approx(one([1.0, 2.0], [1.0, 0.0]))
+
+
+def test_equal_scores_keep_the_order_of_the_passages() -> None:
+    assert one([1.0] * 12, [3.0] + [0.0] * 11) == 1.0
+    assert one([1.0] * 12, [0.0] * 11 + [3.0]) == 0.0
+
+
+def test_gains_of_negative_relevance_count_from_the_lowest() -> None:
+    assert one([1.0, 3.0, 2.0], [-5.0, -2.0, -4.0]) == 1.0
+    assert one([1.0, 2.0, 3.0], [-5.0, -2.0, -4.0]) == pytest.approx(one([1.0, 2.0, 3.0], [0.0, 3.0, 1.0]))
+
+
+@pytest.mark.parametrize("value", [0.0, 2.0, -2.0])
+def test_window_without_gains_has_ndcg_one(value: float) -> None:
+    assert one([3.0, 1.0, 2.0], [value] * 3) == 1.0

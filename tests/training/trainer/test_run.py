@@ -1,0 +1,265 @@
+"""Training runs that are killed, refused, or out of disk space: the files on disk, and how they are resumed."""
+
+from __future__ import annotations
+
+import errno
+import json
+import resource
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rerank_training.first.objective import FirstObjective
+from rerank_training.trainer.ranking_trainer import COMPLETE_MARKER
+from rerank_training.trainer.run import last_save
+from safetensors.torch import load_file
+from transformers import Trainer
+
+from rerank.errors import ConfigError
+from tests.word_lists import first_flags, first_run, write_inputs
+
+#: 30 windows in 15 batches, so 8 steps of which the last has one batch; three passes; noise that depends on the seed.
+FLAGS = shlex.split(
+    "--num-train-epochs 3 --per-device-train-batch-size 2 --gradient-accumulation-steps 2 --save-steps 3 "
+    "--learning-rate 1e-3 --neftune-noise-alpha 5 --min-window-size 2"
+)
+N_LISTS, BATCHES = 10, 15
+
+
+class Killed(Exception):
+    """Stands for the end of the process; no code of ours catches it."""
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_inputs(tmp_path_factory.mktemp("inputs"), N_LISTS)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(inputs: Path) -> dict[str, torch.Tensor]:
+    return load_file(first_run(inputs, inputs / "uninterrupted", *FLAGS) / "model.safetensors")
+
+
+@contextmanager
+def killed_at_batch(batch: int) -> Iterator[list[int]]:
+    """Ends the run when it computes the loss of this batch (-1: never); yields the sizes of the batches before."""
+    seen: list[int] = []
+    original = FirstObjective.loss
+
+    def loss(self: FirstObjective, model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+        if len(seen) == batch:
+            raise Killed
+        seen.append(len(inputs["mask"]))
+        return original(self, model, inputs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FirstObjective, "loss", loss)
+        yield seen
+
+
+def assert_same_weights(result: Path, expected: dict[str, torch.Tensor]) -> None:
+    """Bitwise."""
+    found = load_file(result / "model.safetensors")
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def saves(run: Path) -> dict[int, bool]:
+    """Step → True if the save is complete."""
+    return {int(path.name.split("-")[1]): (path / COMPLETE_MARKER).is_file() for path in run.glob("checkpoint-*")}
+
+
+# --- killed
+
+
+@pytest.mark.parametrize("batch", [1, 7], ids=["before-the-first-save", "within-a-step-after-a-save"])
+def test_run_killed_between_saves_ends_with_the_same_weights(
+    inputs: Path, uninterrupted: dict[str, torch.Tensor], tmp_path: Path, batch: int
+) -> None:
+    with killed_at_batch(batch), pytest.raises(Killed):
+        first_run(inputs, tmp_path / "run", *FLAGS)
+    with killed_at_batch(-1) as seen:
+        result = first_run(inputs, tmp_path / "run", *FLAGS)
+    assert len(seen) == BATCHES - 2 * (batch // 6 * 3)
+    assert_same_weights(result, uninterrupted)
+
+
+def test_process_killed_while_it_saves_resumes_from_the_save_before(
+    inputs: Path, uninterrupted: dict[str, torch.Tensor], tmp_path: Path
+) -> None:
+    """SIGKILL when the second save has its weights but not yet its optimizer."""
+    script = (
+        "import os, signal, sys; from transformers import Trainer; import rerank_training.train_first as command\n"
+        "save = Trainer._save_optimizer_and_scheduler\n"
+        "def kill(self, folder):\n"
+        "    os.kill(os.getpid(), signal.SIGKILL) if folder.endswith('-6') else save(self, folder)\n"
+        "Trainer._save_optimizer_and_scheduler = kill\n"
+        "command.main()\n"
+    )
+    command = [sys.executable, "-c", script, *first_flags(inputs, tmp_path / "run", *FLAGS)]
+    ended = subprocess.run(command, cwd=Path(__file__).parents[3], capture_output=True, text=True, check=False)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    assert saves(tmp_path / "run") == {3: True, 6: False}
+    with killed_at_batch(-1) as seen:
+        result = first_run(inputs, tmp_path / "run", *FLAGS)
+    assert len(seen) == BATCHES - 6
+    assert_same_weights(result, uninterrupted)
+
+
+def test_old_saves_are_removed_only_after_the_new_one_is_complete(inputs: Path, tmp_path: Path) -> None:
+    """With --save-total-limit 1, a kill at the end of the second save must leave the first."""
+    with pytest.MonkeyPatch.context() as patch:
+        touch = Path.touch
+
+        def unmarked(self: Path, *options: Any, **more: Any) -> None:
+            if self.parent.name == "checkpoint-6":
+                raise Killed
+            touch(self, *options, **more)
+
+        patch.setattr(Path, "touch", unmarked)
+        with pytest.raises(Killed):
+            first_run(inputs, tmp_path / "run", *FLAGS, "--save-total-limit", "1")
+    assert saves(tmp_path / "run") == {3: True, 6: False}
+    first_run(inputs, tmp_path / "run", *FLAGS, "--save-total-limit", "1")
+    assert saves(tmp_path / "run") == {8: True}
+
+
+def test_incomplete_saves_are_removed(tmp_path: Path) -> None:
+    for step, complete in ((20, True), (900, True), (1000, True), (1001, False)):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        (tmp_path / f"checkpoint-{step}" / (COMPLETE_MARKER if complete else "model.safetensors")).touch()
+    assert last_save(tmp_path) == str(tmp_path / "checkpoint-1000"), "the newest by number, not by name"
+    assert saves(tmp_path) == {20: True, 900: True, 1000: True}
+
+
+def test_folder_without_saves_starts_from_the_beginning(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint-x").mkdir()
+    (tmp_path / "arguments.json").touch()
+    assert last_save(tmp_path) is None
+
+
+# --- refused
+
+
+def test_run_with_other_arguments_is_not_resumed(inputs: Path, tmp_path: Path) -> None:
+    with killed_at_batch(0), pytest.raises(Killed):
+        first_run(inputs, tmp_path / "run", *FLAGS)
+    for flag, value, message in (
+        ("--window-size", "3", "another window_size (window_size: 4, now 3)"),
+        ("--num-train-epochs", "4", "another num_train_epochs (num_train_epochs: 3.0, now 4.0)"),
+        ("--seed", "1", "another seed (seed: 42, now 1)"),
+    ):
+        with pytest.raises(ConfigError) as refused:
+            first_run(inputs, tmp_path / "run", *FLAGS, flag, value)
+        assert message in str(refused.value)
+
+
+def test_finished_run_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
+    (tmp_path / "run" / "final").mkdir(parents=True)
+    with pytest.raises(ConfigError, match="final exists: that run is finished; choose another --output-dir"):
+        first_run(tmp_path / "no inputs", tmp_path / "run")
+
+
+def test_folder_that_cannot_be_created_is_refused(inputs: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="file/run cannot be written"):
+        first_run(inputs, tmp_path / "file" / "run")
+
+
+# --- no disk space
+
+
+@contextmanager
+def largest_file(n_bytes: int) -> Iterator[None]:
+    """The kernel refuses longer files, like a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("part", ["_save_optimizer_and_scheduler", "_save"], ids=["torch", "safetensors"])
+def test_full_disk_names_the_way_out_and_keeps_the_last_complete_save(
+    inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    original = getattr(Trainer, part)
+
+    def save(self: Trainer, folder: str, *more: Any, **options: Any) -> None:
+        if not folder.endswith("-6"):
+            return original(self, folder, *more, **options)
+        with largest_file(1000):
+            return original(self, folder, *more, **options)
+
+    monkeypatch.setattr(Trainer, part, save)
+    with pytest.raises(ConfigError) as refused:
+        first_run(inputs, tmp_path / "run", *FLAGS)
+    assert "checkpoint-6 cannot be written" in str(refused.value)
+    assert "free disk space and give the same command again" in str(refused.value)
+    assert saves(tmp_path / "run") == {3: True, 6: False}
+
+
+@pytest.mark.parametrize("steps", [[], ["--max-steps", "4"]], ids=["all", "max-steps"])
+def test_full_disk_after_the_last_step_leaves_no_partial_result_and_costs_no_step(
+    inputs: Path, tmp_path: Path, steps: Sequence[str]
+) -> None:
+    run = tmp_path / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rerank_training.trainer.checkpoint.write_manifest", out_of_space)
+        with pytest.raises(ConfigError, match=r"final cannot be written.*free disk space"):
+            first_run(inputs, run, *FLAGS, *steps)
+    assert not [path for path in run.iterdir() if "final" in path.name]
+    with killed_at_batch(0):
+        result = first_run(inputs, run, *FLAGS, *steps)
+    last = 4 if steps else 8
+    assert_same_weights(result, load_file(run / f"checkpoint-{last}" / "model.safetensors"))
+
+
+def out_of_space(*_: Any) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+# --- steps, passes and saves
+
+
+def test_accumulated_batches_are_the_step_of_one_large_batch(inputs: Path, tmp_path: Path) -> None:
+    flags = shlex.split("--objective rank --max-steps 1 --learning-rate 1e-2 --optim sgd --max-grad-norm 0")
+    small = shlex.split("--per-device-train-batch-size 2 --gradient-accumulation-steps 4")
+    large = shlex.split("--per-device-train-batch-size 8")
+    found, expected = (
+        load_file(first_run(inputs, tmp_path / name, *flags, *batches) / "model.safetensors")
+        for name, batches in (("small", small), ("large", large))
+    )
+    base = load_file(inputs / "base" / "model.safetensors")
+    assert any((expected[name] - base[name]).abs().max() > 1e-4 for name in expected)
+    for name in expected:
+        torch.testing.assert_close(found[name], expected[name], atol=1e-6, rtol=1e-4)
+
+
+def test_partial_epoch_is_rounded_up_and_max_steps_overrides_epochs(inputs: Path, tmp_path: Path) -> None:
+    for flags, batches in (("--num-train-epochs 1.5", 10), ("--num-train-epochs 9 --max-steps 3", 3)):
+        with killed_at_batch(-1) as seen:
+            first_run(inputs, tmp_path / flags, "--per-device-train-batch-size", "2", *flags.split())
+        assert len(seen) == batches
+
+
+def test_best_evaluation_is_saved_even_between_saves(inputs: Path, tmp_path: Path) -> None:
+    """Held-out nDCG is best at step 2 of 6; saves are requested at step 4 only."""
+    ndcg = iter([0.2, 0.9, 0.3, 0.4, 0.1, 0.5, 0.9])
+    flags = shlex.split(
+        "--per-device-train-batch-size 2 --max-steps 6 --eval-steps 1 --save-steps 4 --learning-rate 1e-3"
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rerank_training.trainer.ranking_trainer.RankingTrainer._mean_ndcg", lambda *_: next(ndcg))
+        result = first_run(inputs, tmp_path / "run", *flags, "--eval-lists", str(inputs / "lists.jsonl"))
+    assert saves(tmp_path / "run") == {2: True, 6: True}
+    assert_same_weights(result, load_file(tmp_path / "run" / "checkpoint-2" / "model.safetensors"))
+    assert json.loads((result / "rerank.json").read_text(encoding="utf-8"))["metrics"] == {"nDCG@10": 0.9}

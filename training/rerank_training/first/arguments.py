@@ -1,0 +1,60 @@
+"""Arguments of `train-first`: one dataclass field per command-line flag."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from rerank.errors import ConfigError
+from rerank_training.trainer.arguments import ListArguments
+from rerank_training.trainer.losses import RANK_LOSSES
+
+
+@dataclass(kw_only=True)
+class FirstArguments(ListArguments):
+    """Arguments of FIRST's training, in addition to `RunArguments`.
+
+    Raises:
+        ConfigError: the loss is unknown.
+    """
+
+    base: str = field(
+        metadata={"help": "Causal language model to start from: a folder, or a name on the Hugging Face hub."}
+    )
+    template: str = field(
+        default="first", metadata={"help": "Prompt template: the name of one of ours, or a YAML file."}
+    )
+    identifiers: Literal["letters", "numbers"] = field(
+        default="letters", metadata={"help": "Identifiers of the passages in the prompt: [A] [B] or [1] [2]."}
+    )
+    objective: Literal["lm", "rank", "joint"] = field(
+        default="joint",
+        metadata={
+            "help": "lm: loss of the language model on the written order; rank: ranking loss on the identifier logits; "
+            "joint: lm + rank_weight * rank."
+        },
+    )
+    rank_loss: str = field(
+        default="weighted-ranknet", metadata={"help": f"Ranking loss: one of {', '.join(RANK_LOSSES)}."}
+    )
+    rank_weight: float = field(default=10.0, metadata={"help": "Weight of the ranking loss in the joint objective."})
+    probe_weight: float = field(
+        default=0.0,
+        metadata={
+            "help": "Weight of the ranking loss on an earlier layer; 1 lets small models learn in fewer steps; 0: none."
+        },
+    )
+    passage_tokens: int = field(default=256, metadata={"help": "Number of tokens to which passages are truncated."})
+    inverse_propensity: bool = field(
+        default=False,
+        metadata={
+            "help": "Weight each list by the inverse frequency of its best passage's position, against position bias."
+        },
+    )
+    lora_rank: int = field(default=0, metadata={"help": "Rank of the LoRA adapter; 0: train all weights."})
+    lora_alpha: int = field(default=32, metadata={"help": "Scale of the LoRA adapter, divided by its rank."})
+    freeze_token_embeddings: bool = field(default=False, metadata={"help": "Do not train the token embeddings."})
+
+    def __post_init__(self) -> None:
+        if self.rank_loss not in RANK_LOSSES:
+            raise ConfigError(f"rank_loss {self.rank_loss!r} is not one of {', '.join(RANK_LOSSES)}")

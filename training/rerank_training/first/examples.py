@@ -1,0 +1,190 @@
+"""Training examples of FIRST: windows as tokenized prompts with answers, and their collation into batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedTokenizerBase
+
+from rerank.errors import ConfigError, InvalidRequest
+from rerank.prompting.identifiers import CLOSE, OPEN, IdentifierKind, derive_identifiers
+from rerank.prompting.listwise import ListwiseRenderer
+from rerank.prompting.templates import Template
+from rerank.types import Window
+from rerank_training.lists.training_list import TrainingList
+from rerank_training.trainer.losses import IGNORE_INDEX
+
+
+@dataclass(frozen=True, slots=True)
+class FirstExample:
+    """One tokenized window.
+
+    Attributes:
+        token_ids: the prompt up to and including the opening bracket, followed by the answer if it is trained.
+        bracket_index: index of the opening bracket. The logits there, at the identifiers, are the scores.
+        identifier_indices: index of each passage's identifier in the prompt; empty unless requested.
+        relevance: of each passage, in the order of the prompt.
+    """
+
+    token_ids: list[int]
+    bracket_index: int
+    identifier_indices: tuple[int, ...]
+    relevance: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ExampleSettings:
+    """What FIRST's training examples contain.
+
+    Attributes:
+        identifiers: letters or numbers.
+        context_tokens: largest number of tokens in an example.
+        passage_tokens: number of tokens to which a passage is truncated.
+        with_answer: append the permutation to the prompt, for the loss of the language model.
+        with_identifier_indices: find the identifiers in the prompt, for the probe loss.
+    """
+
+    identifiers: IdentifierKind
+    context_tokens: int
+    passage_tokens: int
+    with_answer: bool = True
+    with_identifier_indices: bool = False
+
+
+class FirstExamples:
+    """Turns windows into examples with the code that serves them: the same prompts, identifiers and bracket.
+
+    Raises:
+        CheckpointError: the tokenizer has too few identifiers.
+        ConfigError: the probe is requested, but the template shows identifiers before the passages.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, template: Template, settings: ExampleSettings) -> None:
+        if settings.with_identifier_indices and "{example}" in template.prefix:
+            raise ConfigError(
+                "the probe loss needs a template without {example} in its prefix; use another or set --probe-weight 0"
+            )
+        self._tokenizer = tokenizer
+        self._settings = settings
+        self._renderer = ListwiseRenderer(template, tokenizer, settings.context_tokens, 1, settings.passage_tokens)
+        prompt_end = self._renderer.prompt_end
+        self.identifiers = derive_identifiers(tokenizer, settings.identifiers, prompt_end)
+        first = prompt_end + OPEN + self.identifiers.texts[0]
+        self._separator_ids = self._continuation_ids(first, f"{CLOSE} > {OPEN}")
+        self._closing_ids = self._continuation_ids(first, CLOSE)
+
+    def __call__(self, item: TrainingList) -> FirstExample:
+        """Tokenizes one window.
+
+        Raises:
+            ConfigError: there are more passages than identifiers, the prompt is too long, or the probe is requested and
+                an identifier is not a token of its own.
+        """
+        n = len(item.passages)
+        if n > len(self.identifiers):
+            raise ConfigError(
+                f"a window of {n} passages exceeds the {len(self.identifiers)} single-token identifiers of this "
+                f"tokenizer; use windows of at most {len(self.identifiers)}"
+            )
+        best_first = sorted(range(n), key=lambda position: -item.relevance[position])
+        answer = self._answer(best_first) if self._settings.with_answer else []
+        prompt = self._prompt(item, len(answer))
+        return FirstExample(
+            token_ids=[*prompt, self.identifiers.bracket_id, *answer],
+            bracket_index=len(prompt),
+            identifier_indices=self._find_identifiers(prompt, n) if self._settings.with_identifier_indices else (),
+            relevance=item.relevance,
+        )
+
+    def _prompt(self, item: TrainingList, answer_tokens: int) -> list[int]:
+        prepared = self._renderer.prepare(item.query, item.passages)
+        window = Window(prepared.query, prepared.passages)
+        try:
+            return self._renderer.prompt(window, self.identifiers.texts, answer_tokens).token_ids
+        except InvalidRequest as error:
+            raise ConfigError(f"list {item.query.query_id!r}: {error}, or remove the list") from error
+
+    def _answer(self, best_first: Sequence[int]) -> list[int]:
+        """Token ids after the opening bracket: "B] > [A]" and the end of sequence.
+
+        The identifiers are inserted as ids, so that no token spans an identifier and a bracket.
+        """
+        ids: list[int] = []
+        for position in best_first:
+            ids += [*(self._separator_ids if ids else []), self.identifiers.token_ids[position]]
+        end = self._tokenizer.eos_token_id
+        return ids + self._closing_ids + ([] if end is None else [int(end)])
+
+    def _find_identifiers(self, prompt: Sequence[int], n: int) -> tuple[int, ...]:
+        """Index of each passage's identifier after a bracket. Sanitized passages cannot contain one themselves."""
+        found: list[int] = []
+        index = 1
+        for token_id in self.identifiers.token_ids[:n]:
+            while index < len(prompt) and not (prompt[index] == token_id and self._is_bracket(prompt[index - 1])):
+                index += 1
+            if index == len(prompt):
+                raise ConfigError(
+                    f"identifier {len(found) + 1} of {n} is not a token of its own in the prompt of this tokenizer, so "
+                    "the probe loss cannot read it; set --probe-weight 0"
+                )
+            found.append(index)
+        return tuple(found)
+
+    def _is_bracket(self, token_id: int) -> bool:
+        return str(self._tokenizer.decode([token_id])).strip().endswith(OPEN)
+
+    def _continuation_ids(self, before: str, text: str) -> list[int]:
+        """Token ids of `text` after `before`; tokenized alone, some tokenizers would start it with a word marker."""
+        start, full = self._plain_ids(before), self._plain_ids(before + text)
+        return full[len(start) :] if full[: len(start)] == start else self._plain_ids(text)
+
+    def _plain_ids(self, text: str) -> list[int]:
+        ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+        return ids
+
+
+@dataclass(frozen=True)
+class FirstCollator:
+    """Collates windows into a batch, padded on the right, where a causal model never reads from a real token.
+
+    The batch holds `input_ids` (B, T); `labels` (B, T), the answer's tokens, and IGNORE_INDEX elsewhere;
+    `bracket_index` (B,); `relevance` and `mask` (B, N), False at the padding of short windows; `identifier_indices`
+    (B, N), 0 at padding.
+
+    Args:
+        pad_id: any token id, because padding is never read.
+    """
+
+    examples: FirstExamples
+    pad_id: int
+
+    def __call__(self, windows: Sequence[TrainingList]) -> dict[str, Tensor]:
+        rows = [self.examples(window) for window in windows]
+        ids = [torch.tensor(row.token_ids) for row in rows]
+        return {
+            "input_ids": pad_sequence(ids, batch_first=True, padding_value=self.pad_id),
+            "labels": pad_sequence([_labels(row) for row in rows], batch_first=True, padding_value=IGNORE_INDEX),
+            "bracket_index": torch.tensor([row.bracket_index for row in rows]),
+            "relevance": pad_rows([row.relevance for row in rows]),
+            "mask": pad_rows([[1.0] * len(row.relevance) for row in rows]).bool(),
+            "identifier_indices": pad_rows([row.identifier_indices for row in rows]).long(),
+        }
+
+
+def _labels(row: FirstExample) -> Tensor:
+    prompt_length = row.bracket_index + 1
+    return torch.tensor([IGNORE_INDEX] * prompt_length + row.token_ids[prompt_length:])
+
+
+def pad_rows(rows: Sequence[Sequence[float]]) -> Tensor:
+    """(B, N) float32 with 0 at the padding of short rows."""
+    return pad_sequence([torch.tensor(row, dtype=torch.float32) for row in rows], batch_first=True)
+
+
+def pad_id_of(tokenizer: PreTrainedTokenizerBase) -> int:
+    """The padding token, or 0 for a tokenizer without one."""
+    return 0 if tokenizer.pad_token_id is None else int(tokenizer.pad_token_id)

@@ -1,0 +1,85 @@
+"""Training objective of FIRST: a ranking loss on the identifier logits, the language model's loss, or both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from rerank_training.trainer.losses import RankLoss, language_model_loss
+
+ObjectiveName: TypeAlias = Literal["lm", "rank", "joint"]
+Batch: TypeAlias = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class FirstObjective:
+    """Loss of a batch of `FirstCollator`, and the scores of its passages.
+
+    Attributes:
+        objective: `lm`, `rank`, or `joint`: LM + rank_weight * rank (FIRST, arXiv 2406.15657, section 3.3).
+        rank_loss: on the identifier logits at the opening bracket, whose next token is the best passage's identifier.
+        rank_weight: read by `joint` only.
+        identifier_ids: token ids in the order of the passages.
+        probe_weight: weight of the same ranking loss on scores read from an earlier layer, see `_probe`; 0: none.
+        probe_layer: 1-based layer whose output the probe reads.
+    """
+
+    objective: ObjectiveName
+    rank_loss: RankLoss
+    rank_weight: float
+    identifier_ids: tuple[int, ...]
+    probe_weight: float = 0.0
+    probe_layer: int = 0
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Scalar."""
+        output, logits = self._forward(model, batch)
+        terms = []
+        if self.objective != "rank":
+            terms.append(language_model_loss(logits, batch["labels"][:, -logits.shape[1] :]))
+        if self.objective != "lm":
+            scores = self._scores(logits, batch)
+            weight = self.rank_weight if self.objective == "joint" else 1.0
+            terms.append(weight * self.rank_loss(scores, batch["relevance"], batch["mask"]))
+        if self.probe_weight:
+            scores = self._probe(output.hidden_states[self.probe_layer], batch["identifier_indices"])
+            terms.append(self.probe_weight * self.rank_loss(scores, batch["relevance"], batch["mask"]))
+        return torch.stack(terms).sum()
+
+    def scores(self, model: nn.Module, batch: Batch) -> Tensor:
+        """(B, N) logits; undefined at the padding of short windows."""
+        _, logits = self._forward(model, batch)
+        return self._scores(logits, batch)
+
+    def _forward(self, model: nn.Module, batch: Batch) -> tuple[Any, Tensor]:
+        """The model's output, and (B, K, vocabulary) logits of the last K positions, from the first bracket on."""
+        keep = batch["input_ids"].shape[1] - int(batch["bracket_index"].min())
+        output = model(
+            input_ids=batch["input_ids"],
+            use_cache=False,
+            logits_to_keep=keep,
+            output_hidden_states=self.probe_weight > 0,
+        )
+        return output, output.logits[:, -keep:]
+
+    def _scores(self, logits: Tensor, batch: Batch) -> Tensor:
+        first = batch["input_ids"].shape[1] - logits.shape[1]
+        rows = torch.arange(len(logits), device=logits.device)
+        at_bracket = logits[rows, batch["bracket_index"] - first]  # (B, vocabulary)
+        return at_bracket[:, list(self.identifier_ids[: batch["mask"].shape[1]])]
+
+    def _probe(self, hidden: Tensor, identifier_indices: Tensor) -> Tensor:
+        """(B, N) scores: the state at each passage's identifier, projected onto one fixed random direction.
+
+        The last position can only combine what earlier positions have computed, and learns that late: on windows of
+        4 x 20 tokens a small model needs 250 steps. Trained to have the relevance of each passage ready at its
+        identifier, it needs 50. The direction is not a parameter, so that nothing needs to be stored and the served
+        model is a plain one.
+        """
+        width = hidden.shape[-1]
+        direction = torch.randn(width, generator=torch.Generator().manual_seed(0)) / width**0.5
+        states = hidden.gather(1, identifier_indices[:, :, None].expand(-1, -1, width))  # (B, N, hidden)
+        return states @ direction.to(states)

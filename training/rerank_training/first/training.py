@@ -1,0 +1,140 @@
+"""Trains a FIRST ranker: from the arguments of `train-first` to a checkpoint that can be served."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors import SafetensorError
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, set_seed
+
+from rerank.errors import CheckpointError, ConfigError
+from rerank.manifest import Manifest
+from rerank.prompting.identifiers import IdentifierKind
+from rerank.prompting.templates import Template, load_template
+from rerank_training.first.arguments import FirstArguments
+from rerank_training.first.examples import ExampleSettings, FirstCollator, FirstExamples, pad_id_of
+from rerank_training.first.objective import FirstObjective
+from rerank_training.lists.windows import TrainingWindows
+from rerank_training.trainer.arguments import RunArguments
+from rerank_training.trainer.checkpoint import base_revision, data_hashes, package_versions, write_checkpoint
+from rerank_training.trainer.data import held_out_windows, read_training_lists, training_windows
+from rerank_training.trainer.losses import RANK_LOSSES
+from rerank_training.trainer.position_bias import inverse_propensity_loss, position_weights
+from rerank_training.trainer.ranking_trainer import RankingTrainer
+from rerank_training.trainer.run import result_folder, select_checkpoint, train
+
+
+def train_first(arguments: FirstArguments, settings: RunArguments) -> Path:
+    """Trains and returns the folder of the checkpoint, which `rerank serve --model NAME=FOLDER` serves.
+
+    Raises:
+        ConfigError, CollectionError, CheckpointError: an input cannot be used, or the run is finished already.
+    """
+    folder = result_folder(settings.output_dir)
+    template = load_template(arguments.template)
+    lists, held_out = read_training_lists(arguments)
+    select_checkpoint(settings, bool(held_out))
+    set_seed(settings.seed)  # for the initial weights of the adapter
+    model, tokenizer = load_base(arguments)
+    examples = _examples(arguments, template, model, tokenizer)
+    windows = training_windows(arguments, settings, lists)
+    trainer = RankingTrainer(
+        _objective(arguments, examples, model, windows),
+        model=model,
+        args=settings,
+        train_dataset=windows,
+        eval_dataset=held_out_windows(arguments, held_out),
+        data_collator=FirstCollator(examples, pad_id_of(tokenizer)),
+        processing_class=tokenizer,
+    )
+    metrics = train(trainer, [arguments, settings])
+    if trainer.is_world_process_zero():
+        manifest = _manifest(arguments, template, model, metrics)
+        write_checkpoint(folder, trainer.model, tokenizer, template.source, manifest)
+    return folder
+
+
+def load_base(arguments: FirstArguments) -> tuple[PreTrainedModel | PeftModel, PreTrainedTokenizerBase]:
+    """The model to train, in float32, with an adapter if one is requested.
+
+    Raises:
+        CheckpointError: the base cannot be loaded as a causal language model.
+    """
+    # The adapter stores the path of its base, which must be absolute because it is served from any folder.
+    base = str(Path(arguments.base).resolve()) if Path(arguments.base).is_dir() else arguments.base
+    try:
+        model: Any = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+        tokenizer = AutoTokenizer.from_pretrained(base)
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise CheckpointError(f"base {arguments.base} cannot be loaded as a causal language model: {error}") from error
+    if arguments.freeze_token_embeddings:
+        model.get_input_embeddings().requires_grad_(False)
+    if arguments.lora_rank:
+        lora = LoraConfig(r=arguments.lora_rank, lora_alpha=arguments.lora_alpha, target_modules="all-linear")
+        model = get_peft_model(model, lora)
+    return model, tokenizer
+
+
+def context_tokens(model: Any, tokenizer: PreTrainedTokenizerBase) -> int:
+    """Largest number of positions that the model reads, by the same rule as serving."""
+    positions = getattr(model.config, "max_position_embeddings", None)
+    return min(limit for limit in (positions, tokenizer.model_max_length) if limit)
+
+
+def _examples(
+    arguments: FirstArguments, template: Template, model: Any, tokenizer: PreTrainedTokenizerBase
+) -> FirstExamples:
+    """Raises: ConfigError when windows can have more passages than the tokenizer has identifiers."""
+    settings = ExampleSettings(
+        identifiers=IdentifierKind(arguments.identifiers),
+        context_tokens=context_tokens(model, tokenizer),
+        passage_tokens=arguments.passage_tokens,
+        with_answer=arguments.objective != "rank",
+        with_identifier_indices=arguments.probe_weight > 0,
+    )
+    examples = FirstExamples(tokenizer, template, settings)
+    if arguments.window_size > len(examples.identifiers):
+        raise ConfigError(
+            f"window_size {arguments.window_size} exceeds the {len(examples.identifiers)} single-token identifiers of "
+            f"{arguments.base}; use at most {len(examples.identifiers)}"
+        )
+    return examples
+
+
+def _objective(
+    arguments: FirstArguments, examples: FirstExamples, model: Any, windows: TrainingWindows
+) -> FirstObjective:
+    rank_loss = RANK_LOSSES[arguments.rank_loss]
+    if arguments.inverse_propensity:
+        weights = position_weights(windows, len(windows), arguments.window_size)
+        rank_loss = inverse_propensity_loss(rank_loss, weights)
+    return FirstObjective(
+        objective=arguments.objective,
+        rank_loss=rank_loss,
+        rank_weight=arguments.rank_weight,
+        identifier_ids=examples.identifiers.token_ids,
+        probe_weight=arguments.probe_weight,
+        probe_layer=-(-2 * model.config.num_hidden_layers // 3),
+    )
+
+
+def _manifest(arguments: FirstArguments, template: Template, model: Any, metrics: dict[str, float]) -> Manifest:
+    return Manifest(
+        ranker="first",
+        base=arguments.base,
+        base_revision=base_revision(arguments.base, model),
+        weights_sha256="",
+        template_sha256=template.sha256,
+        identifiers=arguments.identifiers,
+        window_size=arguments.window_size,
+        passage_tokens=arguments.passage_tokens,
+        command=shlex.join(["train-first", *sys.argv[1:]]),
+        data=data_hashes([arguments.lists, arguments.eval_lists, arguments.qrels]),
+        metrics={key.removeprefix("eval_"): value for key, value in metrics.items()},
+        versions=package_versions(),
+    )

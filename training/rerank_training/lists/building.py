@@ -1,0 +1,172 @@
+"""Builds training lists: reads a source, samples lists from its pools, and lets a teacher assign the relevance."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+from typing import TypeVar
+
+from rich.progress import track
+
+from rerank.collections import beir
+from rerank.collections.requests import read_beir_qrels, read_beir_queries, read_requests
+from rerank.commands.run import console
+from rerank.errors import CollectionError
+from rerank.models.encoder import DEFAULT_ENCODER, Encoder
+from rerank.types import Passage, Query
+from rerank_training.lists.encoding import encode_texts
+from rerank_training.lists.files import read_grades, write_lists
+from rerank_training.lists.neighbours import CollectionQuery, neighbour_pools, relevant_only_pools, with_vectors
+from rerank_training.lists.sampling import ListSampling, Pool, sample_passages
+from rerank_training.lists.settings import BuildListsSettings, QuerySource
+from rerank_training.lists.sources import (
+    judged_queries,
+    pseudo_queries,
+    read_collection,
+    read_medquad,
+    read_titles,
+    request_collection,
+    request_pools,
+)
+from rerank_training.lists.teachers import Teacher, open_teacher
+from rerank_training.lists.training_list import TrainingList
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Candidate pools of a source, created one by one, and the collection that random negatives are drawn from."""
+
+    pools: Iterable[Pool]
+    queries: int
+    passages: Sequence[Passage]
+
+
+def build(settings: BuildListsSettings) -> None:
+    """Writes the training lists of one source to `settings.out`.
+
+    Raises:
+        CollectionError: the source cannot be read, or no list can be made of it.
+        ConfigError: the encoder or the reranker cannot be loaded.
+    """
+    encoder = Encoder(settings.encoder or DEFAULT_ENCODER, settings.device) if settings.needs_vectors else None
+    source = _open_source(settings, encoder)
+    skipped: Counter[str] = Counter()
+    with open_teacher(settings.teacher, settings.config, settings.model) as teacher:
+        written = write_lists(settings.out, _build_lists(source, teacher, settings, skipped))
+    console.print(
+        f"{settings.out}: {written:,} lists from {source.queries:,} queries, with the teacher {settings.teacher}"
+    )
+    if skipped:
+        console.print(_summary(skipped))
+
+
+def build_list(
+    pool: Pool, collection: Sequence[Passage], teacher: Teacher, sampling: ListSampling, random: Random, number: int = 1
+) -> TrainingList:
+    """Samples one list and lets the teacher assign its relevance.
+
+    Args:
+        number: distinguishes the lists of one query; from 2 on it is appended to the query_id.
+
+    Raises:
+        CollectionError: there are too few passages, or all are equally relevant.
+    """
+    passages = sample_passages(pool, collection, sampling, random)
+    if len(passages) < 2:
+        raise CollectionError("fewer than two passages")
+    relevance = teacher(pool, passages)
+    if len(set(relevance)) < 2:
+        raise CollectionError("all passages equally relevant")
+    return TrainingList(_numbered(pool.query, number), passages, relevance)
+
+
+def _build_lists(
+    source: Source, teacher: Teacher, settings: BuildListsSettings, skipped: Counter[str]
+) -> Iterator[TrainingList]:
+    """All lists of a source, with a progress bar. Lists that cannot be made are counted in `skipped` by reason.
+
+    Raises:
+        CollectionError: not a single list can be made.
+    """
+    built = 0
+    for pool in track(source.pools, "lists", total=source.queries, console=console, disable=not console.is_terminal):
+        random = Random(f"{settings.seed}:{pool.query.query_id}")  # so that a list does not depend on those before it
+        for number in range(1, settings.lists_per_query + 1):
+            try:
+                yield build_list(pool, source.passages, teacher, settings.sampling, random, number)
+                built += 1
+            except CollectionError as error:
+                skipped[str(error)] += 1
+    if not built:
+        raise CollectionError(f"no list can be made of {source.queries} queries; {_summary(skipped) or 'give some'}")
+
+
+def _summary(skipped: Counter[str]) -> str:
+    return "; ".join(f"{count:,} lists skipped: {reason}" for reason, count in skipped.items())
+
+
+def _numbered(query: Query, number: int) -> Query:
+    return query if number == 1 else replace(query, query_id=f"{query.query_id}#{number}")
+
+
+def _open_source(settings: BuildListsSettings, encoder: Encoder | None) -> Source:
+    if settings.requests:
+        return _from_requests(settings.requests, settings, encoder)
+    if settings.medquad:
+        return _from_medquad(settings.medquad, settings, encoder)
+    return _from_collection(beir.checked_folder(settings.collection), settings, encoder)
+
+
+def _from_requests(path: Path, settings: BuildListsSettings, encoder: Encoder | None) -> Source:
+    requests = _sample(read_requests(path), settings)
+    passages = request_collection(requests, settings.passage_words)
+    if encoder:
+        passages = with_vectors(passages, encode_texts(encoder, [passage.text for passage in passages], console))
+    grades = read_grades(settings.qrels) if settings.qrels else {}
+    encode = encoder.encode if encoder else None
+    pools = request_pools(requests, passages, grades, settings.depth, encode, settings.prefix)
+    return Source(pools, len(requests), passages)
+
+
+def _from_medquad(path: Path, settings: BuildListsSettings, encoder: Encoder | None) -> Source:
+    queries, answers = read_medquad(path, settings.prefix, settings.passage_words)
+    passages = _sample(answers, settings)
+    kept = {passage.doc_id for passage in passages}
+    return _from_queries([item for item in queries if kept & item.grades.keys()], passages, settings, encoder)
+
+
+def _from_collection(folder: Path, settings: BuildListsSettings, encoder: Encoder | None) -> Source:
+    passages = read_collection(folder, settings.passage_words)
+    if settings.queries is QuerySource.FILE:
+        qrels = read_beir_qrels(folder, settings.split)
+        judged = judged_queries(read_beir_queries(folder), qrels, settings.prefix)
+        return _from_queries(_sample(judged, settings), passages, settings, encoder)
+    passages = _sample(passages, settings)
+    titles = read_titles(folder) if settings.queries is QuerySource.TITLES else {}
+    queries = pseudo_queries(passages, settings.queries, titles, settings.remove_share, settings.seed, settings.prefix)
+    return _from_queries(queries, passages, settings, encoder)
+
+
+def _from_queries(
+    queries: list[CollectionQuery], passages: list[Passage], settings: BuildListsSettings, encoder: Encoder | None
+) -> Source:
+    """Pools of the nearest neighbours; without an encoder, of the relevant passages only."""
+    if encoder is None:
+        return Source(relevant_only_pools(queries, passages), len(queries), passages)
+    vectors = encode_texts(encoder, [passage.text for passage in passages], console)
+    passages = with_vectors(passages, vectors)
+    pools = neighbour_pools(queries, passages, vectors, encoder.encode, settings.depth)
+    return Source(pools, len(queries), passages)
+
+
+def _sample(items: list[T], settings: BuildListsSettings) -> list[T]:
+    """A random sample of `settings.limit` items, in their original order."""
+    if not settings.limit or settings.limit >= len(items):
+        return items
+    positions = Random(settings.seed).sample(range(len(items)), settings.limit)
+    return [items[position] for position in sorted(positions)]

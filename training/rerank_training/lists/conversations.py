@@ -1,0 +1,97 @@
+"""Parser for training lists that are published as chat conversations: those of RankGPT, RankZephyr and FIRST.
+
+    system     …
+    user       … passages … search query: QUERY.
+               [1] first passage
+               [2] second passage
+
+               Search Query: QUERY. Rank …
+    assistant  [2] > [1]
+
+Identifiers are numbers or letters. The phrases searched for are those of the three published prompts. Several user
+turns are read as one text, because RankGPT gives each passage in a turn of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from string import ascii_uppercase
+from typing import Any
+
+from rerank.errors import CollectionError
+from rerank.rankers.generation import parse_permutation
+
+_USER, _ASSISTANT = {"user", "human"}, {"assistant", "gpt"}
+#: No published list is longer than 100 passages. FIRST's letters end at Z.
+_NUMBERS = [str(number) for number in range(1, 101)]
+_QUERY_LINE = re.compile(r"^\s*search query: *(?P<query>.+)$", re.IGNORECASE | re.MULTILINE)
+#: The text after the query in the published prompts.
+_END_OF_QUERY = re.compile(r"\.?\s*$|\.\s*Rank the ")
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """Query, passages and ranking of one conversation.
+
+    Attributes:
+        passages: identifier → text, in the order of the prompt.
+        ranking: positions in `passages`, best first; it may end early.
+    """
+
+    query: str
+    passages: dict[str, str]
+    ranking: tuple[int, ...]
+
+
+def parse_conversation(row: Any) -> Conversation:
+    """Parses a JSON conversation: turns in `conversations` (keys from, value) or `messages` (keys role, content).
+
+    Raises:
+        CollectionError: there is no query, or the answer repeats an identifier or names one that has no passage.
+        KeyError, TypeError: the row is not a conversation.
+    """
+    turns = list(_turns(row))
+    prompt = "\n".join(text for speaker, text in turns if speaker in _USER)
+    answer = next((text for speaker, text in reversed(turns) if speaker in _ASSISTANT), "")
+    query_lines = list(_QUERY_LINE.finditer(prompt))
+    if not query_lines:
+        raise CollectionError("no line that starts with 'Search Query:' after the passages")
+    passages = _passages(prompt[: query_lines[-1].start()])
+    query = _END_OF_QUERY.split(query_lines[-1]["query"], maxsplit=1)[0].strip()
+    return Conversation(query, passages, _ranking(answer, list(passages)))
+
+
+def _turns(row: Any) -> Iterator[tuple[str, str]]:
+    """(speaker, text) of each turn."""
+    for turn in row.get("conversations") or row["messages"]:
+        yield (turn["from"], turn["value"]) if "from" in turn else (turn["role"], turn["content"])
+
+
+def _passages(text: str) -> dict[str, str]:
+    """Identifier → the text between this identifier at the start of a line and the next one."""
+    found = _find_identifiers(text, _NUMBERS) or _find_identifiers(text, list(ascii_uppercase))
+    end = ("", len(text), len(text))
+    return {name: text[start:stop].strip() for (name, _, start), (_, stop, _) in pairwise([*found, end])}
+
+
+def _find_identifiers(text: str, names: list[str]) -> list[tuple[str, int, int]]:
+    """(identifier, start of its bracket, start of its passage), each after the last one, until one is missing."""
+    found: list[tuple[str, int, int]] = []
+    for name in names:
+        match = re.compile(rf"^\[{name}\]\s", re.MULTILINE).search(text, found[-1][2] if found else 0)
+        if match is None:
+            break
+        found.append((name, match.start(), match.end()))
+    return found
+
+
+def _ranking(answer: str, names: list[str]) -> tuple[int, ...]:
+    parsed = parse_permutation(answer, names)
+    if parsed.repeated or parsed.unknown:
+        raise CollectionError(
+            f"the answer repeats {parsed.repeated} identifiers and names {parsed.unknown} that no passage has"
+        )
+    return parsed.permutation[: len(names) - parsed.missing]

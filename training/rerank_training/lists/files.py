@@ -1,0 +1,205 @@
+"""Files of training lists: reads and checks every supported format, and writes our own.
+
+Our own format is JSONL with one list per line:
+
+    {"query_id": "7", "query": "how long does a flea live", "instruction": "optional",
+     "passages": [{"doc_id": "d1", "text": "A flea lives a year."}, {"doc_id": "d2", "text": "Deserts are dry."}],
+     "relevance": [2, 0]}
+
+Instead of `relevance`, a line may have `"ranking": ["d1", "d2"]`: doc_ids, or positions counted from 0, best first.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from rerank.collections.requests import Qrel, Request, parse_request, read_trec_qrels
+from rerank.errors import CollectionError
+from rerank.files import atomic_file
+from rerank.types import Passage, Query
+from rerank_training.lists.conversations import Conversation, parse_conversation
+from rerank_training.lists.training_list import TrainingList, relevance_from_ranking
+
+logger = logging.getLogger(__name__)
+
+#: query_id → doc_id → grade.
+Grades: TypeAlias = Mapping[str, Mapping[str, float]]
+
+#: Number of invalid lines that an error message quotes.
+_QUOTED_LINES = 5
+
+
+def read_lists(path: Path, max_bad_share: float = 0.01, qrels: Path | None = None) -> list[TrainingList]:
+    """Reads training lists from JSONL, or from a file that is one JSON array.
+
+    Three formats are recognised by the keys of each row:
+
+    - our own, described above;
+    - conversations, as the training sets of RankZephyr and FIRST are published; see conversations.py;
+    - RankLLM requests, whose relevance is taken from `qrels`; see `graded_list`.
+
+    Invalid rows are skipped, and logged with their location and the reason.
+
+    Args:
+        max_bad_share: largest accepted share of invalid rows, in 0–1.
+        qrels: TREC judgements; needed for requests only.
+
+    Raises:
+        CollectionError: the file cannot be read, holds no list, or has more invalid rows than accepted.
+    """
+    grades = None if qrels is None else read_grades(qrels)
+    lists: list[TrainingList] = []
+    errors: list[str] = []
+    for location, row in _rows(path):
+        try:
+            lists.append(_parse(json.loads(row) if isinstance(row, str) else row, location, grades))
+        except CollectionError as error:
+            errors.append(f"{location}: {error}")
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            errors.append(f"{location}: not in a supported format ({error!r})")
+    _check_errors(path, len(lists), errors, max_bad_share)
+    return lists
+
+
+def write_lists(path: Path, lists: Iterable[TrainingList]) -> int:
+    """Writes lists in our own format and returns their number. `path` is replaced once all of them are written."""
+    path = path.absolute()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_file(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+        return sum(1 for item in lists if file.write(json.dumps(_row(item), ensure_ascii=False) + "\n"))
+
+
+def read_grades(qrels: Path) -> Grades:
+    """Reads a TREC judgement file. Raises: CollectionError when it cannot be read."""
+    return grades_of(read_trec_qrels(qrels))
+
+
+def grades_of(qrels: Iterable[Qrel]) -> Grades:
+    """Groups judgements by query and document."""
+    grades: dict[str, dict[str, float]] = defaultdict(dict)
+    for qrel in qrels:
+        grades[qrel.query_id][qrel.doc_id] = float(qrel.relevance)
+    return dict(grades)
+
+
+def graded_list(request: Request, grades: Grades) -> TrainingList:
+    """The training list of a request, with its grades as relevance; an unjudged candidate has grade 0.
+
+    Raises:
+        CollectionError: the query has no judgement, or the candidates are no valid list.
+    """
+    query_id = request.query.query_id
+    if query_id not in grades:
+        raise CollectionError(f"no judgement for query {query_id!r}")
+    passages = request_passages(request)
+    relevance = tuple(grades[query_id].get(passage.doc_id, 0.0) for passage in passages)
+    return TrainingList(request.query, passages, relevance)
+
+
+def request_passages(request: Request) -> tuple[Passage, ...]:
+    """The candidates of a request as passages, in first-stage order."""
+    return tuple(Passage(candidate.doc_id, candidate.text or "") for candidate in request.candidates)
+
+
+class _PassageRow(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    doc_id: str
+    text: str
+
+
+class _ListRow(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    query_id: str
+    query: str
+    instruction: str = ""
+    passages: list[_PassageRow]
+    relevance: list[Annotated[float, Field(allow_inf_nan=False)]] | None = None
+    ranking: list[str | int] | None = None
+
+
+def _rows(path: Path) -> Iterator[tuple[str, Any]]:
+    """(location, row) for each row: an unparsed line of JSONL, or a parsed element of the array."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        array = json.loads(text) if text.lstrip().startswith("[") else None
+    except (OSError, ValueError) as error:
+        raise CollectionError(f"{path} cannot be read: {error}") from error
+    if array is not None:
+        yield from ((f"{path.name}[{number}]", row) for number, row in enumerate(array))
+    else:
+        lines = enumerate(text.split("\n"), start=1)
+        yield from ((f"{path.name}:{number}", line) for number, line in lines if line.strip())
+
+
+def _parse(row: Any, location: str, grades: Grades | None) -> TrainingList:
+    if "candidates" in row:
+        if grades is None:
+            raise CollectionError(
+                "a request has no relevance of its own; give its judgements with --qrels, or make lists of it with "
+                "build-lists and a teacher"
+            )
+        return graded_list(parse_request(row), grades)
+    if "conversations" in row or "messages" in row:
+        return _from_conversation(parse_conversation(row), str(row.get("id", location)))
+    return _from_row(row)
+
+
+def _from_conversation(conversation: Conversation, query_id: str) -> TrainingList:
+    """The identifiers become doc_ids, because the published format has no others."""
+    passages = tuple(Passage(identifier, text) for identifier, text in conversation.passages.items())
+    relevance = relevance_from_ranking(conversation.ranking, len(passages))
+    return TrainingList(Query(conversation.query, query_id=query_id), passages, relevance)
+
+
+def _from_row(row: Any) -> TrainingList:
+    try:
+        parsed = _ListRow.model_validate(row)
+    except ValidationError as error:
+        raise CollectionError(
+            "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        ) from error
+    if (parsed.relevance is None) == (parsed.ranking is None):
+        raise CollectionError("needs either relevance or ranking")
+    passages = tuple(Passage(passage.doc_id, passage.text) for passage in parsed.passages)
+    relevance = tuple(parsed.relevance or ())
+    if parsed.ranking is not None:
+        relevance = relevance_from_ranking(_positions(parsed.ranking, passages), len(passages))
+    return TrainingList(Query(parsed.query, parsed.query_id, parsed.instruction), passages, relevance)
+
+
+def _positions(ranking: Sequence[str | int], passages: Sequence[Passage]) -> list[int]:
+    position = {passage.doc_id: number for number, passage in enumerate(passages)}
+    if unknown := [item for item in ranking if isinstance(item, str) and item not in position]:
+        raise CollectionError(f"ranking names {unknown[0]!r}, which is not a doc_id of the list")
+    return [position[item] if isinstance(item, str) else item for item in ranking]
+
+
+def _row(item: TrainingList) -> dict[str, Any]:
+    query = {"query_id": item.query.query_id, "query": item.query.text}
+    instruction = {"instruction": item.query.instruction} if item.query.instruction else {}
+    passages = [{"doc_id": passage.doc_id, "text": passage.text} for passage in item.passages]
+    return {**query, **instruction, "passages": passages, "relevance": list(item.relevance)}
+
+
+def _check_errors(path: Path, valid: int, errors: Sequence[str], max_bad_share: float) -> None:
+    """Logs the invalid rows. Raises: CollectionError when there are too many, or no valid row."""
+    if not valid and not errors:
+        raise CollectionError(f"{path} holds no lists")
+    share = len(errors) / (valid + len(errors))
+    quoted = "; ".join(errors[:_QUOTED_LINES]) + ("; …" if len(errors) > _QUOTED_LINES else "")
+    summary = f"{path}: {len(errors)} of {valid + len(errors)} lists are invalid ({share:.1%})"
+    if share > max_bad_share or not valid:
+        raise CollectionError(
+            f"{summary}, at most {max_bad_share:.1%} are accepted; correct them or raise --max-bad-share: {quoted}"
+        )
+    if errors:
+        logger.warning("%s and skipped: %s", summary, quoted)

@@ -1,0 +1,152 @@
+"""Settings of `build-lists`: one dataclass field per command-line flag."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rerank.errors import ConfigError
+from rerank_training.lists.sampling import ListOrder, ListSampling
+
+
+class TeacherName(StrEnum):
+    """Teachers that assign the relevance of a list's passages; `rerank_training.lists.teachers` implements them."""
+
+    QRELS = "qrels"
+    COSINE = "cosine"
+    FUSION = "fusion"
+    RERANKER = "reranker"
+
+
+class QuerySource(StrEnum):
+    """Source of the queries to a collection: a part of each passage, or a file."""
+
+    TITLES = "titles"
+    SENTENCES = "sentences"
+    FIRST_WORDS = "first-words"
+    FILE = "file"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildListsSettings:
+    """One source, one teacher, and the sampling of the lists.
+
+    Raises:
+        ConfigError: options contradict each other, or `passages` cannot be parsed.
+    """
+
+    out: Annotated[Path, typer.Option(help="JSONL file to write; it is replaced once all lists are made.")]
+    teacher: Annotated[
+        TeacherName,
+        typer.Option(
+            help="Source of the relevance. qrels: the judgements, or 1 for the passage that the query was taken from; "
+            "cosine: the encoder; fusion: BM25 and the encoder (--requests only); reranker: a ranker of ours."
+        ),
+    ]
+    requests: Annotated[
+        Path | None, typer.Option(help="Source: RankLLM request JSONL, queries with their candidates.")
+    ] = None
+    collection: Annotated[str, typer.Option(help="Source: a folder in BEIR layout, with a corpus.jsonl.")] = ""
+    medquad: Annotated[
+        Path | None,
+        typer.Option(help='Source: questions with answers, JSONL or .gz: {"_id", "question", "answer"}.'),
+    ] = None
+    qrels: Annotated[Path | None, typer.Option(help="For --requests: judgements in TREC format.")] = None
+    queries: Annotated[
+        QuerySource,
+        typer.Option(
+            help="For --collection: the queries are a part of each passage, or those of queries.jsonl (file)."
+        ),
+    ] = QuerySource.SENTENCES
+    split: Annotated[str, typer.Option(help="For --queries file: name of the judgements, as in qrels/SPLIT.tsv.")] = (
+        "train"
+    )
+    remove_share: Annotated[
+        float,
+        typer.Option(min=0, max=1, help="For --collection: share of passages from which the query is removed, 0-1."),
+    ] = 0.0
+    passages: Annotated[str, typer.Option(help="Number of passages in a list: a number, or a range such as 5-20.")] = (
+        "20"
+    )
+    depth: Annotated[int, typer.Option(min=0, help="Candidates are sampled from this many top first-stage ranks.")] = (
+        100
+    )
+    random_share: Annotated[
+        float,
+        typer.Option(
+            min=0, max=1, help="Share of random negatives among the passages other than the relevant one, 0-1."
+        ),
+    ] = 0.0
+    order: Annotated[
+        ListOrder, typer.Option(help="Order of the passages in a list; with --random-share 1 always random.")
+    ] = ListOrder.FIRST_STAGE
+    lists_per_query: Annotated[int, typer.Option(min=1, help="Number of lists sampled for each query.")] = 1
+    passage_words: Annotated[
+        int, typer.Option(min=0, help="Number of words to which passages are truncated; 0: no truncation.")
+    ] = 0
+    limit: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Size of a random sample of the requests, judged queries, or passages to use; 0: use all."
+        ),
+    ] = 0
+    seed: Annotated[int, typer.Option(help="Seed of all sampling; the same seed gives the same lists.")] = 0
+    name: Annotated[str, typer.Option(help="Prefix of the query_ids; empty: the name of the source's folder.")] = ""
+    encoder: Annotated[
+        str, typer.Option(help="Encoder, a folder or a name on the Hugging Face hub; empty: all-MiniLM-L6-v2.")
+    ] = ""
+    device: Annotated[str, typer.Option(help="Device of the encoder: auto, cpu, cuda or cuda:N.")] = "auto"
+    config: Annotated[
+        Path | None, typer.Option(help="For --teacher reranker: YAML settings of its models; see rerank/config.py.")
+    ] = None
+    model: Annotated[str, typer.Option(help="For --teacher reranker: name of one of its models; empty: the first.")] = (
+        ""
+    )
+
+    def __post_init__(self) -> None:
+        if sum(map(bool, (self.requests, self.collection, self.medquad))) != 1:
+            raise ConfigError("give exactly one of --requests, --collection and --medquad")
+        if self.qrels and not self.requests:
+            raise ConfigError("--qrels is for --requests; a collection has its own (--queries file --split NAME)")
+        if self.requests and self.teacher is TeacherName.QRELS and not self.qrels:
+            raise ConfigError("--teacher qrels needs the judgements of the requests; give --qrels")
+        if not self.requests and self.teacher is TeacherName.FUSION:
+            raise ConfigError("--teacher fusion needs BM25 scores, which only --requests have; use --teacher cosine")
+        largest = self.sampling.max_passages
+        candidates = largest - round(self.random_share * (largest - 1))
+        if self.random_share < 1 and candidates > self.depth:
+            raise ConfigError(
+                f"lists of {largest} passages need {candidates} candidates, but --depth {self.depth} "
+                "gives fewer; raise it, lower --passages or raise --random-share"
+            )
+
+    @property
+    def sampling(self) -> ListSampling:
+        """Size, random negatives and order of the lists. Raises: ConfigError when `passages` cannot be parsed."""
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", self.passages)
+        smallest, largest = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+        if not 2 <= smallest <= largest:
+            raise ConfigError(
+                f"--passages {self.passages}: expected a number of at least 2, or a range of such numbers as in 5-20"
+            )
+        # When all other passages are random, any other order would reveal which passage is relevant.
+        order = ListOrder.RANDOM if self.random_share == 1 else self.order
+        return ListSampling(smallest, largest, self.random_share, order)
+
+    @property
+    def needs_vectors(self) -> bool:
+        """True when the first stage, the teacher or the order reads the encoder's vectors."""
+        read_by_teacher = self.teacher in (TeacherName.COSINE, TeacherName.FUSION)
+        read_by_first_stage = self.requests is None and self.random_share < 1
+        return read_by_teacher or read_by_first_stage or self.sampling.order is ListOrder.COSINE
+
+    @property
+    def prefix(self) -> str:
+        """Prefix of the query_ids."""
+        source = self.requests or self.medquad or Path(self.collection) / "corpus.jsonl"
+        return self.name or source.absolute().parent.name

@@ -1,0 +1,85 @@
+"""Teachers: functions that assign a relevance to each passage of a training list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from rerank.config import load_config
+from rerank.reranker import Reranker
+from rerank.retrieval.hybrid import z_score_sum
+from rerank.types import CandidateSource, Passage, Query, RankOptions, ScoredDoc
+from rerank_training.lists.sampling import Pool, cosine
+from rerank_training.lists.settings import TeacherName
+from rerank_training.lists.training_list import relevance_from_ranking
+
+
+class Teacher(Protocol):
+    """Gives the relevance of each of `passages`, which were sampled for `pool.query`; higher is better."""
+
+    def __call__(self, pool: Pool, passages: Sequence[Passage]) -> tuple[float, ...]: ...
+
+
+def by_grades(pool: Pool, passages: Sequence[Passage]) -> tuple[float, ...]:
+    """The grades of the pool: judgements, or 1 for the passage that the query was taken from; otherwise 0."""
+    return tuple(pool.grades.get(passage.doc_id, 0.0) for passage in passages)
+
+
+def by_cosine(pool: Pool, passages: Sequence[Passage]) -> tuple[float, ...]:
+    """The encoder's cosine similarity; query and passages must have vectors."""
+    return tuple(cosine(pool.query, passage) for passage in passages)
+
+
+def by_fusion(pool: Pool, passages: Sequence[Passage]) -> tuple[float, ...]:
+    """Cosine + 0.3 BM25, as z-scores over the pool and the passages; see rerank/retrieval/hybrid.py.
+
+    The scores of the pool's candidates must be BM25's. A passage that is not in the pool gets the lowest of them.
+    """
+    scored = [(c.passage.doc_id, c.score) for c in pool.candidates]
+    bm25 = [ScoredDoc(doc_id, score) for doc_id, score in scored if score is not None]
+    by_id = {passage.doc_id: passage for passage in [*(c.passage for c in pool.candidates), *passages]}
+    dense = [ScoredDoc(doc_id, cosine(pool.query, passage)) for doc_id, passage in by_id.items()]
+    fused = z_score_sum([bm25, dense])
+    return tuple(fused[passage.doc_id] for passage in passages)
+
+
+class RerankerTeacher:
+    """The order of one of our rankers, as relevance: n for the first of n passages, n - 1 for the second, and so on.
+
+    Args:
+        reranker: opened by the caller.
+        model: name of one of its models; empty: its first.
+    """
+
+    def __init__(self, reranker: Reranker, model: str = "") -> None:
+        self._reranker = reranker
+        self._options = RankOptions(model=model)
+
+    def __call__(self, pool: Pool, passages: Sequence[Passage]) -> tuple[float, ...]:
+        # Without its vector, because the reranker's encoder may be another one.
+        query = Query(pool.query.text, pool.query.query_id, pool.query.instruction)
+        candidates = [CandidateSource(passage.doc_id, passage.text) for passage in passages]
+        ranked = self._reranker.rerank(query, candidates, self._options).ranked
+        return relevance_from_ranking([candidate.position for candidate in ranked], len(passages))
+
+
+@contextmanager
+def open_teacher(name: TeacherName, config: Path | None, model: str) -> Iterator[Teacher]:
+    """The teacher of this name. A reranker stays open until the block ends.
+
+    Args:
+        config: reranker only: settings of its models; None: the defaults.
+        model: reranker only: name of one of its models; empty: its first.
+    """
+    match name:
+        case TeacherName.QRELS:
+            yield by_grades
+        case TeacherName.COSINE:
+            yield by_cosine
+        case TeacherName.FUSION:
+            yield by_fusion
+        case TeacherName.RERANKER:
+            with Reranker(load_config(config)) as reranker:
+                yield RerankerTeacher(reranker, model)

@@ -1,0 +1,1 @@
+"""Training of PE-Rank rankers (`train-pe-rank`)."""

@@ -1,0 +1,191 @@
+"""PE-Rank as a trainable module: loading from a base, forward pass, and saving in the layout that serving reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from huggingface_hub import save_torch_state_dict
+from peft import LoraConfig, PeftModel, get_peft_model
+from torch import Tensor, nn
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from rerank.errors import CheckpointError
+from rerank.manifest import TEMPLATE_FILE
+from rerank.models.encoder import Encoder
+from rerank.models.loading import read_config, read_weights
+from rerank.models.projector import make_projector
+from rerank.prompting.templates import Template, load_template
+from rerank.prompting.vector_prompts import PASSAGE_SLOT, QUERY_SLOT
+from rerank.rankers.pe_checkpoint import load_pe_checkpoint
+
+#: Placeholder in a list of token ids after the prompt: the vector of the passage that is chosen next.
+CHOSEN_SLOT = -3
+
+_TOKEN_EMBEDDINGS, _HEAD = "embed_tokens.weight", "lm_head.weight"
+#: Projector of a causal LM that has none yet, as in the paper.
+_NEW_PROJECTOR = "mlp2x_gelu"
+
+
+class PEModel(nn.Module):
+    """Projector and transformer. The encoder is not part of it, because its vectors are computed before training.
+
+    Args:
+        transformer: without its vocabulary head.
+        projector: encoder space → model space.
+        settings: config.json of the result.
+        own_vocabulary: True if the checkpoint has token embeddings of its own; False if it uses the encoder's, which
+            are not saved.
+        head: (vocabulary, D) output embeddings; None if they are tied to the token embeddings, or there are none.
+    """
+
+    head: Tensor | None
+
+    def __init__(
+        self,
+        transformer: PreTrainedModel,
+        projector: nn.Module,
+        settings: PretrainedConfig,
+        own_vocabulary: bool,
+        head: Tensor | None,
+    ) -> None:
+        super().__init__()
+        self.transformer: Any = transformer  # may be wrapped in an adapter
+        self.projector = projector
+        self.own_vocabulary = own_vocabulary
+        self._settings = settings  # not `config`, which Trainer would change
+        self.register_buffer("head", head, persistent=False)
+
+    def forward(self, input_ids: Tensor, vectors: Tensor, mask: Tensor, order: Tensor) -> tuple[Tensor, Tensor]:
+        """Final hidden states (B, T, D) and projected passages (B, N, D). Takes the arguments of `embed`."""
+        embeddings, passages = self.embed(input_ids, vectors, mask, order)
+        states: Tensor = self.transformer(inputs_embeds=embeddings, use_cache=False).last_hidden_state
+        return states, passages
+
+    def embed(self, input_ids: Tensor, vectors: Tensor, mask: Tensor, order: Tensor) -> tuple[Tensor, Tensor]:
+        """Input embeddings of the transformer (B, T, D) and projected passages (B, N, D).
+
+        Args:
+            input_ids: (B, T) token ids and slots, padded on the right, where a causal model never reads.
+            vectors: (B, 1 + N, E) of query and passages; (B, N, E) if the prompt has no slot for the query.
+            mask: (B, N), False at the padding of short windows.
+            order: (B, N) positions of the passages in the order in which CHOSEN_SLOTs feed them back, padding last.
+        """
+        projected = self.projector(vectors)
+        passages = projected[:, vectors.shape[1] - mask.shape[1] :]
+        embeddings = self.transformer.get_input_embeddings()(input_ids.clamp(min=0))
+        embeddings = torch.where((input_ids == QUERY_SLOT)[..., None], projected[:, :1], embeddings)
+        embeddings = _fill(embeddings, input_ids == PASSAGE_SLOT, passages[mask])
+        ranks = torch.arange(mask.shape[1], device=mask.device)
+        fed_back = ranks < (input_ids == CHOSEN_SLOT).sum(dim=1)[:, None]  # (B, N)
+        in_order = passages.gather(1, order[..., None].expand_as(passages))
+        return _fill(embeddings, input_ids == CHOSEN_SLOT, in_order[fed_back]), passages
+
+    def logits(self, states: Tensor) -> Tensor:
+        """(…, D) hidden states → (…, vocabulary) logits. The head is not trained."""
+        head = self.transformer.get_input_embeddings().weight if self.head is None else self.head
+        return states @ head.detach().T.to(states.dtype)
+
+    def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: dict[str, Any] | None = None) -> None:
+        """Called by Trainer for --gradient-checkpointing."""
+        self.transformer.gradient_checkpointing_enable(gradient_checkpointing_kwargs)
+
+    def save_pretrained(self, folder: Path) -> None:
+        """Writes config.json and weights as `load_pe_checkpoint` reads them. Merges an adapter, irreversibly."""
+        if isinstance(self.transformer, PeftModel):
+            self.transformer = self.transformer.merge_and_unload()
+        weights = {f"model.{name}": tensor for name, tensor in self.transformer.state_dict().items()}
+        if not self.own_vocabulary:
+            del weights[f"model.{_TOKEN_EMBEDDINGS}"]
+        weights |= {f"projector.{name}": tensor for name, tensor in self.projector.state_dict().items()}
+        if self.head is not None:
+            weights[_HEAD] = self.head
+        self._settings.save_pretrained(folder)
+        save_torch_state_dict(weights, folder)
+
+
+@dataclass(frozen=True)
+class PEBase:
+    """Model, tokenizer and prompt template that training starts from."""
+
+    model: PEModel
+    tokenizer: PreTrainedTokenizerBase
+    template: Template
+    context_tokens: int
+
+
+def load_pe_base(folder: Path, encoder: Encoder, template: str | None, device: torch.device) -> PEBase:
+    """Loads a PE-Rank checkpoint (see `load_pe_checkpoint`), or a causal LM with a new projector, in float32.
+
+    Args:
+        template: prompt template of a base whose config.json names none.
+
+    Raises:
+        CheckpointError: the base is neither, or was trained for another encoder.
+        ConfigError: the template does not exist, or is not the one that the checkpoint names.
+    """
+    settings = read_config(folder)
+    if getattr(settings, "encoder_name", None) is None:
+        return _from_causal_lm(folder, settings, encoder, template, device)
+    loaded = load_pe_checkpoint(folder, encoder, device, template, "float32")
+    settings.update({"template": TEMPLATE_FILE})
+    head = read_weights(folder).get(_HEAD) if loaded.own_vocabulary else None
+    head = None if head is None else head.float().to(device)
+    model = PEModel(loaded.transformer, loaded.projector, settings, loaded.own_vocabulary, head)
+    return PEBase(model, loaded.tokenizer, loaded.template, loaded.context_tokens)
+
+
+def _from_causal_lm(
+    folder: Path, settings: PretrainedConfig, encoder: Encoder, template: str | None, device: torch.device
+) -> PEBase:
+    try:
+        causal_lm = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+    except (OSError, ValueError, KeyError) as error:
+        raise CheckpointError(
+            f"base {folder} is neither a PE-Rank checkpoint (its config.json names no encoder_name) nor a causal "
+            f"language model that can be loaded: {error}"
+        ) from error
+    transformer = cast(PreTrainedModel, causal_lm.base_model)
+    if _TOKEN_EMBEDDINGS not in transformer.state_dict():
+        raise CheckpointError(
+            f"base {folder} is a {type(causal_lm).__name__}, whose layers serving cannot read: no {_TOKEN_EMBEDDINGS}; "
+            "use a base with the layout of Llama, Mistral or Qwen"
+        )
+    settings.update(_encoder_settings(encoder) | {"projector_type": _NEW_PROJECTOR, "template": TEMPLATE_FILE})
+    projector = make_projector(_NEW_PROJECTOR, encoder.id.dimension, settings.hidden_size)
+    head = None if settings.tie_word_embeddings else cast(nn.Linear, causal_lm.get_output_embeddings()).weight.detach()
+    model = PEModel(transformer, projector, settings, own_vocabulary=True, head=head).to(device)
+    return PEBase(model, tokenizer, load_template(template or "pe_rank_text"), settings.max_position_embeddings)
+
+
+def _encoder_settings(encoder: Encoder) -> dict[str, Any]:
+    return {"encoder_name": encoder.id.name, "encoder_sha256": encoder.id.sha256, "encoder_pooling": encoder.pooling}
+
+
+def set_trainable(model: PEModel, transformer: bool, lora_rank: int = 0, lora_alpha: int = 1) -> None:
+    """Selects the weights that are trained: the projector, and if requested the transformer or an adapter of it.
+
+    Token embeddings that are the encoder's are never trained, because the result does not store them.
+    """
+    model.requires_grad_(False)
+    model.projector.requires_grad_(True)
+    if transformer and lora_rank:
+        lora = LoraConfig(r=lora_rank, lora_alpha=lora_alpha, target_modules="all-linear")
+        model.transformer = get_peft_model(model.transformer, lora)
+    elif transformer:
+        model.transformer.requires_grad_(True)
+        model.transformer.get_input_embeddings().requires_grad_(model.own_vocabulary)
+
+
+def _fill(embeddings: Tensor, slots: Tensor, vectors: Tensor) -> Tensor:
+    """(B, T, D) with `vectors` (K, D) in the K slots (B, T) that are True, row by row."""
+    return embeddings.masked_scatter(slots[..., None], vectors.to(embeddings.dtype))

@@ -1,0 +1,130 @@
+"""Trains a PE-Rank ranker: from the arguments of `train-pe-rank` to a checkpoint that can be served."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from transformers import set_seed
+
+from rerank.commands.run import console
+from rerank.errors import ConfigError
+from rerank.files import sha256_of_files
+from rerank.manifest import Manifest
+from rerank.models.encoder import DEFAULT_ENCODER, Encoder
+from rerank.models.loading import weight_files
+from rerank.prompting.templates import Template, load_template
+from rerank.prompting.vector_prompts import VectorPrompts
+from rerank_training.lists.training_list import TrainingList
+from rerank_training.pe_rank.alignment import ALIGN_TEMPLATE, AlignCollator, AlignObjective, shuffled_passes
+from rerank_training.pe_rank.arguments import PERankArguments
+from rerank_training.pe_rank.examples import PECollator, VectorTable, texts_of, with_text
+from rerank_training.pe_rank.model import PEBase, load_pe_base, set_trainable
+from rerank_training.pe_rank.objective import PEObjective
+from rerank_training.trainer.arguments import RunArguments
+from rerank_training.trainer.checkpoint import data_hashes, package_versions, write_checkpoint
+from rerank_training.trainer.data import held_out_windows, read_training_lists, training_windows
+from rerank_training.trainer.losses import RANK_LOSSES, stepwise_listmle
+from rerank_training.trainer.ranking_trainer import RankingTrainer
+from rerank_training.trainer.run import passes_needed, result_folder, select_checkpoint, train
+
+
+def train_pe_rank(arguments: PERankArguments, settings: RunArguments, encoder: Encoder | None = None) -> Path:
+    """Trains and returns the folder of the checkpoint, which `rerank serve --model NAME=FOLDER` serves.
+
+    Args:
+        encoder: the one that `arguments` names, if it is loaded already.
+
+    Raises:
+        ConfigError, CollectionError, CheckpointError: an input cannot be used, or the run is finished already.
+    """
+    folder = result_folder(settings.output_dir)
+    lists, held_out = read_training_lists(arguments)
+    set_seed(settings.seed)  # for the initial weights of a new projector or adapter
+    encoder = encoder or Encoder(arguments.encoder or DEFAULT_ENCODER)
+    base = load_pe_base(Path(arguments.base), encoder, arguments.template, settings.device)
+    set_trainable(base.model, arguments.stage == "rank", arguments.lora_rank, arguments.lora_alpha)
+    select_checkpoint(settings, bool(held_out))
+    if arguments.stage == "align":
+        parts = _alignment(arguments, settings, encoder, base, lists)
+    else:
+        parts = _ranking(arguments, settings, encoder, base, lists, held_out)
+    trainer = RankingTrainer(model=base.model, args=settings, **parts)
+    metrics = train(trainer, [arguments, settings])
+    tokenizer = base.tokenizer if base.model.own_vocabulary else None
+    manifest = _manifest(arguments, base.template, metrics)
+    write_checkpoint(folder, base.model, tokenizer, base.template.source, manifest)
+    return folder
+
+
+def _alignment(
+    arguments: PERankArguments, settings: RunArguments, encoder: Encoder, base: PEBase, lists: Sequence[TrainingList]
+) -> dict[str, Any]:
+    """Objective, data and collator of the alignment. Raises: ConfigError when the base cannot write text."""
+    if not base.model.own_vocabulary:
+        raise ConfigError(
+            f"{arguments.base} reads the encoder's token embeddings and writes no text, so it cannot be aligned; use "
+            "--stage rank, or a base with a vocabulary of its own"
+        )
+    texts = list(dict.fromkeys(texts_of(lists, with_queries=False)))
+    prompts = _prompts(load_template(ALIGN_TEMPLATE), base, arguments)
+    return {
+        "objective": AlignObjective(),
+        "train_dataset": shuffled_passes(texts, passes_needed(settings, len(texts)), settings.seed),
+        "data_collator": AlignCollator(prompts, VectorTable(encoder, texts, console), base.tokenizer),
+    }
+
+
+def _ranking(
+    arguments: PERankArguments,
+    settings: RunArguments,
+    encoder: Encoder,
+    base: PEBase,
+    lists: Sequence[TrainingList],
+    held_out: Sequence[TrainingList],
+) -> dict[str, Any]:
+    """Objective, data and collator of the training to rank."""
+    objective = _objective(arguments)
+    prompts = _prompts(base.template, base, arguments)
+    text_prompts = _prompts(with_text(base.template), base, arguments) if objective.reads_text else None
+    table = VectorTable(encoder, texts_of([*lists, *held_out], prompts.reads_query_vector), console)
+    return {
+        "objective": objective,
+        "train_dataset": training_windows(arguments, settings, lists),
+        "eval_dataset": held_out_windows(arguments, held_out),
+        "data_collator": PECollator(prompts, table, base.context_tokens, text_prompts, objective.stepwise),
+    }
+
+
+def _prompts(template: Template, base: PEBase, arguments: PERankArguments) -> VectorPrompts:
+    return VectorPrompts(template, base.tokenizer, base.model.own_vocabulary, arguments.passage_text_tokens)
+
+
+def _objective(arguments: PERankArguments) -> PEObjective:
+    stepwise = arguments.decoding == "dynamic"
+    return PEObjective(
+        rank_loss=stepwise_listmle if stepwise else RANK_LOSSES[arguments.rank_loss],
+        stepwise=stepwise,
+        vectors_weight=arguments.vectors_weight,
+        text_weight=arguments.text_weight,
+        kl_weight=arguments.kl_weight,
+    )
+
+
+def _manifest(arguments: PERankArguments, template: Template, metrics: dict[str, float]) -> Manifest:
+    return Manifest(
+        ranker="pe-rank",
+        base=arguments.base,
+        base_revision=sha256_of_files(weight_files(Path(arguments.base))),
+        weights_sha256="",
+        template_sha256=template.sha256,
+        window_size=arguments.window_size,
+        passage_tokens=arguments.passage_text_tokens if "{text}" in template.body else 0,
+        command=shlex.join(["train-pe-rank", *sys.argv[1:]]),
+        data=data_hashes([arguments.lists, arguments.eval_lists, arguments.qrels]),
+        metrics={key.removeprefix("eval_"): value for key, value in metrics.items()},
+        versions=package_versions(),
+    )

@@ -1,0 +1,1 @@
+"""Distillation of a ranker into the encoder of an index (`distill-retriever`)."""

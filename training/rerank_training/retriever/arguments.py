@@ -1,0 +1,96 @@
+"""Arguments of `distill-retriever`: one dataclass field per command-line flag."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from rerank.errors import ConfigError
+from rerank_training.trainer.arguments import RunArguments
+from rerank_training.trainer.losses import RANK_LOSSES
+
+#: Losses that read the distances between the teacher's scores. A reranker gives an order only.
+_DISTANCE_LOSSES = {"kl", "listnet", "margin-mse"}
+
+
+@dataclass
+class RetrieverArguments:
+    """Arguments of the distillation, in addition to `RetrieverRunArguments`.
+
+    Raises:
+        ConfigError: the loss is unknown, or arguments contradict each other.
+    """
+
+    index: str = field(metadata={"help": "Folder written by `rerank index`; its encoder is trained."})
+    queries: str = field(
+        metadata={"help": "Folder in BEIR layout with queries.jsonl, and with qrels/ if --held-out is given."}
+    )
+    held_out: str = field(
+        default="",
+        metadata={"help": "Name of judgements, as in qrels/NAME.tsv: their queries are evaluated, not trained on."},
+    )
+    teacher: Literal["fusion", "reranker"] = field(
+        default="fusion",
+        metadata={"help": "fusion: z-scores of BM25 and of the untrained encoder; reranker: the order of a ranker."},
+    )
+    config: str | None = field(
+        default=None, metadata={"help": "For --teacher reranker: YAML settings of its models; see rerank/config.py."}
+    )
+    model: str = field(
+        default="", metadata={"help": "For --teacher reranker: name of one of its models; empty: the first."}
+    )
+    rank_loss: str = field(default="ranknet", metadata={"help": f"Ranking loss: one of {', '.join(RANK_LOSSES)}."})
+    scale: float = field(
+        default=20.0, metadata={"help": "Factor of the cosines in the loss: one over the temperature."}
+    )
+    in_batch_weight: float = field(
+        default=0.0, metadata={"help": "Weight of a contrastive loss with the batch's other passages as negatives."}
+    )
+    rounds: int = field(
+        default=1, metadata={"help": "Number of rounds; each finds and grades passages anew, and trains on them."}
+    )
+    depth: int = field(
+        default=100, metadata={"help": "Number of passages that BM25 and the encoder each find per query."}
+    )
+    list_size: int = field(
+        default=16, metadata={"help": "Number of a query's passages in a training step, sampled at random."}
+    )
+    text_tokens: int = field(
+        default=0,
+        metadata={"help": "Tokens to which texts are truncated in training; 0: as many as the encoder reads."},
+    )
+    lora_rank: int = field(
+        default=16, metadata={"help": "Rank of the LoRA adapter, which is merged at the end; 0: train all weights."}
+    )
+    lora_alpha: int = field(default=32, metadata={"help": "Scale of the LoRA adapter, divided by its rank."})
+
+    def __post_init__(self) -> None:
+        if self.rank_loss not in RANK_LOSSES:
+            raise ConfigError(f"rank_loss {self.rank_loss!r} is not one of {', '.join(RANK_LOSSES)}")
+        if self.teacher == "reranker" and self.rank_loss in _DISTANCE_LOSSES:
+            raise ConfigError(
+                f"a reranker gives an order, but {self.rank_loss} reads the distances between scores; use --rank-loss "
+                "ranknet or --teacher fusion"
+            )
+        if self.rounds < 1:
+            raise ConfigError(f"{self.rounds} rounds train nothing; use 1 or more")
+        if self.list_size < 2:
+            raise ConfigError(f"lists of {self.list_size} passages cannot be ranked; use a --list-size of 2 or more")
+
+
+@dataclass
+class RetrieverRunArguments(RunArguments):
+    """RunArguments with defaults for a small encoder with an adapter."""
+
+    learning_rate: float = field(default=2e-4, metadata={"help": "Peak learning rate."})
+    warmup_steps: float = field(
+        default=0.1, metadata={"help": "Length of the warm-up in steps; a number below 1 is a share of all steps."}
+    )
+    per_device_train_batch_size: int = field(default=8, metadata={"help": "Queries per step and device."})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.world_size > 1:
+            raise ConfigError(
+                f"{self.world_size} processes would write the same files; start one process, without a launcher"
+            )

@@ -1,0 +1,182 @@
+"""Distills a ranker into the encoder of an index: from the arguments of `distill-retriever` to encoder and index.
+
+Each round lets BM25 and the encoder of the previous round find passages for every query, so that the encoder's newest
+mistakes are among them; lets the teacher grade them; trains; and re-encodes the collection. A killed run resumes at its
+last step, save or chunk of passages when the same command is given again.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import set_seed
+
+from rerank.collections.requests import Qrel
+from rerank.commands.run import console
+from rerank.commands.display import indexing_progress
+from rerank.errors import ConfigError
+from rerank.files import atomic_file, atomic_folder, sha256_of_files
+from rerank.models.encoder import Encoder
+from rerank.retrieval.index import Index, read_manifest
+from rerank.types import Query
+from rerank_training.lists.files import read_lists, write_lists
+from rerank_training.lists.settings import TeacherName
+from rerank_training.lists.teachers import open_teacher
+from rerank_training.lists.windows import TrainingWindows, WindowSampling
+from rerank_training.retriever.arguments import RetrieverArguments
+from rerank_training.retriever.mining import ListMiner, split_queries
+from rerank_training.retriever.model import TrainableEncoder
+from rerank_training.retriever.objective import RetrieverCollator, RetrieverObjective
+from rerank_training.retriever.reencoding import reencode
+from rerank_training.trainer.arguments import RunArguments
+from rerank_training.trainer.checkpoint import data_hashes, package_versions, report_write_errors
+from rerank_training.trainer.losses import RANK_LOSSES
+from rerank_training.trainer.ranking_trainer import RankingTrainer
+from rerank_training.trainer.run import check_same_run, passes_needed, select_checkpoint, train
+
+#: Names in the folder of a run. The report is written last.
+ENCODER, INDEX, REPORT = "encoder", "index", "report.json"
+
+
+@dataclass(frozen=True)
+class Distillation:
+    """One run of `distill-retriever`.
+
+    Attributes:
+        folder: of the run.
+        queries: the training queries.
+        held_out: the queries that are evaluated, and `qrels`, their judgements.
+    """
+
+    arguments: RetrieverArguments
+    settings: RunArguments
+    folder: Path
+    queries: Sequence[Query]
+    held_out: Sequence[Query]
+    qrels: Sequence[Qrel]
+
+    def run(self) -> None:
+        """Runs all rounds, each from the index of the one before, and writes the report."""
+        index = Path(self.arguments.index)
+        for number in range(1, self.arguments.rounds + 1):
+            work = self.folder / f"round-{number}"
+            out = self.folder if number == self.arguments.rounds else work
+            self._round(index, out, work)
+            index = out / INDEX
+        self._report()
+
+    def _round(self, index: Path, out: Path, work: Path) -> None:
+        """Trains the encoder of an index and writes encoder and index to `out`; skips files that exist already.
+
+        Args:
+            work: folder of the round's lists and training saves.
+        """
+        encoder = Encoder(read_manifest(index).encoder.name, self._device)
+        if not (work / "lists.jsonl").exists():
+            self._mine(index, encoder, work / "lists.jsonl")
+        if not (out / ENCODER).exists():
+            self._train(encoder.folder, out / ENCODER, work)
+        if not (out / INDEX).exists():
+            with report_write_errors(out / INDEX), indexing_progress(console) as progress:
+                reencode(index, out / INDEX, Encoder(str(out / ENCODER), self._device), progress.report)
+
+    def _mine(self, index: Path, encoder: Encoder, out: Path) -> None:
+        """Finds passages for all training queries, has them graded, and writes the lists."""
+        current = Index(index, encoder)
+        base_folder, base, base_encoder = Path(self.arguments.index), current, encoder
+        if index != base_folder:
+            base_encoder = Encoder(read_manifest(base_folder).encoder.name, self._device)
+            base = Index(base_folder, base_encoder)
+        config = Path(self.arguments.config) if self.arguments.config else None
+        with open_teacher(TeacherName(self.arguments.teacher), config, self.arguments.model) as teacher:
+            miner = ListMiner(base, base_encoder, current, self.arguments.depth)
+            written = write_lists(out, miner.lists(self.queries, teacher))
+        console.print(
+            f"{out}: {written:,} lists from {len(self.queries):,} queries, with the teacher {self.arguments.teacher}"
+        )
+
+    def _train(self, base: Path, out: Path, work: Path) -> None:
+        """Trains the encoder in `base` on the lists in `work` and writes it to `out`."""
+        arguments = self.arguments
+        settings = copy.copy(self.settings)  # because training changes them, and every round has its own folder
+        settings.output_dir = str(work)
+        lists = read_lists(work / "lists.jsonl")
+        sampling = WindowSampling(arguments.list_size, arguments.list_size, shuffled_share=0)
+        select_checkpoint(settings, held_out=False)
+        set_seed(settings.seed)  # for the initial weights of the adapter
+        model = TrainableEncoder(base, arguments.lora_rank, arguments.lora_alpha)
+        max_tokens = min(arguments.text_tokens or model.max_tokens, model.max_tokens)
+        trainer = RankingTrainer(
+            RetrieverObjective(RANK_LOSSES[arguments.rank_loss], arguments.scale, arguments.in_batch_weight),
+            model=model,
+            args=settings,
+            train_dataset=TrainingWindows(lists, sampling, passes_needed(settings, len(lists)), settings.seed),
+            data_collator=RetrieverCollator(model.tokenizer, max_tokens),
+            processing_class=model.tokenizer,
+        )
+        train(trainer, [arguments, settings])
+        with report_write_errors(out), atomic_folder(out) as temporary:
+            model.save_pretrained(temporary)
+
+    def _report(self) -> None:
+        """Evaluates the held-out queries, prints the change, and writes report.json."""
+        base, trained = (read_manifest(path).encoder for path in (Path(self.arguments.index), self.folder / INDEX))
+        report: dict[str, Any] = {
+            "command": shlex.join(["distill-retriever", *sys.argv[1:]]),
+            "base": asdict(base),
+            "encoder": asdict(trained),
+            "training_queries": len(self.queries),
+            "data": self._data_hashes(),
+            "versions": package_versions(),
+        }
+        if self.held_out:
+            report["held_out"] = self._evaluate()
+        with report_write_errors(self.folder), atomic_file(self.folder / REPORT) as temporary:
+            temporary.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
+    def _evaluate(self) -> dict[str, Any]:
+        """The measures of the held-out queries with the index of the first round's input and with the final one."""
+        from rerank_training.retriever.evaluation import changes, evaluate_index  # needs packages of an extra
+
+        before = evaluate_index(Path(self.arguments.index), self._device, self.held_out, self.qrels)
+        after = evaluate_index(self.folder / INDEX, self._device, self.held_out, self.qrels)
+        found = changes(before, after)
+        console.print(f"dense retrieval of {len(self.held_out):,} held-out queries, before and after the training")
+        for name, change in found.items():
+            console.print(f"  {name:8} {change.before:.4f} → {change.after:.4f}, p = {change.p:.2g} (paired t-test)")
+        return {"changes": {name: asdict(change) for name, change in found.items()}, "before": before, "after": after}
+
+    def _data_hashes(self) -> dict[str, str]:
+        """SHA-256 of the input files."""
+        queries = Path(self.arguments.queries)
+        judged = queries / "qrels" / f"{self.arguments.held_out}.tsv"
+        hashes = data_hashes([str(queries / "queries.jsonl"), str(judged) if self.arguments.held_out else None])
+        return {**hashes, "passages.sqlite": sha256_of_files([Path(self.arguments.index) / "passages.sqlite"])}
+
+    @property
+    def _device(self) -> str:
+        return str(self.settings.device)
+
+
+def distill_retriever(arguments: RetrieverArguments, settings: RunArguments) -> Path:
+    """Trains and returns the folder of the run, with `encoder`, its `index`, and report.json.
+
+    Raises:
+        ConfigError, CollectionError, IndexMismatch: an input cannot be used, or the run is finished already.
+    """
+    folder = Path(settings.output_dir).absolute()
+    if (folder / REPORT).exists():
+        raise ConfigError(f"{folder / REPORT} exists: that run is finished; choose another --output-dir or remove it")
+    queries, held_out, qrels = split_queries(Path(arguments.queries), arguments.held_out)
+    with report_write_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        check_same_run(folder, [arguments, settings])
+    Distillation(arguments, settings, folder, queries, held_out, qrels).run()
+    return folder

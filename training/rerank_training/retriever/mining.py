@@ -1,0 +1,84 @@
+"""Mining of training lists for the retriever: what BM25 and the retriever itself find, graded by a teacher."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rerank.collections.requests import Qrel, read_beir_qrels, read_beir_queries
+from rerank.errors import CollectionError, ConfigError
+from rerank.models.encoder import Encoder
+from rerank.retrieval.dense import with_vector
+from rerank.retrieval.index import Index
+from rerank.types import Candidate, FirstStage, Passage, Query
+from rerank_training.lists.sampling import Pool, make_pool
+from rerank_training.lists.teachers import Teacher
+from rerank_training.lists.training_list import TrainingList
+
+
+def split_queries(folder: Path, held_out: str) -> tuple[list[Query], list[Query], list[Qrel]]:
+    """Training queries, held-out queries, and the judgements of the held-out queries.
+
+    Args:
+        folder: in BEIR layout; queries.jsonl is read, and qrels/{held_out}.tsv for held-out queries.
+        held_out: name of the judgements whose queries are held out; empty: no query is held out.
+
+    Raises:
+        CollectionError: a file cannot be read.
+        ConfigError: there are no training queries, or no held-out ones although some were requested.
+    """
+    queries = read_beir_queries(folder)
+    qrels = read_beir_qrels(folder, held_out) if held_out else []
+    judged = {qrel.query_id for qrel in qrels}
+    training = [query for query in queries if query.query_id not in judged]
+    measured = [query for query in queries if query.query_id in judged]
+    if not training or (held_out and not measured):
+        raise ConfigError(
+            f"{folder}: of {len(queries)} queries, {len(training)} are left to train on and {len(measured)} have "
+            f"judgements in qrels/{held_out or '…'}.tsv; both must be 1 or more: choose another --held-out, or "
+            "leave it out"
+        )
+    return training, measured, qrels
+
+
+class ListMiner:
+    """Makes training lists of the passages that BM25 and the current retriever find.
+
+    Args:
+        base: source of BM25's results and of the vectors that the fusion teacher reads. It is the same index in all
+            rounds, so that the teacher does not follow the retriever that it trains.
+        encoder: that of `base`.
+        current: the retriever of this round.
+        depth: number of passages that BM25 and `current` each find per query.
+    """
+
+    def __init__(self, base: Index, encoder: Encoder, current: Index, depth: int) -> None:
+        self._base = base
+        self._encoder = encoder
+        self._current = current
+        self._depth = depth
+
+    def lists(self, queries: Sequence[Query], teacher: Teacher) -> Iterator[TrainingList]:
+        """One list per query for which at least two passages are found.
+
+        Raises:
+            CollectionError: there is no such query.
+        """
+        mined = 0
+        for query in queries:
+            pool, passages = self._retrieve(query)
+            if len(passages) >= 2:
+                mined += 1
+                yield TrainingList(query, passages, teacher(pool, passages))
+        if not mined:
+            raise CollectionError(f"none of {len(queries)} queries finds two passages, so there is nothing to train on")
+
+    def _retrieve(self, query: Query) -> tuple[Pool, tuple[Passage, ...]]:
+        """A pool of BM25's results, as the fusion teacher needs it, and all passages, the retriever's first."""
+        dense = self._current.retrievers[FirstStage.DENSE].search([query], self._depth)[0]
+        bm25 = self._base.retrievers[FirstStage.BM25].search([query], self._depth)[0]
+        doc_ids = list(dict.fromkeys(doc.doc_id for doc in [*dense, *bm25]))
+        passages = {passage.doc_id: passage for passage in self._base.store.passages(doc_ids) if passage.text.strip()}
+        candidates = [Candidate(passages[doc.doc_id], doc.score) for doc in bm25 if doc.doc_id in passages]
+        pool = make_pool(with_vector(self._encoder, query), candidates, grades={})
+        return pool, tuple(passages.values())

@@ -1,0 +1,51 @@
+"""A sentence encoder as a trainable module, optionally with a LoRA adapter that is merged when it is saved."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from peft import LoraConfig, get_peft_model
+from sentence_transformers import SentenceTransformer
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
+
+
+class TrainableEncoder(nn.Module):
+    """Token ids → unit vectors with gradients, in float32.
+
+    Args:
+        folder: a sentence-transformers model whose first module is a transformer.
+        lora_rank: rank of an adapter on all its linear layers; 0: train all weights.
+        lora_alpha: scale of the adapter, divided by its rank.
+    """
+
+    def __init__(self, folder: Path, lora_rank: int, lora_alpha: int) -> None:
+        super().__init__()
+        self.encoder: Any = SentenceTransformer(str(folder), local_files_only=True).float()
+        self._adapters: list[Any] = []  # a list, because the weights of a submodule would be saved twice
+        if lora_rank:
+            lora = LoraConfig(r=lora_rank, lora_alpha=lora_alpha, target_modules="all-linear")
+            transformer: Any = self.encoder[0].auto_model
+            self._adapters = [get_peft_model(transformer, lora)]  # changes its layers in place
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """(N, D) unit vectors of (N, T) token ids."""
+        features = {"input_ids": input_ids, "attention_mask": attention_mask}
+        return nn.functional.normalize(self.encoder(features)["sentence_embedding"], dim=-1)
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        tokenizer: PreTrainedTokenizerBase = self.encoder.tokenizer
+        return tokenizer
+
+    @property
+    def max_tokens(self) -> int:
+        """Number of tokens that the encoder reads of a text."""
+        return int(self.encoder.max_seq_length)
+
+    def save_pretrained(self, folder: Path) -> None:
+        """Writes a plain sentence-transformers model. Merges the adapter, irreversibly."""
+        while self._adapters:
+            self._adapters.pop().merge_and_unload()
+        self.encoder.save_pretrained(str(folder), create_model_card=False)

@@ -1,0 +1,139 @@
+"""Command-line flags and YAML files of the trainings, parsed into dataclasses."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+import yaml
+from transformers import HfArgumentParser, TrainingArguments
+
+from rerank.errors import ConfigError
+
+
+@dataclass
+class RunArguments(TrainingArguments):
+    """transformers' TrainingArguments, FSDP and DeepSpeed included, with the defaults of this project."""
+
+    output_dir: str = field(metadata={"help": "Folder of the run; the trained checkpoint is in its folder `final`."})
+    learning_rate: float = field(default=2e-5, metadata={"help": "Peak learning rate."})
+    lr_scheduler_type: str = field(default="cosine", metadata={"help": "Learning rate schedule after the warm-up."})
+    warmup_steps: float = field(
+        default=50, metadata={"help": "Length of the warm-up in steps; a number below 1 is a share of all steps."}
+    )
+    per_device_train_batch_size: int = field(default=4, metadata={"help": "Windows per step and device."})
+    logging_steps: float = field(
+        default=10, metadata={"help": "Steps between two log lines with loss, speed and remaining time."}
+    )
+    save_steps: float = field(
+        default=200, metadata={"help": "Steps between two saves; a killed run resumes from the last one."}
+    )
+    save_total_limit: int | None = field(default=2, metadata={"help": "Saves to keep besides the best one."})
+    eval_steps: float | None = field(
+        default=200, metadata={"help": "Steps between two evaluations on the held-out lists."}
+    )
+    bf16: bool = field(default=False, metadata={"help": "Train in mixed precision with bfloat16."})
+    include_num_input_tokens_seen: bool = field(
+        default=True, metadata={"help": "Count the input tokens, padding included; the logged tokens/s need it."}
+    )
+    report_to: list[str] = field(
+        default_factory=lambda: ["tensorboard"],
+        metadata={"help": "Experiment trackers: tensorboard, wandb, … or none. Several are separated by spaces."},
+    )
+
+    def __post_init__(self) -> None:
+        self.remove_unused_columns = False  # our datasets have windows, not columns
+        self.dataloader_pin_memory = self.dataloader_pin_memory and torch.cuda.is_available()
+        super().__post_init__()
+        self._check_report_to()
+
+    def _check_report_to(self) -> None:
+        from transformers.integrations.integration_utils import get_reporting_integration_callbacks  # --help skips it
+
+        try:
+            get_reporting_integration_callbacks(self.report_to)
+        except (ValueError, RuntimeError) as error:  # unknown, or not installed
+            raise ConfigError(f"--report-to {' '.join(self.report_to)}: {error}; or use none") from error
+
+
+@dataclass(kw_only=True)
+class ListArguments:
+    """Arguments about training lists and windows, for trainings that read such lists."""
+
+    lists: str = field(
+        metadata={"help": "Training lists: JSONL of build-lists, published conversations, or requests with --qrels."}
+    )
+    eval_lists: str | None = field(
+        default=None,
+        metadata={"help": "Held-out lists. The save with the best nDCG@10 on them is the result; otherwise the last."},
+    )
+    qrels: str | None = field(
+        default=None, metadata={"help": "Judgements in TREC format, for lists that are RankLLM requests."}
+    )
+    max_bad_share: float = field(default=0.01, metadata={"help": "Accepted share of invalid lines in the lists, 0-1."})
+    window_size: int = field(default=20, metadata={"help": "Largest number of passages in a window."})
+    min_window_size: int = field(
+        default=0, metadata={"help": "Smallest number of passages in a window; 0: the same as window_size."}
+    )
+    shuffled_share: float = field(default=0.5, metadata={"help": "Share of windows in random order, 0-1."})
+
+
+class _Parser(HfArgumentParser):
+    """Shows flags with hyphens only; the spelling with underscores is accepted too."""
+
+    def __init__(self, types: Sequence[Any], **options: Any) -> None:
+        super().__init__(types, **options)
+        for action in self._actions:
+            action.option_strings = [flag for flag in action.option_strings if "_" not in flag]
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}; see --help")
+
+
+def parse_arguments(types: Sequence[Any], arguments: Sequence[str] | None = None) -> tuple[Any, ...]:
+    """Parses flags, and the YAML file of `--config FILE`, into one instance of each dataclass. Flags override the file.
+
+    Args:
+        types: dataclasses whose fields are the flags.
+        arguments: None: those of the process.
+
+    Raises:
+        ConfigError: a flag or key is unknown or missing, or a value cannot be parsed.
+    """
+    config_parser = _Parser([], add_help=False, allow_abbrev=False)
+    config_parser.add_argument("--config", type=Path)
+    known, flags = config_parser.parse_known_args(sys.argv[1:] if arguments is None else list(arguments))
+    if known.config is not None:
+        flags = [*_flags_of(known.config), *flags]  # the last of two equal flags wins
+    parser = _Parser(
+        types, allow_abbrev=False, epilog="--config FILE reads these flags from a YAML file; flags override it."
+    )
+    try:
+        *parsed, unknown = parser.parse_args_into_dataclasses(
+            flags, return_remaining_strings=True, look_for_args_file=False
+        )
+    except ValueError as error:  # transformers' own checks
+        raise ConfigError(f"{error}; see --help") from error
+    if unknown:
+        raise ConfigError(f"{unknown[0].partition('=')[0]} is not a flag of this command; see --help")
+    return tuple(parsed)
+
+
+def _flags_of(path: Path) -> Iterator[str]:
+    """The keys and values of a YAML file as command-line flags."""
+    try:
+        settings = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path}: {error}") from error
+    if not isinstance(settings, dict):
+        raise ConfigError(f"{path}: expected keys and values, found {type(settings).__name__}")
+    for key, value in settings.items():
+        if isinstance(value, list):
+            yield from (f"--{key}", *map(str, value))
+        elif value is not None:
+            yield f"--{key}={json.dumps(value) if isinstance(value, dict) else value}"

@@ -1,0 +1,71 @@
+"""Writes a trained checkpoint for serving: weights, tokenizer, prompt template and manifest in one folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from transformers import PreTrainedTokenizerBase
+
+from rerank.errors import ConfigError
+from rerank.files import atomic_folder, sha256_of_files
+from rerank.manifest import TEMPLATE_FILE, Manifest, write_manifest
+
+_PACKAGES = ("torch", "transformers", "peft")
+
+
+def write_checkpoint(
+    folder: Path, model: Any, tokenizer: PreTrainedTokenizerBase | None, template: bytes, manifest: Manifest
+) -> None:
+    """Writes all files to a temporary folder and renames it to `folder`.
+
+    Args:
+        model: an object with `save_pretrained`; an adapter is saved without its base.
+        tokenizer: None if the checkpoint uses that of the encoder.
+        template: content of the template file.
+        manifest: complete except for `weights_sha256`, which is filled in.
+
+    Raises:
+        ConfigError: `folder` exists, or the disk is full.
+    """
+    with report_write_errors(folder), atomic_folder(folder) as temporary:
+        model.save_pretrained(temporary)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(temporary)
+        (temporary / TEMPLATE_FILE).write_bytes(template)
+        weights = sha256_of_files(sorted(temporary.glob("*.safetensors")))
+        write_manifest(temporary, manifest.model_copy(update={"weights_sha256": weights}))
+
+
+@contextmanager
+def report_write_errors(folder: Path) -> Iterator[None]:
+    """Turns the exceptions that libraries raise on a full disk into a ConfigError. torch raises RuntimeError."""
+    try:
+        yield
+    except (OSError, RuntimeError, SafetensorError) as error:
+        raise ConfigError(
+            f"{folder} cannot be written: {error}; free disk space and give the same command again, which resumes from "
+            "the last save"
+        ) from error
+
+
+def data_hashes(paths: Iterable[str | None]) -> dict[str, str]:
+    """File name → SHA-256, for those of the paths that are given."""
+    return {Path(path).name: sha256_of_files([Path(path)]) for path in paths if path}
+
+
+def package_versions() -> dict[str, str]:
+    """Versions of the packages that influence the trained weights."""
+    return {name: version(name) for name in _PACKAGES}
+
+
+def base_revision(base: str, model: Any) -> str:
+    """SHA-256 of the base's weights for a folder, the commit for a hub model; empty if neither is known."""
+    folder = Path(base)
+    if folder.is_dir():
+        return sha256_of_files(sorted(folder.glob("*.safetensors")))
+    return str(getattr(model.config, "_commit_hash", None) or "")

@@ -1,0 +1,37 @@
+"""Training and held-out windows of a run, from its arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rerank_training.lists.files import read_lists
+from rerank_training.lists.training_list import TrainingList
+from rerank_training.lists.windows import HeldOutWindows, TrainingWindows, WindowSampling
+from rerank_training.trainer.arguments import ListArguments, RunArguments
+from rerank_training.trainer.run import passes_needed
+
+
+def read_training_lists(arguments: ListArguments) -> tuple[list[TrainingList], list[TrainingList]]:
+    """The training lists and the held-out lists, of which there may be none. Raises: CollectionError."""
+    qrels = Path(arguments.qrels) if arguments.qrels else None
+    paths = (arguments.lists, arguments.eval_lists)
+    lists, held_out = (read_lists(Path(path), arguments.max_bad_share, qrels) if path else [] for path in paths)
+    return lists, held_out
+
+
+def training_windows(
+    arguments: ListArguments, settings: RunArguments, lists: Sequence[TrainingList]
+) -> TrainingWindows:
+    """The windows of all passes over the lists. Raises: ConfigError when sizes or shares are out of range."""
+    sampling = WindowSampling(
+        max_size=arguments.window_size,
+        min_size=arguments.min_window_size or arguments.window_size,
+        shuffled_share=arguments.shuffled_share,
+    )
+    return TrainingWindows(lists, sampling, passes_needed(settings, len(lists)), settings.seed)
+
+
+def held_out_windows(arguments: ListArguments, lists: Sequence[TrainingList]) -> HeldOutWindows | None:
+    """One window per held-out list; None without held-out lists."""
+    return HeldOutWindows(lists, arguments.window_size) if lists else None

@@ -1,0 +1,254 @@
+"""Ranking losses for training, by name, and the cross entropy of a language model.
+
+A ranking loss takes `scores` (B, N), `relevance` (B, N) and `mask` (B, N), which is False at the padding of lists
+shorter than N, and returns a scalar: the mean over the lists that contribute, or a zero that keeps the graph if none
+does. A list contributes if it has a pair of unequal relevance (pairwise losses) or two passages (all other losses).
+Relevance is any number that grows with usefulness: a grade, a teacher's score, or minus the rank. It is a constant: no
+gradient flows into it. Passages of equal relevance are tied. In formulas s is a score, y a relevance, i and j passages.
+
+All losses compute in float32 or, given float64, in float64, so that bfloat16 scores are not rounded again.
+
+The code of FIRST (github.com/gangiswag/llm-reranker at 08f5b6c) has no `relevance`: its targets are the model's own
+scores, sorted and assigned to the passages in the teacher's order. Passing those as `relevance` reproduces its values.
+The targets have two drawbacks: two equal bfloat16 scores are a tie, so that their pair is lost whatever the teacher
+says; and in ListNet and LambdaRank they are not detached, so that the model can lower the loss by changing its targets.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from rerank.losses import (
+    average_ranks,
+    kl_divergence,
+    masked_log_softmax,
+    masked_softmax,
+    pair_losses,
+    preferred_pairs,
+)
+from rerank.losses import weighted_ranknet as weighted_ranknet_per_list
+from rerank_training.trainer.ndcg import dcg
+
+#: (scores, relevance, mask) → scalar
+RankLoss: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+#: The label of a token without a loss, as in torch and transformers.
+IGNORE_INDEX = -100
+
+
+def ranknet(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
+    """Mean of log(1 + exp(s_j - s_i)) over the pairs with y_i > y_j (Burges et al., ICML 2005)."""
+    scores, relevance = _checked(scores, relevance, mask)
+    return _mean_over_pairs(pair_losses(scores), preferred_pairs(relevance, mask))
+
+
+def weighted_ranknet(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
+    """RankNet with each pair weighted by 1 / (r_i + r_j), the 1-based ranks of the teacher; see `rerank.losses`.
+
+    Tied passages share their average rank; the code of FIRST sorts them in an arbitrary order.
+    """
+    scores, relevance = _checked(scores, relevance, mask)
+    has_pair = preferred_pairs(relevance, mask).any(dim=2).any(dim=1)
+    return _mean_over_lists(weighted_ranknet_per_list(relevance, mask)(scores), has_pair)
+
+
+def lambdarank(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
+    """FIRST's "lambda": NDCG-Loss2 of LambdaLoss (Wang et al., CIKM 2018), in bits, mean over pairs.
+
+    A pair's log2(1 + exp(s_j - s_i)) is weighted by |G_i - G_j| |1/log2(1 + d) - 1/log2(2 + d)|, where d is the
+    distance of the two in the order by score and G = (2^y - 1) / maxDCG; a negative y has the gain of 0. LambdaRank as
+    defined by Burges weights by the change of NDCG when the two are swapped, |G_i - G_j| |1/log2(1 + p_i) -
+    1/log2(1 + p_j)| with ranks p, sums over pairs and takes the natural logarithm. The code of FIRST clamps
+    probabilities at 1e-10, which removes the gradient of the worst pairs; this one does not. Equal scores keep the
+    order of the passages.
+    """
+    scores, relevance = _checked(scores, relevance, mask)
+    gains = _ndcg_gains(relevance)
+    ranks = _best_first(scores.detach(), mask).argsort(dim=-1)
+    distances = (ranks[:, :, None] - ranks[:, None, :]).abs().clamp(min=1).to(scores.dtype)
+    discounts = 1 / torch.log2(1 + distances) - 1 / torch.log2(2 + distances)
+    weights = discounts * (gains[:, :, None] - gains[:, None, :]).abs()
+    return _mean_over_pairs(weights * pair_losses(scores) / math.log(2), preferred_pairs(relevance, mask))
+
+
+def listnet(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
+    """Cross entropy of softmax(s) under softmax(y), the top-one probabilities (Cao et al., ICML 2007).
+
+    Tied passages get equal target probabilities. The code of FIRST adds 1e-10 to the probabilities, which limits a term
+    to 23 nats.
+    """
+    scores, relevance = _checked(scores, relevance, mask)
+    losses = -(masked_softmax(relevance, mask) * masked_log_softmax(scores, mask)).sum(dim=-1)
+    return _mean_over_lists(losses, _has_two(mask))
+
+
+def listmle(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
+    """-log P(the teacher's order) when passages are drawn by softmax without replacement (Xia et al., ICML 2008).
+
+    The sum over ranks k of log(sum over m >= k of exp(s_m)) - s_k, with passages numbered in the teacher's order. Tied
+    passages keep their order.
+    """
+    losses = _step_losses(_same_every_step(scores), relevance, mask)
+    return _mean_over_lists(losses.sum(dim=-1), _has_two(mask))
+
+
+def p_listmle(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
+    """ListMLE with rank k of n weighted by 2^(n-k) - 1 (Lan et al., UAI 2014), divided by the sum of the weights.
+
+    Undivided, the loss would grow by 2^n. At least half of the weight is on the first rank. The code of PE-Rank weights
+    by 1/k, 1/log(1 + k), 1/2^(k-1) or (n + 1 - k)/n instead.
+    """
+    losses = _step_losses(_same_every_step(scores), relevance, mask)
+    sizes = mask.sum(dim=-1, keepdim=True)
+    ranks = torch.arange(1, mask.shape[1] + 1, device=mask.device).to(losses.dtype)
+    weights = (torch.exp2(-ranks) - torch.exp2(-sizes.to(losses.dtype))).clamp(min=0)
+    total = weights.sum(dim=-1).clamp(min=torch.finfo(losses.dtype).tiny)
+    return _mean_over_lists((weights * losses).sum(dim=-1) / total, _has_two(mask))
+
+
+def stepwise_listmle(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
+    """ListMLE in which each rank is drawn with its own scores, divided by n: the loss of PE-Rank (arXiv 2406.14848).
+
+    The code of PE-Rank averages over the ranks of all lists, so that long lists have more weight; here all lists have
+    equal weight.
+
+    Args:
+        scores: (B, N, N); row k holds the scores of all passages, in list order, when rank k is filled. Rows past the
+            length of a list are ignored.
+        relevance, mask: (B, N).
+    """
+    losses = _step_losses(scores, relevance, mask).sum(dim=-1)
+    return _mean_over_lists(losses / mask.sum(dim=-1).clamp(min=1), _has_two(mask))
+
+
+def approx_rank_mse(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
+    """Approx discounted rank MSE of Rank-DistiLLM (Schlatt et al., ECIR 2025, arXiv 2405.07920).
+
+    Mean over the n passages of (r_i - a_i)^2 / log2(1 + r_i), where r is the teacher's 1-based rank, tied passages
+    sharing their average rank, and a_i = 1 + sum over j != i of sigmoid(s_j - s_i) is ApproxNDCG's differentiable rank
+    (Qin et al., 2010) at temperature 1. FIRST's ADRMSELoss uses no teacher at all.
+    """
+    scores, relevance = _checked(scores, relevance, mask)
+    beaten_by = torch.sigmoid(scores[:, None, :] - scores[:, :, None]).masked_fill(~mask[:, None, :], 0)
+    approx_ranks = 0.5 + beaten_by.sum(dim=-1)  # the sum includes the passage itself, with sigmoid(0)
+    ranks = average_ranks(relevance, mask)
+    errors = ((ranks - approx_ranks) ** 2 / torch.log2(1 + ranks)).masked_fill(~mask, 0)
+    return _mean_over_lists(errors.sum(dim=-1) / mask.sum(dim=-1).clamp(min=1), _has_two(mask))
+
+
+def kl(scores: Tensor, relevance: Tensor, mask: Tensor, temperature: float = 1.0) -> Tensor:
+    """T² KL(softmax(y / T) || softmax(s / T)), with the teacher's scores y; see `rerank.losses`.
+
+    At T = 1 the gradient is ListNet's. The value is smaller by the teacher's entropy, so that it is zero when scores
+    and teacher differ by a constant only.
+    """
+    scores, relevance = _checked(scores, relevance, mask)
+    return _mean_over_lists(kl_divergence(relevance, mask, temperature)(scores), _has_two(mask))
+
+
+def margin_mse(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
+    """Mean of ((s_i - s_j) - (y_i - y_j))^2 over the pairs of a list (Hofstätter et al., arXiv 2010.02666, equation 6).
+
+    The paper uses given pairs. With all pairs, as here, the mean is 2 n / (n - 1) times the variance of s - y.
+    """
+    scores, relevance = _checked(scores, relevance, mask)
+    errors = scores - relevance
+    sizes = mask.sum(dim=-1).to(errors.dtype)
+    centred = (errors - (errors.sum(dim=-1) / sizes.clamp(min=1))[:, None]).masked_fill(~mask, 0)
+    return _mean_over_lists(2 * (centred**2).sum(dim=-1) / (sizes - 1).clamp(min=1), _has_two(mask))
+
+
+#: By the names that command lines use.
+RANK_LOSSES: Mapping[str, RankLoss] = {
+    "ranknet": ranknet,
+    "weighted-ranknet": weighted_ranknet,
+    "lambdarank": lambdarank,
+    "listnet": listnet,
+    "listmle": listmle,
+    "p-listmle": p_listmle,
+    "approx-rank-mse": approx_rank_mse,
+    "kl": kl,
+    "margin-mse": margin_mse,
+}
+
+
+def language_model_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Mean cross entropy of the next token over the labels other than -100; a zero with a graph if there is none.
+
+    Args:
+        logits: (B, T, V), as a model returns them.
+        labels: (B, T) token ids at the positions of the tokens in the input, as in transformers: `logits[:, t]` is
+            compared with `labels[:, t + 1]`.
+    """
+    next_labels = labels[:, 1:]
+    labelled = next_labels != IGNORE_INDEX
+    predicted = _at_least_float32(logits[:, :-1][labelled])  # only the labelled rows, because V is large
+    return functional.cross_entropy(predicted, next_labels[labelled], reduction="sum") / labelled.sum().clamp(min=1)
+
+
+def _checked(scores: Tensor, relevance: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Scores and relevance in one float type, with relevance detached and both 0 at padding."""
+    _require_one_shape(scores, relevance, mask)
+    scores = _at_least_float32(scores)
+    return scores.masked_fill(~mask, 0), relevance.detach().to(scores.dtype).masked_fill(~mask, 0)
+
+
+def _require_one_shape(scores: Tensor, relevance: Tensor, mask: Tensor) -> None:
+    """Without this check, broadcasting would hide the mistake."""
+    if not scores.shape == relevance.shape == mask.shape:
+        shapes = ", ".join(str(tuple(t.shape)) for t in (scores, relevance, mask))
+        raise ValueError(f"scores, relevance and mask have different shapes: {shapes}; this is a bug")
+
+
+def _at_least_float32(values: Tensor) -> Tensor:
+    return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
+def _mean_over_pairs(losses: Tensor, pairs: Tensor) -> Tensor:
+    """(B, N, N) losses → mean over the pairs of each list, then over the lists with a pair."""
+    counts = pairs.sum(dim=(1, 2))
+    return _mean_over_lists(losses.masked_fill(~pairs, 0).sum(dim=(1, 2)) / counts.clamp(min=1), counts > 0)
+
+
+def _mean_over_lists(losses: Tensor, contributes: Tensor) -> Tensor:
+    """(B,) losses → their mean over the lists where `contributes` (B,) is True; 0 if there is none."""
+    return losses.masked_fill(~contributes, 0).sum() / contributes.sum().clamp(min=1)
+
+
+def _has_two(mask: Tensor) -> Tensor:
+    """(B,) bool: the list has at least two passages."""
+    return mask.sum(dim=-1) >= 2
+
+
+def _best_first(values: Tensor, mask: Tensor) -> Tensor:
+    """(B, N) positions of the passages by falling value, ties in list order, padding last."""
+    return values.masked_fill(~mask, -math.inf).argsort(dim=-1, descending=True, stable=True)
+
+
+def _ndcg_gains(relevance: Tensor) -> Tensor:
+    """(B, N): (2^y - 1) / maxDCG, both scaled by 2^-max(y) so that a large y stays finite. Padding must be 0."""
+    grades = relevance.clamp(min=0)
+    largest = grades.sort(dim=-1, descending=True).values[:, :1]
+    gains = torch.exp2(grades - largest) - torch.exp2(-largest)
+    max_dcg = dcg(gains.sort(dim=-1, descending=True).values)[:, None]
+    return gains / max_dcg.clamp(min=torch.finfo(grades.dtype).tiny)
+
+
+def _same_every_step(scores: Tensor) -> Tensor:
+    """(B, N) → (B, N, N): the same scores at every rank."""
+    return scores[:, None, :].expand(-1, scores.shape[1], -1)
+
+
+def _step_losses(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
+    """(B, N, N) scores → (B, N): -log P(the teacher's k-th passage is drawn k-th), 0 past the end of a list."""
+    _require_one_shape(scores, _same_every_step(relevance), _same_every_step(mask))
+    order = _best_first(_at_least_float32(relevance), mask)
+    in_order = _at_least_float32(scores).gather(2, order[:, None, :].expand_as(scores))
+    left = torch.ones(scores.shape[1:], dtype=torch.bool, device=scores.device).triu() & mask.gather(1, order)[:, None]
+    return -masked_log_softmax(in_order, left).diagonal(dim1=1, dim2=2)

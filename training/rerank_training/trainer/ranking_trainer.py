@@ -1,0 +1,98 @@
+"""transformers' Trainer for ranking: our objective as the loss, held-out nDCG@10 as the metric, no data shuffling."""
+
+from __future__ import annotations
+
+from collections.abc import Sized
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Sampler, SequentialSampler
+from transformers import Trainer
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
+
+from rerank_training.trainer.checkpoint import report_write_errors
+from rerank_training.trainer.ndcg import ndcg_at_10
+
+#: Empty file in every save that was written completely. A run that is killed while saving resumes from the save before.
+COMPLETE_MARKER = "complete"
+
+
+class RankObjective(Protocol):
+    """Loss of a batch, and the scores that a model gives to its passages."""
+
+    def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor: ...
+
+    def scores(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor: ...
+
+
+class RankingTrainer(Trainer):
+    """Trains on batches that have `relevance` and `mask`, in the order of the dataset.
+
+    Args:
+        objective: loss and scores of a batch.
+        options: of transformers' Trainer.
+    """
+
+    objective: RankObjective
+    model: nn.Module
+
+    def __init__(self, objective: RankObjective, **options: Any) -> None:
+        super().__init__(**options)
+        self.objective = objective
+        self.model_accepts_loss_kwargs = False  # `compute_loss` returns a mean, which Trainer divides for accumulation
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Tensor:
+        """Mean loss over the windows of this batch."""
+        if return_outputs:
+            raise NotImplementedError("evaluation has a loop of its own; this is a bug")
+        return self.objective.loss(model, inputs)
+
+    def evaluate(
+        self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
+    ) -> dict[str, float]:
+        """`eval_nDCG@10`: the mean over the held-out windows."""
+        loader = self.get_eval_dataloader(eval_dataset)
+        metrics = {f"{metric_key_prefix}_nDCG@10": self._mean_ndcg(loader)}
+        self.log(dict(metrics))  # a copy, because it adds entries
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        self.control.should_save |= self.args.load_best_model_at_end  # the best step can only be loaded if it is saved
+        return metrics
+
+    @torch.no_grad()
+    def _mean_ndcg(self, loader: DataLoader[Any]) -> float:
+        self.model.eval()
+        values = []
+        for batch in loader:
+            inputs = self._prepare_inputs(batch)
+            with self.compute_loss_context_manager():
+                scores = self.objective.scores(self.model, inputs)
+            ndcg = ndcg_at_10(scores.float(), inputs["relevance"], inputs["mask"])
+            values.append(self.accelerator.gather_for_metrics(ndcg).cpu())
+        self.model.train()
+        return float(torch.cat(values).mean())
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int]:
+        return SequentialSampler(cast(Sized, self.train_dataset))
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        """Old saves are removed only after this one is complete, so that a kill at any time leaves a complete save."""
+        run_folder = str(self.args.output_dir)
+        folder = Path(run_folder) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        limit, self.args.save_total_limit = self.args.save_total_limit, None
+        try:
+            with report_write_errors(folder):
+                super()._save_checkpoint(model, trial)
+                if self.args.should_save:
+                    (folder / COMPLETE_MARKER).touch()
+        finally:
+            self.args.save_total_limit = limit
+        if self.args.should_save:
+            rotate_checkpoints(run_folder, limit, self.state.best_model_checkpoint)
