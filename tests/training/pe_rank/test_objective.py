@@ -20,7 +20,7 @@ from rerank.prompting.vector_prompts import VectorPrompts
 from rerank.rankers.base import rank_windows
 from rerank.rankers.pe_rank import PERankRanker
 from rerank.types import Window
-from tests.pe_checkpoints import SHORT, write_published, write_perturbed
+from tests.pe_checkpoints import SHORT, write_perturbed, write_published
 from tests.training.pe_rank.pe_lists import training_lists
 
 LISTS = training_lists(6)

@@ -19,8 +19,8 @@ from typing import Any
 from transformers import set_seed
 
 from rerank.collections.requests import Qrel
-from rerank.commands.run import console
 from rerank.commands.display import indexing_progress
+from rerank.commands.run import console
 from rerank.errors import ConfigError
 from rerank.files import atomic_file, atomic_folder, sha256_of_files
 from rerank.models.encoder import Encoder
