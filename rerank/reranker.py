@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,7 +23,19 @@ from rerank.retrieval.dense import with_vector
 from rerank.retrieval.feedback_search import FeedbackReport, FeedbackSearch
 from rerank.retrieval.index import Index
 from rerank.retrieval.query_update import FeedbackSettings
-from rerank.types import Candidate, CandidateSource, FirstStage, Passage, Query, Ranking, RankOptions, ScoredDoc
+from rerank.types import (
+    Candidate,
+    CandidateLike,
+    CandidateSource,
+    FirstStage,
+    Passage,
+    Query,
+    Ranking,
+    RankOptions,
+    ScoredDoc,
+    candidate_list,
+    candidate_source,
+)
 
 log = logging.getLogger(__name__)
 
@@ -73,11 +85,17 @@ class AsyncReranker:
         return self._models.describe()
 
     async def rerank(
-        self, query: Query, candidates: Sequence[CandidateSource], options: RankOptions, deadline: float | None = None
+        self, query: Query, candidates: Iterable[CandidateLike], options: RankOptions, deadline: float | None = None
     ) -> Ranking:
         """Reranks the candidates. `deadline` is in seconds on the event loop's clock.
 
+        Args:
+            candidates: in first-stage order, best first: dicts with "doc_id", "text" and optionally "score",
+                (doc_id, text) pairs, plain texts (their ids are "0", "1", …), Candidates, or CandidateSources, which
+                may refer to the index.
+
         Raises:
+            TypeError: a candidate has none of these forms.
             NotFound: there is no such model, or the index does not hold a passage.
             SelfTestFailed: the model is not served, because it failed its self-test.
             NotConfigured: a candidate refers to the index, but there is none.
@@ -165,8 +183,9 @@ class AsyncReranker:
             )
         return with_vector(self._encoder, query)
 
-    def _resolve(self, sources: Sequence[CandidateSource]) -> tuple[Candidate, ...]:
+    def _resolve(self, candidates: Iterable[CandidateLike]) -> tuple[Candidate, ...]:
         """The candidates with their text, and with their vectors if they are in the index."""
+        sources = [candidate_source(candidate, place) for place, candidate in enumerate(candidate_list(candidates))]
         doc_ids = [source.doc_id for source in sources if source.in_index]
         stored = {p.doc_id: p for p in self._open_index().store.passages(doc_ids)} if doc_ids else {}
         return tuple(Candidate(_passage(source, stored), source.score) for source in sources)
@@ -202,9 +221,7 @@ class Reranker:
         self._thread.join()
         self._loop.close()
 
-    def rerank(
-        self, query: Query, candidates: Sequence[CandidateSource], options: RankOptions | None = None
-    ) -> Ranking:
+    def rerank(self, query: Query, candidates: Iterable[CandidateLike], options: RankOptions | None = None) -> Ranking:
         """See AsyncReranker.rerank."""
         return self._wait(self._reranker.rerank(query, candidates, options or RankOptions()))
 

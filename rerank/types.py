@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+import reprlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
-from typing import Literal, Self, TypeAlias
+from numbers import Real
+from typing import Literal, Self, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from rerank.errors import RankerFailure
+
+T = TypeVar("T")
 
 #: (D,) float32, unit length.
 Vector: TypeAlias = npt.NDArray[np.float32]
@@ -108,6 +112,44 @@ class CandidateSource:
     text: str | None = None
     in_index: bool = False
     score: float | None = None
+
+
+#: The forms in which a caller may give a candidate; a mapping has "doc_id", "text" and, optionally, "score".
+CandidateLike: TypeAlias = CandidateSource | Candidate | Mapping[str, object] | tuple[str, str] | str
+
+_CANDIDATE_FORMS = (
+    'a candidate is a dict with "doc_id", "text" and optionally "score", a pair (doc_id, text), a plain text, or a '
+    "Candidate"
+)
+
+
+def candidate_list(candidates: Iterable[T]) -> list[T]:
+    """The candidates as a list. Raises: TypeError when `candidates` is a string, a mapping or no iterable."""
+    if isinstance(candidates, str | bytes | Mapping) or not isinstance(candidates, Iterable):
+        raise TypeError(f"candidates must be a list, found {reprlib.repr(candidates)}; {_CANDIDATE_FORMS}")
+    return list(candidates)
+
+
+def candidate_source(candidate: object, place: int) -> CandidateSource:
+    """Converts a CandidateLike. A plain text gets `place`, its 0-based place in the list, as its doc_id.
+
+    Raises:
+        TypeError: it is no CandidateLike.
+    """
+    match candidate:
+        case CandidateSource():
+            return candidate
+        case Candidate():
+            return CandidateSource(candidate.passage.doc_id, candidate.passage.text, score=candidate.score)
+        case str():
+            return CandidateSource(str(place), candidate)
+        case (str(doc_id), str(text)):
+            return CandidateSource(doc_id, text)
+        case {"doc_id": str(doc_id), "text": str(text), **others} if not others.keys() - {"score"}:
+            score = others.get("score")
+            if score is None or (not isinstance(score, bool) and isinstance(score, Real)):
+                return CandidateSource(doc_id, text, score=None if score is None else float(score))
+    raise TypeError(f"candidates[{place}] is {reprlib.repr(candidate)}, but {_CANDIDATE_FORMS}")
 
 
 @dataclass(frozen=True, slots=True)

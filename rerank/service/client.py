@@ -11,6 +11,7 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 from rerank.errors import RerankError
+from rerank.types import CandidateLike, candidate_list, candidate_source
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1 import rerank_pb2_grpc
 
@@ -59,7 +60,7 @@ class RerankClient:
     def rerank(
         self,
         query: str,
-        candidates: Iterable[pb.Candidate | tuple[str, str]],
+        candidates: Iterable[pb.Candidate | CandidateLike],
         timeout_s: float | None = None,
         **options: Any,
     ) -> pb.RerankResponse:
@@ -67,12 +68,15 @@ class RerankClient:
 
         Args:
             query: the query.
-            candidates: in first-stage order, best first, as protobuf messages or as (doc_id, text).
+            candidates: in first-stage order, best first: dicts with "doc_id", "text" and optionally "score",
+                (doc_id, text) pairs, plain texts (their ids are "0", "1", …), Candidates, CandidateSources, or
+                protobuf messages.
             timeout_s: deadline of the call in seconds; None leaves it to the service.
             options: further fields of RerankRequest, such as model, top_n or strategy.
 
         Raises:
             ServiceError: the call failed.
+            TypeError: a candidate has none of these forms.
             ValueError: `options` names a field that RerankRequest does not have.
         """
         return self._call(self._stub.Rerank, _rerank_request(query, candidates, options), timeout_s)
@@ -115,7 +119,7 @@ class AsyncRerankClient:
     async def rerank(
         self,
         query: str,
-        candidates: Iterable[pb.Candidate | tuple[str, str]],
+        candidates: Iterable[pb.Candidate | CandidateLike],
         timeout_s: float | None = None,
         **options: Any,
     ) -> pb.RerankResponse:
@@ -138,16 +142,19 @@ class AsyncRerankClient:
 
 
 def _rerank_request(
-    query: str, candidates: Iterable[pb.Candidate | tuple[str, str]], options: dict[str, Any]
+    query: str, candidates: Iterable[pb.Candidate | CandidateLike], options: dict[str, Any]
 ) -> pb.RerankRequest:
-    return pb.RerankRequest(query=query, candidates=[_candidate(candidate) for candidate in candidates], **options)
+    messages = [_message(candidate, place) for place, candidate in enumerate(candidate_list(candidates))]
+    return pb.RerankRequest(query=query, candidates=messages, **options)
 
 
-def _candidate(candidate: pb.Candidate | tuple[str, str]) -> pb.Candidate:
+def _message(candidate: pb.Candidate | CandidateLike, place: int) -> pb.Candidate:
     if isinstance(candidate, pb.Candidate):
         return candidate
-    doc_id, text = candidate
-    return pb.Candidate(doc_id=doc_id, text=text)
+    source = candidate_source(candidate, place)
+    return pb.Candidate(
+        doc_id=source.doc_id, text=source.text, in_index=source.in_index, first_stage_score=source.score
+    )
 
 
 def _error_info(error: grpc.RpcError) -> error_details_pb2.ErrorInfo:

@@ -1,0 +1,115 @@
+"""The forms in which the clients and the in-process reranker take candidates; anything else raises a TypeError."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rerank.models.encoder import Encoder
+from rerank.rankers.identity import IdentityRanker
+from rerank.service.client import AsyncRerankClient, RerankClient
+from rerank.types import (
+    Candidate,
+    CandidateSource,
+    Passage,
+    Query,
+    RankOptions,
+    candidate_list,
+    candidate_source,
+)
+from rerank.v1 import rerank_pb2 as pb
+from tests.serving import Served, reranker_of
+
+FORMS = [
+    {"doc_id": "a", "text": "first", "score": 2.5},
+    {"doc_id": "b", "text": "second"},
+    ("c", "third"),
+    "fourth",
+    Candidate(Passage("e", "fifth"), 0.5),
+    CandidateSource("f", "sixth"),
+]
+EXPECTED = [("a", "first", 2.5), ("b", "second", None), ("c", "third", None), ("3", "fourth", None)]
+EXPECTED += [("e", "fifth", 0.5), ("f", "sixth", None)]
+
+#: Elements that are no candidates.
+WRONG: list[Any] = [
+    {"doc_id": 7, "text": "t"},
+    {"doc_id": "a"},
+    {"doc_id": "a", "txt": "t"},
+    {"doc_id": "a", "text": "t", "score": "high"},
+    {"doc_id": "a", "text": "t", "score": True},
+    {"doc_id": "a", "text": "t", "title": "would not be read"},
+    ("a", "t", 1.0),
+    ("a", None),
+    7,
+    None,
+    b"text",
+]
+#: Arguments that are no lists, although some of them can be iterated over.
+NO_LISTS: list[Any] = ["a text", b"bytes", {"a": "text"}, 7, None]
+
+
+def rerank_in_process(encoder: Encoder, candidates: Any) -> list[tuple[str, str, float | None]]:
+    async def rank() -> list[Candidate]:
+        async with reranker_of(encoder, {"identity": IdentityRanker()}) as reranker:
+            ranking = await reranker.rerank(Query("q"), candidates, RankOptions())
+            return [ranked.candidate for ranked in ranking.ranked]
+
+    return [(candidate.passage.doc_id, candidate.passage.text, candidate.score) for candidate in asyncio.run(rank())]
+
+
+def by_blocking_client(target: str, candidates: Any) -> pb.RerankResponse:
+    with RerankClient(target) as client:
+        return client.rerank("q", candidates, model="identity", return_passages=True)
+
+
+def by_async_client(target: str, candidates: Any) -> pb.RerankResponse:
+    async def call() -> pb.RerankResponse:
+        async with AsyncRerankClient(target) as client:
+            return await client.rerank("q", candidates, model="identity", return_passages=True)
+
+    return asyncio.run(call())
+
+
+def test_in_process_reranker_takes_every_form(encoder: Encoder) -> None:
+    assert rerank_in_process(encoder, FORMS) == EXPECTED
+
+
+@pytest.mark.parametrize("call", [by_blocking_client, by_async_client])
+def test_clients_take_every_form_and_messages(service: Served, call: Any) -> None:
+    message = pb.Candidate(doc_id="g", text="seventh")
+    results = call(service.address, (form for form in [*FORMS, message])).results
+    found = [(r.doc_id, r.text, r.first_stage_score if r.HasField("first_stage_score") else None) for r in results]
+    assert found == [*EXPECTED, ("g", "seventh", None)]
+
+
+@pytest.mark.parametrize("call", [by_blocking_client, by_async_client])
+@pytest.mark.parametrize("candidates", [["ok", 7], {"d1": "text"}, "a text"])
+def test_clients_refuse_other_forms(service: Served, call: Any, candidates: Any) -> None:
+    with pytest.raises(TypeError, match=r'a candidate is a dict with "doc_id", "text"'):
+        call(service.address, candidates)
+
+
+@pytest.mark.parametrize("candidates", [["ok", 7], {"d1": "text"}, "a text"])
+def test_in_process_reranker_refuses_other_forms(encoder: Encoder, candidates: Any) -> None:
+    with pytest.raises(TypeError, match=r"a pair \(doc_id, text\), a plain text, or a Candidate"):
+        rerank_in_process(encoder, candidates)
+
+
+@pytest.mark.parametrize("candidate", WRONG)
+def test_error_names_the_place_of_the_candidate(candidate: Any) -> None:
+    with pytest.raises(TypeError, match=r"candidates\[4\] is .*, but a candidate is a dict"):
+        candidate_source(candidate, 4)
+
+
+@pytest.mark.parametrize("candidates", NO_LISTS)
+def test_candidates_must_be_a_list(candidates: Any) -> None:
+    with pytest.raises(TypeError, match=r"candidates must be a list, found "):
+        candidate_list(candidates)
+
+
+def test_scores_of_numpy_are_accepted() -> None:
+    assert candidate_source({"doc_id": "a", "text": "t", "score": np.float32(0.5)}, 0).score == 0.5
