@@ -31,7 +31,7 @@ from rerank.engine.admission import (
 from rerank.engine.strategies import Sliding
 from rerank.engine.worker import Batcher, QueueEntry
 from rerank.errors import DeadlineExceeded, Overloaded
-from rerank.types import Passage
+from rerank.types import Passage, Query
 
 MODEL = "model"
 RANKING = ModelStage(Stage.RANK, MODEL)
@@ -42,14 +42,21 @@ SHORT, MIDDLE, LONG = 20, 30, 100
 
 @dataclass(frozen=True)
 class Device:
-    """A simulated device; by default about a 7B model in bfloat16 on an H200 (estimated): 2,000 tokens take 56 ms."""
+    """A simulated device; by default about a 7B model in bfloat16 on an H200 (estimated): 2,000 tokens take 56 ms.
+
+    The batch that runs at `stall_at_s` takes `stall_s` longer, as on a machine that is suspended for that time.
+    """
 
     tokens_per_s: float = 40_000.0
     batch_s: float = 0.006
     max_batch_tokens: int = 4_000
+    stall_at_s: float = math.inf
+    stall_s: float = 0.0
 
-    def seconds(self, tokens: int) -> float:
-        return self.batch_s + tokens / self.tokens_per_s
+    def seconds(self, tokens: int, start_s: float = 0.0) -> float:
+        """Duration of a batch that starts at `start_s`."""
+        seconds = self.batch_s + tokens / self.tokens_per_s
+        return seconds + (self.stall_s if start_s <= self.stall_at_s < start_s + seconds else 0.0)
 
 
 @dataclass(eq=False)
@@ -132,7 +139,7 @@ class EngineScheduler:
 
     def arrive(self, request: Request, now_s: float) -> None:
         passages = [Passage("", "")] * request.candidates
-        estimate = WorkEstimate(STRATEGY, MODEL, passages, self._average.average)
+        estimate = WorkEstimate(STRATEGY, MODEL, Query(""), passages, self._average.average)
         pending = PendingRequest(request.arrived_s, request.deadline_s, estimate.remaining())
         try:
             self._admission.admit(pending, now_s)
@@ -156,7 +163,7 @@ class EngineScheduler:
             self._release(entry.payload)
         for request in [each for each in self._admitted if now_s >= each.cancelled_s]:
             self._release(request)
-        return [entry.payload for entry in self._batcher.next_batch(now_s)]
+        return [entry.payload for entry in self._batcher.next_batch()]
 
     def complete(self, batch: Sequence[Request], seconds: float, now_s: float) -> None:
         self._throughput.observe(RANKING, sum(request.windows[request.ran - 1] for request in batch), seconds, now_s)
@@ -183,7 +190,7 @@ def simulate(requests: Sequence[Request], scheduler: Scheduler, device: Device) 
             scheduler.arrive(heapq.heappop(events)[2], now_s)
         if batch := scheduler.next_batch(now_s):
             batches.append((now_s, batch))
-            seconds = device.seconds(sum(request.windows[request.ran] for request in batch))
+            seconds = device.seconds(sum(request.windows[request.ran] for request in batch), now_s)
             ended_s = now_s + seconds
             while events and events[0][0] <= ended_s:
                 arrived_s, _, request = heapq.heappop(events)

@@ -3,6 +3,16 @@
 The decision compares the estimated remaining work of each request with the measured throughput of each model.
 Nothing here reads a clock or starts a thread: callers pass the time, in seconds of one clock.
 
+A measured rate can be wrong after a stall of the machine, such as swapping or a suspended process. Three rules keep it
+from rejecting requests once the machine is well again, without a rate that expires while long batches run:
+
+- A batch that takes more than ten times as long as expected counts as ten times, so one stall hardly changes the rate.
+- A batch that takes less than half of the expected time starts a new average, so the first normal batch corrects the
+  rate, however many slow ones came before it.
+- If no batch of a model has run for a second and no admitted request will run one, the next request is admitted as a
+  probe: that rate does not count for it until a batch has run, as in the half-open state of a circuit breaker. A probe
+  costs little, because the model would be idle without it; all other requests are still checked.
+
 The priority of a request is its remaining seconds of work less a share of its age: shortest remaining work first, as in
 PrefillOnly (arXiv 2505.07203), with ageing, so that no request starves.
 """
@@ -10,19 +20,23 @@ PrefillOnly (arXiv 2505.07203), with ageing, so that no request starves.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
 from rerank.engine.strategies import Cascade, Strategy
 from rerank.errors import DeadlineExceeded, Overloaded
-from rerank.types import Passage
+from rerank.types import Passage, Query
 
 #: The weight of older batches in a measured rate, and of older windows in an average, at each new observation.
 _DECAY = 0.9
-#: A measured rate expires after this many seconds, or after this many times the length of its last batch.
-_RATE_EXPIRY_S, _RATE_EXPIRY_BATCHES = 30.0, 10
+#: A batch counts as at most this many times its expected duration.
+_MAX_SLOWDOWN = 10
+#: A batch that is faster than expected by more than this factor starts a new average.
+_RESTART_SPEEDUP = 2
+#: After this many seconds without a batch, a request may probe an idle model.
+_PROBE_AFTER_S = 1.0
 #: The retry delay that a rejected caller is told before any rate is measured.
 _DEFAULT_RETRY_S = 1.0
 
@@ -37,7 +51,8 @@ class Stage(Enum):
 class ModelStage(NamedTuple):
     """One stage of one model: the unit for which throughput is measured.
 
-    Its work is counted in tokens: positions of the model's input for RANK, texts to embed for PREPARE.
+    Its work is counted in tokens: positions of the model's input for RANK; for PREPARE, an estimate from the length of
+    the texts to embed.
     """
 
     stage: Stage
@@ -55,6 +70,8 @@ class PendingRequest:
     deadline_s: float = math.inf
     #: Estimated tokens that remain, including those that are running.
     remaining: dict[ModelStage, float] = field(default_factory=dict)
+    #: The stages that this request probes: their rates count only if they were measured after its arrival.
+    probes: frozenset[ModelStage] = frozenset()
 
     def remaining_tokens(self, stage: Stage) -> float:
         return sum(tokens for model_stage, tokens in self.remaining.items() if model_stage.stage is stage)
@@ -70,14 +87,21 @@ class _Rate:
 
     tokens: float = 0.0
     seconds: float = 0.0
-    expires_s: float = -math.inf
+    #: When the latest batch ended.
+    measured_s: float = -math.inf
+
+    def expected_s(self, tokens: float) -> float:
+        return tokens * self.seconds / self.tokens if self.tokens else 0.0
 
     def observe(self, tokens: float, seconds: float, now_s: float) -> None:
-        if now_s > self.expires_s:
+        expected_s = self.expected_s(tokens)
+        if expected_s > _RESTART_SPEEDUP * seconds:
             self.tokens = self.seconds = 0.0
+        elif expected_s:
+            seconds = min(seconds, _MAX_SLOWDOWN * expected_s)
         self.tokens = _DECAY * self.tokens + tokens
         self.seconds = _DECAY * self.seconds + seconds
-        self.expires_s = now_s + max(_RATE_EXPIRY_S, _RATE_EXPIRY_BATCHES * seconds)
+        self.measured_s = now_s
 
 
 class Throughput:
@@ -99,22 +123,31 @@ class Throughput:
         else:
             self._rates[model_stage].observe(tokens, seconds, now_s)
 
-    def seconds(self, remaining: Mapping[ModelStage, float], now_s: float, stage: Stage | None = None) -> float:
-        """Duration of the work if it runs alone, in all stages or in one; work without a measured rate counts 0."""
+    def seconds(self, request: PendingRequest, stage: Stage | None = None) -> float:
+        """Duration of the request's remaining work if it runs alone, in all stages or in one.
+
+        Work without a measured rate counts 0, and so does work that the request probes.
+        """
         total = 0.0
-        for model_stage, tokens in remaining.items():
+        for model_stage, tokens in request.remaining.items():
             rate = self._rates.get(model_stage)
-            if rate and rate.tokens and now_s <= rate.expires_s and stage in (None, model_stage.stage):
-                total += tokens * rate.seconds / rate.tokens
+            is_probe = model_stage in request.probes and rate and rate.measured_s <= request.arrived_s
+            if rate and not is_probe and stage in (None, model_stage.stage):
+                total += rate.expected_s(tokens)
         return total
 
-    def priority(self, request: PendingRequest, now_s: float) -> float:
+    def is_stale(self, model_stage: ModelStage, now_s: float) -> bool:
+        """True if the latest measured batch ended more than `_PROBE_AFTER_S` ago."""
+        rate = self._rates.get(model_stage)
+        return rate is not None and now_s > rate.measured_s + _PROBE_AFTER_S
+
+    def priority(self, request: PendingRequest) -> float:
         """Remaining seconds - age_factor * age, up to a constant that all requests share; the smallest runs first."""
-        return self.seconds(request.remaining, now_s) + self._age_factor * request.arrived_s
+        return self.seconds(request) + self._age_factor * request.arrived_s
 
     def is_late(self, request: PendingRequest, now_s: float) -> bool:
         """True if the request would miss its deadline even if it ran alone from now on."""
-        return now_s + self.seconds(request.remaining, now_s) > request.deadline_s
+        return now_s + self.seconds(request) > request.deadline_s
 
 
 class PassageTokens:
@@ -155,12 +188,17 @@ class WorkEstimate:
     Args:
         strategy: the schedule of the request.
         model: the model of the request; a cascade also has a preranker.
-        passages: the candidates.
+        query, passages: the texts of the request.
         tokens_per_passage: model → average tokens per passage, see PassageTokens.
     """
 
     def __init__(
-        self, strategy: Strategy, model: str, passages: Sequence[Passage], tokens_per_passage: Callable[[str], float]
+        self,
+        strategy: Strategy,
+        model: str,
+        query: Query,
+        passages: Sequence[Passage],
+        tokens_per_passage: Callable[[str], float],
     ) -> None:
         n = len(passages)
         self._windows = {
@@ -169,7 +207,7 @@ class WorkEstimate:
             )
             for name, steps in _strategies_by_model(strategy, model).items()
         }
-        self._to_prepare = dict.fromkeys(self._windows, prepare_tokens(passages))
+        self._to_prepare = dict.fromkeys(self._windows, prepare_tokens(query, passages))
 
     def mark_prepared(self, model: str) -> None:
         self._to_prepare[model] = 0
@@ -190,9 +228,13 @@ class WorkEstimate:
         return remaining
 
 
-def prepare_tokens(passages: Sequence[Passage]) -> int:
-    """The number of texts to embed: the query and each passage without a vector."""
-    return 1 + sum(passage.vector is None for passage in passages)
+def prepare_tokens(query: Query, passages: Sequence[Passage]) -> int:
+    """Estimated tokens of the texts to embed: the query and each passage without a vector.
+
+    Counted from their lengths, because long texts take longer: 4 characters per token, and 2 special tokens per text.
+    """
+    texts = [query.text, *(passage.text for passage in passages if passage.vector is None)]
+    return sum(2 + len(text) // 4 for text in texts)
 
 
 def _strategies_by_model(strategy: Strategy, model: str) -> dict[str, Strategy]:
@@ -230,27 +272,42 @@ class AdmissionController:
     def admit(self, request: PendingRequest, now_s: float) -> None:
         """Admits the request until `release`. Checks again if it is admitted already and its estimate has changed.
 
+        Only `deadline_s` and the queue's limit bind a request in the stages that it probes.
+
         Raises:
             DeadlineExceeded: the request would miss its deadline even if it ran alone.
             Overloaded: the queue is full, or requests of higher priority would make this one late.
         """
+        if request not in self._requests:
+            request.probes = self._idle_stages(request, now_s)
         if self._throughput.is_late(request, now_s):
             raise unreachable_deadline(self._throughput, request, now_s)
-        self._check_queue_has_room(request, now_s)
+        self._check_queue_has_room(request)
         self._check_finishes_in_time(request, now_s)
         self._requests[request] = None
 
     def release(self, request: PendingRequest) -> None:
         self._requests.pop(request, None)
 
-    def _check_queue_has_room(self, request: PendingRequest, now_s: float) -> None:
+    def _idle_stages(self, request: PendingRequest, now_s: float) -> frozenset[ModelStage]:
+        """The stages that the request needs, that have not run of late, and that no admitted request needs."""
+        busy = {
+            model_stage for other in self._requests for model_stage, tokens in other.remaining.items() if tokens > 0
+        }
+        return frozenset(
+            model_stage
+            for model_stage in request.remaining
+            if model_stage not in busy and self._throughput.is_stale(model_stage, now_s)
+        )
+
+    def _check_queue_has_room(self, request: PendingRequest) -> None:
         queued = sum(other.remaining_tokens(Stage.RANK) for other in self._requests if other is not request)
         tokens = request.remaining_tokens(Stage.RANK)
         if queued and queued + tokens > self._max_queue_tokens:
             raise Overloaded(
                 f"{queued:.0f} tokens are queued; {tokens:.0f} more exceed the limit of {self._max_queue_tokens}; "
                 "try again later",
-                retry_after_s=self._drain_s(now_s),
+                retry_after_s=self._drain_s(),
                 metadata={"queued_tokens": f"{queued:.0f}", "limit": str(self._max_queue_tokens)},
             )
 
@@ -263,37 +320,32 @@ class AdmissionController:
             raise Overloaded(
                 f"{self.queued_tokens:.0f} tokens are queued, which would make the request {late_ms:.0f} ms late; "
                 "try again later, allow more time, or allow a partial answer",
-                retry_after_s=self._drain_s(now_s),
+                retry_after_s=self._drain_s(),
                 metadata={"queued_tokens": f"{self.queued_tokens:.0f}", "late_ms": f"{late_ms:.0f}"},
             )
 
     def _finish_s(self, request: PendingRequest, now_s: float) -> float:
         """Estimated completion time if no request of higher priority arrives; the two stages run concurrently."""
-        priority = self._throughput.priority(request, now_s)
+        priority = self._throughput.priority(request)
         earlier = [
-            other
-            for other in self._requests
-            if other is not request and self._throughput.priority(other, now_s) <= priority
+            other for other in self._requests if other is not request and self._throughput.priority(other) <= priority
         ]
 
         def seconds(requests: list[PendingRequest], stage: Stage) -> float:
-            return sum(self._throughput.seconds(each.remaining, now_s, stage) for each in requests)
+            return sum(self._throughput.seconds(each, stage) for each in requests)
 
         prepared_s = seconds([*earlier, request], Stage.PREPARE)
         return now_s + max(prepared_s, seconds(earlier, Stage.RANK)) + seconds([request], Stage.RANK)
 
-    def _drain_s(self, now_s: float) -> float:
+    def _drain_s(self) -> float:
         """Seconds until all admitted work is done: those of the slower stage."""
-        drain_s = max(
-            sum(self._throughput.seconds(request.remaining, now_s, stage) for request in self._requests)
-            for stage in Stage
-        )
+        drain_s = max(sum(self._throughput.seconds(request, stage) for request in self._requests) for stage in Stage)
         return drain_s or _DEFAULT_RETRY_S
 
 
 def unreachable_deadline(throughput: Throughput, request: PendingRequest, now_s: float) -> DeadlineExceeded:
     """The error of a request that would miss its deadline even if it ran alone."""
-    needed_ms = throughput.seconds(request.remaining, now_s) * 1000
+    needed_ms = throughput.seconds(request) * 1000
     left_ms = max(0.0, request.deadline_s - now_s) * 1000
     return DeadlineExceeded(
         f"{needed_ms:.0f} ms of work remain and the deadline is in {left_ms:.0f} ms; allow more time, ask for fewer "

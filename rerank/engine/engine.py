@@ -117,7 +117,7 @@ class Engine:
     async def _run_schedule(self, job: Job, request: PendingRequest, progress: Progress) -> list[int]:
         """Ranks the rounds of the strategy until it returns the final order. Each model prepares the job once."""
         passages = [candidate.passage for candidate in job.candidates]
-        estimate = WorkEstimate(job.strategy, job.model, passages, self._passage_tokens.average)
+        estimate = WorkEstimate(job.strategy, job.model, job.query, passages, self._passage_tokens.average)
         request.remaining = estimate.remaining()
         self._admission.admit(request, _now_s())
         prepared: dict[str, Prepared] = {}
@@ -148,7 +148,7 @@ class Engine:
     async def _prepare(
         self, query: Query, passages: Sequence[Passage], model: str, request: PendingRequest, progress: Progress
     ) -> Prepared:
-        tokens = prepare_tokens(passages)
+        tokens = prepare_tokens(query, passages)
         completed = await self._prepare_worker.submit(request, model, (query, passages), tokens)
         progress.add_prepared(completed.result, completed.queue_ms, completed.batch_ms)
         return completed.result

@@ -66,10 +66,10 @@ class Batcher(Generic[T]):
         self._queue = [entry for entry, is_late in zip(queue, late, strict=True) if not is_late]
         return [entry for entry, is_late in zip(queue, late, strict=True) if is_late]
 
-    def next_batch(self, now_s: float) -> list[QueueEntry[T]]:
+    def next_batch(self) -> list[QueueEntry[T]]:
         """Removes and returns the next batch, empty if nothing waits. Entries of equal priority keep their order."""
         queue = [entry for entry in self._queue if not entry.is_cancelled()]
-        queue.sort(key=lambda entry: self._throughput.priority(entry.request, now_s))
+        queue.sort(key=lambda entry: self._throughput.priority(entry.request))
         batch: list[QueueEntry[T]] = []
         rest: list[QueueEntry[T]] = []
         tokens = 0
@@ -146,7 +146,7 @@ class Worker(Generic[T, R]):
         self.refuse_new_work()
         if self._loop is not None:
             await self._loop
-        while batch := self._batcher.next_batch(_now_s()):
+        while batch := self._batcher.next_batch():
             for entry in batch:
                 _fail(entry, ShuttingDown("the service is stopping; try another replica"))
         await asyncio.to_thread(self._thread.shutdown)
@@ -175,7 +175,7 @@ class Worker(Generic[T, R]):
             now_s = _now_s()
             for entry in self._batcher.pop_late(now_s):
                 _fail(entry, unreachable_deadline(self._throughput, entry.request, now_s))
-            if batch := self._batcher.next_batch(now_s):
+            if batch := self._batcher.next_batch():
                 await self._run_or_split(batch)
             else:
                 self._wake_up.clear()

@@ -114,9 +114,11 @@ async def wait_for_queue(engine: Engine, windows: int) -> None:
 
 
 def set_throughput(engine: Engine, tokens_per_s: float) -> None:
-    """Makes the engine assume this rate as if it had measured it."""
+    """Makes the engine assume this rate as if it had measured it just before the test's next minute."""
+    model_stage = ModelStage(Stage.RANK, "number")
+    engine.throughput._rates.pop(model_stage, None)
     for _ in range(2):  # the first batch is not counted
-        engine.throughput.observe(ModelStage(Stage.RANK, "number"), tokens_per_s, 1.0, now_s())
+        engine.throughput.observe(model_stage, tokens_per_s, 1.0, now_s() + 60)
 
 
 def now_s() -> float:

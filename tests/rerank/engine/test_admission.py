@@ -11,13 +11,17 @@ from rerank.errors import DeadlineExceeded, Overloaded
 
 MODEL = ModelStage(Stage.RANK, "model")
 PREPARE = ModelStage(Stage.PREPARE, "model")
+#: When the rates were measured: so late that no request of these tests is a probe unless it says so.
+MEASURED_S = 10.0
+#: When an idle model may be probed.
+STALE_S = MEASURED_S + 1.1
 
 
 def throughput_of(tokens_per_s: float, passages_per_s: float = 1e9) -> Throughput:
     throughput = Throughput(0.1)
     for model_stage, rate in ((MODEL, tokens_per_s), (PREPARE, passages_per_s)):
         throughput.observe(model_stage, 1, 1.0, 0.0)
-        throughput.observe(model_stage, rate, 1.0, 0.0)
+        throughput.observe(model_stage, rate, 1.0, MEASURED_S)
     return throughput
 
 
@@ -133,3 +137,60 @@ def test_prepare_and_rank_run_concurrently(queued: PendingRequest, finish_s: flo
         else:
             with pytest.raises((Overloaded, DeadlineExceeded)):
                 admission.admit(new, 0.0)
+
+
+# --- probes ---
+
+
+def test_request_probes_a_model_that_has_been_idle() -> None:
+    """The measured rate may be wrong after a stall, and nothing but a batch can correct it."""
+    admission = admitted(throughput_of(0.001))
+    for now_s in (MEASURED_S, MEASURED_S + 1):
+        with pytest.raises(DeadlineExceeded):
+            admission.admit(request(100, deadline_s=now_s + 5, arrived_s=now_s), now_s)
+    probe = request(100, deadline_s=STALE_S + 5, arrived_s=STALE_S)
+    admission.admit(probe, STALE_S)
+    admission.admit(probe, STALE_S + 2)  # again, once its windows are encoded
+
+
+def test_one_request_probes_at_a_time() -> None:
+    admission = admitted(throughput_of(0.001))
+    first, second, third = (request(100, deadline_s=STALE_S + 5, arrived_s=STALE_S) for _ in range(3))
+    admission.admit(first, STALE_S)
+    with pytest.raises(DeadlineExceeded):
+        admission.admit(second, STALE_S)
+    admission.release(first)  # before its batch has run, such as by its caller
+    admission.admit(third, STALE_S)
+
+
+def test_batch_of_a_probe_corrects_the_rate_for_all() -> None:
+    throughput = throughput_of(0.001)
+    admission = admitted(throughput)
+    admission.admit(request(100, deadline_s=STALE_S + 5, arrived_s=STALE_S), STALE_S)
+    throughput.observe(MODEL, 100, 1.0, STALE_S + 1)
+    admission.admit(request(100, deadline_s=STALE_S + 6, arrived_s=STALE_S + 1), STALE_S + 1)
+
+
+def test_probe_is_rejected_once_its_own_batch_shows_that_it_is_late() -> None:
+    throughput = throughput_of(100)
+    probe = request(1000, deadline_s=STALE_S + 5, arrived_s=STALE_S)
+    admitted(throughput).admit(probe, STALE_S)
+    assert not throughput.is_late(probe, STALE_S)
+    throughput.observe(MODEL, 100, 1.0, STALE_S + 1)
+    assert throughput.is_late(probe, STALE_S + 1)
+
+
+def test_probe_of_one_stage_is_checked_in_the_other() -> None:
+    throughput = throughput_of(0.001, passages_per_s=100)
+    throughput.observe(PREPARE, 100, 1.0, STALE_S)
+    with pytest.raises(DeadlineExceeded, match="10000 ms of work remain"):
+        admitted(throughput).admit(request(100, STALE_S + 5, STALE_S, passages=1000), STALE_S)
+
+
+def test_probe_is_bound_by_its_deadline_and_by_the_queue() -> None:
+    admission = admitted(throughput_of(100), max_queue_tokens=100)
+    admission.admit(PendingRequest(0.0, remaining={ModelStage(Stage.RANK, "other"): 60.0}), STALE_S)
+    with pytest.raises(DeadlineExceeded):
+        admission.admit(request(10, deadline_s=STALE_S - 1, arrived_s=STALE_S), STALE_S)
+    with pytest.raises(Overloaded):
+        admission.admit(request(50, arrived_s=STALE_S), STALE_S)

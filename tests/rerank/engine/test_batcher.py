@@ -60,10 +60,10 @@ def filled(entries: Sequence[QueueEntry[int]], throughput: Throughput | None = N
     return batcher
 
 
-def drained(batcher: Batcher[int], now_s: float = 0.0) -> list[list[QueueEntry[int]]]:
+def drained(batcher: Batcher[int]) -> list[list[QueueEntry[int]]]:
     """All batches until the queue is empty."""
     batches = []
-    while batch := batcher.next_batch(now_s):
+    while batch := batcher.next_batch():
         batches.append(batch)
     return batches
 
@@ -72,14 +72,14 @@ def payloads(entries: Sequence[QueueEntry[int]]) -> list[int]:
     return [one.payload for one in entries]
 
 
-def order(batcher: Batcher[int], now_s: float = 0.0) -> list[int]:
+def order(batcher: Batcher[int]) -> list[int]:
     """The entries in the order in which they run."""
-    return [number for batch in drained(batcher, now_s) for number in payloads(batch)]
+    return [number for batch in drained(batcher) for number in payloads(batch)]
 
 
 def test_empty_queue_gives_no_batch() -> None:
     batcher = filled([])
-    assert (batcher.next_batch(0.0), batcher.pop_late(0.0), len(batcher)) == ([], [], 0)
+    assert (batcher.next_batch(), batcher.pop_late(0.0), len(batcher)) == ([], [], 0)
 
 
 @given(arrivals)
@@ -136,8 +136,8 @@ def test_priority_depends_on_the_remaining_work_of_the_request_not_of_the_window
 def test_age_offsets_remaining_work() -> None:
     """20 s of age offset 2 s of work."""
     old = entry(0, 60, remaining=300, arrived_s=0.0)
-    assert order(filled([old, entry(1, 100, arrived_s=19.0)]), 19.0) == [1, 0]
-    assert order(filled([old, entry(1, 100, arrived_s=21.0)]), 21.0) == [0, 1]
+    assert order(filled([old, entry(1, 100, arrived_s=19.0)])) == [1, 0]
+    assert order(filled([old, entry(1, 100, arrived_s=21.0)])) == [0, 1]
 
 
 def test_completed_work_raises_the_priority_of_the_next_window() -> None:
@@ -157,7 +157,7 @@ def test_cancelled_windows_never_run_and_all_others_do(rows: Arrivals, data: st.
     while True:
         cancelled |= data.draw(numbers)
         before = set(cancelled)
-        batch = payloads(batcher.next_batch(0.0))
+        batch = payloads(batcher.next_batch())
         assert not before & {*batch}
         if not batch:
             break
@@ -177,7 +177,7 @@ def test_late_windows_are_removed_and_never_run(rows: Arrivals, deadlines_s: lis
     batcher = filled(entries)
     late = [number for number, (_, tokens) in enumerate(rows) if 1.0 + tokens / 100 > deadlines_s[number]]
     assert payloads(batcher.pop_late(1.0)) == late
-    assert sorted([*order(batcher, 1.0), *late]) == list(range(len(rows)))
+    assert sorted([*order(batcher), *late]) == list(range(len(rows)))
 
 
 def test_cancelled_windows_do_not_count_as_late() -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Sequence
 
 import pytest
 
 from rerank.config import EngineConfig
+from rerank.engine.job import Job
 from rerank.engine.strategies import spans
 from rerank.errors import DeadlineExceeded, Overloaded
-from rerank.types import Completeness
+from rerank.types import Candidate, Completeness, Passage, Prepared, Query
 from tests.fakes import HeldRanker, NumberRanker
 from tests.rerank.engine.jobs import (
     ONE_BY_ONE,
@@ -119,6 +122,25 @@ async def test_deadline_unreachable_because_of_the_queue_is_an_overload() -> Non
         await first
 
 
+async def test_long_passages_do_not_make_short_ones_look_slow_to_prepare() -> None:
+    """100 passages of 2,000 characters take 0.4 s, 100 short ones some milliseconds."""
+
+    class Embedding(NumberRanker):
+        def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
+            time.sleep(2e-6 * sum(len(passage.text) for passage in passages))
+            return super().prepare(query, passages)
+
+    def job(text: str, deadline: float | None) -> Job:
+        candidates = tuple(Candidate(Passage(f"d{number}", text)) for number in range(100))
+        return Job("number", Query("q"), candidates, Blocks(100), top_n=0, deadline=deadline)
+
+    async with engine_for(Embedding()) as engine:
+        for _ in range(2):  # the first batch is not measured
+            await engine.run(job("x" * 2000, None))
+        ranking = await engine.run(job("x", now_s() + 0.35))
+    assert ranking.trace.completeness is Completeness.FULL
+
+
 async def test_shorter_request_overtakes_an_earlier_longer_one() -> None:
     ranker = HeldRanker()
     async with engine_for(ranker, ONE_BY_ONE) as engine:
@@ -135,19 +157,20 @@ async def test_shorter_request_overtakes_an_earlier_longer_one() -> None:
 
 
 async def test_queued_window_is_rejected_once_its_deadline_becomes_unreachable() -> None:
-    """Not only when the deadline comes. The measured rate is about 20 tokens per second, 1800 tokens remain."""
-    ranker = HeldRanker()
+    """Not only when the deadline comes. The first measured batch has at most 100 tokens per second; 1800 remain."""
+    ranker = HeldRanker(free_batches=1)
     async with engine_for(ranker, ONE_BY_ONE) as engine:
+        await engine.run(job_for([1, 2], query="warms up"))
         (first,) = start(engine.run(job_for([1, 2], query="first")))
         await wait_until_blocked(ranker)
-        (late,) = start(engine.run(job_for(shuffled(100), query="late", deadline=now_s() + 30)))
+        (late,) = start(engine.run(job_for(shuffled(100), query="late", deadline=now_s() + 10)))
         await wait_for_queue(engine, 1)
-        set_throughput(engine, 0.1)
+        await asyncio.sleep(0.2)
         ranker.release.set()
         with pytest.raises(DeadlineExceeded, match="ms of work remain and the deadline is in"):
             await late
         await first
-    assert queries(ranker) == ["first"]
+    assert queries(ranker) == ["warms up", "first"]
 
 
 @pytest.mark.parametrize("windows_done", [0, 1, 5])

@@ -7,7 +7,7 @@ import pytest
 
 from rerank.engine.admission import ModelStage, PassageTokens, Stage, WorkEstimate, prepare_tokens
 from rerank.engine.strategies import Cascade, Single, Sliding, Strategy
-from rerank.types import Passage
+from rerank.types import Passage, Query
 from tests.fakes import numbered_passages
 
 RANK = ModelStage(Stage.RANK, "model")
@@ -15,12 +15,13 @@ PREPARE = ModelStage(Stage.PREPARE, "model")
 
 
 def estimate(n: int, strategy: Strategy = Sliding(20, 10), tokens_per_passage: float = 5.0) -> WorkEstimate:  # noqa: B008
-    return WorkEstimate(strategy, "model", numbered_passages(range(n)), lambda _: tokens_per_passage)
+    """The texts to embed are the query and passages "relevance 0", …."""
+    return WorkEstimate(strategy, "model", Query("q"), numbered_passages(range(n)), lambda _: tokens_per_passage)
 
 
 @pytest.mark.parametrize(("n", "tokens"), [(0, 0), (1, 1 * 5), (20, 20 * 5), (21, 2 * 20 * 5), (100, 9 * 20 * 5)])
 def test_estimate_uses_the_models_average_before_the_first_window(n: int, tokens: int) -> None:
-    assert estimate(n).remaining() == {RANK: tokens, PREPARE: n + 1}
+    assert estimate(n).remaining() == {RANK: tokens, PREPARE: prepare_tokens(Query("q"), numbered_passages(range(n)))}
 
 
 def test_estimate_extrapolates_from_the_windows_encoded_so_far() -> None:
@@ -48,7 +49,9 @@ def test_window_without_tokens_counts_as_one_token() -> None:
 def test_cascade_is_estimated_per_model() -> None:
     estimated = estimate(100, Cascade(10, "cheap", Single(50)))
     cheap = ModelStage(Stage.RANK, "cheap")
-    assert estimated.remaining() == {cheap: 250, RANK: 50, ModelStage(Stage.PREPARE, "cheap"): 101, PREPARE: 101}
+    prepare = prepare_tokens(Query("q"), numbered_passages(range(100)))
+    expected = {cheap: 250, RANK: 50, ModelStage(Stage.PREPARE, "cheap"): prepare, PREPARE: prepare}
+    assert estimated.remaining() == expected
     assert estimated.add_round("cheap", [400]) == estimated.remaining() | {cheap: 400}
 
 
@@ -60,8 +63,15 @@ def test_prepared_passages_no_longer_count() -> None:
 
 def test_passages_with_a_vector_need_no_preparation() -> None:
     vector = np.ones(2, dtype=np.float32)
-    assert prepare_tokens([Passage("a", "", vector), Passage("b", "")]) == 2
-    assert prepare_tokens([]) == 1
+    assert prepare_tokens(Query("q"), [Passage("a", "text", vector), Passage("b", "text")]) == 2 + 3
+    assert prepare_tokens(Query(""), []) == 2
+
+
+def test_preparation_is_counted_by_the_length_of_the_texts() -> None:
+    """Otherwise a request with long passages makes one with short passages look slow."""
+    short, long = ([Passage("a", "x" * length)] * 100 for length in (20, 2000))
+    assert prepare_tokens(Query("q" * 40), short) == 12 + 100 * 7
+    assert prepare_tokens(Query("q" * 40), long) == 12 + 100 * 502
 
 
 def test_average_decays_and_is_kept_per_model() -> None:

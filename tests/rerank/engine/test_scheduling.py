@@ -9,6 +9,7 @@ import pytest
 from rerank.config import EngineConfig
 from scripts.simulate_scheduler import (
     LONG,
+    SHORT,
     Device,
     EngineScheduler,
     Fifo,
@@ -104,6 +105,40 @@ def test_late_requests_stop_running() -> None:
     batches = simulate(requests, EngineScheduler(DEVICE), DEVICE)
     assert all(start_s <= request.deadline_s for start_s, batch in batches for request in batch)
     assert any(not request.in_time and not request.rejected for request in requests)
+
+
+@pytest.mark.parametrize("stall_s", [5.0, 60.0, 3600.0])
+@pytest.mark.parametrize("batches_before", [1, 10])
+def test_stall_of_the_machine_rejects_no_request_two_seconds_after_it(stall_s: float, batches_before: int) -> None:
+    """The first batch is not measured; where the stall hits the second one, no other is known."""
+    device = Device(stall_at_s=batches_before + 0.01, stall_s=stall_s)
+    before = [Request(float(number), SHORT, [2000], number + 1.0) for number in range(batches_before)]
+    stalled = Request(float(batches_before), SHORT, [2000])
+    well_s = batches_before + stall_s + 0.1
+    after = [Request(well_s + 0.2 * number, SHORT, [2000], well_s + 0.2 * number + 0.2) for number in range(100)]
+    simulate([*before, stalled, *after], EngineScheduler(device), device)
+    assert stalled.latency_s > stall_s
+    assert all(request.in_time for request in after if request.arrived_s >= well_s + 2)
+    if batches_before > 1:
+        assert all(request.in_time for request in after), "among other batches, a stalled one rejects no request at all"
+
+
+@pytest.mark.parametrize("slow_s", [5.0, 60.0])
+def test_lasting_slowness_rejects_no_request_two_seconds_after_it(slow_s: float) -> None:
+    """Such as swapping, which slows down every batch."""
+
+    class Swapping(Device):
+        def seconds(self, tokens: int, start_s: float = 0.0) -> float:
+            return super().seconds(tokens) * (100 if 10.0 <= start_s < 10.0 + slow_s else 1)
+
+    well_s = 10.0 + slow_s + 6.0  # the last slow batch takes 6 s
+    requests = [Request(0.2 * number, SHORT, [2000], 0.2 * number + 0.1) for number in range(500)]
+    endless = [
+        Request(0.5 * number, SHORT, [2000]) for number in range(20, 30)
+    ]  # without a deadline: these keep it slow
+    simulate([*requests, *endless], EngineScheduler(Swapping()), Swapping())
+    assert any(request.rejected for request in requests), "the slowness was noticed"
+    assert all(request.in_time for request in requests if request.arrived_s >= well_s + 2)
 
 
 def test_same_load_gives_the_same_batches() -> None:
