@@ -47,7 +47,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(program: Path, *arguments: str, cwd: Path | None = None) -> str:
     """What the program prints, run outside the checkout so that nothing is imported from there."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     command = [program, *arguments]
     done = subprocess.run(
         command, cwd=cwd or program.parent, env=environment, capture_output=True, text=True, timeout=120

@@ -18,6 +18,7 @@ def run_command(monkeypatch: pytest.MonkeyPatch, main: Callable[[], None], *argu
     return exit_.value.code
 
 
+@pytest.mark.slow
 def test_eval_beir_measures_the_search_of_a_service_that_it_starts(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

@@ -17,6 +17,8 @@ from rerank.types import Passage, Query, Window
 from tests.causal_lms import CONFIGS, write_causal_lm
 from tests.small_tokenizers import byte_level, byte_level_numbers, metaspace, uncased
 
+pytestmark = pytest.mark.slow
+
 TOKENIZERS = {
     "metaspace": metaspace(),
     "instruct": metaspace("instruct"),

@@ -36,6 +36,7 @@ def bench_engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     torch.set_num_threads(threads)
 
 
+@pytest.mark.slow
 def test_quick_benchmark_writes_figures_and_a_plot(bench_engine: Any, tmp_path: Path) -> None:
     out, plot = tmp_path / "bench.json", tmp_path / "bench.png"
     out.write_text('{"earlier": {"median": 1, "min": 1, "max": 1, "unit": "times"}}', encoding="utf-8")

@@ -14,6 +14,8 @@ import yaml
 from tests.causal_lms import write_causal_lm
 from tests.small_tokenizers import metaspace
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(__file__).parents[2] / "scripts" / "reproduce_published.sh"
 RANKERS = {"first-mistral": "first", "rank-zephyr": "generation", "pe-rank": "pe-rank"}
 

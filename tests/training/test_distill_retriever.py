@@ -23,6 +23,8 @@ from rerank.retrieval.index import Index, read_manifest
 from rerank.types import FirstStage, Query
 from tests.conftest import PASSAGES
 
+pytestmark = pytest.mark.slow
+
 #: The queries are the titles of the passages; four of them are held out.
 HELD_OUT = ("flea", "moon", "lucene", "cello")
 #: Functions that the steps of a round call.

@@ -24,6 +24,8 @@ from rerank.rankers.first import FirstRanker
 from rerank.types import Window
 from tests.word_lists import first_flags, first_run, word_lists, write_inputs
 
+pytestmark = pytest.mark.slow
+
 TWO_STEPS = ["--max-steps", "2", "--per-device-train-batch-size", "4", "--learning-rate", "1e-2"]
 LORA = ["--lora-rank", "4"]
 #: Runs on lists whose best passage is mostly the first, one line of which is invalid.

@@ -87,6 +87,7 @@ class Generation:
         return tuple(token - self.vocab_size for token in output[0, len(ids) :].tolist())
 
 
+@pytest.mark.slow
 def test_order_equals_generation_over_an_extended_vocabulary(
     folder: Path, ranker: PERankRanker, orders: list[tuple[int, ...]]
 ) -> None:

@@ -25,6 +25,8 @@ from transformers import Trainer
 from rerank.errors import ConfigError
 from tests.word_lists import first_flags, first_run, write_inputs
 
+pytestmark = pytest.mark.slow
+
 #: 30 windows in 15 batches, so 8 steps of which the last has one batch; three passes; noise that depends on the seed.
 FLAGS = shlex.split(
     "--num-train-epochs 3 --per-device-train-batch-size 2 --gradient-accumulation-steps 2 --save-steps 3 "
