@@ -76,7 +76,7 @@ def test_requests_with_qrels(requests: Path, tmp_path: Path) -> None:
         assert list(item.relevance) == [grades.get(doc_id, 0.0) for doc_id in ids(item)]
 
 
-def test_fusion_prefers_what_both_prefer(requests: Path, tmp_path: Path) -> None:
+def test_fusion_prefers_passages_that_both_prefer(requests: Path, tmp_path: Path) -> None:
     (item,) = built(tmp_path / "out.jsonl", "fusion", requests=requests, passages="5")
     assert ids(item) == ["d0", "d1", "d2", "d3", "d4"]
     assert max(item.relevance) == item.relevance[1]
@@ -102,9 +102,7 @@ def test_collection_with_judged_queries_of_a_file(beir_folder: Path, tmp_path: P
     assert dict(zip(ids(item), item.relevance, strict=True))["violin"] == 2.0
 
 
-def test_lists_of_random_negatives_need_no_encoder_and_put_the_answer_everywhere(
-    beir_folder: Path, tmp_path: Path
-) -> None:
+def test_random_negatives_need_no_encoder(beir_folder: Path, tmp_path: Path) -> None:
     options = {"collection": str(beir_folder), "random_share": 1.0, "lists_per_query": 5, "encoder": "no/such-encoder"}
     lists = built(tmp_path / "out.jsonl", "qrels", **options)
     assert len(lists) == 60

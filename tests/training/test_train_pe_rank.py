@@ -26,6 +26,8 @@ from tests.causal_lms import SIZES, write_causal_lm
 from tests.pe_checkpoints import SHORT, change_weights, published_tokenizer, random_projector, write_published
 from tests.training.pe_rank.pe_lists import training_lists, write_training_lists
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def lists(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -146,7 +148,7 @@ def test_base_without_weights_is_named(encoder: Encoder, lists: Path, tmp_path: 
         train_pe_rank(arguments(tmp_path / "empty", lists), settings(tmp_path / "run"), encoder)
 
 
-def test_base_that_serving_could_not_read_is_named(encoder: Encoder, lists: Path, tmp_path: Path) -> None:
+def test_base_that_serving_cannot_read_is_named(encoder: Encoder, lists: Path, tmp_path: Path) -> None:
     GPT2LMHeadModel(GPT2Config(vocab_size=64, n_embd=16, n_layer=1, n_head=2)).save_pretrained(tmp_path / "gpt2")
     published_tokenizer().save_pretrained(tmp_path / "gpt2")
     with pytest.raises(CheckpointError, match=r"GPT2LMHeadModel, whose layers serving cannot read"):

@@ -72,7 +72,7 @@ def served_window(ranker: FirstRanker, item: TrainingList) -> Window:
 
 
 @each_size
-def test_prompt_and_bracket_are_what_serving_reads(
+def test_prompt_and_bracket_are_those_of_serving(
     ranker: FirstRanker, family: str, n: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With 20 tokens per passage, so that the longer ones are truncated."""
@@ -118,7 +118,7 @@ def test_answer_is_the_order_and_the_end(family: str, n: int) -> None:
 
 
 def test_answer_has_no_word_marker_before_its_brackets() -> None:
-    """Alone, metaspace tokenizers would begin "] > [" with a blank."""
+    """Tokenized alone, "] > [" would start with a blank in metaspace tokenizers."""
     tokenizer = metaspace()
     example = examples_of(tokenizer)(ranked_list(2))
     assert tokenizer.decode(example.token_ids[example.bracket_index + 1 :]) == "B] > [A]</s>"
@@ -180,7 +180,7 @@ def test_passages_are_truncated_to_passage_tokens() -> None:
 
 
 def test_short_answer_leaves_the_context_to_the_passages() -> None:
-    """The answer to 999 numbers would fill the context; the answer to three takes a few tokens."""
+    """An answer of 999 numbers would fill the context; one of three takes a few tokens."""
     examples = examples_of(byte_level_numbers(), IdentifierKind.NUMBERS, context_tokens=2048, passage_tokens=30)
     without = examples_of(byte_level_numbers(), IdentifierKind.NUMBERS, 2048, 30, with_answer=False)
     example = examples(item := ranked_list(3))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from transformers import AutoModelForCausalLM
 from rerank.prompting.identifiers import IdentifierKind
 from rerank.prompting.templates import load_template
 from tests.causal_lms import write_causal_lm
+from tests.slow_losses import slow_ranknet
 from tests.small_tokenizers import uncased
 from tests.word_lists import word_lists
 
@@ -68,18 +68,12 @@ def full_output(model: nn.Module, example: FirstExample) -> tuple[Tensor, Tensor
     return output.logits[0], output.hidden_states[PROBE_LAYER][0]
 
 
-def slow_ranknet(scores: list[float], relevance: tuple[float, ...]) -> float:
-    places = range(len(scores))
-    pairs = [(i, j) for i in places for j in places if relevance[i] > relevance[j]]
-    return sum(math.log1p(math.exp(scores[j] - scores[i])) for i, j in pairs) / len(pairs)
-
-
 def slow_rank(model: nn.Module, examples: FirstExamples, items: list[TrainingList]) -> float:
     losses = []
     for item in items:
         logits, _ = full_output(model, example := examples(item))
         ids = examples.identifiers.token_ids[: len(item.passages)]
-        losses.append(slow_ranknet([logits[example.bracket_index, one].item() for one in ids], item.relevance))
+        losses.append(slow_ranknet([logits[example.bracket_index, one].item() for one in ids], list(item.relevance)))
     return sum(losses) / len(losses)
 
 
@@ -99,7 +93,7 @@ def slow_probe(model: nn.Module, examples: FirstExamples, items: list[TrainingLi
         _, states = full_output(model, example := examples(item))
         direction = torch.randn(states.shape[1], generator=torch.Generator().manual_seed(0)) / states.shape[1] ** 0.5
         scores = [(states[index] @ direction).item() for index in example.identifier_indices]
-        losses.append(slow_ranknet(scores, item.relevance))
+        losses.append(slow_ranknet(scores, list(item.relevance)))
     return sum(losses) / len(losses)
 
 

@@ -19,14 +19,14 @@ def conversation(question: str, answer: str) -> dict[str, Any]:
     return {"conversations": [{"from": speaker, "value": text} for speaker, text in turns]}
 
 
-def test_numbers() -> None:
+def test_identifiers_are_numbers() -> None:
     parsed = parse_conversation(conversation(prompt("[1] one", "[2] two", "[3] three"), "[3] > [1] > [2]"))
     assert parsed.query == "why so"
     assert parsed.passages == {"1": "one", "2": "two", "3": "three"}
     assert parsed.ranking == (2, 0, 1)
 
 
-def test_letters() -> None:
+def test_identifiers_are_letters() -> None:
     parsed = parse_conversation(conversation(prompt("[A] one", "[B] two"), "[B] > [A]"))
     assert parsed.passages == {"A": "one", "B": "two"}
     assert parsed.ranking == (1, 0)

@@ -32,7 +32,7 @@ def without_relevance(**changes: object) -> dict[str, object]:
     return {key: value for key, value in GOOD.items() if key != "relevance"} | changes
 
 
-def test_own_form(tmp_path: Path) -> None:
+def test_own_format(tmp_path: Path) -> None:
     path = write(tmp_path / "lists.jsonl", GOOD | {"instruction": "medical"})
     assert read_lists(path) == [TrainingList(Query("flea life", "7", "medical"), PASSAGES, (2.0, 0.5))]
 
@@ -110,7 +110,7 @@ def test_message_quotes_only_the_first_invalid_lines(tmp_path: Path) -> None:
     assert "lists.jsonl:6" not in str(raised.value)
 
 
-def test_file_of_bad_lines_only_is_refused_whatever_share_is_allowed(tmp_path: Path) -> None:
+def test_file_without_valid_lines_is_refused_at_any_accepted_share(tmp_path: Path) -> None:
     with pytest.raises(CollectionError, match="1 of 1 lists are invalid"):
         read_lists(write(tmp_path / "lists.jsonl", {}), max_bad_share=1.0)
 
@@ -128,25 +128,25 @@ def test_missing_file_is_named(tmp_path: Path) -> None:
         read_lists(tmp_path / "missing.jsonl")
 
 
-def test_one_array_is_read_like_lines(tmp_path: Path) -> None:
+def test_json_array_is_read_like_lines(tmp_path: Path) -> None:
     path = tmp_path / "lists.json"
     path.write_text(json.dumps([GOOD, GOOD], indent=1), encoding="utf-8")
     assert [item.relevance for item in read_lists(path)] == [(2.0, 0.5), (2.0, 0.5)]
 
 
 def conversation(answer: str) -> dict[str, object]:
-    asked = "search query: flea life.\n[1] A flea.\n[2] Deserts.\n\nSearch Query: flea life.\nRank the 2 passages"
-    return {"id": "rz-1", "conversations": [{"from": "human", "value": asked}, {"from": "gpt", "value": answer}]}
+    prompt = "search query: flea life.\n[1] A flea.\n[2] Deserts.\n\nSearch Query: flea life.\nRank the 2 passages"
+    return {"id": "rz-1", "conversations": [{"from": "human", "value": prompt}, {"from": "gpt", "value": answer}]}
 
 
-def test_conversation_form(tmp_path: Path) -> None:
+def test_conversation_format(tmp_path: Path) -> None:
     (item,) = read_lists(write(tmp_path / "lists.jsonl", conversation("[2] > [1]")))
     assert item == TrainingList(
         Query("flea life", "rz-1"), (Passage("1", "A flea."), Passage("2", "Deserts.")), (1.0, 2.0)
     )
 
 
-def test_conversation_without_an_id_is_known_by_its_place(tmp_path: Path) -> None:
+def test_conversation_without_an_id_is_identified_by_its_line(tmp_path: Path) -> None:
     row = {key: value for key, value in conversation("[1] > [2]").items() if key != "id"}
     (item,) = read_lists(write(tmp_path / "lists.jsonl", row))
     assert item.query.query_id == "lists.jsonl:1"

@@ -74,7 +74,7 @@ def test_pseudo_query_is_a_part_of_its_passage(kind: QuerySource) -> None:
     assert (item.query.query_id, item.grades, item.replacement) == (f"name/d1/{kind}", {"d1": 1.0}, None)
 
 
-def test_removed_part_is_no_longer_in_the_passage() -> None:
+def test_removed_query_is_no_longer_in_the_passage() -> None:
     (item,) = pseudo_queries([LONG], QuerySource.TITLES, {"d1": "A flea"}, remove_share=1.0, seed=1, name="name")
     assert item.query == Query("A flea", "name/d1/titles-removed")
     assert item.replacement == Passage("d1", LONG.text.removeprefix("A flea "))

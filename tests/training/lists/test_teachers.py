@@ -51,7 +51,7 @@ def test_passage_without_a_vector_is_a_bug() -> None:
         by_cosine(pool(), [Passage("other", "x")])
 
 
-def test_fusion_is_the_sum_of_z_scores_over_the_whole_pool() -> None:
+def test_fusion_is_the_sum_of_z_scores_over_the_pool() -> None:
     created = pool()
     expected = z(list(COSINES.values())) + 0.3 * z(list(BM25.values()))
     assert by_fusion(created, passages(created)[1:]) == pytest.approx(tuple(expected[1:]))

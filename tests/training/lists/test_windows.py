@@ -34,7 +34,7 @@ def test_window_depends_on_seed_and_index_alone() -> None:
     assert [windows_of(lists, seed=4)[index] for index in range(14)] != in_order
 
 
-def test_each_epoch_shows_each_list_once_in_an_order_of_its_own() -> None:
+def test_each_epoch_shows_each_list_once_in_a_new_order() -> None:
     lists = [numbered_list(4, str(number)) for number in range(30)]
     windows = windows_of(lists, epochs=3)
     epochs = [[windows[30 * epoch + position].query.text for position in range(30)] for epoch in range(3)]
@@ -43,7 +43,7 @@ def test_each_epoch_shows_each_list_once_in_an_order_of_its_own() -> None:
     assert len({tuple(epoch) for epoch in epochs}) == 3
 
 
-def test_a_list_gives_another_window_in_each_epoch() -> None:
+def test_windows_of_a_list_differ_between_epochs() -> None:
     windows = TrainingWindows([numbered_list(40)], WindowSampling(10, 10, 0.0), epochs=5, seed=0)
     assert len({tuple(positions_of(windows[index])) for index in range(5)}) == 5
 
@@ -61,14 +61,14 @@ def test_windows_hold_a_best_passage_and_fit_the_sizes(
     assert window.relevance == tuple(item.relevance[position] for position in positions_of(window))
 
 
-def test_all_sizes_between_the_two_occur() -> None:
+def test_all_sizes_of_the_range_occur() -> None:
     windows = TrainingWindows([numbered_list(20)], WindowSampling(7, 3, 0.5), epochs=200, seed=0)
     assert {len(windows[index].passages) for index in range(200)} == {3, 4, 5, 6, 7}
 
 
 @pytest.mark.parametrize(("share", "in_order"), [(0.0, 200), (1.0, 0)])
 def test_shuffled_share_of_windows_is_in_random_order(share: float, in_order: int) -> None:
-    """Of 200 windows of 20 passages, none is in order by chance."""
+    """A random order of 20 passages is practically never the list's."""
     windows = TrainingWindows([numbered_list(30)], WindowSampling(20, 20, share), epochs=200, seed=0)
     assert sum(
         positions_of(window) == sorted(positions_of(window)) for window in map(windows.__getitem__, range(200))
@@ -80,7 +80,7 @@ def test_shuffled_windows_put_the_best_at_every_position() -> None:
     assert {positions_of(windows[index]).index(0) for index in range(100)} == {0, 1, 2, 3, 4}
 
 
-def test_held_out_windows_are_the_beginnings_of_the_lists() -> None:
+def test_held_out_windows_are_the_first_passages_of_the_lists() -> None:
     held_out = HeldOutWindows([numbered_list(9), numbered_list(2)], 4)
     assert [positions_of(held_out[index]) for index in range(len(held_out))] == [[0, 1, 2, 3], [0, 1]]
 

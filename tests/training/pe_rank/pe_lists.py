@@ -15,7 +15,7 @@ QUERIES = ("how long does a flea live", "what makes bread rise", "search library
 
 
 def training_lists(count: int = 10, sizes: tuple[int, ...] = (3, 5, 4)) -> list[TrainingList]:
-    """Lists of several sizes; the alphabet of the doc_ids is their teacher, which no encoder knows."""
+    """Lists of several sizes; the teacher is the alphabetical order of the doc_ids, which no encoder knows."""
     draw = random.Random(0)
     lists = []
     for number in range(count):

@@ -34,7 +34,7 @@ def collator(base: PEBase, encoder: Encoder) -> AlignCollator:
     return AlignCollator(prompts, VectorTable(encoder, TEXTS, Console(quiet=True)), base.tokenizer)
 
 
-def test_text_follows_its_one_vector_and_ends(base: PEBase, collator: AlignCollator) -> None:
+def test_text_follows_one_vector(base: PEBase, collator: AlignCollator) -> None:
     batch = collator(TEXTS)
     assert ((batch["input_ids"] == PASSAGE_SLOT).sum(dim=1) == 1).all()
     answer = batch["labels"][1][batch["labels"][1] != IGNORE_INDEX]
@@ -47,7 +47,7 @@ def test_long_text_is_truncated(collator: AlignCollator) -> None:
 
 
 def test_loss_is_the_mean_over_all_tokens_of_texts(base: PEBase, collator: AlignCollator) -> None:
-    """Against one text after the other, with logits at every position."""
+    """Compared with one text at a time and logits at every position."""
     batch = collator(TEXTS)
     loss = AlignObjective().loss(base.model, batch)
     total, count = torch.tensor(0.0), 0

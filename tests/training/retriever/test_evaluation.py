@@ -39,5 +39,5 @@ def test_change_is_paired_by_query() -> None:
 
 
 @pytest.mark.parametrize("values", [{"1": 0.5}, {"1": 0.5, "2": 0.5}])
-def test_nothing_that_differs_proves_nothing(values: dict[str, float]) -> None:
+def test_equal_values_have_p_one(values: dict[str, float]) -> None:
     assert changes({R: values}, {R: values})[R].p == 1.0

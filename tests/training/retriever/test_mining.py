@@ -40,7 +40,7 @@ def test_held_out_queries_are_not_trained_on(queries: Path) -> None:
     assert {qrel.query_id for qrel in qrels} == {"1", "3"}
 
 
-def test_all_queries_are_trained_on_where_none_is_held_out(queries: Path) -> None:
+def test_all_queries_are_trained_on_if_none_is_held_out(queries: Path) -> None:
     train, measured, qrels = split_queries(queries, "")
     assert (len(train), measured, qrels) == (4, [], [])
 
@@ -48,12 +48,12 @@ def test_all_queries_are_trained_on_where_none_is_held_out(queries: Path) -> Non
 @pytest.mark.parametrize(
     ("held_out", "counts"), [("all", "0 are left to train on and 4"), ("none", "4 are left to train on and 0 have")]
 )
-def test_split_with_an_empty_side_is_refused(queries: Path, held_out: str, counts: str) -> None:
+def test_split_without_training_or_held_out_queries_is_refused(queries: Path, held_out: str, counts: str) -> None:
     with pytest.raises(ConfigError, match=counts):
         split_queries(queries, held_out)
 
 
-def test_list_holds_what_either_first_stage_finds_once(index: Index, encoder: Encoder) -> None:
+def test_list_has_the_passages_of_both_first_stages_once(index: Index, encoder: Encoder) -> None:
     query, depth = Query("library that searches with BM25", "1"), 3
     (mined,) = ListMiner(index, encoder, index, depth).lists([query], by_length)
     found = [index.retrievers[stage].search([query], depth)[0] for stage in (FirstStage.DENSE, FirstStage.BM25)]
@@ -62,7 +62,7 @@ def test_list_holds_what_either_first_stage_finds_once(index: Index, encoder: En
     assert mined.relevance == by_length(None, mined.passages)  # type: ignore[arg-type]
 
 
-def test_fusion_grades_as_the_hybrid_orders_where_both_find_everything(index: Index, encoder: Encoder) -> None:
+def test_fusion_grades_are_the_scores_of_the_hybrid(index: Index, encoder: Encoder) -> None:
     query = Query("water and the moon", "1")
     with open_teacher(TeacherName.FUSION, None, "") as teacher:
         (mined,) = ListMiner(index, encoder, index, depth=12).lists([query], teacher)

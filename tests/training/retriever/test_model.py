@@ -20,12 +20,12 @@ def vectors(model: TrainableEncoder) -> torch.Tensor:
     return model(tokens["input_ids"], tokens["attention_mask"])
 
 
-def moved(folder: Path, lora_rank: int) -> TrainableEncoder:
-    """A model after one large step away from the vectors it had."""
+def trained(folder: Path, lora_rank: int) -> TrainableEncoder:
+    """A model whose vectors differ clearly from those of the encoder."""
     torch.manual_seed(0)
     model = TrainableEncoder(folder, lora_rank, lora_alpha=32)
     optimizer = torch.optim.SGD([weight for weight in model.parameters() if weight.requires_grad], lr=0.1)
-    for _ in range(2):  # the first only moves half of the adapter, whose other half is zero
+    for _ in range(2):  # the first changes only half of the adapter, because the other half starts at zero
         optimizer.zero_grad()
         (vectors(model)[0] @ vectors(model)[1]).backward()
         optimizer.step()
@@ -38,24 +38,24 @@ def test_untrained_model_gives_the_vectors_of_the_encoder(encoder: Encoder, lora
     np.testing.assert_allclose(vectors(model).detach().numpy(), encoder.encode(TEXTS), atol=1e-5)
 
 
-def test_adapter_learns_alone(encoder: Encoder) -> None:
+def test_only_the_adapter_is_trained(encoder: Encoder) -> None:
     model = TrainableEncoder(encoder.folder, lora_rank=4, lora_alpha=32)
     assert all("lora" in name for name, weight in model.named_parameters() if weight.requires_grad)
 
 
 @pytest.mark.parametrize("lora_rank", [0, 4])
 def test_written_encoder_gives_the_vectors_that_were_trained(encoder: Encoder, tmp_path: Path, lora_rank: int) -> None:
-    model = moved(encoder.folder, lora_rank)
-    trained = vectors(model).detach().numpy()
+    model = trained(encoder.folder, lora_rank)
+    expected = vectors(model).detach().numpy()
     model.save_pretrained(tmp_path / "written")
     written = Encoder(str(tmp_path / "written"), "cpu")
-    np.testing.assert_allclose(written.encode(TEXTS), trained, atol=1e-5)
-    assert not np.allclose(trained, encoder.encode(TEXTS), atol=1e-3)
+    np.testing.assert_allclose(written.encode(TEXTS), expected, atol=1e-5)
+    assert not np.allclose(expected, encoder.encode(TEXTS), atol=1e-3)
     assert written.id.max_tokens == encoder.id.max_tokens
 
 
 def test_merged_adapter_leaves_a_plain_model(encoder: Encoder, tmp_path: Path) -> None:
-    moved(encoder.folder, lora_rank=4).save_pretrained(tmp_path / "written")
+    trained(encoder.folder, lora_rank=4).save_pretrained(tmp_path / "written")
     before = load_file(encoder.folder / "model.safetensors")
     after = load_file(tmp_path / "written" / "model.safetensors")
     assert after.keys() == {name for name in before if not name.endswith("position_ids")}

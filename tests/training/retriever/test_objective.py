@@ -37,7 +37,7 @@ def test_passage_of_two_lists_is_encoded_once(encoder: Encoder) -> None:
     assert batch["mask"].tolist() == [[True, True, False, False], [False, True, True, True]]
 
 
-def test_queries_stand_before_the_passages(encoder: Encoder) -> None:
+def test_queries_precede_the_passages(encoder: Encoder) -> None:
     tokenizer = encoder.copy_tokenizer()
     texts = tokenizer.batch_decode(RetrieverCollator(tokenizer, 16)(LISTS)["input_ids"], skip_special_tokens=True)
     assert texts == ["first", "second query", "text a", "text b", "text c", "text d"]
@@ -70,8 +70,8 @@ def test_in_batch_loss_is_added_with_its_weight(encoder: Encoder) -> None:
     assert difference.item() == pytest.approx(0.5 * added.item(), abs=1e-5)
 
 
-def test_in_batch_loss_holds_the_best_passage_against_those_of_other_lists() -> None:
-    """Two lists: {a, b} with b the best, and {c}; by hand, a does not count for the first."""
+def test_in_batch_loss_has_negatives_from_other_lists_only() -> None:
+    """Two lists, {a, b} with b the best and {c}; a is not a negative of the first."""
     scores = torch.tensor([[9.0, 1.0, 0.0], [0.0, 0.0, 0.0]])
     relevance = torch.tensor([[1.0, 2.0, 0.0], [0.0, 0.0, 7.0]])
     mask = torch.tensor([[True, True, False], [False, False, True]])
@@ -85,7 +85,7 @@ def test_in_batch_loss_of_one_list_is_zero() -> None:
 
 
 def test_best_passage_may_have_a_negative_relevance() -> None:
-    """What is not in the list has relevance 0, which must not win."""
+    """The padding has relevance 0, which must not count as the best."""
     scores = torch.zeros(1, 2)
     relevance, mask = torch.tensor([[-5.0, 0.0]]), torch.tensor([[True, False]])
     assert in_batch_loss(scores, relevance, mask).item() == pytest.approx(math.log(2))

@@ -25,7 +25,7 @@ class Killed(Exception):
 
 @pytest.fixture(scope="module")
 def other(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Encoder:
-    """The same model but for one weight, in a folder of its own."""
+    """The same model with one changed weight."""
     folder = tmp_path_factory.mktemp("encoders") / "other"
     model = TrainableEncoder(encoder.folder, lora_rank=0, lora_alpha=1)
     model.encoder[0].auto_model.embeddings.LayerNorm.bias.data[0] += 1
@@ -43,7 +43,7 @@ def nothing(stage: str, done: int, total: int | None) -> None:
 
 
 def killed_after(monkeypatch: pytest.MonkeyPatch, chunks: int) -> list[int]:
-    """Ends the encoding at this chunk; gives the sizes of the chunks that were encoded."""
+    """Ends the encoding at this chunk; returns the sizes of the encoded chunks."""
     encoded: list[int] = []
     original = Encoder.encode
 
@@ -74,10 +74,10 @@ def test_manifest_names_the_new_encoder_and_keeps_the_rest(index_folder: Path, o
     assert (after.collection, after.passages, after.dense) == (before.collection, before.passages, before.dense)
 
 
-def test_killed_encoding_goes_on_where_it_was(
+def test_killed_encoding_resumes(
     index_folder: Path, other: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reencode(index_folder, tmp_path / "whole", other, nothing)
+    reencode(index_folder, tmp_path / "uninterrupted", other, nothing)
     with monkeypatch.context() as patch:
         killed_after(patch, 2)
         with pytest.raises(Killed):
@@ -87,11 +87,11 @@ def test_killed_encoding_goes_on_where_it_was(
         encoded = killed_after(patch, 100)
         reencode(index_folder, tmp_path / "killed", other, nothing)
     assert encoded == [2]  # 12 passages in chunks of five, two of them done
-    vectors = [np.load(tmp_path / name / "vectors.npy") for name in ("whole", "killed")]
+    vectors = [np.load(tmp_path / name / "vectors.npy") for name in ("uninterrupted", "killed")]
     assert np.array_equal(*vectors)
 
 
-def test_vectors_of_another_encoder_are_not_gone_on_with(
+def test_vectors_of_another_encoder_are_not_reused(
     index_folder: Path, encoder: Encoder, other: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
@@ -103,7 +103,7 @@ def test_vectors_of_another_encoder_are_not_gone_on_with(
     np.testing.assert_allclose(*vectors, atol=1e-6)
 
 
-def test_nothing_is_left_beside_the_index(index_folder: Path, other: Encoder, tmp_path: Path) -> None:
+def test_temporary_files_are_removed(index_folder: Path, other: Encoder, tmp_path: Path) -> None:
     reencode(index_folder, tmp_path / "new", other, nothing)
     assert [path.name for path in tmp_path.iterdir()] == ["new"]
 

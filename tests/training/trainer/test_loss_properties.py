@@ -58,7 +58,7 @@ def test_padding_is_not_read(loss: RankLoss) -> None:
 
 
 @each_loss
-def test_order_of_the_passages_does_not_matter(loss: RankLoss) -> None:
+def test_loss_does_not_depend_on_the_order_of_the_passages(loss: RankLoss) -> None:
     """With unequal relevance, because ListMLE keeps the order of ties; with unequal scores, because LambdaRank does."""
     scores, relevance, mask = random_batch([9, 5])
     shuffled = torch.randperm(9, generator=torch.Generator().manual_seed(1))
