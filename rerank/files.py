@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import re
 import shutil
@@ -13,23 +14,23 @@ from pathlib import Path
 
 from rerank.errors import ConfigError
 
+log = logging.getLogger(__name__)
+
 
 @contextmanager
 def atomic_folder(out: Path) -> Iterator[Path]:
     """Yields a temporary folder beside `out`, which is renamed to `out` when the block ends.
 
     When the block raises, the temporary folder is removed. A process that is killed leaves it behind; the next call for
-    the same `out` removes it.
+    the same `out` removes it and logs a warning with its name.
 
     Raises:
-        ConfigError: `out` exists already, or another process created it in the meantime.
+        ConfigError: `out` exists already, its parent cannot be written, or another process created it in the meantime.
     """
     out = out.absolute()
     if out.exists():
         raise ConfigError(f"{out} exists already; remove it first or choose another folder")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    _remove_abandoned(out)
-    temporary = Path(tempfile.mkdtemp(prefix=f"{_prefix(out)}{os.getpid()}-", dir=out.parent))
+    temporary = _create_temporary(out)
     try:
         yield temporary
         temporary.chmod(0o755)  # with 0700, as mkdtemp sets it, a service of another user could not read it
@@ -50,6 +51,16 @@ def atomic_file(path: Path) -> Iterator[Path]:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _create_temporary(out: Path) -> Path:
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(out)
+        return Path(tempfile.mkdtemp(prefix=f"{_prefix(out)}{os.getpid()}-", dir=out.parent))
+    except OSError as error:
+        reason = error.strerror or error
+        raise ConfigError(f"{out} cannot be created: {reason}; choose a folder that you may write") from error
 
 
 def _rename(temporary: Path, out: Path) -> None:
@@ -81,6 +92,7 @@ def _remove_abandoned(out: Path) -> None:
         match = re.fullmatch(rf"{re.escape(_prefix(out))}(\d+)-.*", folder.name)
         if match and not _is_running(int(match[1])):
             shutil.rmtree(folder, ignore_errors=True)
+            log.warning("removed %s, the unfinished folder that a killed process left behind", folder)
 
 
 def _is_running(pid: int) -> bool:

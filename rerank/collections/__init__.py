@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from rerank.collections import beir, pydoc
 from rerank.types import Passage
@@ -11,10 +12,14 @@ from rerank.types import Passage
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """A named source of passages. Each call of `passages` reads it from the start."""
+    """A named source of passages. Each call of `passages` reads it from the start.
+
+    `lines_of` returns the numbers of the lines that define a doc_id, for error messages.
+    """
 
     name: str
     passages: Callable[[], Iterator[Passage]]
+    lines_of: Callable[[str], list[int]] = lambda _: []
 
 
 def open_collection(name_or_folder: str) -> Collection:
@@ -26,4 +31,4 @@ def open_collection(name_or_folder: str) -> Collection:
     if name_or_folder == "pydoc":
         return Collection(pydoc.name(), pydoc.passages)
     folder = beir.checked_folder(name_or_folder)
-    return Collection(folder.name, lambda: beir.passages(folder))
+    return Collection(folder.name, partial(beir.passages, folder), partial(beir.lines_of, folder))

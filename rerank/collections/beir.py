@@ -23,18 +23,33 @@ def passages(folder: Path) -> Iterator[Passage]:
     """The passages in file order, each with title and text joined by a space, as is usual for BEIR.
 
     Raises:
-        CollectionError: a line is no JSON object with `_id` and `text`; the message names the line.
+        CollectionError: the file cannot be read, or a line is no JSON object in UTF-8 with `_id` and `text`; the
+            message names the line.
     """
-    with (folder / "corpus.jsonl").open(encoding="utf-8") as file:
-        for number, line in enumerate(file, start=1):
-            if line.strip():
-                yield _passage(line, f"{folder.name}/corpus.jsonl:{number}")
+    return (passage for _, passage in _numbered_passages(folder))
 
 
-def _passage(line: str, place: str) -> Passage:
+def lines_of(folder: Path, doc_id: str) -> list[int]:
+    """The 1-based numbers of the lines of corpus.jsonl with this id."""
+    return [number for number, passage in _numbered_passages(folder) if passage.doc_id == doc_id]
+
+
+def _numbered_passages(folder: Path) -> Iterator[tuple[int, Passage]]:
     try:
-        row: Any = json.loads(line)
+        with (folder / "corpus.jsonl").open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    yield number, _passage(line, f"{folder.name}/corpus.jsonl:{number}")
+    except OSError as error:
+        raise CollectionError(f"{folder / 'corpus.jsonl'} cannot be read: {error.strerror or error}") from error
+
+
+def _passage(line: bytes, place: str) -> Passage:
+    try:
+        row: Any = json.loads(line.decode("utf-8"))
         title, text = row.get("title") or "", row["text"]
         return Passage(doc_id=str(row["_id"]), text=f"{title} {text}".strip())
+    except UnicodeDecodeError as error:
+        raise CollectionError(f"{place}: the line is not UTF-8 ({error}); convert the file to UTF-8") from error
     except (json.JSONDecodeError, AttributeError, TypeError, KeyError) as error:
         raise CollectionError(f"{place}: expected a JSON object with _id and text ({error!r})") from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -29,6 +29,11 @@ def _parser(names: type[E]) -> Callable[[str], E]:
 
 def _metavar(names: type[StrEnum]) -> str:
     return f"[{'|'.join(names)}]"
+
+
+def flag(name: str, help_text: str) -> Any:
+    """An option without a value. Its help shows no type, which typer would show as <bool>."""
+    return typer.Option(name, metavar="", help=help_text)
 
 
 Target = Annotated[str, typer.Option(help="HOST:PORT of a running service.")]
@@ -60,7 +65,7 @@ Stride = Annotated[
     ),
 ]
 EarlyStop = Annotated[
-    bool, typer.Option("--early-stop", help="For sliding: stop after two consecutive windows that change nothing.")
+    bool, flag("--early-stop", "For sliding: stop after two consecutive windows that change nothing.")
 ]
 Preranker = Annotated[
     str,
@@ -70,14 +75,14 @@ Instruction = Annotated[
     str, typer.Option(help="Description of relevance, for models whose prompt template includes one.")
 ]
 AllowPartial = Annotated[
-    bool, typer.Option("--allow-partial", help="At the deadline, return the best order so far instead of an error.")
+    bool, flag("--allow-partial", "At the deadline, return the best order so far instead of an error.")
 ]
 TimeoutS = Annotated[float, typer.Option(help="Deadline of the call, in seconds.")]
 Feedback = Annotated[
     bool,
-    typer.Option(
+    flag(
         "--feedback",
-        help="Relevance feedback: update the query vector with the ranking, retrieve again, and rank the union.",
+        "Relevance feedback: update the query vector with the ranking, retrieve again, and rank the union.",
     ),
 ]
 FeedbackMethodOption = Annotated[
@@ -89,5 +94,5 @@ FeedbackMethodOption = Annotated[
         help="With --feedback: how the query vector is updated.",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print the response as JSON, for programs.")]
+Json = Annotated[bool, flag("--json", "Print the response as JSON, for programs.")]
 Encoder = Annotated[str | None, typer.Option(help="Name or folder of the encoder; default: all-MiniLM-L6-v2.")]

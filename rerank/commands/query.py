@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rerank.commands import options
+from rerank.commands.display import fields_table, results_table, snippet
 from rerank.commands.run import console
 from rerank.errors import InvalidRequest
-from rerank.types import FeedbackMethod, FirstStage
+from rerank.types import CandidateSource, FeedbackMethod, FirstStage, candidate_source
 
 if TYPE_CHECKING:
     from rerank.v1 import rerank_pb2 as pb
@@ -104,29 +105,41 @@ def rank(settings: RankSettings) -> None:
     _show(response, settings.query, settings.as_json)
 
 
-def _read_candidates(path: Path) -> list[pb.Candidate]:
+def _read_candidates(path: Path) -> list[CandidateSource]:
     """Raises: InvalidRequest when the file or a line of it cannot be read; the message names the line."""
     try:
         lines = sys.stdin.readlines() if str(path) == "-" else path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequest("candidates", f"{path} cannot be read: {error}") from error
-    return [_read_candidate(line, f"{path}:{number}") for number, line in enumerate(lines, start=1) if line.strip()]
+    candidates: list[CandidateSource] = []
+    line_of: dict[str, int] = {}
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            candidate = _read_candidate(line, f"{path}:{number}")
+            if (first := line_of.setdefault(candidate.doc_id, number)) != number:
+                raise InvalidRequest(
+                    "candidates", f"{path}:{number}: doc_id {candidate.doc_id!r} is on line {first} already"
+                )
+            candidates.append(candidate)
+    return candidates
 
 
-def _read_candidate(line: str, place: str) -> pb.Candidate:
-    from rerank.v1 import rerank_pb2 as pb
-
+def _read_candidate(line: str, place: str) -> CandidateSource:
     try:
         row: Any = json.loads(line)
-        return pb.Candidate(doc_id=row["doc_id"], text=row["text"], first_stage_score=row.get("score"))
+        row["text"].encode("utf-8")  # JSON can hold half of a surrogate pair, which UTF-8 cannot
+        return candidate_source({key: row[key] for key in ("doc_id", "text", "score") if key in row}, 0)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InvalidRequest("candidates", f'{place}: expected {{"doc_id": …, "text": …}} ({error!r})') from error
+        raise InvalidRequest(
+            "candidates",
+            f'{place}: expected {{"doc_id": …, "text": …}} with two strings and, optionally, a number as "score"; '
+            f"found {snippet(line)}",
+        ) from error
 
 
 def _show(response: pb.RerankResponse | pb.SearchResponse, title: str, as_json: bool) -> None:
     from google.protobuf.json_format import MessageToJson
 
-    from rerank.commands.display import fields_table, results_table
     from rerank.v1 import rerank_pb2 as pb
 
     if as_json:

@@ -28,7 +28,7 @@ def serve(
         ),
     ] = None,
     stop_at_eof: Annotated[
-        bool, typer.Option("--stop-at-eof", help="Stop when standard input ends, as when the parent process dies.")
+        bool, options.flag("--stop-at-eof", "Stop when standard input ends, as when the parent process dies.")
     ] = False,
 ) -> None:
     """Start the gRPC service. Options override the settings of --config."""
@@ -55,7 +55,7 @@ def index(
     out: Annotated[Path, typer.Option(help="Folder to create; it appears when the index is complete.")],
     encoder: options.Encoder = None,
     device: Device = "auto",
-    hnsw: Annotated[bool, typer.Option("--hnsw", help="Approximate dense search (HNSW) instead of exact.")] = False,
+    hnsw: Annotated[bool, options.flag("--hnsw", "Approximate dense search (HNSW) instead of exact.")] = False,
 ) -> None:
     """Build an index for BM25 and dense retrieval."""
     from rerank.collections import open_collection

@@ -20,7 +20,7 @@ from transformers.utils import logging as transformers_logging
 
 from rerank.errors import ConfigError
 from rerank.files import sha256_of_files
-from rerank.models.loading import pick_device
+from rerank.models.loading import is_missing_folder, pick_device
 from rerank.types import Matrix
 
 DEFAULT_ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
@@ -138,6 +138,10 @@ def _locate(name: str) -> Path:
     package = importlib.util.find_spec(_DEFAULT_PACKAGE) if name == DEFAULT_ENCODER else None
     if package is not None and package.submodule_search_locations:
         return Path(package.submodule_search_locations[0]) / "model"
+    if is_missing_folder(name):
+        raise ConfigError(
+            f"there is no folder {name}; give the folder of an encoder, or a name on the Hugging Face hub"
+        )
     try:
         return Path(snapshot_download(name, ignore_patterns=list(_OTHER_FRAMEWORKS)))
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:

@@ -35,6 +35,18 @@ _WEIGHTS_FILE = "model.safetensors"
 _ADAPTER_FILE = "adapter_config.json"
 
 
+def is_missing_folder(name: str) -> bool:
+    """True if `name` is the path of a folder that does not exist, which no model hub can know.
+
+    A name ORGANISATION/MODEL counts as a path if a folder ORGANISATION is in the working directory.
+    """
+    if Path(name).is_dir():
+        return False
+    slashes = name.count("/")
+    looks_like_path = name.startswith((".", "~", "/")) or "\\" in name or slashes > 1
+    return looks_like_path or (slashes == 1 and Path(name).parent.is_dir())
+
+
 def pick_device(name: str = "auto") -> torch.device:
     """The device to compute on; `auto` is CUDA if available, otherwise the CPU.
 
@@ -181,8 +193,10 @@ def load_causal_lm(checkpoint: Path, device: torch.device, precision: Precision 
     """Loads a full checkpoint, or a LoRA adapter merged into its base model.
 
     Raises:
-        CheckpointError: the folder holds no causal LM, or the adapter's base model cannot be loaded.
+        CheckpointError: there is no such folder, it holds no causal LM, or the adapter's base model cannot be loaded.
     """
+    if is_missing_folder(str(checkpoint)):
+        raise CheckpointError(f"there is no folder {checkpoint}; give the folder of a checkpoint")
     base, is_adapter = base_model_of(checkpoint), (checkpoint / _ADAPTER_FILE).is_file()
     try:
         model = AutoModelForCausalLM.from_pretrained(base, dtype=weights_dtype(device, precision))

@@ -21,7 +21,7 @@ from rerank.retrieval.base import Retriever
 from rerank.retrieval.bm25 import K1, B, BM25Retriever, BM25Writer
 from rerank.retrieval.dense import DenseRetriever, write_hnsw
 from rerank.retrieval.hybrid import HybridRetriever, reciprocal_rank, z_score_sum
-from rerank.retrieval.store import PassageStore, StoreWriter
+from rerank.retrieval.store import DuplicateDocId, PassageStore, StoreWriter
 from rerank.types import FirstStage
 
 FORMAT = "rerank-index-1"
@@ -148,10 +148,14 @@ def _read(collection: Collection, writer: StoreWriter, bm25_folder: Path, report
     """Reads the collection into the passage store and the Lucene index; returns the number of passages."""
     count = 0
     with BM25Writer(bm25_folder) as bm25:
-        for count, passage in enumerate(writer.add(collection.passages()), start=1):
-            bm25.add(passage)
-            if count % 100 == 0:
-                report("BM25", count, None)
+        try:
+            for count, passage in enumerate(writer.add(collection.passages()), start=1):
+                bm25.add(passage)
+                if count % 100 == 0:
+                    report("BM25", count, None)
+        except DuplicateDocId as error:
+            lines = ", ".join(map(str, collection.lines_of(error.doc_id)))
+            raise CollectionError(f"{error}; it is on the lines {lines}" if lines else str(error)) from error
     if count == 0:
         raise CollectionError(f"collection {collection.name} is empty; it needs at least one passage")
     report("BM25", count, count)

@@ -17,6 +17,14 @@ _MMAP_BYTES = 1 << 40  # larger than any file, so that SQLite maps all of it
 _MAX_VARIABLES = 10_000  # per SQL statement; SQLite's own limit is 32,766
 
 
+class DuplicateDocId(CollectionError):
+    """Two passages of a collection have the same doc_id."""
+
+    def __init__(self, row: int, doc_id: str) -> None:
+        super().__init__(f"passage {row}: doc_id {doc_id!r} occurs twice in the collection")
+        self.doc_id = doc_id
+
+
 class PassageStore:
     """Reads the passages of a folder that `StoreWriter` wrote. Rows are 0-based and in collection order."""
 
@@ -77,7 +85,8 @@ class StoreWriter:
         """Stores each passage and yields it.
 
         Raises:
-            CollectionError: a doc_id occurs twice, is empty, or contains white space or control characters.
+            DuplicateDocId: a doc_id occurs twice.
+            CollectionError: a doc_id is empty, or contains white space or control characters.
         """
         for row, passage in enumerate(passages):
             if not is_valid_doc_id(passage.doc_id):
@@ -89,9 +98,7 @@ class StoreWriter:
                     "INSERT INTO passages (row, doc_id, text) VALUES (?, ?, ?)", (row, passage.doc_id, passage.text)
                 )
             except sqlite3.IntegrityError as error:
-                raise CollectionError(
-                    f"passage {row}: doc_id {passage.doc_id!r} occurs twice in the collection"
-                ) from error
+                raise DuplicateDocId(row, passage.doc_id) from error
             yield passage
         self._db.commit()
 

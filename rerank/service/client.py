@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
-from rerank.errors import RerankError
+from rerank.errors import ConfigError, RerankError
 from rerank.types import CandidateLike, candidate_list, candidate_source
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1 import rerank_pb2_grpc
@@ -30,9 +30,12 @@ class ServiceError(RerankError):
         metadata: `metadata` of the google.rpc.ErrorInfo: the numbers and names of the message.
     """
 
-    def __init__(self, error: grpc.RpcError) -> None:
+    def __init__(self, error: grpc.RpcError, target: str) -> None:
         info = _error_info(error)
-        super().__init__(error.details() or str(error.code()), dict(info.metadata))
+        message = error.details() or str(error.code())
+        if error.code() is grpc.StatusCode.UNAVAILABLE and not info.reason:  # gRPC itself got no answer
+            message = f"no answer from {target}: is `rerank serve` running at {target}? ({message})"
+        super().__init__(message, dict(info.metadata))
         self.code: grpc.StatusCode = error.code()
         self.reason: str = info.reason
 
@@ -41,10 +44,14 @@ class RerankClient:
     """Blocking client of a service. Use it in a `with` block, or close it.
 
     Args:
-        target: HOST:PORT of the service.
+        target: HOST:PORT of the service, or another target name of gRPC, such as unix:/run/rerank.
+
+    Raises:
+        ConfigError: `target` has no port.
     """
 
     def __init__(self, target: str) -> None:
+        self._target = _checked_target(target)
         self._channel = grpc.insecure_channel(target, options=_OPTIONS)
         self._stub = rerank_pb2_grpc.RerankServiceStub(self._channel)
 
@@ -96,17 +103,21 @@ class RerankClient:
         try:
             return method(request, timeout=timeout_s)
         except grpc.RpcError as error:
-            raise ServiceError(error) from error
+            raise ServiceError(error, self._target) from error
 
 
 class AsyncRerankClient:
     """Client of a service for asyncio, with the methods of RerankClient. Use it in an `async with` block.
 
     Args:
-        target: HOST:PORT of the service.
+        target: HOST:PORT of the service, or another target name of gRPC, such as unix:/run/rerank.
+
+    Raises:
+        ConfigError: `target` has no port.
     """
 
     def __init__(self, target: str) -> None:
+        self._target = _checked_target(target)
         self._channel = grpc.aio.insecure_channel(target, options=_OPTIONS)
         self._stub = rerank_pb2_grpc.RerankServiceStub(self._channel)
 
@@ -138,7 +149,15 @@ class AsyncRerankClient:
         try:
             return await method(request, timeout=timeout_s)
         except grpc.aio.AioRpcError as error:
-            raise ServiceError(error) from error
+            raise ServiceError(error, self._target) from error
+
+
+def _checked_target(target: str) -> str:
+    """The target. Raises: ConfigError when it has no port, because gRPC would call port 443."""
+    host, _, port = target.rpartition(":")
+    if "/" not in target and not (host and port.isdecimal()):
+        raise ConfigError(f"target {target!r} is not HOST:PORT; use {target.rstrip(':') or 'HOST'}:50051, for example")
+    return target
 
 
 def _rerank_request(

@@ -68,6 +68,15 @@ def test_unknown_encoder_is_refused_with_the_way_out(monkeypatch: pytest.MonkeyP
         Encoder("nobody/nothing-of-this")
 
 
+@pytest.mark.parametrize("name", ["/no/such", "./no", "~/no", "a/b/c", "models/missing"])
+def test_missing_folder_is_not_looked_up_on_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models").mkdir()
+    monkeypatch.setattr("rerank.models.encoder.snapshot_download", lambda *_, **__: pytest.fail("looked up"))
+    with pytest.raises(ConfigError, match=f"there is no folder {name}"):
+        Encoder(name)
+
+
 def test_folder_is_named_by_its_full_path(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
     """An index stores the name of its encoder and may be opened from any folder."""
     monkeypatch.chdir(encoder.folder.parent)

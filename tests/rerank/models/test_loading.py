@@ -84,3 +84,8 @@ def test_checkpoint_without_a_tensor_is_refused(lm: Path, missing: str) -> None:
     del weights[missing]
     with pytest.raises(CheckpointError, match=r"does not fit its config\.json"):
         build_transformer(read_config(lm), weights, token_embeddings, CPU)
+
+
+def test_missing_folder_is_refused_without_a_look_up(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=f"there is no folder {tmp_path / 'missing'}; give the folder"):
+        load_causal_lm(tmp_path / "missing", torch.device("cpu"))
