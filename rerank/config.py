@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal, Self, TypeAlias
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from rerank import bundled
 from rerank.errors import ConfigError
+from rerank.manifest import trained_window
 from rerank.types import StrategyKind
 
 #: Strict, so that `true` and "20" are errors and not numbers.
@@ -34,7 +35,8 @@ class _Model(_Settings):
     Attributes:
         name: the name by which requests refer to the model.
         strategy: the default strategy: single, sliding, top-down or tournament. Default: sliding.
-        window_size: the default number of passages per window, at least 2. Default: 20.
+        window_size: the default number of passages per window, at least 2. Default: that of the training if the
+            checkpoint has a manifest, otherwise 20.
         stride: the default number of passages between the starts of two sliding windows, at most `window_size`.
             Default: half of `window_size`.
     """
@@ -52,6 +54,15 @@ class _Model(_Settings):
                 "a cascade needs a preranker, which only a request can name; use another strategy as the default"
             )
         return strategy
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_window_is_that_of_the_training(cls, settings: Any) -> Any:
+        if not isinstance(settings, dict) or "window_size" in settings:
+            return settings
+        path = settings.get("path", cls.model_fields["path"].default if "path" in cls.model_fields else None)
+        size = trained_window(Path(path)) if isinstance(path, str | Path) else None
+        return settings if size is None else {**settings, "window_size": size}
 
     @model_validator(mode="after")
     def _windows_leave_no_gap(self) -> Self:
@@ -213,7 +224,7 @@ class ServiceConfig(_Settings):
     device: str = "auto"
     models: tuple[ModelConfig, ...] = (
         PERankModel(name="pe-rank", ranker="pe-rank"),
-        FirstModel(name="first", ranker="first", window_size=10),
+        FirstModel(name="first", ranker="first"),
         IdentityModel(name="identity", ranker="identity"),
     )
     engine: EngineConfig = EngineConfig()

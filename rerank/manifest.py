@@ -95,6 +95,17 @@ def read_manifest(folder: Path) -> Manifest | None:
     return manifest
 
 
+def trained_window(folder: Path) -> int | None:
+    """The window size of a checkpoint's training; None without a manifest that can be read.
+
+    It does not check the files beside the manifest, as `read_manifest` does when the model is loaded.
+    """
+    try:
+        return int(json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))["window_size"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
 def _check(folder: Path, what: str, expected: str, files: list[Path]) -> None:
     if missing := [file.name for file in files if not file.is_file()] or ([] if files else ["*.safetensors"]):
         raise CheckpointError(f"{folder} has no {', '.join(missing)}, which its {MANIFEST_FILE} requires")

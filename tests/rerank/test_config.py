@@ -155,3 +155,13 @@ def test_error_of_an_override_names_the_command_line() -> None:
 def test_settings_are_frozen() -> None:
     with pytest.raises(ValidationError, match="frozen"):
         ServiceConfig().listen = "elsewhere"
+
+
+def test_default_window_is_that_of_the_checkpoint(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "rerank.json").write_text('{"window_size": 6}')
+    path.write_text(
+        f"models: [{{name: bundled, ranker: first}}, {{name: mine, ranker: pe-rank, path: {tmp_path}}}, "
+        f"{{name: wide, ranker: first, window_size: 20}}, {{name: unknown, ranker: first, path: {tmp_path / 'none'}}}]"
+    )
+    models = load_config(path).models
+    assert [(model.window_size, model.stride) for model in models] == [(10, None), (6, None), (20, None), (20, None)]
