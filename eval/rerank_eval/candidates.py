@@ -33,7 +33,10 @@ def candidates_of_run(path: Path, dataset: Dataset, depth: int = 0) -> list[Requ
         if query_id in run
     }
     if not candidates:
-        raise CollectionError(f"{path} holds none of the {len(dataset.queries)} judged queries of {dataset.name}")
+        raise CollectionError(
+            f"{path} holds none of the {len(dataset.queries)} judged queries of {dataset.name}, but {len(run)} others; "
+            "give the run of these queries"
+        )
     texts = dataset.texts({doc_id for docs in candidates.values() for doc_id, _ in docs})
     return [_request(dataset.queries[query_id], docs, texts) for query_id, docs in candidates.items()]
 

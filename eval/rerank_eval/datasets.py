@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from rerank.collections import open_collection, pydoc
 from rerank.collections.requests import read_beir_queries
 from rerank.errors import CollectionError, ConfigError
 from rerank.types import Query
+from rerank_eval.overlap import judgements_of
 from rerank_eval.qrels import read_beir_qrels
 
 
@@ -60,7 +61,7 @@ def open_dataset(name: str, split: str = "test") -> Dataset:
         split: the judgements of a folder in BEIR layout, qrels/SPLIT.tsv.
 
     Raises:
-        CollectionError: a file of the folder cannot be read.
+        CollectionError: a file of the folder cannot be read, or no query is judged.
         ConfigError: ir_datasets is not installed, does not know the name, or cannot download the collection.
     """
     if name == "pydoc":
@@ -68,7 +69,8 @@ def open_dataset(name: str, split: str = "test") -> Dataset:
     if (Path(name) / "corpus.jsonl").is_file():
         folder = Path(name).absolute()
         queries, qrels = read_beir_queries(folder), read_beir_qrels(folder, split)
-        return Dataset(folder.name, _judged(queries, qrels), qrels, lambda doc_ids: _texts_of_collection(name, doc_ids))
+        judged = _judged(queries, qrels, str(folder))
+        return Dataset(folder.name, judged, qrels, lambda doc_ids: _texts_of_collection(name, doc_ids))
     if Path(name).exists():
         raise CollectionError(f"{name} holds no corpus.jsonl; expected a folder in BEIR layout")
     return _ir_dataset(name)
@@ -78,9 +80,8 @@ def _pydoc() -> Dataset:
     judgements = [Qrel(*judgement) for judgement in pydoc.qrels()]
     all_queries = [Query(text, query_id) for query_id, text in pydoc.queries().items()]
     name = open_collection("pydoc").name
-    return Dataset(
-        name, _judged(all_queries, judgements), judgements, lambda doc_ids: _texts_of_collection("pydoc", doc_ids)
-    )
+    judged = _judged(all_queries, judgements, name)
+    return Dataset(name, judged, judgements, lambda doc_ids: _texts_of_collection("pydoc", doc_ids))
 
 
 def _texts_of_collection(name: str, doc_ids: Collection[str]) -> dict[str, str]:
@@ -93,7 +94,7 @@ def _ir_dataset(name: str) -> Dataset:
     try:
         import ir_datasets
     except ModuleNotFoundError as error:
-        raise ConfigError(f"{neither}; for names of ir_datasets, install rerank[eval]") from error
+        raise ConfigError(f"{neither}; for names of ir_datasets, install rerank-listwise[eval]") from error
     try:
         opened = ir_datasets.load(name)
         qrels = [Qrel(row.query_id, row.doc_id, row.relevance) for row in opened.qrels_iter()]
@@ -104,7 +105,8 @@ def _ir_dataset(name: str) -> Dataset:
         raise ConfigError(f"{name} of ir_datasets lacks passages, queries or judgements: {error}") from error
     except OSError as error:
         raise ConfigError(f"{name} of ir_datasets cannot be downloaded, which needs a network: {error}") from error
-    return Dataset(name, _judged(queries, qrels), qrels, lambda doc_ids: _texts_of_ir_dataset(opened, doc_ids))
+    judged = _judged(queries, qrels, name)
+    return Dataset(name, judged, qrels, lambda doc_ids: _texts_of_ir_dataset(opened, doc_ids))
 
 
 def _texts_of_ir_dataset(opened: Any, doc_ids: Collection[str]) -> dict[str, str]:
@@ -115,7 +117,8 @@ def _texts_of_ir_dataset(opened: Any, doc_ids: Collection[str]) -> dict[str, str
     return {doc_id: doc.default_text() for doc_id, doc in docs.items()}
 
 
-def _judged(queries: Iterable[Query], qrels: Iterable[Qrel]) -> dict[str, Query]:
+def _judged(queries: Sequence[Query], qrels: Sequence[Qrel], name: str) -> dict[str, Query]:
+    judgements_of((query.query_id for query in queries), qrels, name)  # raises if no query is judged
     judged_ids = {qrel.query_id for qrel in qrels}
     return {query.query_id: query for query in queries if query.query_id in judged_ids}
 

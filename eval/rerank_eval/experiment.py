@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ir_measures import Qrel
 
+from rerank import __version__
 from rerank.commands.messages import strategy_message
 from rerank.commands.run import console
 from rerank.v1 import rerank_pb2 as pb
@@ -24,7 +25,7 @@ from rerank_eval.specs import SystemSpec, parse_systems
 from rerank_eval.systems import System, open_systems
 from rerank_eval.table import Summary
 
-_PACKAGES = ("rerank", "torch", "transformers", "sentence-transformers", "faiss-cpu", "pyserini", "ir-measures")
+_PACKAGES = ("torch", "transformers", "sentence-transformers", "faiss-cpu", "pyserini", "ir-measures")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +89,11 @@ class Experiment:
         evaluator: Evaluator,
         out: Path,
         qrels_sha256: str,
+        notes: Sequence[str] = (),
     ) -> list[Result]:
         """Results of all variants; see `rerank_eval.results.measure_variants`."""
         settings = {**self.settings.as_strings(), "qrels_sha256": qrels_sha256}
-        return measure_variants(variants, responses, evaluator, out, settings)
+        return measure_variants(variants, responses, evaluator, out, settings, notes)
 
     def report(self, evaluation: Evaluation, out: Path) -> Summary:
         """Writes and prints the report of one dataset; see `rerank_eval.report_writer.write_report`."""
@@ -100,7 +102,7 @@ class Experiment:
 
 def versions() -> dict[str, str]:
     """Versions of Python and of the installed packages on which results depend."""
-    installed = {"python": platform.python_version()}
+    installed = {"python": platform.python_version(), "rerank": __version__}
     for package in _PACKAGES:
         try:
             installed[package] = version(package)

@@ -27,7 +27,7 @@ def draw(results: Sequence[Result], out: Path) -> list[str]:
     try:
         import matplotlib as mpl
     except ModuleNotFoundError as error:
-        raise ConfigError("plots need matplotlib; install rerank[eval], or give --no-plots") from error
+        raise ConfigError("plots need matplotlib; install rerank-listwise[eval], or give --no-plots") from error
     mpl.use("Agg")
     drawn = []
     if any(result.efficiency for result in results):

@@ -40,6 +40,7 @@ class Evaluation:
         settings: of the call, shown at the end.
         margin: of the non-inferiority test; 0: no test.
         seed: of the permutation test.
+        notes: sentences about the judgements that change how the figures are read.
         by_order: scores with the candidates in several orders, with a row `FIRST_STAGE`; empty for one order.
     """
 
@@ -50,6 +51,7 @@ class Evaluation:
     settings: Mapping[str, object]
     margin: float = 0.0
     seed: int = 0
+    notes: Sequence[str] = ()
     by_order: ScoresByOrder = field(default_factory=dict)
 
     @property
@@ -63,6 +65,7 @@ def markdown(evaluation: Evaluation, plots: Sequence[str] = ()) -> str:
     """The report in Markdown. `plots` are names of image files in the report's folder."""
     parts = [
         f"# {evaluation.title}",
+        *(f"**{note}**" for note in evaluation.notes),
         _measures(evaluation.rows),
         _comparison(evaluation.results, evaluation.margin, evaluation.seed),
         _orders(evaluation.by_order),

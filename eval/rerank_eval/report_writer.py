@@ -27,7 +27,7 @@ def write_report(evaluation: Evaluation, out: Path, plots: bool, console: Consol
     """
     names = draw(evaluation.results, out) if plots else []
     _write(out, markdown(evaluation, names))
-    summary = summarize(evaluation.dataset, evaluation.title, evaluation.results, evaluation.seed)
+    summary = summarize(evaluation.dataset, evaluation.title, evaluation.results, evaluation.seed, evaluation.notes)
     write_text(out / SUMMARY_FILE, summary_json(summary))
     _print(evaluation, console)
     console.print(f"report: {out / 'report.md'}")
@@ -72,6 +72,8 @@ def print_table(console: Console, title: str, rows: Mapping[str, Metrics]) -> No
 
 def _print(evaluation: Evaluation, console: Console) -> None:
     print_table(console, evaluation.title, {result.name: result.metrics for result in evaluation.rows})
+    for note in evaluation.notes:
+        console.print(note)
     reference = evaluation.results[0]
     for other, c, p in comparisons(evaluation.results, evaluation.seed):
         low, high = c.interval

@@ -19,6 +19,7 @@ from rerank_eval.datasets import Dataset, open_dataset
 from rerank_eval.experiment import Experiment
 from rerank_eval.measures import MAIN_MEASURE, TREC_DL, Evaluator
 from rerank_eval.orders import ORIGINAL, Order, parse_orders
+from rerank_eval.overlap import Judgements, check_requests, judgements_of
 from rerank_eval.qrels import read_trec_qrels
 from rerank_eval.report import FIRST_STAGE, ORACLE, Evaluation, ScoresByOrder
 from rerank_eval.report_writer import dataset_folder, write_overview
@@ -34,7 +35,7 @@ def evaluate_reranking(settings: TrecDLSettings) -> None:
 
     Raises:
         ConfigError: settings are not valid or do not fit each other.
-        CollectionError: a file of a dataset cannot be read.
+        CollectionError: a file of a dataset cannot be read, or its queries, candidates and judgements share no ids.
         RerankError: a service refused a query; a further call resumes the run.
     """
     experiment = Experiment.from_settings(settings)
@@ -50,12 +51,17 @@ def evaluate_reranking(settings: TrecDLSettings) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _RerankingDataset:
-    """Candidate lists with judgements. `fingerprint`: the settings that decide the candidates."""
+    """Candidate lists with their judgements.
+
+    Attributes:
+        qrels_sha256: of all judgements, also those of queries that are not asked.
+        fingerprint: the settings that decide the candidates.
+    """
 
     name: str
     title: str
     lists: CandidateLists
-    qrels: Sequence[Qrel]
+    judgements: Judgements
     qrels_sha256: str
     fingerprint: Mapping[str, object]
 
@@ -94,11 +100,14 @@ def _dataset(
         qrels, qrels_sha256 = collection.qrels, collection.qrels_sha256
     if qrels_file:
         qrels, qrels_sha256 = read_trec_qrels(qrels_file), sha256_of_files([qrels_file])
+    judgements = judgements_of((row.query.query_id for row in requests), qrels, str(path), settings.only_asked)
+    lists = CandidateLists.of_requests(requests, settings.depth, settings.seed)
+    check_requests(lists.requests.values(), qrels, str(path))
     return _RerankingDataset(
         name,
         f"{len(requests)} queries of {name}/{path.name}, depth {settings.depth or 'all'}",
-        CandidateLists.of_requests(requests, settings.depth, settings.seed),
-        qrels,
+        lists,
+        judgements,
         qrels_sha256,
         fingerprint,
     )
@@ -114,16 +123,17 @@ def _names(requests: Sequence[Path]) -> list[str]:
 
 def _evaluate(dataset: _RerankingDataset, experiment: Experiment, orders: Sequence[Order], out: Path) -> Summary:
     fingerprint = {**experiment.fingerprint, **dataset.fingerprint}
-    lists, evaluator = dataset.lists, Evaluator(TREC_DL, dataset.qrels)
-    with experiment.open_systems(dataset.qrels) as systems:
+    lists, qrels = dataset.lists, dataset.judgements.qrels
+    evaluator, notes = Evaluator(TREC_DL, qrels), dataset.judgements.notes
+    with experiment.open_systems(qrels) as systems:
         variants = _variants(systems, lists, orders, experiment, fingerprint)
         responses = experiment.run(variants, list(lists.requests), out)
-    results = experiment.measure(variants, responses, evaluator, out, dataset.qrels_sha256)
+    results = experiment.measure(variants, responses, evaluator, out, dataset.qrels_sha256, notes)
     reported = results[: len(systems)]  # those on the first order
     if not experiment.has_identity:
         run = lists.run(Baseline(FirstStageOrder()), orders[0])
         reported.append(Result(FIRST_STAGE, evaluator.evaluate(run)))
-    upper_bound = Result(ORACLE, evaluator.evaluate(lists.run(Baseline(Oracle(dataset.qrels)), orders[0])))
+    upper_bound = Result(ORACLE, evaluator.evaluate(lists.run(Baseline(Oracle(qrels)), orders[0])))
     evaluation = Evaluation(
         dataset.name,
         dataset.title,
@@ -132,6 +142,7 @@ def _evaluate(dataset: _RerankingDataset, experiment: Experiment, orders: Sequen
         {**experiment.settings.as_strings(), **fingerprint},
         margin=experiment.settings.margin,
         seed=experiment.settings.seed,
+        notes=notes,
         by_order=_scores_by_order(results, lists, evaluator, orders, list(systems)) if len(orders) > 1 else {},
     )
     return experiment.report(evaluation, out)

@@ -32,12 +32,14 @@ def measure_variants(
     evaluator: Evaluator,
     out: Path,
     settings: Mapping[str, object],
+    notes: Sequence[str] = (),
 ) -> list[Result]:
     """Measures every variant and writes its run.trec and measures.json.
 
     Args:
         responses: by number of concurrent queries; the quality is that of the first.
         settings: written into measures.json beside each variant's fingerprint.
+        notes: sentences about the judgements, written into measures.json.
 
     Raises:
         ConfigError: the files cannot be written.
@@ -47,7 +49,7 @@ def measure_variants(
     for variant in variants:
         run = evaluator.preprocess({response.query_id: response.ranking.docs for response in measured[variant.name]})
         metrics = evaluator.evaluate(run)
-        write_run(variant_folder(variant, variants, out), run, metrics, {**settings, **variant.fingerprint})
+        write_run(variant_folder(variant, variants, out), run, metrics, {**settings, **variant.fingerprint}, notes)
         costs = {load: efficiency(rows[variant.name]) for load, rows in responses.items() if variant.name in rows}
         results.append(Result(variant.name, metrics, {load: cost for load, cost in costs.items() if cost}))
     return results

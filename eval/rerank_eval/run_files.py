@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rerank.errors import ConfigError
@@ -11,7 +11,7 @@ from rerank.files import atomic_file
 from rerank_eval.measures import Metrics, Run
 
 
-def write_run(out: Path, run: Run, metrics: Metrics, settings: Mapping[str, object]) -> None:
+def write_run(out: Path, run: Run, metrics: Metrics, settings: Mapping[str, object], notes: Sequence[str] = ()) -> None:
     """Writes run.trec and measures.json into the folder `out`.
 
     Raises:
@@ -22,6 +22,7 @@ def write_run(out: Path, run: Run, metrics: Metrics, settings: Mapping[str, obje
         "mean": metrics.mean,
         "per_query": metrics.per_query,
         "missing": list(metrics.missing),
+        "notes": list(notes),
     }
     write_text(out / "run.trec", trec_run(run, tag="rerank"))
     write_text(out / "measures.json", json.dumps(measures, indent=2) + "\n")

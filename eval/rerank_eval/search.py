@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from ir_measures import Qrel
 
+from rerank.collections.requests import Request
 from rerank.commands.messages import feedback_message
 from rerank.commands.run import console
 from rerank.errors import ConfigError
@@ -23,6 +24,7 @@ from rerank_eval.datasets import Dataset, open_dataset
 from rerank_eval.experiment import Experiment
 from rerank_eval.measures import BEIR, Evaluator, Run, without_query_documents
 from rerank_eval.orders import ORIGINAL
+from rerank_eval.overlap import Judgements, check_index, check_requests, check_responses, judgements_of
 from rerank_eval.report import FIRST_STAGE, ORACLE, Evaluation
 from rerank_eval.report_writer import dataset_folder, write_overview
 from rerank_eval.results import Result
@@ -50,6 +52,20 @@ _Source: TypeAlias = Path | _RunFile | _PrebuiltIndex | None
 
 
 @dataclass(frozen=True, slots=True)
+class _Input:
+    """A collection with the source of its candidates; checked to belong together.
+
+    Attributes:
+        requests: the candidates if they are given; empty if a service retrieves them.
+    """
+
+    dataset: Dataset
+    source: _Source
+    requests: Sequence[Request]
+    judgements: Judgements
+
+
+@dataclass(frozen=True, slots=True)
 class _Plan:
     """Variants to run, the ids of their queries, and the source of the candidates in words."""
 
@@ -63,18 +79,18 @@ def evaluate_search(settings: BeirSettings) -> None:
 
     Raises:
         ConfigError: settings are not valid or do not fit each other.
-        CollectionError: a file of a collection cannot be read.
+        CollectionError: a file of a collection cannot be read, or its queries, candidates and judgements share no ids.
         RerankError: a service refused a query; a further call resumes the run.
     """
     experiment = Experiment.from_settings(settings)
     sources = _sources(settings)
     if settings.feedback and not all(isinstance(source, Path) for source in sources):
         raise ConfigError("--feedback updates query vectors in this process and needs the index; give --index DIR")
-    datasets = [open_dataset(name, settings.split) for name in settings.collection]
-    names = [dataset.name for dataset in datasets]
+    inputs = [_open(name, source, settings) for name, source in zip(settings.collection, sources, strict=True)]
+    names = [opened.dataset.name for opened in inputs]
     summaries = [
-        _evaluate(dataset, source, settings, experiment, dataset_folder(dataset.name, names, settings.out))
-        for dataset, source in zip(datasets, sources, strict=True)
+        _evaluate(opened, settings, experiment, dataset_folder(opened.dataset.name, names, settings.out))
+        for opened in inputs
     ]
     write_overview(summaries, settings.out, console)
 
@@ -103,17 +119,40 @@ def _sources(settings: BeirSettings) -> Sequence[_Source]:
     return used[0]
 
 
-def _evaluate(dataset: Dataset, source: _Source, settings: BeirSettings, experiment: Experiment, out: Path) -> Summary:
+def _open(collection: str, source: _Source, settings: BeirSettings) -> _Input:
+    """Reads the collection and its given candidates, before the first query of any collection runs."""
+    dataset = open_dataset(collection, settings.split)
+    requests: Sequence[Request] = ()
+    notes: tuple[str, ...] = ()
+    if isinstance(source, _RunFile):
+        requests = candidates_of_run(source.path, dataset, settings.depth)
+        check_requests(requests, dataset.qrels, str(source.path))
+    elif isinstance(source, _PrebuiltIndex):
+        requests = candidates_of_prebuilt(source.name, dataset, settings.depth)
+        check_requests(requests, dataset.qrels, source.name)
+    elif source is not None:
+        notes = check_index(source, dataset.qrels, collection)
+    asked = [request.query.query_id for request in requests] or list(dataset.queries)
+    judgements = judgements_of(asked, dataset.qrels, collection, settings.only_asked)
+    return _Input(dataset, source, requests, replace(judgements, notes=judgements.notes + notes))
+
+
+def _evaluate(opened: _Input, settings: BeirSettings, experiment: Experiment, out: Path) -> Summary:
+    dataset, source, notes = opened.dataset, opened.source, opened.judgements.notes
+    qrels = opened.judgements.qrels
     index = source if isinstance(source, Path) else None
-    with experiment.open_systems(dataset.qrels, index) as systems:
+    with experiment.open_systems(qrels, index) as systems:
         if source is None or isinstance(source, Path):
             plan = _search_plan(systems, dataset, settings, experiment)
         else:
-            plan = _rerank_plan(systems, dataset, source, settings, experiment)
+            plan = _rerank_plan(systems, opened, source, settings, experiment)
         responses = experiment.run(plan.variants, plan.query_ids, out)
-    evaluator = Evaluator(BEIR, dataset.qrels, partial(without_query_documents, dataset.qrels))
-    results = experiment.measure(plan.variants, responses, evaluator, out, dataset.qrels_sha256)
     measured = responses[experiment.loads[0]]
+    if source is None:
+        found = [response for rows in measured.values() for response in rows]
+        check_responses(found, dataset.qrels, f"the service at {settings.target}")
+    evaluator = Evaluator(BEIR, qrels, partial(without_query_documents, dataset.qrels))
+    results = experiment.measure(plan.variants, responses, evaluator, out, dataset.qrels_sha256, notes)
     first_stage = _first_stage_run(measured[plan.variants[0].name])
     if not experiment.has_identity:
         results.append(Result(FIRST_STAGE, evaluator.evaluate(first_stage)))
@@ -121,10 +160,11 @@ def _evaluate(dataset: Dataset, source: _Source, settings: BeirSettings, experim
         dataset.name,
         f"{len(plan.query_ids)} queries of {dataset.name}, {plan.source}, depth {settings.depth}",
         results,
-        Result(ORACLE, evaluator.evaluate(_oracle_run(dataset.qrels, first_stage))),
+        Result(ORACLE, evaluator.evaluate(_oracle_run(qrels, first_stage))),
         {**settings.as_strings(), **experiment.fingerprint},
         margin=settings.margin,
         seed=settings.seed,
+        notes=notes,
     )
     summary = experiment.report(evaluation, out)
     if index is not None and settings.feedback:
@@ -169,24 +209,22 @@ def _search_plan(
 
 def _rerank_plan(
     systems: Mapping[str, System],
-    dataset: Dataset,
+    opened: _Input,
     source: _RunFile | _PrebuiltIndex,
     settings: BeirSettings,
     experiment: Experiment,
 ) -> _Plan:
     """Systems rerank given candidates."""
     if isinstance(source, _RunFile):
-        requests = candidates_of_run(source.path, dataset, settings.depth)
         in_words, identity = f"run {source.path.name}", {"run_sha256": sha256_of_files([source.path])}
     else:
-        requests = candidates_of_prebuilt(source.name, dataset, settings.depth)
         in_words, identity = f"BM25 on {source.name}", {"prebuilt": source.name}
-    lists = CandidateLists.of_requests(requests, settings.depth, settings.seed)
+    lists = CandidateLists.of_requests(opened.requests, settings.depth, settings.seed)
     fingerprint = {
         **experiment.fingerprint,
         **identity,
         "depth": settings.depth,
-        "queries_sha256": dataset.queries_sha256,
+        "queries_sha256": opened.dataset.queries_sha256,
     }
     variants = [
         Variant(

@@ -64,6 +64,14 @@ class EvaluationSettings:
             "before you see the results. 0: no test.",
         ),
     ] = 0.0
+    only_asked: Annotated[
+        bool,
+        typer.Option(
+            "--only-asked",
+            help="Average over the judged queries that are asked. Without it, judged queries that have no candidates "
+            "count as 0, as in trec_eval -c.",
+        ),
+    ] = False
     plots: Annotated[
         bool, typer.Option("--plots/--no-plots", help="Draw latency.png and differences.png for the report.")
     ] = True

@@ -45,19 +45,23 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """An evaluation on one dataset. `rows` are by system; the others are compared with the first."""
+    """An evaluation on one dataset. `rows` are by system; the others are compared with the first.
+
+    `notes` are sentences about the judgements that change how the figures are read.
+    """
 
     dataset: str
     title: str
     queries: int
     rows: Mapping[str, Row]
+    notes: Sequence[str] = ()
 
 
-def summarize(dataset: str, title: str, results: Sequence[Result], seed: int = 0) -> Summary:
+def summarize(dataset: str, title: str, results: Sequence[Result], seed: int = 0, notes: Sequence[str] = ()) -> Summary:
     """The summary of an evaluation; the other results are compared with the first. `seed`: of the permutation test."""
     adjusted = {other.name: p for other, _, p in comparisons(results, seed)}
     rows = {result.name: _row(result, adjusted.get(result.name)) for result in results}
-    return Summary(dataset, title, len(results[0].metrics.per_query), rows)
+    return Summary(dataset, title, len(results[0].metrics.per_query), rows, tuple(notes))
 
 
 def summary_json(summary: Summary) -> str:
@@ -69,7 +73,8 @@ def read_summary(folder: Path) -> Summary:
     path = folder / SUMMARY_FILE
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        return Summary(**{**content, "rows": {name: Row(**row) for name, row in content["rows"].items()}})
+        rows = {name: Row(**row) for name, row in content["rows"].items()}
+        return Summary(**{**content, "rows": rows, "notes": tuple(content.get("notes", ()))})
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise CollectionError(
             f"{path} is no summary of an evaluation ({error}); give the --out folder of one"
@@ -91,7 +96,10 @@ def table(columns: Mapping[str, Sequence[Summary]]) -> str:
         for name in names
     ]
     titles = [
-        f"{dataset}: " + "; ".join(f"{s.title}, compared with {next(iter(s.rows))}" for s in summaries) + "."
+        f"{dataset}: "
+        + "; ".join(f"{s.title}, compared with {next(iter(s.rows))}" for s in summaries)
+        + "."
+        + "".join(f" {note}" for summary in summaries for note in summary.notes)
         for dataset, summaries in columns.items()
     ]
     return (

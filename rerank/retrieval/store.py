@@ -56,6 +56,10 @@ class PassageStore:
             )
         return [found[doc_id] for doc_id in doc_ids]
 
+    def texts(self, doc_ids: Sequence[str]) -> dict[str, str]:
+        """Texts by doc_id; leaves out those that are not in the index."""
+        return dict(self._select("SELECT doc_id, text FROM passages WHERE doc_id IN ({})", doc_ids))
+
     def doc_ids(self, rows: Sequence[int]) -> list[str]:
         """The doc_ids of the passages in these rows."""
         doc_id_of = dict(self._select("SELECT row, doc_id FROM passages WHERE row IN ({})", sorted(set(rows))))

@@ -34,6 +34,7 @@ def test_both_files_are_written(tmp_path: Path) -> None:
         "mean": {"nDCG@10": 0.5},
         "per_query": {"q": {"nDCG@10": 0.5}},
         "missing": [],
+        "notes": [],
     }
 
 

@@ -1,0 +1,98 @@
+"""Checks that queries, judgements and passages belong together, with a note where they do so only in part."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ir_measures import Qrel
+
+from rerank.collections.requests import Request
+from rerank.errors import CollectionError
+from rerank_eval.trace import Response
+
+
+@dataclass(frozen=True, slots=True)
+class Judgements:
+    """The judgements by which an evaluation measures.
+
+    Attributes:
+        notes: sentences for the reader where judgements and data cover each other only in part.
+    """
+
+    qrels: Sequence[Qrel]
+    notes: tuple[str, ...] = ()
+
+
+def judgements_of(query_ids: Iterable[str], qrels: Sequence[Qrel], source: str, only_asked: bool = False) -> Judgements:
+    """The judgements for an evaluation that asks the queries `query_ids`.
+
+    Args:
+        source: of the queries, as error messages name it.
+        only_asked: leave out judged queries that are not asked, so that means do not count them as 0.
+
+    Raises:
+        CollectionError: no query is judged.
+    """
+    asked, judged = set(query_ids), {qrel.query_id for qrel in qrels}
+    shared = asked & judged
+    if not shared:
+        raise CollectionError(
+            f"no query of {source} is judged: {len(asked)} queries are asked{_example(asked)}, {len(judged)} are judged"
+            f"{_example(judged)}, and no query id is in both; give the judgements of these queries"
+        )
+    notes = []
+    if len(shared) < len(judged):
+        averaged = "these (--only-asked)" if only_asked else f"{len(judged)} (with --only-asked: over {len(shared)})"
+        notes.append(f"{len(shared)} of {len(judged)} judged queries were asked; the mean is over {averaged}.")
+    if len(shared) < len(asked):
+        notes.append(f"{len(asked) - len(shared)} of {len(asked)} queries have no judgements and are not measured.")
+    return Judgements([qrel for qrel in qrels if qrel.query_id in asked] if only_asked else qrels, tuple(notes))
+
+
+def check_requests(requests: Iterable[Request], qrels: Iterable[Qrel], source: str) -> None:
+    """Raises: CollectionError when no candidate of the requests is judged, so that every measure would be 0."""
+    _check_doc_ids({c.doc_id for request in requests for c in request.candidates}, qrels, f"candidates of {source}")
+
+
+def check_responses(responses: Iterable[Response], qrels: Iterable[Qrel], source: str) -> None:
+    """Raises: CollectionError when no passage that a service found is judged."""
+    found = {doc_id for response in responses for doc_id in response.ranking.doc_ids}
+    _check_doc_ids(found, qrels, f"passages found by {source}")
+
+
+def check_index(index: Path, qrels: Iterable[Qrel], collection: str) -> tuple[str, ...]:
+    """A note if the index lacks some of the judged passages.
+
+    Raises:
+        CollectionError: the index has none of them.
+    """
+    from rerank.retrieval.store import PassageStore
+
+    if not (index / "manifest.json").is_file():
+        return ()  # the service names the fault when it opens the index
+    store, judged = PassageStore(index), {qrel.doc_id for qrel in qrels}
+    present = len(store.texts(sorted(judged)))
+    if not present:
+        raise CollectionError(
+            f"{index} is an index of another collection: it has {len(store)} passages, {collection} has judgements of "
+            f"{len(judged)}{_example(judged)}, and no doc id is in both; build one with `rerank index --collection "
+            f"{collection}`"
+        )
+    if present == len(judged):
+        return ()
+    return (f"{present} of {len(judged)} judged passages are in the index; the others cannot be found.",)
+
+
+def _check_doc_ids(doc_ids: Collection[str], qrels: Iterable[Qrel], source: str) -> None:
+    judged = {qrel.doc_id for qrel in qrels}
+    if judged.isdisjoint(doc_ids):
+        raise CollectionError(
+            f"nothing can be measured: {len(doc_ids)} {source}{_example(doc_ids)}, {len(judged)} judged passages"
+            f"{_example(judged)}, and no doc id is in both; give candidates from the collection that was judged"
+        )
+
+
+def _example(ids: Collection[str]) -> str:
+    return f" (such as {min(ids)!r})" if ids else ""
