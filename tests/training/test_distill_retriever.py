@@ -204,7 +204,7 @@ def test_run_with_other_arguments_is_not_resumed(
     run = tmp_path / "run"
     run.mkdir()
     shutil.copy(finished / "arguments.json", run)
-    with pytest.raises(ConfigError, match=r"another depth \(depth: 6, now 7\)"):
+    with pytest.raises(ConfigError, match=r"other arguments \(--depth 6, now 7\)"):
         distilled(index_folder, queries, run, rounds=2, depth=7)
 
 

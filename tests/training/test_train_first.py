@@ -214,12 +214,12 @@ def test_base_that_is_not_a_causal_lm_is_refused(inputs: Path, tmp_path: Path) -
 
 
 def test_window_with_more_passages_than_identifiers_is_refused(inputs: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"window_size 27 exceeds the 26 single-token identifiers of .* at most 26"):
+    with pytest.raises(ConfigError, match=r"--window-size 27 exceeds the 26 single-token identifiers of .* at most 26"):
         first_run(inputs, tmp_path / "run", "--window-size", "27")
 
 
 def test_unknown_loss_is_refused(inputs: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="rank_loss 'mse' is not one of ranknet, weighted-ranknet"):
+    with pytest.raises(ConfigError, match="--rank-loss 'mse' is not one of ranknet, weighted-ranknet"):
         first_run(inputs, tmp_path / "run", "--rank-loss", "mse")
 
 

@@ -22,7 +22,7 @@ def main() -> None:
 
 
 def _distill() -> None:
-    arguments, settings = parse_arguments([RetrieverArguments, RetrieverRunArguments])
+    arguments, settings = parse_arguments([RetrieverArguments, RetrieverRunArguments], description=__doc__)
     from rerank_training.retriever.distillation import distill_retriever  # imports the index, not needed by --help
 
     distill_retriever(arguments, settings)

@@ -20,7 +20,7 @@ def main() -> None:
 
 
 def _train() -> None:
-    arguments, settings = parse_arguments([FirstArguments, RunArguments])
+    arguments, settings = parse_arguments([FirstArguments, RunArguments], description=__doc__)
     from rerank_training.first.training import train_first  # imports peft, which --help need not wait for
 
     train_first(arguments, settings)

@@ -22,7 +22,7 @@ def main() -> None:
 
 
 def _train() -> None:
-    arguments, settings = parse_arguments([PERankArguments, RunArguments])
+    arguments, settings = parse_arguments([PERankArguments, RunArguments], description=__doc__)
     from rerank_training.pe_rank.training import train_pe_rank  # imports peft and the encoder, not needed by --help
 
     train_pe_rank(arguments, settings)

@@ -154,9 +154,9 @@ def test_run_with_other_arguments_is_not_resumed(inputs: Path, tmp_path: Path) -
     with killed_at_batch(0), pytest.raises(Killed):
         first_run(inputs, tmp_path / "run", *FLAGS)
     for flag, value, message in (
-        ("--window-size", "3", "another window_size (window_size: 4, now 3)"),
-        ("--num-train-epochs", "4", "another num_train_epochs (num_train_epochs: 3.0, now 4.0)"),
-        ("--seed", "1", "another seed (seed: 42, now 1)"),
+        ("--window-size", "3", "(--window-size 4, now 3)"),
+        ("--num-train-epochs", "4", "(--num-train-epochs 3.0, now 4.0)"),
+        ("--seed", "1", "(--seed 42, now 1)"),
     ):
         with pytest.raises(ConfigError) as refused:
             first_run(inputs, tmp_path / "run", *FLAGS, flag, value)

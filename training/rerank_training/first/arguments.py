@@ -21,17 +21,25 @@ class FirstArguments(ListArguments):
     base: str = field(
         metadata={"help": "Causal language model to start from: a folder, or a name on the Hugging Face hub."}
     )
-    template: str = field(
-        default="first", metadata={"help": "Prompt template: the name of one of ours, or a YAML file."}
+    template: str | None = field(
+        default=None,
+        metadata={
+            "help": "Prompt template: the name of one of ours, or a YAML file. Default: that of the base if it has a "
+            "manifest, otherwise first."
+        },
     )
-    identifiers: Literal["letters", "numbers"] = field(
-        default="letters", metadata={"help": "Identifiers of the passages in the prompt: [A] [B] or [1] [2]."}
+    identifiers: Literal["letters", "numbers"] | None = field(
+        default=None,
+        metadata={
+            "help": "Identifiers of the passages in the prompt: [A] [B] or [1] [2]. Default: those of the base if it "
+            "has a manifest, otherwise letters."
+        },
     )
     objective: Literal["lm", "rank", "joint"] = field(
         default="joint",
         metadata={
             "help": "lm: loss of the language model on the written order; rank: ranking loss on the identifier logits; "
-            "joint: lm + rank_weight * rank."
+            "joint: lm + rank-weight * rank."
         },
     )
     rank_loss: str = field(
@@ -44,7 +52,13 @@ class FirstArguments(ListArguments):
             "help": "Weight of the ranking loss on an earlier layer; 1 lets small models learn in fewer steps; 0: none."
         },
     )
-    passage_tokens: int = field(default=256, metadata={"help": "Number of tokens to which passages are truncated."})
+    passage_tokens: int | None = field(
+        default=None,
+        metadata={
+            "help": "Number of tokens to which passages are truncated; 0: as many as fit. Default: that of the base if "
+            "it has a manifest, otherwise 256."
+        },
+    )
     inverse_propensity: bool = field(
         default=False,
         metadata={
@@ -57,4 +71,4 @@ class FirstArguments(ListArguments):
 
     def __post_init__(self) -> None:
         if self.rank_loss not in RANK_LOSSES:
-            raise ConfigError(f"rank_loss {self.rank_loss!r} is not one of {', '.join(RANK_LOSSES)}")
+            raise ConfigError(f"--rank-loss {self.rank_loss!r} is not one of {', '.join(RANK_LOSSES)}")

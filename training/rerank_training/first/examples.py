@@ -38,7 +38,7 @@ class FirstExample:
 
 @dataclass(frozen=True, slots=True)
 class ExampleSettings:
-    """What FIRST's training examples contain.
+    """Contents and limits of FIRST's training examples.
 
     Attributes:
         identifiers: letters or numbers.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 
 from rerank.errors import CheckpointError, ConfigError
 from rerank.manifest import Manifest
-from rerank.prompting.identifiers import IdentifierKind
-from rerank.prompting.templates import Template, load_template
 from rerank_training.first.arguments import FirstArguments
 from rerank_training.first.examples import ExampleSettings, FirstCollator, FirstExamples, pad_id_of
 from rerank_training.first.objective import FirstObjective
+from rerank_training.first.prompt import PromptSettings, prompt_settings
 from rerank_training.lists.windows import TrainingWindows
 from rerank_training.trainer.arguments import RunArguments
 from rerank_training.trainer.checkpoint import base_revision, data_hashes, package_versions, write_checkpoint
@@ -36,12 +36,13 @@ def train_first(arguments: FirstArguments, settings: RunArguments) -> Path:
         ConfigError, CollectionError, CheckpointError: an input cannot be used, or the run is finished already.
     """
     folder = result_folder(settings.output_dir)
-    template = load_template(arguments.template)
+    prompt = prompt_settings(arguments)
+    arguments = replace(arguments, window_size=prompt.window_size)
     lists, held_out = read_training_lists(arguments)
     select_checkpoint(settings, bool(held_out))
     set_seed(settings.seed)  # for the initial weights of the adapter
     model, tokenizer = load_base(arguments)
-    examples = _examples(arguments, template, model, tokenizer)
+    examples = _examples(arguments, prompt, model, tokenizer)
     windows = training_windows(arguments, settings, lists)
     trainer = RankingTrainer(
         _objective(arguments, examples, model, windows),
@@ -54,8 +55,8 @@ def train_first(arguments: FirstArguments, settings: RunArguments) -> Path:
     )
     metrics = train(trainer, [arguments, settings])
     if trainer.is_world_process_zero():
-        manifest = _manifest(arguments, template, model, metrics)
-        write_checkpoint(folder, trainer.model, tokenizer, template.source, manifest)
+        manifest = _manifest(arguments, prompt, model, metrics)
+        write_checkpoint(folder, trainer.model, tokenizer, prompt.template.source, manifest)
     return folder
 
 
@@ -87,21 +88,21 @@ def context_tokens(model: Any, tokenizer: PreTrainedTokenizerBase) -> int:
 
 
 def _examples(
-    arguments: FirstArguments, template: Template, model: Any, tokenizer: PreTrainedTokenizerBase
+    arguments: FirstArguments, prompt: PromptSettings, model: Any, tokenizer: PreTrainedTokenizerBase
 ) -> FirstExamples:
     """Raises: ConfigError when windows can have more passages than the tokenizer has identifiers."""
     settings = ExampleSettings(
-        identifiers=IdentifierKind(arguments.identifiers),
+        identifiers=prompt.identifiers,
         context_tokens=context_tokens(model, tokenizer),
-        passage_tokens=arguments.passage_tokens,
+        passage_tokens=prompt.passage_tokens,
         with_answer=arguments.objective != "rank",
         with_identifier_indices=arguments.probe_weight > 0,
     )
-    examples = FirstExamples(tokenizer, template, settings)
+    examples = FirstExamples(tokenizer, prompt.template, settings)
     if arguments.window_size > len(examples.identifiers):
         raise ConfigError(
-            f"window_size {arguments.window_size} exceeds the {len(examples.identifiers)} single-token identifiers of "
-            f"{arguments.base}; use at most {len(examples.identifiers)}"
+            f"--window-size {arguments.window_size} exceeds the {len(examples.identifiers)} single-token identifiers of"
+            f" {arguments.base}; use at most {len(examples.identifiers)}"
         )
     return examples
 
@@ -123,16 +124,16 @@ def _objective(
     )
 
 
-def _manifest(arguments: FirstArguments, template: Template, model: Any, metrics: dict[str, float]) -> Manifest:
+def _manifest(arguments: FirstArguments, prompt: PromptSettings, model: Any, metrics: dict[str, float]) -> Manifest:
     return Manifest(
         ranker="first",
         base=arguments.base,
         base_revision=base_revision(arguments.base, model),
         weights_sha256="",
-        template_sha256=template.sha256,
-        identifiers=arguments.identifiers,
-        window_size=arguments.window_size,
-        passage_tokens=arguments.passage_tokens,
+        template_sha256=prompt.template.sha256,
+        identifiers=prompt.identifiers.value,
+        window_size=prompt.window_size,
+        passage_tokens=prompt.passage_tokens,
         command=shlex.join(["train-first", *sys.argv[1:]]),
         data=data_hashes([arguments.lists, arguments.eval_lists, arguments.qrels]),
         metrics={key.removeprefix("eval_"): value for key, value in metrics.items()},

@@ -37,7 +37,7 @@ class ListOrder(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ListSampling:
-    """How a training list is sampled from a pool.
+    """Parameters of the sampling of a training list from a pool.
 
     Attributes:
         min_passages, max_passages: range of the list's length; every length in it is equally likely.

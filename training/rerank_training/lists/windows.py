@@ -14,7 +14,7 @@ from rerank_training.lists.training_list import TrainingList
 
 @dataclass(frozen=True, slots=True)
 class WindowSampling:
-    """How windows are sampled from lists.
+    """Parameters of the sampling of windows from lists.
 
     Attributes:
         max_size: largest number of passages in a window.

@@ -60,7 +60,7 @@ class PERankArguments(ListArguments):
 
     def __post_init__(self) -> None:
         if self.rank_loss not in RANK_LOSSES:
-            raise ConfigError(f"rank_loss {self.rank_loss!r} is not one of {', '.join(RANK_LOSSES)}")
+            raise ConfigError(f"--rank-loss {self.rank_loss!r} is not one of {', '.join(RANK_LOSSES)}")
         if self.decoding == "dynamic" and self.rank_loss != "listmle":
             raise ConfigError(
                 f"dynamic decoding is trained with listmle, one rank after the other, not with {self.rank_loss}; "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,8 @@ from rerank_training.pe_rank.arguments import PERankArguments
 from rerank_training.pe_rank.examples import PECollator, VectorTable, texts_of, with_text
 from rerank_training.pe_rank.model import PEBase, load_pe_base, set_trainable
 from rerank_training.pe_rank.objective import PEObjective
-from rerank_training.trainer.arguments import RunArguments
+from rerank_training.trainer.arguments import WINDOW_SIZE, RunArguments
+from rerank_training.trainer.base_manifest import read_base_manifest, setting
 from rerank_training.trainer.checkpoint import data_hashes, package_versions, write_checkpoint
 from rerank_training.trainer.data import held_out_windows, read_training_lists, training_windows
 from rerank_training.trainer.losses import RANK_LOSSES, stepwise_listmle
@@ -42,6 +44,7 @@ def train_pe_rank(arguments: PERankArguments, settings: RunArguments, encoder: E
         ConfigError, CollectionError, CheckpointError: an input cannot be used, or the run is finished already.
     """
     folder = result_folder(settings.output_dir)
+    arguments = replace(arguments, window_size=_window_size(arguments))
     lists, held_out = read_training_lists(arguments)
     set_seed(settings.seed)  # for the initial weights of a new projector or adapter
     encoder = encoder or Encoder(arguments.encoder or DEFAULT_ENCODER)
@@ -58,6 +61,13 @@ def train_pe_rank(arguments: PERankArguments, settings: RunArguments, encoder: E
     manifest = _manifest(arguments, base.template, metrics)
     write_checkpoint(folder, base.model, tokenizer, base.template.source, manifest)
     return folder
+
+
+def _window_size(arguments: PERankArguments) -> int:
+    trained = read_base_manifest(arguments.base, "pe-rank")
+    return setting(
+        "--window-size", arguments.window_size or None, None if trained is None else trained.window_size, WINDOW_SIZE
+    )
 
 
 def _alignment(

@@ -66,7 +66,7 @@ class RetrieverArguments:
 
     def __post_init__(self) -> None:
         if self.rank_loss not in RANK_LOSSES:
-            raise ConfigError(f"rank_loss {self.rank_loss!r} is not one of {', '.join(RANK_LOSSES)}")
+            raise ConfigError(f"--rank-loss {self.rank_loss!r} is not one of {', '.join(RANK_LOSSES)}")
         if self.teacher == "reranker" and self.rank_loss in _DISTANCE_LOSSES:
             raise ConfigError(
                 f"a reranker gives an order, but {self.rank_loss} reads the distances between scores; use --rank-loss "

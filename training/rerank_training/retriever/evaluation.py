@@ -20,7 +20,7 @@ try:
     from scipy import stats
 except ModuleNotFoundError as error:
     raise ConfigError(
-        f"{error.name}, which evaluates held-out queries, is not installed; install rerank[train]"
+        f"{error.name}, which evaluates held-out queries, is not installed; install rerank-listwise[train]"
     ) from error
 
 _MEASURES = (ir_measures.R @ 100, ir_measures.nDCG @ 10)

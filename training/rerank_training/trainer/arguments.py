@@ -15,6 +15,9 @@ from transformers import HfArgumentParser, TrainingArguments
 
 from rerank.errors import ConfigError
 
+#: Largest number of passages in a window, without a flag and without a manifest of the base.
+WINDOW_SIZE = 20
+
 
 @dataclass
 class RunArguments(TrainingArguments):
@@ -76,9 +79,15 @@ class ListArguments:
         default=None, metadata={"help": "Judgements in TREC format, for lists that are RankLLM requests."}
     )
     max_bad_share: float = field(default=0.01, metadata={"help": "Accepted share of invalid lines in the lists, 0-1."})
-    window_size: int = field(default=20, metadata={"help": "Largest number of passages in a window."})
+    window_size: int = field(
+        default=0,
+        metadata={
+            "help": "Largest number of passages in a window; 0: that of the base if it has a manifest, otherwise "
+            f"{WINDOW_SIZE}."
+        },
+    )
     min_window_size: int = field(
-        default=0, metadata={"help": "Smallest number of passages in a window; 0: the same as window_size."}
+        default=0, metadata={"help": "Smallest number of passages in a window; 0: the same as --window-size."}
     )
     shuffled_share: float = field(default=0.5, metadata={"help": "Share of windows in random order, 0-1."})
 
@@ -95,12 +104,15 @@ class _Parser(HfArgumentParser):
         raise ConfigError(f"{message}; see --help")
 
 
-def parse_arguments(types: Sequence[Any], arguments: Sequence[str] | None = None) -> tuple[Any, ...]:
+def parse_arguments(
+    types: Sequence[Any], arguments: Sequence[str] | None = None, description: str | None = None
+) -> tuple[Any, ...]:
     """Parses flags, and the YAML file of `--config FILE`, into one instance of each dataclass. Flags override the file.
 
     Args:
         types: dataclasses whose fields are the flags.
         arguments: None: those of the process.
+        description: of the command, for --help; only its first line is shown.
 
     Raises:
         ConfigError: a flag or key is unknown or missing, or a value cannot be parsed.
@@ -111,7 +123,10 @@ def parse_arguments(types: Sequence[Any], arguments: Sequence[str] | None = None
     if known.config is not None:
         flags = [*_flags_of(known.config), *flags]  # the last of two equal flags wins
     parser = _Parser(
-        types, allow_abbrev=False, epilog="--config FILE reads these flags from a YAML file; flags override it."
+        types,
+        allow_abbrev=False,
+        description=description and description.partition("\n")[0],
+        epilog="--config FILE reads these flags from a YAML file; flags override it.",
     )
     try:
         *parsed, unknown = parser.parse_args_into_dataclasses(

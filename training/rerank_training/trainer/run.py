@@ -111,11 +111,12 @@ def check_same_run(folder: Path, arguments: Sequence[Any]) -> None:
             temporary.write_text(json.dumps(given, indent=1) + "\n", encoding="utf-8")
         return
     stored = json.loads(path.read_text(encoding="utf-8"))
-    if changed := sorted(key for key in given if given[key] != stored.get(key)):
-        first = changed[0]
+    changed = sorted(key for key in given if given[key] != stored.get(key))
+    if changed:
+        differences = "; ".join(f"--{key.replace('_', '-')} {stored.get(key)}, now {given[key]}" for key in changed)
         raise ConfigError(
-            f"{folder} holds a run with another {', '.join(changed)} ({first}: {stored.get(first)}, now "
-            f"{given[first]}); give the same arguments to resume it, or another --output-dir"
+            f"{folder} holds a run with other arguments ({differences}); give the same arguments to resume it, or "
+            "another --output-dir"
         )
 
 
