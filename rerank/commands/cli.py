@@ -1,11 +1,14 @@
-"""The command `rerank`: serve, index, search, rank and demo."""
+"""The command `rerank`: serve, index, search, rank, models and demo."""
 
 from __future__ import annotations
+
+from typing import Annotated
 
 import typer
 
 from rerank.commands.flags import flags
-from rerank.commands.query import RankSettings, SearchSettings, rank, search
+from rerank.commands.options import flag
+from rerank.commands.query import RankSettings, SearchSettings, models, rank, search
 from rerank.commands.run import run
 from rerank.commands.service import demo, index, serve
 
@@ -13,13 +16,26 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="Listwise reranking with language models.",
 )
 app.command()(serve)
 app.command()(index)
 app.command()(flags(SearchSettings)(search))
 app.command()(flags(RankSettings)(rank))
+app.command()(models)
 app.command()(demo)
+
+
+def _print_version(requested: bool) -> None:
+    if requested:
+        from rerank import __version__
+
+        print(f"rerank {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(version: Annotated[bool, flag("--version", "Print the version.", callback=_print_version)] = False) -> None:
+    """Listwise reranking with language models."""
 
 
 def main() -> None:

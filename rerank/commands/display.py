@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 if TYPE_CHECKING:
     from rerank.v1 import rerank_pb2 as pb
+
+#: Longer ids continue on the next line.
+_DOC_ID_WIDTH = 24
 
 
 def plain_console(stderr: bool = False) -> Console:
@@ -56,17 +60,63 @@ class IndexingProgress:
             self._progress.update(task, rate=f"{speed:,.0f} passages/s")
 
 
-def results_table(title: str, results: Sequence[pb.RankedCandidate]) -> Table:
-    """A table of results: rank, rank before reranking, score, first-stage score, doc_id and start of the text."""
+def results_table(title: str, response: pb.RerankResponse | pb.SearchResponse, verbose: bool = False) -> Table:
+    """A table of results: rank, rank before reranking, score, doc_id and the start of the text; readable at 80 columns.
+
+    `verbose` adds the scores of the first stage.
+    """
+    from rerank.v1 import rerank_pb2 as pb
+
+    by_rank = response.score_kind == pb.SCORE_KIND_RANK
     table = Table(title=title, title_justify="left")
-    for column in ("rank", "before", "score", "first stage"):
+    for column in ("rank", "was", "score:\nby rank" if by_rank else "score:\nlog-prob"):
         table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("doc_id", overflow="fold")
-    table.add_column("passage", no_wrap=True)
-    for rank, result in enumerate(results, start=1):
+    if verbose:
+        table.add_column("first\nstage", justify="right", no_wrap=True)
+    longest = max((len(result.doc_id) for result in response.results), default=0)
+    table.add_column("doc_id", overflow="fold", width=min(max(longest, len("doc_id")), _DOC_ID_WIDTH))
+    table.add_column("passage")
+    for rank, result in enumerate(response.results, start=1):
+        score = f"{result.score:g}" if by_rank else f"{result.score:.4f}"
         first_stage = f"{result.first_stage_score:.4f}" if result.HasField("first_stage_score") else ""
-        before = str(result.original_position + 1)
-        table.add_row(str(rank), before, f"{result.score:.4f}", first_stage, result.doc_id, snippet(result.text))
+        row = [str(rank), str(result.original_position + 1), score, *([first_stage] if verbose else [])]
+        passage = Text(snippet(result.text), no_wrap=True, overflow="ellipsis")  # the one column that may shrink
+        table.add_row(*row, result.doc_id, passage)
+    return table
+
+
+def execution_line(execution: pb.Execution) -> str:
+    """What ran, on one line: model, strategy, cost, latency, and what deviates from the full and exact order."""
+    notes = [
+        f"{execution.model}, {execution.strategy}",
+        f"{execution.windows} windows",
+        f"{execution.tokens:,} tokens",
+        f"{execution.total_ms:.0f} ms",
+    ]
+    if execution.reason:
+        notes.append(execution.reason)
+    if execution.truncated_doc_ids:
+        notes.append(f"{len(execution.truncated_doc_ids)} truncated")
+    if execution.repaired_identifiers:
+        notes.append(f"{execution.repaired_identifiers} repaired")
+    return " · ".join(notes)
+
+
+def feedback_line(report: pb.FeedbackReport) -> str:
+    """The effect of relevance feedback, on one line."""
+    effect = f"{report.new_passages} new passages" if report.updated else f"query vector unchanged: {report.reason}"
+    return f"feedback: {effect}"
+
+
+def models_table(response: pb.ListModelsResponse) -> Table:
+    """A table of the models that requests may name; the default one has a star."""
+    table = Table()
+    for column in ("model", "ranker", "strategy", "largest window", "status"):
+        table.add_column(column, overflow="fold")
+    for model in response.models:
+        name = f"{model.name} *" if model.is_default else model.name
+        window, status = str(model.max_window_size), model.problem or "served"
+        table.add_row(name, model.ranker, model.default_strategy, window, status)
     return table
 
 

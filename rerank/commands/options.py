@@ -31,9 +31,9 @@ def _metavar(names: type[StrEnum]) -> str:
     return f"[{'|'.join(names)}]"
 
 
-def flag(name: str, help_text: str) -> Any:
+def flag(name: str, help_text: str, callback: Callable[[bool], None] | None = None) -> Any:
     """An option without a value. Its help shows no type, which typer would show as <bool>."""
-    return typer.Option(name, metavar="", help=help_text)
+    return typer.Option(name, metavar="", help=help_text, callback=callback, is_eager=callback is not None)
 
 
 Target = Annotated[str, typer.Option(help="HOST:PORT of a running service.")]
@@ -94,5 +94,6 @@ FeedbackMethodOption = Annotated[
         help="With --feedback: how the query vector is updated.",
     ),
 ]
+Verbose = Annotated[bool, flag("--verbose", "Print every field of what ran, and the scores of the first stage.")]
 Json = Annotated[bool, flag("--json", "Print the response as JSON, for programs.")]
 Encoder = Annotated[str | None, typer.Option(help="Name or folder of the encoder; default: all-MiniLM-L6-v2.")]

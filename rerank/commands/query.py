@@ -1,4 +1,4 @@
-"""`rerank search` and `rerank rank`: queries to a running service."""
+"""`rerank search`, `rerank rank` and `rerank models`: calls of a running service."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rerank.commands import options
-from rerank.commands.display import fields_table, results_table, snippet
+from rerank.commands.display import execution_line, feedback_line, fields_table, models_table, results_table, snippet
 from rerank.commands.run import console
 from rerank.errors import InvalidRequest
 from rerank.types import CandidateSource, FeedbackMethod, FirstStage, candidate_source
 
 if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
     from rerank.v1 import rerank_pb2 as pb
 
 DEFAULT_TARGET = "127.0.0.1:50051"
@@ -36,6 +38,7 @@ class _RankingSettings:
     instruction: options.Instruction = ""
     timeout_s: options.TimeoutS = 60.0
     allow_partial: options.AllowPartial = False
+    verbose: options.Verbose = False
     as_json: options.Json = False
 
     def fields(self) -> dict[str, Any]:
@@ -90,7 +93,7 @@ def search(settings: SearchSettings) -> None:
             **settings.fields(),
         )
     title = f"{settings.query}   [{response.first_stage_hits} candidates from {settings.first_stage}]"
-    _show(response, title, settings.as_json)
+    _show(response, title, settings)
 
 
 def rank(settings: RankSettings) -> None:
@@ -102,7 +105,27 @@ def rank(settings: RankSettings) -> None:
         response = client.rerank(
             settings.query, candidates, settings.timeout_s, top_n=settings.top_n, **settings.fields()
         )
-    _show(response, settings.query, settings.as_json)
+    _show(response, settings.query, settings)
+
+
+def models(
+    target: options.Target = DEFAULT_TARGET, timeout_s: options.TimeoutS = 60.0, as_json: options.Json = False
+) -> None:
+    """List the models and the index of a running service."""
+    from rerank.service.client import RerankClient
+
+    with RerankClient(target) as client:
+        response = client.list_models(timeout_s)
+    if as_json:
+        _print_json(response)
+        return
+    console.print(models_table(response))
+    console.print("* answers requests that name no model")
+    if response.HasField("index"):
+        index = response.index
+        console.print(f"index: {index.passages:,} passages of {index.collection}, vectors of {index.encoder}")
+    else:
+        console.print("index: none; `rerank search` needs one, see `rerank serve --index`")
 
 
 def _read_candidates(path: Path) -> list[CandidateSource]:
@@ -137,15 +160,25 @@ def _read_candidate(line: str, place: str) -> CandidateSource:
         ) from error
 
 
-def _show(response: pb.RerankResponse | pb.SearchResponse, title: str, as_json: bool) -> None:
-    from google.protobuf.json_format import MessageToJson
-
+def _show(response: pb.RerankResponse | pb.SearchResponse, title: str, settings: _RankingSettings) -> None:
     from rerank.v1 import rerank_pb2 as pb
 
-    if as_json:
-        print(MessageToJson(response, preserving_proto_field_name=True, always_print_fields_with_no_presence=True))
+    if settings.as_json:
+        _print_json(response)
         return
-    console.print(results_table(title, response.results))
+    console.print(results_table(title, response, settings.verbose))
+    feedback = response.feedback if isinstance(response, pb.SearchResponse) and response.HasField("feedback") else None
+    if not settings.verbose:
+        console.print(execution_line(response.execution))
+        if feedback:
+            console.print(feedback_line(feedback))
+        return
     console.print(fields_table("execution", response.execution))
-    if isinstance(response, pb.SearchResponse) and response.HasField("feedback"):
-        console.print(fields_table("feedback", response.feedback))
+    if feedback:
+        console.print(fields_table("feedback", feedback))
+
+
+def _print_json(message: Message) -> None:
+    from google.protobuf.json_format import MessageToJson
+
+    print(MessageToJson(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True))

@@ -1,67 +1,24 @@
-"""The command `rerank`: its output for people and for programs, its options and its errors."""
+"""`rerank rank`, `search` and `models`: output for people and for programs, options and errors."""
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rerank.commands.cli import main
-from rerank.retrieval.index import read_manifest
+from rerank import __version__
 from rerank.service.client import RerankClient
 from tests.conftest import PASSAGES
+from tests.rerank.commands.conftest import Command
 from tests.serving import Served
 
 QUERY = "how long does a flea live"
 ROWS = [{"doc_id": doc_id, "text": text} for doc_id, (_, text) in PASSAGES.items()]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """Exit code and output of a command."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        assert (self.code, self.err) == (0, "")
-        return json.loads(self.out)
-
-    @property
-    def error(self) -> str:
-        """The message of a command that failed with one line on stderr."""
-        assert (self.code, self.out) == (2, "")
-        found = re.fullmatch(r"error: (.*)\n", self.err)
-        assert found, self.err
-        return found[1]
-
-
-Command = Callable[..., Outcome]
-
-
-@pytest.fixture
-def rerank(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs `rerank ARGS…` in this process."""
-
-    def run(*args: object, stdin: str = "") -> Outcome:
-        monkeypatch.setattr(sys, "argv", ["rerank", *map(str, args)])
-        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
-        with pytest.raises(SystemExit) as caught:
-            main()
-        printed = capsys.readouterr()
-        return Outcome(int(caught.value.code or 0), printed.out, printed.err)
-
-    return run
 
 
 @pytest.fixture
@@ -156,12 +113,30 @@ def test_first_stage_scores_are_returned(rank: Command) -> None:
     assert [result.get("first_stage_score") for result in reply["results"]] == [1.5, None]
 
 
-def test_tables_show_the_order_and_the_execution(rank: Command, candidates: Path) -> None:
+def test_output_is_the_order_and_one_line_of_what_ran(rank: Command, candidates: Path) -> None:
     outcome = rank(candidates)
     assert (outcome.code, outcome.err) == (0, "")
     assert QUERY in outcome.out
-    assert re.search(r"│ +1 +│ +1 +│ +-?\d+\.\d{4} │ +│ flea ", outcome.out), outcome.out
+    assert re.search(r"│ +1 +│ +1 +│ +-?\d+\.\d{4} │ flea +│ ", outcome.out), outcome.out
+    assert re.fullmatch(r"pe-rank, \S+ · 1 windows · \d+ tokens · \d+ ms", outcome.out.splitlines()[-1])
+
+
+def test_verbose_prints_every_field_of_the_execution(rank: Command, candidates: Path) -> None:
+    outcome = rank(candidates, "--verbose")
     assert re.search(r"completeness +│ COMPLETENESS_FULL", outcome.out)
+    assert "prepare_ms" in outcome.out
+
+
+def test_models_lists_the_models_and_the_index(rerank: Command, service: Served) -> None:
+    out = rerank("models", "--target", service.address).out
+    assert re.search(r"│ pe-rank \* +│ pe-rank +│ sliding\(20/10\) +│ \d+ +│ served ", out), out
+    assert "index: 12 passages of twelve, vectors of " in out
+    reply = rerank("models", "--target", service.address, "--json").json
+    assert [model["name"] for model in reply["models"]] == ["pe-rank", "identity", "number"]
+
+
+def test_version_is_printed(rerank: Command) -> None:
+    assert rerank("--version").out == f"rerank {__version__}\n"
 
 
 @pytest.mark.parametrize("text", ["a list[str] of fleas", "[/b] fleas", "[red]fleas"])
@@ -255,7 +230,9 @@ def test_invalid_usage_has_exit_code_2(rerank: Command, args: list[str]) -> None
 def test_help_lists_the_commands(rerank: Command) -> None:
     outcome = rerank("--help")
     assert outcome.code == 0
-    assert all(re.search(rf"\b{name}\b", outcome.out) for name in ("serve", "index", "search", "rank", "demo"))
+    assert all(
+        re.search(rf"\b{name}\b", outcome.out) for name in ("serve", "index", "search", "rank", "models", "demo")
+    )
 
 
 @pytest.mark.parametrize("command", [[], ["serve"], ["search"]])
@@ -297,88 +274,11 @@ def test_search_prints_the_first_stage(search: Command) -> None:
 def test_search_prints_the_feedback_report(search: Command) -> None:
     reply = search(QUERY, "--depth", 5, "--feedback", "--feedback-method", "rocchio", "--json").json
     assert reply["feedback"]["method"] == "FEEDBACK_METHOD_ROCCHIO"
-    assert "second_retrieval_ms" in search(QUERY, "--depth", 5, "--feedback").out
-    assert "second_retrieval_ms" not in search(QUERY, "--depth", 5).out
+    assert "\nfeedback: " in search(QUERY, "--depth", 5, "--feedback").out
+    assert "second_retrieval_ms" in search(QUERY, "--depth", 5, "--feedback", "--verbose").out
+    assert "feedback" not in search(QUERY, "--depth", 5).out
 
 
 def test_search_without_results_succeeds(search: Command) -> None:
     assert search("qqzzx", "--first-stage", "bm25", "--json").json["results"] == []
     assert search("qqzzx", "--first-stage", "bm25").code == 0
-
-
-# --- rerank index ---
-
-
-def test_index_is_built_and_never_overwritten(rerank: Command, beir_folder: Path, tmp_path: Path) -> None:
-    out = tmp_path / "index"
-    built = rerank("index", "--collection", beir_folder, "--out", out, "--device", "cpu")
-    assert (built.code, built.err) == (0, "")
-    assert f"12 passages of {beir_folder.name}" in built.out.replace("\n", " ")
-    assert read_manifest(out).passages == len(PASSAGES)
-    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
-    again = rerank("index", "--collection", beir_folder, "--out", out, "--device", "cpu")
-    assert again.error == f"{out} exists already; remove it first or choose another folder"
-    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
-
-
-def test_index_of_a_folder_without_a_collection_is_refused(rerank: Command, tmp_path: Path) -> None:
-    error = rerank("index", "--collection", tmp_path, "--out", tmp_path / "index").error
-    assert error == f"collection '{tmp_path}' is neither 'pydoc' nor a folder with a corpus.jsonl"
-    assert not (tmp_path / "index").exists()
-
-
-def test_corpus_that_is_not_utf_8_is_refused_by_line(rerank: Command, tmp_path: Path) -> None:
-    (tmp_path / "corpus.jsonl").write_bytes(b'{"_id": "1", "text": "a"}\n{"_id": "2", "text": "caf\xe9"}\n')
-    error = rerank("index", "--collection", tmp_path, "--out", tmp_path / "index", "--device", "cpu").error
-    assert error.startswith(f"{tmp_path.name}/corpus.jsonl:2: the line is not UTF-8 (")
-
-
-def test_duplicate_doc_id_of_a_corpus_is_refused_with_both_lines(rerank: Command, tmp_path: Path) -> None:
-    (tmp_path / "corpus.jsonl").write_text(
-        '{"_id": "1", "text": "a"}\n\n{"_id": "2", "text": "b"}\n{"_id": "1", "text": "c"}'
-    )
-    error = rerank("index", "--collection", tmp_path, "--out", tmp_path / "index", "--device", "cpu").error
-    assert error == "passage 2: doc_id '1' occurs twice in the collection; it is on the lines 1, 4"
-
-
-def test_folder_that_cannot_be_written_is_refused(rerank: Command, beir_folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    out = tmp_path / "file" / "index"
-    error = rerank("index", "--collection", beir_folder, "--out", out, "--device", "cpu").error
-    assert error.startswith(f"{out} cannot be created: ")
-
-
-def test_missing_encoder_folder_is_refused_without_a_look_up(
-    rerank: Command, beir_folder: Path, tmp_path: Path
-) -> None:
-    out, encoder = tmp_path / "index", tmp_path / "encoder"
-    error = rerank("index", "--collection", beir_folder, "--out", out, "--encoder", encoder).error
-    assert error.startswith(f"there is no folder {encoder}; ")
-
-
-@pytest.mark.parametrize("command", ["index", "rank", "search", "serve"])
-def test_help_shows_no_type_of_flags(rerank: Command, command: str) -> None:
-    typed = [line for line in rerank(command, "--help").out.splitlines() if "bool" in line.lower()]
-    assert all("--help" in line for line in typed)
-
-
-# --- rerank serve ---
-
-
-def test_serve_with_an_unknown_setting_fails_with_one_line(rerank: Command, tmp_path: Path) -> None:
-    config = tmp_path / "config.yaml"
-    config.write_text("listn: 127.0.0.1:0", encoding="utf-8")
-    expected = f"{config}: listn: Extra inputs are not permitted (given '127.0.0.1:0')"
-    assert rerank("serve", "--config", config).error == expected
-
-
-def test_serve_with_a_folder_that_is_no_index_is_refused(rerank: Command, tmp_path: Path) -> None:
-    assert f"{tmp_path} is no index: it has no manifest.json" in rerank("serve", "--index", tmp_path).error
-
-
-def test_serve_on_an_address_in_use_is_refused(rerank: Command, service: Served, tmp_path: Path) -> None:
-    config = tmp_path / "config.yaml"
-    config.write_text("models: [{name: identity, ranker: identity}]", encoding="utf-8")
-    outcome = rerank("serve", "--config", config, "--listen", service.address)
-    assert f"cannot listen on {service.address}: " in outcome.error
-    assert outcome.error.endswith("; choose another --listen HOST:PORT")

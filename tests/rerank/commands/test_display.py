@@ -1,0 +1,74 @@
+"""Console output: tables that stay readable on a terminal of 80 columns."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from rerank.commands.display import execution_line, feedback_line, results_table
+from rerank.v1 import rerank_pb2 as pb
+
+TITLE = "how long does a flea live"
+
+
+def response(score_kind: int, doc_id: str = "msmarco_passage_03_1234") -> pb.RerankResponse:
+    """100 results, of which the passages are longer than a line."""
+    results = [
+        pb.RankedCandidate(
+            doc_id=f"{doc_id}{rank}",
+            original_position=99 - rank,
+            score=-rank / 7,
+            first_stage_score=0.1,
+            text="flea " * 99,
+        )
+        for rank in range(100)
+    ]
+    return pb.RerankResponse(results=results, score_kind=score_kind)  # type: ignore[arg-type]
+
+
+def printed(message: pb.RerankResponse, verbose: bool = False) -> list[str]:
+    console = Console(width=80, file=io.StringIO())
+    console.print(results_table(TITLE, message, verbose))
+    return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_table_of_80_columns_shows_rank_id_score_and_passage(verbose: bool) -> None:
+    rows = printed(response(pb.SCORE_KIND_WINDOW_LOG_PROB, "msmarco_passage_03_12"), verbose)
+    assert all(len(row) <= 80 for row in rows)
+    (last,) = (row for row in rows if "msmarco_passage_03_1299" in row)
+    cells = [cell.strip() for cell in last.strip("│").split("│")]
+    assert cells[:3] == ["100", "1", "-14.1429"]
+    assert cells[-2] == "msmarco_passage_03_1299"
+    assert cells[-1].startswith("flea flea ")
+    assert len(rows) == 100 + len(printed(pb.RerankResponse(), verbose))
+
+
+def test_long_id_continues_on_the_next_line() -> None:
+    rows = printed(response(pb.SCORE_KIND_RANK, "https://example.org/a/page/with/a/long/address/"))
+    text = "".join(row.split("│")[4].strip() for row in rows if row.count("│") == 6)
+    assert "https://example.org/a/page/with/a/long/address/99" in text
+
+
+@pytest.mark.parametrize(
+    ("kind", "header"), [(pb.SCORE_KIND_RANK, "by rank"), (pb.SCORE_KIND_WINDOW_LOG_PROB, "log-prob")]
+)
+def test_score_column_names_the_meaning_of_the_scores(kind: int, header: str) -> None:
+    assert header in "".join(printed(response(kind))[:6])
+
+
+def test_execution_is_one_line_of_80_columns() -> None:
+    execution = pb.Execution(model="pe-rank", strategy="sliding(20/10)", windows=9, tokens=3600, total_ms=45.3)
+    assert execution_line(execution) == "pe-rank, sliding(20/10) · 9 windows · 3,600 tokens · 45 ms"
+
+
+def test_execution_line_names_deviations() -> None:
+    execution = pb.Execution(reason="deadline reached", truncated_doc_ids=["a", "b"], repaired_identifiers=3)
+    assert execution_line(execution).endswith(" · deadline reached · 2 truncated · 3 repaired")
+
+
+def test_feedback_line_names_the_effect() -> None:
+    assert feedback_line(pb.FeedbackReport(updated=True, new_passages=4)) == "feedback: 4 new passages"
+    assert feedback_line(pb.FeedbackReport(reason="too few")) == "feedback: query vector unchanged: too few"

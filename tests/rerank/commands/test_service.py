@@ -1,0 +1,89 @@
+"""`rerank index` and `rerank serve`: what they build, and errors of one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rerank.retrieval.index import read_manifest
+from tests.conftest import PASSAGES
+from tests.rerank.commands.conftest import Command
+from tests.serving import Served
+
+# --- rerank index ---
+
+
+def test_index_is_built_and_never_overwritten(rerank: Command, beir_folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "index"
+    built = rerank("index", "--collection", beir_folder, "--out", out, "--device", "cpu")
+    assert (built.code, built.err) == (0, "")
+    assert f"12 passages of {beir_folder.name}" in built.out.replace("\n", " ")
+    assert read_manifest(out).passages == len(PASSAGES)
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    again = rerank("index", "--collection", beir_folder, "--out", out, "--device", "cpu")
+    assert again.error == f"{out} exists already; remove it first or choose another folder"
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+
+
+def test_index_of_a_folder_without_a_collection_is_refused(rerank: Command, tmp_path: Path) -> None:
+    error = rerank("index", "--collection", tmp_path, "--out", tmp_path / "index").error
+    assert error == f"collection '{tmp_path}' is neither 'pydoc' nor a folder with a corpus.jsonl"
+    assert not (tmp_path / "index").exists()
+
+
+def test_corpus_that_is_not_utf_8_is_refused_by_line(rerank: Command, tmp_path: Path) -> None:
+    (tmp_path / "corpus.jsonl").write_bytes(b'{"_id": "1", "text": "a"}\n{"_id": "2", "text": "caf\xe9"}\n')
+    error = rerank("index", "--collection", tmp_path, "--out", tmp_path / "index", "--device", "cpu").error
+    assert error.startswith(f"{tmp_path.name}/corpus.jsonl:2: the line is not UTF-8 (")
+
+
+def test_duplicate_doc_id_of_a_corpus_is_refused_with_both_lines(rerank: Command, tmp_path: Path) -> None:
+    (tmp_path / "corpus.jsonl").write_text(
+        '{"_id": "1", "text": "a"}\n\n{"_id": "2", "text": "b"}\n{"_id": "1", "text": "c"}'
+    )
+    error = rerank("index", "--collection", tmp_path, "--out", tmp_path / "index", "--device", "cpu").error
+    assert error == "passage 2: doc_id '1' occurs twice in the collection; it is on the lines 1, 4"
+
+
+def test_folder_that_cannot_be_written_is_refused(rerank: Command, beir_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    out = tmp_path / "file" / "index"
+    error = rerank("index", "--collection", beir_folder, "--out", out, "--device", "cpu").error
+    assert error.startswith(f"{out} cannot be created: ")
+
+
+def test_missing_encoder_folder_is_refused_without_a_look_up(
+    rerank: Command, beir_folder: Path, tmp_path: Path
+) -> None:
+    out, encoder = tmp_path / "index", tmp_path / "encoder"
+    error = rerank("index", "--collection", beir_folder, "--out", out, "--encoder", encoder).error
+    assert error.startswith(f"there is no folder {encoder}; ")
+
+
+@pytest.mark.parametrize("command", ["index", "rank", "search", "serve"])
+def test_help_shows_no_type_of_flags(rerank: Command, command: str) -> None:
+    typed = [line for line in rerank(command, "--help").out.splitlines() if "bool" in line.lower()]
+    assert all("--help" in line for line in typed)
+
+
+# --- rerank serve ---
+
+
+def test_serve_with_an_unknown_setting_fails_with_one_line(rerank: Command, tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("listn: 127.0.0.1:0", encoding="utf-8")
+    expected = f"{config}: listn: Extra inputs are not permitted (given '127.0.0.1:0')"
+    assert rerank("serve", "--config", config).error == expected
+
+
+def test_serve_with_a_folder_that_is_no_index_is_refused(rerank: Command, tmp_path: Path) -> None:
+    assert f"{tmp_path} is no index: it has no manifest.json" in rerank("serve", "--index", tmp_path).error
+
+
+def test_serve_on_an_address_in_use_is_refused(rerank: Command, service: Served, tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("models: [{name: identity, ranker: identity}]", encoding="utf-8")
+    outcome = rerank("serve", "--config", config, "--listen", service.address)
+    assert f"cannot listen on {service.address}: " in outcome.error
+    assert outcome.error.endswith("; choose another --listen HOST:PORT")
