@@ -6,8 +6,11 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from rerank.errors import ConfigError
 from rerank.files import atomic_file
+from rerank.types import ScoredDoc
 from rerank_eval.measures import Metrics, Run
 
 
@@ -31,13 +34,29 @@ def write_run(out: Path, run: Run, metrics: Metrics, settings: Mapping[str, obje
 def trec_run(run: Run, tag: str) -> str:
     """A run in TREC form: lines of query_id, Q0, doc_id, rank, score, tag.
 
-    Scores are written with all their digits, so that different scores never become equal.
+    The written scores decrease strictly in float32, as which trec_eval reads them; equal scores would lose the order.
     """
     return "".join(
-        f"{query_id} Q0 {doc.doc_id} {rank} {doc.score!r} {tag}\n"
+        f"{query_id} Q0 {doc.doc_id} {rank} {score} {tag}\n"
         for query_id, docs in run.items()
-        for rank, doc in enumerate(docs, start=1)
+        for rank, (doc, score) in enumerate(zip(docs, _written_scores(docs), strict=True), start=1)
     )
+
+
+def _written_scores(docs: Sequence[ScoredDoc]) -> list[str]:
+    """The scores, if they decrease strictly in float32; else each lowered to the float32 below its predecessor.
+
+    Ranks replace scores that float32 cannot represent.
+    """
+    with np.errstate(over="ignore"):
+        scores = np.array([doc.score for doc in docs], dtype=np.float32)
+    if (scores[1:] < scores[:-1]).all():
+        return [repr(doc.score) for doc in docs]
+    for rank in range(1, len(scores)):
+        scores[rank] = min(scores[rank], np.nextafter(scores[rank - 1], np.float32(-np.inf)))
+    if not np.isfinite(scores).all():
+        return [repr(float(len(docs) - rank)) for rank in range(len(docs))]
+    return [str(score) for score in scores]
 
 
 def write_text(path: Path, text: str) -> None:

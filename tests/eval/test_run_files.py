@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
-import ir_measures
+import numpy as np
 import pytest
 from rerank_eval.measures import Metrics
 from rerank_eval.run_files import trec_run, write_run
@@ -15,13 +16,29 @@ from rerank.errors import ConfigError
 from rerank.types import ScoredDoc
 
 
-def test_written_scores_stay_strictly_decreasing() -> None:
-    """trec_eval sorts by score, so two scores that are equal in the file would swap their documents."""
-    scores = strictly_decreasing([-1.0] * 50)
+@pytest.mark.parametrize("read_as", [float, np.float32])
+@pytest.mark.parametrize(
+    "scores",
+    [
+        strictly_decreasing([-1.0] * 50),  # differences of one float64 ulp
+        strictly_decreasing([0.0] * 1000),
+        [1.0, 1.0 - 1e-12, 0.5, 0.5 - 1e-12, 0.5 - 2e-12, -7.25],
+        [1e300, 1e299, 3.0, -1e299, -1e300],  # outside float32
+        [float(n) for n in range(100, 0, -1)],
+    ],
+)
+def test_written_scores_decrease_strictly(scores: list[float], read_as: type) -> None:
+    """trec_eval reads float32 and sorts by score, so two scores that are equal there would swap their documents."""
     docs = [ScoredDoc(f"d{n}", score) for n, score in enumerate(scores)]
-    read = list(ir_measures.read_trec_run(trec_run({"q": docs}, tag="t")))
-    assert [doc.doc_id for doc in sorted(read, key=lambda doc: -doc.score)] == [f"d{n}" for n in range(50)]
-    assert len({doc.score for doc in read}) == 50
+    read = [line.split() for line in trec_run({"q": docs}, tag="t").splitlines()]
+    written = [read_as(row[4]) for row in read]
+    assert [row[2] for row in read] == [doc.doc_id for doc in docs]
+    assert all(lower < higher for higher, lower in pairwise(written))
+
+
+def test_scores_that_float32_tells_apart_are_written_with_all_digits() -> None:
+    text = trec_run({"q": [ScoredDoc("a", 0.1234567890123), ScoredDoc("b", -1.0)]}, tag="t")
+    assert text == "q Q0 a 1 0.1234567890123 t\nq Q0 b 2 -1.0 t\n"
 
 
 def test_both_files_are_written(tmp_path: Path) -> None:
