@@ -37,7 +37,7 @@ def test_flags_with_underscores_are_the_same_flags() -> None:
 
 def test_defaults_are_those_of_the_project() -> None:
     first, settings = parsed()
-    assert (first.objective, first.window_size, settings.per_device_train_batch_size) == ("joint", 20, 4)
+    assert (first.objective, first.window_size, settings.per_device_train_batch_size) == ("joint", 0, 4)
     assert settings.lr_scheduler_type == "cosine"
     assert not settings.remove_unused_columns
 

@@ -61,7 +61,8 @@ class RunArguments(TrainingArguments):
         try:
             get_reporting_integration_callbacks(self.report_to)
         except (ValueError, RuntimeError) as error:  # unknown, or not installed
-            raise ConfigError(f"--report-to {' '.join(self.report_to)}: {error}; or use none") from error
+            way_out = "install rerank-listwise[train], or use none" if "tensorboard" in self.report_to else "or use none"
+            raise ConfigError(f"--report-to {' '.join(self.report_to)}: {error} {way_out}") from error
 
 
 @dataclass(kw_only=True)

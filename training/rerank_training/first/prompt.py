@@ -1,0 +1,81 @@
+"""Prompt settings of a FIRST training: those of the flags, of the base's manifest, or the defaults."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from rerank.manifest import TEMPLATE_FILE
+from rerank.prompting.identifiers import IdentifierKind
+from rerank.prompting.templates import Template, load_template
+from rerank_training.first.arguments import FirstArguments
+from rerank_training.trainer.arguments import WINDOW_SIZE
+from rerank_training.trainer.base_manifest import read_base_manifest, setting
+
+logger = logging.getLogger(__name__)
+
+_TEMPLATE, _PASSAGE_TOKENS = "first", 256
+
+
+@dataclass(frozen=True, slots=True)
+class PromptSettings:
+    """Prompt and window that the model is trained on.
+
+    Attributes:
+        template: of the prompt.
+        identifiers: letters or numbers.
+        window_size: largest number of passages in a window.
+        passage_tokens: number of tokens to which passages are truncated; 0: as many as fit into the context.
+    """
+
+    template: Template
+    identifiers: IdentifierKind
+    window_size: int
+    passage_tokens: int
+
+
+def prompt_settings(arguments: FirstArguments) -> PromptSettings:
+    """The settings of a training. A flag that differs from the base's manifest is logged as a warning with both values.
+
+    Raises:
+        CheckpointError: the base's manifest is invalid, or does not agree with the files beside it.
+        ConfigError: there is no such template.
+    """
+    trained = read_base_manifest(arguments.base, "first")
+    if trained is None:
+        return PromptSettings(
+            load_template(arguments.template or _TEMPLATE),
+            IdentifierKind(arguments.identifiers or IdentifierKind.LETTERS),
+            arguments.window_size or WINDOW_SIZE,
+            _PASSAGE_TOKENS if arguments.passage_tokens is None else arguments.passage_tokens,
+        )
+    settings = PromptSettings(
+        _template(arguments),
+        IdentifierKind(
+            setting("--identifiers", arguments.identifiers, trained.identifiers or None, IdentifierKind.LETTERS)
+        ),
+        setting("--window-size", arguments.window_size or None, trained.window_size, WINDOW_SIZE),
+        setting("--passage-tokens", arguments.passage_tokens, trained.passage_tokens, _PASSAGE_TOKENS),
+    )
+    logger.info(
+        "the base %s has a manifest; prompts have template %s, %s, windows of %d passages and %d tokens per passage",
+        *(arguments.base, settings.template.sha256[:12], settings.identifiers),
+        *(settings.window_size, settings.passage_tokens),
+    )
+    return settings
+
+
+def _template(arguments: FirstArguments) -> Template:
+    path = Path(arguments.base) / TEMPLATE_FILE
+    trained = load_template(str(path))
+    if arguments.template is None:
+        return trained
+    given = load_template(arguments.template)
+    if given.sha256 != trained.sha256:
+        logger.warning(
+            "--template %s (%s): the base was trained with %s (%s), so it has to learn the difference; leave "
+            "--template out to keep that of the base",
+            *(arguments.template, given.sha256[:12], path, trained.sha256[:12]),
+        )
+    return given

@@ -1,0 +1,38 @@
+"""Settings that a training takes from the manifest of its base, so that both read the same prompts."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from rerank.manifest import Manifest, read_manifest
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+def read_base_manifest(base: str, ranker: Literal["first", "pe-rank"]) -> Manifest | None:
+    """The manifest of a base that was trained as this kind of ranker; None for any other base.
+
+    Raises:
+        CheckpointError: see `read_manifest`.
+    """
+    manifest = read_manifest(Path(base)) if Path(base).is_dir() else None
+    return manifest if manifest is not None and manifest.ranker == ranker else None
+
+
+def setting(flag: str, given: T | None, trained: T | None, default: T) -> T:
+    """The value of a flag; without the flag, that of the base's training; without either, the default.
+
+    A flag that differs from the base's training is logged as a warning with both values.
+    """
+    if given is None:
+        return default if trained is None else trained
+    if trained is not None and given != trained:
+        logger.warning(
+            "%s %s: the base was trained with %s, so it has to learn the difference; leave %s out to keep %s",
+            *(flag, given, trained, flag, trained),
+        )
+    return given
