@@ -68,6 +68,9 @@ class Experiment:
         self, qrels: Iterable[Qrel], index: Path | None = None
     ) -> AbstractContextManager[dict[str, System]]:
         """The systems by name, and a service if they need one; see `rerank_eval.systems.open_systems`."""
+        served = [spec.name for spec in self.specs if spec.is_served]
+        if not self.settings.target and (served or index):
+            console.print(f"starting a service for {', '.join(served) or 'the first stage'} …")
         return open_systems(
             self.specs,
             self.strategy,

@@ -21,6 +21,7 @@ from rerank.retrieval.index import Index, read_manifest
 from rerank.retrieval.query_update import FeedbackSettings, UpdateOutcome, update_queries
 from rerank.types import FeedbackMethod, FirstStage, Query, ScoredDoc, Vector
 from rerank_eval.measures import Evaluator, Metrics, Run
+from rerank_eval.progress import progress
 from rerank_eval.report import ORACLE
 from rerank_eval.report_writer import print_table
 from rerank_eval.results import Result
@@ -129,11 +130,12 @@ def write_feedback_report(
     Raises:
         ConfigError: the files cannot be written.
     """
-    results = {
-        f"after {name}, {method}": experiment.retrieve_after(teacher, method)
-        for name, teacher in teachers.items()
-        for method in METHODS
-    }
+    results: dict[str, FeedbackResult] = {}
+    with progress(console, "feedback, teachers and methods", len(teachers) * len(METHODS)) as advance:
+        for name, teacher in teachers.items():
+            for method in METHODS:
+                results[f"after {name}, {method}"] = experiment.retrieve_after(teacher, method)
+                advance()
     _print(experiment.before, results, console)
     title = f"dense retrieval of {len(experiment.before.per_query)} queries before and after feedback"
     summarized = [Result(BEFORE, experiment.before)] + [

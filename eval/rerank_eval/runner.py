@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from rich.console import Console
-from rich.progress import Progress
 
+from rerank_eval.progress import Advance, progress
 from rerank_eval.trace import Ranking, Response, TraceFile
 
 TRACE_FILE = "trace.jsonl"
@@ -79,21 +79,18 @@ def _run(
     files = [
         TraceFile(path, {**variant.fingerprint, "load": load}) for variant, path in zip(variants, paths, strict=True)
     ]
-    with Progress(console=console, disable=not console.is_terminal) as progress:
-        for variant, file in zip(variants, files, strict=True):
-            title, done = f"{variant.name}{suffix}", len(file.responses)
-            if done:
-                console.print(f"{title}: resumed with {done} of {len(query_ids)} queries done")
-            bar = progress.add_task(title, total=len(query_ids), completed=done)
-            remaining = [query_id for query_id in query_ids if query_id not in file.responses]
-            _run_concurrently(variant, remaining, file, load, lambda bar=bar: progress.advance(bar))  # type: ignore[misc]
-            file.finish(query_ids)
+    for variant, file in zip(variants, files, strict=True):
+        title, done = f"{variant.name}{suffix}", len(file.responses)
+        if done:
+            console.print(f"{title}: resumed with {done} of {len(query_ids)} queries done")
+        remaining = [query_id for query_id in query_ids if query_id not in file.responses]
+        with progress(console, f"{title}, queries", len(query_ids), done) as advance:
+            _run_concurrently(variant, remaining, file, load, advance)
+        file.finish(query_ids)
     return {variant.name: list(file.responses.values()) for variant, file in zip(variants, files, strict=True)}
 
 
-def _run_concurrently(
-    variant: Variant, query_ids: Sequence[str], file: TraceFile, load: int, advance: Callable[[], None]
-) -> None:
+def _run_concurrently(variant: Variant, query_ids: Sequence[str], file: TraceFile, load: int, advance: Advance) -> None:
     with ThreadPoolExecutor(load) as threads:
         futures = [threads.submit(_run_query, variant, query_id, file) for query_id in query_ids]
         try:
