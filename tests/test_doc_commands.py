@@ -160,7 +160,6 @@ def test_the_check_finds_a_wrong_flag_and_a_wrong_command() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 @pytest.mark.parametrize("page", ["README.md", "docs/clients.md"])
 def test_python_snippets_run(page: str, service: Served, capsys: pytest.CaptureFixture[str]) -> None:
     snippets = blocks(ROOT / page, "python")

@@ -121,7 +121,6 @@ def test_invalid_collection_leaves_no_index(
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_killed_build_leaves_no_index_and_the_next_build_succeeds(
     beir_folder: Path, encoder: Encoder, tmp_path: Path
 ) -> None:

@@ -68,7 +68,6 @@ def killed_address(tmp_path: Path, index_folder: Path, checkpoint: Path) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_successor_of_a_killed_service_answers_and_ends_with_its_killed_parent(
     killed_address: str, tmp_path: Path, index_folder: Path, checkpoint: Path
 ) -> None:
