@@ -6,7 +6,8 @@ Nothing here reads a clock or starts a thread: callers pass the time, in seconds
 A measured rate can be wrong after a stall of the machine, such as swapping or a suspended process. Three rules keep it
 from rejecting requests once the machine is well again, without a rate that expires while long batches run:
 
-- A batch that takes more than ten times as long as expected counts as ten times, so one stall hardly changes the rate.
+- A batch that takes more than four times as long as expected counts only if the one before it did, too, so one stall
+  does not change the rate.
 - A batch that takes less than half of the expected time starts a new average, so the first normal batch corrects the
   rate, however many slow ones came before it.
 - If no batch of a model has run for a second and no admitted request will run one, the next request is admitted as a
@@ -31,8 +32,8 @@ from rerank.types import Passage, Query
 
 #: The weight of older batches in a measured rate, and of older windows in an average, at each new observation.
 _DECAY = 0.9
-#: A batch counts as at most this many times its expected duration.
-_MAX_SLOWDOWN = 10
+#: A batch that is slower than expected by more than this factor is taken for a stall if the one before was not.
+_STALL_SLOWDOWN = 4
 #: A batch that is faster than expected by more than this factor starts a new average.
 _RESTART_SPEEDUP = 2
 #: After this many seconds without a batch, a request may probe an idle model.
@@ -89,16 +90,18 @@ class _Rate:
     seconds: float = 0.0
     #: When the latest batch ended.
     measured_s: float = -math.inf
+    last_was_slow: bool = False
 
     def expected_s(self, tokens: float) -> float:
         return tokens * self.seconds / self.tokens if self.tokens else 0.0
 
     def observe(self, tokens: float, seconds: float, now_s: float) -> None:
         expected_s = self.expected_s(tokens)
+        last_was_slow, self.last_was_slow = self.last_was_slow, 0 < expected_s < seconds / _STALL_SLOWDOWN
+        if self.last_was_slow and not last_was_slow:
+            return
         if expected_s > _RESTART_SPEEDUP * seconds:
             self.tokens = self.seconds = 0.0
-        elif expected_s:
-            seconds = min(seconds, _MAX_SLOWDOWN * expected_s)
         self.tokens = _DECAY * self.tokens + tokens
         self.seconds = _DECAY * self.seconds + seconds
         self.measured_s = now_s
