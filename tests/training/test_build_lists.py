@@ -134,16 +134,61 @@ def test_skipped_lists_are_reported(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert len(built(tmp_path / "out.jsonl", "qrels", **options)) == 6
     assert "lists skipped" not in capsys.readouterr().out
     (tmp_path / "qa.jsonl").write_text("\n".join(map(json.dumps, [*rows[:2], {**rows[2], "question": "b"}])))
-    assert len(built(tmp_path / "out.jsonl", "qrels", **options)) == 4
+    assert len(built(tmp_path / "fewer.jsonl", "qrels", **options)) == 4
     assert "2 lists skipped: fewer than two passages" in capsys.readouterr().out
 
 
 def test_source_that_gives_no_list_writes_no_file(requests: Path, tmp_path: Path) -> None:
     qrels = tmp_path / "none.txt"
-    qrels.write_text("8 0 d1 1\n", encoding="utf-8")
+    qrels.write_text("7 0 d1 0\n", encoding="utf-8")
     with pytest.raises(CollectionError, match="no list can be made of 1 queries; 2 lists skipped: all"):
         built(tmp_path / "out.jsonl", "qrels", requests=requests, qrels=qrels, lists_per_query=2)
     assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_judgements_of_other_queries_are_refused(requests: Path, tmp_path: Path) -> None:
+    qrels = tmp_path / "other.txt"
+    qrels.write_text("8 0 d1 1\n9 0 d1 1\n", encoding="utf-8")
+    with pytest.raises(
+        CollectionError, match=r"none of the 1 queries is judged in .*other\.txt \(2 queries\); give .*'7'.*'8'"
+    ):
+        built(tmp_path / "out.jsonl", "qrels", requests=requests, qrels=qrels)
+
+
+def test_queries_without_judgement_are_counted(
+    requests: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = requests.read_text(encoding="utf-8").replace('"qid": "7"', '"qid": "8"')
+    requests.write_text(requests.read_text(encoding="utf-8") + "\n" + other, encoding="utf-8")
+    files = {"requests": requests, "qrels": requests.parent / "qrels.txt"}
+    assert len(built(tmp_path / "out.jsonl", "qrels", **files)) == 1
+    assert "1 of 2 queries are judged in" in capsys.readouterr().out
+
+
+def test_existing_file_is_not_replaced(requests: Path, tmp_path: Path) -> None:
+    files = {"requests": requests, "qrels": requests.parent / "qrels.txt"}
+    for name in ("out.jsonl", "out-held-out.jsonl"):
+        (tmp_path / name).write_text("mine", encoding="utf-8")
+        with pytest.raises(ConfigError, match=rf"{name} exists already; remove it first or choose another --out"):
+            built(tmp_path / "out.jsonl", "qrels", **files, held_out_share=0.5)
+        assert (tmp_path / name).read_text(encoding="utf-8") == "mine"
+        (tmp_path / name).unlink()
+
+
+def test_held_out_share_writes_two_files_without_a_common_query(beir_folder: Path, tmp_path: Path) -> None:
+    options = {"collection": str(beir_folder), "random_share": 1.0, "lists_per_query": 3, "held_out_share": 0.25}
+    lists = built(tmp_path / "out.jsonl", "qrels", **options)
+    held_out = read_lists(tmp_path / "out-held-out.jsonl")
+    assert (len(lists), len(held_out)) == (27, 9)
+    queries, others = ({item.query.query_id.partition("#")[0] for item in part} for part in (lists, held_out))
+    assert (len(queries), len(others), queries & others) == (9, 3, set())
+
+
+def test_held_out_share_that_leaves_no_training_list_is_refused(requests: Path, tmp_path: Path) -> None:
+    files = {"requests": requests, "qrels": requests.parent / "qrels.txt"}
+    with pytest.raises(CollectionError, match="leaves 0 lists to train on and 1 held out, of 1 queries"):
+        built(tmp_path / "out.jsonl", "qrels", **files, held_out_share=0.5)
+    assert not list(tmp_path.glob("*.jsonl"))
 
 
 @pytest.mark.parametrize(

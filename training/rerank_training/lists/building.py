@@ -9,19 +9,18 @@ from pathlib import Path
 from random import Random
 from typing import TypeVar
 
-from rich.progress import track
-
 from rerank.collections import beir
-from rerank.collections.requests import read_beir_qrels, read_beir_queries, read_requests
+from rerank.collections.requests import Request, read_beir_qrels, read_beir_queries, read_requests
 from rerank.commands.run import console
-from rerank.errors import CollectionError
+from rerank.errors import CollectionError, ConfigError
 from rerank.models.encoder import DEFAULT_ENCODER, Encoder
 from rerank.types import Passage, Query
 from rerank_training.lists.encoding import encode_texts
-from rerank_training.lists.files import read_grades, write_lists
+from rerank_training.lists.files import Grades, read_grades, write_split_lists
 from rerank_training.lists.neighbours import CollectionQuery, neighbour_pools, relevant_only_pools, with_vectors
+from rerank_training.lists.progress import with_progress
 from rerank_training.lists.sampling import ListSampling, Pool, sample_passages
-from rerank_training.lists.settings import BuildListsSettings, QuerySource
+from rerank_training.lists.settings import BuildListsSettings, QuerySource, TeacherName
 from rerank_training.lists.sources import (
     judged_queries,
     pseudo_queries,
@@ -47,20 +46,24 @@ class Source:
 
 
 def build(settings: BuildListsSettings) -> None:
-    """Writes the training lists of one source to `settings.out`.
+    """Writes the training lists of one source to `settings.out`, and the held-out ones to `settings.held_out`.
 
     Raises:
         CollectionError: the source cannot be read, or no list can be made of it.
-        ConfigError: the encoder or the reranker cannot be loaded.
+        ConfigError: an output file exists, or the encoder or the reranker cannot be loaded.
     """
+    paths = [settings.out, settings.held_out] if settings.held_out_share else [settings.out]
+    for path in paths:
+        if path.exists():
+            raise ConfigError(f"{path} exists already; remove it first or choose another --out")
     encoder = Encoder(settings.encoder or DEFAULT_ENCODER, settings.device) if settings.needs_vectors else None
     source = _open_source(settings, encoder)
     skipped: Counter[str] = Counter()
     with open_teacher(settings.teacher, settings.config, settings.model) as teacher:
-        written = write_lists(settings.out, _build_lists(source, teacher, settings, skipped))
-    console.print(
-        f"{settings.out}: {written:,} lists from {source.queries:,} queries, with the teacher {settings.teacher}"
-    )
+        counts = write_split_lists(paths, _build_lists(source, teacher, settings, skipped))
+    for path, count in zip(paths, counts, strict=True):
+        console.print(f"{path}: {count:,} lists")
+    console.print(f"made from {source.queries:,} queries, with the teacher {settings.teacher}")
     if skipped:
         console.print(_summary(skipped))
 
@@ -87,23 +90,43 @@ def build_list(
 
 def _build_lists(
     source: Source, teacher: Teacher, settings: BuildListsSettings, skipped: Counter[str]
-) -> Iterator[TrainingList]:
-    """All lists of a source, with a progress bar. Lists that cannot be made are counted in `skipped` by reason.
+) -> Iterator[tuple[int, TrainingList]]:
+    """All lists of a source, each with 1 if it is held out and 0 if not; lists of the same query stay together.
+
+    Lists that cannot be made are counted in `skipped` by reason.
 
     Raises:
-        CollectionError: not a single list can be made.
+        CollectionError: not a single list can be made, or none of the held-out queries or none of the others.
     """
-    built = 0
-    for pool in track(source.pools, "lists", total=source.queries, console=console, disable=not console.is_terminal):
+    held_out = _held_out_queries(source.queries, settings)
+    built = [0, 0]
+    pools = with_progress(source.pools, "queries", source.queries, console)
+    for position, pool in enumerate(pools):
         random = Random(f"{settings.seed}:{pool.query.query_id}")  # so that a list does not depend on those before it
         for number in range(1, settings.lists_per_query + 1):
             try:
-                yield build_list(pool, source.passages, teacher, settings.sampling, random, number)
-                built += 1
+                item = build_list(pool, source.passages, teacher, settings.sampling, random, number)
             except CollectionError as error:
                 skipped[str(error)] += 1
-    if not built:
+                continue
+            part = int(position in held_out)
+            built[part] += 1
+            yield part, item
+    if not sum(built):
         raise CollectionError(f"no list can be made of {source.queries} queries; {_summary(skipped) or 'give some'}")
+    if held_out and not all(built):
+        raise CollectionError(
+            f"--held-out-share {settings.held_out_share} leaves {built[0]} lists to train on and {built[1]} held out, "
+            f"of {source.queries} queries; give more queries or another share"
+        )
+
+
+def _held_out_queries(queries: int, settings: BuildListsSettings) -> set[int]:
+    """Positions of a random sample of the queries, at least one if any are requested."""
+    if not settings.held_out_share or not queries:
+        return set()
+    count = max(1, round(settings.held_out_share * queries))
+    return set(Random(f"{settings.seed}:held-out").sample(range(queries), count))
 
 
 def _summary(skipped: Counter[str]) -> str:
@@ -124,13 +147,29 @@ def _open_source(settings: BuildListsSettings, encoder: Encoder | None) -> Sourc
 
 def _from_requests(path: Path, settings: BuildListsSettings, encoder: Encoder | None) -> Source:
     requests = _sample(read_requests(path), settings)
+    grades = read_grades(settings.qrels) if settings.qrels else {}
+    if settings.qrels and settings.teacher is TeacherName.QRELS:
+        requests = _judged(requests, grades, settings.qrels)
     passages = request_collection(requests, settings.passage_words)
     if encoder:
         passages = with_vectors(passages, encode_texts(encoder, [passage.text for passage in passages], console))
-    grades = read_grades(settings.qrels) if settings.qrels else {}
     encode = encoder.encode if encoder else None
     pools = request_pools(requests, passages, grades, settings.depth, encode, settings.prefix)
     return Source(pools, len(requests), passages)
+
+
+def _judged(requests: list[Request], grades: Grades, qrels: Path) -> list[Request]:
+    """The requests whose query is judged. Raises: CollectionError when there is none."""
+    judged = [request for request in requests if request.query.query_id in grades]
+    if not judged:
+        examples = [repr(next(iter(ids), "")) for ids in ((r.query.query_id for r in requests), grades)]
+        raise CollectionError(
+            f"none of the {len(requests)} queries is judged in {qrels} ({len(grades)} queries); give the judgements of "
+            f"these requests: their query_ids are like {examples[0]}, those of the judgements like {examples[1]}"
+        )
+    if len(judged) < len(requests):
+        console.print(f"{len(judged):,} of {len(requests):,} queries are judged in {qrels}; the others give no lists")
+    return judged
 
 
 def _from_medquad(path: Path, settings: BuildListsSettings, encoder: Encoder | None) -> Source:
@@ -144,7 +183,13 @@ def _from_collection(folder: Path, settings: BuildListsSettings, encoder: Encode
     passages = read_collection(folder, settings.passage_words)
     if settings.queries is QuerySource.FILE:
         qrels = read_beir_qrels(folder, settings.split)
-        judged = judged_queries(read_beir_queries(folder), qrels, settings.prefix)
+        all_queries = list(read_beir_queries(folder))
+        judged = judged_queries(all_queries, qrels, settings.prefix)
+        if not judged:
+            raise CollectionError(
+                f"none of the {len(all_queries)} queries of {folder} is judged in qrels/{settings.split}.tsv; "
+                "give another --split"
+            )
         return _from_queries(_sample(judged, settings), passages, settings, encoder)
     passages = _sample(passages, settings)
     titles = read_titles(folder) if settings.queries is QuerySource.TITLES else {}

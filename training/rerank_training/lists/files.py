@@ -15,8 +15,9 @@ import json
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, TextIO, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -70,10 +71,28 @@ def read_lists(path: Path, max_bad_share: float = 0.01, qrels: Path | None = Non
 
 def write_lists(path: Path, lists: Iterable[TrainingList]) -> int:
     """Writes lists in our own format and returns their number. `path` is replaced once all of them are written."""
-    path = path.absolute()
+    return write_split_lists([path], ((0, item) for item in lists))[0]
+
+
+def write_split_lists(paths: Sequence[Path], lists: Iterable[tuple[int, TrainingList]]) -> list[int]:
+    """Writes each list to the file with its number, in our own format, and returns the number of lists in each file.
+
+    The files are replaced once all lists are written.
+    """
+    counts = [0] * len(paths)
+    with ExitStack() as stack:
+        files = [stack.enter_context(_replaced(path.absolute())) for path in paths]
+        for number, item in lists:
+            files[number].write(json.dumps(_row(item), ensure_ascii=False) + "\n")
+            counts[number] += 1
+    return counts
+
+
+@contextmanager
+def _replaced(path: Path) -> Iterator[TextIO]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_file(path) as temporary, temporary.open("w", encoding="utf-8") as file:
-        return sum(1 for item in lists if file.write(json.dumps(_row(item), ensure_ascii=False) + "\n"))
+        yield file
 
 
 def read_grades(qrels: Path) -> Grades:

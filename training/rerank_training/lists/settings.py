@@ -40,7 +40,7 @@ class BuildListsSettings:
         ConfigError: options contradict each other, or `passages` cannot be parsed.
     """
 
-    out: Annotated[Path, typer.Option(help="JSONL file to write; it is replaced once all lists are made.")]
+    out: Annotated[Path, typer.Option(help="JSONL file to write; it must not exist yet.")]
     teacher: Annotated[
         TeacherName,
         typer.Option(
@@ -95,6 +95,12 @@ class BuildListsSettings:
             min=0, help="Size of a random sample of the requests, judged queries, or passages to use; 0: use all."
         ),
     ] = 0
+    held_out_share: Annotated[
+        float,
+        typer.Option(
+            min=0, max=0.9, help="Share of the queries whose lists go to a second file, OUT-held-out.jsonl, 0-0.9."
+        ),
+    ] = 0.0
     seed: Annotated[int, typer.Option(help="Seed of all sampling; the same seed gives the same lists.")] = 0
     name: Annotated[str, typer.Option(help="Prefix of the query_ids; empty: the name of the source's folder.")] = ""
     encoder: Annotated[
@@ -124,6 +130,11 @@ class BuildListsSettings:
                 f"lists of {largest} passages need {candidates} candidates, but --depth {self.depth} "
                 "gives fewer; raise it, lower --passages or raise --random-share"
             )
+
+    @property
+    def held_out(self) -> Path:
+        """The file of the held-out lists, which exists if `held_out_share` is above 0."""
+        return self.out.with_name(f"{self.out.stem}-held-out{self.out.suffix}")
 
     @property
     def sampling(self) -> ListSampling:
