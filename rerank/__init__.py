@@ -90,7 +90,7 @@ def __getattr__(name: str) -> object:
     if name == "__version__":
         from importlib.metadata import version
 
-        value: object = version("rerank")
+        value: object = version("rerank-listwise")
     elif name in _MODULE_OF:
         value = getattr(import_module(_MODULE_OF[name]), name)
     else:

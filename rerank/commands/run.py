@@ -4,17 +4,32 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from typing import NoReturn
 
 from rerank.commands.display import plain_console
 from rerank.errors import RerankError
 
 console = plain_console()
 
+_OURS = {"rerank", "rerank_eval", "rerank_training"}
+#: Packages that only the extra `eval` is sure to install.
+_FOR_EVALUATION = {"markdown_it", "matplotlib", "scipy"}
+
 
 def run(command: Callable[[], object]) -> None:
-    """Runs a command. A RerankError ends it with one line on stderr and exit code 2."""
+    """Runs a command. A RerankError or a package that is not installed ends it with one line and exit code 2."""
     try:
         command()
     except RerankError as error:
-        plain_console(stderr=True).print(f"error: {error}", soft_wrap=True)
-        sys.exit(2)
+        _fail(str(error))
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package in _OURS:
+            raise  # this is a bug
+        extra = "[eval]" if package in _FOR_EVALUATION else ""
+        _fail(f"this command needs {package}, which is not installed; install rerank-listwise{extra}")
+
+
+def _fail(message: str) -> NoReturn:
+    plain_console(stderr=True).print(f"error: {message}", soft_wrap=True)
+    sys.exit(2)

@@ -41,7 +41,7 @@ def test_unknown_name_is_an_attribute_error() -> None:
 
 
 def test_version_is_that_of_the_installed_package() -> None:
-    assert rerank.__version__ == version("rerank")
+    assert rerank.__version__ == version("rerank-listwise")
 
 
 def test_import_of_the_package_loads_no_heavy_library() -> None:

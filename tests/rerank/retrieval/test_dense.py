@@ -88,6 +88,6 @@ def test_hnsw_search_agrees_with_exact_search(
 def test_gpu_search_equals_the_matrix_product(store: PassageStore, encoder: Encoder, queries: list[Query]) -> None:
     faiss = pytest.importorskip("faiss")
     if not faiss.get_num_gpus():
-        pytest.skip("this build of FAISS finds no GPU; install rerank[gpu]")
+        pytest.skip("this build of FAISS finds no GPU; install rerank-listwise[gpu]")
     found = DenseRetriever(store, encoder).search(queries, 10)
     assert [[hit.doc_id for hit in hits] for hits in found] == [by_matrix_product(store, q, 10) for q in queries]

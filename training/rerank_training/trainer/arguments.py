@@ -56,13 +56,19 @@ class RunArguments(TrainingArguments):
         self._check_report_to()
 
     def _check_report_to(self) -> None:
-        from transformers.integrations.integration_utils import get_reporting_integration_callbacks  # --help skips it
+        from transformers.integrations.integration_utils import (  # --help skips it
+            get_reporting_integration_callbacks,
+            is_tensorboard_available,
+        )
 
         try:
             get_reporting_integration_callbacks(self.report_to)
         except (ValueError, RuntimeError) as error:  # unknown, or not installed
-            way_out = "install rerank-listwise[train], or use none" if "tensorboard" in self.report_to else "or use none"
-            raise ConfigError(f"--report-to {' '.join(self.report_to)}: {error} {way_out}") from error
+            raise ConfigError(f"--report-to {' '.join(self.report_to)}: {error}; or use none") from error
+        if "tensorboard" in self.report_to and not is_tensorboard_available():
+            raise ConfigError(
+                "--report-to tensorboard: tensorboard is not installed; install rerank-listwise[train], or use none"
+            )
 
 
 @dataclass(kw_only=True)
