@@ -1,4 +1,4 @@
-"""Atomic writes of files and folders, which appear complete or not at all, and SHA-256 of files."""
+"""Atomic writes of files and folders, which appear complete or not at all; missing folders; SHA-256 of files."""
 
 from __future__ import annotations
 
@@ -70,6 +70,18 @@ def _rename(temporary: Path, out: Path) -> None:
         if not out.exists():
             raise
         raise ConfigError(f"{out} exists already; another process created it in the meantime") from error
+
+
+def is_missing_folder(name: str) -> bool:
+    """True if `name` is the path of a folder that does not exist, which no model hub can know.
+
+    A name ORGANISATION/MODEL counts as a path if a folder ORGANISATION is in the working directory.
+    """
+    if Path(name).is_dir():
+        return False
+    slashes = name.count("/")
+    looks_like_path = name.startswith((".", "~", "/")) or "\\" in name or slashes > 1
+    return looks_like_path or (slashes == 1 and Path(name).parent.is_dir())
 
 
 def sha256_of_files(paths: Iterable[Path]) -> str:

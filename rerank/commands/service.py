@@ -9,7 +9,6 @@ import typer
 
 from rerank.commands import options
 from rerank.commands.run import console
-from rerank.errors import ConfigError
 
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 
@@ -38,12 +37,14 @@ def serve(
     from rerank.config import load_config
     from rerank.manifest import served_model
     from rerank.service import process
+    from rerank.service.startup import check_before_loading
 
     models = [served_model(name_and_path) for name_and_path in model or ()]
     settings = load_config(config, models, listen=listen, index=index, encoder=encoder, device=device)
+    check_before_loading(settings)
     if stop_at_eof:
         process.stop_at_eof()
-    from rerank.service import server  # imports torch, and follows load_config, which fails at once if it fails
+    from rerank.service import server  # imports torch, and follows the checks, which take milliseconds
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("sentence_transformers").setLevel(logging.WARNING)
@@ -79,10 +80,6 @@ def demo(
     ranker: Annotated[str, typer.Option(help="The model of the example: pe-rank or first.")] = "pe-rank",
 ) -> None:
     """Index Python's documentation, start a service, and compare its rankings on a small test collection."""
-    try:
-        from rerank.commands.demo import run_demo
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"the demo computes its measures with {error.name}, which is not installed; install rerank[eval]"
-        ) from error
+    from rerank.commands.demo import run_demo
+
     run_demo(work, console, ranker)

@@ -19,8 +19,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
 from rerank.errors import ConfigError
-from rerank.files import sha256_of_files
-from rerank.models.loading import is_missing_folder, pick_device
+from rerank.files import is_missing_folder, sha256_of_files
+from rerank.models.loading import pick_device
 from rerank.types import Matrix
 
 DEFAULT_ENCODER = "sentence-transformers/all-MiniLM-L6-v2"

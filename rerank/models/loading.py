@@ -24,7 +24,7 @@ from transformers import (
 
 from rerank.config import Precision
 from rerank.errors import CheckpointError, ConfigError
-from rerank.files import sha256_of_files
+from rerank.files import is_missing_folder, sha256_of_files
 
 #: Prefix of the tensors of a saved causal LM that belong to its transformer.
 _TRANSFORMER_PREFIX = "model."
@@ -33,18 +33,6 @@ _TOKEN_EMBEDDINGS = "embed_tokens.weight"
 _EMBED_PREFIX = "embed_"
 _WEIGHTS_FILE = "model.safetensors"
 _ADAPTER_FILE = "adapter_config.json"
-
-
-def is_missing_folder(name: str) -> bool:
-    """True if `name` is the path of a folder that does not exist, which no model hub can know.
-
-    A name ORGANISATION/MODEL counts as a path if a folder ORGANISATION is in the working directory.
-    """
-    if Path(name).is_dir():
-        return False
-    slashes = name.count("/")
-    looks_like_path = name.startswith((".", "~", "/")) or "\\" in name or slashes > 1
-    return looks_like_path or (slashes == 1 and Path(name).parent.is_dir())
 
 
 def pick_device(name: str = "auto") -> torch.device:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 import time
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from typing import Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
 
+from rerank import __version__
 from rerank.collections import Collection
 from rerank.errors import CollectionError, IndexMismatch
 from rerank.files import atomic_folder
@@ -21,10 +21,10 @@ from rerank.retrieval.base import Retriever
 from rerank.retrieval.bm25 import K1, B, BM25Retriever, BM25Writer
 from rerank.retrieval.dense import DenseRetriever, write_hnsw
 from rerank.retrieval.hybrid import HybridRetriever, reciprocal_rank, z_score_sum
+from rerank.retrieval.index_format import FORMAT, read_index_settings
 from rerank.retrieval.store import DuplicateDocId, PassageStore, StoreWriter
 from rerank.types import FirstStage
 
-FORMAT = "rerank-index-1"
 _ENCODE_CHUNK = 512
 
 #: Progress callback: (stage, passages done, passages in total or None if unknown).
@@ -130,18 +130,10 @@ def build_index(collection: Collection, out: Path, encoder: Encoder, hnsw: bool,
 
 def read_manifest(folder: Path) -> Manifest:
     """The manifest of an index. Raises: IndexMismatch when `folder` has no manifest of this format."""
-    path = folder / "manifest.json"
-    if not path.is_file():
-        raise IndexMismatch(
-            f"{folder} is no index: it has no manifest.json; build one with `rerank index --out {folder}`"
-        )
     try:
-        settings = json.loads(path.read_text(encoding="utf-8"))
-        if (found := settings.get("format")) != FORMAT:
-            raise IndexMismatch(f"{folder} has format {found}, but this version reads {FORMAT}; build the index again")
-        return Manifest.model_validate(settings)
-    except (ValueError, AttributeError) as error:  # no JSON, no object, or not its fields
-        raise IndexMismatch(f"{path} is invalid; build the index again: {error}") from error
+        return Manifest.model_validate(read_index_settings(folder))
+    except ValueError as error:
+        raise IndexMismatch(f"{folder / 'manifest.json'} is invalid; build the index again: {error}") from error
 
 
 def _read(collection: Collection, writer: StoreWriter, bm25_folder: Path, report: Report) -> int:
@@ -185,8 +177,8 @@ def _check_encoder(folder: Path, manifest: Manifest, encoder: EncoderId) -> None
 
 
 def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version()}
-    for package in ("rerank", "pyserini", "faiss-cpu", "faiss-gpu", "sentence-transformers", "torch"):
+    versions = {"python": platform.python_version(), "rerank": __version__}
+    for package in ("pyserini", "faiss-cpu", "faiss-gpu", "sentence-transformers", "torch"):
         try:
             versions[package] = version(package)
         except PackageNotFoundError:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import reprlib
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
@@ -19,6 +21,9 @@ from rerank.v1 import rerank_pb2 as pb
 from rerank.v1 import rerank_pb2_grpc
 
 log = logging.getLogger(__name__)
+
+#: Types of the requests that the log has a line of.
+_LOGGED = (pb.RerankRequest, pb.SearchRequest, pb.ListModelsRequest, DecodeError)
 
 Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 
@@ -104,19 +109,43 @@ class StatusInterceptor(grpc.aio.ServerInterceptor):
 
 def _with_status(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
     async def call(request: Any, context: Context) -> Any:
+        start_s = time.perf_counter()
+        response, outcome = None, "CANCELLED"
         try:
             if isinstance(request, DecodeError):
                 raise InvalidRequest("request", f"the bytes are no message of this type: {request}") from request
-            return await method(request, context)
+            response = await method(request, context)
+            outcome = "OK"
+            return response
         except grpc.aio.AbortError:
             raise
         except Exception as error:
             if not isinstance(error, RerankError):
                 log.exception("bug in %s", getattr(method, "__name__", method))
             status = rpc_status.to_status(status_of(error))
+            outcome = status.code.name
             await context.abort(status.code, status.details, status.trailing_metadata)
+        finally:
+            total_ms = (time.perf_counter() - start_s) * 1000
+            level = logging.INFO if isinstance(request, _LOGGED) else logging.DEBUG  # health checks come often
+            log.log(
+                level, "%s %s %.0f ms%s", method.__name__, outcome, total_ms, _log_fields(request, response, context)
+            )
 
     return call
+
+
+def _log_fields(request: Any, response: Any, context: Context) -> str:
+    """The request's id (metadata x-request-id), model and counts, for the log; never a text of the request."""
+    request_id = dict(context.invocation_metadata() or ()).get("x-request-id")
+    execution = getattr(response, "execution", None)
+    fields = {
+        "id": reprlib.repr(request_id) if request_id else "",
+        "model": execution.model if execution else reprlib.repr(getattr(request, "model", "")),
+        "candidates": len(getattr(request, "candidates", ())) or getattr(response, "first_stage_hits", 0),
+        "windows": execution.windows if execution else 0,
+    }
+    return "".join(f" {name}={value}" for name, value in fields.items() if value not in ("", "''"))
 
 
 def _decode_error_as_request(deserialize: Callable[[bytes], Any] | None) -> Callable[[bytes], Any] | None:

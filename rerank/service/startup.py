@@ -1,0 +1,65 @@
+"""Start of the service: checks that need no model, and the description of what is served."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from rerank.config import ServiceConfig
+from rerank.errors import ConfigError
+from rerank.files import is_missing_folder
+from rerank.retrieval.index_format import read_index_settings
+
+if TYPE_CHECKING:
+    from rerank.reranker import AsyncReranker
+
+
+def check_before_loading(config: ServiceConfig) -> None:
+    """Checks the address and the folders of a configuration, in milliseconds and without importing torch.
+
+    Raises:
+        ConfigError: the address cannot be bound, or the folder of a model or of the encoder is missing.
+        IndexMismatch: the folder of the index holds no index of this version.
+    """
+    _check_address(config.listen)
+    if config.index is not None:
+        read_index_settings(config.index)
+    if is_missing_folder(config.encoder):
+        raise ConfigError(f"encoder: there is no folder {config.encoder}; give the folder of a model, or its name")
+    for model in config.models:
+        path = getattr(model, "path", None)
+        if path is not None and is_missing_folder(str(path)):
+            raise ConfigError(f"model {model.name}: there is no folder {path}; give the folder of a checkpoint")
+
+
+def description(address: str, reranker: AsyncReranker) -> Iterator[str]:
+    """The lines that tell an operator what runs at an address: models, index, limits, and how to call it."""
+    for model in reranker.models():
+        default = ", the default" if model.is_default else ""
+        served = f"not served: {model.problem}" if model.problem else f"strategy {model.default_strategy}"
+        yield f"model {model.name}{default}: {model.info.kind}, {served}"
+    if reranker.index is None:
+        yield "index: none, so that Search is refused; `--index` names the folder of one"
+    else:
+        manifest = reranker.index.manifest
+        yield f"index: {manifest.passages:,} passages of {manifest.collection}, vectors of {manifest.encoder.name}"
+    limits = reranker.config.limits
+    yield (
+        f"limits: {limits.max_candidates:,} candidates and {limits.max_request_s:g} s per request, "
+        f"{limits.max_passage_chars:,} characters per passage, {limits.max_message_bytes:,} bytes per message"
+    )
+    yield f'try: rerank search "…" --target {address}, rerank models --target {address}, or RerankClient("{address}")'
+
+
+def _check_address(listen: str) -> None:
+    host, _, port = listen.rpartition(":")
+    if not host or not port.isdecimal():
+        raise ConfigError(f"cannot listen on {listen!r}: it is not HOST:PORT, such as {host or listen}:50051")
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as gRPC does: a closed port is free at once
+            probe.bind(address)
+    except (OSError, OverflowError) as error:
+        raise ConfigError(f"cannot listen on {listen}: {error}; choose another --listen HOST:PORT") from error

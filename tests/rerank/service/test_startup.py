@@ -1,0 +1,120 @@
+"""Start of the service: checks before a model is loaded, the description of what runs, and the log of its calls."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from rerank.config import FirstModel, ServiceConfig
+from rerank.errors import ConfigError, IndexMismatch
+from rerank.models.encoder import Encoder
+from rerank.rankers.identity import IdentityRanker
+from rerank.service.startup import check_before_loading, description
+from rerank.v1 import rerank_pb2 as pb
+from rerank.v1.rerank_pb2_grpc import RerankServiceStub
+from tests.serving import TIMEOUT_S, Served, numbered_candidates, refusal, reranker_of
+
+#: Runs `rerank serve` and prints the modules that it imported.
+SERVE = """
+import sys
+from rerank.commands.cli import main
+try:
+    main()
+finally:
+    print(*sys.modules)
+"""
+
+
+@pytest.fixture
+def address_in_use() -> Iterator[str]:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        yield f"127.0.0.1:{taken.getsockname()[1]}"
+
+
+def test_address_in_use_is_refused_before_torch_is_imported(address_in_use: str) -> None:
+    command = [sys.executable, "-c", SERVE, "serve", "--listen", address_in_use]
+    served = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
+    assert served.returncode == 2
+    assert served.stderr.startswith(f"error: cannot listen on {address_in_use}: ")
+    assert not {"torch", "grpc"} & set(served.stdout.split())
+
+
+@pytest.mark.parametrize("listen", ["localhost", "50051", "127.0.0.1:", "127.0.0.1:http"])
+def test_listen_without_a_port_is_refused(listen: str) -> None:
+    with pytest.raises(ConfigError, match=rf"cannot listen on '{listen}': it is not HOST:PORT, such as .*:50051"):
+        check_before_loading(ServiceConfig(listen=listen))
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:0", "localhost:0", "[::]:0", "0.0.0.0:0"])
+def test_free_address_passes(listen: str) -> None:
+    check_before_loading(ServiceConfig(listen=listen))
+
+
+def test_folder_that_is_no_index_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(IndexMismatch, match=r"is no index: it has no manifest\.json"):
+        check_before_loading(ServiceConfig(listen="127.0.0.1:0", index=tmp_path))
+
+
+def test_missing_folder_of_a_model_is_refused(tmp_path: Path) -> None:
+    model = FirstModel(name="mine", ranker="first", path=tmp_path / "missing")
+    with pytest.raises(ConfigError, match=f"model mine: there is no folder {tmp_path / 'missing'}"):
+        check_before_loading(ServiceConfig(listen="127.0.0.1:0", models=(model,)))
+
+
+def test_missing_folder_of_the_encoder_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"encoder: there is no folder \./no/such"):
+        check_before_loading(ServiceConfig(listen="127.0.0.1:0", encoder="./no/such"))
+
+
+def test_description_names_models_index_limits_and_calls(encoder: Encoder) -> None:
+    reranker = reranker_of(encoder, {"keep": IdentityRanker()})
+    text = "\n".join(description("127.0.0.1:50051", reranker))
+    assert "model keep, the default: identity, strategy sliding(20/10)" in text
+    assert "index: none" in text
+    assert "limits: 1,000 candidates and 120 s per request" in text
+    assert (
+        '--target 127.0.0.1:50051, rerank models --target 127.0.0.1:50051, or RerankClient("127.0.0.1:50051")' in text
+    )
+
+
+@pytest.fixture
+def logged(caplog: pytest.LogCaptureFixture) -> Callable[[], str]:
+    """The last line of the log of calls."""
+    caplog.set_level(logging.INFO, "rerank.service.servicer")
+
+    def last_line() -> str:
+        deadline = time.monotonic() + TIMEOUT_S
+        while time.monotonic() < deadline:  # the line is written after the client has its answer
+            if lines := [record.getMessage() for record in caplog.records if record.name == "rerank.service.servicer"]:
+                return lines[-1]
+            time.sleep(0.01)
+        raise AssertionError("nothing was logged")
+
+    return last_line
+
+
+def test_answered_call_is_one_line_of_the_log(service: Served, logged: Callable[[], str]) -> None:
+    request = pb.RerankRequest(query="secret", candidates=numbered_candidates([1, 2, 3]), model="number")
+    with grpc.insecure_channel(service.address) as channel:
+        RerankServiceStub(channel).Rerank(request, timeout=TIMEOUT_S, metadata=[("x-request-id", "r-17")])
+    assert logged().startswith("Rerank OK ")
+    assert logged().endswith(" ms id='r-17' model=number candidates=3 windows=1")
+
+
+def test_refused_call_is_logged_with_its_status_and_without_texts(service: Served, logged: Callable[[], str]) -> None:
+    request = pb.RerankRequest(query="secret", candidates=numbered_candidates([1]), model="no\nmodel")
+    with grpc.insecure_channel(service.address) as channel:
+        stub = RerankServiceStub(channel)
+        assert refusal(lambda: stub.Rerank(request, timeout=TIMEOUT_S)).code is grpc.StatusCode.NOT_FOUND
+    assert logged().startswith("Rerank NOT_FOUND ")
+    assert logged().endswith(r" ms model='no\nmodel' candidates=1 windows=0")
