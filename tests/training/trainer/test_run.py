@@ -151,7 +151,7 @@ def test_folder_without_saves_starts_from_the_beginning(tmp_path: Path) -> None:
 
 
 def test_run_with_other_arguments_is_not_resumed(inputs: Path, tmp_path: Path) -> None:
-    with killed_at_batch(0), pytest.raises(Killed):
+    with killed_at_batch(7), pytest.raises(Killed):
         first_run(inputs, tmp_path / "run", *FLAGS)
     for flag, value, message in (
         ("--window-size", "3", "(--window-size 4, now 3)"),
@@ -161,6 +161,53 @@ def test_run_with_other_arguments_is_not_resumed(inputs: Path, tmp_path: Path) -
         with pytest.raises(ConfigError) as refused:
             first_run(inputs, tmp_path / "run", *FLAGS, flag, value)
         assert message in str(refused.value)
+
+
+def test_run_without_a_save_starts_again_with_other_arguments(inputs: Path, tmp_path: Path) -> None:
+    with killed_at_batch(1), pytest.raises(Killed):
+        first_run(inputs, tmp_path / "run", *FLAGS)
+    with killed_at_batch(-1) as seen:
+        first_run(inputs, tmp_path / "run", *FLAGS, "--max-steps", "1", "--seed", "1")
+    assert len(seen) == 2
+
+
+def test_resumed_run_says_so_and_may_log_differently_and_take_more_steps(
+    inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with killed_at_batch(7), pytest.raises(Killed):
+        first_run(inputs, tmp_path / "run", *FLAGS, "--max-steps", "4")
+    assert "resuming" not in capsys.readouterr().out
+    with killed_at_batch(-1) as seen:
+        first_run(inputs, tmp_path / "run", *FLAGS, "--max-steps", "5", "--logging-steps", "1", "--save-steps", "1")
+    printed = capsys.readouterr().out
+    assert "resuming at step 3 of 5\n" in printed
+    assert "step      4/5  loss" in printed
+    assert len(seen) == 4
+    assert "--max-steps is 5, at the start it was 4" in caplog.text
+
+
+def test_summary_names_the_best_step_the_change_and_the_line_that_serves(
+    inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ndcg = iter([0.3, 0.2, 0.9, 0.4, 0.9])
+    flags = shlex.split("--per-device-train-batch-size 2 --max-steps 3 --eval-steps 1 --save-steps 3")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rerank_training.trainer.ranking_trainer.RankingTrainer._mean_ndcg", lambda *_: next(ndcg))
+        result = first_run(inputs, tmp_path / "mine", *flags, "--eval-lists", str(inputs / "lists.jsonl"))
+    assert capsys.readouterr().out.endswith(
+        "\nbest step: 2 of 3\nheld-out nDCG@10: 0.3000 before the training, 0.9000 after\n"
+        f"model: {result}\nserve it: rerank serve --model mine={result}\n"
+    )
+
+
+def test_folder_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.tex").touch()
+    with pytest.raises(ConfigError, match=r"thesis exists and is not the folder of a run: .*but chapter\.tex; choose"):
+        first_run(tmp_path / "no inputs", tmp_path / "thesis")
+    with pytest.raises(ConfigError, match=r"chapter\.tex is a file; choose another --output-dir"):
+        first_run(tmp_path / "no inputs", tmp_path / "thesis" / "chapter.tex")
+    assert [path.name for path in (tmp_path / "thesis").iterdir()] == ["chapter.tex"]
 
 
 def test_finished_run_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
@@ -255,7 +302,7 @@ def test_partial_epoch_is_rounded_up_and_max_steps_overrides_epochs(inputs: Path
 
 def test_best_evaluation_is_saved_even_between_saves(inputs: Path, tmp_path: Path) -> None:
     """Held-out nDCG is best at step 2 of 6; saves are requested at step 4 only."""
-    ndcg = iter([0.2, 0.9, 0.3, 0.4, 0.1, 0.5, 0.9])
+    ndcg = iter([0.1, 0.2, 0.9, 0.3, 0.4, 0.1, 0.5, 0.9])
     flags = shlex.split(
         "--per-device-train-batch-size 2 --max-steps 6 --eval-steps 1 --save-steps 4 --learning-rate 1e-3"
     )

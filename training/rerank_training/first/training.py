@@ -26,6 +26,7 @@ from rerank_training.trainer.data import held_out_windows, read_training_lists, 
 from rerank_training.trainer.losses import RANK_LOSSES
 from rerank_training.trainer.position_bias import inverse_propensity_loss, position_weights
 from rerank_training.trainer.ranking_trainer import RankingTrainer
+from rerank_training.trainer.reports import print_summary
 from rerank_training.trainer.run import result_folder, select_checkpoint, train
 
 
@@ -57,6 +58,7 @@ def train_first(arguments: FirstArguments, settings: RunArguments) -> Path:
     if trainer.is_world_process_zero():
         manifest = _manifest(arguments, prompt, model, metrics)
         write_checkpoint(folder, trainer.model, tokenizer, prompt.template.source, manifest)
+        print_summary(trainer, folder, metrics)
     return folder
 
 

@@ -146,11 +146,11 @@ def _open_source(settings: BuildListsSettings, encoder: Encoder | None) -> Sourc
 
 
 def _from_requests(path: Path, settings: BuildListsSettings, encoder: Encoder | None) -> Source:
-    requests = _sample(read_requests(path), settings)
+    requests = all_requests = _sample(read_requests(path), settings)
     grades = read_grades(settings.qrels) if settings.qrels else {}
     if settings.qrels and settings.teacher is TeacherName.QRELS:
         requests = _judged(requests, grades, settings.qrels)
-    passages = request_collection(requests, settings.passage_words)
+    passages = request_collection(all_requests, settings.passage_words)
     if encoder:
         passages = with_vectors(passages, encode_texts(encoder, [passage.text for passage in passages], console))
     encode = encoder.encode if encoder else None

@@ -31,6 +31,7 @@ from rerank_training.trainer.checkpoint import data_hashes, package_versions, wr
 from rerank_training.trainer.data import held_out_windows, read_training_lists, training_windows
 from rerank_training.trainer.losses import RANK_LOSSES, stepwise_listmle
 from rerank_training.trainer.ranking_trainer import RankingTrainer
+from rerank_training.trainer.reports import print_summary
 from rerank_training.trainer.run import passes_needed, result_folder, select_checkpoint, train
 
 
@@ -57,9 +58,11 @@ def train_pe_rank(arguments: PERankArguments, settings: RunArguments, encoder: E
         parts = _ranking(arguments, settings, encoder, base, lists, held_out)
     trainer = RankingTrainer(model=base.model, args=settings, **parts)
     metrics = train(trainer, [arguments, settings])
-    tokenizer = base.tokenizer if base.model.own_vocabulary else None
-    manifest = _manifest(arguments, base.template, metrics)
-    write_checkpoint(folder, base.model, tokenizer, base.template.source, manifest)
+    if trainer.is_world_process_zero():
+        tokenizer = base.tokenizer if base.model.own_vocabulary else None
+        manifest = _manifest(arguments, base.template, metrics)
+        write_checkpoint(folder, base.model, tokenizer, base.template.source, manifest)
+        print_summary(trainer, folder, metrics, served=arguments.stage == "rank")
     return folder
 
 

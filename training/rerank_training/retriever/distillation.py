@@ -39,7 +39,7 @@ from rerank_training.trainer.arguments import RunArguments
 from rerank_training.trainer.checkpoint import data_hashes, package_versions, report_write_errors
 from rerank_training.trainer.losses import RANK_LOSSES
 from rerank_training.trainer.ranking_trainer import RankingTrainer
-from rerank_training.trainer.run import check_same_run, passes_needed, select_checkpoint, train
+from rerank_training.trainer.run import check_same_run, passes_needed, refuse_foreign_files, select_checkpoint, train
 
 #: Names in the folder of a run. The report is written last.
 ENCODER, INDEX, REPORT = "encoder", "index", "report.json"
@@ -174,9 +174,10 @@ def distill_retriever(arguments: RetrieverArguments, settings: RunArguments) -> 
     folder = Path(settings.output_dir).absolute()
     if (folder / REPORT).exists():
         raise ConfigError(f"{folder / REPORT} exists: that run is finished; choose another --output-dir or remove it")
+    refuse_foreign_files(folder)
     queries, held_out, qrels = split_queries(Path(arguments.queries), arguments.held_out)
     with report_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        check_same_run(folder, [arguments, settings])
+        check_same_run(folder, [arguments, settings], started=any(folder.glob("round-*")))
     Distillation(arguments, settings, folder, queries, held_out, qrels).run()
     return folder

@@ -59,12 +59,15 @@ class RankingTrainer(Trainer):
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
         """`eval_nDCG@10`: the mean over the held-out windows."""
-        loader = self.get_eval_dataloader(eval_dataset)
-        metrics = {f"{metric_key_prefix}_nDCG@10": self._mean_ndcg(loader)}
+        metrics = {f"{metric_key_prefix}_nDCG@10": self.held_out_ndcg(eval_dataset)}
         self.log(dict(metrics))  # a copy, because it adds entries
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         self.control.should_save |= self.args.load_best_model_at_end  # the best step can only be loaded if it is saved
         return metrics
+
+    def held_out_ndcg(self, eval_dataset: Any = None) -> float:
+        """nDCG@10 of the model as it is now: the mean over the held-out windows."""
+        return self._mean_ndcg(self.get_eval_dataloader(eval_dataset))
 
     @torch.no_grad()
     def _mean_ndcg(self, loader: DataLoader[Any]) -> float:

@@ -4,44 +4,68 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import math
 import re
 import shutil
 import sys
-import time
 from collections.abc import Sequence
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
 from torch.utils.data import Dataset, Subset
-from transformers import IntervalStrategy, PrinterCallback, ProgressCallback, TrainerCallback
+from transformers import IntervalStrategy, PrinterCallback, ProgressCallback
 
 from rerank.errors import ConfigError
 from rerank.files import atomic_file
 from rerank_training.trainer.arguments import RunArguments
 from rerank_training.trainer.checkpoint import report_write_errors
 from rerank_training.trainer.ranking_trainer import COMPLETE_MARKER, RankingTrainer
+from rerank_training.trainer.reports import MeasureBefore, SpeedLog
+
+logger = logging.getLogger(__name__)
 
 _ARGUMENTS_FILE = "arguments.json"
 _RESULT = "final"
-#: Arguments that a resumed run may change, because they depend on the machine or the folder.
-_MACHINE_ARGUMENTS = {"output_dir", "logging_dir", "run_name", "dataloader_pin_memory"}
-_LOGGED = {"loss", "learning_rate", "eval_nDCG@10"}
+#: Arguments that a resumed run may change, because the weights do not depend on them: those of the machine, of the logs
+#: and of the saves.
+_FREE_ARGUMENTS = {
+    *("output_dir", "dataloader_pin_memory", "dataloader_num_workers", "dataloader_prefetch_factor"),
+    *("dataloader_persistent_workers", "disable_tqdm", "report_to", "run_name", "project", "trackio_space_id"),
+    *("logging_dir", "logging_strategy", "logging_first_step", "logging_steps", "logging_nan_inf_filter"),
+    *("log_level", "log_level_replica", "log_on_each_node", "include_num_input_tokens_seen"),
+    *("save_steps", "save_total_limit", "push_to_hub"),
+}
+#: The length of a run; a resumed run may have another, and its learning rate follows the new length from there on.
+_LENGTH = "max_steps"
 
 
 def result_folder(output_dir: str) -> Path:
     """The folder of the run's trained checkpoint. Creates the folder of the run.
 
     Raises:
-        ConfigError: the run is finished already, or its folder cannot be created.
+        ConfigError: the run is finished already, or its folder holds files of something else, or cannot be created.
     """
     folder = Path(output_dir) / _RESULT
     if folder.exists():
         raise ConfigError(f"{folder} exists: that run is finished; choose another --output-dir or remove it")
+    refuse_foreign_files(folder.parent)
     with report_write_errors(folder.parent):
         folder.parent.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def refuse_foreign_files(folder: Path) -> None:
+    """Raises: ConfigError when `folder` is a file, or holds files and is not the folder of a run."""
+    if folder.is_file():
+        raise ConfigError(f"{folder} is a file; choose another --output-dir")
+    if not folder.is_dir() or (folder / _ARGUMENTS_FILE).is_file():
+        return
+    if files := sorted(path.name for path in folder.iterdir() if not path.name.startswith(".")):
+        raise ConfigError(
+            f"{folder} exists and is not the folder of a run: it has no {_ARGUMENTS_FILE}, but "
+            f"{', '.join(files[:3])}{', …' if len(files) > 3 else ''}; choose another --output-dir"
+        )
 
 
 def passes_needed(settings: RunArguments, items: int) -> int:
@@ -77,7 +101,8 @@ def train(trainer: RankingTrainer, arguments: Sequence[Any]) -> dict[str, float]
     """
     folder = Path(str(trainer.args.output_dir))
     with report_write_errors(folder):
-        check_same_run(folder, arguments)
+        save = last_save(folder)
+        check_same_run(folder, arguments, started=save is not None)
     trainer.args.num_train_epochs = 1
     if trainer.args.max_steps > 0:  # not one step more when a run resumes that was killed after its last step
         steps = range(trainer.args.max_steps * _items_per_step(trainer.args))
@@ -86,7 +111,9 @@ def train(trainer: RankingTrainer, arguments: Sequence[Any]) -> dict[str, float]
         if callback is PrinterCallback or not sys.stderr.isatty():
             trainer.remove_callback(callback)
     trainer.add_callback(SpeedLog())
-    trainer.train(resume_from_checkpoint=last_save(folder))
+    if trainer.eval_dataset is not None:
+        trainer.add_callback(MeasureBefore(trainer))
+    trainer.train(resume_from_checkpoint=save)
     return {} if trainer.eval_dataset is None else trainer.evaluate()
 
 
@@ -96,44 +123,35 @@ def last_save(folder: Path) -> str | None:
     saves = {int(match[1]): path for match, path in found if match}
     for path in saves.values():
         if not (path / COMPLETE_MARKER).is_file():
-            shutil.rmtree(path)
-    complete = [step for step, path in saves.items() if path.exists()]
+            shutil.rmtree(path, ignore_errors=True)  # of several processes, each removes it
+    complete = [step for step, path in saves.items() if (path / COMPLETE_MARKER).is_file()]
     return str(saves[max(complete)]) if complete else None
 
 
-def check_same_run(folder: Path, arguments: Sequence[Any]) -> None:
-    """Stores the arguments of a new run. Raises: ConfigError when a resumed run has other arguments."""
+def check_same_run(folder: Path, arguments: Sequence[Any], started: bool) -> None:
+    """Checks that a resumed run has the arguments of its start, and stores those of a new one.
+
+    Args:
+        started: False for a run that has not saved anything yet, which may change all arguments.
+
+    Raises:
+        ConfigError: an argument on which the result depends has changed.
+    """
     given = {key: str(value) for part in arguments for key, value in dataclasses.asdict(part).items()}
-    given = {key: value for key, value in given.items() if key not in _MACHINE_ARGUMENTS}
+    given = {key: value for key, value in given.items() if key not in _FREE_ARGUMENTS}
     path = folder / _ARGUMENTS_FILE
-    if not path.is_file():
-        with atomic_file(path) as temporary:
-            temporary.write_text(json.dumps(given, indent=1) + "\n", encoding="utf-8")
-        return
-    stored = json.loads(path.read_text(encoding="utf-8"))
+    stored = json.loads(path.read_text(encoding="utf-8")) if started and path.is_file() else given
     changed = sorted(key for key in given if given[key] != stored.get(key))
-    if changed:
+    if changed == [_LENGTH]:
+        logger.warning(
+            "--max-steps is %s, at the start it was %s: from here on, the learning rate is that of a run of %s steps",
+            *(given[_LENGTH], stored.get(_LENGTH), given[_LENGTH]),
+        )
+    elif changed:
         differences = "; ".join(f"--{key.replace('_', '-')} {stored.get(key)}, now {given[key]}" for key in changed)
         raise ConfigError(
             f"{folder} holds a run with other arguments ({differences}); give the same arguments to resume it, or "
             "another --output-dir"
         )
-
-
-class SpeedLog(TrainerCallback):
-    """Prints a line every `logging_steps` steps: loss, held-out nDCG@10, tokens per second, remaining time."""
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self._start_s = time.monotonic()
-        self._first_step, self._first_tokens = state.global_step, state.num_input_tokens_seen
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **_: Any) -> None:
-        elapsed_s = max(time.monotonic() - self._start_s, 1e-9)
-        steps = state.global_step - self._first_step
-        left = timedelta(seconds=round(elapsed_s / steps * (state.max_steps - state.global_step))) if steps else "?"
-        tokens_per_s = (int(state.num_input_tokens_seen) - int(self._first_tokens)) / elapsed_s
-        shown = {key: value for key, value in (logs or {}).items() if key in _LOGGED}
-        values = "  ".join(f"{key.removeprefix('eval_')} {value:.4g}" for key, value in shown.items())
-        if values and state.is_world_process_zero:
-            step = f"step {state.global_step:>6}/{state.max_steps}"
-            print(f"{step}  {values}  {tokens_per_s:,.0f} tokens/s  {left} left", flush=True)
+    with atomic_file(path) as temporary:
+        temporary.write_text(json.dumps(given, indent=1) + "\n", encoding="utf-8")
