@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
-from collections.abc import AsyncIterator, Callable, Sequence
+import socket
+import stat
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import TypeAlias
 
@@ -19,6 +22,7 @@ from rerank.errors import ConfigError
 from rerank.registry import ModelDescription
 from rerank.reranker import AsyncReranker, load_reranker
 from rerank.service.servicer import RerankServicer, StatusInterceptor
+from rerank.service.startup import description
 from rerank.v1 import rerank_pb2, rerank_pb2_grpc
 
 log = logging.getLogger(__name__)
@@ -28,7 +32,7 @@ HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 #: A value of the enum grpc.health.v1.HealthCheckResponse.ServingStatus.
 HealthStatus: TypeAlias = int
 _MAX_PORT = 65_535
-#: After the drain, streams that watch the health may stay open this long, and calls still in flight are then cancelled.
+#: After the drain, clients have this long to close their side of the connections; then gRPC closes them.
 _GRACE_S = 1.0
 
 
@@ -47,6 +51,7 @@ class RunningServer:
     async def drain(self, drain_s: float) -> None:
         """Shuts down: health becomes NOT_SERVING, new calls get UNAVAILABLE, calls in flight have `drain_s` seconds.
 
+        Then the connections end, so that calls which arrive too late or take too long get UNAVAILABLE as well.
         A second call of this method waits for the first one to finish.
         """
         if self._draining is None:
@@ -58,6 +63,7 @@ class RunningServer:
         self.servicer.refuse_new_calls()
         with suppress(TimeoutError):
             await asyncio.wait_for(self.servicer.wait_until_idle(), drain_s)
+        _end_connections(int(self.address.rpartition(":")[2]))
         await self._server.stop(_GRACE_S)
 
 
@@ -112,6 +118,35 @@ def _bind(server: grpc.aio.Server, listen: str) -> int:
         raise ConfigError(f"cannot listen on {listen}: {error}; choose another --listen HOST:PORT") from error
 
 
+def _end_connections(port: int) -> None:
+    """Refuses new connections to the port, and ends the open ones after the data that was already written to them.
+
+    When gRPC stops, it answers CANCELLED to the calls that it has received but not passed to a handler yet, and to
+    those that arrive until their clients learn of it. If the connection ends first, clients see UNAVAILABLE, which they
+    retry. gRPC offers no method for this, and logs an error about the socket that listened: "Failed accept4".
+    """
+    for is_listening in (True, False):
+        for each in _sockets_of(port):
+            with each, suppress(OSError):  # the client may have closed it
+                if bool(each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)) is is_listening:
+                    each.shutdown(socket.SHUT_RDWR if is_listening else socket.SHUT_WR)
+
+
+def _sockets_of(port: int) -> Iterator[socket.socket]:
+    """Duplicates of this process's TCP sockets with this local port."""
+    for name in os.listdir("/dev/fd"):
+        with suppress(OSError):  # closed since it was listed
+            descriptor = os.dup(int(name))
+            if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                os.close(descriptor)
+                continue
+            each = socket.socket(fileno=descriptor)
+            if each.family in (socket.AF_INET, socket.AF_INET6) and each.getsockname()[1] == port:
+                yield each
+            else:
+                each.close()
+
+
 async def serve(config: ServiceConfig, announce: Callable[[str], None]) -> None:
     """Serves until SIGTERM or SIGINT, then drains; a second signal stops at once.
 
@@ -132,7 +167,10 @@ async def serve(config: ServiceConfig, announce: Callable[[str], None]) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
-    async with running_server(load_reranker(config)) as running:
+    reranker = load_reranker(config)
+    async with running_server(reranker) as running:
+        for line in description(running.address, reranker):
+            log.info("%s", line)
         announce(running.address)
         await stop.wait()
         log.info("shutting down; calls in flight have up to %.0f s to finish", config.drain_s)
