@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -33,6 +33,16 @@ class CandidateLists:
     def run(self, baseline: Baseline, order: Order) -> Run:
         """The run of a baseline, without a trace file."""
         return {query_id: self._rerank(baseline, order, query_id).docs for query_id in self.requests}
+
+    @property
+    def query_texts(self) -> dict[str, str]:
+        """The text of every query, by query_id."""
+        return {query_id: request.query.text for query_id, request in self.requests.items()}
+
+    def texts(self, query_id: str, doc_ids: Collection[str]) -> dict[str, str]:
+        """The texts of these candidates of a query, by doc_id."""
+        candidates = self.requests[query_id].candidates
+        return {row.doc_id: row.text or "" for row in candidates if row.doc_id in doc_ids}
 
     def _rerank(self, system: System, order: Order, query_id: str) -> Ranking:
         request = self.requests[query_id]

@@ -10,6 +10,7 @@ from ir_measures import Qrel
 
 from rerank.collections.requests import Request
 from rerank.errors import CollectionError
+from rerank.retrieval.store import PassageStore
 from rerank_eval.trace import Response
 
 
@@ -68,8 +69,6 @@ def check_index(index: Path, qrels: Iterable[Qrel], collection: str) -> tuple[st
     Raises:
         CollectionError: the index has none of them.
     """
-    from rerank.retrieval.store import PassageStore
-
     if not (index / "manifest.json").is_file():
         return ()  # the service names the fault when it opens the index
     store, judged = PassageStore(index), {qrel.doc_id for qrel in qrels}

@@ -1,18 +1,19 @@
-"""The report of an evaluation in Markdown and HTML: measures, significance of differences, and cost."""
+"""The report of an evaluation in Markdown: measures, significance of differences, largest changes, and cost."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, zip_longest
 from statistics import fmean
 from typing import TypeAlias
 
-from markdown_it import MarkdownIt
-
+from rerank_eval.cases import CASES, Case, RankedDoc
 from rerank_eval.measures import MAIN_MEASURE
 from rerank_eval.orders import ORIGINAL, Order
 from rerank_eval.results import Result
+from rerank_eval.settings import format_setting
 from rerank_eval.statistics import (
     Comparison,
     compare,
@@ -24,6 +25,9 @@ from rerank_eval.statistics import (
 
 #: Names of two rows that no system needs to produce.
 FIRST_STAGE, ORACLE = "first stage", "oracle"
+
+#: Number of missing queries that the report names; measures.json names all.
+_NAMED = 20
 
 #: system → order of the candidates → mean nDCG@10
 ScoresByOrder: TypeAlias = Mapping[str, Mapping[Order, float]]
@@ -41,6 +45,7 @@ class Evaluation:
         margin: of the non-inferiority test; 0: no test.
         seed: of the permutation test.
         notes: sentences about the judgements that change how the figures are read.
+        cases: the largest changes of the first stage's rankings, by system.
         by_order: scores with the candidates in several orders, with a row `FIRST_STAGE`; empty for one order.
     """
 
@@ -52,6 +57,7 @@ class Evaluation:
     margin: float = 0.0
     seed: int = 0
     notes: Sequence[str] = ()
+    cases: Mapping[str, Sequence[Case]] = field(default_factory=dict)
     by_order: ScoresByOrder = field(default_factory=dict)
 
     @property
@@ -64,7 +70,8 @@ class Evaluation:
 def markdown(evaluation: Evaluation, plots: Sequence[str] = ()) -> str:
     """The report in Markdown. `plots` are names of image files in the report's folder."""
     parts = [
-        f"# {evaluation.title}",
+        f"# {_plain(evaluation.title)}",
+        _systems(evaluation.results),
         *(f"**{note}**" for note in evaluation.notes),
         _measures(evaluation.rows),
         _comparison(evaluation.results, evaluation.margin, evaluation.seed),
@@ -72,16 +79,10 @@ def markdown(evaluation: Evaluation, plots: Sequence[str] = ()) -> str:
         _efficiency(evaluation.results),
         *_warnings(evaluation.results),
         *(f"![{name}]({name})" for name in plots),
+        *(_cases(system, cases) for system, cases in evaluation.cases.items()),
         _settings(evaluation.settings),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def html(text: str) -> str:
-    """A report in Markdown as an HTML page."""
-    body = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
-    style = "body{font:15px sans-serif;margin:2em}td,th{padding:.2em .8em}img{max-width:100%}"
-    return f'<!doctype html><meta charset="utf-8"><title>Evaluation</title><style>{style}</style>\n{body}'
 
 
 def comparisons(results: Sequence[Result], seed: int = 0) -> list[tuple[Result, Comparison, float]]:
@@ -118,6 +119,21 @@ def order_lines(by_order: ScoresByOrder) -> list[str]:
         for name, share in order_dependence(by_order).items()
         if name not in (FIRST_STAGE, ORACLE)
     ]
+
+
+def _systems(results: Sequence[Result]) -> str:
+    """The model behind each system, with its hash."""
+    lines = []
+    for result in results:
+        settings = result.fingerprint
+        parts = [
+            f"{label}{_plain(str(settings[name]))}"
+            for name, label in (("ranker", ""), ("model_id", "model "), ("model_revision", "hash "))
+            if settings.get(name)
+        ]
+        if parts:
+            lines.append(f"- **{result.name}**: {', '.join(parts)}")
+    return "\n".join(lines)
 
 
 def _measures(results: Sequence[Result]) -> str:
@@ -230,12 +246,16 @@ def _efficiency(results: Sequence[Result]) -> str:
 
 def _warnings(results: Sequence[Result]) -> list[str]:
     """Facts that change how the figures are read: missing queries, partial lists, truncated passages, repairs."""
-    warnings = []
+    by_missing: dict[tuple[str, ...], list[str]] = {}
     for result in results:
-        if missing := result.metrics.missing:
-            warnings.append(
-                f"{result.name}: {len(missing)} judged queries have no ranking and count as 0: {', '.join(missing)}."
-            )
+        by_missing.setdefault(result.metrics.missing, []).append(result.name)
+    warnings = [
+        f"{', '.join(systems)}: {len(missing)} judged queries have no ranking and count as 0: "
+        f"{', '.join(missing[:_NAMED])}{' and others' if len(missing) > _NAMED else ''}."
+        for missing, systems in by_missing.items()
+        if missing
+    ]
+    for result in results:
         e = result.efficiency
         if e and (e.incomplete or e.truncated or e.repaired):
             warnings.append(
@@ -245,9 +265,58 @@ def _warnings(results: Sequence[Result]) -> list[str]:
     return warnings
 
 
+def _cases(system: str, cases: Sequence[Case]) -> str:
+    parts = [
+        f"## Largest changes by {system}",
+        f"The {CASES} largest gains and the {CASES} largest losses of {MAIN_MEASURE}, before (first stage) and after "
+        f"({system}). “Was” is the rank in the first stage; grades are the judgements, – is not judged.",
+    ]
+    for case in cases:
+        title = f"{case.difference:+.4f} ({case.value_before:.4f} to {case.value_after:.4f})"
+        parts.append(f"### {title} · {_plain(case.query_id)}: {_plain(' '.join(case.query.split()))}")
+        parts.append(_rankings(case.before, case.after))
+    return "\n\n".join(parts) if cases else ""
+
+
+def _rankings(before: Sequence[RankedDoc], after: Sequence[RankedDoc]) -> str:
+    has_texts = any(doc.text for doc in (*before, *after))
+    head = ["rank", "before", "grade", "passage", "after", "was", "grade", "passage"]
+    rows = []
+    for rank, (old, new) in enumerate(zip_longest(before, after), start=1):
+        left = [_plain(old.doc_id), _number(old.grade), _snippet(old.text)] if old else [""] * 3
+        right = [""] * 4
+        if new:
+            right = [_plain(new.doc_id), _number(new.first_stage_rank), _number(new.grade), _snippet(new.text)]
+        rows.append([str(rank), *left, *right])
+    shown = [column for column, name in enumerate(head) if has_texts or name != "passage"]
+    text_columns = [place for place, column in enumerate(shown) if head[column] in ("before", "after", "passage")]
+    return markdown_table(
+        [head[column] for column in shown], [[row[column] for column in shown] for row in rows], text_columns
+    )
+
+
+def _number(value: int | None) -> str:
+    return "–" if value is None else str(value)
+
+
+def _snippet(text: str, chars: int = 120) -> str:
+    line = " ".join(text.split())
+    return _plain(line if len(line) <= chars else line[: chars - 1] + "…")
+
+
+def _plain(text: str) -> str:
+    """The text with all characters escaped that Markdown could take for markup; `markdown_table` escapes the pipe."""
+    return re.sub(r"([\\`*_\[\]<>#&!~])", r"\\\1", text)
+
+
 def _settings(settings: Mapping[str, object]) -> str:
-    rows = [[name, str(value)] for name, value in settings.items()]
-    return "## Settings\n\n" + markdown_table(["setting", "value"], rows)
+    """The settings that are set, as a person writes them."""
+    rows = [
+        [name.replace("_", " ").replace("sha256", "SHA-256"), _plain(text)]
+        for name, value in settings.items()
+        if (text := format_setting(value))
+    ]
+    return "## Settings\n\n" + markdown_table(["setting", "value"], rows, text_columns=(1,))
 
 
 def _range(ends: tuple[float, float], sign: str = "") -> str:
@@ -259,7 +328,9 @@ def format_p(value: float) -> str:
     return "< .0001" if value < 0.0001 else f"{value:.4f}"
 
 
-def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table with text in the first column and numbers, aligned to the right, in all others."""
-    align = ["---", *["---:"] * (len(head) - 1)]
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]], text_columns: Collection[int] = ()) -> str:
+    """A Markdown table with text in the first column and in `text_columns`, and right-aligned numbers elsewhere."""
+    align = ["---" if column == 0 else "---:" for column in range(len(head))]
+    for column in text_columns:
+        align[column] = ":---"
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in (head, align, *rows))

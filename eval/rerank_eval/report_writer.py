@@ -11,7 +11,8 @@ from rich.table import Table
 from rerank.errors import ConfigError
 from rerank_eval.measures import Metrics
 from rerank_eval.plots import draw
-from rerank_eval.report import Evaluation, comparisons, format_p, html, markdown, order_lines
+from rerank_eval.report import Evaluation, comparisons, format_p, markdown, order_lines
+from rerank_eval.report_html import html_page
 from rerank_eval.run_files import write_text
 from rerank_eval.table import SUMMARY_FILE, Summary, summarize, summary_json, table
 
@@ -26,11 +27,11 @@ def write_report(evaluation: Evaluation, out: Path, plots: bool, console: Consol
         ConfigError: a file cannot be written, or the figures need a package that is not installed.
     """
     names = draw(evaluation.results, out) if plots else []
-    _write(out, markdown(evaluation, names))
+    _write(out, markdown(evaluation, names), evaluation.title, {name: (out / name).read_bytes() for name in names})
     summary = summarize(evaluation.dataset, evaluation.title, evaluation.results, evaluation.seed, evaluation.notes)
     write_text(out / SUMMARY_FILE, summary_json(summary))
     _print(evaluation, console)
-    console.print(f"report: {out / 'report.md'}")
+    console.print(f"report: {out / 'report.html'} (in Markdown: report.md)")
     return summary
 
 
@@ -43,9 +44,9 @@ def write_overview(summaries: Sequence[Summary], out: Path, console: Console) ->
     if len(summaries) < 2:
         return
     text = f"# {len(summaries)} datasets\n\n{table({summary.dataset: [summary] for summary in summaries})}\n"
-    links = "\n".join(f"- [{s.dataset}]({_folder_name(s.dataset)}/report.md)" for s in summaries)
-    _write(out, f"{text}\n{links}\n")
-    console.print(f"report of all datasets: {out / 'report.md'}")
+    links = "\n".join(f"- [{s.dataset}]({_folder_name(s.dataset)}/report.html)" for s in summaries)
+    _write(out, f"{text}\n{links}\n", f"{len(summaries)} datasets", {})
+    console.print(f"report of all datasets: {out / 'report.html'} (in Markdown: report.md)")
 
 
 def dataset_folder(dataset: str, datasets: Sequence[str], out: Path) -> Path:
@@ -89,6 +90,6 @@ def _folder_name(dataset: str) -> str:
     return dataset.replace("/", "-")  # names of ir_datasets contain slashes
 
 
-def _write(out: Path, text: str) -> None:
+def _write(out: Path, text: str, title: str, images: Mapping[str, bytes]) -> None:
     write_text(out / "report.md", text)
-    write_text(out / "report.html", html(text))
+    write_text(out / "report.html", html_page(text, title, images))

@@ -15,6 +15,7 @@ from rerank.files import sha256_of_files
 from rerank_eval.baselines import FirstStageOrder, Oracle
 from rerank_eval.candidate_lists import CandidateLists
 from rerank_eval.candidates import candidates_of_run
+from rerank_eval.cases import CaseFinder
 from rerank_eval.datasets import Dataset, open_dataset
 from rerank_eval.experiment import Experiment
 from rerank_eval.measures import MAIN_MEASURE, TREC_DL, Evaluator
@@ -130,9 +131,10 @@ def _evaluate(dataset: _RerankingDataset, experiment: Experiment, orders: Sequen
         responses = experiment.run(variants, list(lists.requests), out)
     results = experiment.measure(variants, responses, evaluator, out, dataset.qrels_sha256, notes)
     reported = results[: len(systems)]  # those on the first order
+    first_stage = lists.run(Baseline(FirstStageOrder()), orders[0])
+    finder = CaseFinder(evaluator, first_stage, lists.query_texts, lists.texts)
     if not experiment.has_identity:
-        run = lists.run(Baseline(FirstStageOrder()), orders[0])
-        reported.append(Result(FIRST_STAGE, evaluator.evaluate(run)))
+        reported.append(Result(FIRST_STAGE, finder.metrics))
     upper_bound = Result(ORACLE, evaluator.evaluate(lists.run(Baseline(Oracle(qrels)), orders[0])))
     evaluation = Evaluation(
         dataset.name,
@@ -143,6 +145,7 @@ def _evaluate(dataset: _RerankingDataset, experiment: Experiment, orders: Sequen
         margin=experiment.settings.margin,
         seed=experiment.settings.seed,
         notes=notes,
+        cases=finder.by_system(results[: len(systems)], responses[experiment.loads[0]]),
         by_order=_scores_by_order(results, lists, evaluator, orders, list(systems)) if len(orders) > 1 else {},
     )
     return experiment.report(evaluation, out)

@@ -14,11 +14,17 @@ from rerank_eval.runner import Responses, Variant, variant_folder
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Metrics of one system, with its efficiency by the number of concurrent queries; empty if it was not timed."""
+    """Metrics of one system.
+
+    Attributes:
+        costs: efficiency by the number of concurrent queries; empty if it was not timed.
+        fingerprint: settings that decide its responses, with its model and the model's hash.
+    """
 
     name: str
     metrics: Metrics
     costs: Mapping[int, Efficiency] = field(default_factory=dict)
+    fingerprint: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def efficiency(self) -> Efficiency | None:
@@ -51,5 +57,6 @@ def measure_variants(
         metrics = evaluator.evaluate(run)
         write_run(variant_folder(variant, variants, out), run, metrics, {**settings, **variant.fingerprint}, notes)
         costs = {load: efficiency(rows[variant.name]) for load, rows in responses.items() if variant.name in rows}
-        results.append(Result(variant.name, metrics, {load: cost for load, cost in costs.items() if cost}))
+        timed = {load: cost for load, cost in costs.items() if cost}
+        results.append(Result(variant.name, metrics, timed, variant.fingerprint))
     return results

@@ -15,11 +15,13 @@ from rerank.commands.messages import feedback_message
 from rerank.commands.run import console
 from rerank.errors import ConfigError
 from rerank.files import sha256_of_files
+from rerank.retrieval.store import PassageStore
 from rerank.types import CandidateSource, FeedbackMethod, FirstStage, Query, ScoredDoc
 from rerank_eval.baselines import Oracle
 from rerank_eval.beir import BeirSettings
 from rerank_eval.candidate_lists import CandidateLists
 from rerank_eval.candidates import candidates_of_prebuilt, candidates_of_run
+from rerank_eval.cases import CaseFinder, FindTexts
 from rerank_eval.datasets import Dataset, open_dataset
 from rerank_eval.experiment import Experiment
 from rerank_eval.measures import BEIR, Evaluator, Run, without_query_documents
@@ -154,8 +156,10 @@ def _evaluate(opened: _Input, settings: BeirSettings, experiment: Experiment, ou
     evaluator = Evaluator(BEIR, qrels, partial(without_query_documents, dataset.qrels))
     results = experiment.measure(plan.variants, responses, evaluator, out, dataset.qrels_sha256, notes)
     first_stage = _first_stage_run(measured[plan.variants[0].name])
+    finder = CaseFinder(evaluator, first_stage, _query_texts(dataset), _find_texts(opened))
+    cases = finder.by_system(results, measured)
     if not experiment.has_identity:
-        results.append(Result(FIRST_STAGE, evaluator.evaluate(first_stage)))
+        results.append(Result(FIRST_STAGE, finder.metrics))
     evaluation = Evaluation(
         dataset.name,
         f"{len(plan.query_ids)} queries of {dataset.name}, {plan.source}, depth {settings.depth}",
@@ -165,6 +169,7 @@ def _evaluate(opened: _Input, settings: BeirSettings, experiment: Experiment, ou
         margin=settings.margin,
         seed=settings.seed,
         notes=notes,
+        cases=cases,
     )
     summary = experiment.report(evaluation, out)
     if index is not None and settings.feedback:
@@ -237,6 +242,18 @@ def _rerank_plan(
 
 def _searcher(system: System, queries: Mapping[str, Query], options: Mapping[str, Any]) -> Callable[[str], Ranking]:
     return lambda query_id: system.search(queries[query_id], **options)
+
+
+def _query_texts(dataset: Dataset) -> dict[str, str]:
+    return {query_id: query.text for query_id, query in dataset.queries.items()}
+
+
+def _find_texts(opened: _Input) -> FindTexts:
+    """Texts of given candidates or of the index; none if only a service has them."""
+    if isinstance(opened.source, Path):
+        store = PassageStore(opened.source)
+        return lambda _, doc_ids: store.texts(list(doc_ids))
+    return CandidateLists.of_requests(opened.requests, depth=0, seed=0).texts if opened.requests else lambda *_: {}
 
 
 def _first_stage_run(responses: Iterable[Response]) -> Run:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated
@@ -90,5 +91,18 @@ class EvaluationSettings:
         return [int(part) for part in parts]
 
     def as_strings(self) -> dict[str, str]:
-        """Every setting by its name, for reports and measures.json."""
-        return {setting.name: str(getattr(self, setting.name)) for setting in fields(self)}
+        """Every setting by its name, for reports and measures.json; empty if it is not set."""
+        return {setting.name: format_setting(getattr(self, setting.name)) for setting in fields(self)}
+
+
+def format_setting(value: object) -> str:
+    """A setting as a person writes it: "yes", "a, b", "python 3.11, torch 2.13"; empty if it is not set."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {format_setting(item)}" for name, item in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(format_setting, value))
+    return str(value)

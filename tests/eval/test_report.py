@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 import pytest
+from rerank_eval.cases import Case, RankedDoc
 from rerank_eval.efficiency import Efficiency
 from rerank_eval.measures import Metrics
 from rerank_eval.orders import ORIGINAL, Order
-from rerank_eval.report import FIRST_STAGE, ORACLE, Evaluation, comparisons, html, markdown, order_dependence
+from rerank_eval.report import FIRST_STAGE, ORACLE, Evaluation, comparisons, markdown, order_dependence
+from rerank_eval.report_html import html_page
 from rerank_eval.results import Result
 from rerank_eval.statistics import holm, paired_differences, t_test
 
@@ -95,7 +100,64 @@ def test_dependence_is_undefined_if_the_order_does_not_matter_to_the_first_stage
     assert order_dependence({FIRST_STAGE: {Order("reversed"): 0.5, Order("shuffled-1"): 0.4}}) == {}
 
 
+def test_missing_queries_of_several_systems_are_named_once() -> None:
+    text = markdown(evaluation(*(result(name, [0.5, 0.0], missing=("q1",)) for name in ("a", "b"))))
+    assert text.count("count as 0") == 1
+    assert "a, b: 1 judged queries" in text
+
+
+def test_notes_stand_below_the_title() -> None:
+    text = markdown(replace(evaluation(FIRST), notes=("12 of 43 judged queries were asked.",)))
+    assert text.startswith("# t\n\n**12 of 43 judged queries were asked.**\n")
+
+
+def test_header_names_the_model_and_its_hash() -> None:
+    system = replace(FIRST, fingerprint={"ranker": "first", "model_id": "org/m", "model_revision": "abc", "depth": 3})
+    assert "- **a**: first, model org/m, hash abc\n" in markdown(evaluation(system, BETTER))
+
+
+def test_settings_are_written_as_a_person_writes_them() -> None:
+    settings = {"ranker": ["a", "b"], "plots": True, "strategy": None, "model": "", "versions": {"python": "3.11"}}
+    text = markdown(evaluation(FIRST, **settings, qrels_sha256="ab"))
+    assert text.partition("| --- | :--- |\n")[2].splitlines() == [
+        "| ranker | a, b |",
+        "| plots | yes |",
+        "| versions | python 3.11 |",
+        "| qrels SHA-256 | ab |",
+    ]
+
+
+DOCS = [RankedDoc(f"d{n}", n + 1, n or None, f"passage | {n} of *many*") for n in range(3)]
+CASE = Case("q1", "what is *it*", 0.25, 0.75, DOCS, DOCS[::-1])
+
+
+def test_largest_changes_show_both_rankings() -> None:
+    text = markdown(replace(evaluation(FIRST), cases={"a": [CASE]}))
+    assert "### +0.5000 (0.2500 to 0.7500) · q1: what is \\*it\\*\n" in text
+    line = next(line for line in text.splitlines() if line.startswith("| 1 | d0"))
+    assert line == "| 1 | d0 | – | passage \\| 0 of \\*many\\* | d2 | 3 | 2 | passage \\| 2 of \\*many\\* |"
+
+
+def test_rankings_without_texts_have_no_column_for_them() -> None:
+    docs = [replace(doc, text="") for doc in DOCS]
+    text = markdown(replace(evaluation(FIRST), cases={"a": [replace(CASE, before=docs, after=docs[:1])]}))
+    assert "| rank | before | grade | after | was | grade |" in text
+    assert "| 2 | d1 | 1 |  |  |  |" in text
+
+
+def test_html_page_is_self_contained_and_its_tables_scroll() -> None:
+    text = markdown(replace(evaluation(FIRST, BETTER), cases={"a": [CASE]}), plots=["latency.png"])
+    page = html_page(text, "t", {"latency.png": b"PNG"})
+    assert 'src="data:image/png;base64,UE5H"' in page
+    assert re.findall(r'(?:src|href)="(?!data:)', page) == []
+    assert page.count('<div class="scroll"><table>') == page.count("<table>") == page.count("</table></div>")
+    assert "<details><summary>+0.5000" in page
+    assert page.count("<details>") == page.count("</details>") == 1
+    assert 'name="viewport"' in page
+    assert "overflow-wrap:anywhere" in page
+
+
 def test_html_page_holds_the_tables_and_escapes_markup() -> None:
-    page = html(markdown(evaluation(FIRST, BETTER, title="t <b>", path="<script>")))
+    page = html_page(markdown(evaluation(FIRST, BETTER, title="t <b>", path="<script>")), "t <b>")
     assert page.count("<table>") == 4
     assert "<script>" not in page

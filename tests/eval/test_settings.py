@@ -18,7 +18,7 @@ HEAVY = ("torch", "transformers", "sentence_transformers", "scipy", "matplotlib"
 
 def test_settings_are_written_by_name() -> None:
     settings = TrecDLSettings(out=Path("o"), requests=[], ranker=["first"], depth=3)
-    expected = {"out": "o", "ranker": "['first']", "depth": "3", "template": "", "strategy": "None", "seed": "0"}
+    expected = {"out": "o", "ranker": "first", "depth": "3", "template": "", "strategy": "", "seed": "0"}
     assert expected.items() <= settings.as_strings().items()
 
 
