@@ -202,7 +202,7 @@ def test_run_with_other_arguments_is_not_resumed(
     finished: Path, index_folder: Path, queries: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    run.mkdir()
+    (run / "round-1").mkdir(parents=True)
     shutil.copy(finished / "arguments.json", run)
     with pytest.raises(ConfigError, match=r"other arguments \(--depth 6, now 7\)"):
         distilled(index_folder, queries, run, rounds=2, depth=7)
