@@ -8,7 +8,7 @@ WORKERS ?= 2
 BIN := $(VENV)/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test check lint bench proto env
+.PHONY: demo test check newcomer lint bench proto env
 
 demo: $(VENV)/ready
 	$(BIN)/rerank demo --work build/demo
@@ -20,6 +20,10 @@ test: lint
 # Lint, types and the tests that are not marked slow: within 90 seconds.
 check: lint
 	$(PYTEST) -m "not slow"
+
+# Search, training and evaluation as a new user would, from the wheel in a fresh environment. About a minute.
+newcomer: $(VENV)/ready
+	OMP_NUM_THREADS=1 PYTHON=$(BIN)/python scripts/newcomer.sh
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check .
