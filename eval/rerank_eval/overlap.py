@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,6 +82,22 @@ def check_index(index: Path, qrels: Iterable[Qrel], collection: str) -> tuple[st
     if present == len(judged):
         return ()
     return (f"{present} of {len(judged)} judged passages are in the index; the others cannot be found.",)
+
+
+def check_names(searched: object, dataset: str) -> tuple[str, ...]:
+    """A note if the searched index was built from a collection of another name: equal doc ids can be chance.
+
+    Args:
+        searched: the fields of the message Index (rerank.proto).
+        dataset: name of the judged collection; ir_datasets has names such as beir/scifact/test.
+    """
+    indexed = searched.get("collection") if isinstance(searched, Mapping) else None
+    if not indexed or indexed == dataset or indexed in dataset.split("/"):
+        return ()
+    return (
+        f"The index is of a collection named {indexed}, the judgements are of {dataset}; if these are not the same "
+        "passages, the figures mean nothing.",
+    )
 
 
 def _check_doc_ids(doc_ids: Collection[str], qrels: Iterable[Qrel], source: str) -> None:

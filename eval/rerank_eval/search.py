@@ -26,7 +26,7 @@ from rerank_eval.datasets import Dataset, open_dataset
 from rerank_eval.experiment import Experiment
 from rerank_eval.measures import BEIR, Evaluator, Run, without_query_documents
 from rerank_eval.orders import ORIGINAL
-from rerank_eval.overlap import Judgements, check_index, check_requests, check_responses, judgements_of
+from rerank_eval.overlap import Judgements, check_index, check_names, check_requests, check_responses, judgements_of
 from rerank_eval.report import FIRST_STAGE, ORACLE, Evaluation
 from rerank_eval.report_writer import dataset_folder, write_overview
 from rerank_eval.results import Result
@@ -146,6 +146,7 @@ def _evaluate(opened: _Input, settings: BeirSettings, experiment: Experiment, ou
     with experiment.open_systems(qrels, index) as systems:
         if source is None or isinstance(source, Path):
             plan = _search_plan(systems, dataset, settings, experiment)
+            notes += check_names(next(iter(systems.values())).fingerprint.get("searched"), dataset.name)
         else:
             plan = _rerank_plan(systems, opened, source, settings, experiment)
         responses = experiment.run(plan.variants, plan.query_ids, out)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rerank_eval import beir, trec_dl
 from rerank_eval.datasets import open_dataset
-from rerank_eval.overlap import check_index, judgements_of
+from rerank_eval.overlap import check_index, check_names, judgements_of
 from rerank_eval.qrels import read_trec_qrels
 from typer.testing import CliRunner, Result
 
@@ -119,6 +119,16 @@ def test_service_over_another_collection_is_refused(tmp_path: Path, service: Ser
     assert isinstance(done.exception, CollectionError)
     assert f"passages found by the service at {service.address}" in str(done.exception)
     assert not (tmp_path / "out" / "report.md").exists()
+
+
+@pytest.mark.parametrize(("dataset", "is_named"), [("twelve", False), ("beir/twelve/test", False), ("cranfield", True)])
+def test_index_of_a_collection_with_another_name_is_named(dataset: str, is_named: bool) -> None:
+    """Numbers as doc_ids occur in many collections."""
+    notes = check_names({"collection": "twelve", "passages": "12"}, dataset)
+    assert notes == () or notes[0].startswith(
+        f"The index is of a collection named twelve, the judgements are of {dataset}"
+    )
+    assert bool(notes) == is_named
 
 
 def test_index_that_lacks_judged_passages_is_named(tmp_path: Path, index_folder: Path) -> None:
