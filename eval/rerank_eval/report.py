@@ -310,13 +310,14 @@ def _plain(text: str) -> str:
 
 
 def _settings(settings: Mapping[str, object]) -> str:
-    """The settings that are set, as a person writes them."""
+    """The settings that are on, as a person writes them; a number of 0 means off or the default."""
     rows = [
         [name.replace("_", " ").replace("sha256", "SHA-256"), _plain(text)]
         for name, value in settings.items()
-        if (text := format_setting(value))
+        if (text := format_setting(value)) not in ("", "0", "no")
     ]
-    return "## Settings\n\n" + markdown_table(["setting", "value"], rows, text_columns=(1,))
+    table = markdown_table(["setting", "value"], rows, text_columns=(1,))
+    return f"## Settings\n\n{table}\n\nSettings that are not listed are off or at their defaults."
 
 
 def _range(ends: tuple[float, float], sign: str = "") -> str:

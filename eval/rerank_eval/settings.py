@@ -101,6 +101,8 @@ def format_setting(value: object) -> str:
         return ""
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:g}"
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {format_setting(item)}" for name, item in value.items())
     if isinstance(value, list | tuple):

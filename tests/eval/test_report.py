@@ -117,14 +117,22 @@ def test_header_names_the_model_and_its_hash() -> None:
 
 
 def test_settings_are_written_as_a_person_writes_them() -> None:
-    settings = {"ranker": ["a", "b"], "plots": True, "strategy": None, "model": "", "versions": {"python": "3.11"}}
+    settings = {
+        "ranker": ["a", "b"],
+        "plots": True,
+        "strategy": None,
+        "model": "",
+        "margin": 0.0,
+        "versions": {"python": "3.11"},
+    }
     text = markdown(evaluation(FIRST, **settings, qrels_sha256="ab"))
-    assert text.partition("| --- | :--- |\n")[2].splitlines() == [
+    assert text.partition("| --- | :--- |\n")[2].splitlines()[:4] == [
         "| ranker | a, b |",
         "| plots | yes |",
         "| versions | python 3.11 |",
         "| qrels SHA-256 | ab |",
     ]
+    assert "margin" not in text
 
 
 DOCS = [RankedDoc(f"d{n}", n + 1, n or None, f"passage | {n} of *many*") for n in range(3)]
