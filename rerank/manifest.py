@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Literal
 
@@ -13,6 +14,8 @@ from rerank.files import atomic_file, sha256_of_files
 
 MANIFEST_FILE = "rerank.json"
 TEMPLATE_FILE = "template.yaml"
+#: Folder of the trained checkpoint in the folder of a run.
+RESULT_FOLDER = "final"
 
 
 class Manifest(BaseModel):
@@ -93,6 +96,17 @@ def read_manifest(folder: Path) -> Manifest | None:
     _check(folder, "weights", manifest.weights_sha256, sorted(folder.glob("*.safetensors")))
     _check(folder, "template", manifest.template_sha256, [folder / TEMPLATE_FILE])
     return manifest
+
+
+def model_id(checkpoint: Path) -> str:
+    """The name of a checkpoint in results: of its folder, for the result of a training of the folder of the run.
+
+    `runs/mine/final` is `mine`, and `runs/mine/checkpoint-200`, a save of the run, is `mine/checkpoint-200`.
+    """
+    folder = checkpoint.absolute()
+    if folder.name == RESULT_FOLDER:
+        return folder.parent.name
+    return f"{folder.parent.name}/{folder.name}" if re.fullmatch(r"checkpoint-\d+", folder.name) else folder.name
 
 
 def trained_window(folder: Path) -> int | None:

@@ -16,6 +16,7 @@ from typing import Literal
 import torch
 
 from rerank.config import Precision
+from rerank.manifest import model_id
 from rerank.models.last_token import IdentifierHead, translate_out_of_memory
 from rerank.models.loading import load_causal_lm, pick_device
 from rerank.models.packing_probe import make_last_token_reader
@@ -75,7 +76,7 @@ class FirstRanker:
         self._prior = cache(self._measure_prior)
         self.info = RankerInfo(
             kind="first",
-            model_id=checkpoint.name,
+            model_id=model_id(checkpoint),
             model_revision=lm.revision,
             template_sha256=loaded.sha256,
             max_window_size=len(self._identifiers),

@@ -17,6 +17,7 @@ import torch
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from rerank.config import Precision
+from rerank.manifest import model_id
 from rerank.models.last_token import translate_out_of_memory
 from rerank.models.loading import CausalLM, load_causal_lm, pick_device
 from rerank.prompting.identifiers import CLOSE, OPEN, IdentifierKind, alphabet
@@ -67,7 +68,7 @@ class GenerationRanker:
         self._renderer = ListwiseRenderer(loaded, lm.tokenizer, lm.context_tokens, answer_tokens=0)
         self.info = RankerInfo(
             kind="generation",
-            model_id=checkpoint.name,
+            model_id=model_id(checkpoint),
             model_revision=lm.revision,
             template_sha256=loaded.sha256,
             max_window_size=len(self._names),

@@ -17,6 +17,7 @@ import torch
 
 from rerank.config import Precision
 from rerank.errors import InvalidRequest
+from rerank.manifest import model_id
 from rerank.models.encoder import Encoder
 from rerank.models.last_token import translate_out_of_memory
 from rerank.models.loading import pick_device, uses_autocast
@@ -72,7 +73,7 @@ class PERankRanker:
         self._max_query_tokens = min(encoder.id.max_tokens, half)
         self.info = RankerInfo(
             kind="pe-rank",
-            model_id=checkpoint.name,
+            model_id=model_id(checkpoint),
             model_revision=loaded.revision,
             template_sha256=loaded.template.sha256,
             max_window_size=bisect_right(

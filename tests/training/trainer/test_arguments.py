@@ -143,6 +143,23 @@ def test_help_shows_flags_with_hyphens(capsys: pytest.CaptureFixture[str]) -> No
     assert "--inverse_propensity" not in shown
 
 
+def test_help_leaves_out_flags_of_transformers_that_few_runs_need(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = {}
+    for flag in ("--help", "--help-all"):
+        with pytest.raises(SystemExit):
+            parsed(flag)
+        shown[flag] = capsys.readouterr().out
+    for ours in ("--lists", "--save-steps", "--max-steps", "--help-all"):
+        assert ours in shown["--help"]
+    assert "--adam-beta1" not in shown["--help"]
+    assert "--adam-beta1" in shown["--help-all"]
+    assert parsed("--adam-beta1", "0.8")[1].adam_beta1 == 0.8
+
+
+def test_warm_up_is_a_share_of_the_steps_by_default() -> None:
+    assert parsed()[1].get_warmup_steps(400) == 40
+
+
 def test_reports_go_to_tensorboard_by_default() -> None:
     assert parsed(given=REQUIRED[:6])[1].report_to == ["tensorboard"]
 

@@ -51,7 +51,11 @@ class PERankArguments(ListArguments):
         default=0.2, metadata={"help": "Weight of the KL divergence between the scores with and without texts."}
     )
     passage_text_tokens: int = field(
-        default=64, metadata={"help": "Number of tokens to which a shown or restored text is truncated."}
+        default=0,
+        metadata={
+            "help": "Number of tokens to which a shown or restored text is truncated; 0: 64, or as many as fit into "
+            "the model's context for each passage of a window."
+        },
     )
     lora_rank: int = field(
         default=0, metadata={"help": "Rank of the LoRA adapter, which is merged at the end; 0: train all weights."}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shlex
 import sys
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from rerank.models.encoder import DEFAULT_ENCODER, Encoder
 from rerank.models.loading import weight_files
 from rerank.prompting.templates import Template, load_template
 from rerank.prompting.vector_prompts import VectorPrompts
+from rerank.types import Passage
 from rerank_training.lists.training_list import TrainingList
 from rerank_training.pe_rank.alignment import ALIGN_TEMPLATE, AlignCollator, AlignObjective, shuffled_passes
 from rerank_training.pe_rank.arguments import PERankArguments
@@ -33,6 +35,13 @@ from rerank_training.trainer.losses import RANK_LOSSES, stepwise_listmle
 from rerank_training.trainer.ranking_trainer import RankingTrainer
 from rerank_training.trainer.reports import print_summary
 from rerank_training.trainer.run import passes_needed, result_folder, select_checkpoint, train
+
+logger = logging.getLogger(__name__)
+
+#: Default number of tokens of a passage's text.
+_TEXT_TOKENS = 64
+#: Tokens by which a truncated text may grow when it is tokenised inside the prompt.
+_TOKENS_OF_SEAMS = 2
 
 
 def train_pe_rank(arguments: PERankArguments, settings: RunArguments, encoder: Encoder | None = None) -> Path:
@@ -50,6 +59,7 @@ def train_pe_rank(arguments: PERankArguments, settings: RunArguments, encoder: E
     set_seed(settings.seed)  # for the initial weights of a new projector or adapter
     encoder = encoder or Encoder(arguments.encoder or DEFAULT_ENCODER)
     base = load_pe_base(Path(arguments.base), encoder, arguments.template, settings.device)
+    arguments = replace(arguments, passage_text_tokens=_passage_text_tokens(arguments, base, [*lists, *held_out]))
     set_trainable(base.model, arguments.stage == "rank", arguments.lora_rank, arguments.lora_alpha)
     select_checkpoint(settings, bool(held_out))
     if arguments.stage == "align":
@@ -71,6 +81,24 @@ def _window_size(arguments: PERankArguments) -> int:
     return setting(
         "--window-size", arguments.window_size or None, None if trained is None else trained.window_size, WINDOW_SIZE
     )
+
+
+def _passage_text_tokens(arguments: PERankArguments, base: PEBase, lists: Sequence[TrainingList]) -> int:
+    """The flag; without it, the default or as many tokens as fit beside the longest query."""
+    if arguments.passage_text_tokens or arguments.stage == "align":
+        return arguments.passage_text_tokens or _TEXT_TOKENS
+    template = base.template if "{text}" in base.template.body else with_text(base.template)
+    prompts = VectorPrompts(template, base.tokenizer, base.model.own_vocabulary, _TEXT_TOKENS)
+    query = max((item.query for item in lists), key=lambda query: len(query.text) + len(query.instruction))
+    n = arguments.window_size
+    without_texts = len(prompts.token_ids(prompts.sanitize(query), [Passage("", "")] * n))
+    choices = n - 1 if arguments.decoding == "dynamic" else 0
+    fit = (base.context_tokens - without_texts - choices) // n - _TOKENS_OF_SEAMS
+    if fit < _TEXT_TOKENS:
+        logger.info(
+            "texts are truncated to %d tokens, so that %d of them fit into %d positions", fit, n, base.context_tokens
+        )
+    return max(1, min(_TEXT_TOKENS, fit))
 
 
 def _alignment(

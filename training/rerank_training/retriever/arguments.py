@@ -83,9 +83,6 @@ class RetrieverRunArguments(RunArguments):
     """RunArguments with defaults for a small encoder with an adapter."""
 
     learning_rate: float = field(default=2e-4, metadata={"help": "Peak learning rate."})
-    warmup_steps: float = field(
-        default=0.1, metadata={"help": "Length of the warm-up in steps; a number below 1 is a share of all steps."}
-    )
     per_device_train_batch_size: int = field(default=8, metadata={"help": "Queries per step and device."})
 
     def __post_init__(self) -> None:

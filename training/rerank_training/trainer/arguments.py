@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
+from argparse import SUPPRESS
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +19,11 @@ from rerank.errors import ConfigError
 
 #: Largest number of passages in a window, without a flag and without a manifest of the base.
 WINDOW_SIZE = 20
+#: Flags of transformers that `--help` shows among ours.
+_COMMON = {
+    *("max_steps", "num_train_epochs", "gradient_accumulation_steps", "gradient_checkpointing", "weight_decay"),
+    *("seed", "per_device_eval_batch_size", "use_cpu", "fsdp", "deepspeed"),
+}
 
 
 @dataclass
@@ -27,7 +34,7 @@ class RunArguments(TrainingArguments):
     learning_rate: float = field(default=2e-5, metadata={"help": "Peak learning rate."})
     lr_scheduler_type: str = field(default="cosine", metadata={"help": "Learning rate schedule after the warm-up."})
     warmup_steps: float = field(
-        default=50, metadata={"help": "Length of the warm-up in steps; a number below 1 is a share of all steps."}
+        default=0.1, metadata={"help": "Length of the warm-up in steps; a number below 1 is a share of all steps."}
     )
     per_device_train_batch_size: int = field(default=4, metadata={"help": "Windows per step and device."})
     logging_steps: float = field(
@@ -100,12 +107,23 @@ class ListArguments:
 
 
 class _Parser(HfArgumentParser):
-    """Shows flags with hyphens only; the spelling with underscores is accepted too."""
+    """Shows flags with hyphens only; the spelling with underscores is accepted too.
+
+    `--help` shows the flags of this project and those of transformers that most runs need, `--help-all` shows all.
+    """
 
     def __init__(self, types: Sequence[Any], **options: Any) -> None:
         super().__init__(types, **options)
         for action in self._actions:
             action.option_strings = [flag for flag in action.option_strings if "_" not in flag]
+
+    def hide_inherited(self, types: Sequence[type]) -> None:
+        """Leaves the flags out of `--help` that transformers' TrainingArguments define and few runs need."""
+        redefined = {name for part in types for base in _project_bases(part) for name in base.__annotations__}
+        inherited = {setting.name for setting in dataclasses.fields(TrainingArguments)}
+        for action in self._actions:
+            if action.dest in inherited - redefined - _COMMON:
+                action.help = SUPPRESS
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message}; see --help")
@@ -126,15 +144,21 @@ def parse_arguments(
     """
     config_parser = _Parser([], add_help=False, allow_abbrev=False)
     config_parser.add_argument("--config", type=Path)
+    config_parser.add_argument("--help-all", action="store_true")
     known, flags = config_parser.parse_known_args(sys.argv[1:] if arguments is None else list(arguments))
+    if known.help_all:
+        flags = ["--help"]
     if known.config is not None:
         flags = [*_flags_of(known.config), *flags]  # the last of two equal flags wins
     parser = _Parser(
         types,
         allow_abbrev=False,
         description=description and description.partition("\n")[0],
-        epilog="--config FILE reads these flags from a YAML file; flags override it.",
+        epilog="--help-all shows the flags of transformers' Trainer too, which are accepted as well. --config FILE "
+        "reads flags from a YAML file; flags override it.",
     )
+    if not known.help_all:
+        parser.hide_inherited(types)
     try:
         *parsed, unknown = parser.parse_args_into_dataclasses(
             flags, return_remaining_strings=True, look_for_args_file=False
@@ -144,6 +168,11 @@ def parse_arguments(
     if unknown:
         raise ConfigError(f"{unknown[0].partition('=')[0]} is not a flag of this command; see --help")
     return tuple(parsed)
+
+
+def _project_bases(part: type) -> Iterator[type]:
+    """The dataclass and those of its bases that are classes of this project."""
+    return (base for base in part.__mro__ if dataclasses.is_dataclass(base) and not issubclass(TrainingArguments, base))
 
 
 def _flags_of(path: Path) -> Iterator[str]:

@@ -18,6 +18,7 @@ from transformers import IntervalStrategy, PrinterCallback, ProgressCallback
 
 from rerank.errors import ConfigError
 from rerank.files import atomic_file
+from rerank.manifest import RESULT_FOLDER
 from rerank_training.trainer.arguments import RunArguments
 from rerank_training.trainer.checkpoint import report_write_errors
 from rerank_training.trainer.ranking_trainer import COMPLETE_MARKER, RankingTrainer
@@ -26,7 +27,6 @@ from rerank_training.trainer.reports import MeasureBefore, SpeedLog
 logger = logging.getLogger(__name__)
 
 _ARGUMENTS_FILE = "arguments.json"
-_RESULT = "final"
 #: Arguments that a resumed run may change, because the weights do not depend on them: those of the machine, of the logs
 #: and of the saves.
 _FREE_ARGUMENTS = {
@@ -46,7 +46,7 @@ def result_folder(output_dir: str) -> Path:
     Raises:
         ConfigError: the run is finished already, or its folder holds files of something else, or cannot be created.
     """
-    folder = Path(output_dir) / _RESULT
+    folder = Path(output_dir) / RESULT_FOLDER
     if folder.exists():
         raise ConfigError(f"{folder} exists: that run is finished; choose another --output-dir or remove it")
     refuse_foreign_files(folder.parent)
