@@ -61,7 +61,7 @@ def test_folder_without_a_corpus_is_named(tmp_path: Path) -> None:
 
 def test_missing_package_ir_datasets_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ir_datasets", None)
-    with pytest.raises(ConfigError, match=r"neither 'pydoc' nor a folder .* install rerank\[eval\]"):
+    with pytest.raises(ConfigError, match=r"neither 'pydoc' nor a folder .* install rerank-listwise\[eval\]"):
         open_dataset("beir/scifact/test")
 
 
