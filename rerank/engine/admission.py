@@ -127,10 +127,7 @@ class Throughput:
             self._rates[model_stage].observe(tokens, seconds, now_s)
 
     def seconds(self, request: PendingRequest, stage: Stage | None = None) -> float:
-        """Duration of the request's remaining work if it runs alone, in all stages or in one.
-
-        Work without a measured rate counts 0, and so does work that the request probes.
-        """
+        """Duration of the remaining work if it runs alone, in all stages or in one; 0 if unmeasured or probed."""
         total = 0.0
         for model_stage, tokens in request.remaining.items():
             rate = self._rates.get(model_stage)
@@ -232,10 +229,7 @@ class WorkEstimate:
 
 
 def prepare_tokens(query: Query, passages: Sequence[Passage]) -> int:
-    """Estimated tokens of the texts to embed: the query and each passage without a vector.
-
-    Counted from their lengths, because long texts take longer: 4 characters per token, and 2 special tokens per text.
-    """
+    """Estimate for the query and the passages without a vector: 2 special tokens and 4 characters per further one."""
     texts = [query.text, *(passage.text for passage in passages if passage.vector is None)]
     return sum(2 + len(text) // 4 for text in texts)
 
@@ -275,8 +269,6 @@ class AdmissionController:
     def admit(self, request: PendingRequest, now_s: float) -> None:
         """Admits the request until `release`. Checks again if it is admitted already and its estimate has changed.
 
-        Only `deadline_s` and the queue's limit bind a request in the stages that it probes.
-
         Raises:
             DeadlineExceeded: the request would miss its deadline even if it ran alone.
             Overloaded: the queue is full, or requests of higher priority would make this one late.
@@ -294,14 +286,9 @@ class AdmissionController:
 
     def _idle_stages(self, request: PendingRequest, now_s: float) -> frozenset[ModelStage]:
         """The stages that the request needs, that have not run of late, and that no admitted request needs."""
-        busy = {
-            model_stage for other in self._requests for model_stage, tokens in other.remaining.items() if tokens > 0
-        }
-        return frozenset(
-            model_stage
-            for model_stage in request.remaining
-            if model_stage not in busy and self._throughput.is_stale(model_stage, now_s)
-        )
+        busy = {each for other in self._requests for each, tokens in other.remaining.items() if tokens > 0}
+        idle = request.remaining.keys() - busy
+        return frozenset(each for each in idle if self._throughput.is_stale(each, now_s))
 
     def _check_queue_has_room(self, request: PendingRequest) -> None:
         queued = sum(other.remaining_tokens(Stage.RANK) for other in self._requests if other is not request)
