@@ -16,7 +16,9 @@ from rerank.types import Matrix, Query, ScoredDoc
 try:
     import faiss
 except ModuleNotFoundError as error:
-    raise ConfigError("FAISS is not installed; install rerank-listwise[cpu], or rerank-listwise[gpu] on a machine with CUDA") from error
+    raise ConfigError(
+        "FAISS is not installed; install rerank-listwise[cpu], or rerank-listwise[gpu] on a machine with CUDA"
+    ) from error
 
 #: M and ef (for construction and for search) of Malkov and Yashunin 2018.
 _HNSW_M, _HNSW_EF = 32, 256
