@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 #: Longer ids continue on the next line.
 _DOC_ID_WIDTH = 24
+#: Seconds between two lines of progress, if no other reason for one comes first.
+_LINE_EVERY_S = 30
 
 
 def plain_console(stderr: bool = False) -> Console:
@@ -29,9 +32,19 @@ def plain_console(stderr: bool = False) -> Console:
     return Console(stderr=stderr, markup=False, emoji=False, highlight=False, width=width)
 
 
+class ProgressReport(Protocol):
+    """Shows how far the stages of a long task are."""
+
+    def report(self, stage: str, done: int, total: int | None) -> None:
+        """Shows `done` of `total` passages for a stage; a `total` of None is unknown."""
+
+
 @contextmanager
-def indexing_progress(console: Console) -> Iterator[IndexingProgress]:
-    """Progress bars with throughput; nothing is shown when the console is not a terminal."""
+def indexing_progress(console: Console) -> Iterator[ProgressReport]:
+    """Progress bars with throughput on a terminal; otherwise lines, see ProgressLines."""
+    if not console.is_terminal:
+        yield ProgressLines(console)
+        return
     columns = (
         TextColumn("{task.description:8}"),
         BarColumn(),
@@ -39,7 +52,7 @@ def indexing_progress(console: Console) -> Iterator[IndexingProgress]:
         TextColumn("{task.fields[rate]}"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+    with Progress(*columns, console=console) as progress:
         yield IndexingProgress(progress)
 
 
@@ -51,13 +64,41 @@ class IndexingProgress:
         self._tasks: dict[str, TaskID] = {}
 
     def report(self, stage: str, done: int, total: int | None) -> None:
-        """Shows `done` of `total` passages for a stage; a `total` of None is unknown."""
         if stage not in self._tasks:
             self._tasks[stage] = self._progress.add_task(stage, total=total, rate="")
         task = self._tasks[stage]
         self._progress.update(task, completed=done, total=total)
         if speed := self._progress.tasks[task].speed:
             self._progress.update(task, rate=f"{speed:,.0f} passages/s")
+
+
+class ProgressLines:
+    """A line of progress every 30 s, and at every 5 % but at most one per second, for output into a file or a pipe.
+
+    Args:
+        console: receives the lines.
+        clock: returns seconds.
+    """
+
+    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console = console
+        self._clock = clock
+        self._stage = ""
+        self._start_s = self._line_s = clock()
+        self._line_done = 0
+
+    def report(self, stage: str, done: int, total: int | None) -> None:
+        now_s = self._clock()
+        if stage != self._stage:
+            self._stage, self._start_s, self._line_s, self._line_done = stage, self._line_s, self._line_s, 0
+        waited_s = now_s - self._line_s
+        advanced = total is not None and done - self._line_done >= 0.05 * total
+        if waited_s < _LINE_EVERY_S and not (advanced and waited_s >= 1):
+            return
+        share = f" of {total:,} ({done / total:.0%})" if total else ""
+        rate = done / (now_s - self._start_s)
+        self._console.print(f"{stage}: {done:,}{share} passages, {rate:,.0f} passages/s")
+        self._line_s, self._line_done = now_s, done
 
 
 def results_table(title: str, response: pb.RerankResponse | pb.SearchResponse, verbose: bool = False) -> Table:

@@ -108,7 +108,9 @@ def test_existing_target_is_refused_and_unchanged(out: Path, kind: str) -> None:
     assert entries(out.parent) == before
 
 
-def test_next_call_removes_the_temporary_folder_of_a_killed_process(out: Path) -> None:
+def test_next_call_removes_and_names_the_temporary_folder_of_a_killed_process(
+    out: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with building(out) as (process, folder):
         process.kill()
         process.wait()
@@ -117,6 +119,7 @@ def test_next_call_removes_the_temporary_folder_of_a_killed_process(out: Path) -
     create(out)
     assert entries(out.parent) == ["out"]
     assert entries(out) == ["file"]
+    assert caplog.messages == [f"removed {folder}, the unfinished folder that a killed process left behind"]
 
 
 def test_temporary_folders_of_other_targets_are_kept(out: Path) -> None:
