@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from rerank.engine.strategies import Positions, Round, Strategy
 from rerank.errors import RankerFailure
@@ -161,11 +162,13 @@ def window_of(prepared: Prepared, positions: Positions, top_n: int = 0) -> Windo
 
 
 def strictly_decreasing(scores: Sequence[float]) -> list[float]:
-    """The scores, each lowered to the next smaller float of its predecessor if it is not below it.
+    """The scores, each lowered to the float32 below its predecessor if it is not smaller than that in float32.
 
-    trec_eval sorts by score and ignores the rank column, so tied scores would lose the order.
+    trec_eval reads scores as float32, sorts by them and ignores the rank column, so tied scores would lose the order.
     """
     result: list[float] = []
     for score in scores:
-        result.append(min(score, math.nextafter(result[-1], -math.inf)) if result else score)
+        if result and not np.float32(score) < np.float32(result[-1]):
+            score = float(np.nextafter(np.float32(result[-1]), np.float32(-np.inf)))
+        result.append(score)
     return result
