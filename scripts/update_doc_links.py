@@ -4,7 +4,7 @@
     python scripts/update_doc_links.py --check    # writes nothing, and fails if a page is out of date
 
 A link such as [`Engine.run`](../rerank/engine/engine.py#L90) gets the line of that class, method or function. The map
-stands in docs/architecture.md between two comments; it lists each source file with the first line of its docstring.
+stands in docs/map.md between two comments; it lists each source file with the first line of its docstring.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-ARCHITECTURE = ROOT / "docs" / "architecture.md"
+MAP_PAGE = ROOT / "docs" / "map.md"
 
 #: Folders of the map, each with its subfolders.
 MAPPED = ("rerank", "eval", "training", "scripts")
@@ -32,7 +32,7 @@ def pages() -> list[Path]:
 
 
 def updated(page: Path) -> str:
-    """The text of a page with current line numbers, and for docs/architecture.md with the current map.
+    """The text of a page with current line numbers, and for docs/map.md with the current map.
 
     Raises:
         ValueError: a link names a file or a definition that does not exist.
@@ -41,7 +41,7 @@ def updated(page: Path) -> str:
     if problems := [problem for link in LINE_LINK.finditer(text) if (problem := _problem(page, link))]:
         raise ValueError("; ".join(problems))
     text = LINE_LINK.sub(lambda link: _current_link(page, link), text)
-    return _MAP.sub(lambda found: found[1] + tree_map() + found[2], text) if page == ARCHITECTURE else text
+    return _MAP.sub(lambda found: found[1] + tree_map() + found[2], text) if page == MAP_PAGE else text
 
 
 def definitions(source: Path) -> dict[str, int]:

@@ -74,7 +74,7 @@ def test_map_and_line_links_are_up_to_date() -> None:
 
 
 def test_map_lists_every_source_file_and_no_other() -> None:
-    section = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").partition("<!-- map:")[2]
+    section = (ROOT / "docs" / "map.md").read_text(encoding="utf-8").partition("<!-- map:")[2]
     rows = re.findall(r"^\| \[[\w.]+\]\(\.\./([\w./]+)\)", section, re.MULTILINE)
     files = {
         path.relative_to(ROOT).as_posix()
