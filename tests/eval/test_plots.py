@@ -13,6 +13,7 @@ from tests.eval.test_report import BETTER, FIRST, UPPER_BOUND, WORSE
 pytest.importorskip("matplotlib")
 
 
+@pytest.mark.slow
 def test_both_figures_are_drawn(tmp_path: Path) -> None:
     names = draw([FIRST, BETTER, replace(WORSE, costs={})], tmp_path)
     assert names == ["latency.png", "differences.png"]

@@ -18,6 +18,8 @@ from rerank.rankers.pe_rank import PERankRanker
 from scripts.pack_checkpoint import pack
 from tests.pe_checkpoints import change_weights, vector_window, write_perturbed
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def trained(checkpoint: Path, tmp_path: Path) -> Path:

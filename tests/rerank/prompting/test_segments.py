@@ -92,6 +92,7 @@ RENDERERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RENDERERS)
 @settings(max_examples=40, deadline=None)
 @given(texts=st.lists(st.text(max_size=8), min_size=1, max_size=5), query=st.text(max_size=8))

@@ -110,6 +110,7 @@ def test_special_token_written_in_a_query_is_read_as_words(packaged: VectorPromp
     assert token_ids(packaged, Query(f"a {special} b"), 1) == as_words
 
 
+@pytest.mark.slow
 @given(text=st.text() | st.sampled_from(["[SEP]", "[CLS] x [SEP]", "[PAD]", "[MASK]", "[UNK]", "\x00"]))
 def test_no_text_of_a_query_makes_a_slot_or_a_special_token(
     packaged: VectorPrompts, tokenizer: PreTrainedTokenizerBase, text: str

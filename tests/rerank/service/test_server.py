@@ -92,6 +92,7 @@ def becomes_unavailable(call: Callable[[], object]) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_large_responses_in_flight_arrive_complete(encoder: Encoder) -> None:
     text = "x" * 190_000
     candidates = [pb.Candidate(doc_id=f"d{number}", text=text) for number in range(50)]

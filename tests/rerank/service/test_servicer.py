@@ -258,6 +258,7 @@ def test_list_models_describes_models_and_index(stub: RerankServiceStub, encoder
 # --- concurrent calls ---
 
 
+@pytest.mark.slow
 def test_concurrent_calls_give_the_same_results(stub: RerankServiceStub) -> None:
     queries = [" ".join(row) for row in PASSAGES.values()]
     requests = [
@@ -276,6 +277,7 @@ def test_concurrent_calls_give_the_same_results(stub: RerankServiceStub) -> None
         assert scores(reply) == pytest.approx(scores(expected), abs=TOLERANCE)
 
 
+@pytest.mark.slow
 def test_concurrent_search_and_rerank_share_the_encoder(stub: RerankServiceStub) -> None:
     queries = [row[1] for row in PASSAGES.values()][::3]
     sent = texts([*PASSAGES])

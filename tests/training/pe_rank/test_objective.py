@@ -23,6 +23,8 @@ from rerank.types import Window
 from tests.pe_checkpoints import SHORT, write_perturbed, write_published
 from tests.training.pe_rank.pe_lists import training_lists
 
+pytestmark = pytest.mark.slow
+
 LISTS = training_lists(6)
 
 

@@ -12,6 +12,8 @@ from safetensors.torch import load_file
 
 from rerank.models.encoder import Encoder
 
+pytestmark = pytest.mark.slow
+
 TEXTS = ["a flea lives a year", "tides"]
 
 
