@@ -313,5 +313,5 @@ _INVALID_IN_DOC_ID = re.compile(r"[\s\x00-\x1f\x7f]")
 
 
 def is_valid_doc_id(doc_id: str) -> bool:
-    """Whether a doc_id can stand in a TREC file: not empty, no white space, no control characters."""
+    """True if a doc_id can stand in a TREC file: not empty, no white space, no control characters."""
     return bool(doc_id) and not _INVALID_IN_DOC_ID.search(doc_id)

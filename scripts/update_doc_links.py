@@ -88,7 +88,7 @@ def main() -> None:
 
 
 def _problem(page: Path, link: re.Match[str]) -> str:
-    """Why a link cannot be updated; empty if it can."""
+    """The reason that a link cannot be updated; empty if it can."""
     name, path, _ = link.groups()
     if not (page.parent / path).is_file():
         return f"{page.relative_to(ROOT)} links to {path}, which does not exist"

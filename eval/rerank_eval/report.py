@@ -97,7 +97,7 @@ def comparisons(results: Sequence[Result], seed: int = 0) -> list[tuple[Result, 
 
 
 def order_dependence(by_order: ScoresByOrder) -> dict[str, float]:
-    """How much each system's result depends on the first stage's order, from 0 (not at all) to 1 (it keeps the order).
+    """Dependence of each system's result on the first stage's order, from 0 (none) to 1 (it keeps the order).
 
     (the system's nDCG@10 on the original order - on another order) / (the same of the first stage), summed over all
     other orders. Empty if the first stage's scores do not differ.

@@ -127,7 +127,7 @@ def results_table(title: str, response: pb.RerankResponse | pb.SearchResponse, v
 
 
 def execution_line(execution: pb.Execution) -> str:
-    """What ran, on one line: model, strategy, cost, latency, and what deviates from the full and exact order."""
+    """One line on the execution: model, strategy, cost, latency, and what deviates from the full and exact order."""
     notes = [
         f"{execution.model}, {execution.strategy}",
         f"{execution.windows} windows",
