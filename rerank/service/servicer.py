@@ -90,7 +90,7 @@ class RerankServicer(rerank_pb2_grpc.RerankServiceServicer):
 
 
 class StatusInterceptor(grpc.aio.ServerInterceptor):
-    """Turns the exceptions of unary calls, and requests that cannot be parsed, into gRPC statuses."""
+    """Turns exceptions of unary calls and requests that cannot be parsed into statuses; logs one line per call."""
 
     async def intercept_service(
         self,
