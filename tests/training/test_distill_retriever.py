@@ -12,8 +12,9 @@ import pytest
 from rerank_training.lists.files import read_lists
 from rerank_training.lists.training_list import TrainingList
 from rerank_training.retriever import distillation
-from rerank_training.retriever.arguments import RetrieverArguments, RetrieverRunArguments
+from rerank_training.retriever.arguments import RetrieverArguments, RetrieverRunFlags
 from rerank_training.retriever.distillation import distill_retriever
+from rerank_training.trainer.arguments import RunArguments
 from safetensors.torch import load_file
 
 from rerank.errors import ConfigError
@@ -49,11 +50,11 @@ def queries(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def distilled(index: Path, queries: Path, out: Path, steps: int = 3, **changed: Any) -> Path:
     plain: dict[str, Any] = {"held_out": "some", "depth": 6, "list_size": 3, "lora_rank": 2, "text_tokens": 16}
     arguments = RetrieverArguments(index=str(index), queries=str(queries), **(plain | changed))
-    settings = RetrieverRunArguments(
+    flags = RetrieverRunFlags(
         output_dir=str(out), max_steps=steps, per_device_train_batch_size=4, learning_rate=1e-3, save_steps=2,
         logging_steps=1, use_cpu=True, report_to=["none"],
     )  # fmt: skip
-    return distill_retriever(arguments, settings)
+    return distill_retriever(arguments, RunArguments(**vars(flags)))
 
 
 @pytest.fixture(scope="module")

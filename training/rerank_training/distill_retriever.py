@@ -11,8 +11,8 @@ from __future__ import annotations
 import logging
 
 from rerank.commands.run import run
-from rerank_training.retriever.arguments import RetrieverArguments, RetrieverRunArguments
-from rerank_training.trainer.arguments import parse_arguments
+from rerank_training.retriever.arguments import RetrieverArguments, RetrieverRunFlags
+from rerank_training.trainer.flags import parse_arguments
 
 
 def main() -> None:
@@ -22,7 +22,7 @@ def main() -> None:
 
 
 def _distill() -> None:
-    arguments, settings = parse_arguments([RetrieverArguments, RetrieverRunArguments], description=__doc__)
+    arguments, settings = parse_arguments(RetrieverArguments, RetrieverRunFlags, description=__doc__)
     from rerank_training.retriever.distillation import distill_retriever  # imports the index, not needed by --help
 
     distill_retriever(arguments, settings)

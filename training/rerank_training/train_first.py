@@ -10,7 +10,7 @@ import logging
 
 from rerank.commands.run import run
 from rerank_training.first.arguments import FirstArguments
-from rerank_training.trainer.arguments import RunArguments, parse_arguments
+from rerank_training.trainer.flags import parse_arguments
 
 
 def main() -> None:
@@ -20,7 +20,7 @@ def main() -> None:
 
 
 def _train() -> None:
-    arguments, settings = parse_arguments([FirstArguments, RunArguments], description=__doc__)
+    arguments, settings = parse_arguments(FirstArguments, description=__doc__)
     from rerank_training.first.training import train_first  # imports peft, which --help need not wait for
 
     train_first(arguments, settings)

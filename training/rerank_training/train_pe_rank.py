@@ -12,7 +12,7 @@ import logging
 
 from rerank.commands.run import run
 from rerank_training.pe_rank.arguments import PERankArguments
-from rerank_training.trainer.arguments import RunArguments, parse_arguments
+from rerank_training.trainer.flags import parse_arguments
 
 
 def main() -> None:
@@ -22,7 +22,7 @@ def main() -> None:
 
 
 def _train() -> None:
-    arguments, settings = parse_arguments([PERankArguments, RunArguments], description=__doc__)
+    arguments, settings = parse_arguments(PERankArguments, description=__doc__)
     from rerank_training.pe_rank.training import train_pe_rank  # imports peft and the encoder, not needed by --help
 
     train_pe_rank(arguments, settings)

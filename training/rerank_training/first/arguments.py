@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from rerank.errors import ConfigError
-from rerank_training.trainer.arguments import ListArguments
-from rerank_training.trainer.losses import RANK_LOSSES
+from rerank_training.trainer.flags import RANK_LOSS_NAMES, ListArguments
 
 
 @dataclass(kw_only=True)
@@ -43,7 +42,7 @@ class FirstArguments(ListArguments):
         },
     )
     rank_loss: str = field(
-        default="weighted-ranknet", metadata={"help": f"Ranking loss: one of {', '.join(RANK_LOSSES)}."}
+        default="weighted-ranknet", metadata={"help": f"Ranking loss: one of {', '.join(RANK_LOSS_NAMES)}."}
     )
     rank_weight: float = field(default=10.0, metadata={"help": "Weight of the ranking loss in the joint objective."})
     probe_weight: float = field(
@@ -70,5 +69,5 @@ class FirstArguments(ListArguments):
     freeze_token_embeddings: bool = field(default=False, metadata={"help": "Do not train the token embeddings."})
 
     def __post_init__(self) -> None:
-        if self.rank_loss not in RANK_LOSSES:
-            raise ConfigError(f"--rank-loss {self.rank_loss!r} is not one of {', '.join(RANK_LOSSES)}")
+        if self.rank_loss not in RANK_LOSS_NAMES:
+            raise ConfigError(f"--rank-loss {self.rank_loss!r} is not one of {', '.join(RANK_LOSS_NAMES)}")

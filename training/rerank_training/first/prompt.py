@@ -10,8 +10,8 @@ from rerank.manifest import TEMPLATE_FILE
 from rerank.prompting.identifiers import IdentifierKind
 from rerank.prompting.templates import Template, load_template
 from rerank_training.first.arguments import FirstArguments
-from rerank_training.trainer.arguments import WINDOW_SIZE
 from rerank_training.trainer.base_manifest import read_base_manifest, setting
+from rerank_training.trainer.flags import WINDOW_SIZE
 
 logger = logging.getLogger(__name__)
 

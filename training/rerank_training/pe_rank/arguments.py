@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from rerank.errors import ConfigError
-from rerank_training.trainer.arguments import ListArguments
-from rerank_training.trainer.losses import RANK_LOSSES
+from rerank_training.trainer.flags import RANK_LOSS_NAMES, ListArguments
 
 
 @dataclass(kw_only=True)
@@ -39,7 +38,7 @@ class PERankArguments(ListArguments):
     )
     rank_loss: str = field(
         default="listmle",
-        metadata={"help": f"Ranking loss: one of {', '.join(RANK_LOSSES)}; dynamic decoding takes listmle only."},
+        metadata={"help": f"Ranking loss: one of {', '.join(RANK_LOSS_NAMES)}; dynamic decoding takes listmle only."},
     )
     vectors_weight: float = field(
         default=1.0, metadata={"help": "Weight of the ranking loss where passages are vectors."}
@@ -63,8 +62,8 @@ class PERankArguments(ListArguments):
     lora_alpha: int = field(default=32, metadata={"help": "Scale of the LoRA adapter, divided by its rank."})
 
     def __post_init__(self) -> None:
-        if self.rank_loss not in RANK_LOSSES:
-            raise ConfigError(f"--rank-loss {self.rank_loss!r} is not one of {', '.join(RANK_LOSSES)}")
+        if self.rank_loss not in RANK_LOSS_NAMES:
+            raise ConfigError(f"--rank-loss {self.rank_loss!r} is not one of {', '.join(RANK_LOSS_NAMES)}")
         if self.decoding == "dynamic" and self.rank_loss != "listmle":
             raise ConfigError(
                 f"dynamic decoding is trained with listmle, one rank after the other, not with {self.rank_loss}; "

@@ -27,10 +27,11 @@ from rerank_training.pe_rank.arguments import PERankArguments
 from rerank_training.pe_rank.examples import PECollator, VectorTable, texts_of, with_text
 from rerank_training.pe_rank.model import PEBase, load_pe_base, set_trainable
 from rerank_training.pe_rank.objective import PEObjective
-from rerank_training.trainer.arguments import WINDOW_SIZE, RunArguments
+from rerank_training.trainer.arguments import RunArguments
 from rerank_training.trainer.base_manifest import read_base_manifest, setting
 from rerank_training.trainer.checkpoint import data_hashes, package_versions, write_checkpoint
 from rerank_training.trainer.data import held_out_windows, read_training_lists, training_windows
+from rerank_training.trainer.flags import WINDOW_SIZE
 from rerank_training.trainer.losses import RANK_LOSSES, stepwise_listmle
 from rerank_training.trainer.ranking_trainer import RankingTrainer
 from rerank_training.trainer.reports import print_summary

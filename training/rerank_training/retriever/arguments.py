@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from rerank.errors import ConfigError
-from rerank_training.trainer.arguments import RunArguments
-from rerank_training.trainer.losses import RANK_LOSSES
+from rerank_training.trainer.flags import RANK_LOSS_NAMES, RunFlags
 
 #: Losses that read the distances between the teacher's scores. A reranker gives an order only.
 _DISTANCE_LOSSES = {"kl", "listnet", "margin-mse"}
@@ -15,7 +14,7 @@ _DISTANCE_LOSSES = {"kl", "listnet", "margin-mse"}
 
 @dataclass
 class RetrieverArguments:
-    """Arguments of the distillation, in addition to `RetrieverRunArguments`.
+    """Arguments of the distillation, in addition to `RetrieverRunFlags`.
 
     Raises:
         ConfigError: the loss is unknown, or arguments contradict each other.
@@ -39,7 +38,7 @@ class RetrieverArguments:
     model: str = field(
         default="", metadata={"help": "For --teacher reranker: name of one of its models; empty: the first."}
     )
-    rank_loss: str = field(default="ranknet", metadata={"help": f"Ranking loss: one of {', '.join(RANK_LOSSES)}."})
+    rank_loss: str = field(default="ranknet", metadata={"help": f"Ranking loss: one of {', '.join(RANK_LOSS_NAMES)}."})
     scale: float = field(
         default=20.0, metadata={"help": "Factor of the cosines in the loss: one over the temperature."}
     )
@@ -65,8 +64,8 @@ class RetrieverArguments:
     lora_alpha: int = field(default=32, metadata={"help": "Scale of the LoRA adapter, divided by its rank."})
 
     def __post_init__(self) -> None:
-        if self.rank_loss not in RANK_LOSSES:
-            raise ConfigError(f"--rank-loss {self.rank_loss!r} is not one of {', '.join(RANK_LOSSES)}")
+        if self.rank_loss not in RANK_LOSS_NAMES:
+            raise ConfigError(f"--rank-loss {self.rank_loss!r} is not one of {', '.join(RANK_LOSS_NAMES)}")
         if self.teacher == "reranker" and self.rank_loss in _DISTANCE_LOSSES:
             raise ConfigError(
                 f"a reranker gives an order, but {self.rank_loss} reads the distances between scores; use --rank-loss "
@@ -79,15 +78,8 @@ class RetrieverArguments:
 
 
 @dataclass
-class RetrieverRunArguments(RunArguments):
-    """RunArguments with defaults for a small encoder with an adapter."""
+class RetrieverRunFlags(RunFlags):
+    """The flags of a run with defaults for a small encoder with an adapter."""
 
     learning_rate: float = field(default=2e-4, metadata={"help": "Peak learning rate."})
     per_device_train_batch_size: int = field(default=8, metadata={"help": "Queries per step and device."})
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.world_size > 1:
-            raise ConfigError(
-                f"{self.world_size} processes would write the same files; start one process, without a launcher"
-            )

@@ -171,6 +171,10 @@ def distill_retriever(arguments: RetrieverArguments, settings: RunArguments) -> 
     Raises:
         ConfigError, CollectionError, IndexMismatch: an input cannot be used, or the run is finished already.
     """
+    if settings.world_size > 1:
+        raise ConfigError(
+            f"{settings.world_size} processes would write the same files; start one process, without a launcher"
+        )
     folder = Path(settings.output_dir).absolute()
     if (folder / REPORT).exists():
         raise ConfigError(f"{folder / REPORT} exists: that run is finished; choose another --output-dir or remove it")

@@ -8,7 +8,8 @@ from pathlib import Path
 from rerank_training.lists.files import read_lists
 from rerank_training.lists.training_list import TrainingList
 from rerank_training.lists.windows import HeldOutWindows, TrainingWindows, WindowSampling
-from rerank_training.trainer.arguments import ListArguments, RunArguments
+from rerank_training.trainer.arguments import RunArguments
+from rerank_training.trainer.flags import ListArguments
 from rerank_training.trainer.run import passes_needed
 
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from rerank_training.first.arguments import FirstArguments
-from rerank_training.trainer.arguments import RunArguments, parse_arguments
+from rerank_training.retriever.arguments import RetrieverRunFlags
+from rerank_training.trainer.arguments import RunArguments
+from rerank_training.trainer.flags import RunFlags, parse_arguments
+from transformers import TrainingArguments
 
 from rerank.errors import ConfigError
 
@@ -15,7 +21,7 @@ REQUIRED = ["--lists", "l.jsonl", "--base", "b", "--output-dir", "out", "--repor
 
 
 def parsed(*flags: str, given: list[str] = REQUIRED) -> tuple[FirstArguments, RunArguments]:
-    first, settings = parse_arguments([FirstArguments, RunArguments], [*given, *flags])
+    first, settings = parse_arguments(FirstArguments, flags=[*given, *flags])
     return first, settings
 
 
@@ -167,3 +173,53 @@ def test_reports_go_to_tensorboard_by_default() -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="memory is pinned with a GPU")
 def test_memory_is_not_pinned_without_a_gpu() -> None:
     assert not parsed()[1].dataloader_pin_memory
+
+
+def test_run_flags_are_arguments_of_transformers() -> None:
+    """Those that the project does not change have the default of transformers."""
+    changed = {
+        *("output_dir", "learning_rate", "lr_scheduler_type", "warmup_steps", "per_device_train_batch_size"),
+        *("logging_steps", "include_num_input_tokens_seen", "report_to", "eval_steps", "save_steps"),
+        "save_total_limit",
+    }
+    theirs = {setting.name: setting.default for setting in dataclasses.fields(TrainingArguments)}
+    ours = {setting.name: setting.default for setting in dataclasses.fields(RunFlags)}
+    assert ours.keys() <= theirs.keys()
+    unchanged = ours.keys() - changed
+    assert {name: ours[name] for name in unchanged} == {name: theirs[name] for name in unchanged}
+
+
+def test_command_can_have_defaults_of_its_own() -> None:
+    _, settings = parse_arguments(FirstArguments, RetrieverRunFlags, flags=REQUIRED)
+    assert (settings.learning_rate, settings.per_device_train_batch_size, settings.save_steps) == (2e-4, 8, 200)
+
+
+def test_flags_of_both_parsers_may_be_mixed() -> None:
+    first, settings = parsed(
+        "--use-cpu", '--lr-scheduler-kwargs={"num_cycles": 0.25}', "--adam-beta1", "0.8", "--seed=3"
+    )
+    assert (settings.use_cpu, settings.lr_scheduler_kwargs) == (True, {"num_cycles": 0.25})
+    assert (settings.adam_beta1, settings.seed, first.lists) == (0.8, 3, "l.jsonl")
+
+
+@pytest.mark.parametrize("text", ["stray", "-x"])
+def test_text_without_a_flag_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^{text} is not a flag"):
+        parsed(given=[text, *REQUIRED])
+
+
+@pytest.mark.parametrize("command", ["train_first", "train_pe_rank", "distill_retriever"])
+@pytest.mark.parametrize(("flag", "code"), [("--help", 0), ("--seed=x", 2)])
+def test_help_and_wrong_flags_import_no_heavy_library(command: str, flag: str, code: int) -> None:
+    program = (
+        "import sys\n"
+        f"from rerank_training.{command} import main\n"
+        "try:\n"
+        "    main()\n"
+        "finally:\n"
+        "    print(*sys.modules, file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, flag], capture_output=True, text=True, timeout=60)
+    assert done.returncode == code
+    assert ("--save-steps" in done.stdout) == (flag == "--help")
+    assert not {"torch", "transformers"} & set(done.stderr.split())
