@@ -1,0 +1,1 @@
+"""Attacks on the service and their measurement, behind `scripts/attack.py`."""

@@ -1,0 +1,84 @@
+"""Calls to the service by attacks and probes: requests with random texts, and the outcome of each call."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from rerank.v1 import rerank_pb2 as pb
+from rerank.v1 import rerank_pb2_grpc
+
+_OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+_WORDS = (
+    "water",
+    "history",
+    "of",
+    "the",
+    "engine",
+    "a",
+    "river",
+    "which",
+    "bird",
+    "turns",
+    "north",
+    "stone",
+    "in",
+    "9",
+)
+
+
+def words(draw: random.Random, characters: int) -> str:
+    """Random English words, of exactly this many characters."""
+    text = ""
+    while len(text) < characters:
+        text += " ".join(draw.choices(_WORDS, k=min(4000, characters // 4 + 1))) + " "
+    return text[:characters]
+
+
+def request(draw: random.Random, model: str, passages: int, characters: int, **fields: Any) -> pb.RerankRequest:
+    """A request with so many random passages of so many characters each."""
+    candidates = [pb.Candidate(doc_id=f"d{number}", text=words(draw, characters)) for number in range(passages)]
+    return pb.RerankRequest(query=words(draw, 30), candidates=candidates, model=model, **fields)
+
+
+class Target:
+    """A connection to the service. Use it in an `async with` block."""
+
+    def __init__(self, address: str) -> None:
+        self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
+        self._stub = rerank_pb2_grpc.RerankServiceStub(self._channel)
+        self._health = health_pb2_grpc.HealthStub(self._channel)
+
+    async def __aenter__(self) -> Target:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._channel.close()
+
+    async def rerank(self, message: pb.RerankRequest, timeout_s: float) -> str:
+        """The status of a Rerank call, such as "OK"."""
+        return await _status(self._stub.Rerank(message, timeout=timeout_s))
+
+    async def cancelled_rerank(self, message: pb.RerankRequest, after_s: float) -> str:
+        """The status of a Rerank call that is cancelled after some time."""
+        call = self._stub.Rerank(message)
+        asyncio.get_running_loop().call_later(after_s, call.cancel)
+        return await _status(call)
+
+    async def health(self, timeout_s: float) -> str:
+        """The status of a health check."""
+        return await _status(self._health.Check(health_pb2.HealthCheckRequest(), timeout=timeout_s))
+
+
+async def _status(call: Any) -> str:
+    try:
+        await call
+    except grpc.aio.AioRpcError as error:
+        return str(error.code().name)
+    except asyncio.CancelledError:
+        return "CANCELLED"
+    return "OK"

@@ -1,0 +1,80 @@
+"""Attacks on the engine: long passages, many windows, many calls to one model, overload and a stale estimate."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import Iterable
+
+from attacks.calls import Target, request
+from attacks.registry import attack
+from rerank.v1 import rerank_pb2 as pb
+
+_TIMEOUT_S = 60.0
+_TOURNAMENT_OF_2 = pb.Strategy(kind="STRATEGY_KIND_TOURNAMENT", window_size=2)
+
+
+@attack
+async def cancelled_encoding(target: Target, draw: random.Random) -> Counter[str]:
+    """PE-Rank with 1,000 passages of 16,000 characters, cancelled after two seconds."""
+    message = request(draw, "pe-rank", 1000, 16_000, allow_partial=True)  # so admission control lets it in
+    return Counter([await target.cancelled_rerank(message, 2.0)])
+
+
+@attack
+async def long_passages_to_pe_rank(target: Target, draw: random.Random) -> Counter[str]:
+    """80 passages of 200,000 characters."""
+    return Counter([await target.rerank(request(draw, "pe-rank", 80, 200_000, allow_partial=True), _TIMEOUT_S)])
+
+
+@attack
+async def long_passages_to_first(target: Target, draw: random.Random) -> Counter[str]:
+    """80 passages of 200,000 characters."""
+    return Counter([await target.rerank(request(draw, "first", 80, 200_000, allow_partial=True), _TIMEOUT_S)])
+
+
+@attack
+async def narrow_tournaments(target: Target, draw: random.Random) -> Counter[str]:
+    """Ten tournaments of window 2 over 1,000 tiny passages with identity: 110 kB, some 10,000 windows."""
+    messages = [request(draw, "identity", 1000, 4, strategy=_TOURNAMENT_OF_2) for _ in range(10)]
+    return await _together(target, messages)
+
+
+@attack
+async def flood_of_first(target: Target, draw: random.Random) -> Counter[str]:
+    """500 FIRST calls at once, of ten passages each."""
+    return await _together(target, [request(draw, "first", 10, 300) for _ in range(500)])
+
+
+@attack
+async def heavy_then_short(target: Target, draw: random.Random) -> Counter[str]:
+    """One request of 100 passages of 2,000 characters, then 70 short ones that have a second each."""
+    outcomes: Counter[str] = Counter()
+    for model in ("first", "pe-rank"):
+        await target.rerank(request(draw, model, 100, 2000), _TIMEOUT_S)
+        for _ in range(35):
+            start_s = time.perf_counter()
+            outcomes[await target.rerank(request(draw, model, 5, 100), 1.0)] += 1
+            await asyncio.sleep(max(0.0, 0.2 - (time.perf_counter() - start_s)))
+    return outcomes
+
+
+@attack
+async def overload(target: Target, draw: random.Random) -> Counter[str]:
+    """FIRST calls at four times the rate that one core serves, with deadlines of 2 s."""
+    message = request(draw, "first", 20, 300)
+    start_s = time.perf_counter()
+    for _ in range(3):
+        await target.rerank(message, _TIMEOUT_S)
+    mean_s = (time.perf_counter() - start_s) / 3
+    calls: list[asyncio.Task[str]] = []
+    for _ in range(int(60 / mean_s)):  # for 15 s
+        calls.append(asyncio.create_task(target.rerank(request(draw, "first", 20, 300), 2.0)))
+        await asyncio.sleep(draw.expovariate(4 / mean_s))
+    return Counter(await asyncio.gather(*calls))
+
+
+async def _together(target: Target, messages: Iterable[pb.RerankRequest]) -> Counter[str]:
+    return Counter(await asyncio.gather(*(target.rerank(message, _TIMEOUT_S) for message in messages)))

@@ -1,0 +1,93 @@
+"""Probes: short requests and health checks at a fixed rate during an attack, and the report of their latencies."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from attacks.calls import Target, request
+from attacks.server import Service
+from rerank.v1 import rerank_pb2 as pb
+
+#: Seconds between two probes of a kind.
+_INTERVAL_S = {"identity": 0.1, "first": 0.5, "health": 0.05}
+#: A probe that takes longer is given up and counts with this latency.
+_TIMEOUT_S = 60.0
+#: Seconds to go on measuring after the last call of the attack has ended.
+_AFTERMATH_S = 2.0
+_POLL_S = 0.05
+
+
+@dataclass
+class Report:
+    """Latencies of the probes in milliseconds by kind, and what else was observed during the attack."""
+
+    latency_ms: dict[str, list[float]] = field(default_factory=lambda: {kind: [] for kind in _INTERVAL_S})
+    unanswered: int = 0
+    growth_mb: float = 0.0
+    calls: Counter[str] = field(default_factory=Counter)
+
+    def row(self, name: str) -> str:
+        """The row of the table; see HEADER in scripts/attack.py."""
+        p99 = [f"{percentile(values, 99):.0f}" for values in self.latency_ms.values()]
+        calls = ", ".join(f"{count} {outcome}" for outcome, count in sorted(self.calls.items()))
+        return f"| {' | '.join([name, *p99, str(self.unanswered), f'{self.growth_mb:.0f}', calls])} |"
+
+
+async def probe_while(attack: Callable[[], Awaitable[Counter[str]]], service: Service, seconds: float) -> Report:
+    """Warms the service up, starts the attack, and probes until it has ended, for at least `seconds`."""
+    draw, report = random.Random(1), Report()
+    short = {kind: request(draw, kind, passages=5, characters=200) for kind in ("identity", "first")}
+    async with Target(service.address) as target:
+        for model in ("identity", "first", "pe-rank"):
+            for _ in range(3):
+                await target.rerank(request(draw, model, passages=20, characters=300), _TIMEOUT_S)
+        before_mb = service.resident_mb()
+        start_s = time.perf_counter()
+        attacking = asyncio.ensure_future(attack())
+        probes: dict[str, Callable[[], Awaitable[str]]] = {
+            **{kind: partial(_rerank, target, message) for kind, message in short.items()},
+            "health": partial(target.health, _TIMEOUT_S),
+        }
+        tasks = [asyncio.create_task(_probe(kind, probe, report)) for kind, probe in probes.items()]
+        while not attacking.done() or time.perf_counter() < start_s + seconds:
+            report.growth_mb = max(report.growth_mb, service.resident_mb() - before_mb)
+            await asyncio.sleep(_POLL_S)
+        report.calls = await attacking
+        await asyncio.sleep(_AFTERMATH_S)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return report
+
+
+async def _rerank(target: Target, message: pb.RerankRequest) -> str:
+    return await target.rerank(message, _TIMEOUT_S)
+
+
+async def _probe(kind: str, probe: Callable[[], Awaitable[str]], report: Report) -> None:
+    """Sends a probe in each interval until cancelled; then waits for the answers to those that were sent."""
+
+    async def send() -> None:
+        start_s = time.perf_counter()
+        outcome = await probe()
+        report.latency_ms[kind].append((time.perf_counter() - start_s) * 1000)
+        report.unanswered += outcome != "OK"
+
+    sent: list[asyncio.Task[None]] = []
+    try:
+        while True:
+            sent.append(asyncio.create_task(send()))
+            await asyncio.sleep(_INTERVAL_S[kind])
+    finally:
+        await asyncio.gather(*sent)
+
+
+def percentile(values: list[float], percent: float) -> float:
+    """The nearest-rank percentile."""
+    return sorted(values)[max(0, -int(-percent * len(values) // 100) - 1)]
