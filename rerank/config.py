@@ -87,7 +87,8 @@ class PERankModel(_Model):
         path: folder of the checkpoint. Default: the bundled checkpoint for the default encoder; for any other encoder,
             a zero-initialised checkpoint, whose order is that of the encoder's cosine.
         decoding: `one_step` scores all passages of a window in one forward pass; `dynamic` generates the order passage
-            by passage, as the paper does. Default: one_step.
+            by passage, as the paper does. Default: that of the checkpoint: dynamic for a published one, one_step for
+            one trained by this package.
         template: name of a bundled prompt template or path of a YAML file, for a checkpoint whose config.json names no
             template. Default: the template of the checkpoint.
         precision: number format of the model. Default: auto.
@@ -97,7 +98,7 @@ class PERankModel(_Model):
 
     ranker: Literal["pe-rank"]
     path: Path | None = None
-    decoding: Literal["one_step", "dynamic"] = "one_step"
+    decoding: Literal["one_step", "dynamic"] | None = None
     template: str | None = None
     precision: Precision = "auto"
     passage_text_tokens: Positive = 64
@@ -248,6 +249,8 @@ def load_config(
     """
     settings = _read_yaml(path) if path is not None else {}
     settings |= {key: value for key, value in overrides.items() if value is not None}
+        encoder_name: the name on the hub of an encoder that is given as a folder; a PE-Rank checkpoint made for an
+            encoder of that name accepts it. Default: the name in the folder's config.json.
     if first_models:
         settings["models"] = [*first_models, *_further_models(settings, first_models)]
     source = path or "command line"
@@ -259,6 +262,7 @@ def load_config(
         )
         raise ConfigError(f"{source}: {problems}") from error
     names = [model.name for model in config.models]
+    encoder_name: str | None = None
     if not names or len(set(names)) != len(names):
         raise ConfigError(
             f"{source}: models must be one or more with distinct names, given: {', '.join(names) or 'none'}"

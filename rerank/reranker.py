@@ -248,7 +248,7 @@ def load_reranker(config: ServiceConfig) -> AsyncReranker:
         CheckpointError: a model cannot be loaded.
         IndexMismatch: the index was built with another encoder.
     """
-    encoder = Encoder(config.encoder, config.device)
+    encoder = Encoder(config.encoder, config.device, config.encoder_name or "")
     index = Index(config.index, encoder) if config.index else None
     return AsyncReranker(config, encoder, index, load_models(config.models, encoder, config.device))
 

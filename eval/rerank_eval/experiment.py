@@ -22,7 +22,7 @@ from rerank_eval.results import Result, measure_variants
 from rerank_eval.runner import Responses, Variant, run_variants
 from rerank_eval.settings import EvaluationSettings
 from rerank_eval.specs import SystemSpec, parse_systems
-from rerank_eval.systems import System, open_systems
+from rerank_eval.systems import ServiceOptions, System, open_systems
 from rerank_eval.table import Summary
 
 _PACKAGES = ("torch", "transformers", "sentence-transformers", "faiss-cpu", "pyserini", "ir-measures")
@@ -76,9 +76,13 @@ class Experiment:
             self.strategy,
             qrels,
             target=self.settings.target,
-            index=index,
-            template=self.settings.template,
-            encoder=self.settings.encoder,
+            options=ServiceOptions(
+                index=index,
+                template=self.settings.template,
+                decoding=self.settings.decoding,
+                encoder=self.settings.encoder,
+                encoder_name=self.settings.encoder_name,
+            ),
         )
 
     def run(self, variants: Sequence[Variant], query_ids: Sequence[str], out: Path) -> dict[int, Responses]:

@@ -38,9 +38,15 @@ class EvaluationSettings:
             help="Checkpoint folder of the only --ranker; with --target, the name of a model of that service."
         ),
     ] = ""
-    template: Annotated[str, typer.Option(help="Name or file of the prompt template for first and generation.")] = ""
+    template: Annotated[str, typer.Option(help="Name or file of the prompt template of the served rankers.")] = ""
+    decoding: Annotated[
+        str, typer.Option(help="How PE-Rank orders a window: one_step or dynamic; empty: as its checkpoint does.")
+    ] = ""
     encoder: Annotated[
         str, typer.Option(help="Name or folder of the encoder for PE-Rank and cosine; empty: the default encoder.")
+    ] = ""
+    encoder_name: Annotated[
+        str, typer.Option(help="Name on the hub of an encoder given as a folder, for a PE-Rank checkpoint made for it.")
     ] = ""
     target: Annotated[
         str, typer.Option(help="HOST:PORT of a running service; empty: start one for the evaluation.")

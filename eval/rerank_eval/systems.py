@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -59,6 +60,25 @@ def strategy_of(spec: SystemSpec, shared: pb.Strategy) -> pb.Strategy:
     return strategy
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceOptions:
+    """How a service is started for an evaluation.
+
+    Attributes:
+        index: folder of an index.
+        template: prompt template of all models but those of a checkpoint that brings its own.
+        decoding: how PE-Rank orders a window; empty: the default of its checkpoint.
+        encoder: name or folder; empty: the default encoder.
+        encoder_name: name on the hub of an encoder that is given as a folder.
+    """
+
+    index: Path | None = None
+    template: str = ""
+    decoding: str = ""
+    encoder: str = ""
+    encoder_name: str = ""
+
+
 @contextmanager
 def open_systems(
     specs: Sequence[SystemSpec],
@@ -66,9 +86,7 @@ def open_systems(
     qrels: Iterable[Qrel],
     *,
     target: str = "",
-    index: Path | None = None,
-    template: str = "",
-    encoder: str = "",
+    options: ServiceOptions | None = None,
 ) -> Iterator[dict[str, System]]:
     """The systems by name. A service is started only if a system or the first stage needs one, and there is no target.
 
@@ -76,21 +94,20 @@ def open_systems(
         strategy: shared by all systems that have none of their own.
         qrels: judgements by which the oracle sorts.
         target: HOST:PORT of a running service.
-        index: folder of an index for a service that is started.
-        template: prompt template for first and generation.
-        encoder: name or folder; empty: the default encoder.
+        options: of a service that is started; None: all defaults.
 
     Raises:
         ConfigError: the options do not fit the rankers, a service did not start, or it does not serve a model.
     """
+    options = options or ServiceOptions()
     strategies = {spec.name: strategy_of(spec, strategy) for spec in specs}
     if strategy.preranker and not any(message.preranker for message in strategies.values()):
         raise ConfigError("--preranker needs the strategy cascade, and no system has it; add --strategy cascade")
-    scorers = _scorers(specs, qrels, encoder)
-    if not target and index is None and len(scorers) == len(specs):
+    scorers = _scorers(specs, qrels, options.encoder)
+    if not target and options.index is None and len(scorers) == len(specs):
         yield {name: Baseline(scorer) for name, scorer in scorers.items()}
         return
-    with _service(specs, template, target, index, encoder) as client:
+    with _service(specs, target, options) as client:
         listed = client.list_models()
         models = {model.name: model for model in listed.models}
         index_info = MessageToDict(listed.index, preserving_proto_field_name=True)
@@ -105,23 +122,30 @@ def open_systems(
 
 
 @contextmanager
-def _service(
-    specs: Sequence[SystemSpec], template: str, target: str, index: Path | None, encoder: str
-) -> Iterator[RerankClient]:
+def _service(specs: Sequence[SystemSpec], target: str, options: ServiceOptions) -> Iterator[RerankClient]:
     if target:
         with RerankClient(target) as client:
             yield client
         return
-    models: list[Mapping[str, object]] = [model_config(spec, template) for spec in specs if spec.is_served]
-    if index is not None and "identity" not in [model["name"] for model in models]:
+    models: list[Mapping[str, object]] = [
+        model_config(spec, options.template, options.decoding) for spec in specs if spec.is_served
+    ]
+    if options.index is not None and "identity" not in [model["name"] for model in models]:
         models.append({"name": "identity", "ranker": "identity"})  # retrieves the candidates of the baselines
-    limits = {"max_request_s": _MAX_REQUEST_S}
-    config = load_config(None, listen="127.0.0.1:0", index=index, encoder=encoder or None, models=models, limits=limits)
+    config = load_config(
+        None,
+        listen="127.0.0.1:0",
+        index=options.index,
+        encoder=options.encoder or None,
+        encoder_name=options.encoder_name or None,
+        models=models,
+        limits={"max_request_s": _MAX_REQUEST_S},
+    )
     with service_process(config) as address, RerankClient(address) as client:
         yield client
 
 
-def model_config(spec: SystemSpec, template: str) -> Mapping[str, object]:
+def model_config(spec: SystemSpec, template: str = "", decoding: str = "") -> Mapping[str, object]:
     """The system as an entry of `models` in the service's configuration.
 
     A checkpoint with a manifest brings its own template and window size.
@@ -129,11 +153,13 @@ def model_config(spec: SystemSpec, template: str) -> Mapping[str, object]:
     Raises:
         ConfigError: the checkpoint is one of another ranker.
     """
-    with_template = {"template": template} if template and spec.ranker in ("first", "generation") else {}
+    given = {"template": template} if template and spec.ranker != "identity" else {}
+    if decoding and spec.ranker == "pe-rank":
+        given["decoding"] = decoding
     path = spec.path or (str(bundled.FIRST) if spec.ranker == "first" else "")
     if not path or not (Path(path) / MANIFEST_FILE).is_file():
-        return {"name": spec.name, "ranker": spec.ranker} | ({"path": path} if path else {}) | with_template
-    model = served_model(f"{spec.name}={path}") | with_template
+        return {"name": spec.name, "ranker": spec.ranker} | ({"path": path} if path else {}) | given
+    model = served_model(f"{spec.name}={path}") | given
     if (spec.ranker, model["ranker"]) == ("generation", "first"):
         return _generation_config(model, Path(path))
     if model["ranker"] != spec.ranker:

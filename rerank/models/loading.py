@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import pickle
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 import torch
 from accelerate import init_empty_weights
@@ -16,7 +19,6 @@ from transformers import (
     AutoConfig,
     AutoModel,
     AutoModelForCausalLM,
-    AutoTokenizer,
     PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -25,13 +27,15 @@ from transformers import (
 from rerank.config import Precision
 from rerank.errors import CheckpointError, ConfigError
 from rerank.files import is_missing_folder, sha256_of_files
+from rerank.models.complete import check_complete
+from rerank.models.tokenizer import load_tokenizer
 
 #: Prefix of the tensors of a saved causal LM that belong to its transformer.
 _TRANSFORMER_PREFIX = "model."
 _TOKEN_EMBEDDINGS = "embed_tokens.weight"
 #: Prefix of the architecture's name in PE-Rank's published checkpoints.
 _EMBED_PREFIX = "embed_"
-_WEIGHTS_FILE = "model.safetensors"
+_WEIGHTS_FILES = ("model.safetensors", "pytorch_model.bin")
 _ADAPTER_FILE = "adapter_config.json"
 
 
@@ -89,39 +93,60 @@ def read_weights(checkpoint: Path) -> dict[str, torch.Tensor]:
     """All tensors of the checkpoint by name, on the CPU.
 
     Raises:
-        CheckpointError: see `weight_files`, or a file is not in the safetensors format.
+        CheckpointError: see `weight_files`, or a file is not in the safetensors format or that of torch.
     """
     weights: dict[str, torch.Tensor] = {}
     for path in weight_files(checkpoint):
-        try:
-            weights |= load_file(path)
-        except SafetensorError as error:
-            raise CheckpointError(f"{path} cannot be read: {error}") from error
+        weights |= _read_safetensors(path) if path.suffix == ".safetensors" else read_torch_file(path)
     return weights
 
 
-def weight_files(checkpoint: Path) -> list[Path]:
-    """model.safetensors, or the shards that model.safetensors.index.json names.
+def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:
+    try:
+        return dict(load_file(path))
+    except SafetensorError as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+
+
+def read_torch_file(path: Path) -> dict[str, torch.Tensor]:
+    """The tensors of a file that torch.save wrote; no code in it is run.
 
     Raises:
-        CheckpointError: there is neither, the index cannot be read, or a shard is missing.
+        CheckpointError: the file holds something else.
     """
-    single, index = checkpoint / _WEIGHTS_FILE, checkpoint / f"{_WEIGHTS_FILE}.index.json"
-    if single.is_file():
-        return [single]
-    if not index.is_file():
-        raise CheckpointError(
-            f"{checkpoint} holds no {_WEIGHTS_FILE} and no {index.name}; give the folder of a checkpoint"
-        )
+    try:
+        return dict(torch.load(path, map_location="cpu", weights_only=True))
+    except (pickle.UnpicklingError, RuntimeError, EOFError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{path} is not a dictionary of tensors: {error}") from error
+
+
+def weight_files(checkpoint: Path) -> list[Path]:
+    """model.safetensors, or the shards that its index names; else pytorch_model.bin or its shards.
+
+    Raises:
+        CheckpointError: there are none, the index cannot be read, or a shard is missing.
+    """
+    for name in _WEIGHTS_FILES:
+        if (checkpoint / name).is_file():
+            return [checkpoint / name]
+        if (checkpoint / f"{name}.index.json").is_file():
+            return _shards(checkpoint / f"{name}.index.json")
+    raise CheckpointError(
+        f"{checkpoint} holds no {', '.join(_WEIGHTS_FILES)} or {_WEIGHTS_FILES[0]}.index.json; give the folder of a "
+        "checkpoint"
+    )
+
+
+def _shards(index: Path) -> list[Path]:
     try:
         names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise CheckpointError(f"{index} names no files in a weight_map; download the checkpoint again") from error
-    if missing := [name for name in names if not (checkpoint / name).is_file()]:
+    if missing := [name for name in names if not (index.parent / name).is_file()]:
         raise CheckpointError(
-            f"{checkpoint} holds no {', '.join(missing)}, which {index.name} names; download the checkpoint again"
+            f"{index.parent} holds no {', '.join(missing)}, which {index.name} names; download the checkpoint again"
         )
-    return [checkpoint / name for name in names]
+    return [index.parent / name for name in names]
 
 
 def build_transformer(
@@ -187,17 +212,29 @@ def load_causal_lm(checkpoint: Path, device: torch.device, precision: Precision 
         raise CheckpointError(f"there is no folder {checkpoint}; give the folder of a checkpoint")
     base, is_adapter = base_model_of(checkpoint), (checkpoint / _ADAPTER_FILE).is_file()
     try:
-        model = AutoModelForCausalLM.from_pretrained(base, dtype=weights_dtype(device, precision))
+        model, loading_info = cast(Any, AutoModelForCausalLM).from_pretrained(
+            base, dtype=weights_dtype(device, precision), output_loading_info=True
+        )
+        check_complete(base, loading_info)
         if is_adapter:
-            model = PeftModel.from_pretrained(model, str(checkpoint)).merge_and_unload()
-        tokenizer = AutoTokenizer.from_pretrained(checkpoint if _has_tokenizer(checkpoint) else base)
+            model = _merge_adapter(model, checkpoint)
+        tokenizer = load_tokenizer(checkpoint if _has_tokenizer(checkpoint) else base)
     except (OSError, ValueError, KeyError) as error:
         raise CheckpointError(f"{checkpoint} is no causal language model that can be loaded: {error}") from error
     positions = getattr(model.config, "max_position_embeddings", None)
     context_tokens = min(limit for limit in (positions, tokenizer.model_max_length) if limit)
-    revision = sha256_of_files(sorted(checkpoint.glob("*.safetensors")))
+    revision = sha256_of_files(sorted(checkpoint.glob("*.safetensors")) or sorted(checkpoint.glob("*.bin")))
     model = model.eval().requires_grad_(False).to(device)
     return CausalLM(model, tokenizer, revision, context_tokens, uses_autocast(device, precision))
+
+
+def _merge_adapter(model: PreTrainedModel, checkpoint: Path) -> PreTrainedModel:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "Found missing adapter keys")
+        try:
+            return PeftModel.from_pretrained(model, str(checkpoint)).merge_and_unload()
+        except UserWarning as warning:
+            raise CheckpointError(f"the adapter {checkpoint} is incomplete: {warning}; download it again") from warning
 
 
 def base_model_of(checkpoint: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 
 import torch
@@ -29,16 +30,21 @@ class ResidualProjector(nn.Module):
         return vectors + branch
 
 
-def _perceptron(encoder: int, model: int) -> nn.Module:
-    """(N, encoder) → (N, model): W₂ gelu(W₁ x + b₁) + b₂, as in the paper."""
-    return nn.Sequential(nn.Linear(encoder, model), nn.GELU(), nn.Linear(model, model))
+def _perceptron(encoder_width: int, model_width: int, layers: int) -> nn.Module:
+    """(N, encoder) → (N, model): linear layers with GELU between them; in the paper two, W₂ gelu(W₁ x + b₁) + b₂."""
+    modules: list[nn.Module] = [nn.Linear(encoder_width, model_width)]
+    for _ in range(layers - 1):
+        modules += [nn.GELU(), nn.Linear(model_width, model_width)]
+    return nn.Sequential(*modules)
 
 
-#: projector_type → a constructor that takes the widths of encoder and model, and the names of first and last matrix.
-_TYPES: dict[str, tuple[Callable[[int, int], nn.Module], str, str]] = {
-    "residual_mlp2x_gelu": (lambda encoder, model: ResidualProjector(model), "up.weight", "down.weight"),
-    "mlp2x_gelu": (_perceptron, "0.weight", "2.weight"),
-    "linear": (nn.Linear, "weight", "weight"),
+#: `mlp2x_gelu`, `mlp3x_gelu`, …: perceptrons by their number of layers.
+_PERCEPTRON = re.compile(r"mlp([1-9])x_gelu")
+#: The other values of projector_type → a constructor that takes the widths of encoder and model.
+_TYPES: dict[str, Callable[[int, int], nn.Module]] = {
+    "residual_mlp2x_gelu": lambda encoder_width, model_width: ResidualProjector(model_width),
+    "linear": nn.Linear,
+    "identity": lambda encoder_width, model_width: nn.Identity(),
 }
 
 
@@ -46,11 +52,19 @@ def make_projector(projector_type: str, encoder_width: int, model_width: int) ->
     """An untrained projector.
 
     Raises:
-        CheckpointError: the projector_type is unknown.
+        CheckpointError: the projector_type is unknown, or cannot map these widths.
     """
+    if match := _PERCEPTRON.fullmatch(projector_type):
+        return _perceptron(encoder_width, model_width, int(match[1]))
     if projector_type not in _TYPES:
-        raise CheckpointError(f"unknown projector_type {projector_type!r}; known types are {', '.join(_TYPES)}")
-    return _TYPES[projector_type][0](encoder_width, model_width)
+        known = ", ".join([*_TYPES, "mlp2x_gelu", "mlp3x_gelu"])
+        raise CheckpointError(f"unknown projector_type {projector_type!r}; known types are {known}")
+    if projector_type == "identity" and encoder_width != model_width:
+        raise CheckpointError(
+            f"projector_type 'identity' needs an encoder as wide as the model: the encoder's vectors have width "
+            f"{encoder_width} and the model reads {model_width}; use the encoder that it was trained for"
+        )
+    return _TYPES[projector_type](encoder_width, model_width)
 
 
 def load_projector(
@@ -66,9 +80,9 @@ def load_projector(
         CheckpointError: the type is unknown, or the weights belong to another type or to other widths.
     """
     projector = make_projector(projector_type, encoder_width, model_width)
-    _, first, last = _TYPES[projector_type]
-    if first in weights and last in weights:
-        widths = weights[first].shape[1], weights[last].shape[0]
+    linear = [f"{name}.weight".lstrip(".") for name, part in projector.named_modules() if isinstance(part, nn.Linear)]
+    if linear and linear[0] in weights and linear[-1] in weights:
+        widths = weights[linear[0]].shape[1], weights[linear[-1]].shape[0]
         if widths != (encoder_width, model_width):
             raise CheckpointError(
                 f"the projector maps width {widths[0]} to {widths[1]}, but the encoder's vectors have width "

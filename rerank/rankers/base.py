@@ -39,6 +39,8 @@ class RankerInfo:
     batching: Batching = "one_by_one"
     #: True if the model runs on a GPU; the engine then measures the batch size that saturates it.
     on_accelerator: bool = False
+    #: Why the model may not give its published figures; empty if nothing is known to differ.
+    warning: str = ""
 
 
 class Ranker(Protocol):

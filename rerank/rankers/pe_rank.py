@@ -10,7 +10,6 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
@@ -24,7 +23,7 @@ from rerank.models.loading import pick_device, uses_autocast
 from rerank.models.packing_probe import make_last_token_reader
 from rerank.prompting.vector_prompts import PASSAGE_SLOT, QUERY_SLOT, VectorPrompts
 from rerank.rankers.base import RankerInfo
-from rerank.rankers.pe_checkpoint import load_pe_checkpoint
+from rerank.rankers.pe_checkpoint import Decoding, load_pe_checkpoint
 from rerank.rankers.pe_decode import choices, dynamic, one_step
 from rerank.types import EncodedWindow, Passage, Prepared, Query, ScoreKind, Vector, Window, WindowRanking
 
@@ -40,7 +39,7 @@ class PERankRanker:
         encoder: the encoder that the checkpoint was trained for.
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
         decoding: `one_step` orders a window by the scores of one forward pass; `dynamic` chooses one passage after the
-            other, with one decode step per passage that reads the passage chosen last.
+            other, with one decode step per passage that reads the passage chosen last; None: that of the checkpoint.
         template: name or path of a prompt template, for a checkpoint that names none.
         passage_text_tokens: tokens of a passage's text shown beside its vector, if the template has `{text}`.
         precision: see `rerank.config.Precision`.
@@ -55,7 +54,7 @@ class PERankRanker:
         checkpoint: Path,
         encoder: Encoder,
         device: str = "auto",
-        decoding: Literal["one_step", "dynamic"] = "one_step",
+        decoding: Decoding | None = None,
         template: str | None = None,
         passage_text_tokens: int = 64,
         precision: Precision = "auto",
@@ -65,7 +64,7 @@ class PERankRanker:
         self._encoder = encoder
         self._transformer = loaded.transformer
         self._projector = loaded.projector
-        self._dynamic = decoding == "dynamic"
+        self._dynamic = (decoding or loaded.decoding) == "dynamic"
         self._reader = make_last_token_reader(loaded.transformer, uses_autocast(self._device, precision))
         self._text_tokens = passage_text_tokens
         self._prompts = VectorPrompts(loaded.template, loaded.tokenizer, loaded.own_vocabulary, passage_text_tokens)
@@ -82,6 +81,7 @@ class PERankRanker:
             score_kind=ScoreKind.RANK if self._dynamic else ScoreKind.WINDOW_LOG_PROB,
             batching=self._reader.batching,
             on_accelerator=self._device.type == "cuda",
+            warning=loaded.warning,
         )
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:

@@ -48,6 +48,18 @@ def test_checkpoint_of_first_may_generate_with_the_template_of_its_training() ->
     assert model_config(spec, "own.yaml")["template"] == "own.yaml"
 
 
+def test_template_and_decoding_reach_pe_rank() -> None:
+    model = model_config(SystemSpec("a", "pe-rank", "published"), "own.yaml", "dynamic")
+    assert model == {
+        "name": "a",
+        "ranker": "pe-rank",
+        "path": "published",
+        "template": "own.yaml",
+        "decoding": "dynamic",
+    }
+    assert "decoding" not in model_config(SystemSpec("b", "first", "other"), "", "dynamic")
+
+
 def test_checkpoint_of_another_ranker_is_refused() -> None:
     with pytest.raises(ConfigError, match="is a checkpoint of pe-rank, not of first"):
         model_config(SystemSpec("a", "first", str(bundled.PE_RANK)), "")

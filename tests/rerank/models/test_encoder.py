@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
-from rerank.errors import ConfigError
+from rerank.errors import CheckpointError, ConfigError
 from rerank.models.encoder import DEFAULT_ENCODER, Encoder
 
 
@@ -81,6 +85,59 @@ def test_folder_is_named_by_its_full_path(encoder: Encoder, monkeypatch: pytest.
     """An index stores the name of its encoder and may be opened from any folder."""
     monkeypatch.chdir(encoder.folder.parent)
     assert Encoder(encoder.folder.name, "cpu").id.name == str(encoder.folder.resolve())
+
+
+@pytest.fixture
+def copied(encoder: Encoder, tmp_path: Path) -> Path:
+    """A folder with the files of the default encoder."""
+    return Path(shutil.copytree(encoder.folder, tmp_path / "copied"))
+
+
+def change_config(folder: Path, **settings: object) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | settings), encoding="utf-8")
+
+
+def test_folder_is_known_by_the_name_in_its_config_and_by_the_given_one(copied: Path) -> None:
+    change_config(copied, _name_or_path="publisher/encoder")
+    encoder = Encoder(str(copied), "cpu", "another/name")
+    assert encoder.names == {str(copied), "publisher/encoder", "another/name"}
+
+
+def test_encoder_with_code_of_its_publisher_is_refused(copied: Path) -> None:
+    """Read without its code, the MLPs of Jina v2 would be random: its model_type is that of BERT."""
+    change_config(copied, auto_map={"AutoModel": "publisher/implementation--modeling.Model"})
+    with pytest.raises(CheckpointError, match=r"needs code from its publisher \(publisher/implementation--modeling"):
+        Encoder(str(copied), "cpu")
+
+
+def test_missing_and_unknown_weights_are_named(copied: Path) -> None:
+    weights = load_file(copied / "model.safetensors")
+    gated = {f"encoder.layer.{n}.mlp.gated.weight": torch.ones(n + 1) for n in range(6)}
+    kept = {name: tensor for name, tensor in weights.items() if name != "encoder.layer.3.output.dense.weight"}
+    save_file(kept | gated, copied / "model.safetensors", metadata={"format": "pt"})
+    message = (
+        r"copied does not fit its config\.json: weights without encoder\.layer\.3\.output\.dense\.weight; with unknown "
+        r"encoder\.layer\.0\.mlp\.gated\.weight, .* and 1 more\. Download it again"
+    )
+    with pytest.raises(CheckpointError, match=message):
+        Encoder(str(copied), "cpu")
+
+
+def test_weights_of_other_tasks_may_be_missing_or_there(copied: Path, encoder: Encoder) -> None:
+    """The vectors do not depend on a pooler or on the head of a masked language model."""
+    weights = load_file(copied / "model.safetensors")
+    kept = {name: tensor for name, tensor in weights.items() if not name.startswith("pooler")}
+    save_file(kept | {"cls.predictions.bias": torch.ones(3)}, copied / "model.safetensors", metadata={"format": "pt"})
+    np.testing.assert_allclose(Encoder(str(copied), "cpu").encode(["tides"]), encoder.encode(["tides"]), atol=1e-6)
+
+
+@pytest.mark.parametrize(("file", "size"), [("model.safetensors", 5000), ("config.json", 50), ("modules.json", 20)])
+def test_truncated_file_is_refused(copied: Path, file: str, size: int) -> None:
+    path = copied / file
+    path.write_bytes(path.read_bytes()[:size])
+    with pytest.raises(CheckpointError, match="copied"):
+        Encoder(str(copied), "cpu")
 
 
 def test_folder_without_weights_is_refused(tmp_path: Path) -> None:

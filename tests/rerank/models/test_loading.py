@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from rerank.config import Precision
@@ -15,6 +16,7 @@ from rerank.models.loading import (
     build_transformer,
     load_causal_lm,
     read_config,
+    read_weights,
     uses_autocast,
     weights_dtype,
 )
@@ -89,3 +91,34 @@ def test_checkpoint_without_a_tensor_is_refused(lm: Path, missing: str) -> None:
 def test_missing_folder_is_refused_without_a_look_up(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=f"there is no folder {tmp_path / 'missing'}; give the folder"):
         load_causal_lm(tmp_path / "missing", torch.device("cpu"))
+
+
+def test_causal_lm_with_a_missing_weight_is_refused_by_name(tmp_path: Path) -> None:
+    """transformers would draw it at random, and log it."""
+    folder = write_causal_lm(tmp_path / "lm", "qwen3", byte_level())
+    weights = load_file(folder / "model.safetensors")
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights | {"model.layers.9.norm": torch.ones(2)}, folder / "model.safetensors", metadata={"format": "pt"})
+    message = r"without model\.layers\.1\.mlp\.up_proj\.weight; with unknown model\.layers\.9\.norm"
+    with pytest.raises(CheckpointError, match=message):
+        load_causal_lm(folder, CPU)
+
+
+def test_incomplete_adapter_is_refused(tmp_path: Path) -> None:
+    base = write_causal_lm(tmp_path / "lm", "qwen3", byte_level())
+    model = get_peft_model(AutoModelForCausalLM.from_pretrained(base), LoraConfig(r=2, target_modules=["q_proj"]))
+    model.save_pretrained(tmp_path / "adapter")
+    path = tmp_path / "adapter" / "adapter_model.safetensors"
+    weights = load_file(path)
+    save_file(dict(list(weights.items())[1:]), path, metadata={"format": "pt"})
+    with pytest.raises(CheckpointError, match=r"adapter.* is incomplete: Found missing adapter keys.*lora_A"):
+        load_causal_lm(tmp_path / "adapter", CPU)
+
+
+def test_torch_file_is_read_without_running_code(tmp_path: Path, lm: Path) -> None:
+    weights = load_file(lm / "model.safetensors")
+    torch.save(weights, tmp_path / "pytorch_model.bin")
+    assert read_weights(tmp_path).keys() == weights.keys()
+    torch.save({"weight": print}, tmp_path / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match=r"pytorch_model\.bin is not a dictionary of tensors"):
+        read_weights(tmp_path)

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 
 from rerank.errors import CheckpointError, ConfigError
 from rerank.models.encoder import Encoder
+from rerank.models.projector import load_projector
 from rerank.prompting.templates import load_template
 from rerank.rankers.base import rank_windows
 from rerank.rankers.pe_rank import PERankRanker
-from rerank.types import Passage, Query, Window
-from tests.pe_checkpoints import SHORT, change_config, change_weights, random_projector, vector_window, write_published
+from rerank.types import Passage, Query, ScoreKind, Window
+from tests.causal_lms import write_causal_lm
+from tests.pe_checkpoints import (
+    SHORT,
+    change_config,
+    change_weights,
+    published_tokenizer,
+    random_projector,
+    vector_window,
+    write_published,
+)
 
 
 @pytest.fixture
@@ -58,7 +71,13 @@ def test_published_checkpoint_ranks_texts(tmp_path: Path, encoder: Encoder, arch
     assert ranker.info.template_sha256 == load_template("pe_rank_text").sha256
 
 
-@pytest.mark.parametrize("change", [to_bin, to_shards])
+def to_torch_file(folder: Path) -> None:
+    """All weights in pytorch_model.bin."""
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+
+
+@pytest.mark.parametrize("change", [to_bin, to_shards, to_torch_file])
 def test_file_of_the_weights_does_not_change_the_scores(
     folder: Path, encoder: Encoder, change: Callable[[Path], None]
 ) -> None:
@@ -94,6 +113,76 @@ def test_linear_projector_is_read(folder: Path, encoder: Encoder) -> None:
     assert scores(folder, encoder) != before
 
 
+def test_perceptron_of_three_layers_is_read(folder: Path, encoder: Encoder) -> None:
+    before = scores(folder, encoder)
+    change_config(folder, projector_type="mlp3x_gelu")
+    third = {"model.projector.4.weight": torch.randn(64, 64), "model.projector.4.bias": torch.zeros(64)}
+    change_weights(folder, third)
+    assert scores(folder, encoder) != before
+
+
+def test_identity_projector_needs_no_weights_and_an_encoder_of_the_models_width(folder: Path, encoder: Encoder) -> None:
+    change_config(folder, projector_type="identity")
+    change_weights(folder, {}, without="projector")
+    with pytest.raises(CheckpointError, match="vectors have width 384 and the model reads 64; use the encoder"):
+        scores(folder, encoder)
+    assert load_projector("identity", {}, 64, 64)(torch.ones(2, 64)).sum() == 128
+
+
+def test_published_checkpoint_decodes_dynamically_and_warns_of_another_prompt(folder: Path, encoder: Encoder) -> None:
+    info = PERankRanker(folder, encoder, device="cpu").info
+    assert info.score_kind is ScoreKind.RANK
+    assert "published states no prompt, so it is read with the words of template pe_rank_text" in info.warning
+    (folder.parent / "own.yaml").write_text(SHORT, encoding="utf-8")
+    assert PERankRanker(folder, encoder, device="cpu", template=str(folder.parent / "own.yaml")).info.warning == ""
+
+
+def test_checkpoint_trained_here_decodes_in_one_step(tmp_path: Path, encoder: Encoder) -> None:
+    folder = write_published(tmp_path / "named", encoder, template=SHORT)
+    change_config(folder, encoder_sha256=encoder.id.sha256)
+    info = PERankRanker(folder, encoder, device="cpu").info
+    assert (info.score_kind, info.warning) == (ScoreKind.WINDOW_LOG_PROB, "")
+
+
+def write_adapter(folder: Path, encoder: Encoder) -> tuple[Path, Path]:
+    """The adapter that the published training writes, with the projector beside it; and the same weights in full."""
+    full = write_published(folder / "full", encoder)
+    base = write_causal_lm(folder / "base", "mistral", published_tokenizer())
+    lora = LoraConfig(r=4, target_modules=["q_proj", "up_proj"], init_lora_weights=False)
+    model = get_peft_model(AutoModelForCausalLM.from_pretrained(base), lora)
+    model.save_pretrained(folder / "adapter")
+    shutil.copy(full / "config.json", folder / "adapter")
+    projector = {name: t for name, t in load_file(full / "model.safetensors").items() if "projector" in name}
+    torch.save({f"base_model.model.{name}": t for name, t in projector.items()}, folder / "adapter" / "projector.bin")
+    norm = torch.full((64,), 1.5)
+    trained = {"base_model.model.model.norm.weight": norm, "base_model.model.model.encoder.x": norm}
+    torch.save(trained, folder / "adapter" / "non_lora_trainables.bin")
+    change_weights(full, model.merge_and_unload().state_dict() | {"model.norm.weight": norm}, without="model.layers")
+    return folder / "adapter", full
+
+
+def test_adapter_of_the_published_training_is_merged(tmp_path: Path, encoder: Encoder) -> None:
+    adapter, full = write_adapter(tmp_path, encoder)
+    window = vector_window(9, seed=3)
+    rankings = [
+        rank_windows(PERankRanker(folder, encoder, "cpu", "one_step"), [window])[0].scores for folder in (adapter, full)
+    ]
+    assert rankings[0] == pytest.approx(rankings[1], abs=1e-5)
+    assert PERankRanker(adapter, encoder, "cpu").info.score_kind is ScoreKind.RANK
+
+
+def test_adapter_with_unknown_weights_beside_it_is_refused(tmp_path: Path, encoder: Encoder) -> None:
+    adapter, _ = write_adapter(tmp_path, encoder)
+    torch.save({"base_model.model.model.nothing": torch.ones(1)}, adapter / "non_lora_trainables.bin")
+    with pytest.raises(CheckpointError, match=r"with unknown model\.nothing"):
+        PERankRanker(adapter, encoder, "cpu")
+
+
+def test_encoder_with_the_weights_of_the_training_may_have_another_name(folder: Path, encoder: Encoder) -> None:
+    change_config(folder, encoder_name="other/name", encoder_sha256=encoder.id.sha256)
+    assert scores(folder, encoder)
+
+
 def test_template_of_the_checkpoint_has_priority_over_the_option(tmp_path: Path, encoder: Encoder) -> None:
     folder = write_published(tmp_path / "named", encoder, template=SHORT)
     own = load_template(str(folder / "prompt.yaml")).sha256
@@ -113,13 +202,16 @@ def test_template_option_applies_to_a_checkpoint_without_a_template(folder: Path
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"projector_type": "mlp9x"}, "'mlp9x'; known types are residual_mlp2x_gelu, mlp2x_gelu, linear"),
+        (
+            {"projector_type": "mlp9x"},
+            "'mlp9x'; known types are residual_mlp2x_gelu, linear, identity, mlp2x_gelu, mlp3x_gelu",
+        ),
         ({"projector_type": "linear"}, r"published: the projector does not fit its projector_type 'linear'"),
         (
             {"encoder_name": "other/encoder"},
             r"trained for encoder other/encoder \(sha256 None\), but this service loads sent",
         ),
-        ({"encoder_sha256": "0" * 64}, "use that encoder or another checkpoint"),
+        ({"encoder_sha256": "0" * 64}, "use that encoder or another checkpoint, or, if .* encoder_name: sentence-tr"),
         (
             {"encoder_pooling": "last_token"},
             r"trained on vectors by last_token pooling \(encoder_pooling\), but sent.* is loaded with mean; use an",
@@ -172,6 +264,11 @@ def with_empty_index(folder: Path) -> None:
         (without_projector, r"holds no projector: its weights have no tensors projector\.\*, and there is no proj"),
         (with_broken_bin, r"projector\.bin is not a dictionary of tensors"),
         (without_a_shard, r"holds no model-00002-of-00002\.safetensors, which model\.safetensors\.index\.json names"),
+        (
+            lambda folder: change_weights(folder, {"bias.of.nothing": torch.ones(1)}),
+            r"with unknown bias\.of\.nothing\.",
+        ),
+        (lambda folder: change_weights(folder, {}, without="layers.1.mlp"), r"layers\.1\.mlp\.gate_proj\.weight"),
         (with_empty_index, r"index\.json names no files in a weight_map"),
         (lambda folder: (folder / "tokenizer_config.json").unlink(), r"but no tokenizer_config\.json; add its tok"),
         (lambda folder: (folder / "model.safetensors").write_bytes(b"{}"), r"model\.safetensors cannot be read"),

@@ -97,7 +97,7 @@ def test_order_equals_generation_over_an_extended_vocabulary(
 
 @pytest.fixture(scope="module")
 def one_step(folder: Path, encoder: Encoder) -> list[tuple[int, ...]]:
-    ranker = PERankRanker(folder, encoder, device="cpu")
+    ranker = PERankRanker(folder, encoder, device="cpu", decoding="one_step")
     return [rank_windows(ranker, [window])[0].permutation for window in WINDOWS]
 
 
@@ -220,6 +220,6 @@ def test_embedding_table_is_neither_resized_nor_written(ranker: PERankRanker) ->
 def test_tokens_include_the_decode_steps(
     folder: Path, encoder: Encoder, ranker: PERankRanker, n: int, top_n: int, fed_back: int
 ) -> None:
-    one_step = PERankRanker(folder, encoder, device="cpu")
+    one_step = PERankRanker(folder, encoder, device="cpu", decoding="one_step")
     window = replace(vector_window(n, seed=1), top_n=top_n)
     assert ranker.encode(window).tokens == one_step.encode(window).tokens + fed_back

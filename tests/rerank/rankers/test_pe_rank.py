@@ -175,7 +175,7 @@ def test_special_tokens_in_the_query_are_read_as_text(ranker: PERankRanker) -> N
     ("change", "message"),
     [
         (
-            {"encoder_name": "other/encoder"},
+            {"encoder_name": "other/encoder", "encoder_sha256": None},
             "was trained for encoder other/encoder .*, but this service loads sentence-tr",
         ),
         ({"encoder_sha256": "0" * 64}, "use that encoder or another checkpoint"),
