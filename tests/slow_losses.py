@@ -80,6 +80,21 @@ def slow_listnet(scores: list[float], relevance: list[float]) -> float:
     return -sum(p * math.log(q) for p, q in zip(slow_softmax(relevance), slow_softmax(scores), strict=True))
 
 
+def own_targets(scores: list[float], relevance: list[float]) -> list[float]:
+    """The targets of FIRST's code: the scores, sorted and assigned in the teacher's order."""
+    order = sorted(range(len(scores)), key=lambda i: -relevance[i])
+    return [sorted(scores, reverse=True)[order.index(i)] for i in range(len(scores))]
+
+
+def slow_lambdarank_first(scores: list[float], relevance: list[float]) -> float:
+    return slow_lambdarank(scores, own_targets(scores, relevance))
+
+
+def slow_listnet_first(scores: list[float], relevance: list[float]) -> float:
+    targets = slow_softmax(own_targets(scores, relevance))
+    return -sum(p * math.log(q + 1e-10) for p, q in zip(targets, slow_softmax(scores), strict=True))
+
+
 def slow_steps(scores: list[float], relevance: list[float]) -> list[float]:
     order = sorted(range(len(scores)), key=lambda i: -relevance[i])
     return [-math.log(slow_softmax([scores[i] for i in order[k:]])[0]) for k in range(len(order))]
@@ -120,6 +135,8 @@ SLOW_LOSSES: dict[str, SlowLoss] = {
     "weighted-ranknet": slow_weighted_ranknet,
     "lambdarank": slow_lambdarank,
     "listnet": slow_listnet,
+    "lambdarank-first": slow_lambdarank_first,
+    "listnet-first": slow_listnet_first,
     "listmle": slow_listmle,
     "p-listmle": slow_p_listmle,
     "approx-rank-mse": slow_approx_rank_mse,

@@ -211,8 +211,8 @@ def test_batch_marks_answers_relevance_and_short_windows() -> None:
         length = len(row.token_ids)
         assert batch["input_ids"][position].tolist() == row.token_ids + [7] * (len(rows[1].token_ids) - length)
         kept = [at for at, label in enumerate(batch["labels"][position].tolist()) if label != IGNORE_INDEX]
-        assert kept == list(range(row.bracket_index + 1, length))
-        assert batch["labels"][position, kept].tolist() == row.token_ids[row.bracket_index + 1 :]
+        assert kept == list(range(row.bracket_index, length))
+        assert batch["labels"][position, kept].tolist() == row.token_ids[row.bracket_index :]
         assert batch["identifier_indices"][position, : len(row.identifier_indices)].tolist() == list(
             row.identifier_indices
         )

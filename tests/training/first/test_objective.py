@@ -78,11 +78,11 @@ def slow_rank(model: nn.Module, examples: FirstExamples, items: list[TrainingLis
 
 
 def slow_lm(model: nn.Module, examples: FirstExamples, items: list[TrainingList]) -> float:
-    """Mean over the tokens of all answers."""
+    """Mean over the tokens of all answers, the opening bracket included."""
     losses = []
     for item in items:
         logits, _ = full_output(model, example := examples(item))
-        for at in range(example.bracket_index, len(example.token_ids) - 1):
+        for at in range(example.bracket_index - 1, len(example.token_ids) - 1):
             losses.append(-torch.log_softmax(logits[at], dim=0)[example.token_ids[at + 1]].item())
     return sum(losses) / len(losses)
 
@@ -156,10 +156,11 @@ def test_scores_are_the_same_alone_and_in_a_batch(
             torch.testing.assert_close(row[: len(alone)], alone, atol=1e-5, rtol=1e-5)
 
 
-def test_prompt_tokens_are_not_labelled(model: nn.Module, examples: FirstExamples, windows: list[TrainingList]) -> None:
+def test_labels_begin_at_the_bracket(model: nn.Module, examples: FirstExamples, windows: list[TrainingList]) -> None:
+    """FIRST is given the bracket, but a model that generates the order must have learnt to write it."""
     batch = FirstCollator(examples, pad_id=0)(windows)
-    prompt = torch.arange(batch["labels"].shape[1])[None, :] <= batch["bracket_index"][:, None]
+    prompt = torch.arange(batch["labels"].shape[1])[None, :] < batch["bracket_index"][:, None]
     assert (batch["labels"][prompt] == -100).all()
     assert (batch["labels"] != -100).sum() == sum(
-        len(row.token_ids) - row.bracket_index - 1 for row in map(examples, windows)
+        len(row.token_ids) - row.bracket_index for row in map(examples, windows)
     )

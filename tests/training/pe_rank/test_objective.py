@@ -111,21 +111,22 @@ def test_loss_is_the_weighted_sum_of_its_parts(folder: Path, encoder: Encoder, s
     assert part(text_weight=1.0) != part(vectors_weight=1.0)
 
 
-def test_stepwise_divergence_is_the_mean_over_steps_of_the_remaining_passages(folder: Path, encoder: Encoder) -> None:
+def test_stepwise_divergence_is_the_sum_over_steps_of_the_remaining_passages(folder: Path, encoder: Encoder) -> None:
     model, batch = model_and_batch(folder, encoder, stepwise=True)
     objective = PEObjective(stepwise_listmle, stepwise=True, vectors_weight=0, kl_weight=1)
     plain, text = objective._scores(model, batch), objective._scores(model, batch, "text_")
     expected = []
     for row, item in enumerate(LISTS):
         order = batch["order"][row].tolist()
+        expected.append(torch.tensor(0.0))
         for step in range(len(item.passages) - 1):
             left = torch.tensor(order[step : len(item.passages)])
             everything = torch.ones(1, len(left), dtype=torch.bool)
-            expected.append(kl(plain[row, step, left][None], text[row, step, left][None], everything))
+            expected[-1] = expected[-1] + kl(plain[row, step, left][None], text[row, step, left][None], everything)
     torch.testing.assert_close(objective.loss(model, batch), torch.stack(expected).mean(), atol=1e-4, rtol=1e-4)
 
 
-def test_divergence_has_no_gradient_for_the_scores_with_text(folder: Path, encoder: Encoder) -> None:
+def test_divergence_in_one_step_has_no_gradient_for_the_scores_with_text(folder: Path, encoder: Encoder) -> None:
     _, batch = model_and_batch(folder, encoder)
     scores = torch.randn(6, 5, requires_grad=True)
     text_scores = torch.randn(6, 5, requires_grad=True)

@@ -8,6 +8,9 @@ from typing import Literal
 from rerank.errors import ConfigError
 from rerank_training.trainer.flags import RANK_LOSS_NAMES, ListArguments
 
+#: FIRST's weights of its losses beside the language model's; that of weighted RankNet is 10.
+_RANK_WEIGHTS = {"lambdarank-first": 1.0, "listnet-first": 0.1}
+
 
 @dataclass(kw_only=True)
 class FirstArguments(ListArguments):
@@ -44,7 +47,13 @@ class FirstArguments(ListArguments):
     rank_loss: str = field(
         default="weighted-ranknet", metadata={"help": f"Ranking loss: one of {', '.join(RANK_LOSS_NAMES)}."}
     )
-    rank_weight: float = field(default=10.0, metadata={"help": "Weight of the ranking loss in the joint objective."})
+    rank_weight: float | None = field(
+        default=None,
+        metadata={
+            "help": "Weight of the ranking loss in the joint objective. Default: that of FIRST: 1 for "
+            "lambdarank-first, 0.1 for listnet-first, 10 for all others."
+        },
+    )
     probe_weight: float = field(
         default=0.0,
         metadata={
@@ -67,6 +76,11 @@ class FirstArguments(ListArguments):
     lora_rank: int = field(default=0, metadata={"help": "Rank of the LoRA adapter; 0: train all weights."})
     lora_alpha: int = field(default=32, metadata={"help": "Scale of the LoRA adapter, divided by its rank."})
     freeze_token_embeddings: bool = field(default=False, metadata={"help": "Do not train the token embeddings."})
+
+    @property
+    def joint_rank_weight(self) -> float:
+        """The weight of the ranking loss beside the language model's."""
+        return _RANK_WEIGHTS.get(self.rank_loss, 10.0) if self.rank_weight is None else self.rank_weight
 
     def __post_init__(self) -> None:
         if self.rank_loss not in RANK_LOSS_NAMES:

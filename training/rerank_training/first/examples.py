@@ -151,7 +151,7 @@ class FirstExamples:
 class FirstCollator:
     """Collates windows into a batch, padded on the right, where a causal model never reads from a real token.
 
-    The batch holds `input_ids` (B, T); `labels` (B, T), the answer's tokens, and IGNORE_INDEX elsewhere;
+    The batch holds `input_ids` (B, T); `labels` (B, T), the tokens from the bracket on, IGNORE_INDEX elsewhere;
     `bracket_index` (B,); `relevance` and `mask` (B, N), False at the padding of short windows; `identifier_indices`
     (B, N), 0 at padding.
 
@@ -176,8 +176,8 @@ class FirstCollator:
 
 
 def _labels(row: FirstExample) -> Tensor:
-    prompt_length = row.bracket_index + 1
-    return torch.tensor([IGNORE_INDEX] * prompt_length + row.token_ids[prompt_length:])
+    """The opening bracket is a label too: FIRST is given it, but `generation` must write it."""
+    return torch.tensor([IGNORE_INDEX] * row.bracket_index + row.token_ids[row.bracket_index :])
 
 
 def pad_rows(rows: Sequence[Sequence[float]]) -> Tensor:

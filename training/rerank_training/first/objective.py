@@ -55,8 +55,8 @@ class FirstObjective:
         return self._scores(logits, batch)
 
     def _forward(self, model: nn.Module, batch: Batch) -> tuple[Any, Tensor]:
-        """The model's output, and (B, K, vocabulary) logits of the last K positions, from the first bracket on."""
-        keep = batch["input_ids"].shape[1] - int(batch["bracket_index"].min())
+        """The model's output, and (B, K, vocabulary) logits of the last K positions, from before the first bracket."""
+        keep = batch["input_ids"].shape[1] - int(batch["bracket_index"].min()) + 1
         output = model(
             input_ids=batch["input_ids"],
             use_cache=False,

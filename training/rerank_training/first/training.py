@@ -119,7 +119,7 @@ def _objective(
     return FirstObjective(
         objective=arguments.objective,
         rank_loss=rank_loss,
-        rank_weight=arguments.rank_weight,
+        rank_weight=arguments.joint_rank_weight,
         identifier_ids=examples.identifiers.token_ids,
         probe_weight=arguments.probe_weight,
         probe_layer=-(-2 * model.config.num_hidden_layers // 3),

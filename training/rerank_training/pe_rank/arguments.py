@@ -47,7 +47,11 @@ class PERankArguments(ListArguments):
         default=1.0, metadata={"help": "Weight of the ranking loss where passages are vectors with their texts."}
     )
     kl_weight: float = field(
-        default=0.2, metadata={"help": "Weight of the KL divergence between the scores with and without texts."}
+        default=0.2,
+        metadata={
+            "help": "Weight of the KL divergence between the scores with and without texts; for dynamic decoding, its "
+            "sum over the ranks, as in the paper."
+        },
     )
     passage_text_tokens: int = field(
         default=0,

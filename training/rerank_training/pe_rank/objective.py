@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 from rerank.models.kv_cache import GroupedDecodeState
 from rerank.rankers.pe_decode import dynamic
 from rerank_training.pe_rank.model import PEModel
-from rerank_training.trainer.losses import RankLoss, kl
+from rerank_training.trainer.losses import RankLoss, kl, stepwise_kl
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,8 @@ class PEObjective:
         stepwise: dynamic decoding: each rank has its own scores, and the teacher's choices are fed back.
         vectors_weight: weight of the ranking loss where passages are vectors.
         text_weight: weight of the ranking loss where passages are vectors and text.
-        kl_weight: weight of KL(scores with text || scores without); no gradient flows into the former.
+        kl_weight: weight of KL(scores with text || scores without). For dynamic decoding it is that of the paper: the
+            sum over the ranks, with a gradient for both. In one step there is one term, with none for the former.
     """
 
     rank_loss: RankLoss
@@ -82,5 +83,4 @@ class PEObjective:
             return kl(scores, teacher, batch["mask"])
         ranks = batch["order"].argsort(dim=1)
         steps = torch.arange(ranks.shape[1], device=ranks.device)
-        remaining = (ranks[:, None, :] >= steps[:, None]) & batch["mask"][:, None, :]  # (B, N, N)
-        return kl(scores.flatten(0, 1), teacher.flatten(0, 1), remaining.flatten(0, 1))
+        return stepwise_kl(scores, teacher, (ranks[:, None, :] >= steps[:, None]) & batch["mask"][:, None, :])

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 WINDOW_SIZE = 20
 #: The keys of `rerank_training.trainer.losses.RANK_LOSSES`, which needs torch.
 RANK_LOSS_NAMES = (
-    *("ranknet", "weighted-ranknet", "lambdarank", "listnet", "listmle", "p-listmle", "approx-rank-mse", "kl"),
-    "margin-mse",
+    *("ranknet", "weighted-ranknet", "lambdarank", "listnet", "lambdarank-first", "listnet-first", "listmle"),
+    *("p-listmle", "approx-rank-mse", "kl", "margin-mse"),
 )
 _TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 

@@ -9,9 +9,10 @@ gradient flows into it. Passages of equal relevance are tied. In formulas s is a
 All losses compute in float32 or, given float64, in float64, so that bfloat16 scores are not rounded again.
 
 The code of FIRST (github.com/gangiswag/llm-reranker at 08f5b6c) has no `relevance`: its targets are the model's own
-scores, sorted and assigned to the passages in the teacher's order. Passing those as `relevance` reproduces its values.
-The targets have two drawbacks: two equal bfloat16 scores are a tie, so that their pair is lost whatever the teacher
-says; and in ListNet and LambdaRank they are not detached, so that the model can lower the loss by changing its targets.
+scores, sorted and assigned to the passages in the teacher's order. The targets have two drawbacks: two equal bfloat16
+scores are a tie, so that their pair is lost whatever the teacher says; and in ListNet and LambdaRank they are not
+detached, so that the model can lower the loss by changing its targets. `lambdarank-first` and `listnet-first` are these
+two losses as published; `lambdarank` and `listnet` read the teacher's relevance instead.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ from rerank_training.trainer.ndcg import dcg
 #: (scores, relevance, mask) → scalar
 RankLoss: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
 
+#: The smallest probability in the code of FIRST.
+_FIRST_EPSILON = 1e-10
 #: The label of a token without a loss, as in torch and transformers.
 IGNORE_INDEX = -100
 
@@ -69,11 +72,7 @@ def lambdarank(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
     order of the passages.
     """
     scores, relevance = _checked(scores, relevance, mask)
-    gains = _ndcg_gains(relevance)
-    ranks = _best_first(scores.detach(), mask).argsort(dim=-1)
-    distances = (ranks[:, :, None] - ranks[:, None, :]).abs().clamp(min=1).to(scores.dtype)
-    discounts = 1 / torch.log2(1 + distances) - 1 / torch.log2(2 + distances)
-    weights = discounts * (gains[:, :, None] - gains[:, None, :]).abs()
+    weights = _lambda_weights(scores, _ndcg_gains(relevance), mask)
     return _mean_over_pairs(weights * pair_losses(scores) / math.log(2), preferred_pairs(relevance, mask))
 
 
@@ -85,6 +84,27 @@ def listnet(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
     """
     scores, relevance = _checked(scores, relevance, mask)
     losses = -(masked_softmax(relevance, mask) * masked_log_softmax(scores, mask)).sum(dim=-1)
+    return _mean_over_lists(losses, _has_two(mask))
+
+
+def lambdarank_first(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
+    """`lambdarank` as FIRST trains it: towards the model's own sorted scores, through which the gradient flows as well.
+
+    A probability, and a probability to the power of its weight, is at least 1e-10. Negative targets have no gain.
+    """
+    scores, relevance = _checked(scores, relevance, mask)
+    targets = _own_targets(scores, relevance, mask)
+    weights = _lambda_weights(scores, _ndcg_gains(targets), mask)
+    smallest = math.log(_FIRST_EPSILON)
+    log_probabilities = (weights * (-pair_losses(scores)).clamp(min=smallest)).clamp(min=smallest)
+    return _mean_over_pairs(-log_probabilities / math.log(2), preferred_pairs(targets.detach(), mask))
+
+
+def listnet_first(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
+    """`listnet` as FIRST trains it: towards the model's own sorted scores, through which the gradient flows as well."""
+    scores, relevance = _checked(scores, relevance, mask)
+    targets = masked_softmax(_own_targets(scores, relevance, mask), mask)
+    losses = -(targets * torch.log(masked_softmax(scores, mask) + _FIRST_EPSILON)).sum(dim=-1)
     return _mean_over_lists(losses, _has_two(mask))
 
 
@@ -152,6 +172,22 @@ def kl(scores: Tensor, relevance: Tensor, mask: Tensor, temperature: float = 1.0
     return _mean_over_lists(kl_divergence(relevance, mask, temperature)(scores), _has_two(mask))
 
 
+def stepwise_kl(scores: Tensor, teacher: Tensor, left: Tensor) -> Tensor:
+    """The divergence term of PE-Rank: the sum over ranks of KL(softmax(teacher) || softmax(scores)), mean over lists.
+
+    As in the code of PE-Rank, the gradient flows into the teacher too.
+
+    Args:
+        scores, teacher: (B, N, N); row k holds the scores of all passages when rank k is filled.
+        left: (B, N, N) bool; True for the passages that are still to be ranked.
+    """
+    _require_one_shape(scores, teacher, left)
+    scores, teacher = _at_least_float32(scores), _at_least_float32(teacher)
+    log_ratios = masked_log_softmax(teacher, left) - masked_log_softmax(scores, left)
+    divergences = (masked_softmax(teacher, left) * log_ratios).sum(dim=(1, 2))
+    return _mean_over_lists(divergences, _has_two(left[:, 0]))
+
+
 def margin_mse(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
     """Mean of ((s_i - s_j) - (y_i - y_j))^2 over the pairs of a list (Hofstätter et al., arXiv 2010.02666, equation 6).
 
@@ -170,6 +206,8 @@ RANK_LOSSES: Mapping[str, RankLoss] = {
     "weighted-ranknet": weighted_ranknet,
     "lambdarank": lambdarank,
     "listnet": listnet,
+    "lambdarank-first": lambdarank_first,
+    "listnet-first": listnet_first,
     "listmle": listmle,
     "p-listmle": p_listmle,
     "approx-rank-mse": approx_rank_mse,
@@ -229,6 +267,21 @@ def _has_two(mask: Tensor) -> Tensor:
 def _best_first(values: Tensor, mask: Tensor) -> Tensor:
     """(B, N) positions of the passages by falling value, ties in list order, padding last."""
     return values.masked_fill(~mask, -math.inf).argsort(dim=-1, descending=True, stable=True)
+
+
+def _own_targets(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
+    """(B, N) the scores, sorted and assigned to the passages in the teacher's order; 0 at padding."""
+    falling = scores.gather(1, _best_first(scores.detach(), mask))
+    targets = torch.zeros_like(scores).scatter(1, _best_first(relevance, mask), falling)
+    return targets.masked_fill(~mask, 0)
+
+
+def _lambda_weights(scores: Tensor, gains: Tensor, mask: Tensor) -> Tensor:
+    """(B, N, N) weights of the pairs of NDCG-Loss2, from (B, N) gains; see `lambdarank`."""
+    ranks = _best_first(scores.detach(), mask).argsort(dim=-1)
+    distances = (ranks[:, :, None] - ranks[:, None, :]).abs().clamp(min=1).to(scores.dtype)
+    discounts = 1 / torch.log2(1 + distances) - 1 / torch.log2(2 + distances)
+    return discounts * (gains[:, :, None] - gains[:, None, :]).abs()
 
 
 def _ndcg_gains(relevance: Tensor) -> Tensor:
