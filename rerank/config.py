@@ -46,6 +46,11 @@ class _Model(_Settings):
     window_size: Annotated[int, Field(ge=2, strict=True)] = 20
     stride: Positive | None = None
 
+    @property
+    def first_stage_weight(self) -> float:
+        """The weight of the first stage in the order of requests that set none."""
+        return 0.0
+
     @field_validator("strategy")
     @classmethod
     def _default_is_no_cascade(cls, strategy: StrategyKind) -> StrategyKind:
@@ -74,13 +79,38 @@ class _Model(_Settings):
         return self
 
 
+class InterpolationConfig(_Settings):
+    """Settings of the interpolation with the first stage; the sum is that of `rerank.engine.interpolation`.
+
+    Attributes:
+        first_stage: weight of the first stage's z-scores beside those of the ranker, 0 to 100. 0: no interpolation.
+    """
+
+    first_stage: Annotated[float, Field(ge=0, le=100, strict=True)] = 0.0
+
+
+class _ScoringModel(_Model):
+    """Settings of a model that scores the passages of a window.
+
+    Attributes:
+        interpolation: interpolation with the first stage in requests that set none, wherever one window holds all
+            passages that are ranked.
+    """
+
+    interpolation: InterpolationConfig = InterpolationConfig()
+
+    @property
+    def first_stage_weight(self) -> float:
+        return self.interpolation.first_stage
+
+
 class IdentityModel(_Model):
     """Settings of a model that keeps the first-stage order."""
 
     ranker: Literal["identity"]
 
 
-class PERankModel(_Model):
+class PERankModel(_ScoringModel):
     """Settings of a PE-Rank model (Liu et al., arXiv 2406.14848), which reads one vector per passage.
 
     Attributes:
@@ -104,7 +134,7 @@ class PERankModel(_Model):
     passage_text_tokens: Positive = 64
 
 
-class FirstModel(_Model):
+class FirstModel(_ScoringModel):
     """Settings of a FIRST model (Gangi Reddy et al., arXiv 2406.15657): a causal LM, scored at one position.
 
     A checkpoint of `train-first` contains its template, identifiers and passage_tokens. For another checkpoint, set
@@ -211,6 +241,8 @@ class ServiceConfig(_Settings):
         listen: HOST:PORT of the service; port 0 chooses a free one. Default: 127.0.0.1:50051.
         index: folder of an index built by `rerank index`, which Search needs. Default: none.
         encoder: name or folder of the sentence-transformers encoder. Default: all-MiniLM-L6-v2.
+        encoder_name: the name on the hub of an encoder that is given as a folder; a PE-Rank checkpoint made for an
+            encoder of that name accepts it. Default: the name in the folder's config.json.
         device: auto, cpu, cuda or cuda:N. Default: auto.
         models: the models that requests may name; the first one answers requests that name none. Default: pe-rank,
             first and identity.
@@ -222,6 +254,7 @@ class ServiceConfig(_Settings):
     listen: str = "127.0.0.1:50051"
     index: Path | None = None
     encoder: str = "sentence-transformers/all-MiniLM-L6-v2"
+    encoder_name: str | None = None
     device: str = "auto"
     models: tuple[ModelConfig, ...] = (
         PERankModel(name="pe-rank", ranker="pe-rank"),
@@ -249,8 +282,6 @@ def load_config(
     """
     settings = _read_yaml(path) if path is not None else {}
     settings |= {key: value for key, value in overrides.items() if value is not None}
-        encoder_name: the name on the hub of an encoder that is given as a folder; a PE-Rank checkpoint made for an
-            encoder of that name accepts it. Default: the name in the folder's config.json.
     if first_models:
         settings["models"] = [*first_models, *_further_models(settings, first_models)]
     source = path or "command line"
@@ -262,7 +293,6 @@ def load_config(
         )
         raise ConfigError(f"{source}: {problems}") from error
     names = [model.name for model in config.models]
-    encoder_name: str | None = None
     if not names or len(set(names)) != len(names):
         raise ConfigError(
             f"{source}: models must be one or more with distinct names, given: {', '.join(names) or 'none'}"

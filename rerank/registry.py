@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rerank import bundled
 from rerank.config import FirstModel, GenerationModel, IdentityModel, ModelConfig, PERankModel
-from rerank.engine.strategies import Cascade, Single, Sliding, Strategy, TopDown, Tournament
+from rerank.engine.strategies import Cascade, Interpolated, Single, Sliding, Strategy, TopDown, Tournament
 from rerank.errors import ConfigError, InvalidRequest, NotFound, SelfTestFailed
 from rerank.models.encoder import DEFAULT_ENCODER, Encoder
 from rerank.models.loading import pick_device
@@ -23,7 +23,7 @@ from rerank.rankers.first_checkpoint import first_settings
 from rerank.rankers.generation import GenerationRanker
 from rerank.rankers.identity import IdentityRanker
 from rerank.rankers.pe_rank import PERankRanker
-from rerank.types import RankOptions, StrategyKind
+from rerank.types import RankOptions, ScoreKind, StrategyKind
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +71,10 @@ class ModelRegistry:
         self._failed = dict(failed or {})
         self._infos = {name: ranker.info for name, ranker in rankers.items()}
         self._infos |= {name: model.info for name, model in self._failed.items()}
+        self._default_weights = {
+            name: 0.0 if self._infos[name].score_kind is ScoreKind.RANK else model.first_stage_weight
+            for name, model in self._models.items()
+        }
         self._default_strategies = {name: self._strategy(name, RankOptions()) for name in self._models}
 
     def describe(self) -> list[ModelDescription]:
@@ -104,27 +108,38 @@ class ModelRegistry:
         if name in self._failed:
             raise SelfTestFailed(f"model {name!r} is not served; {self._failed[name].problem}", {"model": name})
 
+    def _interpolated(self, strategy: Strategy, name: str, weight: float, required: bool) -> Strategy:
+        """The strategy, interpolated with the first stage. Raises: InvalidRequest if the model gives no scores."""
+        if self._infos[name].score_kind is ScoreKind.RANK:
+            raise InvalidRequest(
+                "strategy.interpolation",
+                f"{name} gives an order without scores, which cannot be interpolated; use interpolation 0, or a model "
+                "with scores",
+                {"model": name},
+            )
+        return Interpolated(strategy, weight, required)
+
     def _strategy(self, name: str, options: RankOptions) -> Strategy:
         default, limit = self._models[name], self._infos[name].max_window_size
         size = options.window_size or default.window_size
         if size > limit:
-            raise InvalidRequest(
-                "strategy.window_size",
-                f"window_size {size} exceeds the {limit} passages that {name} reads at once; use at most {limit}",
-                {"window_size": str(size), "limit": str(limit)},
-            )
+            raise _window_too_large(name, size, limit)
+        strategy: Strategy
         match _strategy_kind(options.strategy or default.strategy):
             case StrategyKind.SINGLE:
-                return Single(size)
+                strategy = Single(size)
             case StrategyKind.SLIDING:
                 default_stride = default.stride if size == default.window_size else None
-                return Sliding(size, options.stride or default_stride or size // 2, options.early_stop)
+                strategy = Sliding(size, options.stride or default_stride or size // 2, options.early_stop)
             case StrategyKind.TOP_DOWN:
-                return TopDown(size)
+                strategy = TopDown(size)
             case StrategyKind.TOURNAMENT:
-                return Tournament(size)
+                strategy = Tournament(size)
             case StrategyKind.CASCADE:
-                return Cascade(size, options.preranker, self._preranker_strategy(name, options.preranker))
+                strategy = Cascade(size, options.preranker, self._preranker_strategy(name, options.preranker))
+        required = options.interpolation is not None
+        weight = options.interpolation if required else self._default_weights[name]
+        return self._interpolated(strategy, name, weight, required) if weight else strategy
 
     def _preranker_strategy(self, model: str, preranker: str) -> Strategy:
         """The default strategy of a cascade's preranker, by which it orders all candidates."""
@@ -221,6 +236,14 @@ def load_ranker(model: ModelConfig, encoder: Encoder, device: str) -> Ranker:
         case GenerationModel():
             kind = IdentifierKind(model.identifiers)
             return GenerationRanker(model.path, model.template, kind, device, model.precision)
+
+
+def _window_too_large(name: str, size: int, limit: int) -> InvalidRequest:
+    return InvalidRequest(
+        "strategy.window_size",
+        f"window_size {size} exceeds the {limit} passages that {name} reads at once; use at most {limit}",
+        {"window_size": str(size), "limit": str(limit)},
+    )
 
 
 def _strategy_kind(name: StrategyKind | str) -> StrategyKind:

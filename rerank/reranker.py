@@ -169,7 +169,9 @@ class AsyncReranker:
                 f"deadline reached in the first stage ({first_stage.value}); allow more time"
             ) from error
         passages = index.store.passages([hit.doc_id for hit in hits])
-        return encoded, tuple(Candidate(passage, hit.score) for passage, hit in zip(passages, hits, strict=True))
+        return encoded, tuple(
+            Candidate(passage, hit.score, hit.bm25_score) for passage, hit in zip(passages, hits, strict=True)
+        )
 
     def _with_vector(self, query: Query) -> Query:
         """The query with its vector. Raises: InvalidRequest if the query is longer than the encoder reads."""

@@ -94,6 +94,8 @@ class Candidate:
 
     passage: Passage
     score: float | None = None
+    #: The BM25 score within a hybrid first stage; None for any other.
+    bm25_score: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,8 @@ class ScoredDoc:
 
     doc_id: str
     score: float
+    #: The BM25 score within a hybrid result; None for any other.
+    bm25_score: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +174,8 @@ class RankOptions:
     preranker: str = ""
     #: At the deadline, return the best order so far instead of an error.
     allow_partial: bool = False
+    #: Weight of the first stage in the order, see `rerank.engine.interpolation`. 0: none; None: the model's default.
+    interpolation: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +250,35 @@ class ScoreKind(Enum):
     RANK = "rank"
     #: Log-probability of being the best passage of the one window that held all of them.
     WINDOW_LOG_PROB = "window_log_prob"
+    #: Interpolation of the z-scores of the one window that held all passages with those of the first stage.
+    INTERPOLATED = "interpolated"
+
+
+class InterpolatedScores(Enum):
+    """The scores that stood for the first stage in an interpolation."""
+
+    #: The scores of the candidates.
+    FIRST_STAGE = "first_stage"
+    #: The BM25 scores within a hybrid first stage.
+    BM25 = "bm25"
+    #: 1 / (60 + rank), because the candidates or the preranker have no scores that can be compared.
+    RECIPROCAL_RANK = "reciprocal_rank"
+    #: The scores of a cascade's preranker.
+    PRERANKER = "preranker"
+
+
+@dataclass(frozen=True, slots=True)
+class InterpolationReport:
+    """The interpolation of a ranking with its first stage, which has weight `first_stage`.
+
+    Attributes:
+        scores: what stood for the first stage; None if the interpolation was not applied.
+        reason: why it was not applied; otherwise empty.
+    """
+
+    first_stage: float
+    scores: InterpolatedScores | None = None
+    reason: str = ""
 
 
 class Completeness(Enum):
@@ -284,6 +319,8 @@ class Trace:
     prepare_ms: float
     model_ms: float
     total_ms: float
+    #: None if neither the request nor the model's default asked for interpolation.
+    interpolation: InterpolationReport | None = None
 
     @property
     def tokens(self) -> int:

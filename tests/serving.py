@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
-from rerank.config import PERankModel, ServiceConfig
+from rerank.config import InterpolationConfig, PERankModel, ServiceConfig
 from rerank.models.encoder import Encoder
 from rerank.rankers.base import Ranker
 from rerank.registry import ModelRegistry
@@ -72,7 +72,11 @@ def serving(reranker: AsyncReranker) -> Iterator[Served]:
 
 def config_for(names: Iterable[str], **settings: Any) -> ServiceConfig:
     """A configuration with models of these names, on a free port."""
-    models = tuple(PERankModel(name=name, ranker="pe-rank") for name in names)
+    no_interpolation = InterpolationConfig(first_stage=0.0)
+    models = tuple(
+        PERankModel(name=name, ranker="pe-rank", window_size=20, stride=10, interpolation=no_interpolation)
+        for name in names
+    )
     return ServiceConfig(**{"listen": "127.0.0.1:0", "models": models} | settings)
 
 

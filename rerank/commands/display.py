@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
+from google.protobuf import text_format
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -110,7 +111,8 @@ def results_table(title: str, response: pb.RerankResponse | pb.SearchResponse, v
 
     by_rank = response.score_kind == pb.SCORE_KIND_RANK
     table = Table(title=title, title_justify="left")
-    for column in ("rank", "was", "score:\nby rank" if by_rank else "score:\nlog-prob"):
+    meaning = {pb.SCORE_KIND_RANK: "by rank", pb.SCORE_KIND_INTERPOLATED: "interpolated"}
+    for column in ("rank", "was", f"score:\n{meaning.get(response.score_kind, 'log-prob')}"):
         table.add_column(column, justify="right", no_wrap=True)
     if verbose:
         table.add_column("first\nstage", justify="right", no_wrap=True)
@@ -136,6 +138,8 @@ def execution_line(execution: pb.Execution) -> str:
     ]
     if execution.reason:
         notes.append(execution.reason)
+    if execution.interpolation.reason:
+        notes.append(f"no interpolation: {execution.interpolation.reason}")
     if execution.truncated_doc_ids:
         notes.append(f"{len(execution.truncated_doc_ids)} truncated")
     if execution.repaired_identifiers:
@@ -181,6 +185,8 @@ def _formatted(message: pb.Execution | pb.FeedbackReport, field: Any) -> str:
     value: Any = getattr(message, field.name)
     if field.enum_type is not None:
         return str(field.enum_type.values_by_number[value].name)
+    if field.message_type is not None:
+        return text_format.MessageToString(value, as_one_line=True) or "-"
     if field.name == "truncated_doc_ids":
         return ", ".join(value) or "none"
     if isinstance(value, float):

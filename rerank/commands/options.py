@@ -71,6 +71,14 @@ Preranker = Annotated[
     str,
     typer.Option("--preranker", "--first-model", help="For cascade: the model that orders all candidates first."),
 ]
+Interpolation = Annotated[
+    float | None,
+    typer.Option(
+        "--interpolation",
+        min=0.0,
+        help="Weight of the first stage's scores beside the model's; 0: none; default: the model's own.",
+    ),
+]
 Instruction = Annotated[
     str, typer.Option(help="Description of relevance, for models whose prompt template includes one.")
 ]

@@ -35,6 +35,7 @@ class _RankingSettings:
     stride: options.Stride = 0
     early_stop: options.EarlyStop = False
     preranker: options.Preranker = ""
+    interpolation: options.Interpolation = None
     instruction: options.Instruction = ""
     timeout_s: options.TimeoutS = 60.0
     allow_partial: options.AllowPartial = False
@@ -47,7 +48,9 @@ class _RankingSettings:
 
         return {
             "model": self.model,
-            "strategy": strategy_message(self.strategy, self.window_size, self.stride, self.early_stop, self.preranker),
+            "strategy": strategy_message(
+                self.strategy, self.window_size, self.stride, self.early_stop, self.preranker, self.interpolation
+            ),
             "instruction": self.instruction,
             "allow_partial": self.allow_partial,
             "return_passages": True,

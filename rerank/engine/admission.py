@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from rerank.engine.strategies import Cascade, Strategy
+from rerank.engine.strategies import Cascade, Interpolated, Strategy
 from rerank.errors import DeadlineExceeded, Overloaded
 from rerank.types import Passage, Query
 
@@ -235,6 +235,8 @@ def prepare_tokens(query: Query, passages: Sequence[Passage]) -> int:
 
 
 def _strategies_by_model(strategy: Strategy, model: str) -> dict[str, Strategy]:
+    if isinstance(strategy, Interpolated):
+        strategy = strategy.strategy
     if isinstance(strategy, Cascade):
         return {strategy.preranker: strategy.preranker_strategy, model: strategy}
     return {model: strategy}

@@ -139,8 +139,8 @@ class Engine:
                 if not progress.windows:  # the estimate is now based on the request's own windows
                     self._admission.admit(request, _now_s())
                 results = await self._rank(model, request, encoded)
-                progress.add_round(round_, results, self._rankers[model].info)
-                round_ = schedule.send([result.ranking for result in results])
+                rankings = progress.add_round(round_, results, self._rankers[model].info)
+                round_ = schedule.send(rankings)
         except StopIteration as finished:
             order: list[int] = finished.value
             return order

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from rerank.engine.strategies import Positions, Round, Strategy
+from rerank.engine.interpolation import candidate_scores, interpolate, reciprocal_ranks
+from rerank.engine.strategies import Interpolated, Positions, Round, Strategy
 from rerank.errors import RankerFailure
 from rerank.rankers.base import RankerInfo
 from rerank.types import (
     Candidate,
     Completeness,
     EncodedWindow,
+    InterpolatedScores,
+    InterpolationReport,
     Prepared,
     Query,
     RankedCandidate,
@@ -70,14 +73,21 @@ class Progress:
     read: set[int] = field(default_factory=set)
     #: All positions in the best order so far; empty: in first-stage order.
     order: Sequence[int] = ()
+    #: The scores with which the order was interpolated; None: it was not.
+    interpolated: InterpolatedScores | None = None
 
     def add_prepared(self, prepared: Prepared, queue_ms: float, prepare_ms: float) -> None:
         self.queue_ms += queue_ms
         self.prepare_ms += prepare_ms
         self._add_truncated(prepared.truncated_doc_ids)
 
-    def add_round(self, round_: Round, results: Sequence[WindowResult], ranked_by: RankerInfo) -> None:
-        """Adds a round. Its windows waited and ran concurrently, so it took as long as the slowest of them."""
+    def add_round(self, round_: Round, results: Sequence[WindowResult], info: RankerInfo) -> list[WindowRanking]:
+        """Adds a round of the ranker `info`. Returns its rankings, which are interpolated if the round asks for it.
+
+        Its windows waited and ran concurrently, so it took as long as the slowest of them.
+        """
+        if round_.interpolation:
+            results = [self._interpolate(round_, result) for result in results]
         slowest = max(results, key=lambda result: result.queue_ms + result.model_ms)
         self.rounds += 1
         self.queue_ms += slowest.queue_ms
@@ -86,9 +96,26 @@ class Progress:
         self.last = results[-1]
         for positions, result in zip(round_.windows, results, strict=True):
             self.windows.append(WindowTrace(positions, result.ranking.permutation, result.encoded.tokens))
-            self.read.update(positions if ranked_by.reads_passages else ())
+            self.read.update(positions if info.reads_passages else ())
             truncated = (positions[place] for place in result.encoded.truncated)
             self._add_truncated(self.job.candidates[position].passage.doc_id for position in truncated)
+        return [result.ranking for result in results]
+
+    def _interpolate(self, round_: Round, result: WindowResult) -> WindowResult:
+        """The result of a round's one window, interpolated with its first stage: a preranker, or else the retriever.
+
+        A preranker whose last window did not hold all these passages counts by its order, as reciprocal ranks.
+        """
+        (positions,) = round_.windows
+        if self.last is None:
+            scores, source = candidate_scores([self.job.candidates[position] for position in positions])
+        elif set(positions) <= set(self.windows[-1].positions):
+            score_of = dict(zip(self.windows[-1].positions, self.last.ranking.scores, strict=True))
+            scores, source = [score_of[position] for position in positions], InterpolatedScores.PRERANKER
+        else:
+            scores, source = reciprocal_ranks(len(positions))
+        self.interpolated = source if round_.is_final else None
+        return replace(result, ranking=interpolate(result.ranking, scores, round_.interpolation))
 
     def _add_truncated(self, doc_ids: Iterable[str]) -> None:
         self.truncated_doc_ids = tuple(dict.fromkeys((*self.truncated_doc_ids, *doc_ids)))
@@ -119,16 +146,18 @@ class Progress:
         if not one_window or self.last is None or self.info.score_kind is ScoreKind.RANK:
             return ScoreKind.RANK, [float(len(order) - rank) for rank in range(len(order))]
         score_of = dict(zip(self.windows[0].positions, self.last.ranking.scores, strict=True))
-        return self.info.score_kind, strictly_decreasing([score_of[position] for position in order])
+        kind = ScoreKind.INTERPOLATED if self.interpolated else self.info.score_kind
+        return kind, strictly_decreasing([score_of[position] for position in order])
 
     def _trace(self, total_ms: float, completeness: Completeness, reason: str) -> Trace:
+        strategy = self.job.strategy
         return Trace(
             model=self.job.model,
             ranker=self.info.kind,
             model_id=self.info.model_id,
             model_revision=self.info.model_revision,
             template_sha256=self.info.template_sha256,
-            strategy=str(self.job.strategy),
+            strategy=str(strategy),
             windows=tuple(self.windows),
             rounds=self.rounds,
             truncated_doc_ids=self.truncated_doc_ids,
@@ -139,7 +168,12 @@ class Progress:
             prepare_ms=self.prepare_ms,
             model_ms=self.model_ms,
             total_ms=total_ms,
+            interpolation=self._interpolation(strategy) if isinstance(strategy, Interpolated) else None,
         )
+
+    def _interpolation(self, strategy: Interpolated) -> InterpolationReport:
+        reason = "" if self.interpolated else strategy.problem(len(self.job.candidates)) or "no window was ranked"
+        return InterpolationReport(strategy.first_stage, self.interpolated, reason)
 
     def _completeness(self) -> tuple[Completeness, str]:
         n = len(self.job.candidates)

@@ -7,7 +7,7 @@ depend on a model, so it can be tested with numbers.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol, TypeAlias
 
@@ -27,6 +27,8 @@ class Round:
     is_final: bool = False
     #: All positions in the best order known before the round; empty: the order of the first stage.
     order: Positions = ()
+    #: The weight of the first stage in the order of the round's one window; see `rerank.engine.interpolation`.
+    interpolation: float = 0.0
 
     def top_n(self, window: Positions, top_n: int) -> int:
         """The number of best passages of the window whose order an answer of length `top_n` needs; 0: all."""
@@ -78,7 +80,8 @@ def spans(n: int, size: int, stride: int) -> Iterator[tuple[int, int]]:
 class Strategy(Protocol):
     """Divides a list of candidates into windows."""
 
-    kind: ClassVar[StrategyKind]
+    @property
+    def kind(self) -> StrategyKind: ...
 
     @property
     def window_size(self) -> int:
@@ -136,11 +139,7 @@ class Sliding:
     def __post_init__(self) -> None:
         _check_window_size(self.window_size)
         if not 1 <= self.stride <= self.window_size:
-            raise InvalidRequest(
-                "strategy.stride",
-                f"stride {self.stride} is outside 1..window_size; use at most {self.window_size}",
-                {"stride": str(self.stride), "window_size": str(self.window_size)},
-            )
+            raise _invalid_stride(self.stride, self.window_size)
 
     def schedule(self, n: int) -> Schedule:
         order = list(range(n))
@@ -281,28 +280,84 @@ class Cascade:
         _check_window_size(self.window_size)
 
     def schedule(self, n: int) -> Schedule:
-        order = yield from self._prerank(n)
+        order = yield from _with_rounds(
+            self.preranker_strategy.schedule(n),
+            lambda round_: replace(round_, model=self.preranker, is_final=False),
+        )
         window = tuple(order[: self.window_size])
         if window:
             (ranking,) = yield Round((window,), is_final=True, order=tuple(order))
             order[: len(window)] = reordered(window, ranking)
         return order
 
-    def _prerank(self, n: int) -> Schedule:
-        schedule = self.preranker_strategy.schedule(n)
-        try:
-            round_ = next(schedule)
-            while True:
-                round_ = schedule.send((yield replace(round_, model=self.preranker, is_final=False)))
-        except StopIteration as finished:
-            order: list[int] = finished.value
-            return order
-
     def cost(self, n: int) -> Cost:
         return self.preranker_strategy.cost(n) + Cost.exactly(min(n, 1), min(n, 1))
 
     def __str__(self) -> str:
         return f"cascade({self.preranker}: {self.preranker_strategy} > {self.window_size})"
+
+
+@dataclass(frozen=True)
+class Interpolated:
+    """A strategy whose order is interpolated with the first stage, if one window holds all passages that are ranked.
+
+    Args:
+        strategy: any other one. Of a cascade, the last window is interpolated with the preranker.
+        first_stage: the weight of the first stage, above 0.
+        required: a list that needs several windows is refused, instead of ranked without interpolation.
+    """
+
+    strategy: Strategy
+    first_stage: float
+    required: bool = False
+
+    @property
+    def kind(self) -> StrategyKind:
+        return self.strategy.kind
+
+    @property
+    def window_size(self) -> int:
+        return self.strategy.window_size
+
+    def schedule(self, n: int) -> Schedule:
+        """Raises: InvalidRequest if interpolation is required and n candidates need several windows."""
+        if not (problem := self.problem(n)):
+            return _with_rounds(self.strategy.schedule(n), self._mark_final)
+        if self.required:
+            raise InvalidRequest(
+                "strategy.interpolation",
+                f"{problem}; use the strategy single, a window_size of {n}, at most {self.window_size} candidates, or "
+                "interpolation 0",
+                {"candidates": str(n), "window_size": str(self.window_size)},
+            )
+        return self.strategy.schedule(n)
+
+    def problem(self, n: int) -> str:
+        """Why the order of n candidates cannot be interpolated; empty if it can."""
+        windows = self.strategy.cost(n).max_windows
+        if windows <= 1 or isinstance(self.strategy, Cascade):
+            return ""
+        return f"{self.strategy} reads {n} candidates in up to {windows} windows, whose scores cannot be compared"
+
+    def _mark_final(self, round_: Round) -> Round:
+        return replace(round_, interpolation=self.first_stage) if round_.is_final else round_
+
+    def cost(self, n: int) -> Cost:
+        return self.strategy.cost(n)
+
+    def __str__(self) -> str:
+        return f"{self.strategy} + {self.first_stage:g} first stage"
+
+
+def _with_rounds(schedule: Schedule, change: Callable[[Round], Round]) -> Schedule:
+    """The schedule with each round changed by `change`."""
+    try:
+        round_ = next(schedule)
+        while True:
+            round_ = schedule.send((yield change(round_)))
+    except StopIteration as finished:
+        order: list[int] = finished.value
+        return order
 
 
 def reordered(window: Positions, ranking: WindowRanking) -> list[int]:
@@ -322,3 +377,11 @@ def _check_window_size(window_size: int) -> None:
             f"window_size {window_size} is too small to order passages; use at least 2",
             {"window_size": str(window_size)},
         )
+
+
+def _invalid_stride(stride: int, window_size: int) -> InvalidRequest:
+    return InvalidRequest(
+        "strategy.stride",
+        f"stride {stride} is outside 1..window_size; use at most {window_size}",
+        {"stride": str(stride), "window_size": str(window_size)},
+    )

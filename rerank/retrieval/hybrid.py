@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from statistics import fmean, pstdev
+from dataclasses import replace
 from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 from rerank.retrieval.base import Retriever
 from rerank.types import Query, ScoredDoc
@@ -13,13 +16,16 @@ from rerank.types import Query, ScoredDoc
 Fusion: TypeAlias = Callable[[Sequence[Sequence[ScoredDoc]]], dict[str, float]]
 
 #: The constant k of reciprocal rank fusion (Cormack et al., SIGIR 2009, section 2).
-_RRF_K = 60
+RRF_K = 60
 #: Weights of BM25 and of dense retrieval in the sum of z-scores.
 _Z_WEIGHTS = (0.3, 1.0)
 
 
 class HybridRetriever:
-    """Retrieves with BM25 and with the dense retriever to the same depth, and fuses both results."""
+    """Retrieves with BM25 and with the dense retriever to the same depth, and fuses both results.
+
+    Each result also has its BM25 score: the lowest one of the list if only the dense retriever found it.
+    """
 
     def __init__(self, bm25: Retriever, dense: Retriever, fusion: Fusion) -> None:
         self._retrievers = (bm25, dense)
@@ -27,7 +33,7 @@ class HybridRetriever:
 
     def search(self, queries: Sequence[Query], depth: int) -> list[list[ScoredDoc]]:
         results = [retriever.search(queries, depth) for retriever in self._retrievers]
-        return [best(self._fusion(runs), depth) for runs in zip(*results, strict=True)]
+        return [_with_bm25_scores(best(self._fusion(runs), depth), runs[0]) for runs in zip(*results, strict=True)]
 
 
 def reciprocal_rank(runs: Sequence[Sequence[ScoredDoc]]) -> dict[str, float]:
@@ -38,7 +44,7 @@ def reciprocal_rank(runs: Sequence[Sequence[ScoredDoc]]) -> dict[str, float]:
     fused: dict[str, float] = {}
     for run in runs:
         for rank, doc in enumerate(run, start=1):
-            fused[doc.doc_id] = fused.get(doc.doc_id, 0.0) + 1.0 / (_RRF_K + rank)
+            fused[doc.doc_id] = fused.get(doc.doc_id, 0.0) + 1.0 / (RRF_K + rank)
     return fused
 
 
@@ -49,7 +55,7 @@ def z_score_sum(runs: Sequence[Sequence[ScoredDoc]]) -> dict[str, float]:
     """
     fused: dict[str, float] = {doc.doc_id: 0.0 for run in runs for doc in run}
     for weight, run in zip(_Z_WEIGHTS, runs, strict=True):
-        z = _z_scores(run)
+        z = dict(zip((doc.doc_id for doc in run), z_scores([doc.score for doc in run]).tolist(), strict=True))
         lowest = min(z.values(), default=0.0)
         for doc_id in fused:
             fused[doc_id] += weight * z.get(doc_id, lowest)
@@ -62,9 +68,17 @@ def best(scores: Mapping[str, float], depth: int) -> list[ScoredDoc]:
     return [ScoredDoc(doc_id, score) for doc_id, score in ranked]
 
 
-def _z_scores(run: Sequence[ScoredDoc]) -> dict[str, float]:
-    scores = [doc.score for doc in run]
-    if not scores:
-        return {}
-    mean, deviation = fmean(scores), pstdev(scores)
-    return {doc.doc_id: (doc.score - mean) / deviation if deviation > 0 else 0.0 for doc in run}
+def z_scores(scores: Sequence[float]) -> npt.NDArray[np.float64]:
+    """(n,) finite scores minus their mean, divided by their population standard deviation; zeros if all are equal."""
+    values = np.asarray(scores, dtype=np.float64)
+    if not values.size or values.min() == values.max():
+        return np.zeros(len(values))
+    values = values / np.abs(values).max()  # so that the squares of large scores are finite
+    deviation = values.std()
+    return (values - values.mean()) / deviation if deviation > 0 else np.zeros(len(values))
+
+
+def _with_bm25_scores(fused: Sequence[ScoredDoc], bm25: Sequence[ScoredDoc]) -> list[ScoredDoc]:
+    scores = {doc.doc_id: doc.score for doc in bm25}
+    lowest = min(scores.values(), default=0.0)
+    return [replace(doc, bm25_score=scores.get(doc.doc_id, lowest)) for doc in fused]

@@ -22,6 +22,7 @@ from rerank.types import (
     CandidateSource,
     FeedbackMethod,
     FirstStage,
+    InterpolationReport,
     Query,
     RankedCandidate,
     Ranking,
@@ -49,6 +50,8 @@ _FEEDBACK_METHODS = {method: pb.FeedbackMethod.Value(f"FEEDBACK_METHOD_{method.n
 _MAX_TOP_K, _MAX_STEPS = 200, 200
 #: Above this, the trust region is too small for any update.
 _MAX_MIN_COSINE = 0.999
+#: Above this weight of the first stage, its order would decide everything.
+_MAX_INTERPOLATION = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,26 +149,24 @@ def _candidates(candidates: Sequence[pb.Candidate], limits: Limits) -> tuple[Can
     position_of: dict[str, int] = {}
     for position, candidate in enumerate(candidates):
         if (first := position_of.setdefault(candidate.doc_id, position)) != position:
-            raise InvalidRequest(
-                f"candidates[{position}].doc_id",
-                f"{candidate.doc_id!r} is also the doc_id of candidates[{first}]; send each doc_id once",
-            )
+            raise _repeated_doc_id(candidate.doc_id, position, first)
     return tuple(_candidate(candidate, f"candidates[{i}]", limits) for i, candidate in enumerate(candidates))
+
+
+def _repeated_doc_id(doc_id: str, position: int, first: int) -> InvalidRequest:
+    return InvalidRequest(
+        f"candidates[{position}].doc_id",
+        f"{doc_id!r} is also the doc_id of candidates[{first}]; send each doc_id once",
+    )
 
 
 def _candidate(candidate: pb.Candidate, field: str, limits: Limits) -> CandidateSource:
     _at_most(f"{field}.doc_id", len(candidate.doc_id), limits.max_doc_id_chars, "characters")
     if not is_valid_doc_id(candidate.doc_id):
-        raise InvalidRequest(
-            f"{field}.doc_id",
-            f"{candidate.doc_id!r} is empty or contains white space or control characters; use an id without them",
-        )
+        raise _invalid_doc_id(candidate.doc_id, field)
     text = candidate.text if candidate.HasField("text") else None
     if text is None and not candidate.in_index:
-        raise InvalidRequest(
-            f"{field}.text",
-            "neither text nor in_index is set; send the text, or set in_index to read it from the index",
-        )
+        raise _missing_text(field)
     if text is not None:
         _at_most(f"{field}.text", len(text), limits.max_passage_chars, "characters")
     return CandidateSource(
@@ -173,6 +174,19 @@ def _candidate(candidate: pb.Candidate, field: str, limits: Limits) -> Candidate
         text=None if text is None else _CONTROL.sub(" ", text),
         in_index=candidate.in_index,
         score=candidate.first_stage_score if candidate.HasField("first_stage_score") else None,
+    )
+
+
+def _invalid_doc_id(doc_id: str, field: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"{field}.doc_id",
+        f"{doc_id!r} is empty or contains white space or control characters; use an id without them",
+    )
+
+
+def _missing_text(field: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"{field}.text", "neither text nor in_index is set; send the text, or set in_index to read it from the index"
     )
 
 
@@ -187,7 +201,12 @@ def _options(request: pb.RerankRequest | pb.SearchRequest) -> RankOptions:
         early_stop=strategy.early_stop,
         preranker=strategy.preranker,
         allow_partial=request.allow_partial,
+        interpolation=_first_stage_weight(strategy.interpolation) if strategy.HasField("interpolation") else None,
     )
+
+
+def _first_stage_weight(interpolation: pb.Interpolation) -> float:
+    return _between("strategy.interpolation.first_stage", interpolation.first_stage, 0, _MAX_INTERPOLATION)
 
 
 def _feedback(feedback: pb.Feedback) -> FeedbackSettings:
@@ -272,6 +291,16 @@ def _execution(trace: Trace) -> pb.Execution:
         model_ms=trace.model_ms,
         total_ms=trace.total_ms,
         repaired_identifiers=trace.repairs,
+        interpolation=_interpolation_report(trace.interpolation) if trace.interpolation else None,
+    )
+
+
+def _interpolation_report(report: InterpolationReport) -> pb.InterpolationReport:
+    return pb.InterpolationReport(
+        first_stage=report.first_stage,
+        applied=report.scores is not None,
+        scores=f"INTERPOLATED_SCORES_{report.scores.name}" if report.scores else None,
+        reason=report.reason,
     )
 
 

@@ -21,6 +21,7 @@ class ScoreKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SCORE_KIND_UNSPECIFIED: _ClassVar[ScoreKind]
     SCORE_KIND_RANK: _ClassVar[ScoreKind]
     SCORE_KIND_WINDOW_LOG_PROB: _ClassVar[ScoreKind]
+    SCORE_KIND_INTERPOLATED: _ClassVar[ScoreKind]
 
 class Completeness(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -28,6 +29,14 @@ class Completeness(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     COMPLETENESS_FULL: _ClassVar[Completeness]
     COMPLETENESS_PARTIAL: _ClassVar[Completeness]
     COMPLETENESS_NONE: _ClassVar[Completeness]
+
+class InterpolatedScores(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    INTERPOLATED_SCORES_UNSPECIFIED: _ClassVar[InterpolatedScores]
+    INTERPOLATED_SCORES_FIRST_STAGE: _ClassVar[InterpolatedScores]
+    INTERPOLATED_SCORES_BM25: _ClassVar[InterpolatedScores]
+    INTERPOLATED_SCORES_RECIPROCAL_RANK: _ClassVar[InterpolatedScores]
+    INTERPOLATED_SCORES_PRERANKER: _ClassVar[InterpolatedScores]
 
 class FirstStage(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -52,10 +61,16 @@ STRATEGY_KIND_CASCADE: StrategyKind
 SCORE_KIND_UNSPECIFIED: ScoreKind
 SCORE_KIND_RANK: ScoreKind
 SCORE_KIND_WINDOW_LOG_PROB: ScoreKind
+SCORE_KIND_INTERPOLATED: ScoreKind
 COMPLETENESS_UNSPECIFIED: Completeness
 COMPLETENESS_FULL: Completeness
 COMPLETENESS_PARTIAL: Completeness
 COMPLETENESS_NONE: Completeness
+INTERPOLATED_SCORES_UNSPECIFIED: InterpolatedScores
+INTERPOLATED_SCORES_FIRST_STAGE: InterpolatedScores
+INTERPOLATED_SCORES_BM25: InterpolatedScores
+INTERPOLATED_SCORES_RECIPROCAL_RANK: InterpolatedScores
+INTERPOLATED_SCORES_PRERANKER: InterpolatedScores
 FIRST_STAGE_UNSPECIFIED: FirstStage
 FIRST_STAGE_BM25: FirstStage
 FIRST_STAGE_DENSE: FirstStage
@@ -79,18 +94,26 @@ class Candidate(_message.Message):
     def __init__(self, doc_id: _Optional[str] = ..., text: _Optional[str] = ..., in_index: _Optional[bool] = ..., first_stage_score: _Optional[float] = ...) -> None: ...
 
 class Strategy(_message.Message):
-    __slots__ = ("kind", "window_size", "stride", "early_stop", "preranker")
+    __slots__ = ("kind", "window_size", "stride", "early_stop", "preranker", "interpolation")
     KIND_FIELD_NUMBER: _ClassVar[int]
     WINDOW_SIZE_FIELD_NUMBER: _ClassVar[int]
     STRIDE_FIELD_NUMBER: _ClassVar[int]
     EARLY_STOP_FIELD_NUMBER: _ClassVar[int]
     PRERANKER_FIELD_NUMBER: _ClassVar[int]
+    INTERPOLATION_FIELD_NUMBER: _ClassVar[int]
     kind: StrategyKind
     window_size: int
     stride: int
     early_stop: bool
     preranker: str
-    def __init__(self, kind: _Optional[_Union[StrategyKind, str]] = ..., window_size: _Optional[int] = ..., stride: _Optional[int] = ..., early_stop: _Optional[bool] = ..., preranker: _Optional[str] = ...) -> None: ...
+    interpolation: Interpolation
+    def __init__(self, kind: _Optional[_Union[StrategyKind, str]] = ..., window_size: _Optional[int] = ..., stride: _Optional[int] = ..., early_stop: _Optional[bool] = ..., preranker: _Optional[str] = ..., interpolation: _Optional[_Union[Interpolation, _Mapping]] = ...) -> None: ...
+
+class Interpolation(_message.Message):
+    __slots__ = ("first_stage",)
+    FIRST_STAGE_FIELD_NUMBER: _ClassVar[int]
+    first_stage: float
+    def __init__(self, first_stage: _Optional[float] = ...) -> None: ...
 
 class RerankRequest(_message.Message):
     __slots__ = ("query", "candidates", "model", "top_n", "strategy", "instruction", "return_passages", "allow_partial")
@@ -126,8 +149,20 @@ class RankedCandidate(_message.Message):
     text: str
     def __init__(self, doc_id: _Optional[str] = ..., original_position: _Optional[int] = ..., score: _Optional[float] = ..., first_stage_score: _Optional[float] = ..., text: _Optional[str] = ...) -> None: ...
 
+class InterpolationReport(_message.Message):
+    __slots__ = ("first_stage", "applied", "scores", "reason")
+    FIRST_STAGE_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_FIELD_NUMBER: _ClassVar[int]
+    SCORES_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    first_stage: float
+    applied: bool
+    scores: InterpolatedScores
+    reason: str
+    def __init__(self, first_stage: _Optional[float] = ..., applied: _Optional[bool] = ..., scores: _Optional[_Union[InterpolatedScores, str]] = ..., reason: _Optional[str] = ...) -> None: ...
+
 class Execution(_message.Message):
-    __slots__ = ("model", "ranker", "model_id", "model_revision", "template_sha256", "strategy", "windows", "rounds", "tokens", "truncated_doc_ids", "completeness", "reason", "queue_ms", "prepare_ms", "model_ms", "total_ms", "repaired_identifiers")
+    __slots__ = ("model", "ranker", "model_id", "model_revision", "template_sha256", "strategy", "windows", "rounds", "tokens", "truncated_doc_ids", "completeness", "reason", "queue_ms", "prepare_ms", "model_ms", "total_ms", "repaired_identifiers", "interpolation")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     RANKER_FIELD_NUMBER: _ClassVar[int]
     MODEL_ID_FIELD_NUMBER: _ClassVar[int]
@@ -145,6 +180,7 @@ class Execution(_message.Message):
     MODEL_MS_FIELD_NUMBER: _ClassVar[int]
     TOTAL_MS_FIELD_NUMBER: _ClassVar[int]
     REPAIRED_IDENTIFIERS_FIELD_NUMBER: _ClassVar[int]
+    INTERPOLATION_FIELD_NUMBER: _ClassVar[int]
     model: str
     ranker: str
     model_id: str
@@ -162,7 +198,8 @@ class Execution(_message.Message):
     model_ms: float
     total_ms: float
     repaired_identifiers: int
-    def __init__(self, model: _Optional[str] = ..., ranker: _Optional[str] = ..., model_id: _Optional[str] = ..., model_revision: _Optional[str] = ..., template_sha256: _Optional[str] = ..., strategy: _Optional[str] = ..., windows: _Optional[int] = ..., rounds: _Optional[int] = ..., tokens: _Optional[int] = ..., truncated_doc_ids: _Optional[_Iterable[str]] = ..., completeness: _Optional[_Union[Completeness, str]] = ..., reason: _Optional[str] = ..., queue_ms: _Optional[float] = ..., prepare_ms: _Optional[float] = ..., model_ms: _Optional[float] = ..., total_ms: _Optional[float] = ..., repaired_identifiers: _Optional[int] = ...) -> None: ...
+    interpolation: InterpolationReport
+    def __init__(self, model: _Optional[str] = ..., ranker: _Optional[str] = ..., model_id: _Optional[str] = ..., model_revision: _Optional[str] = ..., template_sha256: _Optional[str] = ..., strategy: _Optional[str] = ..., windows: _Optional[int] = ..., rounds: _Optional[int] = ..., tokens: _Optional[int] = ..., truncated_doc_ids: _Optional[_Iterable[str]] = ..., completeness: _Optional[_Union[Completeness, str]] = ..., reason: _Optional[str] = ..., queue_ms: _Optional[float] = ..., prepare_ms: _Optional[float] = ..., model_ms: _Optional[float] = ..., total_ms: _Optional[float] = ..., repaired_identifiers: _Optional[int] = ..., interpolation: _Optional[_Union[InterpolationReport, _Mapping]] = ...) -> None: ...
 
 class RerankResponse(_message.Message):
     __slots__ = ("results", "score_kind", "execution")

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
-from rerank.config import IdentityModel
-from rerank.engine.strategies import Cascade, Single, Sliding, Strategy, TopDown, Tournament
+from rerank.config import IdentityModel, InterpolationConfig, PERankModel
+from rerank.engine.strategies import Cascade, Interpolated, Single, Sliding, Strategy, TopDown, Tournament
 from rerank.errors import ConfigError, InvalidRequest, NotFound
 from rerank.models.encoder import Encoder
 from rerank.models.zero_init import write_zero_init_checkpoint
 from rerank.rankers.identity import IdentityRanker
 from rerank.registry import ModelRegistry, zero_init_checkpoint
-from rerank.types import RankOptions, StrategyKind
+from rerank.types import RankOptions, ScoreKind, StrategyKind
 from tests.fakes import NumberRanker
 
 
@@ -45,6 +46,46 @@ def registry() -> ModelRegistry:
 )
 def test_options_are_completed_from_the_models_defaults(options: RankOptions, model: str, strategy: Strategy) -> None:
     assert registry().resolve(options) == (model, strategy)
+
+
+def interpolating_registry() -> ModelRegistry:
+    """Two models: `number` is interpolated with weight 0.5 by default, `identity` gives no scores."""
+    models = [
+        PERankModel(
+            name="number", ranker="pe-rank", window_size=20, interpolation=InterpolationConfig(first_stage=0.5)
+        ),
+        IdentityModel(name="identity", ranker="identity"),
+    ]
+    return ModelRegistry(models, {"number": NumberRanker(), "identity": IdentityRanker()})
+
+
+@pytest.mark.parametrize(
+    ("options", "strategy"),
+    [
+        (RankOptions(), Interpolated(Sliding(20, 10), 0.5)),
+        (RankOptions(strategy="single"), Interpolated(Single(20), 0.5)),
+        (RankOptions(interpolation=0.25), Interpolated(Sliding(20, 10), 0.25, required=True)),
+        (RankOptions(interpolation=0.0), Sliding(20, 10)),
+        (RankOptions(model="identity"), Sliding(20, 10)),
+        (RankOptions(model="identity", interpolation=0.0), Sliding(20, 10)),
+    ],
+    ids=repr,
+)
+def test_interpolation_is_that_of_the_request_or_of_the_model(options: RankOptions, strategy: Strategy) -> None:
+    assert interpolating_registry().resolve(options)[1] == strategy
+
+
+def test_default_interpolation_of_a_model_without_scores_is_left_out() -> None:
+    ranker = NumberRanker()
+    ranker.info = replace(ranker.info, score_kind=ScoreKind.RANK)
+    model = PERankModel(name="m", ranker="pe-rank", window_size=20, interpolation=InterpolationConfig(first_stage=0.5))
+    assert ModelRegistry([model], {"m": ranker}).resolve(RankOptions()) == ("m", Sliding(20, 10))
+
+
+def test_interpolation_of_a_model_without_scores_is_rejected() -> None:
+    with pytest.raises(InvalidRequest, match="identity gives an order without scores") as caught:
+        interpolating_registry().resolve(RankOptions(model="identity", interpolation=0.1))
+    assert caught.value.field == "strategy.interpolation"
 
 
 @pytest.mark.parametrize("name", ["topdown", "Top-Down", "best"])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rerank.engine.admission import ModelStage, PassageTokens, Stage, WorkEstimate, prepare_tokens
-from rerank.engine.strategies import Cascade, Single, Sliding, Strategy
+from rerank.engine.strategies import Cascade, Interpolated, Single, Sliding, Strategy
 from rerank.types import Passage, Query
 from tests.fakes import numbered_passages
 
@@ -53,6 +53,11 @@ def test_cascade_is_estimated_per_model() -> None:
     expected = {cheap: 250, RANK: 50, ModelStage(Stage.PREPARE, "cheap"): prepare, PREPARE: prepare}
     assert estimated.remaining() == expected
     assert estimated.add_round("cheap", [400]) == estimated.remaining() | {cheap: 400}
+
+
+def test_interpolation_does_not_change_the_estimate() -> None:
+    for strategy in (Sliding(20, 10), Cascade(10, "cheap", Single(50))):
+        assert estimate(100, Interpolated(strategy, 0.5)).remaining() == estimate(100, strategy).remaining()
 
 
 def test_prepared_passages_no_longer_count() -> None:

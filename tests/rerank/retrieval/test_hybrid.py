@@ -32,6 +32,11 @@ def ids(docs: Sequence[ScoredDoc]) -> list[str]:
     return [doc.doc_id for doc in docs]
 
 
+def fused(docs: Sequence[ScoredDoc]) -> list[ScoredDoc]:
+    """The documents without their BM25 scores."""
+    return [ScoredDoc(doc.doc_id, doc.score) for doc in docs]
+
+
 def test_reciprocal_rank_equals_the_formula() -> None:
     fused = reciprocal_rank([run(a=9.0, b=8.0, c=7.0), run(b=0.9, d=0.8)])
     assert fused == pytest.approx({"a": 1 / 61, "b": 1 / 62 + 1 / 61, "c": 1 / 63, "d": 1 / 62})
@@ -95,7 +100,7 @@ def test_hybrid_fuses_query_by_query(fusion: Fusion) -> None:
     found = HybridRetriever(FixedRetriever(bm25), FixedRetriever(dense), fusion).search(
         [Query(text) for text in "xyz"], 10
     )
-    assert found == [best(fusion([bm25[text], dense[text]]), 10) for text in "xyz"]
+    assert list(map(fused, found)) == [best(fusion([bm25[text], dense[text]]), 10) for text in "xyz"]
 
 
 @each_fusion
@@ -104,8 +109,23 @@ def test_depth_limits_each_list_and_the_result(fusion: Fusion, depth: int) -> No
     bm25, dense = run(a=3.0, b=2.0, c=1.0), run(d=3.0, e=2.0, a=1.0)
     retriever = HybridRetriever(FixedRetriever({"x": bm25}), FixedRetriever({"x": dense}), fusion)
     (found,) = retriever.search([Query("x")], depth)
-    assert found == best(fusion([bm25[:depth], dense[:depth]]), depth)
+    assert fused(found) == best(fusion([bm25[:depth], dense[:depth]]), depth)
     assert len(found) == min(depth, 5)
+
+
+@each_fusion
+def test_results_have_their_bm25_score_or_the_lowest_one(fusion: Fusion) -> None:
+    runs = {"x": run(a=3.0, b=2.0)}, {"x": run(c=0.9, a=0.8)}
+    (found,) = HybridRetriever(*map(FixedRetriever, runs), fusion).search([Query("x")], 10)
+    assert {doc.doc_id: doc.bm25_score for doc in found} == {"a": 3.0, "b": 2.0, "c": 2.0}
+
+
+@each_fusion
+def test_bm25_scores_are_equal_if_bm25_finds_nothing(fusion: Fusion) -> None:
+    (found,) = HybridRetriever(FixedRetriever({"x": []}), FixedRetriever({"x": run(c=0.9, a=0.8)}), fusion).search(
+        [Query("x")], 10
+    )
+    assert [doc.bm25_score for doc in found] == [0.0, 0.0]
 
 
 def test_no_query_gives_no_result() -> None:

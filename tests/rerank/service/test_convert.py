@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -31,6 +32,8 @@ from rerank.types import (
     Completeness,
     FeedbackMethod,
     FirstStage,
+    InterpolatedScores,
+    InterpolationReport,
     Passage,
     Query,
     RankedCandidate,
@@ -92,6 +95,18 @@ def ranking(score_kind: ScoreKind = ScoreKind.WINDOW_LOG_PROB) -> Ranking:
         total_ms=4.0,
     )
     return Ranking(ranked, score_kind, trace)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "weight"),
+    [
+        (pb.Strategy(), None),
+        (pb.Strategy(interpolation=pb.Interpolation()), 0.0),
+        (pb.Strategy(interpolation=pb.Interpolation(first_stage=0.25)), 0.25),
+    ],
+)
+def test_absent_interpolation_differs_from_weight_0(strategy: pb.Strategy, weight: float | None) -> None:
+    assert rerank_call(rerank_request(strategy=strategy), LIMITS).options.interpolation == weight
 
 
 def test_rerank_defaults() -> None:
@@ -201,6 +216,14 @@ def test_limits_count_characters_not_bytes() -> None:
         ),
         (search_request(strategy=pb.Strategy(stride=-5)), "strategy.stride", "-5 is negative; use 0 or more"),
         (rerank_request(strategy=pb.Strategy(kind=UNKNOWN)), "strategy.kind", r"99 is not a value .* \[0, 1, "),
+        *(
+            (
+                search_request(strategy=pb.Strategy(interpolation=pb.Interpolation(first_stage=weight))),
+                "strategy.interpolation.first_stage",
+                f"{weight} is not between 0 and 100",
+            )
+            for weight in (-0.1, 100.5, math.inf, math.nan)
+        ),
         (search_request(first_stage=UNKNOWN), "first_stage", r"99 is not a value .* \[0, 1, "),
         (feedback_request(method=UNKNOWN), "feedback.method", r"99 is not a value .* \[0, 1, "),
         (feedback_request(top_k=1), "feedback.top_k", "1 is not between 2 and 200; use a value in this range"),
@@ -300,6 +323,26 @@ def test_trace_becomes_execution() -> None:
         total_ms=4.0,
         repaired_identifiers=3,
     )
+
+
+@pytest.mark.parametrize("scores", InterpolatedScores)
+def test_interpolation_that_was_applied_is_reported(scores: InterpolatedScores) -> None:
+    interpolated = ranking()
+    trace = replace(interpolated.trace, interpolation=InterpolationReport(0.25, scores))
+    report = rerank_response(replace(interpolated, trace=trace), False).execution.interpolation
+    assert (report.first_stage, report.applied, report.reason) == (0.25, True, "")
+    assert pb.InterpolatedScores.Name(report.scores) == f"INTERPOLATED_SCORES_{scores.name}"
+
+
+def test_interpolation_that_was_left_out_is_reported_with_the_reason() -> None:
+    left_out = ranking()
+    trace = replace(left_out.trace, interpolation=InterpolationReport(0.25, None, "several windows"))
+    report = rerank_response(replace(left_out, trace=trace), False).execution.interpolation
+    assert report == pb.InterpolationReport(first_stage=0.25, reason="several windows")
+
+
+def test_ranking_without_interpolation_has_no_report_of_it() -> None:
+    assert not rerank_response(ranking(), False).execution.HasField("interpolation")
 
 
 @pytest.mark.parametrize("stage", FirstStage)

@@ -80,3 +80,26 @@ def test_preranker_must_be_another_model(stub: RerankServiceStub, preranker: str
     assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
     assert refused.fields == ["strategy.preranker"]
     assert refused.message.endswith("one of preranker")
+
+
+def test_interpolation_of_a_request_orders_by_both_scores(stub: RerankServiceStub) -> None:
+    """The first stage's scores are the negative relevance, so a weight above 1 reverses the order."""
+    strategy = pb.Strategy(kind=pb.STRATEGY_KIND_SINGLE, window_size=100, interpolation=pb.Interpolation(first_stage=2))
+    candidates = numbered_candidates(RELEVANCE)
+    for candidate, number in zip(candidates, RELEVANCE, strict=True):
+        candidate.first_stage_score = -number
+    reply = stub.Rerank(pb.RerankRequest(query="q", candidates=candidates, strategy=strategy), timeout=TIMEOUT_S)
+    assert [result.doc_id for result in reply.results] == BEST[::-1]
+    assert reply.score_kind == pb.SCORE_KIND_INTERPOLATED
+    assert reply.execution.strategy == "single(100) + 2 first stage"
+    assert reply.execution.interpolation == pb.InterpolationReport(
+        first_stage=2, applied=True, scores=pb.INTERPOLATED_SCORES_FIRST_STAGE
+    )
+
+
+def test_interpolation_over_several_windows_is_refused(stub: RerankServiceStub) -> None:
+    refused = refusal(lambda: rerank(stub, pb.Strategy(interpolation=pb.Interpolation(first_stage=0.1))))
+    assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
+    assert refused.fields == ["strategy.interpolation"]
+    assert "sliding(20/10) reads 100 candidates in up to 9 windows" in refused.message
+    assert "use the strategy single, a window_size of 100, at most 20 candidates" in refused.message

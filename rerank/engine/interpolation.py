@@ -1,0 +1,39 @@
+"""Interpolation of a window's scores with those of its first stage, as z-scores: z(ranker) + w · z(first stage)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+from rerank.retrieval.hybrid import RRF_K, z_scores
+from rerank.types import Candidate, InterpolatedScores, WindowRanking
+
+#: Scores that stand for the first stage, and where they come from.
+FirstStageScores: TypeAlias = tuple[Sequence[float], InterpolatedScores]
+
+
+def interpolate(ranking: WindowRanking, first_stage: Sequence[float], weight: float) -> WindowRanking:
+    """The ranking of the same window by z(scores) + weight · z(first_stage)."""
+    scores = z_scores(ranking.scores) + weight * z_scores(first_stage)
+    return replace(ranking, scores=tuple(scores.tolist()))
+
+
+def candidate_scores(candidates: Sequence[Candidate]) -> FirstStageScores:
+    """The first stage's scores of candidates in its order; reciprocal ranks if one of them has no finite score.
+
+    Of a hybrid first stage the BM25 scores, because the rankers' scores hold the similarity of the vectors already.
+    """
+    bm25 = [candidate.bm25_score for candidate in candidates if candidate.bm25_score is not None]
+    if len(bm25) == len(candidates):
+        return bm25, InterpolatedScores.BM25
+    scores = [candidate.score for candidate in candidates if candidate.score is not None]
+    if len(scores) == len(candidates) and all(map(math.isfinite, scores)):
+        return scores, InterpolatedScores.FIRST_STAGE
+    return reciprocal_ranks(len(candidates))
+
+
+def reciprocal_ranks(n: int) -> FirstStageScores:
+    """1 / (60 + rank) for the ranks 1 to n."""
+    return [1.0 / (RRF_K + rank) for rank in range(1, n + 1)], InterpolatedScores.RECIPROCAL_RANK

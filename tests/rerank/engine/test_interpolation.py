@@ -1,0 +1,189 @@
+"""Interpolation with the first stage: values of a slow reference, and the lists for which it can be applied."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import fmean, pstdev
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rerank.engine.engine import Engine
+from rerank.engine.interpolation import candidate_scores, interpolate, reciprocal_ranks
+from rerank.engine.job import Job
+from rerank.engine.strategies import Cascade, Interpolated, Single, Sliding, Strategy, TopDown, Tournament
+from rerank.errors import InvalidRequest
+from rerank.types import (
+    Candidate,
+    InterpolatedScores,
+    InterpolationReport,
+    Passage,
+    Query,
+    Ranking,
+    ScoreKind,
+    WindowRanking,
+)
+from tests.fakes import NumberRanker, numbered_passages
+from tests.rerank.engine.jobs import LARGE_BATCHES, positions
+
+
+def slow_z_scores(scores: Sequence[float]) -> list[float]:
+    deviation = pstdev(scores)
+    return [(score - fmean(scores)) / deviation if deviation else 0.0 for score in scores]
+
+
+def job_of(numbers: Sequence[float], first_stage: Sequence[float | None], strategy: Strategy) -> Job:
+    """A job whose candidates have these numbers as relevance and these scores of the first stage."""
+    candidates = tuple(map(Candidate, numbered_passages(numbers), first_stage))
+    return Job("number", Query("q"), candidates, strategy, top_n=0)
+
+
+async def ranked(job: Job) -> Ranking:
+    models = {"number": NumberRanker(), "preranker": ByLength()}
+    async with Engine(models, LARGE_BATCHES) as engine:
+        return await engine.run(job)
+
+
+class ByLength(NumberRanker):
+    """A preranker that scores a passage by the length of its doc_id."""
+
+    def rank(self, windows: Sequence[object]) -> list[WindowRanking]:
+        return [WindowRanking(tuple(float(len(p.doc_id)) for p in w.window.passages)) for w in windows]  # type: ignore[attr-defined]
+
+
+pairs = st.lists(st.tuples(st.integers(-99, 99), st.integers(-99, 99)), min_size=1, max_size=20)
+
+
+@given(pairs, st.floats(0, 100))
+def test_scores_equal_the_formula(scores: list[tuple[int, int]], weight: float) -> None:
+    ranker, first_stage = ([float(pair[side]) for pair in scores] for side in (0, 1))
+    expected = [a + weight * b for a, b in zip(slow_z_scores(ranker), slow_z_scores(first_stage), strict=True)]
+    found = interpolate(WindowRanking(tuple(ranker), repairs=2), first_stage, weight)
+    assert found.scores == pytest.approx(expected, abs=1e-9)
+    assert found.repairs == 2
+
+
+def test_tie_keeps_first_stage_order() -> None:
+    assert interpolate(WindowRanking((1.0, 2.0)), [2.0, 1.0], 1.0).permutation == (0, 1)
+
+
+def test_equal_scores_of_one_side_leave_the_order_to_the_other() -> None:
+    assert interpolate(WindowRanking((1.0, 3.0, 2.0)), [7.0, 7.0, 7.0], 5.0).permutation == (1, 2, 0)
+    assert interpolate(WindowRanking((0.1, 0.1, 0.1)), [1.0, 3.0, 2.0], 0.1).permutation == (1, 2, 0)
+
+
+def test_empty_window_has_no_scores() -> None:
+    assert interpolate(WindowRanking(()), [], 1.0).scores == ()
+
+
+def test_huge_scores_stay_finite() -> None:
+    found = interpolate(WindowRanking((0.0, 0.0)), [1.7e308, -1.7e308], 1.0)
+    assert found.scores == pytest.approx((1.0, -1.0))
+
+
+def test_first_stage_counts_by_its_scores() -> None:
+    candidates = [Candidate(Passage("a", ""), 7.0), Candidate(Passage("b", ""), 5.0)]
+    assert candidate_scores(candidates) == ([7.0, 5.0], InterpolatedScores.FIRST_STAGE)
+
+
+def test_hybrid_first_stage_counts_by_its_bm25_scores() -> None:
+    candidates = [Candidate(Passage("a", ""), 0.03, 4.0), Candidate(Passage("b", ""), 0.02, 9.0)]
+    assert candidate_scores(candidates) == ([4.0, 9.0], InterpolatedScores.BM25)
+
+
+@pytest.mark.parametrize("score", [None, float("nan"), float("inf")])
+def test_first_stage_without_a_finite_score_counts_by_reciprocal_ranks(score: float | None) -> None:
+    candidates = [Candidate(Passage("a", ""), 7.0), Candidate(Passage("b", ""), score)]
+    assert candidate_scores(candidates) == ([1 / 61, 1 / 62], InterpolatedScores.RECIPROCAL_RANK)
+
+
+def test_no_candidates_have_no_reciprocal_ranks() -> None:
+    assert reciprocal_ranks(0) == ([], InterpolatedScores.RECIPROCAL_RANK)
+
+
+ONE_WINDOW = [Single(20), Sliding(20, 10), TopDown(20), Tournament(20)]
+
+
+@pytest.mark.parametrize("strategy", ONE_WINDOW, ids=str)
+async def test_one_window_is_interpolated_with_every_strategy(strategy: Strategy) -> None:
+    """z-scores of the ranker: -√1.5, 0, √1.5; of the first stage: √1.5, 0, -√1.5."""
+    numbers, first_stage = [1.0, 2.0, 3.0], [30.0, 20.0, 10.0]
+    ranking = await ranked(job_of(numbers, first_stage, Interpolated(strategy, 2.0)))
+    assert positions(ranking) == [0, 1, 2]
+    assert ranking.score_kind is ScoreKind.INTERPOLATED
+    assert [row.score for row in ranking.ranked] == pytest.approx([1.5**0.5, 0.0, -(1.5**0.5)])
+    assert ranking.trace.interpolation == InterpolationReport(2.0, InterpolatedScores.FIRST_STAGE)
+    assert ranking.trace.windows[0].permutation == (0, 1, 2)
+    weak = await ranked(job_of(numbers, first_stage, Interpolated(strategy, 0.5)))
+    assert positions(weak) == [2, 1, 0]
+
+
+async def test_single_window_over_the_head_is_interpolated_within_it() -> None:
+    ranking = await ranked(job_of([1.0, 2.0, 9.0], [30.0, 20.0, 10.0], Interpolated(Single(2), 5.0)))
+    assert positions(ranking) == [0, 1, 2]
+    assert ranking.score_kind is ScoreKind.RANK
+    assert ranking.trace.interpolation == InterpolationReport(5.0, InterpolatedScores.FIRST_STAGE)
+
+
+async def test_missing_scores_never_fail_and_are_reported() -> None:
+    ranking = await ranked(job_of([1.0, 2.0, 3.0], [None, 2.0, 1.0], Interpolated(Single(20), 9.0, required=True)))
+    assert positions(ranking) == [0, 1, 2]
+    assert ranking.trace.interpolation == InterpolationReport(9.0, InterpolatedScores.RECIPROCAL_RANK)
+
+
+SEVERAL_WINDOWS = [Sliding(2, 1), TopDown(2), Tournament(2)]
+
+
+@pytest.mark.parametrize("strategy", SEVERAL_WINDOWS, ids=str)
+async def test_default_that_needs_several_windows_is_left_out_and_the_reason_reported(strategy: Strategy) -> None:
+    job = job_of([1.0, 2.0, 3.0, 4.0], [9.0, 8.0, 7.0, 6.0], strategy)
+    ranking = await ranked(replace(job, strategy=Interpolated(strategy, 99.0)))
+    assert positions(ranking) == positions(await ranked(job))
+    report = ranking.trace.interpolation
+    assert report is not None
+    assert (report.first_stage, report.scores) == (99.0, None)
+    assert report.reason.startswith(f"{strategy} reads 4 candidates in up to ")
+
+
+@pytest.mark.parametrize("strategy", SEVERAL_WINDOWS, ids=str)
+async def test_required_interpolation_over_several_windows_is_refused_with_the_way_out(strategy: Strategy) -> None:
+    with pytest.raises(InvalidRequest, match="use the strategy single, a window_size of 4, at most 2") as caught:
+        await ranked(job_of([1.0] * 4, [1.0] * 4, Interpolated(strategy, 0.1, required=True)))
+    assert caught.value.field == "strategy.interpolation"
+
+
+async def test_cascade_is_interpolated_with_the_scores_of_its_preranker() -> None:
+    """The preranker's scores are 3, 2, 2; the ranker's are 0, 1, 2 in that order."""
+    candidates = tuple(
+        Candidate(Passage(doc_id, f"{number}"), 1.0) for doc_id, number in (("bb", 1), ("aaa", 0), ("cc", 2))
+    )
+    strategy = Cascade(20, "preranker", Single(20))
+    job = Job("number", Query("q"), candidates, strategy, top_n=0)
+    assert positions(await ranked(job)) == [2, 0, 1]
+    ranking = await ranked(replace(job, strategy=Interpolated(strategy, 9.0, required=True)))
+    assert positions(ranking) == [1, 2, 0]
+    assert ranking.trace.interpolation == InterpolationReport(9.0, InterpolatedScores.PRERANKER)
+    assert ranking.score_kind is ScoreKind.RANK
+
+
+async def test_preranker_of_several_windows_counts_by_its_order() -> None:
+    strategy = Interpolated(Cascade(20, "preranker", Sliding(2, 1)), 99.0)
+    ranking = await ranked(job_of([1.0, 2.0, 3.0], [1.0, 2.0, 3.0], strategy))
+    assert positions(ranking) == [0, 1, 2]
+    assert ranking.trace.interpolation == InterpolationReport(99.0, InterpolatedScores.RECIPROCAL_RANK)
+
+
+async def test_interpolation_of_the_preranker_is_its_own() -> None:
+    """The preranker keeps the first-stage order, so the window of two holds the first two candidates."""
+    strategy = Cascade(2, "preranker", Interpolated(Single(20), 99.0))
+    ranking = await ranked(job_of([1.0, 2.0, 3.0], [30.0, 20.0, 10.0], strategy))
+    assert positions(ranking) == [1, 0, 2]
+    assert ranking.trace.interpolation is None
+    assert ranking.trace.strategy == "cascade(preranker: single(20) + 99 first stage > 2)"
+
+
+async def test_empty_list_is_not_interpolated() -> None:
+    ranking = await ranked(job_of([], [], Interpolated(Sliding(20, 10), 0.5, required=True)))
+    assert ranking.trace.interpolation == InterpolationReport(0.5, None, "no window was ranked")
