@@ -195,7 +195,9 @@ class EngineConfig(_Settings):
             40 positions or eight windows of 512 tokens. Default: 512 on a CPU; on CUDA, the size that saturates the
             device, measured at startup; for a model that reads windows one by one, one window.
         max_queue_tokens: limit on the remaining tokens of all admitted requests; a request that exceeds it fails with
-            RESOURCE_EXHAUSTED. Default: 1,000,000.
+            RESOURCE_EXHAUSTED. A window counts at least 16. Default: 1,000,000.
+        max_windows: limit on the windows of a request; a strategy that needs more fails with INVALID_ARGUMENT. Default:
+            2,000.
         age_factor: balance between short and old requests: one second of waiting offsets this many seconds of remaining
             work. A larger value favours older requests, a smaller one shorter requests. Default: 0.05.
             `scripts/simulate_scheduler.py` shows the effect.
@@ -207,6 +209,7 @@ class EngineConfig(_Settings):
 
     max_batch_tokens: Positive | None = None
     max_queue_tokens: Positive = 1_000_000
+    max_windows: Positive = 2000
     age_factor: Annotated[float, Field(gt=0, strict=True)] = 0.05
     answer_margin_s: Annotated[float, Field(ge=0, strict=True)] = 0.1
 

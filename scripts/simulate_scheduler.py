@@ -22,20 +22,23 @@ from rerank.config import EngineConfig
 from rerank.engine.admission import (
     AdmissionController,
     ModelStage,
-    PassageTokens,
     PendingRequest,
     Stage,
     Throughput,
+    TokenRatio,
     WorkEstimate,
+    window_tokens,
 )
 from rerank.engine.strategies import Sliding
 from rerank.engine.worker import Batcher, QueueEntry
 from rerank.errors import DeadlineExceeded, Overloaded
-from rerank.types import Passage, Query
+from rerank.rankers.base import RankerInfo
+from rerank.types import Passage, Query, ScoreKind
 
 MODEL = "model"
 RANKING = ModelStage(Stage.RANK, MODEL)
 STRATEGY = Sliding(20, 10)
+INFO = RankerInfo("simulated", "", "", "", STRATEGY.window_size, ScoreKind.RANK, max_passage_tokens=0)
 #: Numbers of candidates that take one, two and nine windows.
 SHORT, MIDDLE, LONG = 20, 30, 100
 
@@ -133,13 +136,12 @@ class EngineScheduler:
         self._throughput = Throughput(config.age_factor)
         self._batcher: Batcher[Request] = Batcher(self._throughput, device.max_batch_tokens)
         self._admission = AdmissionController(self._throughput, config.max_queue_tokens)
-        self._average = PassageTokens()
+        self._ratio = TokenRatio()
         self._admitted: dict[Request, tuple[PendingRequest, WorkEstimate]] = {}
-        self._now_s = 0.0
 
     def arrive(self, request: Request, now_s: float) -> None:
         passages = [Passage("", "")] * request.candidates
-        estimate = WorkEstimate(STRATEGY, MODEL, Query(""), passages, self._average.average)
+        estimate = WorkEstimate(STRATEGY, MODEL, Query(""), passages, {MODEL: INFO}, self._ratio.average)
         pending = PendingRequest(request.arrived_s, request.deadline_s, estimate.remaining())
         try:
             self._admission.admit(pending, now_s)
@@ -152,18 +154,19 @@ class EngineScheduler:
     def _submit(self, request: Request) -> None:
         pending, estimate = self._admitted[request]
         tokens = request.windows[request.ran]
-        self._average.observe(MODEL, [tokens], [min(request.candidates, STRATEGY.window_size)])
+        size = min(request.candidates, STRATEGY.window_size)
+        self._ratio.observe(MODEL, tokens, window_tokens(INFO, [Passage("", "")], size))
         estimate.mark_prepared(MODEL)
         pending.remaining = estimate.add_round(MODEL, [tokens])
-        self._batcher.add(QueueEntry(request, pending, RANKING, tokens, lambda: self._now_s >= request.cancelled_s))
+        self._batcher.add(QueueEntry(request, pending, tokens))
 
     def next_batch(self, now_s: float) -> list[Request]:
-        self._now_s = now_s
-        for entry in self._batcher.pop_late(now_s):
-            self._release(entry.payload)
         for request in [each for each in self._admitted if now_s >= each.cancelled_s]:
             self._release(request)
-        return [entry.payload for entry in self._batcher.next_batch()]
+        batch, late = self._batcher.next_batch(now_s)
+        for entry in late:
+            self._release(entry.payload)
+        return [entry.payload for entry in batch]
 
     def complete(self, batch: Sequence[Request], seconds: float, now_s: float) -> None:
         self._throughput.observe(RANKING, sum(request.windows[request.ran - 1] for request in batch), seconds, now_s)
@@ -175,7 +178,9 @@ class EngineScheduler:
 
     def _release(self, request: Request) -> None:
         if request in self._admitted:
-            self._admission.release(self._admitted.pop(request)[0])
+            pending, _ = self._admitted.pop(request)
+            self._batcher.discard(pending)
+            self._admission.release(pending)
 
 
 def simulate(requests: Sequence[Request], scheduler: Scheduler, device: Device) -> list[tuple[float, list[Request]]]:

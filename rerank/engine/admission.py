@@ -21,13 +21,14 @@ PrefillOnly (arXiv 2505.07203), with ageing, so that no request starves.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
 from rerank.engine.strategies import Cascade, Interpolated, Strategy
 from rerank.errors import DeadlineExceeded, Overloaded
+from rerank.rankers.base import RankerInfo
 from rerank.types import Passage, Query
 
 #: The weight of older batches in a measured rate, and of older windows in an average, at each new observation.
@@ -38,6 +39,8 @@ _STALL_SLOWDOWN = 4
 _RESTART_SPEEDUP = 2
 #: After this many seconds without a batch, a request may probe an idle model.
 _PROBE_AFTER_S = 1.0
+#: The least that a window counts: scheduling, encoding and reporting it take time however short it is.
+MIN_WINDOW_TOKENS = 16
 #: The retry delay that a rejected caller is told before any rate is measured.
 _DEFAULT_RETRY_S = 1.0
 
@@ -136,6 +139,11 @@ class Throughput:
                 total += rate.expected_s(tokens)
         return total
 
+    def tokens_in(self, model_stage: ModelStage, seconds: float) -> float:
+        """Tokens that are done in so many seconds; 0 if unmeasured."""
+        rate = self._rates.get(model_stage)
+        return seconds * rate.tokens / rate.seconds if rate and rate.seconds else 0.0
+
     def is_stale(self, model_stage: ModelStage, now_s: float) -> bool:
         """True if the latest measured batch ended more than `_PROBE_AFTER_S` ago."""
         rate = self._rates.get(model_stage)
@@ -150,20 +158,20 @@ class Throughput:
         return now_s + self.seconds(request) > request.deadline_s
 
 
-class PassageTokens:
-    """Average tokens per passage in the latest windows of each model."""
+class TokenRatio:
+    """Tokens per estimated token of the latest windows of each model; see `window_tokens`."""
 
     def __init__(self) -> None:
         self._sums: dict[str, tuple[float, float]] = {}
 
-    def observe(self, model: str, tokens: Sequence[int], passages: Sequence[int]) -> None:
-        old_tokens, old_passages = self._sums.get(model, (0.0, 0.0))
-        self._sums[model] = (_DECAY * old_tokens + sum(tokens), _DECAY * old_passages + sum(passages))
+    def observe(self, model: str, tokens: float, estimated: float) -> None:
+        old_tokens, old_estimated = self._sums.get(model, (0.0, 0.0))
+        self._sums[model] = (_DECAY * old_tokens + tokens, _DECAY * old_estimated + estimated)
 
     def average(self, model: str) -> float:
-        """Tokens per passage; 1, the least possible, before the model's first window."""
-        tokens, passages = self._sums.get(model, (0.0, 0.0))
-        return tokens / passages if passages else 1.0
+        """The ratio; 1 before the model's first window."""
+        tokens, estimated = self._sums.get(model, (0.0, 0.0))
+        return tokens / estimated if estimated else 1.0
 
 
 @dataclass
@@ -183,13 +191,14 @@ class _ExpectedWindows:
 
 
 class WorkEstimate:
-    """Estimate of the remaining work of one request, from its schedule's bounds and its windows so far.
+    """Estimate of the remaining work of one request, from its texts, its schedule's bounds and its windows so far.
 
     Args:
         strategy: the schedule of the request.
         model: the model of the request; a cascade also has a preranker.
         query, passages: the texts of the request.
-        tokens_per_passage: model → average tokens per passage, see PassageTokens.
+        infos: the models' rankers.
+        ratio: model → tokens per estimated token, see TokenRatio.
     """
 
     def __init__(
@@ -198,16 +207,17 @@ class WorkEstimate:
         model: str,
         query: Query,
         passages: Sequence[Passage],
-        tokens_per_passage: Callable[[str], float],
+        infos: Mapping[str, RankerInfo],
+        ratio: Callable[[str], float],
     ) -> None:
         n = len(passages)
-        self._windows = {
-            name: _ExpectedWindows(
-                _expected_windows(steps, n), max(1.0, min(n, steps.window_size) * tokens_per_passage(name))
-            )
-            for name, steps in _strategies_by_model(strategy, model).items()
-        }
-        self._to_prepare = dict.fromkeys(self._windows, prepare_tokens(query, passages))
+        self._windows: dict[str, _ExpectedWindows] = {}
+        self._to_prepare: dict[str, float] = {}
+        for name, steps in _strategies_by_model(strategy, model).items():
+            windows = _expected_windows(steps, n)
+            tokens_each = ratio(name) * window_tokens(infos[name], passages, min(n, steps.window_size))
+            self._windows[name] = _ExpectedWindows(windows, max(MIN_WINDOW_TOKENS, tokens_each))
+            self._to_prepare[name] = prepare_tokens(infos[name], query, passages)
 
     def mark_prepared(self, model: str) -> None:
         self._to_prepare[model] = 0
@@ -219,19 +229,30 @@ class WorkEstimate:
         return rank | prepare
 
     def add_round(self, model: str, tokens: Sequence[int]) -> dict[ModelStage, float]:
-        """Counts the encoded windows of the next round. Returns the remaining work, this round included."""
+        """Counts the windows that were encoded and are ranked next. Returns the remaining work, with these windows."""
         windows = self._windows[model]
         windows.encoded += len(tokens)
         windows.encoded_tokens += sum(tokens)
         remaining = self.remaining()
-        remaining[ModelStage(Stage.RANK, model)] += sum(max(1, window_tokens) for window_tokens in tokens)
+        remaining[ModelStage(Stage.RANK, model)] += sum(tokens)
         return remaining
 
 
-def prepare_tokens(query: Query, passages: Sequence[Passage]) -> int:
-    """Estimate for the query and the passages without a vector: 2 special tokens and 4 characters per further one."""
-    texts = [query.text, *(passage.text for passage in passages if passage.vector is None)]
-    return sum(2 + len(text) // 4 for text in texts)
+def prepare_tokens(info: RankerInfo, query: Query, passages: Sequence[Passage]) -> int:
+    """Estimated tokens of the query and the passages to prepare."""
+    return 2 + len(query.text) // 4 + sum(passage_tokens(info, p) for p in passages)
+
+
+def passage_tokens(info: RankerInfo, passage: Passage) -> int:
+    """Estimated tokens of a passage to prepare: 2 and one per 4 characters up to the ranker's limit; 1 for a vector."""
+    is_ready = info.reads_vectors and passage.vector is not None
+    return 1 if is_ready else 2 + min(len(passage.text) // 4, info.max_passage_tokens)
+
+
+def window_tokens(info: RankerInfo, passages: Sequence[Passage], n: int) -> float:
+    """Estimated tokens of a window of n average passages, without the text around them; see TokenRatio."""
+    each = 1 if info.reads_vectors else sum(passage_tokens(info, p) for p in passages) / max(1, len(passages))
+    return min(n * each, info.max_window_tokens)
 
 
 def _strategies_by_model(strategy: Strategy, model: str) -> dict[str, Strategy]:
@@ -279,8 +300,9 @@ class AdmissionController:
             request.probes = self._idle_stages(request, now_s)
         if self._throughput.is_late(request, now_s):
             raise unreachable_deadline(self._throughput, request, now_s)
-        self._check_queue_has_room(request)
-        self._check_finishes_in_time(request, now_s)
+        if any(each is not request for each in self._requests):
+            self._check_queue_has_room(request)
+            self._check_finish_in_time(request, now_s)
         self._requests[request] = None
 
     def release(self, request: PendingRequest) -> None:
@@ -303,31 +325,35 @@ class AdmissionController:
                 metadata={"queued_tokens": f"{queued:.0f}", "limit": str(self._max_queue_tokens)},
             )
 
-    def _check_finishes_in_time(self, request: PendingRequest, now_s: float) -> None:
-        if math.isinf(request.deadline_s):
-            return
-        finish_s = self._finish_s(request, now_s)
-        if finish_s > request.deadline_s:
-            late_ms = (finish_s - request.deadline_s) * 1000
-            raise Overloaded(
-                f"{self.queued_tokens:.0f} tokens are queued, which would make the request {late_ms:.0f} ms late; "
-                "try again later, allow more time, or allow a partial answer",
-                retry_after_s=self._drain_s(),
-                metadata={"queued_tokens": f"{self.queued_tokens:.0f}", "late_ms": f"{late_ms:.0f}"},
+    def _check_finish_in_time(self, request: PendingRequest, now_s: float) -> None:
+        """Checks that the request and those admitted before it finish in time; the two stages run concurrently."""
+        ahead = dict.fromkeys(Stage, 0.0)  # seconds of work of higher priority
+        own: dict[Stage, float] = {}  # those of the request, once it is ahead
+        for each in sorted([*self._rivals(request), request], key=self._throughput.priority):
+            work = {stage: self._throughput.seconds(each, stage) for stage in Stage}
+            finish_s, without_s = (
+                now_s + max(before[Stage.PREPARE] + work[Stage.PREPARE], before[Stage.RANK]) + work[Stage.RANK]
+                for before in (ahead, {stage: ahead[stage] - own.get(stage, 0.0) for stage in Stage})
             )
+            if finish_s > each.deadline_s and (each is request or without_s <= each.deadline_s):
+                raise self._overloaded(request, each, finish_s)
+            ahead = {stage: ahead[stage] + work[stage] for stage in Stage}
+            own = work if each is request else own
 
-    def _finish_s(self, request: PendingRequest, now_s: float) -> float:
-        """Estimated completion time if no request of higher priority arrives; the two stages run concurrently."""
-        priority = self._throughput.priority(request)
-        earlier = [
-            other for other in self._requests if other is not request and self._throughput.priority(other) <= priority
-        ]
+    def _rivals(self, request: PendingRequest) -> list[PendingRequest]:
+        """The other admitted requests that need a model of this one; other models run on other threads."""
+        stages = request.remaining.keys()
+        return [each for each in self._requests if each is not request and not stages.isdisjoint(each.remaining)]
 
-        def seconds(requests: list[PendingRequest], stage: Stage) -> float:
-            return sum(self._throughput.seconds(each, stage) for each in requests)
-
-        prepared_s = seconds([*earlier, request], Stage.PREPARE)
-        return now_s + max(prepared_s, seconds(earlier, Stage.RANK)) + seconds([request], Stage.RANK)
+    def _overloaded(self, request: PendingRequest, late: PendingRequest, finish_s: float) -> Overloaded:
+        late_ms = (finish_s - late.deadline_s) * 1000
+        which = "the request" if late is request else "an admitted request"
+        return Overloaded(
+            f"{self.queued_tokens:.0f} tokens are queued, which would make {which} {late_ms:.0f} ms late; "
+            "try again later, allow more time, or allow a partial answer",
+            retry_after_s=self._drain_s(),
+            metadata={"queued_tokens": f"{self.queued_tokens:.0f}", "late_ms": f"{late_ms:.0f}"},
+        )
 
     def _drain_s(self) -> float:
         """Seconds until all admitted work is done: those of the slower stage."""

@@ -1,4 +1,4 @@
-"""Engine: runs the schedules of many requests on a few models, on one event loop and three threads."""
+"""Engine: runs the schedules of many requests on a few models, on one event loop and three threads per model."""
 
 from __future__ import annotations
 
@@ -11,17 +11,21 @@ from typing import TypeAlias
 
 from rerank.config import EngineConfig
 from rerank.engine.admission import (
+    MIN_WINDOW_TOKENS,
     AdmissionController,
-    PassageTokens,
+    ModelStage,
     PendingRequest,
     Stage,
     Throughput,
+    TokenRatio,
     WorkEstimate,
+    passage_tokens,
     prepare_tokens,
+    window_tokens,
 )
-from rerank.engine.job import Job, Progress, WindowResult, window_of
+from rerank.engine.job import Job, Progress, WindowResult, slices, too_many_windows, window_of
 from rerank.engine.saturation import saturating_tokens
-from rerank.engine.worker import Completed, Worker
+from rerank.engine.worker import Worker
 from rerank.errors import DeadlineExceeded, RankerFailure, RerankError
 from rerank.rankers.base import Ranker
 from rerank.types import EncodedWindow, Passage, Prepared, Query, Ranking, Window, WindowRanking, check_rankings
@@ -31,14 +35,51 @@ log = logging.getLogger(__name__)
 #: On two cores of a Xeon, 16 PE-Rank windows of 33 positions take half the time of 16 batches, and larger batches gain
 #: nothing (2026-11-21); windows of full texts are longer than this and run alone.
 _CPU_BATCH_TOKENS = 512
+#: A request's windows are encoded and queued so many at a time; meanwhile other requests take their turns.
+_WINDOWS_AT_ONCE = 32
+#: Passages are prepared in slices of about so many seconds, at least so many tokens (as long as no rate is measured).
+_SLICE_S = 0.2
+_MIN_SLICE_TOKENS = 512
 
-_Request: TypeAlias = tuple[Query, Sequence[Passage]]
+_Slice: TypeAlias = tuple[Query, Sequence[Passage]]
+
+
+class _ModelThreads:
+    """The three threads of one model, so that no model waits for another one's work."""
+
+    def __init__(self, model: str, ranker: Ranker, throughput: Throughput, max_batch_tokens: int) -> None:
+        self._ranker = ranker
+        self.prepare: Worker[_Slice, Prepared] = Worker(
+            ModelStage(Stage.PREPARE, model), self._prepare, throughput, max_batch_tokens=1
+        )
+        self.rank: Worker[EncodedWindow, WindowRanking] = Worker(
+            ModelStage(Stage.RANK, model), self._rank, throughput, max_batch_tokens
+        )
+        self.encode = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"encode {model}")
+
+    def open(self) -> None:
+        self.prepare.open()
+        self.rank.open()
+
+    async def close(self) -> None:
+        """Lets the running batches finish; queued work fails with ShuttingDown."""
+        await asyncio.gather(self.prepare.close(), self.rank.close())
+        await asyncio.to_thread(self.encode.shutdown)
+
+    def _prepare(self, parts: Sequence[_Slice]) -> list[Prepared]:
+        return [self._ranker.prepare(query, passages) for query, passages in parts]
+
+    def _rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
+        rankings = self._ranker.rank(windows)
+        check_rankings(rankings, windows)
+        return rankings
 
 
 class Engine:
-    """Runs jobs. `prepare`, `encode` and `rank` of the rankers have one thread each; all else runs on the event loop.
+    """Runs jobs. Each model has a thread for each of `prepare`, `encode` and `rank`; all else is on the event loop.
 
-    The windows of a job that is cancelled or late leave the queue; a running batch is not interrupted.
+    What a cancelled or late job has queued does not run. Its running batch, slice of passages or group of windows to
+    encode is not interrupted.
 
     Attributes:
         throughput: the measured rates.
@@ -46,35 +87,31 @@ class Engine:
 
     def __init__(self, rankers: Mapping[str, Ranker], config: EngineConfig) -> None:
         self._rankers = rankers
+        self._infos = {model: ranker.info for model, ranker in rankers.items()}
         self._config = config
         self.throughput = Throughput(config.age_factor)
         self._admission = AdmissionController(self.throughput, config.max_queue_tokens)
-        self._passage_tokens = PassageTokens()
-        self._prepare_worker: Worker[_Request, Prepared] = Worker(Stage.PREPARE, self._run_prepare, self.throughput, 1)
-        self._rank_worker: Worker[EncodedWindow, WindowRanking] = Worker(
-            Stage.RANK, self._run_rank, self.throughput, config.max_batch_tokens or _CPU_BATCH_TOKENS
-        )
-        self._encode_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="encode")
+        self._token_ratio = TokenRatio()
+        max_batch_tokens = config.max_batch_tokens or _CPU_BATCH_TOKENS
+        self._threads = {
+            model: _ModelThreads(model, ranker, self.throughput, max_batch_tokens) for model, ranker in rankers.items()
+        }
 
     async def __aenter__(self) -> Engine:
         if self._config.max_batch_tokens is None:
             await asyncio.to_thread(self._choose_batch_sizes)
-        self._prepare_worker.open()
-        self._rank_worker.open()
+        for threads in self._threads.values():
+            threads.open()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """Lets the running batches finish; queued work fails with ShuttingDown."""
-        workers = self._prepare_worker, self._rank_worker
-        for worker in workers:
-            worker.refuse_new_work()
-        await asyncio.gather(*(worker.close() for worker in workers))
-        await asyncio.to_thread(self._encode_thread.shutdown)
+        await asyncio.gather(*(threads.close() for threads in self._threads.values()))
 
     @property
     def waiting_windows(self) -> int:
         """The number of windows in the queue, without those that are running."""
-        return len(self._rank_worker)
+        return sum(len(threads.rank) for threads in self._threads.values())
 
     async def run(self, job: Job) -> Ranking:
         """The job's ranking; the best order so far if its deadline comes first and it allows a partial answer.
@@ -82,12 +119,12 @@ class Engine:
         Raises:
             DeadlineExceeded: the job missed its deadline, or would miss it.
             Overloaded: the queue is full, or would make the job late.
-            InvalidRequest: the ranker cannot read the query.
+            InvalidRequest: the ranker cannot read the query, or the schedule needs too many windows.
             ShuttingDown: the engine is closing.
             RankerFailure: the model failed on a window of this job.
         """
         start_s = _now_s()
-        progress = Progress(job, self._rankers[job.model].info)
+        progress = Progress(job, self._infos[job.model])
         request = PendingRequest(start_s, math.inf if job.deadline is None or job.allow_partial else job.deadline)
         timeout = asyncio.timeout_at(self._answer_at(job))
         try:
@@ -117,14 +154,18 @@ class Engine:
     async def _run_schedule(self, job: Job, request: PendingRequest, progress: Progress) -> list[int]:
         """Ranks the rounds of the strategy until it returns the final order. Each model prepares the job once."""
         passages = [candidate.passage for candidate in job.candidates]
-        estimate = WorkEstimate(job.strategy, job.model, job.query, passages, self._passage_tokens.average)
+        estimate = WorkEstimate(job.strategy, job.model, job.query, passages, self._infos, self._token_ratio.average)
         request.remaining = estimate.remaining()
         self._admission.admit(request, _now_s())
         prepared: dict[str, Prepared] = {}
+        windows_needed = job.strategy.cost(len(passages)).min_windows
         schedule = job.strategy.schedule(len(passages))
         try:
             round_ = next(schedule)
             while True:
+                windows_needed = max(windows_needed, len(progress.windows) + len(round_.windows))
+                if windows_needed > self._config.max_windows:
+                    raise too_many_windows(job, windows_needed, self._config.max_windows)
                 model = round_.model or job.model
                 progress.order = round_.order or progress.order
                 if model not in prepared:
@@ -134,13 +175,16 @@ class Engine:
                     window_of(prepared[model], positions, round_.top_n(positions, job.top_n))
                     for positions in round_.windows
                 ]
-                encoded = await self._encode(model, windows)
-                request.remaining = estimate.add_round(model, [window.tokens for window in encoded])
-                if not progress.windows:  # the estimate is now based on the request's own windows
-                    self._admission.admit(request, _now_s())
-                results = await self._rank(model, request, encoded)
-                rankings = progress.add_round(round_, results, self._rankers[model].info)
-                round_ = schedule.send(rankings)
+                results: list[WindowResult] = []
+                while len(results) < len(windows):
+                    some = windows[len(results) : len(results) + _WINDOWS_AT_ONCE]
+                    encoded = await self._encode(model, some)
+                    tokens = [max(MIN_WINDOW_TOKENS, window.tokens) for window in encoded]
+                    request.remaining = estimate.add_round(model, tokens)
+                    if not progress.windows and not results:  # the estimate is now based on the request's own windows
+                        self._admission.admit(request, _now_s())
+                    results += await self._rank(model, request, encoded, tokens)
+                round_ = schedule.send(progress.add_round(round_, results, self._infos[model]))
         except StopIteration as finished:
             order: list[int] = finished.value
             return order
@@ -148,59 +192,55 @@ class Engine:
     async def _prepare(
         self, query: Query, passages: Sequence[Passage], model: str, request: PendingRequest, progress: Progress
     ) -> Prepared:
-        tokens = prepare_tokens(query, passages)
-        completed = await self._prepare_worker.submit(request, model, (query, passages), tokens)
-        progress.add_prepared(completed.result, completed.queue_ms, completed.batch_ms)
-        return completed.result
+        """Prepares query and passages in slices, between which others take their turns and cancellation works."""
+        info, worker = self._infos[model], self._threads[model].prepare
+        parts: Sequence[Sequence[int]] = [range(len(passages))]
+        most = max(_MIN_SLICE_TOKENS, self.throughput.tokens_in(ModelStage(Stage.PREPARE, model), _SLICE_S))
+        if prepare_tokens(info, query, passages) > most:
+            parts = slices(passages, lambda passage: passage_tokens(info, passage), most)
+        ready: dict[int, Passage] = {}
+        for positions in parts:
+            some = [passages[position] for position in positions]
+            (done,) = await worker.run(request, [(query, some)], [prepare_tokens(info, query, some)])
+            query = done.result.query  # later slices need not prepare it again
+            ready.update(zip(positions, done.result.passages, strict=True))
+            progress.add_prepared(done.result, done.queue_ms, done.batch_ms)
+        return Prepared(query, tuple(ready[position] for position in range(len(passages))))
 
     async def _encode(self, model: str, windows: Sequence[Window]) -> list[EncodedWindow]:
         """The windows as model input. Each is rendered once, here; on a thread, because it may tokenize."""
         ranker = self._rankers[model]
         try:
             encoded = await asyncio.get_running_loop().run_in_executor(
-                self._encode_thread, lambda: [ranker.encode(window) for window in windows]
+                self._threads[model].encode, lambda: [ranker.encode(window) for window in windows]
             )
         except RerankError:
             raise
         except Exception as error:
             raise RankerFailure(f"model {model} failed to encode a window: {error!r}; this is a bug") from error
-        self._passage_tokens.observe(
-            model, [window.tokens for window in encoded], [len(window.passages) for window in windows]
-        )
+        estimated = sum(window_tokens(ranker.info, window.passages, len(window.passages)) for window in windows)
+        self._token_ratio.observe(model, sum(window.tokens for window in encoded), estimated)
         return encoded
 
-    async def _rank(self, model: str, request: PendingRequest, windows: Sequence[EncodedWindow]) -> list[WindowResult]:
-        """Ranks the windows of one round, which may share batches with those of other jobs."""
-        futures: list[asyncio.Future[Completed[WindowRanking]]] = []
-        try:
-            for window in windows:
-                futures.append(self._rank_worker.submit(request, model, window, max(1, window.tokens)))
-            results = await asyncio.gather(*futures)
-        finally:
-            for future in futures:  # if one failed or the job is cancelled, the others need not run
-                future.cancel()
+    async def _rank(
+        self, model: str, request: PendingRequest, windows: Sequence[EncodedWindow], tokens: Sequence[int]
+    ) -> list[WindowResult]:
+        """Ranks windows that do not depend on each other and may share batches with those of other jobs."""
+        results = await self._threads[model].rank.run(request, windows, tokens)
         return [
             WindowResult(window, completed.result, completed.queue_ms, completed.batch_ms)
             for window, completed in zip(windows, results, strict=True)
         ]
 
-    def _run_prepare(self, model: str, requests: Sequence[_Request]) -> list[Prepared]:
-        return [self._rankers[model].prepare(query, passages) for query, passages in requests]
-
-    def _run_rank(self, model: str, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
-        rankings = self._rankers[model].rank(windows)
-        check_rankings(rankings, windows)
-        return rankings
-
     def _choose_batch_sizes(self) -> None:
         """Sets the batch size of each model on an accelerator to the one that saturates it."""
         for model, ranker in self._rankers.items():
             if ranker.info.batching == "one_by_one":
-                self._rank_worker.set_max_batch_tokens(model, 1)
+                self._threads[model].rank.set_max_batch_tokens(1)
             elif ranker.info.on_accelerator:
                 tokens = saturating_tokens(ranker)
                 log.info("model %s: batches of %d tokens saturate the device", model, tokens)
-                self._rank_worker.set_max_batch_tokens(model, tokens)
+                self._threads[model].rank.set_max_batch_tokens(tokens)
 
 
 def _now_s() -> float:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 
 import numpy as np
 
 from rerank.engine.interpolation import candidate_scores, interpolate, reciprocal_ranks
 from rerank.engine.strategies import Interpolated, Positions, Round, Strategy
-from rerank.errors import RankerFailure
+from rerank.errors import InvalidRequest, RankerFailure
 from rerank.rankers.base import RankerInfo
 from rerank.types import (
     Candidate,
@@ -17,6 +18,7 @@ from rerank.types import (
     EncodedWindow,
     InterpolatedScores,
     InterpolationReport,
+    Passage,
     Prepared,
     Query,
     RankedCandidate,
@@ -65,7 +67,7 @@ class Progress:
     queue_ms: float = 0.0
     model_ms: float = 0.0
     rounds: int = 0
-    truncated_doc_ids: tuple[str, ...] = ()
+    truncated_doc_ids: set[str] = field(default_factory=set)
     repairs: int = 0
     windows: list[WindowTrace] = field(default_factory=list)
     last: WindowResult | None = None
@@ -79,7 +81,7 @@ class Progress:
     def add_prepared(self, prepared: Prepared, queue_ms: float, prepare_ms: float) -> None:
         self.queue_ms += queue_ms
         self.prepare_ms += prepare_ms
-        self._add_truncated(prepared.truncated_doc_ids)
+        self.truncated_doc_ids.update(prepared.truncated_doc_ids)
 
     def add_round(self, round_: Round, results: Sequence[WindowResult], info: RankerInfo) -> list[WindowRanking]:
         """Adds a round of the ranker `info`. Returns its rankings, which are interpolated if the round asks for it.
@@ -98,7 +100,7 @@ class Progress:
             self.windows.append(WindowTrace(positions, result.ranking.permutation, result.encoded.tokens))
             self.read.update(positions if info.reads_passages else ())
             truncated = (positions[place] for place in result.encoded.truncated)
-            self._add_truncated(self.job.candidates[position].passage.doc_id for position in truncated)
+            self.truncated_doc_ids.update(self.job.candidates[position].passage.doc_id for position in truncated)
         return [result.ranking for result in results]
 
     def _interpolate(self, round_: Round, result: WindowResult) -> WindowResult:
@@ -116,9 +118,6 @@ class Progress:
             scores, source = reciprocal_ranks(len(positions))
         self.interpolated = source if round_.is_final else None
         return replace(result, ranking=interpolate(result.ranking, scores, round_.interpolation))
-
-    def _add_truncated(self, doc_ids: Iterable[str]) -> None:
-        self.truncated_doc_ids = tuple(dict.fromkeys((*self.truncated_doc_ids, *doc_ids)))
 
     def ranking(self, order: Sequence[int], total_ms: float) -> Ranking:
         """The answer for the final `order` of positions, best first; its first `top_n`."""
@@ -151,6 +150,7 @@ class Progress:
 
     def _trace(self, total_ms: float, completeness: Completeness, reason: str) -> Trace:
         strategy = self.job.strategy
+        doc_ids = dict.fromkeys(candidate.passage.doc_id for candidate in self.job.candidates)
         return Trace(
             model=self.job.model,
             ranker=self.info.kind,
@@ -160,7 +160,7 @@ class Progress:
             strategy=str(strategy),
             windows=tuple(self.windows),
             rounds=self.rounds,
-            truncated_doc_ids=self.truncated_doc_ids,
+            truncated_doc_ids=tuple(each for each in doc_ids if each in self.truncated_doc_ids),
             repairs=self.repairs,
             completeness=completeness,
             reason=reason,
@@ -193,6 +193,35 @@ class Progress:
 
 def window_of(prepared: Prepared, positions: Positions, top_n: int = 0) -> Window:
     return Window(prepared.query, tuple(prepared.passages[position] for position in positions), top_n)
+
+
+def slices(passages: Sequence[Passage], tokens: Callable[[Passage], int], max_tokens: float) -> list[list[int]]:
+    """Positions of the passages in slices of at most so many tokens, or of one text; equal texts share a slice.
+
+    They are in the order of their lengths, so that a batch of a slice needs little padding.
+    """
+    texts = [passage.text for passage in passages]
+    by_length = sorted(range(len(texts)), key=lambda position: (len(texts[position]), texts[position]))
+    parts, room = list[list[int]](), 0.0
+    for _, same in groupby(by_length, key=texts.__getitem__):  # compares neighbours, which is faster than hashing all
+        positions = list(same)
+        needed = sum(tokens(passages[position]) for position in positions)
+        if needed > room or not parts:
+            parts.append([])
+            room = max_tokens
+        parts[-1] += positions
+        room -= needed
+    return parts
+
+
+def too_many_windows(job: Job, windows: int, limit: int) -> InvalidRequest:
+    """The error of a request whose schedule needs more windows than a request may have."""
+    return InvalidRequest(
+        "strategy.window_size",
+        f"{job.strategy} needs {windows} windows for {len(job.candidates)} candidates, more than the limit of {limit}; "
+        "use a larger window_size or stride, or send fewer candidates",
+        {"windows": str(windows), "limit": str(limit)},
+    )
 
 
 def strictly_decreasing(scores: Sequence[float]) -> list[float]:

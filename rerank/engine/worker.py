@@ -1,22 +1,28 @@
-"""Worker: one thread that runs batches of one stage of the engine, and the queue from which the batches are formed."""
+"""Worker: one thread that runs batches of one stage of a model, and the queue from which the batches are formed."""
 
 from __future__ import annotations
 
 import asyncio
+import heapq
+import itertools
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from rerank.engine.admission import ModelStage, PendingRequest, Stage, Throughput, unreachable_deadline
+from rerank.engine.admission import ModelStage, PendingRequest, Throughput, unreachable_deadline
 from rerank.errors import RankerFailure, RerankError, ShuttingDown
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+#: The search for entries that fit into a batch ends after this many requests whose next entry does not fit.
+_LOOK_AHEAD = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,65 +31,78 @@ class QueueEntry(Generic[T]):
 
     payload: T
     request: PendingRequest
-    model_stage: ModelStage
     #: Its share of a batch's `max_batch_tokens`, 1 or more.
     tokens: int
-    #: Asked when a batch is formed; cancelled work does not run.
-    is_cancelled: Callable[[], bool]
 
 
 class Batcher(Generic[T]):
-    """A queue that forms batches: the entry of highest priority, and others of the same model that fit beside it.
+    """A queue that forms batches: entries of the request of highest priority, and of others that fit beside them.
+
+    The work for a batch does not grow with what waits: the requests are in a heap, by the priority that they had when
+    they were last queued or refreshed, and only those at its top are looked at.
 
     Args:
         throughput: decides on priorities.
-        max_batch_tokens: limit of a batch, for models without a limit of their own. An entry that exceeds it runs
-            alone: with 1000, ten windows of 100 tokens share a batch, and one of 1500 has its own.
+        max_batch_tokens: limit of a batch. An entry that exceeds it runs alone: with 1000, ten windows of 100 tokens
+            share a batch, and one of 1500 has its own.
     """
 
     def __init__(self, throughput: Throughput, max_batch_tokens: int) -> None:
         self._throughput = throughput
-        self._default_max_tokens = max_batch_tokens
-        self._max_tokens: dict[ModelStage, int] = {}
-        self._queue: list[QueueEntry[T]] = []
+        self.max_batch_tokens = max_batch_tokens
+        self._queues: dict[PendingRequest, deque[QueueEntry[T]]] = {}
+        #: (priority, number, request); a request may be in it several times, or have no queue any more.
+        self._heap: list[tuple[float, int, PendingRequest]] = []
+        self._numbers = itertools.count()  # requests of equal priority keep the order in which they came
 
     def __len__(self) -> int:
-        return len(self._queue)
-
-    def max_batch_tokens(self, model_stage: ModelStage) -> int:
-        return self._max_tokens.get(model_stage, self._default_max_tokens)
-
-    def set_max_batch_tokens(self, model_stage: ModelStage, tokens: int) -> None:
-        self._max_tokens[model_stage] = max(1, tokens)
+        return sum(map(len, self._queues.values()))
 
     def add(self, entry: QueueEntry[T]) -> None:
-        self._queue.append(entry)
+        if entry.request not in self._queues:
+            self._queues[entry.request] = deque()
+            self.refresh(entry.request)
+        self._queues[entry.request].append(entry)
 
-    def pop_late(self, now_s: float) -> list[QueueEntry[T]]:
-        """Removes and returns the entries of requests that can no longer meet their deadlines."""
-        queue = [entry for entry in self._queue if not entry.is_cancelled()]
-        late = [self._throughput.is_late(entry.request, now_s) for entry in queue]
-        self._queue = [entry for entry, is_late in zip(queue, late, strict=True) if not is_late]
-        return [entry for entry, is_late in zip(queue, late, strict=True) if is_late]
+    def refresh(self, request: PendingRequest) -> None:
+        """Computes the priority of a request again, because less of its work remains."""
+        if request in self._queues:
+            heapq.heappush(self._heap, (self._throughput.priority(request), next(self._numbers), request))
 
-    def next_batch(self) -> list[QueueEntry[T]]:
-        """Removes and returns the next batch, empty if nothing waits. Entries of equal priority keep their order."""
-        queue = [entry for entry in self._queue if not entry.is_cancelled()]
-        queue.sort(key=lambda entry: self._throughput.priority(entry.request))
+    def discard(self, request: PendingRequest) -> None:
+        """Removes the entries of a request."""
+        self._queues.pop(request, None)
+
+    def next_batch(self, now_s: float) -> tuple[list[QueueEntry[T]], list[QueueEntry[T]]]:
+        """Removes and returns the next batch, and the entries of requests before it that cannot meet their deadlines.
+
+        Both are empty if nothing waits. Entries of equal priority keep their order.
+        """
         batch: list[QueueEntry[T]] = []
-        rest: list[QueueEntry[T]] = []
+        late: list[QueueEntry[T]] = []
+        left_out: list[tuple[float, int, PendingRequest]] = []
         tokens = 0
-        for entry in queue:
-            if not batch or (
-                entry.model_stage == batch[0].model_stage
-                and tokens + entry.tokens <= self.max_batch_tokens(entry.model_stage)
-            ):
-                batch.append(entry)
-                tokens += entry.tokens
+        while self._heap and len(left_out) < _LOOK_AHEAD and tokens < self.max_batch_tokens:
+            queued_priority, number, request = heapq.heappop(self._heap)
+            if not (queue := self._queues.get(request)):
+                continue
+            priority = self._throughput.priority(request)
+            if self._heap and priority > max(queued_priority, self._heap[0][0]):  # the measured rate has changed
+                heapq.heappush(self._heap, (priority, number, request))
+                continue
+            if self._throughput.is_late(request, now_s):
+                late += self._queues.pop(request)
+                continue
+            while queue and (not batch or tokens + queue[0].tokens <= self.max_batch_tokens):
+                batch.append(queue.popleft())
+                tokens += batch[-1].tokens
+            if queue:
+                left_out.append((priority, number, request))
             else:
-                rest.append(entry)
-        self._queue = rest
-        return batch
+                del self._queues[request]
+        for each in left_out:
+            heapq.heappush(self._heap, each)
+        return batch, late
 
 
 @dataclass(frozen=True)
@@ -105,37 +124,38 @@ class _Submission(Generic[T, R]):
 
 
 class Worker(Generic[T, R]):
-    """Runs the batches of one stage on its own thread; queue and results are handled on the event loop.
+    """Runs the batches of one stage of a model on a thread; queue and results are handled on the event loop.
 
     Args:
-        stage: the stage of all its work.
-        run: (model, work of a batch) → one result each, in order; called on the worker's thread.
+        model_stage: the model and the stage of all its work.
+        run: work of a batch → one result each, in order; called on the worker's thread.
         throughput: records the duration of each batch.
         max_batch_tokens: see Batcher.
     """
 
     def __init__(
         self,
-        stage: Stage,
-        run: Callable[[str, Sequence[T]], Sequence[R]],
+        model_stage: ModelStage,
+        run: Callable[[Sequence[T]], Sequence[R]],
         throughput: Throughput,
         max_batch_tokens: int,
     ) -> None:
-        self._stage = stage
+        self._model_stage = model_stage
+        self._name = f"{model_stage.stage.value} {model_stage.model}"
         self._run_batch = run
         self._throughput = throughput
         self._batcher: Batcher[_Submission[T, R]] = Batcher(throughput, max_batch_tokens)
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=stage.value)
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=self._name)
         self._wake_up = asyncio.Event()
         self._loop: asyncio.Task[None] | None = None
         self._closed = False
 
     def __len__(self) -> int:
-        """The length of the queue."""
+        """The number of entries in the queue."""
         return len(self._batcher)
 
     def open(self) -> None:
-        self._loop = asyncio.create_task(self._run_batches(), name=self._stage.value)
+        self._loop = asyncio.create_task(self._run_batches(), name=self._name)
 
     def refuse_new_work(self) -> None:
         self._closed = True
@@ -146,38 +166,45 @@ class Worker(Generic[T, R]):
         self.refuse_new_work()
         if self._loop is not None:
             await self._loop
-        while batch := self._batcher.next_batch():
-            for entry in batch:
+        while any(entries := self._batcher.next_batch(_now_s())):
+            for entry in itertools.chain(*entries):
                 _fail(entry, ShuttingDown("the service is stopping; try another replica"))
         await asyncio.to_thread(self._thread.shutdown)
 
-    def submit(self, request: PendingRequest, model: str, work: T, tokens: int) -> asyncio.Future[Completed[R]]:
-        """Queues the work. Returns the future of its result; if that is cancelled in time, the work does not run.
+    async def run(self, request: PendingRequest, work: Sequence[T], tokens: Sequence[int]) -> list[Completed[R]]:
+        """The results of a request's work, with the tokens of each piece. A request has one such call at a time.
+
+        If the caller is cancelled or a piece fails, those that have not started do not run.
 
         Raises:
-            ShuttingDown: the worker is closing. The future raises it too, and
+            ShuttingDown: the worker is closing.
             DeadlineExceeded: the request would miss its deadline even if it ran alone.
             RankerFailure: the work failed. Any RerankError that it raises is passed on instead.
         """
         if self._closed:
             raise ShuttingDown("the service is stopping; try another replica")
-        future: asyncio.Future[Completed[R]] = asyncio.get_running_loop().create_future()
-        submission = _Submission(work, future, time.perf_counter())
-        self._batcher.add(QueueEntry(submission, request, ModelStage(self._stage, model), tokens, future.cancelled))
+        loop, submitted_s = asyncio.get_running_loop(), time.perf_counter()
+        futures: list[asyncio.Future[Completed[R]]] = [loop.create_future() for _ in work]
+        for payload, future, size in zip(work, futures, tokens, strict=True):
+            self._batcher.add(QueueEntry(_Submission(payload, future, submitted_s), request, size))
         self._wake_up.set()
-        return future
+        try:
+            return await asyncio.gather(*futures)
+        finally:
+            self._batcher.discard(request)
 
-    def set_max_batch_tokens(self, model: str, tokens: int) -> None:
-        self._batcher.set_max_batch_tokens(ModelStage(self._stage, model), tokens)
+    def set_max_batch_tokens(self, tokens: int) -> None:
+        self._batcher.max_batch_tokens = max(1, tokens)
 
     async def _run_batches(self) -> None:
         while not self._closed:
             now_s = _now_s()
-            for entry in self._batcher.pop_late(now_s):
+            batch, late = self._batcher.next_batch(now_s)
+            for entry in late:
                 _fail(entry, unreachable_deadline(self._throughput, entry.request, now_s))
-            if batch := self._batcher.next_batch():
+            if batch:
                 await self._run_or_split(batch)
-            else:
+            elif not late:
                 self._wake_up.clear()
                 await self._wake_up.wait()
 
@@ -186,53 +213,57 @@ class Worker(Generic[T, R]):
         try:
             await self._run(batch)
         except Exception as error:
-            if len(batch) > 1:
-                if isinstance(error, MemoryError):
-                    self._halve_max_batch_tokens(batch)
-                log.warning("a batch of %d failed (%r); running its entries one by one", len(batch), error)
-                for entry in batch:
-                    if not entry.is_cancelled():
-                        await self._run_or_split([entry])
-            else:
-                _fail(batch[0], self._failure(batch[0], error))
+            await self._split(batch, error)
+
+    async def _split(self, batch: Sequence[QueueEntry[_Submission[T, R]]], error: Exception) -> None:
+        if len(batch) == 1:
+            _fail(batch[0], self._failure(batch[0], error))
+            return
+        if isinstance(error, MemoryError):
+            self._halve_max_batch_tokens(batch)
+        log.warning("a batch of %d failed (%r); running its entries one by one", len(batch), error)
+        for entry in batch:
+            if not entry.payload.future.done():  # its request was cancelled
+                await self._run_or_split([entry])
 
     async def _run(self, batch: Sequence[QueueEntry[_Submission[T, R]]]) -> None:
-        model_stage, tokens = batch[0].model_stage, sum(entry.tokens for entry in batch)
         start_s = time.perf_counter()
-        results, seconds = await self._run_on_thread(model_stage.model, [entry.payload.work for entry in batch])
-        self._throughput.observe(model_stage, tokens, seconds, _now_s())
+        results, seconds = await self._run_on_thread([entry.payload.work for entry in batch])
+        self._throughput.observe(self._model_stage, sum(entry.tokens for entry in batch), seconds, _now_s())
         for entry, result in zip(batch, results, strict=True):
-            entry.request.subtract(model_stage, entry.tokens)
+            entry.request.subtract(self._model_stage, entry.tokens)
             queue_ms = (start_s - entry.payload.submitted_s) * 1000
             if not entry.payload.future.done():
                 entry.payload.future.set_result(Completed(result, queue_ms, seconds * 1000))
+        for request in dict.fromkeys(entry.request for entry in batch):
+            self._batcher.refresh(request)
 
-    async def _run_on_thread(self, model: str, work: Sequence[T]) -> tuple[Sequence[R], float]:
+    async def _run_on_thread(self, work: Sequence[T]) -> tuple[Sequence[R], float]:
         """The results and the seconds they took, without the wait for the thread."""
 
         def timed() -> tuple[Sequence[R], float]:
             start_s = time.perf_counter()
-            return self._run_batch(model, work), time.perf_counter() - start_s
+            return self._run_batch(work), time.perf_counter() - start_s
 
         return await asyncio.get_running_loop().run_in_executor(self._thread, timed)
 
     def _halve_max_batch_tokens(self, batch: Sequence[QueueEntry[_Submission[T, R]]]) -> None:
-        """Limits the batches of a model to half of the one that ran out of memory."""
-        model_stage, tokens = batch[0].model_stage, sum(entry.tokens for entry in batch)
-        limit = min(self._batcher.max_batch_tokens(model_stage), tokens) // 2
-        self._batcher.set_max_batch_tokens(model_stage, limit)
-        log.warning("%s ran out of memory at %d tokens; limiting its batches to %d", model_stage.model, tokens, limit)
+        """Limits the batches to half of the one that ran out of memory."""
+        tokens = sum(entry.tokens for entry in batch)
+        limit = min(self._batcher.max_batch_tokens, tokens) // 2
+        self.set_max_batch_tokens(limit)
+        log.warning("%s ran out of memory at %d tokens; limiting its batches to %d", self._name, tokens, limit)
 
     def _failure(self, entry: QueueEntry[_Submission[T, R]], error: Exception) -> Exception:
         if isinstance(error, RerankError):
             return error
-        model = entry.model_stage.model
-        log.error("model %s failed to %s", model, self._stage.value, exc_info=error)
+        problem = f"model {self._model_stage.model} failed to {self._model_stage.stage.value}"
+        log.error("%s", problem, exc_info=error)
         if isinstance(error, MemoryError):
-            problem = f"a window of {entry.tokens} tokens exceeds the memory; use a smaller window_size"
+            reason = f"a window of {entry.tokens} tokens exceeds the memory; use a smaller window_size"
         else:
-            problem = f"{error!r}; this is a bug"
-        failure = RankerFailure(f"model {model} failed to {self._stage.value}: {problem}")
+            reason = f"{error!r}; this is a bug"
+        failure = RankerFailure(f"{problem}: {reason}")
         failure.__cause__ = error
         return failure
 

@@ -24,6 +24,7 @@ from rerank.errors import CheckpointError, ConfigError
 from rerank.files import is_missing_folder, sha256_of_files
 from rerank.models.complete import check_complete
 from rerank.models.loading import pick_device
+from rerank.prompting.truncate import beginning
 from rerank.types import Matrix
 
 DEFAULT_ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
@@ -130,6 +131,10 @@ class Encoder:
     def max_text_tokens(self) -> int:
         """The number of tokens of a text that `encode` reads, without special tokens."""
         return self.id.max_tokens - self._model.tokenizer.num_special_tokens_to_add()
+
+    def beginning(self, text: str) -> str:
+        """The beginning of a text that `encode` and `is_truncated` treat as the whole text; short texts are whole."""
+        return beginning(text, self.max_text_tokens, lambda start: self.token_counts([start])[0])
 
     def token_counts(self, texts: Sequence[str]) -> list[int]:
         """The length of each text in tokens, without special tokens."""

@@ -22,6 +22,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from rerank.errors import CheckpointError, InvalidRequest
 from rerank.prompting.sanitize import Sanitizer
 from rerank.prompting.templates import Template
+from rerank.prompting.truncate import CHARS_PER_TOKEN, beginning
 from rerank.types import Passage, Prepared, Query, Window
 
 TokenIds: TypeAlias = tuple[int, ...]
@@ -81,6 +82,9 @@ class ListwiseRenderer:
         context_tokens: maximum length of prompt and answer together.
         answer_tokens: tokens that every prompt leaves free for the answer.
         passage_tokens: maximum number of tokens shown per passage, as in training; 0: as many as fit.
+
+    Attributes:
+        passage_tokens: the same, where 0 is the length of the context.
     """
 
     def __init__(
@@ -94,7 +98,7 @@ class ListwiseRenderer:
         self._template = template
         self._tokenizer = tokenizer
         self._prompt_tokens = context_tokens - answer_tokens
-        self._passage_tokens = passage_tokens or context_tokens
+        self.passage_tokens = min(passage_tokens or context_tokens, context_tokens)
         self.sanitize = Sanitizer(tokenizer, (template.system_message, template.prefix, template.suffix))
         self._segments = SegmentTokenizer(tokenizer)
         self._adds_bos = tokenizer("a", verbose=False)["input_ids"][0] == tokenizer.bos_token_id
@@ -102,13 +106,12 @@ class ListwiseRenderer:
         self._token_ends = lru_cache(maxsize=4096)(self._segments.token_ends)  # a passage is in several windows
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
-        """Sanitizes query and passages and tokenises the passages, once per request."""
-        texts = [self.sanitize(passage.text) for passage in passages]
-        token_ids = self._segments.tokenize_passages(texts, self._inner_context)
-        prepared = (
-            replace(passage, text=text, token_ids=ids)
-            for passage, text, ids in zip(passages, texts, token_ids, strict=True)
-        )
+        """Sanitizes query and passages and tokenises each distinct passage, up to the tokens that are shown."""
+        most = CHARS_PER_TOKEN * self.passage_tokens
+        texts = {t: self.sanitize(t if len(t) <= most else self._beginning(t)) for t in {p.text for p in passages}}
+        token_ids = self._segments.tokenize_passages(list(texts.values()), self._inner_context)
+        ids = dict(zip(texts, token_ids, strict=True))
+        prepared = (replace(p, text=texts[p.text], token_ids=ids[p.text]) for p in passages)
         query = replace(query, text=self.sanitize(query.text), instruction=self.sanitize(query.instruction))
         return Prepared(query, tuple(prepared))
 
@@ -125,9 +128,9 @@ class ListwiseRenderer:
         names = tuple(names[: len(window.passages)])
         skeleton = self._skeleton(window.query.text, window.query.instruction, names)
         lengths = [self._length(passage) for passage in window.passages]
-        shown = [min(length, self._passage_tokens) for length in lengths]
+        shown = [min(length, self.passage_tokens) for length in lengths]
         limit = self._passage_limit(skeleton.n_tokens, shown, self._prompt_tokens - answer_tokens)
-        limit = min(limit, self._passage_tokens)
+        limit = min(limit, self.passage_tokens)
         passages = [
             passage if length <= limit else self._truncate(passage, limit)
             for passage, length in zip(window.passages, lengths, strict=True)
@@ -137,6 +140,10 @@ class ListwiseRenderer:
         if token_ids is None:
             token_ids = self.tokenize(self.render(window.query, names, [passage.text for passage in passages]))
         return ListwisePrompt(token_ids, truncated)
+
+    def _beginning(self, text: str) -> str:
+        """The text without the end of which nothing is ever shown."""
+        return beginning(text, self.passage_tokens, lambda start: len(self._segments.tokenize(self.sanitize(start))))
 
     def render(self, query: Query, names: Sequence[str], texts: Sequence[str]) -> str:
         """The text of a prompt with these passage texts, including chat markup."""

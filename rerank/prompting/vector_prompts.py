@@ -14,6 +14,7 @@ from rerank.errors import CheckpointError
 from rerank.prompting.listwise import ListwiseRenderer
 from rerank.prompting.sanitize import Sanitizer
 from rerank.prompting.templates import Template
+from rerank.prompting.truncate import beginning
 from rerank.types import Passage, Query
 
 #: Stand in for token ids where the next passage's vector and the query's vector go.
@@ -66,10 +67,15 @@ class VectorPrompts:
 
     def shown_text(self, passage: Passage) -> str:
         """The text of a passage that a template with `{text}` shows: sanitized and truncated."""
-        text = self._sanitize(passage.text)
-        encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-        ends = [end for _, end in encoded["offset_mapping"]]
+        start = beginning(passage.text, self._text_tokens, lambda text: len(self._ends(self._sanitize(text))))
+        text = self._sanitize(start)
+        ends = self._ends(text)
         return text[: ends[self._text_tokens - 1]] if len(ends) > self._text_tokens else text
+
+    def _ends(self, text: str) -> list[int]:
+        """The end of each token, in characters."""
+        encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+        return [end for _, end in encoded["offset_mapping"]]
 
     def token_ids(self, query: Query, passages: Sequence[Passage]) -> tuple[int, ...]:
         """Token ids and slots of a sanitized query and passages with their `shown_text`; slots in window order."""

@@ -37,6 +37,12 @@ class RankerInfo:
     reads_passages: bool = True
     #: How the ranker runs a batch of windows.
     batching: Batching = "one_by_one"
+    #: The most tokens of a passage's text that `prepare` reads; the work for longer texts is estimated by it.
+    max_passage_tokens: int = 1_000_000
+    #: The most tokens of a window.
+    max_window_tokens: int = 1_000_000
+    #: True if a passage enters a window as its vector, whatever its length, and `prepare` computes missing vectors.
+    reads_vectors: bool = False
     #: True if the model runs on a GPU; the engine then measures the batch size that saturates it.
     on_accelerator: bool = False
     #: Why the model may not give its published figures; empty if nothing is known to differ.
@@ -49,7 +55,9 @@ class Ranker(Protocol):
     info: RankerInfo
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
-        """Computes what the windows of a request share, such as sanitized text and vectors. Called once per request.
+        """Computes what the windows of a request share, such as sanitized text and vectors.
+
+        Called once per slice of a request's passages; from the second one on, with the query that the first returned.
 
         Raises:
             InvalidRequest: the query is longer than the model can read.

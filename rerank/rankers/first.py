@@ -82,6 +82,8 @@ class FirstRanker:
             max_window_size=len(self._identifiers),
             score_kind=ScoreKind.WINDOW_LOG_PROB,
             batching=self._reader.batching,
+            max_passage_tokens=self._renderer.passage_tokens,
+            max_window_tokens=lm.context_tokens * permutations,
             on_accelerator=self._device.type == "cuda",
         )
 

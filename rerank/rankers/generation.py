@@ -73,6 +73,8 @@ class GenerationRanker:
             template_sha256=loaded.sha256,
             max_window_size=len(self._names),
             score_kind=ScoreKind.RANK,
+            max_passage_tokens=self._renderer.passage_tokens,
+            max_window_tokens=lm.context_tokens,
         )
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:

@@ -19,6 +19,9 @@ class IdentityRanker:
         max_window_size=1_000_000,
         score_kind=ScoreKind.RANK,
         reads_passages=False,
+        batching="packed",
+        max_passage_tokens=0,
+        max_window_tokens=0,
     )
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:

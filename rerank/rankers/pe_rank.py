@@ -80,6 +80,9 @@ class PERankRanker:
             ),
             score_kind=ScoreKind.RANK if self._dynamic else ScoreKind.WINDOW_LOG_PROB,
             batching=self._reader.batching,
+            max_passage_tokens=encoder.max_text_tokens,
+            max_window_tokens=loaded.context_tokens,
+            reads_vectors=True,
             on_accelerator=self._device.type == "cuda",
             warning=loaded.warning,
         )
@@ -94,7 +97,7 @@ class PERankRanker:
         self._check_query(sanitized)
         if query.vector is None and self._prompts.reads_query_vector:
             sanitized = replace(sanitized, vector=self._encoder.encode([query.text])[0])
-        missing = [passage.text for passage in passages if passage.vector is None]
+        missing = [self._encoder.beginning(passage.text) for passage in passages if passage.vector is None]
         vectors = iter(self._encoder.encode(missing))
         truncated = iter(self._encoder.is_truncated(missing))
         encoded = [

@@ -5,23 +5,57 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rerank.engine.admission import ModelStage, PassageTokens, Stage, WorkEstimate, prepare_tokens
+from rerank.engine.admission import (
+    MIN_WINDOW_TOKENS,
+    ModelStage,
+    Stage,
+    TokenRatio,
+    WorkEstimate,
+    prepare_tokens,
+    window_tokens,
+)
 from rerank.engine.strategies import Cascade, Interpolated, Single, Sliding, Strategy
-from rerank.types import Passage, Query
-from tests.fakes import numbered_passages
+from rerank.rankers.base import RankerInfo
+from rerank.types import Passage, Query, ScoreKind
 
 RANK = ModelStage(Stage.RANK, "model")
 PREPARE = ModelStage(Stage.PREPARE, "model")
 
 
-def estimate(n: int, strategy: Strategy = Sliding(20, 10), tokens_per_passage: float = 5.0) -> WorkEstimate:  # noqa: B008
-    """The texts to embed are the query and passages "relevance 0", …."""
-    return WorkEstimate(strategy, "model", Query("q"), numbered_passages(range(n)), lambda _: tokens_per_passage)
+#: Reads up to 500 tokens of a passage, and 1500 of a window.
+TEXTS = RankerInfo("", "", "", "", 100, ScoreKind.RANK, max_passage_tokens=500, max_window_tokens=1500)
+VECTORS = RankerInfo("", "", "", "", 100, ScoreKind.RANK, max_passage_tokens=500, reads_vectors=True)
+INFOS = {"model": TEXTS, "cheap": VECTORS}
 
 
-@pytest.mark.parametrize(("n", "tokens"), [(0, 0), (1, 1 * 5), (20, 20 * 5), (21, 2 * 20 * 5), (100, 9 * 20 * 5)])
-def test_estimate_uses_the_models_average_before_the_first_window(n: int, tokens: int) -> None:
-    assert estimate(n).remaining() == {RANK: tokens, PREPARE: prepare_tokens(Query("q"), numbered_passages(range(n)))}
+def estimate(n: int, strategy: Strategy = Sliding(20, 10), ratio: float = 1.0) -> WorkEstimate:  # noqa: B008
+    """The passages "relevance 0", … count 2 + 11 // 4 = 4 tokens each."""
+    passages = [Passage(str(number), "relevance 0") for number in range(n)]
+    return WorkEstimate(strategy, "model", Query("q"), passages, INFOS, lambda _: ratio)
+
+
+@pytest.mark.parametrize(
+    ("n", "tokens"), [(0, 0), (1, MIN_WINDOW_TOKENS), (20, 20 * 4), (21, 2 * 20 * 4), (100, 9 * 20 * 4)]
+)
+def test_estimate_uses_the_length_of_the_passages_before_the_first_window(n: int, tokens: int) -> None:
+    assert estimate(n).remaining() == {RANK: tokens, PREPARE: 2 + 4 * n}
+    assert estimate(n, ratio=10.0).remaining()[RANK] == (10 * tokens if n > 1 else 40 * n)
+
+
+def test_long_passages_count_up_to_the_limits_of_the_model() -> None:
+    passage = Passage("a", "x" * 200_000)
+    assert prepare_tokens(TEXTS, Query("q"), [passage] * 3) == 2 + 3 * 502
+    assert window_tokens(TEXTS, [passage] * 3, 2) == 1004
+    assert window_tokens(TEXTS, [passage] * 3, 20) == 1500
+
+
+def test_long_passages_do_not_change_the_estimate_of_short_ones() -> None:
+    """One heavy request locked short ones out for 70 s, as their passages were expected to be as long as its own."""
+    ratio = TokenRatio()
+    ratio.observe("model", 1480, window_tokens(TEXTS, [Passage("a", "x" * 2000)] * 20, 20))
+    short = [Passage("a", "x" * 72)] * 5
+    estimated = WorkEstimate(Sliding(20, 10), "model", Query("q"), short, INFOS, ratio.average)
+    assert estimated.remaining()[RANK] == pytest.approx(100, rel=0.05)
 
 
 def test_estimate_extrapolates_from_the_windows_encoded_so_far() -> None:
@@ -36,21 +70,17 @@ def test_all_windows_of_a_round_remain() -> None:
 
 def test_estimate_is_the_middle_of_the_bounds_and_at_least_the_next_round() -> None:
     estimated = estimate(100, Sliding(20, 10, early_stop=True))  # 2 to 9 windows
-    assert estimated.remaining()[RANK] == 5.5 * 100
+    assert estimated.remaining()[RANK] == 5.5 * 80
     for _ in range(8):
         estimated.add_round("model", [100])
     assert estimated.add_round("model", [100])[RANK] == 100
 
 
-def test_window_without_tokens_counts_as_one_token() -> None:
-    assert estimate(100).add_round("model", [0, 0])[RANK] == 2
-
-
 def test_cascade_is_estimated_per_model() -> None:
+    """The cheap model reads vectors: a passage counts one token in its windows."""
     estimated = estimate(100, Cascade(10, "cheap", Single(50)))
     cheap = ModelStage(Stage.RANK, "cheap")
-    prepare = prepare_tokens(Query("q"), numbered_passages(range(100)))
-    expected = {cheap: 250, RANK: 50, ModelStage(Stage.PREPARE, "cheap"): prepare, PREPARE: prepare}
+    expected = {cheap: 50, RANK: 40, ModelStage(Stage.PREPARE, "cheap"): 402, PREPARE: 402}
     assert estimated.remaining() == expected
     assert estimated.add_round("cheap", [400]) == estimated.remaining() | {cheap: 400}
 
@@ -66,31 +96,34 @@ def test_prepared_passages_no_longer_count() -> None:
     assert estimated.remaining()[PREPARE] == 0
 
 
-def test_passages_with_a_vector_need_no_preparation() -> None:
+def test_passages_with_a_vector_need_no_preparation_by_a_ranker_of_vectors() -> None:
+    """They need it by a ranker of texts, which otherwise looked slow after requests that refer to the index."""
     vector = np.ones(2, dtype=np.float32)
-    assert prepare_tokens(Query("q"), [Passage("a", "text", vector), Passage("b", "text")]) == 2 + 3
-    assert prepare_tokens(Query(""), []) == 2
+    passages = [Passage("a", "some text", vector), Passage("b", "text")]
+    assert prepare_tokens(VECTORS, Query("q"), passages) == 2 + 1 + 3
+    assert prepare_tokens(TEXTS, Query("q"), passages) == 2 + 4 + 3
+    assert prepare_tokens(TEXTS, Query(""), []) == 2
 
 
 def test_preparation_is_counted_by_the_length_of_the_texts() -> None:
     """Otherwise a request with long passages makes one with short passages look slow."""
     short, long = ([Passage("a", "x" * length)] * 100 for length in (20, 2000))
-    assert prepare_tokens(Query("q" * 40), short) == 12 + 100 * 7
-    assert prepare_tokens(Query("q" * 40), long) == 12 + 100 * 502
+    assert prepare_tokens(TEXTS, Query("q" * 40), short) == 12 + 100 * 7
+    assert prepare_tokens(TEXTS, Query("q" * 40), long) == 12 + 100 * 502
 
 
-def test_average_decays_and_is_kept_per_model() -> None:
-    average = PassageTokens()
-    assert average.average("model") == 1.0
-    average.observe("model", [100, 300], [10, 10])
-    assert average.average("model") == 20.0
-    assert average.average("other") == 1.0
+def test_ratio_decays_and_is_kept_per_model() -> None:
+    ratio = TokenRatio()
+    assert ratio.average("model") == 1.0
+    ratio.observe("model", 400, 20)
+    assert ratio.average("model") == 20.0
+    assert ratio.average("other") == 1.0
     for _ in range(100):
-        average.observe("model", [50], [10])
-    assert average.average("model") == pytest.approx(5.0, rel=0.01)
+        ratio.observe("model", 50, 10)
+    assert ratio.average("model") == pytest.approx(5.0, rel=0.01)
 
 
-def test_windows_without_passages_do_not_change_the_average() -> None:
-    average = PassageTokens()
-    average.observe("model", [0], [0])
-    assert average.average("model") == 1.0
+def test_windows_without_tokens_do_not_change_the_ratio() -> None:
+    ratio = TokenRatio()
+    ratio.observe("model", 0, 0)
+    assert ratio.average("model") == 1.0

@@ -234,15 +234,15 @@ def test_preparation_of_several_models_is_summed() -> None:
     progress.add_prepared(Prepared(Query("q"), (), truncated_doc_ids=("d2", "d0")), queue_ms=0.5, prepare_ms=1.0)
     progress.add_prepared(Prepared(Query("q"), (), truncated_doc_ids=("d0", "d1")), queue_ms=0.5, prepare_ms=2.0)
     trace = progress.ranking(range(3), 0.0).trace
-    assert (trace.queue_ms, trace.prepare_ms, trace.truncated_doc_ids) == (1.0, 3.0, ("d2", "d0", "d1"))
+    assert (trace.queue_ms, trace.prepare_ms, trace.truncated_doc_ids) == (1.0, 3.0, ("d0", "d1", "d2"))
 
 
 def test_truncated_passages_are_listed_once() -> None:
-    """A window holds places, the trace ids."""
+    """A window holds places, the trace ids in the order of the request."""
     progress = progress_for(4, Sliding(3, 2))
     add_window(progress, (1, 2, 3), result([0.1, 0.3, 0.2], truncated=(2, 0)))
     add_window(progress, (0, 2, 3), result([0.1, 0.3, 0.2], truncated=(2, 1)))
-    assert progress.ranking([2, 3, 0, 1], 0.0).trace.truncated_doc_ids == ("d3", "d1", "d2")
+    assert progress.ranking([2, 3, 0, 1], 0.0).trace.truncated_doc_ids == ("d1", "d2", "d3")
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,7 @@ async def test_engine_renders_each_window_once_on_the_encode_thread(lm: Path, mo
         async with Engine({"first": ranker}, EngineConfig()) as engine:
             ranking = await engine.run(Job("first", Query("q"), candidates, Sliding(10, 5), top_n=0))
         assert len(ranking.trace.windows) == 4
-        assert renders == ["encode_0"] * 4 * permutations
+        assert renders == ["encode first_0"] * 4 * permutations
 
 
 def test_prepare_sanitizes_query_and_passages(ranker: FirstRanker) -> None:

@@ -1,0 +1,80 @@
+"""Truncation before tokenizing: the kept tokens are those of the whole text, at the cost of the kept part."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rerank.prompting.listwise import ListwiseRenderer
+from rerank.prompting.templates import load_template
+from rerank.prompting.truncate import CHARS_PER_TOKEN, beginning
+from rerank.types import Passage, Query, Window
+from tests.small_tokenizers import FAMILIES
+
+LIMIT = 20
+NAMES = ("A", "B", "C")
+
+
+def count_words(text: str) -> int:
+    return len(text.split())
+
+
+@given(st.text(max_size=LIMIT * CHARS_PER_TOKEN))
+def test_text_that_may_be_within_the_limit_is_whole(text: str) -> None:
+    assert beginning(text, LIMIT, count_words) == text
+
+
+@given(st.text(alphabet="ab  ", max_size=3000), st.integers(1, 100))
+def test_first_tokens_are_kept(text: str, limit: int) -> None:
+    """The whole text if it has no more."""
+    assert beginning(text, limit, count_words).split()[:limit] == text.split()[:limit]
+
+
+@pytest.mark.parametrize("text", ["", " " * 50_000, "x" * 50_000, " " * 50_000 + "word"])
+def test_text_without_enough_tokens_is_whole(text: str) -> None:
+    assert beginning(text, LIMIT, count_words) == text
+
+
+def test_only_the_beginning_of_a_long_text_is_counted() -> None:
+    counted = list[int]()
+
+    def count(text: str) -> int:
+        counted.append(len(text))
+        return count_words(text)
+
+    start = beginning("word " * 40_000, LIMIT, count)
+    assert sum(counted) < 5000
+    assert len(start) < 2000
+
+
+TEXTS = {
+    "words": lambda draw: " ".join(draw.choices(["water", "of", "Zürich", "x" * 30, "1234", "北京", "."], k=2000)),
+    "markup": lambda draw: " ".join(draw.choices(["[A]", "<|user|>", "</s>", "[INST]", "Query:", "[ 12 ]"], k=2000)),
+    "white space": lambda draw: "".join(draw.choices([" ", "\n", "\t", "a", " b "], k=9000)),
+    "one long word": lambda draw: "".join(draw.choices("abcdef", k=9000)),
+    "one letter": lambda draw: "a" * 9000,
+    "symbols": lambda draw: "".join(draw.choices("🙂👩‍👩‍👧é́-_=—…", k=5000)),
+}
+
+
+@pytest.mark.parametrize("kind", TEXTS)
+@pytest.mark.parametrize("tokenizer", FAMILIES)
+@pytest.mark.parametrize("passage_tokens", [10, 0])
+def test_prompt_is_that_of_the_whole_texts(
+    kind: str, tokenizer: str, passage_tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw = random.Random(0)
+    passages = [Passage(str(number), TEXTS[kind](draw)[: draw.randrange(9000)]) for number in range(3)]
+    renderer = ListwiseRenderer(load_template("first"), FAMILIES[tokenizer], 400, 1, passage_tokens)
+
+    def prompt() -> object:
+        prepared = renderer.prepare(Query("which"), passages)
+        return renderer.prompt(Window(prepared.query, prepared.passages), NAMES)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("rerank.prompting.listwise.beginning", lambda text, tokens, count: text)
+        expected = prompt()
+    assert prompt() == expected
