@@ -28,6 +28,8 @@ from rerank.config import Precision
 from rerank.errors import CheckpointError, ConfigError
 from rerank.files import is_missing_folder, sha256_of_files
 from rerank.models.complete import check_complete
+from rerank.models.gguf import gguf_options
+from rerank.models.smollm2 import locate_causal_lm
 from rerank.models.tokenizer import load_tokenizer
 
 #: Prefix of the tensors of a saved causal LM that belong to its transformer.
@@ -36,7 +38,8 @@ _TOKEN_EMBEDDINGS = "embed_tokens.weight"
 #: Prefix of the architecture's name in PE-Rank's published checkpoints.
 _EMBED_PREFIX = "embed_"
 _WEIGHTS_FILES = ("model.safetensors", "pytorch_model.bin")
-_ADAPTER_FILE = "adapter_config.json"
+#: Configuration of a LoRA adapter, beside its weights.
+ADAPTER_FILE = "adapter_config.json"
 
 
 def pick_device(name: str = "auto") -> torch.device:
@@ -203,27 +206,29 @@ class CausalLM:
 
 
 def load_causal_lm(checkpoint: Path, device: torch.device, precision: Precision = "auto") -> CausalLM:
-    """Loads a full checkpoint, or a LoRA adapter merged into its base model.
+    """Loads a full checkpoint, a GGUF file, or a LoRA adapter merged into its base model.
 
     Raises:
         CheckpointError: there is no such folder, it holds no causal LM, or the adapter's base model cannot be loaded.
     """
-    if is_missing_folder(str(checkpoint)):
+    gguf = gguf_options(checkpoint)
+    if not gguf and is_missing_folder(str(checkpoint)):
         raise CheckpointError(f"there is no folder {checkpoint}; give the folder of a checkpoint")
-    base, is_adapter = base_model_of(checkpoint), (checkpoint / _ADAPTER_FILE).is_file()
+    base, is_adapter = locate_causal_lm(base_model_of(checkpoint)), (checkpoint / ADAPTER_FILE).is_file()
     try:
         model, loading_info = cast(Any, AutoModelForCausalLM).from_pretrained(
-            base, dtype=weights_dtype(device, precision), output_loading_info=True
+            base, dtype=weights_dtype(device, precision), output_loading_info=True, **gguf
         )
-        check_complete(base, loading_info)
+        check_complete(checkpoint if gguf else base, loading_info)
         if is_adapter:
             model = _merge_adapter(model, checkpoint)
-        tokenizer = load_tokenizer(checkpoint if _has_tokenizer(checkpoint) else base)
+        tokenizer = load_tokenizer(checkpoint if _has_tokenizer(checkpoint) else base, **gguf)
     except (OSError, ValueError, KeyError) as error:
         raise CheckpointError(f"{checkpoint} is no causal language model that can be loaded: {error}") from error
     positions = getattr(model.config, "max_position_embeddings", None)
     context_tokens = min(limit for limit in (positions, tokenizer.model_max_length) if limit)
-    revision = sha256_of_files(sorted(checkpoint.glob("*.safetensors")) or sorted(checkpoint.glob("*.bin")))
+    weights = sorted(checkpoint.glob("*.safetensors")) or sorted(checkpoint.glob("*.bin"))
+    revision = sha256_of_files([checkpoint] if gguf else weights)
     model = model.eval().requires_grad_(False).to(device)
     return CausalLM(model, tokenizer, revision, context_tokens, uses_autocast(device, precision))
 
@@ -238,14 +243,14 @@ def _merge_adapter(model: PreTrainedModel, checkpoint: Path) -> PreTrainedModel:
 
 
 def base_model_of(checkpoint: Path) -> str:
-    """Name or path of the base model of a LoRA adapter; the checkpoint itself if it is not an adapter.
+    """Name or path of the base model of a LoRA adapter; otherwise the checkpoint, or the folder of a GGUF file.
 
     Raises:
         CheckpointError: the adapter's configuration names no base model.
     """
-    adapter = checkpoint / _ADAPTER_FILE
+    adapter = checkpoint / ADAPTER_FILE
     if not adapter.is_file():
-        return str(checkpoint)
+        return str(checkpoint.parent if gguf_options(checkpoint) else checkpoint)
     try:
         return str(json.loads(adapter.read_text(encoding="utf-8"))["base_model_name_or_path"])
     except (ValueError, KeyError) as error:

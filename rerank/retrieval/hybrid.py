@@ -48,13 +48,13 @@ def reciprocal_rank(runs: Sequence[Sequence[ScoredDoc]]) -> dict[str, float]:
     return fused
 
 
-def z_score_sum(runs: Sequence[Sequence[ScoredDoc]]) -> dict[str, float]:
+def z_score_sum(runs: Sequence[Sequence[ScoredDoc]], weights: Sequence[float] = _Z_WEIGHTS) -> dict[str, float]:
     """Weighted sum of z-scores: score(d) = Σ over runs of wᵢ · (scoreᵢ(d) - meanᵢ) / standard deviationᵢ.
 
     A run without d contributes its lowest z-score.
     """
     fused: dict[str, float] = {doc.doc_id: 0.0 for run in runs for doc in run}
-    for weight, run in zip(_Z_WEIGHTS, runs, strict=True):
+    for weight, run in zip(weights, runs, strict=True):
         z = dict(zip((doc.doc_id for doc in run), z_scores([doc.score for doc in run]).tolist(), strict=True))
         lowest = min(z.values(), default=0.0)
         for doc_id in fused:

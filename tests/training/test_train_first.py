@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from rerank_training.first.arguments import FirstArguments
+from rerank_training.first.training import load_base
 from rerank_training.lists.files import write_lists
 from rerank_training.lists.training_list import TrainingList
 from rerank_training.train_first import main
@@ -134,6 +136,43 @@ def test_second_run_from_a_relative_path_gives_the_same_bits_and_is_served_from_
 
 def test_adapter_holds_no_weights_of_its_base(adapter: Path) -> None:
     assert all("lora" in name for name in weights(adapter))
+
+
+def test_adapter_is_trained_further_on_its_own_base(inputs: Path, adapter: Path, tmp_path: Path) -> None:
+    further = first_run(inputs, tmp_path / "further", *TWO_STEPS, "--base", str(adapter))
+    found, start = weights(further), weights(adapter)
+    assert found.keys() == start.keys()
+    assert any(not torch.equal(found[name], start[name]) for name in found)
+    first, second = read_manifest(adapter), read_manifest(further)
+    assert first is not None
+    assert second is not None
+    assert (second.base, second.base_revision) == (first.base, first.base_revision)
+    assert served(further, word_lists(2)) != served(adapter, word_lists(2))
+
+
+def test_adapter_of_another_rank_is_refused(inputs: Path, adapter: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--lora-rank 8: the adapter in .* has rank 4"):
+        first_run(inputs, tmp_path / "run", *TWO_STEPS, "--base", str(adapter), "--lora-rank", "8")
+
+
+@pytest.mark.parametrize(("bf16", "frozen"), [(True, torch.bfloat16), (False, torch.float32)])
+def test_mixed_precision_keeps_the_frozen_weights_in_bfloat16(inputs: Path, bf16: bool, frozen: torch.dtype) -> None:
+    model, _ = load_base(FirstArguments(lists="", base=str(inputs / "base"), lora_rank=4), bf16)
+    assert {weight.dtype for weight in model.parameters() if not weight.requires_grad} == {frozen}
+    assert {weight.dtype for weight in model.parameters() if weight.requires_grad} == {torch.float32}
+
+
+def test_training_without_an_adapter_keeps_float32(inputs: Path) -> None:
+    model, _ = load_base(FirstArguments(lists="", base=str(inputs / "base")), bf16=True)
+    assert {weight.dtype for weight in model.parameters()} == {torch.float32}
+
+
+def test_chat_markup_is_left_out_of_prompt_and_checkpoint(inputs: Path) -> None:
+    shutil.copytree(inputs / "base", chat := inputs / "chat")
+    (chat / "chat_template.jinja").write_text("{{ messages[0].content }}!", encoding="utf-8")
+    _, with_markup = load_base(FirstArguments(lists="", base=str(chat)))
+    _, plain = load_base(FirstArguments(lists="", base=str(chat), chat_markup=False))
+    assert (with_markup.chat_template, plain.chat_template) == ("{{ messages[0].content }}!", None)
 
 
 @pytest.mark.parametrize("kind", ["full", "lora"])

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rerank_training.lists.sampling import Pool, make_pool
-from rerank_training.lists.teachers import RerankerTeacher, by_cosine, by_fusion, by_grades
+from rerank_training.lists.teachers import FusionTeacher, RerankerTeacher, by_cosine, by_grades
 
 from rerank.config import IdentityModel, PERankModel, ServiceConfig
 from rerank.models.encoder import Encoder
@@ -54,13 +54,19 @@ def test_passage_without_a_vector_is_a_bug() -> None:
 def test_fusion_is_the_sum_of_z_scores_over_the_pool() -> None:
     created = pool()
     expected = z(list(COSINES.values())) + 0.3 * z(list(BM25.values()))
-    assert by_fusion(created, passages(created)[1:]) == pytest.approx(tuple(expected[1:]))
+    assert FusionTeacher()(created, passages(created)[1:]) == pytest.approx(tuple(expected[1:]))
+
+
+def test_fusion_weights_the_first_stage() -> None:
+    created = pool()
+    expected = z(list(COSINES.values())) + 0.8 * z(list(BM25.values()))
+    assert FusionTeacher(0.8)(created, passages(created)) == pytest.approx(tuple(expected))
 
 
 def test_fusion_gives_a_passage_outside_the_pool_the_lowest_bm25() -> None:
     created = pool()
     expected = z([*COSINES.values(), 0.7]) + 0.3 * np.append(z(list(BM25.values())), min(z(list(BM25.values()))))
-    assert by_fusion(created, [passage("other", 0.7)]) == pytest.approx((expected[3],))
+    assert FusionTeacher()(created, [passage("other", 0.7)]) == pytest.approx((expected[3],))
 
 
 @pytest.fixture(scope="module")

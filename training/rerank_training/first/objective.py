@@ -56,14 +56,15 @@ class FirstObjective:
 
     def _forward(self, model: nn.Module, batch: Batch) -> tuple[Any, Tensor]:
         """The model's output, and (B, K, vocabulary) logits of the last K positions, from before the first bracket."""
-        keep = batch["input_ids"].shape[1] - int(batch["bracket_index"].min()) + 1
+        ids, first = batch["input_ids"], int(batch["bracket_index"].min()) - 1
         output = model(
-            input_ids=batch["input_ids"],
+            input_ids=ids,
             use_cache=False,
-            logits_to_keep=keep,
+            # Indices, because a slice is not contiguous: the product would copy the vocabulary's matrix for each row.
+            logits_to_keep=torch.arange(first, ids.shape[1], device=ids.device),
             output_hidden_states=self.probe_weight > 0,
         )
-        return output, output.logits[:, -keep:]
+        return output, output.logits[:, first - ids.shape[1] :]
 
     def _scores(self, logits: Tensor, batch: Batch) -> Tensor:
         first = batch["input_ids"].shape[1] - logits.shape[1]

