@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from rerank import bundled
 from rerank.errors import ConfigError
@@ -34,36 +34,39 @@ class _Model(_Settings):
 
     Attributes:
         name: the name by which requests refer to the model.
-        strategy: the default strategy: single, sliding, top-down or tournament. Default: sliding.
+        strategy: the default strategy: single, sliding, top-down, tournament or cascade. Default: sliding.
         window_size: the default number of passages per window, at least 2. Default: that of the training if the
-            checkpoint has a manifest, otherwise 20.
+            checkpoint has a manifest, otherwise 20; for PE-Rank 100, or as many as the checkpoint reads.
         stride: the default number of passages between the starts of two sliding windows, at most `window_size`.
             Default: half of `window_size`.
+        preranker: the model that orders all candidates first, by its own defaults, in cascades of requests that name
+            none. Its default strategy must not be a cascade. Default: none; the strategy cascade needs one.
     """
+
+    #: Whether a checkpoint with a manifest sets the default of `window_size`.
+    _has_window_of_training: ClassVar[bool] = True
 
     name: Annotated[str, Field(min_length=1)]
     strategy: StrategyKind = StrategyKind.SLIDING
     window_size: Annotated[int, Field(ge=2, strict=True)] = 20
     stride: Positive | None = None
+    preranker: str = ""
 
     @property
     def first_stage_weight(self) -> float:
         """The weight of the first stage in the order of requests that set none."""
         return 0.0
 
-    @field_validator("strategy")
-    @classmethod
-    def _default_is_no_cascade(cls, strategy: StrategyKind) -> StrategyKind:
-        if strategy is StrategyKind.CASCADE:
-            raise ValueError(
-                "a cascade needs a preranker, which only a request can name; use another strategy as the default"
-            )
-        return strategy
+    @model_validator(mode="after")
+    def _cascade_has_a_preranker(self) -> Self:
+        if self.strategy is StrategyKind.CASCADE and not self.preranker:
+            raise ValueError("the strategy cascade needs a preranker; name another model, as in preranker: pe-rank")
+        return self
 
     @model_validator(mode="before")
     @classmethod
     def _default_window_is_that_of_the_training(cls, settings: Any) -> Any:
-        if not isinstance(settings, dict) or "window_size" in settings:
+        if not (cls._has_window_of_training and isinstance(settings, dict)) or "window_size" in settings:
             return settings
         path = settings.get("path", cls.model_fields["path"].default if "path" in cls.model_fields else None)
         size = trained_window(Path(path)) if isinstance(path, str | Path) else None
@@ -122,12 +125,18 @@ class PERankModel(_ScoringModel):
         template: name of a bundled prompt template or path of a YAML file, for a checkpoint whose config.json names no
             template. Default: the template of the checkpoint.
         precision: number format of the model. Default: auto.
+        interpolation: interpolation with the first stage in requests that set none. Default: first_stage 0.25.
         passage_text_tokens: limit on the tokens of a passage's text that a template with `{text}` shows beside the
             vector. Default: 64.
     """
 
+    _has_window_of_training: ClassVar[bool] = False
+
     ranker: Literal["pe-rank"]
     path: Path | None = None
+    window_size: Annotated[int, Field(ge=2, strict=True)] = 100
+    #: Chosen on TREC DL 2021 and pydoc with PE-Rank and with its zero-initialised start; see docs/results.md.
+    interpolation: InterpolationConfig = InterpolationConfig(first_stage=0.25)
     decoding: Literal["one_step", "dynamic"] | None = None
     template: str | None = None
     precision: Precision = "auto"
@@ -148,6 +157,8 @@ class FirstModel(_ScoringModel):
         identifiers: kind of the passage identifiers. Default: that of the checkpoint, or letters.
         passage_tokens: limit on the tokens of a passage in the prompt; 0 shows as many as fit into the model's context.
             Default: that of the checkpoint, or 0.
+        order_prior: weight of the order in which a window is read: the log-prior of a passage falls by this many nats
+            with each place, see `FirstRanker`. Default: 0.
         calibration: `content_free` subtracts the log-prior of the identifiers, measured on passages without content,
             from their log-probabilities. Default: none.
         permutations: number of orders in which each window is read; the log-probabilities are averaged. Default: 1.
@@ -161,6 +172,7 @@ class FirstModel(_ScoringModel):
     passage_tokens: Annotated[int, Field(ge=0, strict=True)] | None = None
     calibration: Literal["none", "content_free"] = "none"
     permutations: Positive = 1
+    order_prior: Annotated[float, Field(ge=0, le=100, strict=True)] = 0.0
     precision: Precision = "auto"
 
 
@@ -300,7 +312,19 @@ def load_config(
         raise ConfigError(
             f"{source}: models must be one or more with distinct names, given: {', '.join(names) or 'none'}"
         )
+    for model in config.models:
+        _check_preranker(model, config.models, source)
     return config
+
+
+def _check_preranker(model: ModelConfig, models: Sequence[ModelConfig], source: object) -> None:
+    """Raises: ConfigError if the preranker is no model, the model itself, or a cascade by default."""
+    choices = [other.name for other in models if other is not model and other.strategy is not StrategyKind.CASCADE]
+    if model.preranker and model.preranker not in choices:
+        raise ConfigError(
+            f"{source}: preranker {model.preranker!r} of model {model.name} is none of {', '.join(choices) or 'none'}, "
+            "the other models whose strategy is no cascade"
+        )
 
 
 def _further_models(settings: Mapping[str, object], first_models: Sequence[Mapping[str, object]]) -> Sequence[object]:

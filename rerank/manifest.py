@@ -61,7 +61,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def served_model(name_and_path: str) -> dict[str, object]:
-    """The configuration of a model that the command line gives as NAME=PATH, with the window size of its training.
+    """The configuration of a model that the command line gives as NAME=PATH; of FIRST with the window of its training.
 
     Raises:
         ConfigError: the text is not of the form NAME=PATH, or the folder PATH has no manifest.
@@ -76,8 +76,10 @@ def served_model(name_and_path: str) -> dict[str, object]:
             f"--model {name_and_path}: {path} has no {MANIFEST_FILE}, so its ranker and template are unknown; set them "
             "in a --config file instead"
         )
-    size = manifest.window_size
-    return {"name": name, "ranker": manifest.ranker, "path": path, "window_size": size, "stride": max(1, size // 2)}
+    model: dict[str, object] = {"name": name, "ranker": manifest.ranker, "path": path}
+    if manifest.ranker == "pe-rank":  # reads larger windows than those of its training
+        return model
+    return model | {"window_size": manifest.window_size, "stride": max(1, manifest.window_size // 2)}
 
 
 def read_manifest(folder: Path) -> Manifest | None:

@@ -71,6 +71,7 @@ class ModelRegistry:
         self._failed = dict(failed or {})
         self._infos = {name: ranker.info for name, ranker in rankers.items()}
         self._infos |= {name: model.info for name, model in self._failed.items()}
+        self._window_sizes = {name: self._default_window_size(name) for name in self._models}
         self._default_weights = {
             name: 0.0 if self._infos[name].score_kind is ScoreKind.RANK else model.first_stage_weight
             for name, model in self._models.items()
@@ -85,7 +86,7 @@ class ModelRegistry:
                 self._infos[name],
                 strategy,
                 is_default=number == 0,
-                problem=self._failed[name].problem if name in self._failed else "",
+                problem=self._problem(name),
             )
             for number, (name, strategy) in enumerate(self._default_strategies.items())
         ]
@@ -102,7 +103,23 @@ class ModelRegistry:
         if name not in self._models:
             raise NotFound(f"model {name!r} is none of {', '.join(self._models)}", {"model": name})
         self._check_served(name)
-        return name, self._strategy(name, options)
+        strategy = self._strategy(name, options)
+        if strategy.kind is StrategyKind.CASCADE:
+            self._check_served(options.preranker or self._models[name].preranker)
+        return name, strategy
+
+    def _default_window_size(self, name: str) -> int:
+        """The configured window size; if none is configured, the largest one up to the default that the model reads."""
+        model = self._models[name]
+        is_configured = "window_size" in model.model_fields_set
+        return model.window_size if is_configured else min(model.window_size, self._infos[name].max_window_size)
+
+    def _problem(self, name: str) -> str:
+        """Why requests for the model fail by default; empty if they do not."""
+        model = self._models[name]
+        if name not in self._failed and model.strategy is StrategyKind.CASCADE and model.preranker in self._failed:
+            return f"its preranker {model.preranker} is not served: {self._failed[model.preranker].problem}"
+        return self._failed[name].problem if name in self._failed else ""
 
     def _check_served(self, name: str) -> None:
         if name in self._failed:
@@ -121,7 +138,7 @@ class ModelRegistry:
 
     def _strategy(self, name: str, options: RankOptions) -> Strategy:
         default, limit = self._models[name], self._infos[name].max_window_size
-        size = options.window_size or default.window_size
+        size = options.window_size or self._window_sizes[name]
         if size > limit:
             raise _window_too_large(name, size, limit)
         strategy: Strategy
@@ -129,21 +146,24 @@ class ModelRegistry:
             case StrategyKind.SINGLE:
                 strategy = Single(size)
             case StrategyKind.SLIDING:
-                default_stride = default.stride if size == default.window_size else None
+                default_stride = default.stride if size == self._window_sizes[name] else None
                 strategy = Sliding(size, options.stride or default_stride or size // 2, options.early_stop)
             case StrategyKind.TOP_DOWN:
                 strategy = TopDown(size)
             case StrategyKind.TOURNAMENT:
                 strategy = Tournament(size)
             case StrategyKind.CASCADE:
-                strategy = Cascade(size, options.preranker, self._preranker_strategy(name, options.preranker))
+                preranker = options.preranker or default.preranker
+                strategy = Cascade(size, preranker, self._preranker_strategy(name, preranker))
         required = options.interpolation is not None
         weight = options.interpolation if required else self._default_weights[name]
         return self._interpolated(strategy, name, weight, required) if weight else strategy
 
     def _preranker_strategy(self, model: str, preranker: str) -> Strategy:
         """The default strategy of a cascade's preranker, by which it orders all candidates."""
-        other_models = [name for name in self._models if name != model]
+        other_models = [
+            name for name, other in self._models.items() if name != model and other.strategy is not StrategyKind.CASCADE
+        ]
         if preranker not in other_models:
             choices = f"use one of {', '.join(other_models)}" if other_models else "configure another model"
             raise InvalidRequest(
@@ -151,8 +171,7 @@ class ModelRegistry:
                 f"{preranker!r} cannot be the preranker of {model}; {choices}",
                 {"preranker": preranker},
             )
-        self._check_served(preranker)
-        return self._default_strategies[preranker]
+        return self._strategy(preranker, RankOptions())
 
 
 def load_models(models: Sequence[ModelConfig], encoder: Encoder, device: str) -> ModelRegistry:
@@ -176,8 +195,9 @@ def load_models(models: Sequence[ModelConfig], encoder: Encoder, device: str) ->
 
 def scoring_settings(model: ModelConfig) -> dict[str, object]:
     """The settings of a model that its scores depend on, besides weights, template and precision."""
-    excluded = {"name", "path", "strategy", "window_size", "stride", "template", "precision"}
-    return model.model_dump(mode="json", exclude=excluded)
+    of_schedule = {"strategy", "window_size", "stride", "preranker", "interpolation"}
+    settings = model.model_dump(mode="json", exclude={"name", "path", "template", "precision", *of_schedule})
+    return {key: value for key, value in settings.items() if (key, value) != ("order_prior", 0.0)}
 
 
 def with_path(model: ModelConfig, encoder: Encoder) -> ModelConfig:
@@ -232,6 +252,7 @@ def load_ranker(model: ModelConfig, encoder: Encoder, device: str) -> Ranker:
                 device,
                 model.precision,
                 settings.passage_tokens,
+                model.order_prior,
             )
         case GenerationModel():
             kind = IdentifierKind(model.identifiers)

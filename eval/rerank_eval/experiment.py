@@ -47,14 +47,22 @@ class Experiment:
         """Parses the settings that both commands share. Raises: ConfigError when one of them is not valid."""
         specs = parse_systems(settings.ranker, settings.system, settings.model)
         strategy = strategy_message(
-            settings.strategy, settings.window_size, settings.stride, preranker=settings.preranker
+            settings.strategy,
+            settings.window_size,
+            settings.stride,
+            preranker=settings.preranker,
+            interpolation=settings.interpolation,
         )
         return cls(settings, specs, strategy, settings.loads)
 
     @property
     def fingerprint(self) -> dict[str, object]:
         """Settings that decide the responses, beside those of systems and candidates."""
-        return {"encoder": self.settings.encoder, "versions": versions()}
+        return {
+            "encoder": self.settings.encoder,
+            "order_prior": self.settings.order_prior,
+            "versions": versions(),
+        }
 
     @property
     def has_identity(self) -> bool:
@@ -80,6 +88,7 @@ class Experiment:
                 index=index,
                 template=self.settings.template,
                 decoding=self.settings.decoding,
+                order_prior=self.settings.order_prior,
                 encoder=self.settings.encoder,
                 encoder_name=self.settings.encoder_name,
             ),

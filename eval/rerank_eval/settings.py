@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from rerank.commands.options import Preranker, StrategyOption, Stride, WindowSize
+from rerank.commands.options import Interpolation, Preranker, StrategyOption, Stride, WindowSize
 from rerank.errors import ConfigError
 from rerank_eval.specs import BASELINES, SERVED
 
@@ -55,6 +55,11 @@ class EvaluationSettings:
     window_size: WindowSize = 0
     stride: Stride = 0
     preranker: Preranker = ""
+    interpolation: Interpolation = None
+    order_prior: Annotated[
+        float,
+        typer.Option(min=0.0, help="For first: fall of a passage's log-prior with each place in its window, in nats."),
+    ] = 0.0
     concurrency: Annotated[
         str,
         typer.Option(

@@ -10,7 +10,7 @@ from rerank.errors import ConfigError
 from rerank.types import StrategyKind
 
 #: Rankers that a service runs.
-SERVED = ("identity", "pe-rank", "first", "generation")
+SERVED = ("default", "identity", "pe-rank", "first", "generation")
 #: Rankers that run in the process of the evaluation.
 BASELINES = ("cosine", "z-score", "cross-encoder", "oracle")
 
@@ -20,6 +20,7 @@ class SystemSpec:
     """A system to evaluate.
 
     Attributes:
+        ranker: `default` is the default model of a service, whatever it consists of.
         path: folder of a checkpoint; with --target, the name of a model of that service.
         strategy: None for the strategy that all systems share.
     """
@@ -78,5 +79,7 @@ def _check(spec: SystemSpec) -> None:
         raise ConfigError(f"{spec.ranker} scores passages one by one and takes no strategy; leave out /{spec.strategy}")
     if not re.fullmatch(r"\w[\w.-]*", spec.name):
         raise ConfigError(f"system name {spec.name!r} would name a folder; use letters, digits, '.', '-' and '_'")
+    if spec.ranker == "default" and spec.path:
+        raise ConfigError(f"default is the service's own model; name the ranker of {spec.path} instead")
     if spec.ranker == "cross-encoder" and not spec.path:
         raise ConfigError("a cross-encoder needs its model: --system NAME=cross-encoder:PATH_OR_NAME")

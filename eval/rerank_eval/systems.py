@@ -13,7 +13,7 @@ from ir_measures import Qrel
 
 from rerank import bundled
 from rerank.commands.messages import strategy_message
-from rerank.config import load_config
+from rerank.config import ServiceConfig, load_config
 from rerank.errors import ConfigError
 from rerank.manifest import MANIFEST_FILE, TEMPLATE_FILE, read_manifest, served_model
 from rerank.service.client import RerankClient
@@ -49,7 +49,7 @@ class System(Protocol):
 def strategy_of(spec: SystemSpec, shared: pb.Strategy) -> pb.Strategy:
     """The strategy of a system: the shared one, with the system's own kind if it has one.
 
-    The preranker is left out of strategies other than the cascade.
+    The preranker is left out of strategies other than the cascade, and the interpolation of rankers without scores.
     """
     strategy = pb.Strategy()
     strategy.CopyFrom(shared)
@@ -57,6 +57,8 @@ def strategy_of(spec: SystemSpec, shared: pb.Strategy) -> pb.Strategy:
         strategy.MergeFrom(strategy_message(spec.strategy, 0, 0))
     if strategy.kind != pb.STRATEGY_KIND_CASCADE:
         strategy.ClearField("preranker")
+    if spec.ranker in ("identity", "generation"):
+        strategy.ClearField("interpolation")
     return strategy
 
 
@@ -68,6 +70,7 @@ class ServiceOptions:
         index: folder of an index.
         template: prompt template of all models but those of a checkpoint that brings its own.
         decoding: how PE-Rank orders a window; empty: the default of its checkpoint.
+        order_prior: log-prior of the order in the windows of FIRST, in nats per place.
         encoder: name or folder; empty: the default encoder.
         encoder_name: name on the hub of an encoder that is given as a folder.
     """
@@ -75,6 +78,7 @@ class ServiceOptions:
     index: Path | None = None
     template: str = ""
     decoding: str = ""
+    order_prior: float = 0.0
     encoder: str = ""
     encoder_name: str = ""
 
@@ -116,7 +120,7 @@ def open_systems(
             if spec.name in scorers:
                 systems[spec.name] = Baseline(scorers[spec.name], client, index_info)
             else:
-                model = _served_model(models, (spec.path or spec.ranker) if target else spec.name)
+                model = _served_model(models, _model_name(spec, models, bool(target)))
                 systems[spec.name] = ServedModel(client, model, strategies[spec.name], index_info)
         yield systems
 
@@ -127,11 +131,7 @@ def _service(specs: Sequence[SystemSpec], target: str, options: ServiceOptions) 
         with RerankClient(target) as client:
             yield client
         return
-    models: list[Mapping[str, object]] = [
-        model_config(spec, options.template, options.decoding) for spec in specs if spec.is_served
-    ]
-    if options.index is not None and "identity" not in [model["name"] for model in models]:
-        models.append({"name": "identity", "ranker": "identity"})  # retrieves the candidates of the baselines
+    models = models_of(specs, options)
     config = load_config(
         None,
         listen="127.0.0.1:0",
@@ -145,7 +145,37 @@ def _service(specs: Sequence[SystemSpec], target: str, options: ServiceOptions) 
         yield client
 
 
-def model_config(spec: SystemSpec, template: str = "", decoding: str = "") -> Mapping[str, object]:
+def models_of(specs: Sequence[SystemSpec], options: ServiceOptions) -> list[object]:
+    """The models of a service that is started: those of all systems, after the service's own if one is `default`.
+
+    Raises:
+        ConfigError: a system would replace a model of the default system.
+    """
+    own = ServiceConfig().models if any(spec.ranker == "default" for spec in specs) else ()
+    rankers = {model.name: model.ranker for model in own}
+    has_settings = options.template or options.decoding or options.order_prior
+    for spec in specs:
+        if spec.name in rankers and (spec.path or has_settings or spec.ranker != rankers[spec.name]):
+            raise ConfigError(f"{spec.name} is a model of the default system; rename this one, --system NAME=RANKER")
+    models: list[object] = [
+        model_config(spec, options)
+        for spec in specs
+        if spec.is_served and spec.ranker != "default" and spec.name not in rankers
+    ]
+    is_missing = "identity" not in {*rankers, *(spec.name for spec in specs)}
+    if options.index is not None and is_missing:
+        models.append({"name": "identity", "ranker": "identity"})  # retrieves the candidates of the baselines
+    return [*own, *models]
+
+
+def _model_name(spec: SystemSpec, models: Mapping[str, pb.Model], is_running: bool) -> str:
+    """The name of a system's model in the service, which either was running or was started for the systems."""
+    if spec.ranker == "default":
+        return next(name for name, model in models.items() if model.is_default)
+    return (spec.path or spec.ranker) if is_running else spec.name
+
+
+def model_config(spec: SystemSpec, options: ServiceOptions) -> Mapping[str, object]:
     """The system as an entry of `models` in the service's configuration.
 
     A checkpoint with a manifest brings its own template and window size.
@@ -153,9 +183,13 @@ def model_config(spec: SystemSpec, template: str = "", decoding: str = "") -> Ma
     Raises:
         ConfigError: the checkpoint is one of another ranker.
     """
-    given = {"template": template} if template and spec.ranker != "identity" else {}
-    if decoding and spec.ranker == "pe-rank":
-        given["decoding"] = decoding
+    given: dict[str, object] = {}
+    if options.template and spec.ranker != "identity":
+        given["template"] = options.template
+    if options.decoding and spec.ranker == "pe-rank":
+        given["decoding"] = options.decoding
+    if options.order_prior and spec.ranker == "first":
+        given["order_prior"] = options.order_prior
     path = spec.path or (str(bundled.FIRST) if spec.ranker == "first" else "")
     if not path or not (Path(path) / MANIFEST_FILE).is_file():
         return {"name": spec.name, "ranker": spec.ranker} | ({"path": path} if path else {}) | given

@@ -44,6 +44,8 @@ class FirstRanker:
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
         precision: see `rerank.config.Precision`.
         passage_tokens: the maximum number of tokens shown per passage, as in training; 0: as many as fit.
+        order_prior: log-prior of the window's order, in nats per place: the passage at place i (0, 1, …) is scored by
+            log softmax(log p(i) - order_prior · i), where p is the model's probability. 0: all places alike.
 
     Raises:
         CheckpointError: the checkpoint holds no causal LM, or its tokenizer has too few single-token identifiers.
@@ -60,6 +62,7 @@ class FirstRanker:
         device: str = "auto",
         precision: Precision = "auto",
         passage_tokens: int = 0,
+        order_prior: float = 0.0,
     ) -> None:
         self._device = pick_device(device)
         lm = load_causal_lm(checkpoint, self._device, precision)
@@ -73,6 +76,7 @@ class FirstRanker:
         self._reader = make_last_token_reader(lm.model, lm.autocast)
         self._calibrated = calibration == "content_free"
         self._permutations = permutations
+        self._order_prior = order_prior
         self._prior = cache(self._measure_prior)
         self.info = RankerInfo(
             kind="first",
@@ -115,7 +119,10 @@ class FirstRanker:
             _in_window_order(self._log_probs(row[:n]), order)
             for row, order in zip(logits, _orders(n, self._permutations), strict=True)
         ]
-        return WindowRanking(tuple(torch.stack(scores).mean(dim=0).tolist()))
+        mean = torch.stack(scores).mean(dim=0)
+        if self._order_prior:
+            mean = torch.log_softmax(mean - self._order_prior * torch.arange(n), dim=0)
+        return WindowRanking(tuple(mean.tolist()))
 
     def _log_probs(self, logits: torch.Tensor) -> torch.Tensor:
         """(n,) log-probabilities from the logits of n identifiers, calibrated if so configured."""

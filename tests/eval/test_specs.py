@@ -37,7 +37,7 @@ def test_system_may_have_its_own_strategy(spelling: str) -> None:
 @pytest.mark.parametrize(
     ("rankers", "systems", "model", "message"),
     [
-        (["best"], [], "", "'best' is none of identity"),
+        (["best"], [], "", "'best' is none of default, identity"),
         (["identity", "identity"], [], "", "two have the same name"),
         (["first", "generation"], [], "folder", "--model gives the checkpoint of one --ranker, and there are 2"),
         ([], ["first:folder"], "", "expected NAME=RANKER"),

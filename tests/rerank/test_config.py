@@ -43,7 +43,7 @@ def test_settings_that_the_file_leaves_out_keep_their_default(path: Path) -> Non
         index=Path("/some/index"),
         models=(
             IdentityModel(name="a", ranker="identity", strategy="single", window_size=7, stride=None),
-            PERankModel(name="b", ranker="pe-rank", path=Path("/some/checkpoint"), window_size=20, stride=5),
+            PERankModel(name="b", ranker="pe-rank", path=Path("/some/checkpoint"), window_size=100, stride=5),
         ),
         engine=EngineConfig(max_batch_tokens=100, max_queue_tokens=1_000_000),
         drain_s=0.0,
@@ -160,8 +160,52 @@ def test_settings_are_frozen() -> None:
 def test_default_window_is_that_of_the_checkpoint(path: Path, tmp_path: Path) -> None:
     (tmp_path / "rerank.json").write_text('{"window_size": 6}')
     path.write_text(
-        f"models: [{{name: bundled, ranker: first}}, {{name: mine, ranker: pe-rank, path: {tmp_path}}}, "
+        f"models: [{{name: bundled, ranker: first}}, {{name: mine, ranker: first, path: {tmp_path}}}, "
         f"{{name: wide, ranker: first, window_size: 20}}, {{name: unknown, ranker: first, path: {tmp_path / 'none'}}}]"
     )
     models = load_config(path).models
     assert [(model.window_size, model.stride) for model in models] == [(10, None), (6, None), (20, None), (20, None)]
+
+
+def test_window_of_pe_rank_does_not_depend_on_its_training(tmp_path: Path) -> None:
+    (tmp_path / "rerank.json").write_text('{"window_size": 6}')
+    model = {"name": "mine", "ranker": "pe-rank", "path": tmp_path}
+    assert load_config(None, models=[model]).models[0].window_size == 100
+
+
+CASCADE = "{name: a, ranker: first, strategy: cascade, preranker: b}"
+
+
+def test_cascade_may_be_the_default_of_a_model(path: Path) -> None:
+    path.write_text(f"models: [{CASCADE}, {{name: b, ranker: pe-rank}}]")
+    model = load_config(path).models[0]
+    assert (model.strategy, model.preranker) == ("cascade", "b")
+
+
+@pytest.mark.parametrize(
+    ("models", "problem"),
+    [
+        ("{name: a, ranker: first, strategy: cascade}", "the strategy cascade needs a preranker; name another model"),
+        (CASCADE, "preranker 'b' of model a is none of none"),
+        (f"{CASCADE}, {{name: c, ranker: identity}}", "preranker 'b' of model a is none of c, the other models"),
+        (
+            "{name: a, ranker: first, preranker: a}, {name: c, ranker: identity}",
+            "preranker 'a' of model a is none of c",
+        ),
+        (
+            f"{CASCADE}, {{name: b, ranker: first, strategy: cascade, preranker: c}}, {{name: c, ranker: identity}}",
+            "preranker 'b' of model a is none of c, the other models whose strategy is no cascade",
+        ),
+    ],
+)
+def test_preranker_must_be_another_model_that_is_no_cascade(path: Path, models: str, problem: str) -> None:
+    path.write_text(f"models: [{models}]")
+    with pytest.raises(ConfigError, match=problem):
+        load_config(path)
+
+
+@pytest.mark.parametrize("weight", ["-0.1", "100.5", ".nan", ".inf", "true", "'1'"])
+def test_weight_of_the_first_stage_is_between_0_and_100(path: Path, weight: str) -> None:
+    path.write_text(f"models: [{{name: a, ranker: pe-rank, interpolation: {{first_stage: {weight}}}}}]")
+    with pytest.raises(ConfigError, match=r"interpolation\.first_stage"):
+        load_config(path)

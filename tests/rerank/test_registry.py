@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,11 +11,11 @@ from pydantic import ValidationError
 
 from rerank.config import IdentityModel, InterpolationConfig, PERankModel
 from rerank.engine.strategies import Cascade, Interpolated, Single, Sliding, Strategy, TopDown, Tournament
-from rerank.errors import ConfigError, InvalidRequest, NotFound
+from rerank.errors import ConfigError, InvalidRequest, NotFound, SelfTestFailed
 from rerank.models.encoder import Encoder
 from rerank.models.zero_init import write_zero_init_checkpoint
 from rerank.rankers.identity import IdentityRanker
-from rerank.registry import ModelRegistry, zero_init_checkpoint
+from rerank.registry import FailedModel, ModelRegistry, zero_init_checkpoint
 from rerank.types import RankOptions, ScoreKind, StrategyKind
 from tests.fakes import NumberRanker
 
@@ -86,6 +87,42 @@ def test_interpolation_of_a_model_without_scores_is_rejected() -> None:
     with pytest.raises(InvalidRequest, match="identity gives an order without scores") as caught:
         interpolating_registry().resolve(RankOptions(model="identity", interpolation=0.1))
     assert caught.value.field == "strategy.interpolation"
+
+
+def cascade_registry(failed: Mapping[str, FailedModel] | None = None) -> ModelRegistry:
+    """`number` ranks the first 10 of what `first` finds, in one window of at most 30, the most that `first` reads."""
+    models = [
+        IdentityModel(name="number", ranker="identity", strategy="cascade", window_size=10, preranker="first"),
+        PERankModel(name="first", ranker="pe-rank"),
+        IdentityModel(name="identity", ranker="identity"),
+    ]
+    rankers = {"number": NumberRanker(), "first": NumberRanker(max_window_size=30), "identity": IdentityRanker()}
+    return ModelRegistry(models, {name: r for name, r in rankers.items() if name not in (failed or {})}, failed)
+
+
+def test_default_cascade_runs_the_defaults_of_its_preranker() -> None:
+    expected = Cascade(10, "first", Interpolated(Sliding(30, 15), 0.25))
+    assert cascade_registry().resolve(RankOptions()) == ("number", expected)
+    assert cascade_registry().describe()[0].default_strategy == expected
+
+
+def test_request_may_name_another_preranker_or_strategy() -> None:
+    other = cascade_registry().resolve(RankOptions(preranker="identity"))
+    assert other == ("number", Cascade(10, "identity", Sliding(20, 10)))
+    assert cascade_registry().resolve(RankOptions(strategy="single")) == ("number", Single(10))
+
+
+def test_preranker_of_a_request_must_be_no_cascade() -> None:
+    with pytest.raises(InvalidRequest, match="'number' cannot be the preranker of first; use one of identity"):
+        cascade_registry().resolve(RankOptions(model="first", strategy="cascade", preranker="number"))
+
+
+def test_failed_preranker_is_a_problem_of_the_cascade() -> None:
+    registry = cascade_registry({"first": FailedModel(NumberRanker(max_window_size=30).info, "scores are not finite")})
+    assert registry.describe()[0].problem == "its preranker first is not served: scores are not finite"
+    with pytest.raises(SelfTestFailed, match="model 'first' is not served"):
+        registry.resolve(RankOptions())
+    assert registry.resolve(RankOptions(strategy="single")) == ("number", Single(10))
 
 
 @pytest.mark.parametrize("name", ["topdown", "Top-Down", "best"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import shutil
 import threading
@@ -91,6 +92,23 @@ def test_permutations_average_the_scores_of_shuffled_windows(lm: Path, ranker: F
     expected = torch.tensor(by_order).mean(dim=0).tolist()
     assert rank_windows(thrice, [window(*TEXTS)])[0].scores == pytest.approx(expected, abs=1e-4)
     assert thrice.encode(window(*TEXTS)).tokens == 3 * ranker.encode(window(*TEXTS)).tokens
+
+
+@pytest.mark.parametrize("permutations", [1, 2])
+def test_order_prior_adds_its_log_prior_to_every_place(lm: Path, permutations: int) -> None:
+    """Compared with softmax(log p - x · place), computed from the scores without it."""
+    plain, prior = (
+        FirstRanker(lm, "first", permutations=permutations, device="cpu", order_prior=x) for x in (0.0, 0.3)
+    )
+    (without,), (with_prior,) = (rank_windows(ranker, [window(*TEXTS)]) for ranker in (plain, prior))
+    weights = [math.exp(score - 0.3 * place) for place, score in enumerate(without.scores)]
+    expected = [math.log(weight / sum(weights)) for weight in weights]
+    assert with_prior.scores == pytest.approx(expected, abs=1e-5)
+
+
+def test_large_order_prior_keeps_the_order(lm: Path) -> None:
+    ranker = FirstRanker(lm, "first", device="cpu", order_prior=100.0)
+    assert rank_windows(ranker, [window(*TEXTS)])[0].permutation == (0, 1, 2, 3, 4)
 
 
 def test_windows_with_permutations_are_independent_in_a_batch(lm: Path) -> None:
