@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from rerank import bundled
 from rerank.errors import ConfigError
 from rerank.manifest import trained_window
+from rerank.profiles import load_profile
 from rerank.types import StrategyKind
 
 #: Strict, so that `true` and "20" are errors and not numbers.
@@ -65,6 +66,19 @@ class _Model(_Settings):
 
     @model_validator(mode="before")
     @classmethod
+    def _defaults_are_those_of_the_profile(cls, settings: Any) -> Any:
+        if not isinstance(settings, dict) or settings.get("profile") is None:
+            return settings
+        try:
+            profile = load_profile(str(settings["profile"])).settings
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
+        if (ranker := settings.get("ranker", profile["ranker"])) != profile["ranker"]:
+            raise ValueError(f"profile {settings['profile']} is of ranker {profile['ranker']}, not {ranker}")
+        return profile | settings
+
+    @model_validator(mode="before")
+    @classmethod
     def _default_window_is_that_of_the_training(cls, settings: Any) -> Any:
         if not (cls._has_window_of_training and isinstance(settings, dict)) or "window_size" in settings:
             return settings
@@ -107,6 +121,22 @@ class _ScoringModel(_Model):
         return self.interpolation.first_stage
 
 
+class PromptConfig(_Settings):
+    """Settings of the prompts of a published model besides its template; see `rerank.prompting.style.PromptStyle`.
+
+    Attributes:
+        bos_tokens: number of BOS tokens at the beginning. Default: as the chat template or the tokenizer writes it.
+        chat_template: the conversation in Jinja, for a tokenizer without a chat template. Default: none.
+        ftfy: repair the encoding of passages with the package ftfy. Default: false.
+        max_words: number of words to which passages are cut; 0: all. Default: 0.
+    """
+
+    bos_tokens: Annotated[int, Field(ge=0, le=2, strict=True)] | None = None
+    chat_template: str = ""
+    ftfy: bool = False
+    max_words: Annotated[int, Field(ge=0, strict=True)] = 0
+
+
 class IdentityModel(_Model):
     """Settings of a model that keeps the first-stage order."""
 
@@ -117,6 +147,7 @@ class PERankModel(_ScoringModel):
     """Settings of a PE-Rank model (Liu et al., arXiv 2406.14848), which reads one vector per passage.
 
     Attributes:
+        profile: name of the profile of a published model, which has the defaults of the other settings.
         path: folder of the checkpoint. Default: the bundled checkpoint for the default encoder; for any other encoder,
             a zero-initialised checkpoint, whose order is that of the encoder's cosine.
         decoding: `one_step` scores all passages of a window in one forward pass; `dynamic` generates the order passage
@@ -133,6 +164,7 @@ class PERankModel(_ScoringModel):
     _has_window_of_training: ClassVar[bool] = False
 
     ranker: Literal["pe-rank"]
+    profile: str | None = None
     path: Path | None = None
     window_size: Annotated[int, Field(ge=2, strict=True)] = 100
     #: Chosen on TREC DL 2021 and pydoc with PE-Rank and with its zero-initialised start; see docs/results.md.
@@ -150,13 +182,15 @@ class FirstModel(_ScoringModel):
     those with which it was trained.
 
     Attributes:
-        path: folder of the causal LM or of a LoRA adapter. Default: the bundled checkpoint, which was trained on
-            windows of 10 passages.
+        profile: name of the profile of a published model, which has the defaults of the other settings.
+        path: folder of the causal LM or of a LoRA adapter, or a GGUF file. Default: the bundled checkpoint, which was
+            trained on windows of 10 passages.
         template: name of a bundled prompt template or path of a YAML file. Default: the template of the checkpoint, or
             `first`.
         identifiers: kind of the passage identifiers. Default: that of the checkpoint, or letters.
         passage_tokens: limit on the tokens of a passage in the prompt; 0 shows as many as fit into the model's context.
             Default: that of the checkpoint, or 0.
+        prompt: what the prompts have besides the words of the template.
         order_prior: weight of the order in which a window is read: the log-prior of a passage falls by this many nats
             with each place, see `FirstRanker`. Default: 0.
         calibration: `content_free` subtracts the log-prior of the identifiers, measured on passages without content,
@@ -166,10 +200,12 @@ class FirstModel(_ScoringModel):
     """
 
     ranker: Literal["first"]
+    profile: str | None = None
     path: Path = bundled.FIRST
     template: str | None = None
     identifiers: Literal["letters", "numbers"] | None = None
     passage_tokens: Annotated[int, Field(ge=0, strict=True)] | None = None
+    prompt: PromptConfig = PromptConfig()
     calibration: Literal["none", "content_free"] = "none"
     permutations: Positive = 1
     order_prior: Annotated[float, Field(ge=0, le=100, strict=True)] = 0.0
@@ -180,7 +216,9 @@ class GenerationModel(_Model):
     """Settings of a permutation generation model: a causal LM that generates the full order, as RankZephyr does.
 
     Attributes:
-        path: folder of the causal LM or of a LoRA adapter.
+        profile: name of the profile of a published model, which has the defaults of the other settings.
+        path: folder of the causal LM or of a LoRA adapter, or a GGUF file.
+        prompt: what the prompts have besides the words of the template.
         template: name of a bundled prompt template or path of a YAML file; use the template with which the model was
             trained. Default: first.
         identifiers: kind of the passage identifiers. Default: numbers.
@@ -188,7 +226,9 @@ class GenerationModel(_Model):
     """
 
     ranker: Literal["generation"]
+    profile: str | None = None
     path: Path
+    prompt: PromptConfig = PromptConfig()
     template: str = "first"
     identifiers: Literal["letters", "numbers"] = "numbers"
     precision: Precision = "auto"

@@ -9,6 +9,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from rerank import profiles
 from rerank.errors import CheckpointError, ConfigError
 from rerank.files import atomic_file, sha256_of_files
 
@@ -61,25 +62,38 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def served_model(name_and_path: str) -> dict[str, object]:
-    """The configuration of a model that the command line gives as NAME=PATH; of FIRST with the window of its training.
+    """The configuration of a model that the command line gives as NAME=PATH or NAME=PROFILE:PATH.
+
+    A checkpoint of FIRST of our training brings the window size of its manifest. One with a profile is read with the
+    template in its folder, if there is one.
 
     Raises:
-        ConfigError: the text is not of the form NAME=PATH, or the folder PATH has no manifest.
+        ConfigError: the text is not of these forms, or PATH has neither a profile nor a manifest.
         CheckpointError: see `read_manifest`.
     """
     name, _, path = name_and_path.partition("=")
     if not name or not path:
         raise ConfigError(f"--model {name_and_path!r} is not of the form NAME=PATH, such as first=checkpoints/first")
+    profile, _, checkpoint = path.partition(":")
+    if checkpoint and profile in profiles.names():
+        return {"name": name, "path": checkpoint, **profiled(profile, Path(checkpoint))}
     manifest = read_manifest(Path(path))
     if manifest is None:
         raise ConfigError(
             f"--model {name_and_path}: {path} has no {MANIFEST_FILE}, so its ranker and template are unknown; set them "
-            "in a --config file instead"
+            f"in a --config file, or name a profile as in {name}=PROFILE:{path} ({', '.join(profiles.names())})"
         )
     model: dict[str, object] = {"name": name, "ranker": manifest.ranker, "path": path}
     if manifest.ranker == "pe-rank":  # reads larger windows than those of its training
         return model
     return model | {"window_size": manifest.window_size, "stride": max(1, manifest.window_size // 2)}
+
+
+def profiled(profile: str, checkpoint: Path) -> dict[str, object]:
+    """The settings of a published checkpoint with a profile: its ranker, and the template in its folder."""
+    template = checkpoint / TEMPLATE_FILE
+    given: dict[str, object] = {"template": str(template)} if template.is_file() else {}
+    return {"profile": profile, "ranker": profiles.load_profile(profile).ranker, **given}
 
 
 def read_manifest(folder: Path) -> Manifest | None:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rerank import bundled
-from rerank.config import FirstModel, GenerationModel, IdentityModel, ModelConfig, PERankModel
+from rerank.config import FirstModel, GenerationModel, IdentityModel, ModelConfig, PERankModel, PromptConfig
 from rerank.engine.strategies import Cascade, Interpolated, Single, Sliding, Strategy, TopDown, Tournament
 from rerank.errors import ConfigError, InvalidRequest, NotFound, SelfTestFailed
+from rerank.manifest import TEMPLATE_FILE
 from rerank.models.encoder import DEFAULT_ENCODER, Encoder
 from rerank.models.loading import pick_device
 from rerank.models.zero_init import write_zero_init_checkpoint
+from rerank.profiles import load_profile
 from rerank.prompting.identifiers import IdentifierKind
+from rerank.prompting.style import PromptStyle
+from rerank.prompting.templates import Template, load_template
 from rerank.rankers import self_test
 from rerank.rankers.base import Ranker, RankerInfo
 from rerank.rankers.first import FirstRanker
@@ -184,6 +188,9 @@ def load_models(models: Sequence[ModelConfig], encoder: Encoder, device: str) ->
     failed: dict[str, FailedModel] = {}
     for model in (with_path(model, encoder) for model in models):
         ranker = load_ranker(model, encoder, device)
+        if warning := _warning(model, ranker.info):
+            log.warning("model %s: %s", model.name, warning)
+            ranker.info = replace(ranker.info, warning=warning)
         try:
             _self_test(ranker, model, device)
             rankers[model.name] = ranker
@@ -196,7 +203,8 @@ def load_models(models: Sequence[ModelConfig], encoder: Encoder, device: str) ->
 def scoring_settings(model: ModelConfig) -> dict[str, object]:
     """The settings of a model that its scores depend on, besides weights, template and precision."""
     of_schedule = {"strategy", "window_size", "stride", "preranker", "interpolation"}
-    settings = model.model_dump(mode="json", exclude={"name", "path", "template", "precision", *of_schedule})
+    excluded = {"name", "path", "template", "precision", "profile", "prompt"} | of_schedule
+    settings = model.model_dump(mode="json", exclude=excluded)
     return {key: value for key, value in settings.items() if (key, value) != ("order_prior", 0.0)}
 
 
@@ -245,7 +253,7 @@ def load_ranker(model: ModelConfig, encoder: Encoder, device: str) -> Ranker:
             settings = first_settings(model)
             return FirstRanker(
                 model.path,
-                settings.template,
+                _styled(settings.template, model.prompt),
                 settings.identifiers,
                 model.calibration,
                 model.permutations,
@@ -256,7 +264,23 @@ def load_ranker(model: ModelConfig, encoder: Encoder, device: str) -> Ranker:
             )
         case GenerationModel():
             kind = IdentifierKind(model.identifiers)
-            return GenerationRanker(model.path, model.template, kind, device, model.precision)
+            template = _styled(model.template, model.prompt)
+            return GenerationRanker(model.path, template, kind, device, model.precision)
+
+
+def _styled(template: str, prompt: PromptConfig) -> Template:
+    return load_template(template).with_style(PromptStyle(**prompt.model_dump()))
+
+
+def _warning(model: ModelConfig, info: RankerInfo) -> str:
+    """Why a model may not give its published figures; empty if nothing is known to differ."""
+    if isinstance(model, IdentityModel | PERankModel) or model.profile is None or Path(model.template or "").is_file():
+        return info.warning
+    return (
+        f"profile {model.profile} needs its publisher's prompt ({load_profile(model.profile).prompt_source}), but "
+        f"template {model.template or 'of the service'} is ours: its published figures are not reached; give the file "
+        f"as `template`, or as {TEMPLATE_FILE} in the folder of the checkpoint"
+    )
 
 
 def _window_too_large(name: str, size: int, limit: int) -> InvalidRequest:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rerank import profiles
 from rerank.errors import ConfigError
 from rerank.types import StrategyKind
 
@@ -20,7 +21,8 @@ class SystemSpec:
     """A system to evaluate.
 
     Attributes:
-        ranker: `default` is the default model of a service, whatever it consists of.
+        ranker: one of SERVED or BASELINES, or the name of a profile; `default` is the default model of a service,
+            whatever it consists of.
         path: folder of a checkpoint; with --target, the name of a model of that service.
         strategy: None for the strategy that all systems share.
     """
@@ -32,7 +34,7 @@ class SystemSpec:
 
     @property
     def is_served(self) -> bool:
-        return self.ranker in SERVED
+        return self.ranker not in BASELINES
 
 
 def parse_systems(rankers: Sequence[str], systems: Sequence[str], model: str) -> list[SystemSpec]:
@@ -73,8 +75,11 @@ def _parse(text: str) -> SystemSpec:
 
 
 def _check(spec: SystemSpec) -> None:
-    if spec.ranker not in SERVED + BASELINES:
-        raise ConfigError(f"ranker {spec.ranker!r} is none of {', '.join(SERVED + BASELINES)}")
+    known = (*SERVED, *BASELINES, *profiles.names())
+    if spec.ranker not in known:
+        raise ConfigError(f"ranker {spec.ranker!r} is none of {', '.join(known)}")
+    if spec.ranker in profiles.names() and not spec.path:
+        raise ConfigError(f"profile {spec.ranker} needs its checkpoint: --system NAME={spec.ranker}:PATH")
     if spec.strategy and not spec.is_served:
         raise ConfigError(f"{spec.ranker} scores passages one by one and takes no strategy; leave out /{spec.strategy}")
     if not re.fullmatch(r"\w[\w.-]*", spec.name):

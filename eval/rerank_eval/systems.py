@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 from google.protobuf.json_format import MessageToDict
 from ir_measures import Qrel
 
-from rerank import bundled
+from rerank import bundled, profiles
 from rerank.commands.messages import strategy_message
 from rerank.config import ServiceConfig, load_config
 from rerank.errors import ConfigError
-from rerank.manifest import MANIFEST_FILE, TEMPLATE_FILE, read_manifest, served_model
+from rerank.manifest import MANIFEST_FILE, TEMPLATE_FILE, profiled, read_manifest, served_model
 from rerank.service.client import RerankClient
 from rerank.service.process import service_process
 from rerank.types import CandidateSource, Query
@@ -183,6 +183,10 @@ def model_config(spec: SystemSpec, options: ServiceOptions) -> Mapping[str, obje
     Raises:
         ConfigError: the checkpoint is one of another ranker.
     """
+    if spec.ranker in profiles.names():
+        settings = profiled(spec.ranker, Path(spec.path)) | ({"template": options.template} if options.template else {})
+        decoding = {"decoding": options.decoding} if options.decoding and settings["ranker"] == "pe-rank" else {}
+        return {"name": spec.name, "path": spec.path, **settings} | decoding
     given: dict[str, object] = {}
     if options.template and spec.ranker != "identity":
         given["template"] = options.template

@@ -40,7 +40,7 @@ def load_tokenizer(source: Path | str, **options: Any) -> PreTrainedTokenizerBas
         OSError, ValueError, KeyError: see `from_pretrained`.
     """
     folder = Path(source)
-    if not (folder / _SENTENCEPIECE_FILE).is_file() or (folder / _CONVERTED_FILE).is_file():
+    if "gguf_file" in options or not (folder / _SENTENCEPIECE_FILE).is_file() or (folder / _CONVERTED_FILE).is_file():
         return AutoTokenizer.from_pretrained(source, **options)
     reference, settings = _sentencepiece(folder), _settings(folder)
     if settings.get("tokenizer_class") in _LLAMA_CLASSES:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from itertools import pairwise
+from itertools import dropwhile, pairwise
 from typing import Any, TypeAlias, cast
 
 import jinja2
@@ -36,6 +36,14 @@ _MIN_PASSAGE_TOKENS = 8
 _SLACK_TOKENS = 2
 #: Marks the places of passages in a rendered prompt. A Unicode noncharacter, so no text contains it.
 _PASSAGE_MARKER = "\ufdd0"
+_NO_CHAT = (
+    "the tokenizer has no chat template, so the prompt is plain text; a model that was trained on conversations "
+    "needs a profile, or `prompt: {chat_template: ...}`"
+)
+_TWO_BOS = (
+    "the prompt begins with two BOS tokens; change the chat template to write at most one, or set "
+    "`prompt: {bos_tokens: 2}` for a model that was trained so"
+)
 #: Placeholder text for a passage, next to which other segments are tokenised.
 _PLACEHOLDER = "any"
 #: This many characters after a passage show whether a token spans the boundary.
@@ -85,6 +93,7 @@ class ListwiseRenderer:
 
     Attributes:
         passage_tokens: the same, where 0 is the length of the context.
+        warning: why prompts may differ from those of the training; empty if nothing is known to differ.
     """
 
     def __init__(
@@ -97,16 +106,23 @@ class ListwiseRenderer:
     ) -> None:
         self._template = template
         self._tokenizer = tokenizer
+        if template.style.chat_template and not tokenizer.chat_template:
+            tokenizer.chat_template = template.style.chat_template
+        self.warning = _NO_CHAT if template.system_message and not tokenizer.chat_template else ""
+        self._restyles = template.style.changes_passages
         self._prompt_tokens = context_tokens - answer_tokens
         self.passage_tokens = min(passage_tokens or context_tokens, context_tokens)
         self.sanitize = Sanitizer(tokenizer, (template.system_message, template.prefix, template.suffix))
         self._segments = SegmentTokenizer(tokenizer)
+        self._bos_tokens = template.style.bos_tokens if tokenizer.bos_token_id is not None else None
         self._adds_bos = tokenizer("a", verbose=False)["input_ids"][0] == tokenizer.bos_token_id
         self._skeleton = lru_cache(maxsize=64)(self._make_skeleton)  # windows of a request share theirs
         self._token_ends = lru_cache(maxsize=4096)(self._segments.token_ends)  # a passage is in several windows
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
         """Sanitizes query and passages and tokenises each distinct passage, up to the tokens that are shown."""
+        if self._restyles:
+            passages = [replace(p, text=self._template.style.passage_text(p.text)) for p in passages]
         most = CHARS_PER_TOKEN * self.passage_tokens
         texts = {t: self.sanitize(t if len(t) <= most else self._beginning(t)) for t in {p.text for p in passages}}
         token_ids = self._segments.tokenize_passages(list(texts.values()), self._inner_context)
@@ -157,20 +173,20 @@ class ListwiseRenderer:
         return render_chat(self._tokenizer, self._template.system_message, user)
 
     def tokenize(self, text: str) -> list[int]:
-        """The token ids of a rendered prompt, with exactly one BOS token if the tokenizer uses one.
+        """The token ids of a rendered prompt. It begins with one BOS token if the tokenizer adds one, or as styled.
+
+        BOS tokens inside it are turn marks: ChatML models begin every turn with theirs.
 
         Raises:
-            CheckpointError: the prompt contains several BOS tokens.
+            CheckpointError: the prompt begins with two BOS tokens.
         """
         ids, bos = self._segments.tokenize(text), self._tokenizer.bos_token_id
-        if bos is None:
-            return ids
-        if ids[:1] != [bos] and self._adds_bos:
-            ids = [bos, *ids]
-        if ids.count(bos) > 1:
-            raise CheckpointError(
-                f"the prompt contains {ids.count(bos)} BOS tokens; change the chat template to write at most one"
-            )
+        if self._bos_tokens is not None:
+            return [bos] * self._bos_tokens + [*dropwhile(bos.__eq__, ids)]
+        if self._adds_bos and ids[:1] != [bos]:
+            return [bos, *ids]
+        if bos is not None and ids[:2] == [bos, bos]:
+            raise CheckpointError(_TWO_BOS)
         return ids
 
     @cached_property

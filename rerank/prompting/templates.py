@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from typing import Literal
@@ -13,6 +13,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rerank.errors import ConfigError
+from rerank.prompting.style import PromptStyle
 
 #: Any name in braces. An unknown one is refused, because the model would read it as it is written.
 _FIELD = re.compile(r"\{(\w+)\}")
@@ -38,6 +39,12 @@ class Template:
     system_message: str = ""
     #: The content of the file, which training saves with the checkpoint.
     source: bytes = field(default=b"", repr=False)
+    style: PromptStyle = field(default_factory=PromptStyle)
+
+    def with_style(self, style: PromptStyle) -> Template:
+        """The template in another style; its hash is that of both."""
+        sha256 = hashlib.sha256(f"{self.sha256} {style}".encode()).hexdigest()
+        return self if style == self.style else replace(self, style=style, sha256=sha256)
 
 
 class _TemplateFile(BaseModel):
@@ -53,8 +60,8 @@ class _TemplateFile(BaseModel):
     output_extraction_regex: str = ""
 
 
-def load_template(name_or_path: str) -> Template:
-    """Loads a template of this package by name (`pe_rank`), or a YAML file by path.
+def load_template(name_or_path: str | Template) -> Template:
+    """Loads a template of this package by name (`pe_rank`), or a YAML file by path; a loaded one is returned.
 
     A plain name without suffix is first looked up in the package, then as a file in the working directory.
 
@@ -62,6 +69,8 @@ def load_template(name_or_path: str) -> Template:
         ConfigError: there is no such template, a key or field is unknown, a field of a passage is used outside the
             body, or the body does not contain `{candidate}` exactly once.
     """
+    if isinstance(name_or_path, Template):
+        return name_or_path
     content = _read(name_or_path)
     try:
         file = _TemplateFile.model_validate(yaml.safe_load(content))

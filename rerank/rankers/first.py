@@ -22,7 +22,7 @@ from rerank.models.loading import load_causal_lm, pick_device
 from rerank.models.packing_probe import make_last_token_reader
 from rerank.prompting.identifiers import IdentifierKind, derive_identifiers
 from rerank.prompting.listwise import ListwiseRenderer
-from rerank.prompting.templates import load_template
+from rerank.prompting.templates import Template, load_template
 from rerank.rankers.base import RankerInfo
 from rerank.types import EncodedWindow, Passage, Prepared, Query, ScoreKind, Window, WindowRanking
 
@@ -35,7 +35,7 @@ class FirstRanker:
 
     Args:
         checkpoint: a folder with a causal LM, or a LoRA adapter.
-        template: name or path of a prompt template.
+        template: a prompt template, or its name or path.
         identifiers: letters or numbers.
         calibration: `content_free` subtracts the log-prior of the identifiers, which is measured once per window size
             on passages without content (CapCal, arXiv 2604.10150, without its entropy weights).
@@ -55,7 +55,7 @@ class FirstRanker:
     def __init__(
         self,
         checkpoint: Path,
-        template: str,
+        template: str | Template,
         identifiers: IdentifierKind = IdentifierKind.LETTERS,
         calibration: Literal["none", "content_free"] = "none",
         permutations: int = 1,
@@ -83,6 +83,7 @@ class FirstRanker:
             model_id=model_id(checkpoint),
             model_revision=lm.revision,
             template_sha256=loaded.sha256,
+            warning=self._renderer.warning,
             max_window_size=len(self._identifiers),
             score_kind=ScoreKind.WINDOW_LOG_PROB,
             batching=self._reader.batching,

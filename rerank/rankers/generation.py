@@ -22,7 +22,7 @@ from rerank.models.last_token import translate_out_of_memory
 from rerank.models.loading import CausalLM, load_causal_lm, pick_device
 from rerank.prompting.identifiers import CLOSE, OPEN, IdentifierKind, alphabet
 from rerank.prompting.listwise import ListwiseRenderer
-from rerank.prompting.templates import load_template
+from rerank.prompting.templates import Template, load_template
 from rerank.rankers.base import RankerInfo
 from rerank.types import EncodedWindow, Passage, Prepared, Query, ScoreKind, Window, WindowRanking
 
@@ -40,7 +40,7 @@ class GenerationRanker:
 
     Args:
         checkpoint: a folder with a causal LM, or a LoRA adapter.
-        template: name or path of a prompt template.
+        template: a prompt template, or its name or path.
         identifiers: letters or numbers; they need not be single tokens.
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
         precision: see `rerank.config.Precision`.
@@ -53,7 +53,7 @@ class GenerationRanker:
     def __init__(
         self,
         checkpoint: Path,
-        template: str,
+        template: str | Template,
         identifiers: IdentifierKind = IdentifierKind.NUMBERS,
         device: str = "auto",
         precision: Precision = "auto",
@@ -71,6 +71,7 @@ class GenerationRanker:
             model_id=model_id(checkpoint),
             model_revision=lm.revision,
             template_sha256=loaded.sha256,
+            warning=self._renderer.warning,
             max_window_size=len(self._names),
             score_kind=ScoreKind.RANK,
             max_passage_tokens=self._renderer.passage_tokens,

@@ -17,7 +17,6 @@ from tests.small_tokenizers import metaspace
 pytestmark = pytest.mark.slow
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "reproduce_published.sh"
-RANKERS = {"first-mistral": "first", "rank-zephyr": "generation", "pe-rank": "pe-rank"}
 
 #: Runs instead of Python: records the arguments of the evaluation and writes a result; other commands run as they are.
 RECORDER = """
@@ -57,39 +56,38 @@ def test_checkpoint_is_evaluated(data: Path, tmp_path: Path) -> None:
     template.write_text(yaml.safe_dump(parts), encoding="utf-8")
     done = run_script("first-mistral", checkpoint, template, data, tmp_path / "out")
     assert done.returncode == 0, done.stderr
-    measures = json.loads((tmp_path / "out" / "first-mistral-2019" / "measures.json").read_text(encoding="utf-8"))
+    measures = json.loads(
+        (tmp_path / "out" / "first-mistral-trec-dl-2019" / "measures.json").read_text(encoding="utf-8")
+    )
     assert set(measures["per_query"]) == {"1", "2"}
     assert measures["settings"]["ranker"] == "first"
-    assert f"DL 2019: published .7294, here {round(measures['mean']['nDCG@10'], 4)}" in done.stdout
-    assert "DL 2020: no" in done.stdout
+    assert f"trec-dl-2019: published 0.7294, here {round(measures['mean']['nDCG@10'], 4)}" in done.stdout
+    assert "trec-dl-2020: no" in done.stdout
 
 
-@pytest.mark.parametrize("system", RANKERS)
-def test_system_is_evaluated_by_its_ranker_with_the_published_schedule(system: str, data: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("system", ["first-mistral", "rank-zephyr", "pe-rank-mistral-jina"])
+def test_system_is_evaluated_with_its_profile(system: str, data: Path, tmp_path: Path) -> None:
     recorder, python = tmp_path / "recorder.py", tmp_path / "python"
     recorder.write_text(RECORDER, encoding="utf-8")
     python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{recorder}" "$@"\n', encoding="utf-8")
     python.chmod(0o755)
     done = run_script(system, "CHECKPOINT", "TEMPLATE", data, tmp_path / "out", PYTHON=str(python), ENCODER="ENCODER")
     assert done.returncode == 0, done.stderr
-    out = tmp_path / "out" / f"{system}-2019"
+    out = tmp_path / "out" / f"{system}-trec-dl-2019"
     arguments = json.loads((out / "arguments.json").read_text(encoding="utf-8"))
     flags = dict(zip(arguments[::2], arguments[1::2], strict=True))
     assert flags == {
         "--requests": str(data / "trec-dl-2019" / "requests.jsonl"),
         "--qrels": str(data / "trec-dl-2019" / "qrels.txt"),
-        "--system": f"{system}={RANKERS[system]}:CHECKPOINT",
+        "--system": f"{system}={system}:CHECKPOINT",
         "--template": "TEMPLATE",
         "--encoder": "ENCODER",
-        "--strategy": "sliding",
-        "--window-size": "20",
-        "--stride": "10",
         "--out": str(out),
     }
     assert "here 0.25" in done.stdout
 
 
 def test_wrong_calls_end_with_the_usage(tmp_path: Path) -> None:
-    assert "first-mistral, rank-zephyr or pe-rank" in run_script("first-mistral").stderr
-    assert "is none of" in run_script("other", "a", "b", "c", "d").stderr
-    assert "holds no trec-dl-YEAR" in run_script("pe-rank", "a", "", tmp_path, tmp_path / "out").stderr
+    assert "name of a profile in rerank/profiles" in run_script("first-mistral").stderr
+    assert "other is none of first-mistral, first-qwen3" in run_script("other", "a", "b", "c", "d").stderr
+    assert "holds no trec-dl-YEAR" in run_script("pe-rank-mistral-jina", "a", "", tmp_path, tmp_path / "out").stderr

@@ -1,0 +1,68 @@
+"""Profiles of published models: facts that a checkpoint's files do not state, one YAML file per model."""
+
+from __future__ import annotations
+
+from importlib import resources
+from typing import Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field
+
+from rerank.errors import ConfigError
+
+
+class _Facts(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Figures(_Facts):
+    """Published nDCG@10 by collection, as `trec-dl-2019`, over the first 100 passages of BM25."""
+
+    source: str
+    ndcg_10: dict[str, float]
+
+
+class Profile(_Facts):
+    """A published model.
+
+    Attributes:
+        checkpoints: names on the Hugging Face hub.
+        licence: of the checkpoints, with its source if it is not their card.
+        prompt_source: where the publisher's prompt stands; it is given as `template`, or as template.yaml in the
+            folder of the checkpoint.
+        ranker, identifiers, decoding, strategy, window_size, stride, prompt: settings of the model, as in the
+            configuration of the service; those that are left out have the service's defaults.
+        figures: what the publisher measured.
+    """
+
+    checkpoints: tuple[str, ...]
+    licence: str
+    prompt_source: str
+    ranker: Literal["first", "generation", "pe-rank"]
+    identifiers: Literal["letters", "numbers"] | None = None
+    decoding: Literal["one_step", "dynamic"] | None = None
+    strategy: Literal["single", "sliding"] = "sliding"
+    window_size: int = 20
+    stride: int = 10
+    prompt: dict[str, bool | int | str] = Field(default_factory=dict)
+    figures: Figures | None = None
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """The settings of a model in the configuration of the service."""
+        names = {"ranker", "identifiers", "decoding", "strategy", "window_size", "stride", "prompt"}
+        return {name: value for name, value in self.model_dump(include=names).items() if value not in (None, {})}
+
+
+def names() -> list[str]:
+    """The names of all profiles."""
+    files = [item.name for item in resources.files(__package__).iterdir()]
+    return sorted(file.removesuffix(".yaml") for file in files if file.endswith(".yaml"))
+
+
+def load_profile(name: str) -> Profile:
+    """The profile of a name. Raises: ConfigError if there is none."""
+    if name not in names():
+        raise ConfigError(f"there is no profile {name!r}; the profiles are {', '.join(names())}")
+    text = (resources.files(__package__) / f"{name}.yaml").read_text(encoding="utf-8")
+    return Profile.model_validate(yaml.safe_load(text))

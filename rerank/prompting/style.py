@@ -1,0 +1,48 @@
+"""Prompt style: what the prompts of a published model have besides the words of its template."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+
+from rerank.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class PromptStyle:
+    """How a published model's prompts are put together.
+
+    Attributes:
+        bos_tokens: number of BOS tokens at the beginning; None: as the chat template or the tokenizer writes it.
+        chat_template: the conversation in Jinja, for a tokenizer that has no chat template.
+        ftfy: repair the encoding of passages with the package ftfy.
+        max_words: number of words to which passages are cut; 0: all.
+
+    Raises:
+        ConfigError: `ftfy` is set and the package is not installed.
+    """
+
+    bos_tokens: int | None = None
+    chat_template: str = ""
+    ftfy: bool = False
+    max_words: int = 0
+
+    def __post_init__(self) -> None:
+        if self.ftfy and importlib.util.find_spec("ftfy") is None:
+            raise ConfigError(
+                "this model's passages are repaired with ftfy, which is not installed; pip install ftfy (extra "
+                "`published`), or set `prompt: {ftfy: false}` and get other figures than the published ones"
+            )
+
+    @property
+    def changes_passages(self) -> bool:
+        return self.ftfy or self.max_words > 0
+
+    def passage_text(self, text: str) -> str:
+        """The text of a passage as the model was trained on it, with single spaces between words."""
+        if self.ftfy:
+            import ftfy
+
+            text = ftfy.fix_text(text.strip())
+        words = text.split()
+        return " ".join(words[: self.max_words] if self.max_words else words)

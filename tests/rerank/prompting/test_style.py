@@ -1,0 +1,95 @@
+"""Prompt styles of published models: BOS tokens, chat format, and the text of passages."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+from transformers import PreTrainedTokenizerBase
+
+from rerank.errors import CheckpointError, ConfigError
+from rerank.prompting.listwise import ListwiseRenderer
+from rerank.prompting.style import PromptStyle
+from rerank.prompting.templates import load_template
+from rerank.types import Passage, Query, Window
+from tests.small_tokenizers import CHATML_CHAT, byte_level, metaspace, uncased
+
+NAMES = ("A", "B")
+
+
+def prompt_ids(tokenizer: PreTrainedTokenizerBase, style: PromptStyle, *texts: str) -> list[int]:
+    renderer = ListwiseRenderer(load_template("first").with_style(style), tokenizer, 4096, answer_tokens=1)
+    passages = [Passage(str(place), text) for place, text in enumerate(texts or ("one", "two"))]
+    prepared = renderer.prepare(Query("the query"), passages)
+    return renderer.prompt(Window(prepared.query, prepared.passages), NAMES).token_ids
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+@pytest.mark.parametrize("chat", ["zephyr", "instruct"])
+def test_prompt_begins_with_as_many_bos_tokens_as_the_style_says(chat: str, count: int) -> None:
+    """FirstMistral was trained with two: the chat template of "instruct" writes one, the tokenizer another."""
+    tokenizer = metaspace(chat)  # type: ignore[arg-type]
+    plain = prompt_ids(tokenizer, PromptStyle())
+    assert prompt_ids(tokenizer, PromptStyle(bos_tokens=count)) == [tokenizer.bos_token_id] * count + plain[1:]
+
+
+def test_bos_may_be_the_turn_mark() -> None:
+    """In SmolLM2 and other ChatML models, every turn begins with the BOS token."""
+    tokenizer = byte_level()
+    tokenizer.bos_token = "<|im_start|>"
+    ids = prompt_ids(tokenizer, PromptStyle())
+    assert ids.count(tokenizer.bos_token_id) == 3
+    assert ids == prompt_ids(byte_level(), PromptStyle())
+
+
+def test_doubled_bos_at_the_beginning_is_refused() -> None:
+    tokenizer = byte_level()
+    tokenizer.bos_token = "<|im_start|>"
+    tokenizer.chat_template = "{{ bos_token }}" + CHATML_CHAT
+    with pytest.raises(CheckpointError, match=r"begins with two BOS tokens; .* or set `prompt: \{bos_tokens: 2\}`"):
+        prompt_ids(tokenizer, PromptStyle())
+    assert prompt_ids(tokenizer, PromptStyle(bos_tokens=1))[:2] != [tokenizer.bos_token_id] * 2
+
+
+def test_chat_format_of_the_style_is_for_tokenizers_without_one() -> None:
+    turns = "{% for message in messages %}{{ message['role'] + ': ' + message['content'] }} {% endfor %}answer:"
+    tokenizer = byte_level()
+    assert prompt_ids(tokenizer, PromptStyle(chat_template=turns)) == prompt_ids(byte_level(), PromptStyle())
+    tokenizer.chat_template = None
+    text = tokenizer.decode(prompt_ids(tokenizer, PromptStyle(chat_template=turns)))
+    assert text.startswith("system: You rank passages")
+    assert "user: Here are 2 passages" in text
+    assert text.endswith("answer:")
+
+
+def test_tokenizer_without_a_chat_format_warns_if_the_template_has_a_system_message() -> None:
+    def warning(template: str, tokenizer: PreTrainedTokenizerBase) -> str:
+        return ListwiseRenderer(load_template(template), tokenizer, 4096, answer_tokens=1).warning
+
+    assert "has no chat template, so the prompt is plain text" in warning("first", uncased())
+    assert warning("first_small", uncased()) == ""
+    assert warning("first", byte_level()) == ""
+
+
+def test_passages_are_cut_to_their_first_words_and_queries_are_not() -> None:
+    tokenizer, style = byte_level(), PromptStyle(max_words=3)
+    assert prompt_ids(tokenizer, style, "a  b\nc d e", "f g") == prompt_ids(tokenizer, PromptStyle(), "a b c", "f g")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ftfy") is None, reason="needs ftfy")
+def test_encoding_of_passages_is_repaired() -> None:
+    """As in RankLLM: spaces are stripped, ftfy repairs the text, and its words are counted afterwards."""
+    style = PromptStyle(ftfy=True, max_words=4)
+    assert style.passage_text(" donâ€™t  say\nnaÃ¯ve things aloud ") == "don't say naïve things"
+
+
+def test_missing_ftfy_is_an_error_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(ConfigError, match=r"pip install ftfy .* or set `prompt: \{ftfy: false\}`"):
+        PromptStyle(ftfy=True)
+
+
+def test_style_changes_the_hash_of_the_template() -> None:
+    template = load_template("first")
+    assert template.with_style(PromptStyle()).sha256 == template.sha256
+    assert template.with_style(PromptStyle(max_words=3)).sha256 != template.sha256
