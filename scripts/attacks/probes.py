@@ -15,7 +15,7 @@ from attacks.server import Service
 from rerank.v1 import rerank_pb2 as pb
 
 #: Seconds between two probes of a kind.
-_INTERVAL_S = {"identity": 0.1, "first": 0.5, "health": 0.05}
+_INTERVAL_S = {"identity": 0.1, "first": 1.0, "health": 0.05}
 #: A probe that takes longer is given up and counts with this latency.
 _TIMEOUT_S = 60.0
 #: Seconds to go on measuring after the last call of the attack has ended.

@@ -49,22 +49,48 @@ def test_deadline_that_could_not_be_met_even_alone_is_rejected() -> None:
 
 
 def test_deadline_that_the_queue_makes_impossible_is_an_overload() -> None:
+    """4.5 s of work of higher priority and 3 s of its own, times the margin of 1.4, are 10.5 s."""
     admission = admitted(throughput_of(100), request(200), request(250))
-    with pytest.raises(Overloaded, match="450 tokens are queued, which would make the request 2500 ms late") as caught:
+    with pytest.raises(Overloaded, match="450 tokens are queued, which could make the request 5500 ms late") as caught:
         admission.admit(request(300, deadline_s=5.0), 0.0)
     assert caught.value.retry_after_s == pytest.approx(4.5), "the time until the queue is empty"
     assert admission.queued_tokens == 450
 
 
-def test_requests_of_lower_priority_do_not_delay() -> None:
-    admission = admitted(throughput_of(100), request(1000))
-    admission.admit(request(300, deadline_s=3.5), 0.0)
+def test_request_alone_has_no_margin() -> None:
+    admitted(throughput_of(100)).admit(request(300, deadline_s=3.01), 0.0)
 
 
-def test_earlier_requests_of_equal_priority_delay() -> None:
-    admission = admitted(throughput_of(100), request(300))
-    with pytest.raises(Overloaded):
-        admission.admit(request(300, deadline_s=3.5), 0.0)
+def test_requests_of_lower_priority_delay_only_by_sharing_its_batches() -> None:
+    """3 s of its own work take up to 6 s, and 8.4 s with the margin, although 10 s of other work wait."""
+    for deadline_s, is_admitted in ((8.5, True), (8.3, False)):
+        admission = admitted(throughput_of(100), request(1000))
+        if is_admitted:
+            admission.admit(request(300, deadline_s=deadline_s), 0.0)
+        else:
+            with pytest.raises(Overloaded):
+                admission.admit(request(300, deadline_s=deadline_s), 0.0)
+
+
+def test_request_that_would_make_an_admitted_one_late_is_rejected() -> None:
+    """At four times the load, many admitted requests missed their deadlines because of later, shorter ones."""
+    long = request(500, deadline_s=8.0)
+    admission = admitted(throughput_of(100), long)
+    with pytest.raises(Overloaded, match="500 tokens are queued, which could make an admitted request 400 ms late"):
+        admission.admit(request(100, deadline_s=100.0), 0.0)
+    admission.admit(request(50, deadline_s=100.0), 0.0)
+
+
+def test_admitted_request_that_is_late_anyway_rejects_no_other() -> None:
+    long = request(500, deadline_s=8.0)
+    admission = admitted(throughput_of(100), long)
+    admission.admit(request(100, deadline_s=100.0, arrived_s=4.0), 4.0)
+
+
+def test_work_of_other_models_does_not_delay() -> None:
+    admission = admitted(throughput_of(100))
+    admission.admit(PendingRequest(0.0, remaining={ModelStage(Stage.RANK, "other"): 1e6}), 0.0)
+    admission.admit(request(300, deadline_s=4.3), 0.0)
 
 
 def test_no_deadline_is_rejected_before_a_rate_is_measured() -> None:
@@ -129,6 +155,7 @@ def test_retry_delay_has_a_default_before_a_rate_is_measured() -> None:
 )
 def test_prepare_and_rank_run_concurrently(queued: PendingRequest, finish_s: float) -> None:
     """The new request takes 1 s to prepare and 2 s to rank."""
+    finish_s *= 1.4
     for slack_s, is_admitted in ((0.01, True), (-0.01, False)):
         admission = admitted(throughput_of(100, passages_per_s=100), queued)
         new = request(200, deadline_s=finish_s + slack_s, arrived_s=0.0, passages=100)

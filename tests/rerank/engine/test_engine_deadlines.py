@@ -115,7 +115,7 @@ async def test_deadline_unreachable_because_of_the_queue_is_an_overload() -> Non
         set_throughput(engine, 100.0)
         (first,) = start(engine.run(job_for(shuffled(100))))  # 18 s
         await wait_until_blocked(ranker)
-        with pytest.raises(Overloaded, match="1800 tokens are queued, which would make the request") as caught:
+        with pytest.raises(Overloaded, match="1800 tokens are queued, which could make the request") as caught:
             await engine.run(job_for(shuffled(100), deadline=now_s() + 30))
         assert caught.value.retry_after_s == pytest.approx(18.0)
         ranker.release.set()

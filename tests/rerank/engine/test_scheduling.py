@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import random
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -100,11 +102,34 @@ def test_cancelled_requests_never_run_again(seed: int) -> None:
     assert all(math.isfinite(request.cancelled_s) for request in unfinished)
 
 
+@dataclass(frozen=True)
+class Varying(Device):
+    """The durations of batches vary around what is estimated, by a log-normal factor."""
+
+    variation: float = 0.0
+    draw: random.Random = field(default_factory=random.Random)
+
+    def seconds(self, tokens: int, start_s: float = 0.0) -> float:
+        return super().seconds(tokens) * math.exp(self.draw.gauss(0, self.variation))
+
+
 def test_late_requests_stop_running() -> None:
     requests = workload(3.0, 400, DEVICE, 0, deadline_s=1.0)
-    batches = simulate(requests, EngineScheduler(DEVICE), DEVICE)
+    batches = simulate(requests, EngineScheduler(DEVICE), Varying(variation=0.8, draw=random.Random(0)))
     assert all(start_s <= request.deadline_s for start_s, batch in batches for request in batch)
     assert any(not request.in_time and not request.rejected for request in requests)
+
+
+@pytest.mark.parametrize("load", [1.2, 4.0])
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("variation", [0.0, 0.2])
+def test_at_most_a_twentieth_of_the_admitted_requests_is_late(load: float, seed: int, variation: float) -> None:
+    """More than a quarter was at four times the load."""
+    requests = workload(load, 400, DEVICE, seed, deadline_s=2.0)
+    simulate(requests, EngineScheduler(DEVICE), Varying(variation=variation, draw=random.Random(seed)))
+    admitted = [request for request in requests if not request.rejected]
+    assert sum(not request.in_time for request in admitted) <= 0.05 * len(admitted)
+    assert len(admitted) >= 0.3 * len(requests)
 
 
 @pytest.mark.parametrize("stall_s", [5.0, 60.0, 3600.0])
