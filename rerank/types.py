@@ -321,6 +321,8 @@ class Trace:
     total_ms: float
     #: None if neither the request nor the model's default asked for interpolation.
     interpolation: InterpolationReport | None = None
+    #: Why the model may not give its published figures; empty if nothing is known to differ.
+    model_warning: str = ""
 
     @property
     def tokens(self) -> int:

@@ -13,8 +13,8 @@ from rerank.types import CandidateSource, Query
 
 T = TypeVar("T")
 
-#: Names of the text field in the documents of different indexes, in the order of preference.
-_TEXT_FIELDS = ("contents", "text", "passage", "body", "segment")
+#: Names of the text field in the documents of different indexes, in RankLLM's order of preference.
+_TEXT_FIELDS = ("text", "segment", "contents", "content", "body", "passage")
 
 
 class Qrel(NamedTuple):

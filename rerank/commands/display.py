@@ -140,6 +140,8 @@ def execution_line(execution: pb.Execution) -> str:
         notes.append(execution.reason)
     if execution.interpolation.reason:
         notes.append(f"no interpolation: {execution.interpolation.reason}")
+    if execution.model_warning:
+        notes.append(execution.model_warning)
     if execution.truncated_doc_ids:
         notes.append(f"{len(execution.truncated_doc_ids)} truncated")
     if execution.repaired_identifiers:
@@ -160,8 +162,8 @@ def models_table(response: pb.ListModelsResponse) -> Table:
         table.add_column(column, overflow="fold")
     for model in response.models:
         name = f"{model.name} *" if model.is_default else model.name
-        window, status = str(model.max_window_size), model.problem or "served"
-        table.add_row(name, model.ranker, model.default_strategy, window, status)
+        status = model.problem or (f"served; {model.warning}" if model.warning else "served")
+        table.add_row(name, model.ranker, model.default_strategy, str(model.max_window_size), status)
     return table
 
 

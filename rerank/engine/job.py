@@ -169,6 +169,7 @@ class Progress:
             model_ms=self.model_ms,
             total_ms=total_ms,
             interpolation=self._interpolation(strategy) if isinstance(strategy, Interpolated) else None,
+            model_warning=self.info.warning,
         )
 
     def _interpolation(self, strategy: Interpolated) -> InterpolationReport:

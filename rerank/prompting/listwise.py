@@ -44,6 +44,7 @@ _TWO_BOS = (
     "the prompt begins with two BOS tokens; change the chat template to write at most one, or set "
     "`prompt: {bos_tokens: 2}` for a model that was trained so"
 )
+_REASONING = "<think>"
 #: Placeholder text for a passage, next to which other segments are tokenised.
 _PLACEHOLDER = "any"
 #: This many characters after a passage show whether a token spans the boundary.
@@ -188,6 +189,14 @@ class ListwiseRenderer:
         if bos is not None and ids[:2] == [bos, bos]:
             raise CheckpointError(_TWO_BOS)
         return ids
+
+    def refuse_reasoning(self) -> None:
+        """Raises: CheckpointError if the chat template opens a reasoning, after which no answer can be read."""
+        if self.prompt_end.rstrip().endswith(_REASONING):
+            raise CheckpointError(
+                f"the chat template ends with {_REASONING}: the model reasons before it answers, for which there is no "
+                "room; use a checkpoint or chat template that answers at once"
+            )
 
     @cached_property
     def prompt_end(self) -> str:

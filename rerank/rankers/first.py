@@ -68,6 +68,7 @@ class FirstRanker:
         lm = load_causal_lm(checkpoint, self._device, precision)
         loaded = load_template(template)
         self._renderer = ListwiseRenderer(loaded, lm.tokenizer, lm.context_tokens, 1, passage_tokens)
+        self._renderer.refuse_reasoning()
         prompt_end = self._renderer.prompt_end
         self._identifiers = derive_identifiers(lm.tokenizer, identifiers, prompt_end)
         lm.model.set_output_embeddings(

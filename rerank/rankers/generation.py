@@ -66,6 +66,7 @@ class GenerationRanker:
         self._model.generation_config = _greedy(lm)
         self._answer_tokens = cache(self._count_answer_tokens)
         self._renderer = ListwiseRenderer(loaded, lm.tokenizer, lm.context_tokens, answer_tokens=0)
+        self._renderer.refuse_reasoning()
         self.info = RankerInfo(
             kind="generation",
             model_id=model_id(checkpoint),
@@ -108,7 +109,8 @@ class GenerationRanker:
             output = cast(Any, self._model).generate(
                 ids, attention_mask=torch.ones_like(ids), max_new_tokens=self._answer_tokens(n)
             )  # (1, T + answer)
-        return str(self._tokenizer.decode(output[0, len(prompt) :].tolist(), skip_special_tokens=True))
+        text = str(self._tokenizer.decode(output[0, len(prompt) :].tolist(), skip_special_tokens=True))
+        return without_reasoning(text)
 
     def _count_answer_tokens(self, n: int) -> int:
         """The token budget of an answer about n passages."""
@@ -147,6 +149,12 @@ class ParsedPermutation:
     @property
     def repairs(self) -> int:
         return self.missing + self.repeated + self.unknown
+
+
+def without_reasoning(text: str) -> str:
+    """The answer after a reasoning, <think>…</think>; empty if the reasoning has no end, because it names no order."""
+    _, end, answer = text.rpartition("</think>")
+    return answer if end else text.partition("<think>")[0]
 
 
 def parse_permutation(text: str, names: Sequence[str]) -> ParsedPermutation:

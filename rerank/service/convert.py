@@ -292,6 +292,7 @@ def _execution(trace: Trace) -> pb.Execution:
         total_ms=trace.total_ms,
         repaired_identifiers=trace.repairs,
         interpolation=_interpolation_report(trace.interpolation) if trace.interpolation else None,
+        model_warning=trace.model_warning,
     )
 
 
@@ -332,6 +333,7 @@ def _model(model: ModelDescription) -> pb.Model:
         is_default=model.is_default,
         problem=model.problem,
         batching=model.info.batching,
+        warning=model.info.warning,
     )
 
 

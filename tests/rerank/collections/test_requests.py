@@ -18,7 +18,14 @@ def request_line(doc: object) -> str:
 
 @pytest.mark.parametrize(
     ("doc", "text"),
-    [({"contents": "c"}, "c"), ({"title": "t", "text": "x"}, "t x"), ("plain", "plain"), ({"segment": "s"}, "s")],
+    [
+        ({"contents": "c"}, "c"),
+        ({"title": "t", "text": "x"}, "t x"),
+        ("plain", "plain"),
+        ({"segment": "s"}, "s"),
+        ({"content": "c"}, "c"),
+        ({"contents": "title and text", "text": "text"}, "text"),
+    ],
 )
 def test_text_is_found_under_the_field_names_of_different_indexes(tmp_path: Path, doc: object, text: str) -> None:
     path = tmp_path / "requests.jsonl"

@@ -14,12 +14,14 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase
 
 from rerank.config import GenerationModel, load_config
+from rerank.errors import CheckpointError
 from rerank.models.encoder import Encoder
 from rerank.prompting.identifiers import IdentifierKind
 from rerank.prompting.listwise import ListwiseRenderer
 from rerank.prompting.templates import load_template
 from rerank.rankers.base import rank_windows
-from rerank.rankers.generation import GenerationRanker, ParsedPermutation, parse_permutation
+from rerank.rankers.first import FirstRanker
+from rerank.rankers.generation import GenerationRanker, ParsedPermutation, parse_permutation, without_reasoning
 from rerank.registry import ModelRegistry
 from rerank.reranker import AsyncReranker, load_reranker
 from rerank.types import Passage, Query, ScoreKind, Window
@@ -291,3 +293,25 @@ def test_answer_of_a_small_window_reserves_only_the_tokens_it_needs(tmp_path: Pa
     ranker = GenerationRanker(write_causal_lm(tmp_path / "lm", "llama", byte_level()), "first", device="cpu")
     window = Window(Query("q"), (Passage("a", "w1 " * 4000), Passage("b", "w2 " * 4000)))
     assert 4096 - 20 < ranker.encode(window).tokens <= 4096
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("[2] > [1]", "[2] > [1]"),
+        ("<think>[1] > [2]? No.</think>\n\n[2] > [1]", "\n\n[2] > [1]"),
+        ("[1] > [2]? No.</think>[2] > [1]", "[2] > [1]"),
+        ("<think>[1] is about", ""),
+    ],
+)
+def test_reasoning_is_not_part_of_the_answer(text: str, answer: str) -> None:
+    assert without_reasoning(text) == answer
+
+
+@pytest.mark.parametrize("ranker", [GenerationRanker, FirstRanker])
+def test_chat_template_that_opens_a_reasoning_is_refused(tmp_path: Path, ranker: type) -> None:
+    tokenizer = byte_level()
+    tokenizer.chat_template += "{% if add_generation_prompt %}{{ '<think>\n' }}{% endif %}"
+    folder = write_causal_lm(tmp_path / "reasoning", "qwen3", tokenizer)
+    with pytest.raises(CheckpointError, match="ends with <think>: the model reasons before it answers"):
+        ranker(folder, "first", device="cpu")

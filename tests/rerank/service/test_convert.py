@@ -13,6 +13,7 @@ from rerank.config import Limits
 from rerank.engine.strategies import Sliding
 from rerank.errors import InvalidRequest
 from rerank.models.encoder import EncoderId
+from rerank.rankers.base import RankerInfo
 from rerank.registry import ModelDescription
 from rerank.reranker import SearchResult
 from rerank.retrieval.index import FORMAT, Manifest
@@ -95,6 +96,15 @@ def ranking(score_kind: ScoreKind = ScoreKind.WINDOW_LOG_PROB) -> Ranking:
         total_ms=4.0,
     )
     return Ranking(ranked, score_kind, trace)
+
+
+def test_reply_and_list_of_models_hold_the_warning_of_the_model() -> None:
+    ranked = ranking()
+    warned = replace(ranked, trace=replace(ranked.trace, model_warning="another prompt"))
+    assert rerank_response(warned, return_passages=False).execution.model_warning == "another prompt"
+    info = RankerInfo("first", "id", "r", "t", 20, ScoreKind.WINDOW_LOG_PROB, warning="another prompt")
+    models = [ModelDescription("m", info, Sliding(20, 10), is_default=True)]
+    assert list_models_response(models, None).models[0].warning == "another prompt"
 
 
 @pytest.mark.parametrize(

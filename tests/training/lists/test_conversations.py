@@ -57,11 +57,21 @@ def test_brackets_inside_passages_are_text() -> None:
         ("who?.", "who?"),
         ("St. John's wort.", "St. John's wort"),
         ("a. Rank the 2", "a"),
+        ("sort a list. Rank the methods. Rank the 2 passages above", "sort a list. Rank the methods"),
+        ("one line\nand another.\nRank the 2 passages above. Only answer.", "one line and another"),
+        ("no full stop \nRank the 2 passages above", "no full stop"),
     ],
 )
 def test_query_ends_before_the_instruction(written: str, query: str) -> None:
     parsed = parse_conversation(conversation(prompt("[1] one", "[2] two", end=f"Search Query: {written}"), "[1] > [2]"))
     assert parsed.query == query
+
+
+def test_numbered_lines_in_a_list_of_letters_are_text_and_the_reverse() -> None:
+    letters = parse_conversation(conversation(prompt("[A] steps:", "[1] stir", "[2] bake", "[B] two"), "[B] > [A]"))
+    assert letters.passages == {"A": "steps:\n[1] stir\n[2] bake", "B": "two"}
+    numbers = parse_conversation(conversation(prompt("[1] answers:", "[A] yes", "[2] two"), "[2] > [1]"))
+    assert numbers.passages == {"1": "answers:\n[A] yes", "2": "two"}
 
 
 def test_answer_may_end_early() -> None:

@@ -28,8 +28,8 @@ _USER, _ASSISTANT = {"user", "human"}, {"assistant", "gpt"}
 #: No published list is longer than 100 passages. FIRST's letters end at Z.
 _NUMBERS = [str(number) for number in range(1, 101)]
 _QUERY_LINE = re.compile(r"^\s*search query: *(?P<query>.+)$", re.IGNORECASE | re.MULTILINE)
-#: The text after the query in the published prompts.
-_END_OF_QUERY = re.compile(r"\.?\s*$|\.\s*Rank the ")
+#: The text after the query in the published prompts: "Rank the 20 passages above …".
+_INSTRUCTION = re.compile(r"\.?\s*\bRank the \d+\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +60,14 @@ def parse_conversation(row: Any) -> Conversation:
     if not query_lines:
         raise CollectionError("no line that starts with 'Search Query:' after the passages")
     passages = _passages(prompt[: query_lines[-1].start()])
-    query = _END_OF_QUERY.split(query_lines[-1]["query"], maxsplit=1)[0].strip()
-    return Conversation(query, passages, _ranking(answer, list(passages)))
+    return Conversation(_query(prompt, query_lines[-1]), passages, _ranking(answer, list(passages)))
+
+
+def _query(prompt: str, line: re.Match[str]) -> str:
+    """The query that a line begins: up to the last instruction, on that line or a later one, else the line."""
+    instructions = list(_INSTRUCTION.finditer(prompt, line.start("query")))
+    query = prompt[line.start("query") : instructions[-1].start()] if instructions else line["query"].rstrip()
+    return " ".join((query if instructions else query.removesuffix(".")).split())
 
 
 def _turns(row: Any) -> Iterator[tuple[str, str]]:
@@ -72,7 +78,8 @@ def _turns(row: Any) -> Iterator[tuple[str, str]]:
 
 def _passages(text: str) -> dict[str, str]:
     """Identifier → the text between this identifier at the start of a line and the next one."""
-    found = _find_identifiers(text, _NUMBERS) or _find_identifiers(text, list(ascii_uppercase))
+    lists = [found for names in (_NUMBERS, list(ascii_uppercase)) if (found := _find_identifiers(text, names))]
+    found = min(lists, key=lambda found: found[0][1], default=[])  # a passage may contain a list of the other kind
     end = ("", len(text), len(text))
     return {name: text[start:stop].strip() for (name, _, start), (_, stop, _) in pairwise([*found, end])}
 
