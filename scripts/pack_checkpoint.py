@@ -15,11 +15,14 @@ from typing import Annotated
 import torch
 import typer
 from huggingface_hub import save_torch_state_dict
+from safetensors.torch import load_file, save_file
 
 from rerank.errors import CheckpointError
 from rerank.files import atomic_folder, sha256_of_files
 from rerank.manifest import MANIFEST_FILE, read_manifest, write_manifest
-from rerank.models.loading import read_weights, weight_files
+from rerank.models.loading import ADAPTER_FILE, read_weights
+
+_ADAPTER_WEIGHTS = "adapter_model.safetensors"
 
 
 def main(
@@ -52,21 +55,32 @@ def pack(checkpoint: Path, out: Path, max_shard_size: str, start: Path | None = 
     manifest = read_manifest(checkpoint)
     if manifest is None:
         raise CheckpointError(f"{checkpoint} holds no {MANIFEST_FILE}; give the `final` folder of a training run")
-    trained = read_weights(checkpoint)
+    trained = _read(checkpoint)
     if start is not None:
-        trained = _interpolated(trained, read_weights(start), share)
+        trained = _interpolated(trained, _read(start), share)
         command = f"{manifest.command} && pack_checkpoint.py --start {start.name} --share {share}"
         manifest = manifest.model_copy(update={"command": command, "metrics": {}})  # they are those of share 1
     weights = {name: _to_float16(name, tensor) for name, tensor in trained.items()}
-    save_torch_state_dict(weights, out, max_shard_size=max_shard_size)
-    replaced = {path.name for path in weight_files(checkpoint)} | {MANIFEST_FILE, "model.safetensors.index.json"}
+    if _is_adapter(checkpoint):
+        save_file(weights, out / _ADAPTER_WEIGHTS, metadata={"format": "pt"})
+    else:
+        save_torch_state_dict(weights, out, max_shard_size=max_shard_size)
+    replaced = {MANIFEST_FILE, "model.safetensors.index.json"}
     for path in checkpoint.iterdir():
-        if path.is_file() and path.name not in replaced:
+        if path.is_file() and path.name not in replaced and path.suffix != ".safetensors":
             shutil.copyfile(path, out / path.name)
     for path in out.glob("*.safetensors"):
         path.chmod(0o644)  # with safetensors' 0600, a service of another user could not read it
     hashed = sha256_of_files(sorted(out.glob("*.safetensors")))
     write_manifest(out, manifest.model_copy(update={"weights_sha256": hashed}))
+
+
+def _read(checkpoint: Path) -> dict[str, torch.Tensor]:
+    return load_file(checkpoint / _ADAPTER_WEIGHTS) if _is_adapter(checkpoint) else read_weights(checkpoint)
+
+
+def _is_adapter(checkpoint: Path) -> bool:
+    return (checkpoint / ADAPTER_FILE).is_file()
 
 
 def _interpolated(

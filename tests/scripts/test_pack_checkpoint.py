@@ -12,11 +12,13 @@ from rerank.errors import CheckpointError
 from rerank.files import sha256_of_files
 from rerank.manifest import MANIFEST_FILE, Manifest, read_manifest, write_manifest
 from rerank.models.encoder import Encoder
+from rerank.models.loading import load_causal_lm
 from rerank.prompting.templates import load_template
 from rerank.rankers.base import rank_windows
 from rerank.rankers.pe_rank import PERankRanker
 from scripts.pack_checkpoint import pack
 from tests.pe_checkpoints import change_weights, vector_window, write_perturbed
+from tests.word_lists import first_run, write_inputs
 
 pytestmark = pytest.mark.slow
 
@@ -119,3 +121,17 @@ def test_start_of_another_training_is_refused(trained: Path, checkpoint: Path, t
     out.mkdir()
     with pytest.raises(CheckpointError, match=r"projector\.up\.bias has the shapes"):
         pack(trained, out, "36MB", other, 0.5)
+
+
+def test_packed_adapter_is_served_with_its_base(tmp_path: Path) -> None:
+    inputs = write_inputs(tmp_path, 8)
+    adapter = first_run(inputs, tmp_path / "run", "--max-steps", "1", "--lora-rank", "2", "--learning-rate", "1e-2")
+    out = packed(adapter, tmp_path / "out")
+    before, after = (load_file(folder / "adapter_model.safetensors") for folder in (adapter, out))
+    assert {name: tensor.half().tolist() for name, tensor in before.items()} == {
+        name: tensor.tolist() for name, tensor in after.items()
+    }
+    first, second = (load_causal_lm(folder, torch.device("cpu")).model for folder in (adapter, out))
+    token_ids = torch.arange(5)[None]
+    torch.testing.assert_close(first(token_ids).logits, second(token_ids).logits, atol=1e-3, rtol=0)
+    assert read_manifest(out) is not None
