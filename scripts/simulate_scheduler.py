@@ -29,11 +29,12 @@ from rerank.engine.admission import (
     WorkEstimate,
     window_tokens,
 )
+from rerank.engine.job import Job
 from rerank.engine.strategies import Sliding
 from rerank.engine.worker import Batcher, QueueEntry
 from rerank.errors import DeadlineExceeded, Overloaded
 from rerank.rankers.base import RankerInfo
-from rerank.types import Passage, Query, ScoreKind
+from rerank.types import Candidate, Passage, Query, ScoreKind
 
 MODEL = "model"
 RANKING = ModelStage(Stage.RANK, MODEL)
@@ -140,8 +141,9 @@ class EngineScheduler:
         self._admitted: dict[Request, tuple[PendingRequest, WorkEstimate]] = {}
 
     def arrive(self, request: Request, now_s: float) -> None:
-        passages = [Passage("", "")] * request.candidates
-        estimate = WorkEstimate(STRATEGY, MODEL, Query(""), passages, {MODEL: INFO}, self._ratio.average)
+        candidates = (Candidate(Passage("", "")),) * request.candidates
+        job = Job(MODEL, Query(""), candidates, STRATEGY, top_n=0)
+        estimate = WorkEstimate(job, {MODEL: INFO}, self._ratio.average)
         pending = PendingRequest(request.arrived_s, request.deadline_s, estimate.remaining())
         try:
             self._admission.admit(pending, now_s)

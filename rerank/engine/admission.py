@@ -28,6 +28,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from rerank.engine.job import Job
 from rerank.engine.strategies import Cascade, Interpolated, Strategy
 from rerank.errors import DeadlineExceeded, Overloaded
 from rerank.rankers.base import RankerInfo
@@ -203,30 +204,21 @@ class WorkEstimate:
     """Estimate of the remaining work of one request, from its texts, its schedule's bounds and its windows so far.
 
     Args:
-        strategy: the schedule of the request.
-        model: the model of the request; a cascade also has a preranker.
-        query, passages: the texts of the request.
+        job: the request.
         infos: the models' rankers.
         ratio: model → tokens per estimated token, see TokenRatio.
     """
 
-    def __init__(
-        self,
-        strategy: Strategy,
-        model: str,
-        query: Query,
-        passages: Sequence[Passage],
-        infos: Mapping[str, RankerInfo],
-        ratio: Callable[[str], float],
-    ) -> None:
+    def __init__(self, job: Job, infos: Mapping[str, RankerInfo], ratio: Callable[[str], float]) -> None:
+        passages = [candidate.passage for candidate in job.candidates]
         n = len(passages)
         self._windows: dict[str, _ExpectedWindows] = {}
         self._to_prepare: dict[str, float] = {}
-        for name, steps in _strategies_by_model(strategy, model).items():
+        for name, steps in _strategies_by_model(job.strategy, job.model).items():
             windows = _expected_windows(steps, n)
             tokens_each = ratio(name) * window_tokens(infos[name], passages, min(n, steps.window_size))
             self._windows[name] = _ExpectedWindows(windows, max(MIN_WINDOW_TOKENS, tokens_each))
-            self._to_prepare[name] = prepare_tokens(infos[name], query, passages)
+            self._to_prepare[name] = prepare_tokens(infos[name], job.query, passages)
 
     def mark_prepared(self, model: str) -> None:
         self._to_prepare[model] = 0

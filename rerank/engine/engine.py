@@ -25,7 +25,7 @@ from rerank.engine.admission import (
 )
 from rerank.engine.job import Job, Progress, WindowResult, slices, too_many_windows, window_of
 from rerank.engine.saturation import saturating_tokens
-from rerank.engine.worker import Worker
+from rerank.engine.worker import Worker, now_s
 from rerank.errors import DeadlineExceeded, RankerFailure, RerankError
 from rerank.rankers.base import Ranker
 from rerank.types import EncodedWindow, Passage, Prepared, Query, Ranking, Window, WindowRanking, check_rankings
@@ -123,7 +123,7 @@ class Engine:
             ShuttingDown: the engine is closing.
             RankerFailure: the model failed on a window of this job.
         """
-        start_s = _now_s()
+        start_s = now_s()
         progress = Progress(job, self._infos[job.model])
         request = PendingRequest(start_s, math.inf if job.deadline is None or job.allow_partial else job.deadline)
         timeout = asyncio.timeout_at(self._answer_at(job))
@@ -154,9 +154,9 @@ class Engine:
     async def _run_schedule(self, job: Job, request: PendingRequest, progress: Progress) -> list[int]:
         """Ranks the rounds of the strategy until it returns the final order. Each model prepares the job once."""
         passages = [candidate.passage for candidate in job.candidates]
-        estimate = WorkEstimate(job.strategy, job.model, job.query, passages, self._infos, self._token_ratio.average)
+        estimate = WorkEstimate(job, self._infos, self._token_ratio.average)
         request.remaining = estimate.remaining()
-        self._admission.admit(request, _now_s())
+        self._admission.admit(request, now_s())
         prepared: dict[str, Prepared] = {}
         windows_needed = job.strategy.cost(len(passages)).min_windows
         schedule = job.strategy.schedule(len(passages))
@@ -182,8 +182,9 @@ class Engine:
                     tokens = [max(MIN_WINDOW_TOKENS, window.tokens) for window in encoded]
                     request.remaining = estimate.add_round(model, tokens)
                     if not progress.windows and not results:  # the estimate is now based on the request's own windows
-                        self._admission.admit(request, _now_s())
-                    results += await self._rank(model, request, encoded, tokens)
+                        self._admission.admit(request, now_s())
+                    ranked = await self._threads[model].rank.run(request, encoded, tokens)
+                    results += [WindowResult(window, *done) for window, done in zip(encoded, ranked, strict=True)]
                 round_ = schedule.send(progress.add_round(round_, results, self._infos[model]))
         except StopIteration as finished:
             order: list[int] = finished.value
@@ -222,16 +223,6 @@ class Engine:
         self._token_ratio.observe(model, sum(window.tokens for window in encoded), estimated)
         return encoded
 
-    async def _rank(
-        self, model: str, request: PendingRequest, windows: Sequence[EncodedWindow], tokens: Sequence[int]
-    ) -> list[WindowResult]:
-        """Ranks windows that do not depend on each other and may share batches with those of other jobs."""
-        results = await self._threads[model].rank.run(request, windows, tokens)
-        return [
-            WindowResult(window, completed.result, completed.queue_ms, completed.batch_ms)
-            for window, completed in zip(windows, results, strict=True)
-        ]
-
     def _choose_batch_sizes(self) -> None:
         """Sets the batch size of each model on an accelerator to the one that saturates it."""
         for model, ranker in self._rankers.items():
@@ -243,10 +234,5 @@ class Engine:
                 self._threads[model].rank.set_max_batch_tokens(tokens)
 
 
-def _now_s() -> float:
-    """The event loop's clock, which deadlines refer to."""
-    return asyncio.get_running_loop().time()
-
-
 def _ms_since(start_s: float) -> float:
-    return (_now_s() - start_s) * 1000
+    return (now_s() - start_s) * 1000

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from rerank.engine.admission import ModelStage, PendingRequest, Throughput, unreachable_deadline
 from rerank.errors import RankerFailure, RerankError, ShuttingDown
@@ -105,8 +105,7 @@ class Batcher(Generic[T]):
         return batch, late
 
 
-@dataclass(frozen=True)
-class Completed(Generic[R]):
+class Completed(NamedTuple, Generic[R]):
     """A result with its time in the queue and the duration of its batch."""
 
     result: R
@@ -166,7 +165,7 @@ class Worker(Generic[T, R]):
         self.refuse_new_work()
         if self._loop is not None:
             await self._loop
-        while any(entries := self._batcher.next_batch(_now_s())):
+        while any(entries := self._batcher.next_batch(now_s())):
             for entry in itertools.chain(*entries):
                 _fail(entry, ShuttingDown("the service is stopping; try another replica"))
         await asyncio.to_thread(self._thread.shutdown)
@@ -198,10 +197,9 @@ class Worker(Generic[T, R]):
 
     async def _run_batches(self) -> None:
         while not self._closed:
-            now_s = _now_s()
-            batch, late = self._batcher.next_batch(now_s)
+            batch, late = self._batcher.next_batch(now_s())
             for entry in late:
-                _fail(entry, unreachable_deadline(self._throughput, entry.request, now_s))
+                _fail(entry, unreachable_deadline(self._throughput, entry.request, now_s()))
             if batch:
                 await self._run_or_split(batch)
             elif not late:
@@ -228,8 +226,9 @@ class Worker(Generic[T, R]):
 
     async def _run(self, batch: Sequence[QueueEntry[_Submission[T, R]]]) -> None:
         start_s = time.perf_counter()
-        results, seconds = await self._run_on_thread([entry.payload.work for entry in batch])
-        self._throughput.observe(self._model_stage, sum(entry.tokens for entry in batch), seconds, _now_s())
+        work = [entry.payload.work for entry in batch]
+        results, seconds = await asyncio.get_running_loop().run_in_executor(self._thread, self._timed, work)
+        self._throughput.observe(self._model_stage, sum(entry.tokens for entry in batch), seconds, now_s())
         for entry, result in zip(batch, results, strict=True):
             entry.request.subtract(self._model_stage, entry.tokens)
             queue_ms = (start_s - entry.payload.submitted_s) * 1000
@@ -238,14 +237,10 @@ class Worker(Generic[T, R]):
         for request in dict.fromkeys(entry.request for entry in batch):
             self._batcher.refresh(request)
 
-    async def _run_on_thread(self, work: Sequence[T]) -> tuple[Sequence[R], float]:
+    def _timed(self, work: Sequence[T]) -> tuple[Sequence[R], float]:
         """The results and the seconds they took, without the wait for the thread."""
-
-        def timed() -> tuple[Sequence[R], float]:
-            start_s = time.perf_counter()
-            return self._run_batch(work), time.perf_counter() - start_s
-
-        return await asyncio.get_running_loop().run_in_executor(self._thread, timed)
+        start_s = time.perf_counter()
+        return self._run_batch(work), time.perf_counter() - start_s
 
     def _halve_max_batch_tokens(self, batch: Sequence[QueueEntry[_Submission[T, R]]]) -> None:
         """Limits the batches to half of the one that ran out of memory."""
@@ -268,7 +263,7 @@ class Worker(Generic[T, R]):
         return failure
 
 
-def _now_s() -> float:
+def now_s() -> float:
     """The event loop's clock, which deadlines refer to."""
     return asyncio.get_running_loop().time()
 

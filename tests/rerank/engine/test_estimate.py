@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
@@ -14,9 +16,10 @@ from rerank.engine.admission import (
     prepare_tokens,
     window_tokens,
 )
+from rerank.engine.job import Job
 from rerank.engine.strategies import Cascade, Interpolated, Single, Sliding, Strategy
 from rerank.rankers.base import RankerInfo
-from rerank.types import Passage, Query, ScoreKind
+from rerank.types import Candidate, Passage, Query, ScoreKind
 
 RANK = ModelStage(Stage.RANK, "model")
 PREPARE = ModelStage(Stage.PREPARE, "model")
@@ -30,8 +33,13 @@ INFOS = {"model": TEXTS, "cheap": VECTORS}
 
 def estimate(n: int, strategy: Strategy = Sliding(20, 10), ratio: float = 1.0) -> WorkEstimate:  # noqa: B008
     """The passages "relevance 0", … count 2 + 11 // 4 = 4 tokens each."""
-    passages = [Passage(str(number), "relevance 0") for number in range(n)]
-    return WorkEstimate(strategy, "model", Query("q"), passages, INFOS, lambda _: ratio)
+    return WorkEstimate(
+        job([Passage(str(number), "relevance 0") for number in range(n)], strategy), INFOS, lambda _: ratio
+    )
+
+
+def job(passages: Sequence[Passage], strategy: Strategy) -> Job:
+    return Job("model", Query("q"), tuple(map(Candidate, passages)), strategy, top_n=0)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +62,7 @@ def test_long_passages_do_not_change_the_estimate_of_short_ones() -> None:
     ratio = TokenRatio()
     ratio.observe("model", 1480, window_tokens(TEXTS, [Passage("a", "x" * 2000)] * 20, 20))
     short = [Passage("a", "x" * 72)] * 5
-    estimated = WorkEstimate(Sliding(20, 10), "model", Query("q"), short, INFOS, ratio.average)
+    estimated = WorkEstimate(job(short, Sliding(20, 10)), INFOS, ratio.average)
     assert estimated.remaining()[RANK] == pytest.approx(100, rel=0.05)
 
 
