@@ -71,6 +71,14 @@ def test_rank_options_are_sent_to_the_service(rank: Command, candidates: Path) -
     assert (reply["execution"]["model"], reply["execution"]["strategy"]) == ("identity", "sliding(6/3)")
 
 
+@pytest.mark.parametrize(("weight", "applied"), [("0.5", True), ("0", None)])
+def test_interpolation_is_sent_to_the_service(
+    rank: Command, candidates: Path, weight: str, applied: bool | None
+) -> None:
+    reply = rank(candidates, "--window-size", 20, "--interpolation", weight, "--json").json
+    assert reply["execution"].get("interpolation", {}).get("applied") is applied
+
+
 @pytest.mark.parametrize("spelling", ["top-down", "top_down"])
 def test_names_are_accepted_with_hyphens_and_underscores(rank: Command, candidates: Path, spelling: str) -> None:
     assert rank(candidates, "--strategy", spelling, "--json").json["execution"]["strategy"] == "top-down(20)"

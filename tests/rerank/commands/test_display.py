@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from rerank.commands.display import ProgressLines, execution_line, feedback_line, results_table
+from rerank.commands.display import ProgressLines, execution_line, feedback_line, fields_table, results_table
 from rerank.v1 import rerank_pb2 as pb
 
 TITLE = "how long does a flea live"
@@ -53,7 +53,12 @@ def test_long_id_continues_on_the_next_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "header"), [(pb.SCORE_KIND_RANK, "by rank"), (pb.SCORE_KIND_WINDOW_LOG_PROB, "log-prob")]
+    ("kind", "header"),
+    [
+        (pb.SCORE_KIND_RANK, "by rank"),
+        (pb.SCORE_KIND_WINDOW_LOG_PROB, "log-prob"),
+        (pb.SCORE_KIND_INTERPOLATED, "interpolated"),
+    ],
 )
 def test_score_column_names_the_meaning_of_the_scores(kind: int, header: str) -> None:
     assert header in "".join(printed(response(kind))[:6])
@@ -67,6 +72,16 @@ def test_execution_is_one_line_of_80_columns() -> None:
 def test_execution_line_names_deviations() -> None:
     execution = pb.Execution(reason="deadline reached", truncated_doc_ids=["a", "b"], repaired_identifiers=3)
     assert execution_line(execution).endswith(" · deadline reached · 2 truncated · 3 repaired")
+
+
+def test_execution_line_says_why_the_interpolation_was_left_out() -> None:
+    execution = pb.Execution(interpolation=pb.InterpolationReport(first_stage=0.25, reason="several windows"))
+    assert execution_line(execution).endswith(" · no interpolation: several windows")
+
+
+def test_field_that_is_a_message_is_one_line() -> None:
+    execution = pb.Execution(interpolation=pb.InterpolationReport(first_stage=0.25, applied=True))
+    assert "first_stage: 0.25 applied: true" in "".join(printed(fields_table("execution", execution)))
 
 
 def test_feedback_line_names_the_effect() -> None:
