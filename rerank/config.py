@@ -275,9 +275,14 @@ class Limits(_Settings):
         max_instruction_chars: length of the instruction in characters. Default: 8,000.
         max_passage_chars: length of a passage in characters. Default: 200,000.
         max_doc_id_chars: length of a doc_id in characters. Default: 500.
-        max_message_bytes: size of a request in bytes; gRPC refuses a larger one with RESOURCE_EXHAUSTED. Default:
-            16 MiB.
+        max_message_bytes: size of a request in bytes, below 2 GiB; gRPC refuses a larger one with RESOURCE_EXHAUSTED.
+            Default: 16 MiB.
         max_request_s: time to answer a request, in seconds; later it fails with DEADLINE_EXCEEDED. Default: 120.
+        max_calls: number of calls in flight; further ones fail with RESOURCE_EXHAUSTED. Default: 1,000.
+        max_bytes_in_flight: bytes of all requests and answers in flight, without messages of up to 64 KiB; calls whose
+            message exceeds it fail with RESOURCE_EXHAUSTED. A message alone may exceed it. Default: 64 MiB.
+        max_transfer_s: time that a request may take to arrive and an answer to be read, in seconds; a later request
+            fails with RESOURCE_EXHAUSTED, and the connection of a later answer ends. Default: 20.
     """
 
     max_candidates: Positive = 1000
@@ -285,8 +290,11 @@ class Limits(_Settings):
     max_instruction_chars: Positive = 8_000
     max_passage_chars: Positive = 200_000
     max_doc_id_chars: Positive = 500
-    max_message_bytes: Positive = 16 * 1024 * 1024
+    max_message_bytes: Annotated[int, Field(gt=0, lt=2**31, strict=True)] = 16 * 1024 * 1024
     max_request_s: Annotated[float, Field(gt=0, strict=True)] = 120.0
+    max_calls: Positive = 1000
+    max_bytes_in_flight: Positive = 64 * 1024 * 1024
+    max_transfer_s: Annotated[float, Field(gt=0, strict=True)] = 20.0
 
 
 class ServiceConfig(_Settings):

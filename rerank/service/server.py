@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import signal
-import socket
-import stat
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import TypeAlias
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health
-from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from rerank.config import ServiceConfig
 from rerank.errors import ConfigError
 from rerank.registry import ModelDescription
 from rerank.reranker import AsyncReranker, load_reranker
-from rerank.service.servicer import RerankServicer, StatusInterceptor
+from rerank.service.connections import end_connection_of, end_connections
+from rerank.service.servicer import CallsInFlight, GuardedServer, RerankServicer
 from rerank.service.startup import description
 from rerank.v1 import rerank_pb2, rerank_pb2_grpc
 
@@ -34,17 +33,19 @@ HealthStatus: TypeAlias = int
 _MAX_PORT = 65_535
 #: After the drain, clients have this long to close their side of the connections; then gRPC closes them.
 _GRACE_S = 1.0
+#: After this time without data, gRPC asks a client whether it is still there, and waits 20 s for the reply.
+_KEEPALIVE_MS = 30_000
 
 
 class RunningServer:
     """A started server. `address` is HOST:PORT with the port that was bound, also if the configuration says port 0."""
 
     def __init__(
-        self, address: str, server: grpc.aio.Server, servicer: RerankServicer, health_servicer: health.HealthServicer
+        self, address: str, server: grpc.aio.Server, calls: CallsInFlight, health_servicer: health.HealthServicer
     ) -> None:
         self.address = address
         self._server = server
-        self.servicer = servicer
+        self.calls = calls
         self._health = health_servicer
         self._draining: asyncio.Task[None] | None = None
 
@@ -60,10 +61,10 @@ class RunningServer:
 
     async def _drain(self, drain_s: float) -> None:
         await self._health.enter_graceful_shutdown()
-        self.servicer.refuse_new_calls()
+        self.calls.refuse_new_calls()
         with suppress(TimeoutError):
-            await asyncio.wait_for(self.servicer.wait_until_idle(), drain_s)
-        _end_connections(int(self.address.rpartition(":")[2]))
+            await asyncio.wait_for(self.calls.wait_until_idle(), drain_s)
+        end_connections(int(self.address.rpartition(":")[2]))
         await self._server.stop(_GRACE_S)
 
 
@@ -80,17 +81,25 @@ async def running_server(reranker: AsyncReranker) -> AsyncIterator[RunningServer
             ("grpc.max_receive_message_length", config.limits.max_message_bytes),
             ("grpc.max_send_message_length", -1),
             ("grpc.so_reuseport", 0),  # so that a second server on the same port fails instead of sharing it
+            ("grpc.keepalive_time_ms", _KEEPALIVE_MS),  # clients that vanished leave no connection behind
+            ("grpc.http2.max_pings_without_data", 0),
+            ("grpc.http2.bdp_probe", 0),  # otherwise calls whose turn to send has not come send megabytes
         ]
-        server = grpc.aio.server(interceptors=[StatusInterceptor()], options=options)
-        servicer, health_servicer = RerankServicer(reranker), health.HealthServicer()
-        rerank_pb2_grpc.add_RerankServiceServicer_to_server(servicer, server)
-        health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
-        reflection.enable_server_reflection((SERVICE, HEALTH, reflection.SERVICE_NAME), server)
+        server, health_servicer = grpc.aio.server(options=options), health.HealthServicer()
+        calls, others = CallsInFlight(config.limits), CallsInFlight(config.limits)
+        rerank_pb2_grpc.add_RerankServiceServicer_to_server(
+            RerankServicer(reranker), GuardedServer(server, calls, logging.INFO)
+        )
+        guarded = GuardedServer(server, others, logging.DEBUG)  # health checks come often
+        health_pb2_grpc.add_HealthServicer_to_server(health_servicer, guarded)
+        reflection_servicer = reflection.aio.ReflectionServicer((SERVICE, HEALTH, reflection.SERVICE_NAME))
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(reflection_servicer, guarded)
         port = _bind(server, config.listen)
+        calls.on_unread_answer = partial(end_connection_of, port)
         await server.start()
         for name, status in health_statuses(reranker.models()).items():
             await health_servicer.set(name, status)
-        running = RunningServer(f"{config.listen.rpartition(':')[0]}:{port}", server, servicer, health_servicer)
+        running = RunningServer(f"{config.listen.rpartition(':')[0]}:{port}", server, calls, health_servicer)
         try:
             yield running
         finally:
@@ -116,35 +125,6 @@ def _bind(server: grpc.aio.Server, listen: str) -> int:
         return server.add_insecure_port(listen)
     except (RuntimeError, ValueError) as error:
         raise ConfigError(f"cannot listen on {listen}: {error}; choose another --listen HOST:PORT") from error
-
-
-def _end_connections(port: int) -> None:
-    """Refuses new connections to the port, and ends the open ones after the data that was already written to them.
-
-    When gRPC stops, it answers CANCELLED to the calls that it has received but not passed to a handler yet, and to
-    those that arrive until their clients learn of it. If the connection ends first, clients see UNAVAILABLE, which they
-    retry. gRPC offers no method for this, and logs an error about the socket that listened: "Failed accept4".
-    """
-    for is_listening in (True, False):
-        for each in _sockets_of(port):
-            with each, suppress(OSError):  # the client may have closed it
-                if bool(each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)) is is_listening:
-                    each.shutdown(socket.SHUT_RDWR if is_listening else socket.SHUT_WR)
-
-
-def _sockets_of(port: int) -> Iterator[socket.socket]:
-    """Duplicates of this process's TCP sockets with this local port."""
-    for name in os.listdir("/dev/fd"):
-        with suppress(OSError):  # closed since it was listed
-            descriptor = os.dup(int(name))
-            if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
-                os.close(descriptor)
-                continue
-            each = socket.socket(fileno=descriptor)
-            if each.family in (socket.AF_INET, socket.AF_INET6) and each.getsockname()[1] == port:
-                yield each
-            else:
-                each.close()
 
 
 async def serve(config: ServiceConfig, announce: Callable[[str], None]) -> None:

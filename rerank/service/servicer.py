@@ -6,14 +6,16 @@ import asyncio
 import logging
 import reprlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, TypeAlias
+from weakref import WeakValueDictionary
 
 import grpc
 from google.protobuf.message import DecodeError
 from grpc_status import rpc_status
 
-from rerank.errors import InvalidRequest, RerankError, ShuttingDown
+from rerank.config import Limits
+from rerank.errors import InvalidRequest, Overloaded, RerankError, ShuttingDown
 from rerank.reranker import AsyncReranker
 from rerank.service import convert
 from rerank.service.status import status_of
@@ -22,39 +24,32 @@ from rerank.v1 import rerank_pb2_grpc
 
 log = logging.getLogger(__name__)
 
-#: Types of the requests that the log has a line of.
-_LOGGED = (pb.RerankRequest, pb.SearchRequest, pb.ListModelsRequest, DecodeError)
-
 Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
+#: A grpc.RpcMethodHandler, whose stubs are those of synchronous servers.
+Handler: TypeAlias = Any
+
+#: Messages that are received at the same time, in all and from one connection. Further calls wait, so that a message of
+#: the largest size needs memory only when it is its turn, and slow clients leave room for those of other connections.
+_RECEIVING, _RECEIVING_FROM_ONE = 16, 2
+#: Seconds that a slow call has to send the rest of its message when another waits for its place.
+_HURRY_S = 0.25
+#: Messages up to this size do not count as bytes in flight: `max_calls` bounds them.
+_SMALL_MESSAGE = 64 * 1024
 
 
 class RerankServicer(rerank_pb2_grpc.RerankServiceServicer):
-    """Implements the three methods of RerankService. Its exceptions become statuses in StatusInterceptor."""
+    """Implements the three methods of RerankService. Its exceptions become statuses in GuardedServer."""
 
     def __init__(self, reranker: AsyncReranker) -> None:
         self._reranker = reranker
         self._limits = reranker.config.limits
-        self._shutting_down = False
-        self._in_flight = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
-
-    def refuse_new_calls(self) -> None:
-        """From now on every new call fails with UNAVAILABLE."""
-        self._shutting_down = True
-
-    async def wait_until_idle(self) -> None:
-        """Waits until no call is in flight."""
-        await self._idle.wait()
 
     async def Rerank(self, request: pb.RerankRequest, context: Context) -> pb.RerankResponse:  # noqa: N802
-        self._register(context)
         call = convert.rerank_call(request, self._limits)
         ranking = await self._reranker.rerank(call.query, call.candidates, call.options, self._deadline(context))
         return convert.rerank_response(ranking, call.return_passages)
 
     async def Search(self, request: pb.SearchRequest, context: Context) -> pb.SearchResponse:  # noqa: N802
-        self._register(context)
         call = convert.search_call(request, self._limits)
         result = await self._reranker.search(
             call.query, call.first_stage, call.depth, call.options, self._deadline(context), call.feedback
@@ -64,7 +59,6 @@ class RerankServicer(rerank_pb2_grpc.RerankServiceServicer):
     async def ListModels(  # noqa: N802
         self, request: pb.ListModelsRequest, context: Context
     ) -> pb.ListModelsResponse:
-        self._register(context)
         index = self._reranker.index
         return convert.list_models_response(self._reranker.models(), index.manifest if index else None)
 
@@ -75,86 +69,182 @@ class RerankServicer(rerank_pb2_grpc.RerankServiceServicer):
         allowed_s = limit_s if remaining_s is None else min(remaining_s, limit_s)
         return asyncio.get_running_loop().time() + allowed_s
 
-    def _register(self, context: Context) -> None:
-        """Counts the call as in flight until its response has been sent. Raises: ShuttingDown."""
+
+class CallsInFlight:
+    """Bounds the calls in flight and their messages: how many, how many bytes, and how long they are under way.
+
+    Attributes:
+        on_unread_answer: called with the client's address when it does not read an answer.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._shutting_down = False
+        self._bytes: dict[Context, int] = {}
+        self._timers: dict[Context, asyncio.TimerHandle] = {}
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._receiving = asyncio.Semaphore(_RECEIVING)
+        self._timeouts: dict[asyncio.Timeout, None] = {}
+        self._receiving_from: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        self.on_unread_answer: Callable[[str], None] = lambda peer: None
+
+    def refuse_new_calls(self) -> None:
+        """From now on every new call fails with UNAVAILABLE."""
+        self._shutting_down = True
+
+    async def wait_until_idle(self) -> None:
+        """Waits until no call is in flight."""
+        await self._idle.wait()
+
+    def enter(self, context: Context) -> None:
+        """Counts the call as in flight until its answer was read. Raises: ShuttingDown, Overloaded."""
         if self._shutting_down:
             raise ShuttingDown("the service is shutting down; send the request to another replica")
-        self._in_flight += 1
+        if len(self._bytes) >= self._limits.max_calls:
+            raise Overloaded(f"{len(self._bytes)} calls are in flight, the most that may be; retry in 1 s", 1.0)
+        self._bytes[context] = 0
         self._idle.clear()
-        context.add_done_callback(lambda _: self._unregister())  # type: ignore[arg-type]  # the stubs want a class
+        context.add_done_callback(self._leave)  # type: ignore[arg-type]  # the stubs want a class
 
-    def _unregister(self) -> None:
-        self._in_flight -= 1
-        if self._in_flight == 0:
+    async def receive(self, context: Context) -> bytes:
+        """The message of a call in flight. Raises: Overloaded, InvalidRequest if there is none."""
+        own = self._receiving_from.setdefault(context.peer(), asyncio.Semaphore(_RECEIVING_FROM_ONE))
+        timeout = asyncio.timeout(None)
+        try:
+            async with own:
+                if self._receiving.locked():
+                    self._make_room()
+                async with self._receiving, timeout:
+                    timeout.reschedule(asyncio.get_running_loop().time() + self._limits.max_transfer_s)
+                    self._timeouts[timeout] = None
+                    message: Any = await context.read()
+        except TimeoutError as error:
+            raise Overloaded("the request did not arrive in time; send it faster", 1.0) from error
+        finally:
+            self._timeouts.pop(timeout, None)
+        if message is grpc.aio.EOF:
+            raise InvalidRequest("request", "the call ended without a message; send one")
+        self._hold(context, len(message))
+        return message
+
+    def _make_room(self) -> None:
+        """Gives the call that has been receiving for the longest only a short time more."""
+        if (slowest := next(iter(self._timeouts), None)) is not None:
+            del self._timeouts[slowest]
+            slowest.reschedule(asyncio.get_running_loop().time() + _HURRY_S)
+
+    def expect_read(self, answer: bytes, context: Context) -> None:
+        """Counts the bytes of the answer instead of the request's, until it is read in time. Raises: Overloaded."""
+        self._hold(context, len(answer))
+        later = asyncio.get_running_loop().call_later
+        self._timers[context] = later(self._limits.max_transfer_s, self._end_unread, context.peer())
+
+    def _hold(self, context: Context, size: int) -> None:
+        self._bytes[context] = 0
+        others, limit = sum(self._bytes.values()), self._limits.max_bytes_in_flight
+        if others and others + size > limit and size > _SMALL_MESSAGE:
+            raise Overloaded(f"{others} bytes in flight and {size} more exceed the limit of {limit}; retry in 1 s", 1.0)
+        self._bytes[context] = size
+
+    def _leave(self, context: Context) -> None:
+        del self._bytes[context]
+        if timer := self._timers.pop(context, None):
+            timer.cancel()
+        if not self._bytes:
             self._idle.set()
 
-
-class StatusInterceptor(grpc.aio.ServerInterceptor):
-    """Turns exceptions of unary calls and requests that cannot be parsed into statuses; logs one line per call."""
-
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> grpc.RpcMethodHandler[Any, Any] | None:
-        handler = await continuation(handler_call_details)
-        if handler is None or handler.unary_unary is None:
-            return handler
-        return grpc.unary_unary_rpc_method_handler(
-            _with_status(handler.unary_unary),
-            request_deserializer=_decode_error_as_request(handler.request_deserializer),
-            response_serializer=handler.response_serializer,
-        )
+    def _end_unread(self, peer: str) -> None:
+        log.warning("%s did not read an answer within %g s: its connection ends", peer, self._limits.max_transfer_s)
+        self.on_unread_answer(peer)
 
 
-def _with_status(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    async def call(request: Any, context: Context) -> Any:
-        start_s = time.perf_counter()
-        response, outcome = None, "CANCELLED"
+class GuardedServer:
+    """Registers services whose calls have limits; turns their exceptions into statuses and logs unary calls.
+
+    A unary call is handled as a stream of one message, so that it can be refused before its message is received.
+
+    Args:
+        calls: the limits of the services' unary calls.
+        level: level of the line that the log has of each unary call.
+    """
+
+    def __init__(self, server: grpc.aio.Server, calls: CallsInFlight, level: int) -> None:
+        self._server, self._calls, self._level = server, calls, level
+
+    def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
+        """Does nothing: services register the same handlers a second time, by method."""
+
+    def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Handler]) -> None:
+        """Registers the handlers of a service by the names of its methods."""
+        guarded = {name: self._guarded(handler) for name, handler in handlers.items()}
+        self._server.add_registered_method_handlers(service, guarded)
+
+    def _guarded(self, handler: Handler) -> Handler:
+        if handler.unary_unary is not None:
+            return _with_status(handler, self._calls, self._level)
+        return handler if handler.stream_stream is None else _stream_with_status(handler)
+
+
+def _with_status(handler: Handler, calls: CallsInFlight, level: int) -> Handler:
+    async def call(_: object, context: Context) -> bytes:  # an iterator over the messages would keep the last one
+        start_s, outcome = time.perf_counter(), "CANCELLED"
+        request = response = answer = None
         try:
-            if isinstance(request, DecodeError):
-                raise InvalidRequest("request", f"the bytes are no message of this type: {request}") from request
-            response = await method(request, context)
+            calls.enter(context)
+            request = _parsed(await calls.receive(context), handler)
+            response = await handler.unary_unary(request, context)
+            answer = handler.response_serializer(response)
+            calls.expect_read(answer, context)
             outcome = "OK"
-            return response
-        except grpc.aio.AbortError:
-            raise
+            return answer
         except Exception as error:
             if not isinstance(error, RerankError):
-                log.exception("bug in %s", getattr(method, "__name__", method))
+                log.exception("bug in %s", handler.unary_unary.__name__)
             status = rpc_status.to_status(status_of(error))
             outcome = status.code.name
-            await context.abort(status.code, status.details, status.trailing_metadata)
         finally:
             total_ms = (time.perf_counter() - start_s) * 1000
-            level = logging.INFO if isinstance(request, _LOGGED) else logging.DEBUG  # health checks come often
-            log.log(
-                level, "%s %s %.0f ms%s", method.__name__, outcome, total_ms, _log_fields(request, response, context)
-            )
+            fields = handler.unary_unary.__name__, outcome, total_ms, _log_fields(request, response, context)
+            log.log(level, "%s %s %.0f ms%s", *fields)
+            request = response = answer = None
+        # The exception of `abort` lives on, with this frame and its context, which must not hold the messages.
+        await context.abort(status.code, status.details, status.trailing_metadata)
+        raise AssertionError("this is a bug: abort raises an exception")
 
-    return call
+    return grpc.stream_unary_rpc_method_handler(call)
+
+
+def _stream_with_status(handler: Handler) -> Handler:
+    async def call(messages: AsyncIterator[bytes], context: Context) -> AsyncIterator[Any]:
+        async def requests() -> AsyncIterator[Any]:
+            async for message in messages:
+                yield _parsed(message, handler)
+
+        try:
+            async for response in handler.stream_stream(requests(), context):
+                yield response
+        except InvalidRequest as error:
+            status = rpc_status.to_status(status_of(error))
+            await context.abort(status.code, status.details, status.trailing_metadata)
+
+    return grpc.stream_stream_rpc_method_handler(call, response_serializer=handler.response_serializer)
+
+
+def _parsed(message: bytes, handler: Handler) -> Any:
+    try:
+        return handler.request_deserializer(message)
+    except DecodeError as error:
+        raise InvalidRequest("request", f"the bytes are no message of this type: {error}") from error
 
 
 def _log_fields(request: Any, response: Any, context: Context) -> str:
     """The request's id (metadata x-request-id), model and counts, for the log; never a text of the request."""
-    request_id = dict(context.invocation_metadata() or ()).get("x-request-id")
     execution = getattr(response, "execution", None)
     fields = {
-        "id": reprlib.repr(request_id) if request_id else "",
+        "id": reprlib.repr(dict(context.invocation_metadata() or ()).get("x-request-id", "")),
         "model": execution.model if execution else reprlib.repr(getattr(request, "model", "")),
         "candidates": len(getattr(request, "candidates", ())) or getattr(response, "first_stage_hits", 0),
         "windows": execution.windows if execution else 0,
     }
     return "".join(f" {name}={value}" for name, value in fields.items() if value not in ("", "''"))
-
-
-def _decode_error_as_request(deserialize: Callable[[bytes], Any] | None) -> Callable[[bytes], Any] | None:
-    """A deserializer that returns DecodeError, because gRPC answers INTERNAL when a deserializer raises."""
-
-    def parse(data: bytes) -> Any:
-        try:
-            return deserialize(data) if deserialize else data
-        except DecodeError as error:
-            return error
-
-    return parse

@@ -49,6 +49,7 @@ class Target:
     """A connection to the service. Use it in an `async with` block."""
 
     def __init__(self, address: str) -> None:
+        self.address = address
         self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
         self._stub = rerank_pb2_grpc.RerankServiceStub(self._channel)
         self._health = health_pb2_grpc.HealthStub(self._channel)

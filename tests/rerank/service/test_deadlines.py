@@ -113,7 +113,7 @@ def test_cancelled_call_ranks_no_further_windows(encoder: Encoder) -> None:
     with held_service(encoder) as held:
         call = start_call(held)
         call.cancel()
-        held.served.wait(held.served.server.servicer.wait_until_idle())
+        held.served.wait(held.served.server.calls.wait_until_idle())
         held.ranker.release.set()
         other = pb.RerankRequest(query="q", candidates=CANDIDATES[:2])
         assert [result.doc_id for result in held.stub.Rerank(other, timeout=TIMEOUT_S).results] == ["d1", "d0"]

@@ -1,0 +1,54 @@
+"""Connections of the server's port, ended at their sockets, because gRPC's Python API offers no method for it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from urllib.parse import unquote
+
+
+def end_connections(port: int) -> None:
+    """Refuses new connections to the port, and ends the open ones after the data that was already written to them.
+
+    When gRPC stops, it answers CANCELLED to the calls that it has received but not passed to a handler yet, and to
+    those that arrive until their clients learn of it. If the connection ends first, clients see UNAVAILABLE, which they
+    retry. gRPC logs an error about the socket that listened: "Failed accept4".
+    """
+    for is_listening in (True, False):
+        for each in _sockets_of(port):
+            with each, suppress(OSError):  # the client may have closed it
+                if bool(each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)) is is_listening:
+                    each.shutdown(socket.SHUT_RDWR if is_listening else socket.SHUT_WR)
+
+
+def end_connection_of(port: int, peer: str) -> None:
+    """Ends the connection of a client at once, and drops what was written to it and not read.
+
+    Args:
+        port: the port of the server.
+        peer: the client as gRPC names it, such as "ipv4:127.0.0.1:40000" or "ipv6:%5B::1%5D:40000".
+    """
+    host, _, client_port = unquote(peer).partition(":")[2].rpartition(":")
+    for each in _sockets_of(port):
+        with each, suppress(OSError):  # the client may have closed it
+            found_host, found_port = each.getpeername()[:2]
+            if (found_host.removeprefix("::ffff:"), found_port) == (host.strip("[]"), int(client_port)):
+                each.shutdown(socket.SHUT_RDWR)
+
+
+def _sockets_of(port: int) -> Iterator[socket.socket]:
+    """Duplicates of this process's TCP sockets with this local port."""
+    for name in os.listdir("/dev/fd"):
+        with suppress(OSError):  # closed since it was listed
+            descriptor = os.dup(int(name))
+            if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                os.close(descriptor)
+                continue
+            each = socket.socket(fileno=descriptor)
+            if each.family in (socket.AF_INET, socket.AF_INET6) and each.getsockname()[1] == port:
+                yield each
+            else:
+                each.close()

@@ -1,0 +1,60 @@
+"""Attacks on the memory of the service: large requests, answers that nobody reads, and messages that never arrive."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from typing import Any
+
+import grpc
+
+from attacks.calls import Target, request
+from attacks.registry import attack
+from rerank.v1 import rerank_pb2 as pb
+
+_METHOD = "/rerank.v1.RerankService/Rerank"
+_TIMEOUT_S = 60.0
+#: How long clients stay connected that do not read or do not send.
+_STAY_S = 30.0
+
+
+@attack
+async def large_requests(target: Target, draw: random.Random) -> Counter[str]:
+    """60 requests of 16 MB at once."""
+    message = request(draw, "identity", 80, 199_000)
+    return Counter(await asyncio.gather(*(target.rerank(message, _TIMEOUT_S) for _ in range(60))))
+
+
+@attack
+async def unread_answers(target: Target, draw: random.Random) -> Counter[str]:
+    """20 clients that ask for answers of 15 MB and do not read them for 30 s."""
+    message = request(draw, "identity", 75, 199_000, return_passages=True)
+    return Counter(await asyncio.gather(*(_stay(target.address, message) for _ in range(20))))
+
+
+@attack
+async def missing_messages(target: Target, draw: random.Random) -> Counter[str]:
+    """200 calls on 20 connections that announce a request and do not send it for 30 s."""
+    return Counter(await asyncio.gather(*(_stay(target.address, None, calls=10) for _ in range(20))))
+
+
+async def _stay(address: str, message: pb.RerankRequest | None, calls: int = 1) -> str:
+    """Starts calls on a connection of its own, sends the message to each if there is one, and reads no answer.
+
+    Returns:
+        The state of the first call in the end: "waiting", or its status if the service has ended it.
+    """
+    options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_send_message_length", -1)]
+    async with grpc.aio.insecure_channel(address, options=options) as channel:
+        method: Any = channel.stream_stream(_METHOD, request_serializer=pb.RerankRequest.SerializeToString)
+        started: list[Any] = [method() for _ in range(calls)]
+        if message is not None:
+            await asyncio.gather(*(_send(call, message) for call in started), return_exceptions=True)
+        await asyncio.sleep(_STAY_S)
+        return str((await started[0].code()).name) if started[0].done() else "waiting"
+
+
+async def _send(call: Any, message: pb.RerankRequest) -> None:
+    await call.write(message)
+    await call.done_writing()

@@ -1,0 +1,166 @@
+"""Limits on the calls in flight: their number, the bytes of their messages, and the time that a transfer may take."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import grpc
+import pytest
+from google.rpc import error_details_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from rerank.config import ServiceConfig
+from rerank.models.encoder import Encoder
+from rerank.rankers.identity import IdentityRanker
+from rerank.service.connections import end_connection_of
+from rerank.v1 import rerank_pb2 as pb
+from rerank.v1.rerank_pb2_grpc import RerankServiceStub
+from tests.serving import TIMEOUT_S, Served, held_service, numbered_candidates, refusal, reranker_of, serving
+
+EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
+METHOD = "/rerank.v1.RerankService/Rerank"
+SMALL = pb.RerankRequest(query="q", candidates=numbered_candidates([1, 2]))
+
+
+def large(kilobytes: int, **fields: Any) -> pb.RerankRequest:
+    text = "x" * 1000
+    candidates = [pb.Candidate(doc_id=str(number), text=text) for number in range(kilobytes)]
+    return pb.RerankRequest(query="q", candidates=candidates, **fields)
+
+
+@contextmanager
+def identity_service(encoder: Encoder, **limits: Any) -> Iterator[tuple[Served, RerankServiceStub]]:
+    with (
+        serving(reranker_of(encoder, {"identity": IdentityRanker()}, limits=limits)) as served,
+        grpc.insecure_channel(served.address) as channel,
+    ):
+        yield served, RerankServiceStub(channel)
+
+
+@contextmanager
+def half_sent(address: str, calls: int) -> Iterator[list[grpc.Future]]:
+    """A connection with calls that announce a request and do not send it."""
+    release = threading.Event()
+
+    def nothing() -> Iterator[bytes]:
+        release.wait(TIMEOUT_S)
+        yield from ()
+
+    with grpc.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+        try:
+            yield [channel.stream_unary(METHOD).future(nothing()) for _ in range(calls)]
+        finally:
+            release.set()
+
+
+def test_calls_over_the_limit_are_refused_before_their_message_is_read(encoder: Encoder) -> None:
+    with held_service(encoder, limits={"max_calls": 1}) as held:
+        call = held.start_call(candidates=numbered_candidates([1, 2]))
+        refused = refusal(lambda: held.stub.Rerank(large(100), timeout=TIMEOUT_S))
+        assert (refused.code, refused.reason) == (EXHAUSTED, "OVERLOADED")
+        assert refused.detail(error_details_pb2.RetryInfo).retry_delay.seconds == 1
+        check = health_pb2_grpc.HealthStub(held.channel).Check(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_S)
+        assert check.status == health_pb2.HealthCheckResponse.SERVING
+        held.ranker.release.set()
+        call.result(TIMEOUT_S)
+        held.served.wait(held.served.server.calls.wait_until_idle())
+        assert len(held.stub.Rerank(SMALL, timeout=TIMEOUT_S).results) == 2
+
+
+def test_bytes_over_the_limit_are_refused_and_small_messages_are_not(encoder: Encoder) -> None:
+    with held_service(encoder, free_batches=0, limits={"max_bytes_in_flight": 150_000}) as held:
+        call = held.start_call(candidates=large(100).candidates)
+        refused = refusal(lambda: held.stub.Rerank(large(80), timeout=TIMEOUT_S))
+        assert (refused.code, refused.reason) == (EXHAUSTED, "OVERLOADED")
+        assert "exceed the limit of 150000" in refused.message
+        assert refused.detail(error_details_pb2.RetryInfo).retry_delay.seconds == 1
+        small = held.stub.Rerank.future(SMALL, timeout=TIMEOUT_S)
+        held.ranker.release.set()
+        assert len(small.result(TIMEOUT_S).results) == 2
+        assert len(call.result(TIMEOUT_S).results) == 100
+        held.served.wait(held.served.server.calls.wait_until_idle())
+        assert len(held.stub.Rerank(large(80), timeout=TIMEOUT_S).results) == 80
+
+
+def test_message_alone_may_exceed_the_bytes_in_flight(encoder: Encoder) -> None:
+    with identity_service(encoder, max_bytes_in_flight=1000) as (_, stub):
+        for _ in range(3):
+            assert len(stub.Rerank(large(100, return_passages=True), timeout=TIMEOUT_S).results) == 100
+
+
+def test_call_without_a_message_ends_in_time(encoder: Encoder) -> None:
+    with identity_service(encoder, max_transfer_s=0.2) as (served, _), half_sent(served.address, 1) as (call,):
+        error = refusal(lambda: call.result(TIMEOUT_S))
+        assert (error.code, error.reason) == (EXHAUSTED, "OVERLOADED")
+        assert "did not arrive in time" in error.message
+        served.wait(served.server.calls.wait_until_idle())
+
+
+def test_ended_call_without_a_message_is_invalid(encoder: Encoder) -> None:
+    with identity_service(encoder) as (served, _), grpc.insecure_channel(served.address) as channel:
+        error = refusal(lambda: channel.stream_unary(METHOD)(iter(()), timeout=TIMEOUT_S))
+        assert (error.code, error.fields) == (grpc.StatusCode.INVALID_ARGUMENT, ["request"])
+
+
+def test_calls_without_messages_do_not_hold_up_others(encoder: Encoder) -> None:
+    with identity_service(encoder) as (served, stub), ExitStack() as stack:
+        for _ in range(12):
+            stack.enter_context(half_sent(served.address, 3))
+        start_s = time.perf_counter()
+        assert len(stub.Rerank(SMALL, timeout=TIMEOUT_S).results) == 2
+        assert time.perf_counter() - start_s < 5  # max_transfer_s is 20
+
+
+def test_unread_answer_ends_the_connection_and_leaves_no_call(encoder: Encoder) -> None:
+    with (
+        identity_service(encoder, max_transfer_s=0.5, max_candidates=8000) as (served, stub),
+        grpc.insecure_channel(served.address) as slow,
+    ):
+        responses = slow.stream_stream(METHOD, request_serializer=pb.RerankRequest.SerializeToString)(
+            iter([large(8000, return_passages=True)])
+        )
+        wait_until_called(served)
+        served.wait(served.server.calls.wait_until_idle())
+        assert responses.code() is grpc.StatusCode.UNAVAILABLE
+        assert len(stub.Rerank(SMALL, timeout=TIMEOUT_S).results) == 2
+
+
+def wait_until_called(served: Served) -> None:
+    for _ in range(100 * TIMEOUT_S):
+        if served.server.calls._bytes:
+            return
+        time.sleep(0.01)
+    raise AssertionError("no call arrived")
+
+
+def test_refused_messages_are_not_kept(encoder: Encoder) -> None:
+    """Frames of exceptions, and iterators over messages, kept them until the garbage collection."""
+    with identity_service(encoder) as (served, _), grpc.insecure_channel(served.address) as channel:
+        garbage = b"\xff" + bytes(8_000_000)
+        before_mb = resident_mb()
+        for _ in range(30):
+            assert refusal(lambda: channel.unary_unary(METHOD)(garbage)).code is grpc.StatusCode.INVALID_ARGUMENT
+        assert resident_mb() - before_mb < 120  # of 240
+
+
+def resident_mb() -> float:
+    with open("/proc/self/statm", encoding="utf-8") as file:
+        return int(file.read().split()[1]) * 4096 / 1e6
+
+
+@pytest.mark.parametrize("peer", ["ipv4:127.0.0.1:1", "ipv6:%5B::1%5D:1"])
+def test_connection_of_another_client_is_not_ended(encoder: Encoder, peer: str) -> None:
+    with identity_service(encoder) as (served, stub):
+        stub.Rerank(SMALL, timeout=TIMEOUT_S)
+        end_connection_of(int(served.address.rpartition(":")[2]), peer)
+        assert len(stub.Rerank(SMALL, timeout=TIMEOUT_S).results) == 2
+
+
+@pytest.mark.parametrize("size", [0, 2**31, 99_999_999_999])
+def test_message_size_that_grpc_cannot_have_is_refused(size: int) -> None:
+    with pytest.raises(ValueError, match="max_message_bytes"):
+        ServiceConfig.model_validate({"limits": {"max_message_bytes": size}})
