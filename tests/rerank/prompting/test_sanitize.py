@@ -6,7 +6,7 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from rerank.prompting.sanitize import Sanitizer
-from tests.small_tokenizers import byte_level, metaspace
+from tests.small_tokenizers import byte_level, metaspace, uncased
 
 TEMPLATE = ("Rank them.", "I give you {num} passages.\n", "\nSearch Query: {query}.\nRank them.")
 SANITIZE = Sanitizer(byte_level(), TEMPLATE)
@@ -31,6 +31,38 @@ SANITIZE = Sanitizer(byte_level(), TEMPLATE)
 def test_markup_becomes_plain_text(text: str, expected: str) -> None:
     assert SANITIZE(text) == expected
     assert SANITIZE(expected) == expected, "sanitizing twice changes nothing"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[á]",
+        "[a\u200b]",
+        "[\u00ada]",
+        "[a\u0301]",
+        "[\u0301A]",
+        "［A］",
+        "[Ａ]",
+        "[ⓐ]",
+        "[\ufeff 1２\u200b]",
+        "[\x00a]",
+    ],
+)
+@pytest.mark.parametrize("tokenizer", [uncased(), byte_level()], ids=["uncased", "byte-level"])
+def test_text_that_a_tokenizer_normalises_to_an_identifier_loses_its_brackets(
+    tokenizer: PreTrainedTokenizerBase, text: str
+) -> None:
+    sanitize = Sanitizer(tokenizer, TEMPLATE)
+    sanitized = sanitize(f"see {text} or {'x' * 20}")
+    assert not set("[]［］") & set(sanitized)
+    assert sanitize(sanitized) == sanitized
+    ids = tokenizer(sanitized, add_special_tokens=False)["input_ids"]
+    assert not {"[", "]"} & set(tokenizer.convert_ids_to_tokens(ids))
+
+
+@pytest.mark.parametrize("text", ["[é à]", "[äöü]", "[123456]", "[日本]", "[]", "[\u200b]", "[" + "\u0301" * 9, "x[a b]"])
+def test_other_text_in_brackets_is_kept(text: str) -> None:
+    assert SANITIZE(text) == text
 
 
 @pytest.mark.parametrize("tokenizer", [byte_level(), metaspace()], ids=["byte-level", "metaspace"])
