@@ -8,7 +8,7 @@ which models can be packed.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate, pairwise
 from typing import Any, cast
@@ -28,6 +28,8 @@ PACKED_ATTENTION = "packed"
 _VARLEN_DTYPES = (torch.float16, torch.bfloat16)
 #: Since torch 2.12 grouped-query attention must be announced to `varlen_attn`; before, the argument does not exist.
 _VARLEN_KNOWS_GQA = "enable_gqa" in inspect.signature(varlen_attn).parameters
+#: The modules of a decoder layer whose computation `shorten_last_layer` knows.
+_KNOWN_LAYER_MODULES = {"input_layernorm", "self_attn", "post_attention_layernorm", "mlp"}
 #: The name of torch's allocator on a CPU, whose failure is a plain RuntimeError.
 _CPU_ALLOCATOR = "DefaultCPUAllocator"
 
@@ -277,6 +279,34 @@ def _causal_mask(queries: int, length: int, window: int | None, device: torch.de
     positions = torch.arange(length, device=device)
     distance = positions[length - queries :, None] - positions
     return (distance >= 0) & (distance < (length if window is None else window))
+
+
+def shorten_last_layer(model: PreTrainedModel) -> Callable[[], None] | None:
+    """Makes the last layer compute, after the attention of a packed row, the last positions of the sequences only.
+
+    Returns:
+        A function that undoes it; None if the layers are not built as those of Llama, Mistral, Qwen2 and Qwen3.
+    """
+    layers = getattr(model.base_model, "layers", None)
+    if not isinstance(layers, nn.ModuleList):
+        return None
+    layer: Any = layers[-1]
+    if {name for name, _ in layer.named_children()} != _KNOWN_LAYER_MODULES:
+        return None
+    full_forward = layer.forward
+
+    def forward(hidden: torch.Tensor, **options: Any) -> torch.Tensor:
+        """(1, T, D) → (1, B, D) for a packed row; a decode step, which has no pack, is computed in full."""
+        if "pack" not in options:
+            return cast(torch.Tensor, full_forward(hidden, **options))
+        pack: Pack = options["pack"]
+        attended, _ = layer.self_attn(hidden_states=layer.input_layernorm(hidden), last_only=True, **options)
+        last = (hidden + attended)[:, pack.last]
+        result: torch.Tensor = last + layer.mlp(layer.post_attention_layernorm(last))
+        return result
+
+    layer.forward = forward
+    return lambda: setattr(layer, "forward", full_forward)
 
 
 @contextmanager

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
-from rerank.models.last_token import PACKED_ATTENTION, LastTokenReader, Pack
+from rerank.models.last_token import PACKED_ATTENTION, LastTokenReader, Pack, shorten_last_layer
 
 log = logging.getLogger(__name__)
 
@@ -22,8 +22,6 @@ _PROBE_LENGTHS = (3, 11, 7)
 _FLOAT32_TOLERANCE, _BFLOAT16_TOLERANCE = 1e-4, 2e-2
 #: Or as a multiple of the difference that a longer row alone makes, up to this many standard deviations.
 _NOISE_FACTOR, _MAX_NOISE_TOLERANCE = 4, 0.2
-#: The modules of a decoder layer whose computation `_shorten_last_layer` knows.
-_KNOWN_LAYER_MODULES = {"input_layernorm", "self_attn", "post_attention_layernorm", "mlp"}
 
 
 @torch.inference_mode()
@@ -49,7 +47,7 @@ def make_last_token_reader(model: PreTrainedModel, autocast: bool = False) -> La
     if problem := probe.problem_of(packed):
         model.set_attn_implementation(implementation)
         return _with_warning(one_by_one, model, problem)
-    if restore := _shorten_last_layer(model):
+    if restore := shorten_last_layer(model):
         shortened = LastTokenReader(model, autocast, packed=True, last_layer_shortened=True)
         if not probe.problem_of(shortened):
             return shortened
@@ -138,31 +136,3 @@ def _skipped_layers(config: PretrainedConfig, pack: Pack) -> str:
     if pack.windowed_calls < windowed:
         return f"the sliding window reached {pack.windowed_calls} of {windowed} layers"
     return ""
-
-
-def _shorten_last_layer(model: PreTrainedModel) -> Callable[[], None] | None:
-    """Makes the last layer compute, after the attention of a packed row, the last positions of the sequences only.
-
-    Returns:
-        A function that undoes it; None if the layers are not built as those of Llama, Mistral, Qwen2 and Qwen3.
-    """
-    layers = getattr(model.base_model, "layers", None)
-    if not isinstance(layers, nn.ModuleList):
-        return None
-    layer: Any = layers[-1]
-    if {name for name, _ in layer.named_children()} != _KNOWN_LAYER_MODULES:
-        return None
-    full_forward = layer.forward
-
-    def forward(hidden: torch.Tensor, **options: Any) -> torch.Tensor:
-        """(1, T, D) → (1, B, D) for a packed row; a decode step, which has no pack, is computed in full."""
-        if "pack" not in options:
-            return cast(torch.Tensor, full_forward(hidden, **options))
-        pack: Pack = options["pack"]
-        attended, _ = layer.self_attn(hidden_states=layer.input_layernorm(hidden), last_only=True, **options)
-        last = (hidden + attended)[:, pack.last]
-        result: torch.Tensor = last + layer.mlp(layer.post_attention_layernorm(last))
-        return result
-
-    layer.forward = forward
-    return lambda: setattr(layer, "forward", full_forward)
