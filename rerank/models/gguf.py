@@ -19,5 +19,5 @@ def gguf_options(checkpoint: Path) -> dict[str, str]:
     if not checkpoint.is_file():
         raise CheckpointError(f"there is no file {checkpoint}; give a GGUF file, or the folder of a checkpoint")
     if importlib.util.find_spec("gguf") is None:
-        raise CheckpointError(f"{checkpoint} needs the package gguf to be read; pip install gguf (extra `published`)")
+        raise CheckpointError(f"{checkpoint} needs the package gguf to be read; pip install gguf")
     return {"gguf_file": checkpoint.name}

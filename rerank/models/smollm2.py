@@ -24,6 +24,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rerank.errors import CheckpointError, ConfigError
 from rerank.files import atomic_folder, sha256_of_files
+from rerank.models.gguf import gguf_options
 
 logger = logging.getLogger(__name__)
 
@@ -105,8 +106,8 @@ def _checked(folder: Path) -> Path:
 
 
 def _convert(gguf: Path, out: Path) -> None:
-    dequantised = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
-    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    dequantised = AutoModelForCausalLM.from_pretrained(gguf.parent, **gguf_options(gguf), dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, **gguf_options(gguf))
     config = copy.deepcopy(dequantised.config)
     del config.quantization_config  # transformers saves no model that was read from GGUF, so this is a plain one
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
