@@ -37,7 +37,7 @@ class _Model(_Settings):
         name: the name by which requests refer to the model.
         strategy: the default strategy: single, sliding, top-down, tournament or cascade. Default: sliding.
         window_size: the default number of passages per window, at least 2. Default: that of the training if the
-            checkpoint has a manifest, otherwise 20; for PE-Rank 100, or as many as the checkpoint reads.
+            checkpoint has a manifest, otherwise 20; for PE-Rank 200, or as many as the checkpoint reads.
         stride: the default number of passages between the starts of two sliding windows, at most `window_size`.
             Default: half of `window_size`.
         preranker: the model that orders all candidates first, by its own defaults, in cascades of requests that name
@@ -166,7 +166,8 @@ class PERankModel(_ScoringModel):
     ranker: Literal["pe-rank"]
     profile: str | None = None
     path: Path | None = None
-    window_size: Annotated[int, Field(ge=2, strict=True)] = 100
+    #: Holds the union of two searches of depth 100, which relevance feedback ranks.
+    window_size: Annotated[int, Field(ge=2, strict=True)] = 200
     #: Chosen on TREC DL 2021 and pydoc with PE-Rank and with its zero-initialised start; see docs/results.md.
     interpolation: InterpolationConfig = InterpolationConfig(first_stage=0.25)
     decoding: Literal["one_step", "dynamic"] | None = None

@@ -43,7 +43,7 @@ def test_settings_that_the_file_leaves_out_keep_their_default(path: Path) -> Non
         index=Path("/some/index"),
         models=(
             IdentityModel(name="a", ranker="identity", strategy="single", window_size=7, stride=None),
-            PERankModel(name="b", ranker="pe-rank", path=Path("/some/checkpoint"), window_size=100, stride=5),
+            PERankModel(name="b", ranker="pe-rank", path=Path("/some/checkpoint"), window_size=200, stride=5),
         ),
         engine=EngineConfig(max_batch_tokens=100, max_queue_tokens=1_000_000),
         drain_s=0.0,
@@ -170,7 +170,7 @@ def test_default_window_is_that_of_the_checkpoint(path: Path, tmp_path: Path) ->
 def test_window_of_pe_rank_does_not_depend_on_its_training(tmp_path: Path) -> None:
     (tmp_path / "rerank.json").write_text('{"window_size": 6}')
     model = {"name": "mine", "ranker": "pe-rank", "path": tmp_path}
-    assert load_config(None, models=[model]).models[0].window_size == 100
+    assert load_config(None, models=[model]).models[0].window_size == 200
 
 
 CASCADE = "{name: a, ranker: first, strategy: cascade, preranker: b}"
