@@ -17,6 +17,12 @@ _TOURNAMENT_OF_2 = pb.Strategy(kind="STRATEGY_KIND_TOURNAMENT", window_size=2)
 
 
 @attack
+async def nothing(target: Target, draw: random.Random) -> Counter[str]:
+    """No attack, for comparison: what the probes and other programs of the machine cost."""
+    return Counter()
+
+
+@attack
 async def cancelled_encoding(target: Target, draw: random.Random) -> Counter[str]:
     """PE-Rank with 1,000 passages of 16,000 characters, cancelled after two seconds."""
     message = request(draw, "pe-rank", 1000, 16_000, allow_partial=True)  # so admission control lets it in
