@@ -7,10 +7,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from rerank.collections.requests import Request
+from rerank.prompting.style import PromptStyle
 from rerank_eval.measures import Run
 from rerank_eval.orders import Order
 from rerank_eval.systems import Baseline, System
 from rerank_eval.trace import Ranking
+
+
+def with_repaired_texts(request: Request) -> Request:
+    """The request with the texts of its candidates as RankLLM prepares them. Raises: ConfigError without ftfy."""
+    style = PromptStyle(ftfy=True, max_words=300)
+    candidates = (replace(row, text=style.passage_text(row.text or "")) for row in request.candidates)
+    return replace(request, candidates=tuple(candidates))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from rerank.commands.run import console
 from rerank.errors import ConfigError
 from rerank.files import sha256_of_files
 from rerank_eval.baselines import FirstStageOrder, Oracle
-from rerank_eval.candidate_lists import CandidateLists
+from rerank_eval.candidate_lists import CandidateLists, with_repaired_texts
 from rerank_eval.candidates import candidates_of_run
 from rerank_eval.cases import CaseFinder
 from rerank_eval.datasets import Dataset, open_dataset
@@ -94,6 +94,9 @@ def _dataset(
 ) -> _RerankingDataset:
     requests = candidates_of_run(path, collection, settings.depth) if collection else read_requests(path)
     fingerprint = {"depth": settings.depth, "seed": settings.seed, "requests_sha256": sha256_of_files([path])}
+    if settings.repair_texts:
+        requests = [with_repaired_texts(request) for request in requests]
+        fingerprint["repair_texts"] = True
     qrels: Sequence[Qrel] = ()
     qrels_sha256 = ""
     if collection:

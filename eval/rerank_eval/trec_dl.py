@@ -45,6 +45,13 @@ class TrecDLSettings(EvaluationSettings):
         str, typer.Option(help="Split of a --collection in BEIR layout: its judgements are qrels/SPLIT.tsv.")
     ] = "test"
     depth: Annotated[int, typer.Option(min=0, help="Number of candidates of each query to rerank; 0: all.")] = 0
+    repair_texts: Annotated[
+        bool,
+        typer.Option(
+            "--repair-texts",
+            help="Repair the encoding of the candidates' texts with ftfy and cut them at 300 words, as RankLLM does.",
+        ),
+    ] = False
     orders: Annotated[
         str,
         typer.Option(
