@@ -1,0 +1,57 @@
+"""The attack script: its arguments, its figures, and one attack on a service process."""
+
+from __future__ import annotations
+
+import importlib
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from rerank.errors import ConfigError
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+
+
+@pytest.fixture
+def attack(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The script's module, imported as by `python scripts/attack.py`."""
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    return importlib.import_module("attack")
+
+
+def test_unknown_attack_is_refused(attack: Any) -> None:
+    result = CliRunner().invoke(attack.app, ["--attack", "nothing,siege"])
+    assert isinstance(result.exception, ConfigError)
+    assert "--attack siege: choose all, or some of nothing,cancelled-encoding," in str(result.exception)
+
+
+def test_texts_are_the_same_for_the_same_seed(attack: Any) -> None:
+    calls = importlib.import_module("attacks.calls")
+    random = importlib.import_module("random")
+    first, second = (calls.request(random.Random(0), "first", 3, 50) for _ in range(2))
+    assert first == second
+    assert [len(candidate.text) for candidate in first.candidates] == [50] * 3
+
+
+def test_percentile_is_a_measured_value(attack: Any) -> None:
+    percentile = importlib.import_module("attacks.probes").percentile
+    assert percentile([3.0, 1.0, 2.0], 99) == 3.0
+    assert percentile([float(value) for value in range(1, 101)], 99) == 99.0
+
+
+def test_row_has_a_cell_for_each_column(attack: Any) -> None:
+    latency_ms = {"identity": [1.0], "first": [20.4], "health": [0.6]}
+    report = attack.Report(latency_ms, unanswered=1, growth_mb=12.3, calls=Counter(OK=3, CANCELLED=1))
+    row = report.row("siege")
+    assert row == "| siege | 1 | 20 | 1 | 1 | 12 | 1 CANCELLED, 3 OK |"
+    assert row.count("|") == attack.HEADER.count("|")
+
+
+@pytest.mark.slow
+def test_table_has_a_row_per_attack(attack: Any) -> None:
+    result = CliRunner().invoke(attack.app, ["--attack", "nothing", "--seconds", "1"])
+    assert result.exit_code == 0, result.output
+    assert result.output.splitlines()[2].startswith("| nothing | ")
