@@ -7,6 +7,7 @@ depend on a model, so it can be tested with numbers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol, TypeAlias
@@ -310,6 +311,14 @@ class Interpolated:
     strategy: Strategy
     first_stage: float
     required: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.first_stage < math.inf:
+            raise InvalidRequest(
+                "strategy.interpolation",
+                f"the weight {self.first_stage} of the first stage is not between 0 and infinity; use one from 0 to 100",
+                {"first_stage": str(self.first_stage)},
+            )
 
     @property
     def kind(self) -> StrategyKind:
