@@ -10,7 +10,7 @@ from rerank.commands.flags import flags
 from rerank.commands.options import flag
 from rerank.commands.query import RankSettings, SearchSettings, models, rank, search
 from rerank.commands.run import run
-from rerank.commands.service import demo, index, serve
+from rerank.commands.service import demo, index, serve, verify
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -19,6 +19,7 @@ app = typer.Typer(
 )
 app.command()(serve)
 app.command()(index)
+app.command()(verify)
 app.command()(flags(SearchSettings)(search))
 app.command()(flags(RankSettings)(rank))
 app.command()(models)

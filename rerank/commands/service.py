@@ -78,6 +78,14 @@ def index(
     )
 
 
+def verify(folder: Annotated[Path, typer.Argument(help="Folder of the index.", show_default=False)]) -> None:
+    """Check every file of an index against the hashes in its manifest."""
+    from rerank.retrieval.index import verify_index
+
+    manifest = verify_index(folder)
+    console.print(f"{folder}: {len(manifest.files)} files are as they were built")
+
+
 def demo(
     work: Annotated[Path, typer.Option(help="Folder for the index, which a second run reuses.")] = Path("rerank-demo"),
     ranker: Annotated[str, typer.Option(help="The model of the example: pe-rank or first.")] = "pe-rank",

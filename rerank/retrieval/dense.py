@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from rerank.errors import ConfigError
+from rerank.errors import ConfigError, IndexMismatch
 from rerank.models.encoder import Encoder
+from rerank.retrieval.integrity import damaged
 from rerank.retrieval.store import PassageStore
 from rerank.types import Matrix, Query, ScoredDoc
 
@@ -22,6 +23,7 @@ except ModuleNotFoundError as error:
 
 #: M and ef (for construction and for search) of Malkov and Yashunin 2018.
 _HNSW_M, _HNSW_EF = 32, 256
+_CHECKED_ROWS = 65_536
 
 
 class DenseRetriever:
@@ -36,7 +38,7 @@ class DenseRetriever:
     def __init__(self, store: PassageStore, encoder: Encoder, hnsw: Path | None = None) -> None:
         self._store = store
         self._encoder = encoder
-        self._index = faiss.read_index(str(hnsw)) if hnsw else _flat(store.vectors)
+        self._index = _read_hnsw(hnsw, len(store)) if hnsw else _flat(store.vectors)
 
     def search(self, queries: Sequence[Query], depth: int) -> list[list[ScoredDoc]]:
         depth = min(depth, len(self._store))
@@ -72,8 +74,24 @@ def write_hnsw(vectors: Matrix, path: Path) -> None:
     faiss.write_index(index, str(path))
 
 
+def _read_hnsw(path: Path, n: int) -> faiss.Index:
+    try:
+        index = faiss.read_index(str(path))
+    except RuntimeError as error:
+        raise damaged(path, error) from error
+    if index.ntotal != n:
+        raise damaged(path, f"it has {index.ntotal} vectors instead of {n}")
+    return index
+
+
 def _flat(vectors: Matrix) -> faiss.Index:
-    """An index for exact search, on the GPUs if this build of FAISS finds any."""
+    """An index for exact search, on the GPUs if this build of FAISS finds any. Raises: IndexMismatch for NaN."""
     index = faiss.IndexFlatIP(vectors.shape[1])
-    index.add(np.ascontiguousarray(vectors))
+    for first in range(0, len(vectors), _CHECKED_ROWS):
+        rows = np.ascontiguousarray(vectors[first : first + _CHECKED_ROWS])
+        if not np.isfinite(rows).all():
+            raise IndexMismatch(
+                f"vectors among the rows {first} to {first + len(rows) - 1} of the index are not finite; build it again"
+            )
+        index.add(rows)
     return faiss.index_cpu_to_all_gpus(index) if faiss.get_num_gpus() else index

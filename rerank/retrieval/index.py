@@ -21,7 +21,8 @@ from rerank.retrieval.base import Retriever
 from rerank.retrieval.bm25 import K1, B, BM25Retriever, BM25Writer
 from rerank.retrieval.dense import DenseRetriever, write_hnsw
 from rerank.retrieval.hybrid import HybridRetriever, reciprocal_rank, z_score_sum
-from rerank.retrieval.index_format import FORMAT, read_index_settings
+from rerank.retrieval.index_format import FORMAT, MANIFEST_FILE, read_index_settings
+from rerank.retrieval.integrity import StoredFile, check_files, stored_files
 from rerank.retrieval.store import DuplicateDocId, PassageStore, StoreWriter
 from rerank.types import FirstStage
 
@@ -46,6 +47,7 @@ class Manifest(BaseModel):
         created_utc: time when the index was built.
         read_s: time to read the collection and write the Lucene index, in seconds.
         encode_s: time to encode the passages, in seconds.
+        files: path in the folder → size and hash; empty for an index of an earlier version, which cannot be verified.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -61,6 +63,7 @@ class Manifest(BaseModel):
     created_utc: datetime
     read_s: float
     encode_s: float
+    files: dict[str, StoredFile] = {}
 
 
 class Index:
@@ -71,13 +74,14 @@ class Index:
         encoder: must be the encoder of the index.
 
     Raises:
-        IndexMismatch: `folder` is no index, has another format, or was built with another encoder.
+        IndexMismatch: `folder` is no index, has another format, was built with another encoder, or is damaged.
     """
 
     def __init__(self, folder: Path, encoder: Encoder) -> None:
         self.manifest = read_manifest(folder)
         _check_encoder(folder, self.manifest, encoder.id)
-        self.store = PassageStore(folder)
+        check_files(folder, self.manifest.files)
+        self.store = PassageStore(folder, (self.manifest.passages, encoder.id.dimension))
         bm25 = BM25Retriever(folder / "bm25")
         dense = DenseRetriever(self.store, encoder, folder / "hnsw.faiss" if self.manifest.dense == "hnsw" else None)
         self.retrievers: dict[FirstStage, Retriever] = {
@@ -125,7 +129,28 @@ def build_index(collection: Collection, out: Path, encoder: Encoder, hnsw: bool,
             read_s=round(read_s, 3),
             encode_s=round(encode_s, 3),
         )
-        (folder / "manifest.json").write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        return write_manifest(folder, manifest)
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> Manifest:
+    """Completes an index folder with its manifest, which gets the sizes and hashes of the other files."""
+    complete = manifest.model_copy(update={"files": stored_files(folder)})
+    (folder / MANIFEST_FILE).write_text(complete.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    return complete
+
+
+def verify_index(folder: Path) -> Manifest:
+    """Checks the size and the hash of every file of an index.
+
+    Raises:
+        IndexMismatch: `folder` is no index, is damaged, or is of an earlier version, whose manifest has no hashes.
+    """
+    manifest = read_manifest(folder)
+    if not manifest.files:
+        raise IndexMismatch(
+            f"{folder / MANIFEST_FILE} has no hashes, because an earlier version built the index; build it again"
+        )
+    check_files(folder, manifest.files, all_hashes=True)
     return manifest
 
 
@@ -134,7 +159,7 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         return Manifest.model_validate(read_index_settings(folder))
     except ValueError as error:
-        raise IndexMismatch(f"{folder / 'manifest.json'} is invalid; build the index again: {error}") from error
+        raise IndexMismatch(f"{folder / MANIFEST_FILE} is invalid; build the index again: {error}") from error
 
 
 def _read(collection: Collection, writer: StoreWriter, bm25_folder: Path, report: Report) -> int:

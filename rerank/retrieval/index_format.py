@@ -9,14 +9,15 @@ from typing import Any
 from rerank.errors import IndexMismatch
 
 FORMAT = "rerank-index-1"
+MANIFEST_FILE = "manifest.json"
 
 
 def read_index_settings(folder: Path) -> dict[str, Any]:
     """The content of an index's manifest.json. Raises: IndexMismatch when `folder` has none of this format."""
-    path = folder / "manifest.json"
+    path = folder / MANIFEST_FILE
     if not path.is_file():
         raise IndexMismatch(
-            f"{folder} is no index: it has no manifest.json; build one with `rerank index --out {folder}`"
+            f"{folder} is no index: it has no {MANIFEST_FILE}; build one with `rerank index --out {folder}`"
         )
     try:
         settings: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from rerank.errors import CollectionError, NotFound
+from rerank.retrieval.integrity import damaged
 from rerank.types import Matrix, Passage, is_valid_doc_id
 
 _PASSAGES = "passages.sqlite"
@@ -26,14 +27,30 @@ class DuplicateDocId(CollectionError):
 
 
 class PassageStore:
-    """Reads the passages of a folder that `StoreWriter` wrote. Rows are 0-based and in collection order."""
+    """Reads the passages of a folder that `StoreWriter` wrote. Rows are 0-based and in collection order.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: of the index.
+        shape: number and width of the vectors, by the manifest; None does not check them.
+
+    Raises:
+        IndexMismatch: a file is missing or damaged.
+    """
+
+    def __init__(self, folder: Path, shape: tuple[int, int] | None = None) -> None:
         uri = f"{(folder / _PASSAGES).absolute().as_uri()}?mode=ro&immutable=1"
-        self._db = sqlite3.connect(uri, uri=True, check_same_thread=False)
-        self._db.execute(f"PRAGMA mmap_size = {_MMAP_BYTES}")
+        try:
+            self._db = sqlite3.connect(uri, uri=True, check_same_thread=False)
+            self._db.execute(f"PRAGMA mmap_size = {_MMAP_BYTES}")
+            ((last_row,),) = self._db.execute("SELECT max(row) FROM passages")
+        except sqlite3.DatabaseError as error:
+            raise damaged(folder / _PASSAGES, error) from error
         #: (N, D) float32, memory-mapped: the unit vector of each row.
-        self.vectors: Matrix = np.load(folder / _VECTORS, mmap_mode="r")
+        self.vectors: Matrix = _open_vectors(folder / _VECTORS)
+        if shape is not None and self.vectors.shape != shape:
+            raise damaged(folder / _VECTORS, f"it has {self.vectors.shape} numbers instead of {shape}")
+        if last_row != len(self) - 1:
+            raise damaged(folder / _PASSAGES, f"its last row is {last_row} instead of {len(self) - 1}")
 
     def __len__(self) -> int:
         return len(self.vectors)
@@ -69,6 +86,16 @@ class PassageStore:
         for start in range(0, len(values), _MAX_VARIABLES):
             chunk = values[start : start + _MAX_VARIABLES]
             yield from self._db.execute(sql.format(",".join("?" * len(chunk))), chunk)
+
+
+def _open_vectors(path: Path) -> Matrix:
+    try:
+        vectors: Matrix = np.load(path, mmap_mode="r")
+    except (OSError, ValueError, EOFError) as error:
+        raise damaged(path, error) from error
+    if vectors.ndim != 2 or vectors.dtype != np.float32:
+        raise damaged(path, f"it has {vectors.ndim} dimensions of {vectors.dtype} instead of 2 of float32")
+    return vectors
 
 
 class StoreWriter:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,15 @@ def test_index_is_built_and_never_overwritten(rerank: Command, beir_folder: Path
     again = rerank("index", "--collection", beir_folder, "--out", out, "--device", "cpu")
     assert again.error == f"{out} exists already; remove it first or choose another folder"
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+
+
+def test_verify_names_the_damaged_file(rerank: Command, index_folder: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(index_folder, tmp_path / "copy"))
+    whole = rerank("verify", copy)
+    assert (whole.code, whole.err) == (0, "")
+    assert "files are as they were built" in whole.out.replace("\n", " ")
+    (copy / "vectors.npy").write_bytes(b"")
+    assert rerank("verify", copy).error.startswith(f"{copy / 'vectors.npy'} is damaged: it has 0 bytes, but manifest")
 
 
 def test_index_of_a_folder_without_a_collection_is_refused(rerank: Command, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from rerank.files import atomic_file, atomic_folder
 from rerank.models.encoder import Encoder
 from rerank.retrieval.dense import write_hnsw
-from rerank.retrieval.index import Manifest, Report, read_manifest
+from rerank.retrieval.index import Manifest, Report, read_manifest, write_manifest
 from rerank.retrieval.store import PassageStore
 from rerank.types import Matrix
 
@@ -46,8 +46,7 @@ def reencode(index: Path, out: Path, encoder: Encoder, report: Report) -> Manife
         if before.dense == "hnsw":
             write_hnsw(vectors, folder / "hnsw.faiss")
         changed = {"encoder": encoder.id, "created_utc": datetime.now(UTC), "encode_s": round(encode_s, 3)}
-        manifest = before.model_copy(update=changed)
-        (folder / "manifest.json").write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        manifest = write_manifest(folder, before.model_copy(update=changed))
     shutil.rmtree(unfinished)
     return manifest
 

@@ -1,0 +1,55 @@
+"""Integrity of an index: the sizes and SHA-256 of its files, stored in its manifest and checked when it is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from rerank.errors import IndexMismatch
+from rerank.files import sha256_of_files
+from rerank.retrieval.index_format import MANIFEST_FILE
+
+#: Files up to this size are hashed whenever the index is opened, in some 20 ms each.
+_SMALL_BYTES = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """Size and hash of a file."""
+
+    bytes: int
+    sha256: str
+
+
+def stored_files(folder: Path) -> dict[str, StoredFile]:
+    """Size and hash of all files in the folder but the manifest, by their paths in it."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST_FILE)
+    return {
+        path.relative_to(folder).as_posix(): StoredFile(path.stat().st_size, sha256_of_files([path])) for path in paths
+    }
+
+
+def check_files(folder: Path, files: Mapping[str, StoredFile], all_hashes: bool = False) -> None:
+    """Checks the sizes of all files, and the hashes of those that are small.
+
+    Args:
+        files: as `stored_files` returned them when the index was built.
+        all_hashes: check the hashes of large files too, which takes a second or two per GB.
+
+    Raises:
+        IndexMismatch: a file is missing, has another size or another hash; the message names it.
+    """
+    for name, stored in files.items():
+        path = folder / name
+        if not path.is_file():
+            raise damaged(path, "it is missing")
+        if (size := path.stat().st_size) != stored.bytes:
+            raise damaged(path, f"it has {size} bytes, but {MANIFEST_FILE} says {stored.bytes}")
+        if (all_hashes or size <= _SMALL_BYTES) and sha256_of_files([path]) != stored.sha256:
+            raise damaged(path, f"its SHA-256 is not that of {MANIFEST_FILE}")
+
+
+def damaged(path: Path, reason: object) -> IndexMismatch:
+    """The error of a damaged file of an index."""
+    return IndexMismatch(f"{path} is damaged: {reason}; copy the index again, or build it again with `rerank index`")

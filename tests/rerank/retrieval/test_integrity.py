@@ -1,0 +1,136 @@
+"""Damaged indexes are refused when they are opened, with the file named; every byte is checked on request."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rerank.collections import open_collection
+from rerank.errors import IndexMismatch
+from rerank.models.encoder import Encoder
+from rerank.retrieval import integrity
+from rerank.retrieval.index import Index, build_index, read_manifest, verify_index
+
+
+@pytest.fixture
+def copy(index_folder: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(index_folder, tmp_path / "copy"))
+
+
+def without_hashes(folder: Path) -> None:
+    """Makes the index one of an earlier version."""
+    path = folder / "manifest.json"
+    settings = json.loads(path.read_text(encoding="utf-8"))
+    del settings["files"]
+    path.write_text(json.dumps(settings), encoding="utf-8")
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def fill_with_garbage(path: Path) -> None:
+    path.write_bytes(b"\xa5" * path.stat().st_size)
+
+
+def drop_last_vector(path: Path) -> None:
+    np.save(path, np.load(path)[:-1])
+
+
+def write_nan(path: Path) -> None:
+    vectors = np.load(path)
+    vectors[3] = np.nan
+    np.save(path, vectors)
+
+
+def flip_a_byte(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0x10
+    path.write_bytes(content)
+
+
+DAMAGES: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "truncated passages": ("passages.sqlite", truncate),
+    "empty passages": ("passages.sqlite", empty),
+    "garbage passages": ("passages.sqlite", fill_with_garbage),
+    "no passages": ("passages.sqlite", Path.unlink),
+    "truncated vectors": ("vectors.npy", truncate),
+    "empty vectors": ("vectors.npy", empty),
+    "garbage vectors": ("vectors.npy", fill_with_garbage),
+    "too few vectors": ("vectors.npy", drop_last_vector),
+    "no vectors": ("vectors.npy", Path.unlink),
+    "NaN vectors": ("vectors.npy", write_nan),
+}
+each_damage = pytest.mark.parametrize(("name", "damage"), DAMAGES.values(), ids=DAMAGES)
+
+
+@each_damage
+def test_damaged_file_is_named(copy: Path, encoder: Encoder, name: str, damage: Callable[[Path], object]) -> None:
+    damage(copy / name)
+    with pytest.raises(IndexMismatch, match=rf"{name} is damaged: .*; copy the index again, or build it again"):
+        Index(copy, encoder)
+
+
+@each_damage
+def test_damaged_index_of_an_earlier_version_is_refused(
+    copy: Path, encoder: Encoder, name: str, damage: Callable[[Path], object]
+) -> None:
+    without_hashes(copy)
+    damage(copy / name)
+    with pytest.raises(IndexMismatch, match=rf"{name} is damaged|vectors among the rows 0 to 11 .* are not finite"):
+        Index(copy, encoder)
+
+
+def test_flipped_byte_of_bm25_is_found(copy: Path, encoder: Encoder) -> None:
+    path = max((copy / "bm25").iterdir(), key=lambda file: file.stat().st_size)
+    flip_a_byte(path)
+    with pytest.raises(IndexMismatch, match=rf"{path.name} is damaged: its SHA-256"):
+        Index(copy, encoder)
+
+
+def test_flipped_byte_of_a_large_file_is_found_on_request(
+    copy: Path, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert verify_index(copy) == read_manifest(copy)
+    flip_a_byte(copy / "vectors.npy")
+    monkeypatch.setattr(integrity, "_SMALL_BYTES", 100)
+    Index(copy, encoder)
+    with pytest.raises(IndexMismatch, match=r"vectors\.npy is damaged: its SHA-256"):
+        verify_index(copy)
+
+
+@pytest.mark.parametrize("damage", [truncate, empty, fill_with_garbage, Path.unlink])
+@pytest.mark.parametrize("has_hashes", [True, False])
+def test_damaged_hnsw_graph_is_named(
+    beir_folder: Path, encoder: Encoder, tmp_path: Path, damage: Callable[[Path], object], has_hashes: bool
+) -> None:
+    folder = tmp_path / "hnsw"
+    build_index(open_collection(str(beir_folder)), folder, encoder, hnsw=True, report=lambda *_: None)
+    if not has_hashes:
+        without_hashes(folder)
+    damage(folder / "hnsw.faiss")
+    with pytest.raises(IndexMismatch, match=r"hnsw\.faiss is damaged"):
+        Index(folder, encoder)
+
+
+def test_index_of_an_earlier_version_is_opened_but_cannot_be_verified(copy: Path, encoder: Encoder) -> None:
+    without_hashes(copy)
+    assert len(Index(copy, encoder).store) == 12
+    with pytest.raises(IndexMismatch, match=r"manifest\.json has no hashes, because an earlier version built"):
+        verify_index(copy)
+
+
+def test_every_file_has_its_size_and_hash(index_folder: Path) -> None:
+    files = read_manifest(index_folder).files
+    present = {path.relative_to(index_folder).as_posix() for path in index_folder.rglob("*") if path.is_file()}
+    assert files.keys() == present - {"manifest.json"}
+    assert {"passages.sqlite", "vectors.npy"} < files.keys()
