@@ -60,7 +60,7 @@ def test_text_that_a_tokenizer_normalises_to_an_identifier_loses_its_brackets(
     assert not {"[", "]"} & set(tokenizer.convert_ids_to_tokens(ids))
 
 
-@pytest.mark.parametrize("text", ["[é à]", "[äöü]", "[123456]", "[日本]", "[]", "[\u200b]", "[" + "\u0301" * 9, "x[a b]"])
+@pytest.mark.parametrize("text", ["[é à]", "[äöü]", "[123456]", "[日本]", "[]", "[\u200b]", "[\u0301", "x[a b]"])
 def test_other_text_in_brackets_is_kept(text: str) -> None:
     assert SANITIZE(text) == text
 
