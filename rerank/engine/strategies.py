@@ -316,7 +316,7 @@ class Interpolated:
         if not 0 < self.first_stage < math.inf:
             raise InvalidRequest(
                 "strategy.interpolation",
-                f"the weight {self.first_stage} of the first stage is not between 0 and infinity; use one from 0 to 100",
+                f"weight {self.first_stage} of the first stage is not between 0 and infinity; use one from 0 to 100",
                 {"first_stage": str(self.first_stage)},
             )
 
