@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -142,7 +143,8 @@ async def serve(config: ServiceConfig, announce: Callable[[str], None]) -> None:
 
     def on_signal() -> None:
         if stop.is_set():
-            raise SystemExit("second signal received: stopping without waiting for the calls in flight")
+            log.warning("second signal received: stopping without waiting for the calls in flight")
+            os._exit(1)  # an exception would end the drain in order, which waits for the calls
         stop.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -115,3 +115,32 @@ def test_signal_ends_the_service(number: signal.Signals) -> None:
     with RerankClient(addresses[0]) as client, pytest.raises(ServiceError) as caught:
         client.list_models(TIMEOUT_S)
     assert caught.value.code is grpc.StatusCode.UNAVAILABLE
+
+
+@pytest.mark.slow
+def test_second_signal_ends_the_service_at_once(tmp_path: Path, index_folder: Path, checkpoint: Path) -> None:
+    """It took 36 s, for the calls in flight, and ended with a traceback."""
+    config = write_config(tmp_path, index_folder, checkpoint, "127.0.0.1:0")
+    command = [sys.executable, "-m", "rerank.commands.cli", "serve", "--config", str(config)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            address = process.stdout.readline().removeprefix("listening on ").strip()
+            with grpc.insecure_channel(address) as channel:
+                stub = RerankServiceStub(channel)
+                request = pb.RerankRequest(query=QUERY, candidates=SLOW, allow_partial=True)
+                call = stub.Rerank.future(request, timeout=TIMEOUT_S)
+                stub.ListModels(pb.ListModelsRequest(), timeout=TIMEOUT_S)  # answered after the call has arrived
+                process.terminate()
+                time.sleep(0.5)
+                assert not call.done()
+                start_s = time.monotonic()
+                process.terminate()
+                assert process.wait(TIMEOUT_S) == 1
+            assert time.monotonic() - start_s < 5
+            log = process.stderr.read()
+        finally:
+            process.kill()
+    assert "second signal received" in log
+    assert "Traceback" not in log
