@@ -20,6 +20,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from rerank.errors import CheckpointError, InvalidRequest
+from rerank.prompting.cache import BYTES_PER_TOKEN, cached_by_bytes
 from rerank.prompting.sanitize import Sanitizer
 from rerank.prompting.templates import Template
 from rerank.prompting.truncate import CHARS_PER_TOKEN, beginning
@@ -118,7 +119,7 @@ class ListwiseRenderer:
         self._bos_tokens = template.style.bos_tokens if tokenizer.bos_token_id is not None else None
         self._adds_bos = tokenizer("a", verbose=False)["input_ids"][0] == tokenizer.bos_token_id
         self._skeleton = lru_cache(maxsize=64)(self._make_skeleton)  # windows of a request share theirs
-        self._token_ends = lru_cache(maxsize=4096)(self._segments.token_ends)  # a passage is in several windows
+        self._token_ends = cached_by_bytes(self._segments.token_ends, _segment_bytes)  # a passage is in several windows
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
         """Sanitizes query and passages and tokenises each distinct passage, up to the tokens that are shown."""
@@ -286,7 +287,7 @@ class SegmentTokenizer:
         self._backend.encode_special_tokens = False
         self._backend.no_truncation()
         self._backend.no_padding()
-        self.tokenize_passage = lru_cache(maxsize=4096)(self._tokenize_passage)
+        self.tokenize_passage = cached_by_bytes(self._tokenize_passage, _segment_bytes)
 
     def tokenize(self, text: str) -> list[int]:
         return self._encode([text])[0]
@@ -322,6 +323,10 @@ class SegmentTokenizer:
     def _encode(self, texts: Sequence[str]) -> list[list[int]]:
         """In parallel, and without the offsets that a call of the transformers tokenizer computes as well."""
         return [encoding.ids for encoding in self._backend.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+
+def _segment_bytes(ids: Sequence[int] | None, text: str, *_: object) -> int:
+    return 4 * len(text) + BYTES_PER_TOKEN * len(ids or ())
 
 
 def passage_contexts(parts: Sequence[str]) -> tuple[PassageContext, ...]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import cast
 
 from transformers import PreTrainedTokenizerBase
 
 from rerank.errors import CheckpointError
+from rerank.prompting.cache import BYTES_PER_TOKEN, cached_by_bytes
 from rerank.prompting.listwise import ListwiseRenderer
 from rerank.prompting.sanitize import Sanitizer
 from rerank.prompting.templates import Template
@@ -57,7 +57,7 @@ class VectorPrompts:
         self._renderer = ListwiseRenderer(_with_markers(template), tokenizer, context_tokens=0, answer_tokens=0)
         self._sanitize = Sanitizer(tokenizer, (template.system_message, template.prefix, template.suffix))
         self._render = self._render_chat if in_chat else self._render_plain
-        self._cached = lru_cache(maxsize=1024)(self._render)
+        self._cached = cached_by_bytes(self._render, _prompt_bytes)
 
     def sanitize(self, query: Query) -> Query:
         """The query as the prompt may contain it; unchanged without chat markup, which no text can imitate then."""
@@ -111,6 +111,10 @@ class VectorPrompts:
             )
         next_slot = iter(slots)
         return tuple(next(next_slot) if token == marker else token for token in ids)
+
+
+def _prompt_bytes(ids: Sequence[int], text: str, instruction: str, texts: Sequence[str]) -> int:
+    return 4 * (len(text) + len(instruction) + sum(map(len, texts))) + BYTES_PER_TOKEN * len(ids)
 
 
 def _slots(part: str) -> list[int]:
