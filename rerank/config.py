@@ -5,6 +5,7 @@ Unknown keys and invalid values raise an error at startup.
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
@@ -24,6 +25,11 @@ Positive = Annotated[int, Field(gt=0, strict=True)]
 #: float32 and computes the linear layers in bfloat16, which is faster on CPUs with AVX512_BF16 and slower on others;
 #: its effect on the order of the results has not been measured.
 Precision: TypeAlias = Literal["auto", "float32", "bfloat16"]
+
+
+#: Quotes values in error messages; the whole of one may be large, as YAML can repeat its parts.
+_GIVEN = reprlib.Repr()
+_GIVEN.maxlevel, _GIVEN.maxstring, _GIVEN.maxother = 2, 200, 200
 
 
 class _Settings(BaseModel):
@@ -353,7 +359,7 @@ def load_config(
         config = ServiceConfig.model_validate(settings)
     except ValidationError as error:
         problems = "; ".join(
-            f"{'.'.join(map(str, e['loc']))}: {e['msg']} (given {e['input']!r})" for e in error.errors()
+            f"{'.'.join(map(str, e['loc']))}: {e['msg']} (given {_GIVEN.repr(e['input'])})" for e in error.errors()
         )
         raise ConfigError(f"{source}: {problems}") from error
     names = [model.name for model in config.models]

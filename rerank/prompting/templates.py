@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
@@ -60,17 +61,36 @@ class _TemplateFile(BaseModel):
     output_extraction_regex: str = ""
 
 
-def load_template(name_or_path: str | Template) -> Template:
+#: The fields without which a prompt of texts does not tell a model what to rank, or how to name it.
+TEXT_FIELDS = (("query",), ("rank",))
+#: The same for a prompt of vectors, whose passages may have no names.
+VECTOR_FIELDS = (("query", "query_vector"),)
+
+
+def load_template(name_or_path: str | Template, needs: Sequence[Sequence[str]] = ()) -> Template:
     """Loads a template of this package by name (`pe_rank`), or a YAML file by path; a loaded one is returned.
 
     A plain name without suffix is first looked up in the package, then as a file in the working directory.
 
+    Args:
+        needs: groups of fields; the template must have at least one field of each group.
+
     Raises:
         ConfigError: there is no such template, a key or field is unknown, a field of a passage is used outside the
-            body, or the body does not contain `{candidate}` exactly once.
+            body, the body does not contain `{candidate}` exactly once, or a needed field is missing.
     """
-    if isinstance(name_or_path, Template):
-        return name_or_path
+    template = name_or_path if isinstance(name_or_path, Template) else _load(name_or_path)
+    for group in needs:
+        fields = [f"{{{name}}}" for name in group]
+        if not any(field in part for field in fields for part in (template.prefix, template.body, template.suffix)):
+            name = "" if isinstance(name_or_path, Template) else f" {name_or_path}"
+            raise ConfigError(
+                f"template{name}: the prompt has no {' or '.join(fields)}; add it, or the model cannot rank"
+            )
+    return template
+
+
+def _load(name_or_path: str) -> Template:
     content = _read(name_or_path)
     try:
         file = _TemplateFile.model_validate(yaml.safe_load(content))

@@ -22,7 +22,7 @@ from rerank.models.loading import load_causal_lm, pick_device
 from rerank.models.packing_probe import make_last_token_reader
 from rerank.prompting.identifiers import IdentifierKind, derive_identifiers
 from rerank.prompting.listwise import ListwiseRenderer
-from rerank.prompting.templates import Template, load_template
+from rerank.prompting.templates import TEXT_FIELDS, Template, load_template
 from rerank.rankers.base import RankerInfo
 from rerank.types import EncodedWindow, Passage, Prepared, Query, ScoreKind, Window, WindowRanking
 
@@ -66,7 +66,7 @@ class FirstRanker:
     ) -> None:
         self._device = pick_device(device)
         lm = load_causal_lm(checkpoint, self._device, precision)
-        loaded = load_template(template)
+        loaded = load_template(template, TEXT_FIELDS)
         self._renderer = ListwiseRenderer(loaded, lm.tokenizer, lm.context_tokens, 1, passage_tokens)
         self._renderer.refuse_reasoning()
         prompt_end = self._renderer.prompt_end

@@ -22,7 +22,7 @@ from rerank.models.last_token import translate_out_of_memory
 from rerank.models.loading import CausalLM, load_causal_lm, pick_device
 from rerank.prompting.identifiers import CLOSE, OPEN, IdentifierKind, alphabet
 from rerank.prompting.listwise import ListwiseRenderer
-from rerank.prompting.templates import Template, load_template
+from rerank.prompting.templates import TEXT_FIELDS, Template, load_template
 from rerank.rankers.base import RankerInfo
 from rerank.types import EncodedWindow, Passage, Prepared, Query, ScoreKind, Window, WindowRanking
 
@@ -60,7 +60,7 @@ class GenerationRanker:
     ) -> None:
         self._device = pick_device(device)
         lm = load_causal_lm(checkpoint, self._device, precision)
-        loaded = load_template(template)
+        loaded = load_template(template, TEXT_FIELDS)
         self._names = alphabet(lm.tokenizer, identifiers)[:_MOST_PASSAGES]
         self._model, self._tokenizer, self._autocast = lm.model, lm.tokenizer, lm.autocast
         self._model.generation_config = _greedy(lm)

@@ -27,7 +27,7 @@ from rerank.models.loading import (
 )
 from rerank.models.projector import load_projector
 from rerank.models.tokenizer import load_tokenizer
-from rerank.prompting.templates import Template, load_template
+from rerank.prompting.templates import VECTOR_FIELDS, Template, load_template
 
 _TOKEN_EMBEDDINGS = "model.embed_tokens.weight"
 #: Tensors of the encoder in published checkpoints; they are ignored, because the service loads the encoder itself.
@@ -218,5 +218,5 @@ def _template(folder: Path, config: PretrainedConfig, requested: str | None, def
             f"template {requested!r} was requested, but {folder} was trained with {named!r}; leave `template` out"
         )
     if named is not None and (folder / named).is_file():
-        return load_template(str(folder / named))
-    return load_template(named or requested or default)
+        return load_template(str(folder / named), VECTOR_FIELDS)
+    return load_template(named or requested or default, VECTOR_FIELDS)

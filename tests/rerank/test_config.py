@@ -209,3 +209,13 @@ def test_weight_of_the_first_stage_is_between_0_and_100(path: Path, weight: str)
     path.write_text(f"models: [{{name: a, ranker: pe-rank, interpolation: {{first_stage: {weight}}}}}]")
     with pytest.raises(ConfigError, match=r"interpolation\.first_stage"):
         load_config(path)
+
+
+def test_error_does_not_quote_the_whole_of_a_value_that_yaml_repeats(path: Path) -> None:
+    levels = [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 8)]
+    path.write_text(
+        "\n".join(["a0: &a0 [lol, lol]", *levels, "listen: *a7", "limits: {max_calls: *a7}"]), encoding="utf-8"
+    )
+    with pytest.raises(ConfigError, match="listen: Input should be a valid string") as caught:
+        load_config(path)
+    assert len(str(caught.value)) < 20_000

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from rerank.errors import ConfigError
-from rerank.prompting.templates import Template, load_template
+from rerank.prompting.templates import TEXT_FIELDS, VECTOR_FIELDS, Template, load_template
 
 
 @pytest.fixture
@@ -84,3 +84,31 @@ def test_plain_name_is_that_of_the_package_before_a_file_of_the_working_director
 def test_unknown_template_is_refused_with_the_known_names(name: str) -> None:
     with pytest.raises(ConfigError, match=rf"template {name!r} is neither a file nor one of .*\bpe_rank\b"):
         load_template(name)
+
+
+@pytest.mark.parametrize(
+    ("text", "needs", "missing"),
+    [
+        ("{prefix: 'q {query}', body: '{candidate}', suffix: s}", TEXT_FIELDS, r"\{rank\}"),
+        ("{prefix: p, body: '[{rank}] {candidate}', suffix: s}", TEXT_FIELDS, r"\{query\}"),
+        ("{prefix: p, body: '{candidate}', suffix: s}", VECTOR_FIELDS, r"\{query\} or \{query_vector\}"),
+    ],
+)
+def test_template_without_a_needed_field_is_refused(
+    path: Path, text: str, needs: tuple[tuple[str, ...], ...], missing: str
+) -> None:
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=rf"template {path}: the prompt has no {missing}; add it"):
+        load_template(str(path), needs)
+    with pytest.raises(ConfigError, match=rf"template: the prompt has no {missing}; add it"):
+        load_template(load_template(str(path)), needs)
+
+
+@pytest.mark.parametrize("name", ["first", "first_small"])
+def test_packaged_templates_have_what_texts_need(name: str) -> None:
+    load_template(name, TEXT_FIELDS)
+
+
+@pytest.mark.parametrize("name", ["pe_rank", "pe_rank_text"])
+def test_packaged_templates_have_what_vectors_need(name: str) -> None:
+    load_template(name, VECTOR_FIELDS)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rerank.manifest import TEMPLATE_FILE
 from rerank.prompting.identifiers import IdentifierKind
-from rerank.prompting.templates import Template, load_template
+from rerank.prompting.templates import TEXT_FIELDS, Template, load_template
 from rerank_training.first.arguments import FirstArguments
 from rerank_training.trainer.base_manifest import read_base_manifest, setting
 from rerank_training.trainer.flags import WINDOW_SIZE
@@ -45,7 +45,7 @@ def prompt_settings(arguments: FirstArguments) -> PromptSettings:
     trained = read_base_manifest(arguments.base, "first")
     if trained is None:
         return PromptSettings(
-            load_template(arguments.template or _TEMPLATE),
+            load_template(arguments.template or _TEMPLATE, TEXT_FIELDS),
             IdentifierKind(arguments.identifiers or IdentifierKind.LETTERS),
             arguments.window_size or WINDOW_SIZE,
             _PASSAGE_TOKENS if arguments.passage_tokens is None else arguments.passage_tokens,
