@@ -87,7 +87,7 @@ def read_config(checkpoint: Path) -> PretrainedConfig:
         if model_type.startswith(_EMBED_PREFIX):
             architecture = model_type.removeprefix(_EMBED_PREFIX)
             return AutoConfig.for_model(architecture).from_dict(settings | {"model_type": architecture})
-        return AutoConfig.from_pretrained(checkpoint, local_files_only=True)
+        return AutoConfig.from_pretrained(checkpoint, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{checkpoint}/config.json: {error}") from error
 
@@ -211,19 +211,23 @@ def load_causal_lm(checkpoint: Path, device: torch.device, precision: Precision 
     Raises:
         CheckpointError: there is no such folder, it holds no causal LM, or the adapter's base model cannot be loaded.
     """
-    gguf = gguf_options(checkpoint)
-    if not gguf and is_missing_folder(str(checkpoint)):
-        raise CheckpointError(f"there is no folder {checkpoint}; give the folder of a checkpoint")
-    base, is_adapter = locate_causal_lm(base_model_of(checkpoint)), (checkpoint / ADAPTER_FILE).is_file()
+    gguf, is_adapter = gguf_options(checkpoint), (checkpoint / ADAPTER_FILE).is_file()
+    base = locate_causal_lm(base_model_of(checkpoint))
+    if is_missing_folder(base) or not (is_adapter or Path(base).is_dir()):  # an adapter may name a model on the hub
+        raise CheckpointError(f"there is no folder {base}; give the folder of a checkpoint")
     try:
         model, loading_info = cast(Any, AutoModelForCausalLM).from_pretrained(
-            base, dtype=weights_dtype(device, precision), output_loading_info=True, **gguf
+            base,
+            dtype=weights_dtype(device, precision),
+            output_loading_info=True,
+            trust_remote_code=False,
+            **gguf,
         )
         check_complete(checkpoint if gguf else base, loading_info)
         if is_adapter:
             model = _merge_adapter(model, checkpoint)
         tokenizer = load_tokenizer(checkpoint if _has_tokenizer(checkpoint) else base, **gguf)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, EOFError, SafetensorError, pickle.UnpicklingError) as error:
         raise CheckpointError(f"{checkpoint} is no causal language model that can be loaded: {error}") from error
     positions = getattr(model.config, "max_position_embeddings", None)
     context_tokens = min(limit for limit in (positions, tokenizer.model_max_length) if limit)

@@ -106,8 +106,10 @@ def _checked(folder: Path) -> Path:
 
 
 def _convert(gguf: Path, out: Path) -> None:
-    dequantised = AutoModelForCausalLM.from_pretrained(gguf.parent, **gguf_options(gguf), dtype=torch.float32)
-    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, **gguf_options(gguf))
+    dequantised = AutoModelForCausalLM.from_pretrained(
+        gguf.parent, **gguf_options(gguf), dtype=torch.float32, trust_remote_code=False
+    )
+    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, **gguf_options(gguf), trust_remote_code=False)
     config = copy.deepcopy(dequantised.config)
     del config.quantization_config  # transformers saves no model that was read from GGUF, so this is a plain one
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)

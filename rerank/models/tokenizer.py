@@ -40,12 +40,15 @@ def load_tokenizer(source: Path | str, **options: Any) -> PreTrainedTokenizerBas
         OSError, ValueError, KeyError: see `from_pretrained`.
     """
     folder = Path(source)
+    options |= {"trust_remote_code": False}
     if "gguf_file" in options or not (folder / _SENTENCEPIECE_FILE).is_file() or (folder / _CONVERTED_FILE).is_file():
         return AutoTokenizer.from_pretrained(source, **options)
     reference, settings = _sentencepiece(folder), _settings(folder)
     if settings.get("tokenizer_class") in _LLAMA_CLASSES:
         adds_bos = settings.get("add_bos_token", True)  # the default of transformers 4
-        tokenizer = LlamaTokenizer.from_pretrained(folder, local_files_only=True, add_bos_token=adds_bos)
+        tokenizer = LlamaTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False, add_bos_token=adds_bos
+        )
         _convert(tokenizer.backend_tokenizer, reference, legacy=settings.get("legacy", True) is not False)
     else:
         tokenizer = AutoTokenizer.from_pretrained(folder, **options)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -91,6 +93,46 @@ def test_checkpoint_without_a_tensor_is_refused(lm: Path, missing: str) -> None:
 def test_missing_folder_is_refused_without_a_look_up(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=f"there is no folder {tmp_path / 'missing'}; give the folder"):
         load_causal_lm(tmp_path / "missing", torch.device("cpu"))
+
+
+@pytest.mark.parametrize("name", ["no-such-model", "someone/no-such-model"])
+def test_name_of_a_model_on_the_hub_is_not_looked_up(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CheckpointError, match=f"there is no folder {name}; give the folder of a checkpoint"):
+        load_causal_lm(Path(name), CPU)
+
+
+def test_adapter_of_a_missing_folder_names_it(tmp_path: Path) -> None:
+    base = tmp_path / "gone"
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(base)}), encoding="utf-8")
+    with pytest.raises(CheckpointError, match=f"there is no folder {base}"):
+        load_causal_lm(tmp_path, CPU)
+
+
+@pytest.mark.parametrize("size", [0, 5, 5000])
+def test_truncated_weights_are_refused(lm: Path, tmp_path: Path, size: int) -> None:
+    copy = Path(shutil.copytree(lm, tmp_path / "copy"))
+    weights = copy / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:size])
+    with pytest.raises(CheckpointError, match=f"{copy} is no causal language model that can be loaded"):
+        load_causal_lm(copy, CPU)
+
+
+def test_code_in_a_checkpoint_is_not_run_whatever_the_standard_input_says(
+    lm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    copy = Path(shutil.copytree(lm, tmp_path / "copy"))
+    code = {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}
+    config = json.loads((copy / "config.json").read_text(encoding="utf-8"))
+    (copy / "config.json").write_text(json.dumps(config | {"model_type": "own", "auto_map": code}), encoding="utf-8")
+    marker = tmp_path / "ran"
+    (copy / "own.py").write_text(f"open({str(marker)!r}, 'w').close()\n", encoding="utf-8")
+    with pytest.raises(CheckpointError, match=r"custom code|own"):
+        load_causal_lm(copy, CPU)
+    assert not marker.exists()
 
 
 def test_causal_lm_with_a_missing_weight_is_refused_by_name(tmp_path: Path) -> None:

@@ -89,8 +89,8 @@ def load_base(
     try:
         located = locate_causal_lm(name)
         dtype = torch.bfloat16 if bf16 and has_adapter else torch.float32
-        model: Any = AutoModelForCausalLM.from_pretrained(located, dtype=dtype)
-        tokenizer = AutoTokenizer.from_pretrained(folder if is_adapter else located)
+        model: Any = AutoModelForCausalLM.from_pretrained(located, dtype=dtype, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(folder if is_adapter else located, trust_remote_code=False)
         model.name_or_path = name
         if is_adapter:
             model = PeftModel.from_pretrained(model, str(folder), is_trainable=True)

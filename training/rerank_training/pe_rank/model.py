@@ -147,8 +147,8 @@ def _from_causal_lm(
     folder: Path, settings: PretrainedConfig, encoder: Encoder, template: str | None, device: torch.device
 ) -> PEBase:
     try:
-        causal_lm = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-        tokenizer = AutoTokenizer.from_pretrained(folder)
+        causal_lm = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
         raise CheckpointError(
             f"base {folder} is neither a PE-Rank checkpoint (its config.json names no encoder_name) nor a causal "
