@@ -6,7 +6,7 @@ import copy
 import importlib.util
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -23,6 +23,7 @@ from transformers.utils import logging as transformers_logging
 from rerank.errors import CheckpointError, ConfigError
 from rerank.files import is_missing_folder, sha256_of_files
 from rerank.models.complete import check_complete
+from rerank.models.jina_bert import is_jina_bert, native_folder
 from rerank.models.loading import pick_device
 from rerank.prompting.truncate import beginning
 from rerank.types import Matrix
@@ -170,27 +171,35 @@ def _locate(name: str) -> Path:
 
 
 def _load(folder: Path, device: str) -> SentenceTransformer:
-    """The model, if transformers has its architecture and all of its weights are there."""
-    _refuse_remote_code(folder)
+    """The model, if its architecture is known without code of its folder and all of its weights are there."""
+    settings = _config(folder)
     try:
-        model = SentenceTransformer(
-            str(folder), device=str(pick_device(device)), local_files_only=True, trust_remote_code=False
-        )
-        transformer = getattr(model[0], "auto_model", None)
-        if isinstance(transformer, PreTrainedModel):
-            # Reads the names of the weights only: on the device `meta` they have no content.
-            _, info = cast(Any, type(transformer)).from_pretrained(
-                transformer.name_or_path, device_map="meta", output_loading_info=True, local_files_only=True
-            )
-            check_complete(folder, info, _NOT_POOLED)
+        if is_jina_bert(settings):
+            with native_folder(folder, settings) as native:
+                return _load_complete(native, device)
+        _refuse_remote_code(folder, settings)
+        return _load_complete(folder, device)
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
         raise CheckpointError(f"encoder {folder} cannot be loaded: {error}") from error
+
+
+def _load_complete(folder: Path, device: str) -> SentenceTransformer:
+    model = SentenceTransformer(
+        str(folder), device=str(pick_device(device)), local_files_only=True, trust_remote_code=False
+    )
+    transformer = getattr(model[0], "auto_model", None)
+    if isinstance(transformer, PreTrainedModel):
+        # Reads the names of the weights only: on the device `meta` they have no content.
+        _, info = cast(Any, type(transformer)).from_pretrained(
+            transformer.name_or_path, device_map="meta", output_loading_info=True, local_files_only=True
+        )
+        check_complete(folder, info, _NOT_POOLED)
     return model
 
 
-def _refuse_remote_code(folder: Path) -> None:
+def _refuse_remote_code(folder: Path, settings: Mapping[str, Any]) -> None:
     """Refuses a folder whose config.json names code: without it, its weights would be read as another architecture."""
-    if "AutoModel" in (code := _config(folder).get("auto_map", {})):
+    if "AutoModel" in (code := settings.get("auto_map", {})):
         raise CheckpointError(
             f"encoder {folder} needs code from its publisher ({code['AutoModel']}), which this service does not run: "
             "without it, part of its weights would be random; use an encoder whose architecture transformers has"

@@ -1,0 +1,106 @@
+"""JinaBERT: the formula of its layers, and a folder in the published layout, which names code that is not run."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from rerank.errors import CheckpointError
+from rerank.models.encoder import Encoder
+from rerank.models.jina_bert import JinaBertConfig, JinaBertModel, alibi_slopes
+
+SIZES = {"hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 6}
+CODE = "jinaai/jina-bert-implementation--modeling_bert.JinaBertModel"
+
+
+def random_model(vocab_size: int) -> JinaBertModel:
+    torch.manual_seed(0)
+    return JinaBertModel(
+        JinaBertConfig(vocab_size=vocab_size, type_vocab_size=2, initializer_range=0.2, **SIZES)
+    ).eval()
+
+
+def test_slopes_are_those_of_alibi() -> None:
+    assert alibi_slopes(8) == [2**-k for k in range(1, 9)]
+    assert alibi_slopes(12) == [2**-k for k in range(1, 9)] + [2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5]
+
+
+def formula(model: JinaBertModel, ids: list[int]) -> torch.Tensor:
+    """(T, D) states of one text without padding, head by head."""
+    w = model.state_dict()
+
+    def norm(x: torch.Tensor, name: str) -> torch.Tensor:
+        scaled = (x - x.mean(-1, keepdim=True)) / torch.sqrt(x.var(-1, keepdim=True, unbiased=False) + 1e-12)
+        return scaled * w[f"{name}.weight"] + w[f"{name}.bias"]
+
+    def linear(x: torch.Tensor, name: str) -> torch.Tensor:
+        return x @ w[f"{name}.weight"].T + w[f"{name}.bias"]
+
+    x = w["embeddings.word_embeddings.weight"][ids] + w["embeddings.token_type_embeddings.weight"][0]
+    x = norm(x, "embeddings.LayerNorm")
+    distance = (torch.arange(len(ids))[:, None] - torch.arange(len(ids))).abs()
+    for number in range(SIZES["num_hidden_layers"]):
+        layer, width = f"encoder.layer.{number}", SIZES["hidden_size"] // SIZES["num_attention_heads"]
+        q, k, v = (linear(x, f"{layer}.attention.self.{part}") for part in ("query", "key", "value"))
+        heads = []
+        for head, slope in enumerate(alibi_slopes(SIZES["num_attention_heads"])):
+            own = slice(head * width, (head + 1) * width)
+            scores = q[:, own] @ k[:, own].T / width**0.5 - slope * distance
+            heads.append(scores.softmax(-1) @ v[:, own])
+        output = linear(torch.cat(heads, dim=-1), f"{layer}.attention.output.dense")
+        x = norm(x + output, f"{layer}.attention.output.LayerNorm")
+        gated = x @ w[f"{layer}.mlp.gated_layers.weight"].T
+        gate, up = gated[:, : SIZES["intermediate_size"]], gated[:, SIZES["intermediate_size"] :]
+        hidden = 0.5 * gate * (1 + torch.erf(gate / 2**0.5)) * up
+        x = norm(x + linear(hidden, f"{layer}.mlp.wo"), f"{layer}.mlp.layernorm")
+    return x
+
+
+@torch.no_grad()
+def test_states_are_those_of_the_formula_also_beside_padding() -> None:
+    model, ids = random_model(50), [5, 7, 9, 11, 13]
+    batch = torch.tensor([[*ids, 0, 0], range(20, 27)])
+    states = model(batch, attention_mask=torch.tensor([[1] * 5 + [0] * 2, [1] * 7])).last_hidden_state
+    torch.testing.assert_close(states[0, :5], formula(model, ids), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(states[1], formula(model, list(range(20, 27))), atol=1e-4, rtol=1e-4)
+
+
+@pytest.fixture
+def published(encoder: Encoder, tmp_path: Path) -> Path:
+    """A folder in the layout of jina-embeddings-v2, with random weights and the default encoder's tokenizer."""
+    folder = Path(shutil.copytree(encoder.folder, tmp_path / "jina"))
+    model = random_model(30_522)
+    save_file(model.state_dict(), folder / "model.safetensors", metadata={"format": "pt"})
+    settings = SIZES | {"model_type": "bert", "auto_map": {"AutoModel": CODE}, "vocab_size": 30_522}
+    settings |= {"position_embedding_type": "alibi", "feed_forward_type": "geglu", "architectures": ["JinaBertModel"]}
+    (folder / "config.json").write_text(json.dumps(settings), encoding="utf-8")
+    for pooling in folder.glob("1_Pooling/config.json"):
+        content = json.loads(pooling.read_text(encoding="utf-8"))
+        dimension = {key: SIZES["hidden_size"] for key in content if "dimension" in key}
+        pooling.write_text(json.dumps(content | dimension), encoding="utf-8")
+    return folder
+
+
+@torch.no_grad()
+def test_published_folder_is_read_without_its_code(published: Path) -> None:
+    jina = Encoder(str(published), "cpu")
+    (vector,) = jina.encode(["what causes the tides"])
+    ids = jina.copy_tokenizer()("what causes the tides")["input_ids"]
+    mean = formula(random_model(30_522), ids).mean(dim=0)
+    torch.testing.assert_close(torch.from_numpy(vector), mean / mean.norm(), atol=1e-5, rtol=1e-4)
+    assert jina.names == {str(published)}
+    assert Encoder(str(published), "cpu").encode(["x"]).tolist() == jina.encode(["x"]).tolist()
+
+
+def test_another_variant_of_the_architecture_is_refused_by_its_weights(published: Path) -> None:
+    """jina-bert-v2-qk-post-norm normalises queries and keys, and names its MLP otherwise."""
+    weights = load_file(published / "model.safetensors")
+    norm = {"encoder.layer.0.attention.self.layer_norm_q.weight": torch.ones(48)}
+    save_file(weights | norm, published / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(CheckpointError, match=r"with unknown encoder\.layer\.0\.attention\.self\.layer_norm_q\.weight"):
+        Encoder(str(published), "cpu")
