@@ -240,6 +240,7 @@ def load_causal_lm(checkpoint: Path, device: torch.device, precision: Precision 
 def _merge_adapter(model: PreTrainedModel, checkpoint: Path) -> PreTrainedModel:
     with warnings.catch_warnings():
         warnings.filterwarnings("error", "Found missing adapter keys")
+        warnings.simplefilter("ignore", FutureWarning)  # of peft's calls of transformers
         try:
             return PeftModel.from_pretrained(model, str(checkpoint)).merge_and_unload()
         except UserWarning as warning:

@@ -134,8 +134,9 @@ def test_second_run_from_a_relative_path_gives_the_same_bits_and_is_served_from_
     assert served(relative, word_lists(2)) == served(adapter, word_lists(2))
 
 
-def test_adapter_holds_no_weights_of_its_base(adapter: Path) -> None:
+def test_adapter_holds_no_weights_of_its_base_and_no_empty_model_card(adapter: Path) -> None:
     assert all("lora" in name for name in weights(adapter))
+    assert not (adapter / "README.md").exists()
 
 
 def test_adapter_is_trained_further_on_its_own_base(inputs: Path, adapter: Path, tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ def write_checkpoint(
     """
     with report_write_errors(folder), atomic_folder(folder) as temporary:
         model.save_pretrained(temporary)
+        (temporary / "README.md").unlink(missing_ok=True)  # peft's empty form of a model card
         if tokenizer is not None:
             tokenizer.save_pretrained(temporary)
         (temporary / TEMPLATE_FILE).write_bytes(template)
