@@ -297,26 +297,33 @@ class AdmissionController:
             DeadlineExceeded: the request would miss its deadline even if it ran alone.
             Overloaded: the queue is full, or this request or an admitted one would probably be late.
         """
+        others, earliest_s = self._others(request)
         if request not in self._requests:
-            request.probes = self._idle_stages(request, now_s)
+            idle = (each for each in request.remaining if not others.remaining.get(each))
+            request.probes = frozenset(each for each in idle if self._throughput.is_stale(each, now_s))
         if self._throughput.is_late(request, now_s):
             raise unreachable_deadline(self._throughput, request, now_s)
-        if any(each is not request for each in self._requests):
-            self._check_queue_has_room(request)
+        self._check_queue_has_room(request, others.remaining_tokens(Stage.RANK))
+        all_s = self._throughput.seconds(others) + self._throughput.seconds(request)
+        if now_s + _MARGIN * all_s > min(earliest_s, request.deadline_s) and others.remaining:
             self._check_finish_in_time(request, now_s)
         self._requests[request] = None
+
+    def _others(self, request: PendingRequest) -> tuple[PendingRequest, float]:
+        """The remaining work of the other admitted requests, as one, and their earliest deadline."""
+        remaining: dict[ModelStage, float] = {}
+        earliest_s = math.inf
+        for other in self._requests:
+            if other is not request:
+                earliest_s = min(earliest_s, other.deadline_s)
+                for model_stage, tokens in other.remaining.items():
+                    remaining[model_stage] = remaining.get(model_stage, 0.0) + tokens
+        return PendingRequest(request.arrived_s, remaining=remaining), earliest_s
 
     def release(self, request: PendingRequest) -> None:
         self._requests.pop(request, None)
 
-    def _idle_stages(self, request: PendingRequest, now_s: float) -> frozenset[ModelStage]:
-        """The stages that the request needs, that have not run of late, and that no admitted request needs."""
-        busy = {each for other in self._requests for each, tokens in other.remaining.items() if tokens > 0}
-        idle = request.remaining.keys() - busy
-        return frozenset(each for each in idle if self._throughput.is_stale(each, now_s))
-
-    def _check_queue_has_room(self, request: PendingRequest) -> None:
-        queued = sum(other.remaining_tokens(Stage.RANK) for other in self._requests if other is not request)
+    def _check_queue_has_room(self, request: PendingRequest, queued: float) -> None:
         tokens = request.remaining_tokens(Stage.RANK)
         if queued and queued + tokens > self._max_queue_tokens:
             raise Overloaded(
