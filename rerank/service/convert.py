@@ -134,11 +134,8 @@ def list_models_response(models: Iterable[ModelDescription], manifest: Manifest 
 def _query(text: str, instruction: str, limits: Limits) -> Query:
     _at_most("query", len(text), limits.max_query_chars, "characters")
     _at_most("instruction", len(instruction), limits.max_instruction_chars, "characters")
-    cleaned = _clean(text)
-    if not cleaned:
-        raise InvalidRequest(
-            "query", "the query is empty; send at least one character besides white space and control characters"
-        )
+    if not (cleaned := _clean(text)):
+        raise InvalidRequest("query", "the query is empty; send a character besides white space and control characters")
     return Query(cleaned, instruction=_clean(instruction))
 
 
@@ -244,11 +241,15 @@ def _between(field: str, value: N, least: float, most: float) -> N:
 
 def _at_most(field: str, value: int, limit: int, unit: str) -> None:
     if value > limit:
-        raise InvalidRequest(
-            field,
-            f"{value} {unit} exceed the limit of {limit}; send at most {limit}",
-            {"value": str(value), "limit": str(limit)},
-        )
+        raise _too_many(field, value, limit, unit)
+
+
+def _too_many(field: str, value: int, limit: int, unit: str) -> InvalidRequest:
+    return InvalidRequest(
+        field,
+        f"{value} {unit} exceed the limit of {limit}; send at most {limit}",
+        {"value": str(value), "limit": str(limit)},
+    )
 
 
 def _enum_member(field: str, number: int, numbers: Mapping[T, int], unspecified: U) -> T | U:
