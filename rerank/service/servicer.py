@@ -212,7 +212,7 @@ def _with_status(handler: Handler, calls: CallsInFlight, level: int) -> Handler:
             log.log(level, "%s %s %.0f ms%s", *fields)
             request = response = answer = None
         # The exception of `abort` lives on, with this frame and its context, which must not hold the messages.
-        await context.abort(status.code, status.details, status.trailing_metadata)
+        return await context.abort(status.code, status.details, status.trailing_metadata)
 
     return grpc.stream_unary_rpc_method_handler(call)
 
