@@ -175,21 +175,17 @@ class ListwiseRenderer:
         return render_chat(self._tokenizer, self._template.system_message, user)
 
     def tokenize(self, text: str) -> list[int]:
-        """The token ids of a rendered prompt. It begins with one BOS token if the tokenizer adds one, or as styled.
-
-        BOS tokens inside it are turn marks: ChatML models begin every turn with theirs.
+        """The token ids of a rendered prompt. BOS tokens inside it are turn marks, as ChatML models have them.
 
         Raises:
-            CheckpointError: the prompt begins with two BOS tokens.
+            CheckpointError: it begins with two BOS tokens, and the style does not say so.
         """
         ids, bos = self._segments.tokenize(text), self._tokenizer.bos_token_id
-        if self._bos_tokens is not None:
-            return [bos] * self._bos_tokens + [*dropwhile(bos.__eq__, ids)]
-        if self._adds_bos and ids[:1] != [bos]:
-            return [bos, *ids]
-        if bos is not None and ids[:2] == [bos, bos]:
+        rest = list(dropwhile(lambda token: token == bos, ids))
+        written = max(len(ids) - len(rest), self._adds_bos)
+        if written > 1 and self._bos_tokens is None:
             raise CheckpointError(_TWO_BOS)
-        return ids
+        return [bos] * (written if self._bos_tokens is None else self._bos_tokens) + rest
 
     def refuse_reasoning(self) -> None:
         """Raises: CheckpointError if the chat template opens a reasoning, after which no answer can be read."""
