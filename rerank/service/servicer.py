@@ -31,7 +31,7 @@ Handler: TypeAlias = Any
 #: Messages that are received at the same time, in all and from one connection. Further calls wait, so that a message of
 #: the largest size needs memory only when it is its turn, and slow clients leave room for those of other connections.
 _RECEIVING, _RECEIVING_FROM_ONE = 16, 2
-#: Seconds that a slow call has to send the rest of its message when another waits for its place.
+#: Seconds that calls have to send the rest of their messages when all places are taken.
 _HURRY_S = 0.25
 #: Messages up to this size do not count as bytes in flight: `max_calls` bounds them.
 _SMALL_MESSAGE = 64 * 1024
@@ -88,7 +88,7 @@ class CallsInFlight:
         self._idle = asyncio.Event()
         self._idle.set()
         self._receiving = asyncio.Semaphore(_RECEIVING)
-        self._timeouts: dict[asyncio.Timeout, None] = {}
+        self._timeouts: set[asyncio.Timeout] = set()
         self._receiving_from: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self.on_unread_answer: Callable[[str], None] = lambda peer: None
 
@@ -119,23 +119,24 @@ class CallsInFlight:
                 if self._receiving.locked():
                     self._make_room()
                 async with self._receiving, timeout:
-                    timeout.reschedule(asyncio.get_running_loop().time() + self._limits.max_transfer_s)
-                    self._timeouts[timeout] = None
+                    allowed_s = _HURRY_S if self._receiving.locked() else self._limits.max_transfer_s
+                    timeout.reschedule(asyncio.get_running_loop().time() + allowed_s)
+                    self._timeouts.add(timeout)
                     message: Any = await context.read()
         except TimeoutError as error:
             raise Overloaded("the request did not arrive in time; send it faster", 1.0) from error
         finally:
-            self._timeouts.pop(timeout, None)
+            self._timeouts.discard(timeout)
         if message is grpc.aio.EOF:
             raise InvalidRequest("request", "the call ended without a message; send one")
         self._hold(context, len(message))
         return message
 
     def _make_room(self) -> None:
-        """Gives the call that has been receiving for the longest only a short time more."""
-        if (slowest := next(iter(self._timeouts), None)) is not None:
-            del self._timeouts[slowest]
-            slowest.reschedule(asyncio.get_running_loop().time() + _HURRY_S)
+        """Gives the calls that are receiving only a short time more."""
+        soon_s = asyncio.get_running_loop().time() + _HURRY_S
+        for timeout in self._timeouts:
+            timeout.reschedule(min(timeout.when() or soon_s, soon_s))
 
     def expect_read(self, answer: bytes, context: Context) -> None:
         """Counts the bytes of the answer instead of the request's, until it is read in time. Raises: Overloaded."""
