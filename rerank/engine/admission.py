@@ -303,7 +303,8 @@ class AdmissionController:
             request.probes = frozenset(each for each in idle if self._throughput.is_stale(each, now_s))
         if self._throughput.is_late(request, now_s):
             raise unreachable_deadline(self._throughput, request, now_s)
-        self._check_queue_has_room(request, others.remaining_tokens(Stage.RANK))
+        if queued := others.remaining_tokens(Stage.RANK):
+            self._check_queue_has_room(request, queued)
         all_s = self._throughput.seconds(others) + self._throughput.seconds(request)
         if now_s + _MARGIN * all_s > min(earliest_s, request.deadline_s) and others.remaining:
             self._check_finish_in_time(request, now_s)
@@ -325,7 +326,7 @@ class AdmissionController:
 
     def _check_queue_has_room(self, request: PendingRequest, queued: float) -> None:
         tokens = request.remaining_tokens(Stage.RANK)
-        if queued and queued + tokens > self._max_queue_tokens:
+        if queued + tokens > self._max_queue_tokens:
             raise Overloaded(
                 f"{queued:.0f} tokens are queued; {tokens:.0f} more exceed the limit of {self._max_queue_tokens}; "
                 "try again later",
