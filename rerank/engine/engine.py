@@ -61,6 +61,10 @@ class _ModelThreads:
         self.prepare.open()
         self.rank.open()
 
+    def refuse_new_work(self) -> None:
+        self.prepare.refuse_new_work()
+        self.rank.refuse_new_work()
+
     async def close(self) -> None:
         """Lets the running batches finish; queued work fails with ShuttingDown."""
         await asyncio.gather(self.prepare.close(), self.rank.close())
@@ -106,6 +110,8 @@ class Engine:
 
     async def __aexit__(self, *_: object) -> None:
         """Lets the running batches finish; queued work fails with ShuttingDown."""
+        for threads in self._threads.values():
+            threads.refuse_new_work()
         await asyncio.gather(*(threads.close() for threads in self._threads.values()))
 
     @property
