@@ -6,8 +6,8 @@ from pathlib import Path
 
 _FOLDER = Path(__file__).parent / "checkpoints"
 
-#: FIRST checkpoint, which reads text: a decoder of 23M parameters in the shape of BERT.
-FIRST = _FOLDER / "first_minilm"
+#: FIRST checkpoint, which reads text: a LoRA adapter over SmolLM2-135M; see `rerank.models.smollm2`.
+FIRST = _FOLDER / "first_smollm2"
 
 #: PE-Rank checkpoint of three layers, which reads vectors of the default encoder.
 PE_RANK = _FOLDER / "pe_rank_minilm"

@@ -190,8 +190,8 @@ class FirstModel(_ScoringModel):
 
     Attributes:
         profile: name of the profile of a published model, which has the defaults of the other settings.
-        path: folder of the causal LM or of a LoRA adapter, or a GGUF file. Default: the bundled checkpoint, which was
-            trained on windows of 10 passages.
+        path: folder of the causal LM or of a LoRA adapter, or a GGUF file. Default: the bundled adapter, which was
+            trained on windows of 20 passages, over SmolLM2-135M.
         template: name of a bundled prompt template or path of a YAML file. Default: the template of the checkpoint, or
             `first`.
         identifiers: kind of the passage identifiers. Default: that of the checkpoint, or letters.
@@ -314,8 +314,8 @@ class ServiceConfig(_Settings):
         encoder_name: the name on the hub of an encoder that is given as a folder; a PE-Rank checkpoint made for an
             encoder of that name accepts it. Default: the name in the folder's config.json.
         device: auto, cpu, cuda or cuda:N. Default: auto.
-        models: the models that requests may name; the first one answers requests that name none. Default: pe-rank,
-            first and identity.
+        models: the models that requests may name; the first one answers requests that name none. Default: first
+            (a cascade, in which pe-rank orders all candidates and then first the best 20), pe-rank and identity.
         engine: settings of the engine.
         limits: limits on requests.
         drain_s: time that calls in flight get to finish after SIGTERM, in seconds. Default: 30.
@@ -327,8 +327,8 @@ class ServiceConfig(_Settings):
     encoder_name: str | None = None
     device: str = "auto"
     models: tuple[ModelConfig, ...] = (
+        FirstModel(name="first", ranker="first", strategy=StrategyKind.CASCADE, preranker="pe-rank", order_prior=0.2),
         PERankModel(name="pe-rank", ranker="pe-rank"),
-        FirstModel(name="first", ranker="first"),
         IdentityModel(name="identity", ranker="identity"),
     )
     engine: EngineConfig = EngineConfig()

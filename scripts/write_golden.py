@@ -1,6 +1,6 @@
 """Writes golden.json into a checkpoint: reference scores with which the self-test compares the loaded model.
 
-python scripts/write_golden.py rerank/checkpoints/first_minilm
+python scripts/write_golden.py rerank/checkpoints/first_smollm2
 """
 
 from __future__ import annotations

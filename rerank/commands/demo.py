@@ -43,7 +43,7 @@ _SYSTEMS = (
     System("BM25", pb.FIRST_STAGE_BM25, "identity"),
     System("dense", pb.FIRST_STAGE_DENSE, "identity"),
     System("hybrid", pb.FIRST_STAGE_HYBRID_RRF, "identity"),
-    System("BM25 + default model", pb.FIRST_STAGE_BM25),
+    System("hybrid + PE-Rank", pb.FIRST_STAGE_HYBRID_RRF, "pe-rank"),
     System("hybrid + default model", pb.FIRST_STAGE_HYBRID_RRF),
 )
 #: Name of a model of the service → its name in print.

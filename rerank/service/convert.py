@@ -164,8 +164,7 @@ def _candidate(candidate: pb.Candidate, field: str, limits: Limits) -> Candidate
     text = candidate.text if candidate.HasField("text") else None
     if text is None and not candidate.in_index:
         raise _missing_text(field)
-    if text is not None:
-        _at_most(f"{field}.text", len(text), limits.max_passage_chars, "characters")
+    _at_most(f"{field}.text", len(candidate.text), limits.max_passage_chars, "characters")
     return CandidateSource(
         doc_id=candidate.doc_id,
         text=None if text is None else _CONTROL.sub(" ", text),

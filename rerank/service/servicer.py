@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import reprlib
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -68,8 +69,7 @@ class RerankServicer(rerank_pb2_grpc.RerankServiceServicer):
     def _deadline(self, context: Context) -> float:
         """The earlier of the caller's deadline and the service's own limit, on the event loop's clock, in seconds."""
         remaining_s = context.time_remaining()
-        limit_s = self._limits.max_request_s
-        allowed_s = limit_s if remaining_s is None else min(remaining_s, limit_s)
+        allowed_s = min(self._limits.max_request_s, math.inf if remaining_s is None else remaining_s)
         return asyncio.get_running_loop().time() + allowed_s
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from rerank.collections.requests import read_requests
@@ -71,8 +70,7 @@ def write_checkpoint(folder: Path, encoder: Encoder, size: LlamaSize) -> Path:
         "projector.weight": torch.randn(size.hidden, encoder.id.dimension) * 0.5,
         "projector.bias": torch.zeros(size.hidden),
     }
-    weights = folder / "model.safetensors"
-    save_file(load_file(weights) | projector, weights, metadata={"format": "pt"})
+    torch.save(projector, folder / "projector.bin")
     return folder
 
 

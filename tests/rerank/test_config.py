@@ -161,10 +161,10 @@ def test_default_window_is_that_of_the_checkpoint(path: Path, tmp_path: Path) ->
     (tmp_path / "rerank.json").write_text('{"window_size": 6}')
     path.write_text(
         f"models: [{{name: bundled, ranker: first}}, {{name: mine, ranker: first, path: {tmp_path}}}, "
-        f"{{name: wide, ranker: first, window_size: 20}}, {{name: unknown, ranker: first, path: {tmp_path / 'none'}}}]"
+        f"{{name: wide, ranker: first, window_size: 8}}, {{name: unknown, ranker: first, path: {tmp_path / 'none'}}}]"
     )
     models = load_config(path).models
-    assert [(model.window_size, model.stride) for model in models] == [(10, None), (6, None), (20, None), (20, None)]
+    assert [(model.window_size, model.stride) for model in models] == [(20, None), (6, None), (8, None), (20, None)]
 
 
 def test_window_of_pe_rank_does_not_depend_on_its_training(tmp_path: Path) -> None:

@@ -18,10 +18,10 @@ def settings(base: Path, **flags: object) -> PromptSettings:
 
 
 def test_base_with_a_manifest_gives_its_own_settings() -> None:
-    template = load_template("first_small")
+    template = load_template("first_smollm2")
     found = settings(bundled.FIRST)
     assert found.template.sha256 == template.sha256
-    assert (found.identifiers, found.window_size, found.passage_tokens) == (IdentifierKind.LETTERS, 10, 48)
+    assert (found.identifiers, found.window_size, found.passage_tokens) == (IdentifierKind.LETTERS, 20, 48)
 
 
 def test_base_without_a_manifest_gets_the_defaults(tmp_path: Path) -> None:
@@ -30,18 +30,18 @@ def test_base_without_a_manifest_gets_the_defaults(tmp_path: Path) -> None:
 
 
 def test_flag_that_differs_is_used_with_a_warning_that_names_both_values(caplog: pytest.LogCaptureFixture) -> None:
-    found = settings(bundled.FIRST, template="first", identifiers="numbers", window_size=20, passage_tokens=0)
-    assert found == PromptSettings(load_template("first"), IdentifierKind.NUMBERS, 20, 0)
+    found = settings(bundled.FIRST, template="first", identifiers="numbers", window_size=10, passage_tokens=0)
+    assert found == PromptSettings(load_template("first"), IdentifierKind.NUMBERS, 10, 0)
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert [message.partition(", so it")[0].partition(",")[0] for message in warnings] == [
         f"--template first ({load_template('first').sha256[:12]}): the base was trained with "
-        f"{bundled.FIRST / 'template.yaml'} ({load_template('first_small').sha256[:12]})",
+        f"{bundled.FIRST / 'template.yaml'} ({load_template('first_smollm2').sha256[:12]})",
         "--identifiers numbers: the base was trained with letters",
-        "--window-size 20: the base was trained with 10",
+        "--window-size 10: the base was trained with 20",
         "--passage-tokens 0: the base was trained with 48",
     ]
 
 
 def test_flag_that_agrees_gives_no_warning(caplog: pytest.LogCaptureFixture) -> None:
-    assert settings(bundled.FIRST, template="first_small", window_size=10) == settings(bundled.FIRST)
+    assert settings(bundled.FIRST, template="first_smollm2", window_size=20) == settings(bundled.FIRST)
     assert not [record for record in caplog.records if record.levelname == "WARNING"]

@@ -64,7 +64,7 @@ class RerankerTeacher:
 
     def __init__(self, reranker: Reranker, model: str = "") -> None:
         self._reranker = reranker
-        self._options = RankOptions(model=model)
+        self._options = RankOptions(model=model, interpolation=0.0)  # the order of the list is no first stage's
 
     def __call__(self, pool: Pool, passages: Sequence[Passage]) -> tuple[float, ...]:
         # Without its vector, because the reranker's encoder may be another one.

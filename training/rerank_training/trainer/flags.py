@@ -62,7 +62,12 @@ class RunFlags:
     gradient_checkpointing: bool | None = field(
         default=None, metadata={"help": "Compute activations again in the backward pass: slower, with less memory."}
     )
-    bf16: bool = field(default=False, metadata={"help": "Train in mixed precision with bfloat16."})
+    bf16: bool = field(
+        default=False, metadata={"help": "Train in mixed precision with bfloat16; frozen weights are kept in it."}
+    )
+    torch_compile: bool = field(
+        default=False, metadata={"help": "Compile the model with torch.compile; on a CPU this needs a C++ compiler."}
+    )
     logging_steps: float = field(
         default=10, metadata={"help": "Steps between two log lines with loss, speed and remaining time."}
     )
