@@ -118,11 +118,13 @@ def test_calls_without_messages_do_not_hold_up_others(encoder: Encoder) -> None:
 
 def test_unread_answer_ends_the_connection_and_leaves_no_call(encoder: Encoder) -> None:
     with (
-        identity_service(encoder, max_transfer_s=0.5, max_candidates=8000) as (served, stub),
+        identity_service(encoder, max_transfer_s=0.5, max_candidates=15_000) as (served, stub),
         grpc.insecure_channel(served.address) as slow,
     ):
         responses = slow.stream_stream(METHOD, request_serializer=pb.RerankRequest.SerializeToString)(
-            iter([large(8000, return_passages=True)])
+            # Larger than the buffers of both sockets, which would otherwise take all of the answer.
+            iter([large(15_000, return_passages=True)]),
+            timeout=TIMEOUT_S,
         )
         wait_until_called(served)
         served.wait(served.server.calls.wait_until_idle())
