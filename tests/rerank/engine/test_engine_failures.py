@@ -203,6 +203,7 @@ async def test_closing_finishes_the_running_batch_and_fails_queued_work() -> Non
     running, *waiting = start(*(engine.run(job_for([1, 2], query=str(number))) for number in range(4)))
     await wait_until_blocked(ranker)
     closing = asyncio.create_task(engine.__aexit__())
+    await asyncio.sleep(0)  # closing has begun
     ranker.release.set()
     await closing
     assert positions(await running) == [1, 0]
