@@ -21,9 +21,8 @@ from rerank.types import StrategyKind
 
 #: Strict, so that `true` and "20" are errors and not numbers.
 Positive = Annotated[int, Field(gt=0, strict=True)]
-#: Number format of the model. `auto` is float32 on a CPU and bfloat16 on CUDA. `bfloat16` on a CPU keeps the weights in
-#: float32 and computes the linear layers in bfloat16, which is faster on CPUs with AVX512_BF16 and slower on others;
-#: its effect on the order of the results has not been measured.
+#: Number format of the model. `auto` is float32 on a CPU and bfloat16 on CUDA. `bfloat16` on a CPU computes only the
+#: linear layers in bfloat16: faster with AVX512_BF16, slower without. Its effect on orders has not been measured.
 Precision: TypeAlias = Literal["auto", "float32", "bfloat16"]
 
 
@@ -395,8 +394,6 @@ def _read_yaml(path: Path) -> dict[str, object]:
         settings = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"{path}: {error}") from error
-    if settings is None:
-        return {}
-    if not isinstance(settings, dict):
+    if not isinstance(settings, dict | None):
         raise ConfigError(f"{path}: expected keys and values, found {type(settings).__name__}")
-    return settings
+    return settings or {}

@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -70,6 +70,22 @@ def _rename(temporary: Path, out: Path) -> None:
         if not out.exists():
             raise
         raise ConfigError(f"{out} exists already; another process created it in the meantime") from error
+
+
+def cached_folder(name: str, build: Callable[[Path], None]) -> Path:
+    """The folder of this name in the user's cache; `build` writes it, by `atomic_folder`, on first use.
+
+    Raises:
+        ConfigError: `build` raised it, and no other process wrote the folder at the same time.
+    """
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rerank" / name
+    if not folder.exists():
+        try:
+            build(folder)
+        except ConfigError:  # another process that started at the same time may have written it first
+            if not folder.exists():
+                raise
+    return folder
 
 
 def is_missing_folder(name: str) -> bool:

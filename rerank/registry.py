@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from rerank import bundled
 from rerank.config import FirstModel, GenerationModel, IdentityModel, ModelConfig, PERankModel, PromptConfig
 from rerank.engine.strategies import Cascade, Interpolated, Single, Sliding, Strategy, TopDown, Tournament
 from rerank.errors import ConfigError, InvalidRequest, NotFound, SelfTestFailed
+from rerank.files import cached_folder
 from rerank.manifest import TEMPLATE_FILE
 from rerank.models.encoder import DEFAULT_ENCODER, Encoder
 from rerank.models.loading import pick_device
@@ -119,7 +119,7 @@ class ModelRegistry:
         return model.window_size if is_configured else min(model.window_size, self._infos[name].max_window_size)
 
     def _problem(self, name: str) -> str:
-        """Why requests for the model fail by default; empty if they do not."""
+        """The reason for which requests for the model fail by default; empty if they do not."""
         model = self._models[name]
         if name not in self._failed and model.strategy is StrategyKind.CASCADE and model.preranker in self._failed:
             return f"its preranker {model.preranker} is not served: {self._failed[model.preranker].problem}"
@@ -222,15 +222,8 @@ def with_path(model: ModelConfig, encoder: Encoder) -> ModelConfig:
 
 def zero_init_checkpoint(encoder: Encoder) -> Path:
     """The zero-initialised PE-Rank checkpoint for an encoder; written to the user's cache on first use."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = cache / "rerank" / f"pe-rank-zero-init-{encoder.id.sha256[:12]}"
-    if not folder.exists():
-        try:
-            write_zero_init_checkpoint(encoder, folder)
-        except ConfigError:  # another process that started at the same time wrote the same file first
-            if not folder.exists():
-                raise
-    return folder
+    name = f"pe-rank-zero-init-{encoder.id.sha256[:12]}"
+    return cached_folder(name, lambda folder: write_zero_init_checkpoint(encoder, folder))
 
 
 def load_ranker(model: ModelConfig, encoder: Encoder, device: str) -> Ranker:
@@ -273,7 +266,7 @@ def _styled(template: str, prompt: PromptConfig) -> Template:
 
 
 def _warning(model: ModelConfig, info: RankerInfo) -> str:
-    """Why a model may not give its published figures; empty if nothing is known to differ."""
+    """The difference that keeps a model from its published figures; empty if none is known."""
     if isinstance(model, IdentityModel | PERankModel) or model.profile is None or Path(model.template or "").is_file():
         return info.warning
     return (

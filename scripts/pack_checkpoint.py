@@ -66,6 +66,8 @@ def pack(checkpoint: Path, out: Path, max_shard_size: str, start: Path | None = 
     else:
         save_torch_state_dict(weights, out, max_shard_size=max_shard_size)
     replaced = {MANIFEST_FILE, "model.safetensors.index.json"}
+    if _is_adapter(checkpoint):  # the tokenizer is that of its base
+        replaced |= {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}
     for path in checkpoint.iterdir():
         if path.is_file() and path.name not in replaced and path.suffix != ".safetensors":
             shutil.copyfile(path, out / path.name)

@@ -86,7 +86,7 @@ PYTHON
   export ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION=1 ACCELERATE_DYNAMO_USE_DYNAMIC=1
   stage() {  # stage NAME BASE STEPS FLAGS…
     train-first --output-dir "$runs/$1" --base "$2" --lists "$lists/$1.jsonl" --max-steps "$3" --template first_smollm2 \
-      --objective rank --probe-weight 1 --chat-markup false --bf16 true --torch-compile true --adam-beta2 0.98 \
+      --objective rank --probe-weight 1 --bf16 true --torch-compile true --adam-beta2 0.98 \
       --report-to none --save-steps 10 "${@:4}"
   }
   local steady="--lr-scheduler-type constant_with_warmup --warmup-steps 5"

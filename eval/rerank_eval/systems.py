@@ -64,7 +64,7 @@ def strategy_of(spec: SystemSpec, shared: pb.Strategy) -> pb.Strategy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceOptions:
-    """How a service is started for an evaluation.
+    """Options of the service that an evaluation starts.
 
     Attributes:
         index: folder of an index.

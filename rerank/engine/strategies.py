@@ -342,7 +342,7 @@ class Interpolated:
         return self.strategy.schedule(n)
 
     def problem(self, n: int) -> str:
-        """Why the order of n candidates cannot be interpolated; empty if it can."""
+        """The reason that forbids interpolating the order of n candidates; empty if nothing does."""
         windows = self.strategy.cost(n).max_windows
         if windows <= 1 or isinstance(self.strategy, Cascade):
             return ""

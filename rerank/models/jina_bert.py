@@ -134,7 +134,7 @@ def alibi_slopes(heads: int) -> list[float]:
 
 
 def is_jina_bert(settings: dict[str, Any]) -> bool:
-    """Whether a config.json is that of jina-embeddings-v2: its remote code, ALiBi, and MLPs gated by GELU."""
+    """True for a config.json of jina-embeddings-v2: its remote code, ALiBi, and MLPs gated by GELU."""
     code = str(settings.get("auto_map", {}).get("AutoModel", ""))
     published = code.endswith("modeling_bert.JinaBertModel")
     return published and (settings.get("position_embedding_type"), settings.get("feed_forward_type")) == (

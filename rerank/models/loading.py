@@ -226,7 +226,7 @@ def load_causal_lm(checkpoint: Path, device: torch.device, precision: Precision 
         check_complete(checkpoint if gguf else base, loading_info)
         if is_adapter:
             model = _merge_adapter(model, checkpoint)
-        tokenizer = load_tokenizer(checkpoint if _has_tokenizer(checkpoint) else base, **gguf)
+        tokenizer = load_tokenizer(checkpoint if has_tokenizer(checkpoint) else base, **gguf)
     except (OSError, ValueError, KeyError, RuntimeError, EOFError, SafetensorError, pickle.UnpicklingError) as error:
         raise CheckpointError(f"{checkpoint} is no causal language model that can be loaded: {error}") from error
     positions = getattr(model.config, "max_position_embeddings", None)
@@ -262,5 +262,6 @@ def base_model_of(checkpoint: Path) -> str:
         raise CheckpointError(f"{adapter} names no base_model_name_or_path; add the base model's name") from error
 
 
-def _has_tokenizer(checkpoint: Path) -> bool:
+def has_tokenizer(checkpoint: Path) -> bool:
+    """True if the folder holds a tokenizer; that of an adapter may leave it to its base."""
     return (checkpoint / "tokenizer_config.json").is_file()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import importlib.util
 import logging
-import os
 import subprocess
 import sys
 import tempfile
@@ -22,8 +21,8 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rerank.errors import CheckpointError, ConfigError
-from rerank.files import atomic_folder, sha256_of_files
+from rerank.errors import CheckpointError
+from rerank.files import atomic_folder, cached_folder, sha256_of_files
 from rerank.models.gguf import gguf_options
 
 logger = logging.getLogger(__name__)
@@ -48,15 +47,7 @@ def locate_causal_lm(name: str) -> str:
 
 
 def _converted() -> Path:
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = cache / "rerank" / f"{SMOLLM2}-{_GGUF_SHA256[:12]}"
-    if not folder.is_dir():
-        try:
-            with _gguf_file() as gguf:
-                _convert(gguf, folder)
-        except ConfigError:  # another process was faster
-            if not folder.is_dir():
-                raise
+    folder = cached_folder(f"{SMOLLM2}-{_GGUF_SHA256[:12]}", _build)
     weights = sorted(folder.glob("*.safetensors"))
     expected = (folder / _HASH_FILE).read_text(encoding="utf-8").strip() if (folder / _HASH_FILE).is_file() else ""
     if (found := sha256_of_files(weights)) != expected:
@@ -65,6 +56,11 @@ def _converted() -> Path:
             "which is then made again"
         )
     return folder
+
+
+def _build(folder: Path) -> None:
+    with _gguf_file() as gguf:
+        _convert(gguf, folder)
 
 
 @contextmanager

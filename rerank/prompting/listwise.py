@@ -108,7 +108,9 @@ class ListwiseRenderer:
     ) -> None:
         self._template = template
         self._tokenizer = tokenizer
-        if template.style.chat_template and not tokenizer.chat_template:
+        if not template.chat_markup:
+            tokenizer.chat_template = None
+        elif template.style.chat_template and not tokenizer.chat_template:
             tokenizer.chat_template = template.style.chat_template
         self.warning = _NO_CHAT if template.system_message and not tokenizer.chat_template else ""
         self._restyles = template.style.changes_passages

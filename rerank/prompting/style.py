@@ -10,7 +10,7 @@ from rerank.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class PromptStyle:
-    """How a published model's prompts are put together.
+    """Settings by which a published model's prompts are put together.
 
     Attributes:
         bos_tokens: number of BOS tokens at the beginning; None: as the chat template or the tokenizer writes it.

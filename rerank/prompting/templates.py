@@ -38,6 +38,8 @@ class Template:
     sha256: str
     #: The chat's system message, or the start of the user's turn for a model without a system role.
     system_message: str = ""
+    #: False for prompts of plain text, whatever chat template the tokenizer has.
+    chat_markup: bool = True
     #: The content of the file, which training saves with the checkpoint.
     source: bytes = field(default=b"", repr=False)
     style: PromptStyle = field(default_factory=PromptStyle)
@@ -55,6 +57,7 @@ class _TemplateFile(BaseModel):
     body: str
     suffix: str
     system_message: str = ""
+    chat_markup: bool = True
     #: RankLLM's files have these three keys. We support one method, and parse answers ourselves.
     method: Literal["singleturn_listwise"] = "singleturn_listwise"
     output_validation_regex: str = ""
@@ -98,7 +101,7 @@ def _load(name_or_path: str) -> Template:
     except (ValidationError, yaml.YAMLError, ConfigError) as error:
         raise ConfigError(f"template {name_or_path}: {error}") from error
     sha256 = hashlib.sha256(content).hexdigest()
-    return Template(file.prefix, file.body, file.suffix, sha256, file.system_message, content)
+    return Template(file.prefix, file.body, file.suffix, sha256, file.system_message, file.chat_markup, content)
 
 
 def _read(name_or_path: str) -> bytes:

@@ -18,6 +18,7 @@ from rerank.files import sha256_of_files
 from rerank.models.complete import check_complete
 from rerank.models.encoder import Encoder
 from rerank.models.loading import (
+    ADAPTER_FILE,
     build_transformer,
     load_causal_lm,
     read_config,
@@ -37,7 +38,6 @@ _PROJECTOR = re.compile(r"(?:^|\.)projector\.((?:\w+\.)?(?:weight|bias))$")
 _PROJECTOR_FILE = "projector.bin"
 #: What the published training saves beside a LoRA adapter.
 _TRAINED_FILE = "non_lora_trainables.bin"
-_ADAPTER_FILE = "adapter_config.json"
 _OTHER_PROMPT = (
     "{folder} states no prompt, so it is read with the words of template pe_rank_text, with which it was not trained: "
     "its published figures are not reached; give its publisher's prompt as `template`"
@@ -88,7 +88,7 @@ def load_pe_checkpoint(
     config = read_config(folder)
     _check_encoder(folder, config, encoder)
     _check_pooling(folder, config, encoder)
-    parts = _load_adapter if (folder / _ADAPTER_FILE).is_file() else _load_weights
+    parts = _load_adapter if (folder / ADAPTER_FILE).is_file() else _load_weights
     loaded = parts(folder, config, encoder, device, precision)
     named = getattr(config, "template", None)
     trained_here = getattr(config, "encoder_sha256", None) is not None

@@ -82,7 +82,7 @@ async def overload(target: Target, draw: random.Random) -> Counter[str]:
 
 
 async def _in_time(target: Target, message: pb.RerankRequest, timeout_s: float) -> str:
-    """Whether a call was answered, refused before its deadline, or late."""
+    """The outcome of a call: answered, refused (before its deadline), or late."""
     start_s = time.perf_counter()
     status = await target.rerank(message, timeout_s)
     is_late = time.perf_counter() - start_s > 0.98 * timeout_s

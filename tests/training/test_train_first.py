@@ -168,12 +168,15 @@ def test_training_without_an_adapter_keeps_float32(inputs: Path) -> None:
     assert {weight.dtype for weight in model.parameters()} == {torch.float32}
 
 
-def test_chat_markup_is_left_out_of_prompt_and_checkpoint(inputs: Path) -> None:
-    shutil.copytree(inputs / "base", chat := inputs / "chat")
-    (chat / "chat_template.jinja").write_text("{{ messages[0].content }}!", encoding="utf-8")
-    _, with_markup = load_base(FirstArguments(lists="", base=str(chat)))
-    _, plain = load_base(FirstArguments(lists="", base=str(chat), chat_markup=False))
-    assert (with_markup.chat_template, plain.chat_template) == ("{{ messages[0].content }}!", None)
+def test_adapter_without_a_tokenizer_is_trained_further_with_that_of_its_base(
+    inputs: Path, adapter: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(adapter, bare := tmp_path / "bare")
+    for path in bare.glob("tokenizer*"):
+        path.unlink()
+    _, tokenizer = load_base(FirstArguments(lists="", base=str(bare)))
+    _, expected = load_base(FirstArguments(lists="", base=str(inputs / "base")))
+    assert tokenizer.get_vocab() == expected.get_vocab()
 
 
 @pytest.mark.parametrize("kind", ["full", "lora"])

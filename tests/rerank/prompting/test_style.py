@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import replace
 
 import pytest
 from transformers import PreTrainedTokenizerBase
@@ -49,6 +50,18 @@ def test_doubled_bos_at_the_beginning_is_refused() -> None:
     with pytest.raises(CheckpointError, match=r"begins with two BOS tokens; .* or set `prompt: \{bos_tokens: 2\}`"):
         prompt_ids(tokenizer, PromptStyle())
     assert prompt_ids(tokenizer, PromptStyle(bos_tokens=1))[:2] != [tokenizer.bos_token_id] * 2
+
+
+def test_template_without_chat_markup_gives_plain_text() -> None:
+    template = replace(load_template("first"), chat_markup=False)
+    prompts = []
+    for chat_template in (CHATML_CHAT, None):
+        tokenizer = byte_level()
+        tokenizer.chat_template = chat_template
+        renderer = ListwiseRenderer(template, tokenizer, 4096, answer_tokens=1)
+        prompts.append(renderer.render(Query("the query"), NAMES, ("one", "two")))
+    assert prompts[0] == prompts[1]
+    assert "<|im_start|>" not in prompts[0]
 
 
 def test_chat_format_of_the_style_is_for_tokenizers_without_one() -> None:

@@ -84,10 +84,6 @@ class FirstArguments(ListArguments):
     )
     lora_alpha: int = field(default=32, metadata={"help": "Scale of the LoRA adapter, divided by its rank."})
     freeze_token_embeddings: bool = field(default=False, metadata={"help": "Do not train the token embeddings."})
-    chat_markup: bool = field(
-        default=True,
-        metadata={"help": "Put the prompt into the markup of the base's chat template, if it has one."},
-    )
 
     @property
     def joint_rank_weight(self) -> float:

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 
 from rerank.errors import CheckpointError, ConfigError
 from rerank.manifest import Manifest
-from rerank.models.loading import ADAPTER_FILE, base_model_of
+from rerank.models.loading import ADAPTER_FILE, base_model_of, has_tokenizer
 from rerank.models.smollm2 import locate_causal_lm
 from rerank_training.first.arguments import FirstArguments
 from rerank_training.first.examples import ExampleSettings, FirstCollator, FirstExamples, pad_id_of
@@ -90,15 +90,14 @@ def load_base(
         located = locate_causal_lm(name)
         dtype = torch.bfloat16 if bf16 and has_adapter else torch.float32
         model: Any = AutoModelForCausalLM.from_pretrained(located, dtype=dtype, trust_remote_code=False)
-        tokenizer = AutoTokenizer.from_pretrained(folder if is_adapter else located, trust_remote_code=False)
+        source = folder if is_adapter and has_tokenizer(folder) else located
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
         model.name_or_path = name
         if is_adapter:
             model = PeftModel.from_pretrained(model, str(folder), is_trainable=True)
             _check_rank(arguments, model)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise CheckpointError(f"base {arguments.base} cannot be loaded as a causal language model: {error}") from error
-    if not arguments.chat_markup:
-        tokenizer.chat_template = None
     if arguments.freeze_token_embeddings:
         model.get_input_embeddings().requires_grad_(False)
     if arguments.lora_rank and not is_adapter:
