@@ -24,7 +24,7 @@ TORCH_FREE = (
     "tests/rerank/engine/",
     "tests/rerank/prompting/test_segments.py",
     "tests/rerank/rankers/test_identity.py",
-    "tests/rerank/test_config.py",
+    "tests/rerank/config/test_loading.py",
     "tests/rerank/test_files.py",
     "tests/rerank/test_types.py",
     "tests/test_proto.py",

@@ -1,41 +1,25 @@
-"""Configuration of the service: frozen pydantic models of its YAML file, with units in the names of the settings.
-
-Unknown keys and invalid values raise an error at startup.
-"""
+"""Settings of the models that a service ranks with: one class per kind of ranker."""
 
 from __future__ import annotations
 
-import reprlib
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from rerank import bundled
+from rerank.config.settings import Positive, Settings
 from rerank.errors import ConfigError
 from rerank.manifest import trained_window
 from rerank.profiles import load_profile
 from rerank.types import StrategyKind
 
-#: Strict, so that `true` and "20" are errors and not numbers.
-Positive = Annotated[int, Field(gt=0, strict=True)]
 #: Number format of the model. `auto` is float32 on a CPU and bfloat16 on CUDA. `bfloat16` on a CPU computes only the
 #: linear layers in bfloat16: faster with AVX512_BF16, slower without. Its effect on orders has not been measured.
 Precision: TypeAlias = Literal["auto", "float32", "bfloat16"]
 
 
-#: Quotes values in error messages; the whole of one may be large, as YAML can repeat its parts.
-_GIVEN = reprlib.Repr()
-_GIVEN.maxlevel, _GIVEN.maxstring, _GIVEN.maxother = 2, 200, 200
-
-
-class _Settings(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class _Model(_Settings):
+class _Model(Settings):
     """Settings that all models have: the name, and the strategy of requests that set none.
 
     Attributes:
@@ -101,7 +85,7 @@ class _Model(_Settings):
         return self
 
 
-class InterpolationConfig(_Settings):
+class InterpolationConfig(Settings):
     """Settings of the interpolation with the first stage; the sum is that of `rerank.engine.interpolation`.
 
     Attributes:
@@ -126,7 +110,7 @@ class _ScoringModel(_Model):
         return self.interpolation.first_stage
 
 
-class PromptConfig(_Settings):
+class PromptConfig(Settings):
     """Settings of the prompts of a published model besides its template; see `rerank.prompting.style.PromptStyle`.
 
     Attributes:
@@ -243,157 +227,3 @@ class GenerationModel(_Model):
 ModelConfig: TypeAlias = Annotated[
     IdentityModel | PERankModel | FirstModel | GenerationModel, Field(discriminator="ranker")
 ]
-
-
-class EngineConfig(_Settings):
-    """Settings of the engine: batches, queue and deadlines.
-
-    Attributes:
-        max_batch_tokens: limit on the tokens of a batch. For comparison, 4096 tokens are a hundred PE-Rank windows of
-            40 positions or eight windows of 512 tokens. Default: 512 on a CPU; on CUDA, the size that saturates the
-            device, measured at startup; for a model that reads windows one by one, one window.
-        max_queue_tokens: limit on the remaining tokens of all admitted requests; a request that exceeds it fails with
-            RESOURCE_EXHAUSTED. A window counts at least 16. Default: 1,000,000.
-        max_windows: limit on the windows of a request; a strategy that needs more fails with INVALID_ARGUMENT. Default:
-            2,000.
-        age_factor: balance between short and old requests: one second of waiting offsets this many seconds of remaining
-            work. A larger value favours older requests, a smaller one shorter requests. Default: 0.05.
-            `scripts/simulate_scheduler.py` shows the effect.
-        answer_margin_s: how long before its deadline a partial answer is returned, in seconds, so that it arrives in
-            time. Default: 0.1. Measured on two busy cores (2026-11-21): with 0.02, 40 of 40 answers with 100 short
-            passages arrived in time; of 40 answers with 1000 passages of 2,000 characters, 31 did with 0.05 and 38
-            with 0.1.
-    """
-
-    max_batch_tokens: Positive | None = None
-    max_queue_tokens: Positive = 1_000_000
-    max_windows: Positive = 2000
-    age_factor: Annotated[float, Field(gt=0, strict=True)] = 0.05
-    answer_margin_s: Annotated[float, Field(ge=0, strict=True)] = 0.1
-
-
-class Limits(_Settings):
-    """Limits on requests. A request that exceeds one fails with INVALID_ARGUMENT, unless another status is named.
-
-    Attributes:
-        max_candidates: number of candidates, and depth of a search. Default: 1,000.
-        max_query_chars: length of the query in characters. Default: 8,000.
-        max_instruction_chars: length of the instruction in characters. Default: 8,000.
-        max_passage_chars: length of a passage in characters. Default: 200,000.
-        max_doc_id_chars: length of a doc_id in characters. Default: 500.
-        max_message_bytes: size of a request in bytes, below 2 GiB; gRPC refuses a larger one with RESOURCE_EXHAUSTED.
-            Default: 16 MiB.
-        max_request_s: time to answer a request, in seconds; later it fails with DEADLINE_EXCEEDED. Default: 120.
-        max_calls: number of calls in flight; further ones fail with RESOURCE_EXHAUSTED. Default: 1,000.
-        max_bytes_in_flight: bytes of all requests and answers in flight, without messages of up to 64 KiB; calls whose
-            message exceeds it fail with RESOURCE_EXHAUSTED. A message alone may exceed it. Default: 64 MiB.
-        max_transfer_s: time that a request may take to arrive and an answer to be read, in seconds; a later request
-            fails with RESOURCE_EXHAUSTED, and the connection of a later answer ends. Default: 20.
-    """
-
-    max_candidates: Positive = 1000
-    max_query_chars: Positive = 8_000
-    max_instruction_chars: Positive = 8_000
-    max_passage_chars: Positive = 200_000
-    max_doc_id_chars: Positive = 500
-    max_message_bytes: Annotated[int, Field(gt=0, lt=2**31, strict=True)] = 16 * 1024 * 1024
-    max_request_s: Annotated[float, Field(gt=0, strict=True)] = 120.0
-    max_calls: Positive = 1000
-    max_bytes_in_flight: Positive = 64 * 1024 * 1024
-    max_transfer_s: Annotated[float, Field(gt=0, strict=True)] = 20.0
-
-
-class ServiceConfig(_Settings):
-    """All settings of `rerank serve`.
-
-    Attributes:
-        listen: HOST:PORT of the service; port 0 chooses a free one. Default: 127.0.0.1:50051.
-        index: folder of an index built by `rerank index`, which Search needs. Default: none.
-        encoder: name or folder of the sentence-transformers encoder. Default: all-MiniLM-L6-v2.
-        encoder_name: the name on the hub of an encoder that is given as a folder; a PE-Rank checkpoint made for an
-            encoder of that name accepts it. Default: the name in the folder's config.json.
-        device: auto, cpu, cuda or cuda:N. Default: auto.
-        models: the models that requests may name; the first one answers requests that name none. Default: first
-            (a cascade, in which pe-rank orders all candidates and then first the best 20), pe-rank and identity.
-        engine: settings of the engine.
-        limits: limits on requests.
-        drain_s: time that calls in flight get to finish after SIGTERM, in seconds. Default: 30.
-    """
-
-    listen: str = "127.0.0.1:50051"
-    index: Path | None = None
-    encoder: str = "sentence-transformers/all-MiniLM-L6-v2"
-    encoder_name: str | None = None
-    device: str = "auto"
-    models: tuple[ModelConfig, ...] = (
-        FirstModel(name="first", ranker="first", strategy=StrategyKind.CASCADE, preranker="pe-rank", order_prior=0.2),
-        PERankModel(name="pe-rank", ranker="pe-rank"),
-        IdentityModel(name="identity", ranker="identity"),
-    )
-    engine: EngineConfig = EngineConfig()
-    limits: Limits = Limits()
-    drain_s: Annotated[float, Field(ge=0, strict=True)] = 30.0
-
-
-def load_config(
-    path: Path | None, first_models: Sequence[Mapping[str, object]] = (), **overrides: object
-) -> ServiceConfig:
-    """Reads the configuration from a YAML file; settings that it leaves out have their default.
-
-    Args:
-        path: the YAML file; None uses the defaults only.
-        first_models: further models, in the form of the file, which precede the models of the file. Without models in
-            the file they precede the default models and replace those with the same names.
-        overrides: settings that replace those of the file, unless they are None.
-
-    Raises:
-        ConfigError: the file cannot be read, or contains an unknown key or an invalid value.
-    """
-    settings = _read_yaml(path) if path is not None else {}
-    settings |= {key: value for key, value in overrides.items() if value is not None}
-    if first_models:
-        settings["models"] = [*first_models, *_further_models(settings, first_models)]
-    source = path or "command line"
-    try:
-        config = ServiceConfig.model_validate(settings)
-    except ValidationError as error:
-        problems = "; ".join(
-            f"{'.'.join(map(str, e['loc']))}: {e['msg']} (given {_GIVEN.repr(e['input'])})" for e in error.errors()
-        )
-        raise ConfigError(f"{source}: {problems}") from error
-    names = [model.name for model in config.models]
-    if not names or len(set(names)) != len(names):
-        raise ConfigError(
-            f"{source}: models must be one or more with distinct names, given: {', '.join(names) or 'none'}"
-        )
-    for model in config.models:
-        _check_preranker(model, config.models, source)
-    return config
-
-
-def _check_preranker(model: ModelConfig, models: Sequence[ModelConfig], source: object) -> None:
-    """Raises: ConfigError if the preranker is no model, the model itself, or a cascade by default."""
-    choices = [other.name for other in models if other is not model and other.strategy is not StrategyKind.CASCADE]
-    if model.preranker and model.preranker not in choices:
-        raise ConfigError(
-            f"{source}: preranker {model.preranker!r} of model {model.name} is none of {', '.join(choices) or 'none'}, "
-            "the other models whose strategy is no cascade"
-        )
-
-
-def _further_models(settings: Mapping[str, object], first_models: Sequence[Mapping[str, object]]) -> Sequence[object]:
-    """The models of the file, or without any the default models with other names than `first_models`."""
-    replaced = {model["name"] for model in first_models}
-    defaults = ServiceConfig.model_fields["models"].default
-    models = settings.get("models", [model for model in defaults if model.name not in replaced])
-    return models if isinstance(models, list | tuple) else [models]
-
-
-def _read_yaml(path: Path) -> dict[str, object]:
-    try:
-        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path}: {error}") from error
-    if not isinstance(settings, dict | None):
-        raise ConfigError(f"{path}: expected keys and values, found {type(settings).__name__}")
-    return settings or {}

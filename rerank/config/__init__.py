@@ -1,0 +1,32 @@
+"""Configuration of the service: frozen pydantic models of its YAML file, with units in the names of the settings."""
+
+from rerank.config.loading import load_config
+from rerank.config.models import (
+    FirstModel,
+    GenerationModel,
+    IdentityModel,
+    InterpolationConfig,
+    ModelConfig,
+    PERankModel,
+    Precision,
+    PromptConfig,
+)
+from rerank.config.service import EngineConfig, Limits, ServiceConfig
+from rerank.config.settings import Positive, Settings
+
+__all__ = [
+    "EngineConfig",
+    "FirstModel",
+    "GenerationModel",
+    "IdentityModel",
+    "InterpolationConfig",
+    "Limits",
+    "ModelConfig",
+    "PERankModel",
+    "Positive",
+    "Precision",
+    "PromptConfig",
+    "ServiceConfig",
+    "Settings",
+    "load_config",
+]
