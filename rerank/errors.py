@@ -35,6 +35,14 @@ class InvalidRequest(RerankError):
         self.description = message
 
 
+class Unauthenticated(RerankError):
+    """The request has no API key, or one that the service does not know."""
+
+
+class PermissionDenied(RerankError):
+    """The caller's API key does not allow what the request asks for."""
+
+
 class NotFound(RerankError):
     """The request names a model or a passage that does not exist."""
 

@@ -25,7 +25,7 @@ from rerank.engine.admission import (
 )
 from rerank.engine.job import Job, Progress, WindowResult, slices, too_many_windows, window_of
 from rerank.engine.saturation import saturating_tokens
-from rerank.engine.worker import Worker, now_s
+from rerank.engine.worker import BatchObserver, ResultsObserver, Worker, now_s
 from rerank.errors import DeadlineExceeded, RankerFailure, RerankError
 from rerank.rankers.base import Ranker
 from rerank.types import EncodedWindow, Passage, Prepared, Query, Ranking, Window, WindowRanking, check_rankings
@@ -118,6 +118,27 @@ class Engine:
     def waiting_windows(self) -> int:
         """The number of windows in the queue, without those that are running."""
         return sum(len(threads.rank) for threads in self._threads.values())
+
+    def expected_tokens(self, job: Job) -> float:
+        """Tokens that the models will probably read for a job."""
+        return sum(WorkEstimate(job, self._infos, self._token_ratio.average).remaining().values())
+
+    @property
+    def queued_requests(self) -> int:
+        """The number of admitted requests, including those that are running."""
+        return len(self._admission)
+
+    @property
+    def queued_tokens(self) -> float:
+        """The tokens that remain of the admitted requests."""
+        return self._admission.queued_tokens
+
+    def observe_work(self, on_batch: BatchObserver | None = None, on_results: ResultsObserver | None = None) -> None:
+        """Calls these functions on the event loop after each batch, and after each piece of a request's work."""
+        for threads in self._threads.values():
+            for worker in (threads.prepare, threads.rank):
+                worker.on_batch = on_batch or worker.on_batch
+                worker.on_results = on_results or worker.on_results
 
     async def run(self, job: Job) -> Ranking:
         """The job's ranking; the best order so far if its deadline comes first and it allows a partial answer.

@@ -18,9 +18,11 @@ from rerank.errors import (
     NotConfigured,
     NotFound,
     Overloaded,
+    PermissionDenied,
     RerankError,
     SelfTestFailed,
     ShuttingDown,
+    Unauthenticated,
 )
 
 #: ErrorInfo.domain of every status.
@@ -29,6 +31,8 @@ DOMAIN = "rerank.v1"
 #: Exception → (status code, ErrorInfo.reason).
 STATUS: dict[type[RerankError], tuple[grpc.StatusCode, str]] = {
     InvalidRequest: (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_REQUEST"),
+    Unauthenticated: (grpc.StatusCode.UNAUTHENTICATED, "UNAUTHENTICATED"),
+    PermissionDenied: (grpc.StatusCode.PERMISSION_DENIED, "PERMISSION_DENIED"),
     NotFound: (grpc.StatusCode.NOT_FOUND, "NOT_FOUND"),
     NotConfigured: (grpc.StatusCode.FAILED_PRECONDITION, "NOT_CONFIGURED"),
     Overloaded: (grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED"),

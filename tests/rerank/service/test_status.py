@@ -41,6 +41,8 @@ def test_status_carries_code_message_and_error_info(kind: type[RerankError]) -> 
 def test_status_codes() -> None:
     assert {kind.__name__: code.name for kind, (code, _) in STATUS.items()} == {
         "InvalidRequest": "INVALID_ARGUMENT",
+        "Unauthenticated": "UNAUTHENTICATED",
+        "PermissionDenied": "PERMISSION_DENIED",
         "NotFound": "NOT_FOUND",
         "NotConfigured": "FAILED_PRECONDITION",
         "Overloaded": "RESOURCE_EXHAUSTED",

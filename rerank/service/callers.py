@@ -1,0 +1,101 @@
+"""Callers of a service with API keys: what each may do, and what it has in flight."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from rerank.config.settings import Positive, Settings
+from rerank.errors import Overloaded, PermissionDenied
+
+#: The caller of the request that the running task answers; None in a service without keys.
+current_caller: ContextVar[Caller | None] = ContextVar("current_caller", default=None)
+
+_RETRY_S = 1.0
+
+
+class CallerLimits(Settings):
+    """What the holder of a key may do; None stands for the limits of the service only.
+
+    Attributes:
+        models: names of the models that its requests may name, also as a preranker. A request that names none needs
+            the default model to be among them.
+        max_calls: number of its calls in flight; further ones fail with RESOURCE_EXHAUSTED.
+        max_queue_tokens: expected tokens of its requests in work; a request that exceeds it fails with
+            RESOURCE_EXHAUSTED, unless it is the only one.
+    """
+
+    models: tuple[str, ...] | None = None
+    max_calls: Positive | None = None
+    max_queue_tokens: Positive | None = None
+
+
+class Caller:
+    """The holder of an API key.
+
+    Attributes:
+        name: the name of the key.
+        limits: what the holder may do; replaced when the file of the keys changes.
+    """
+
+    def __init__(self, name: str, limits: CallerLimits) -> None:
+        self.name = name
+        self.limits = limits
+        self._calls = 0
+        self._queued_tokens = 0.0
+
+    def enter(self) -> None:
+        """Counts a call as in flight until `leave`. Raises: Overloaded."""
+        limit = self.limits.max_calls
+        if limit is not None and self._calls >= limit:
+            raise Overloaded(
+                f"{self._calls} calls of key {self.name} are in flight, the most that it may have; retry when one ends",
+                _RETRY_S,
+                {"key": self.name, "limit": str(limit)},
+            )
+        self._calls += 1
+
+    def leave(self) -> None:
+        """Ends a call that `enter` has counted."""
+        self._calls -= 1
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """Counts a call as in flight, and makes this the current caller, until the block ends. Raises: Overloaded."""
+        self.enter()
+        token = current_caller.set(self)
+        try:
+            yield
+        finally:
+            current_caller.reset(token)
+            self.leave()
+
+    def check_models(self, names: Iterable[str]) -> None:
+        """Raises: PermissionDenied if the key does not allow one of these models."""
+        allowed = self.limits.models
+        if allowed is None:
+            return
+        for name in names:
+            if name not in allowed:
+                raise PermissionDenied(
+                    f"key {self.name} does not allow model {name!r}; name one of: {', '.join(allowed) or 'none'}",
+                    {"key": self.name, "model": name},
+                )
+
+    @contextmanager
+    def queueing(self, tokens: float) -> Iterator[None]:
+        """Counts the tokens of a request as in work until the block ends. Raises: Overloaded."""
+        limit = self.limits.max_queue_tokens
+        if limit is not None and self._queued_tokens and self._queued_tokens + tokens > limit:
+            raise Overloaded(
+                f"{self._queued_tokens:.0f} tokens of key {self.name} are in work; {tokens:.0f} more exceed its limit "
+                f"of {limit}; retry when a request has ended",
+                _RETRY_S,
+                {"key": self.name, "queued_tokens": f"{self._queued_tokens:.0f}", "limit": str(limit)},
+            )
+        self._queued_tokens += tokens
+        try:
+            yield
+        finally:
+            self._queued_tokens -= tokens
