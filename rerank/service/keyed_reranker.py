@@ -1,4 +1,4 @@
-"""The reranker of a service with API keys: each caller uses the models and the share of the queue that its key allows."""
+"""The reranker of a service with API keys: callers use the models and the part of the queue that their keys allow."""
 
 from __future__ import annotations
 

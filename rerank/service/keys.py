@@ -25,8 +25,8 @@ _CHECK_S = 1.0
 class KeyStore:
     """The callers of a file of API keys, which is read again within a second of a change.
 
-    For use on one thread. A file that has become unreadable or invalid changes nothing: an error is logged, and the keys
-    that were read before stay valid.
+    For use on one thread. A file that has become unreadable or invalid changes nothing: an error is logged, and the
+    keys that were read before stay valid.
 
     Args:
         path: see `rerank.service.key_file`.

@@ -186,9 +186,9 @@ def test_calls_in_flight_are_limited_for_each_key() -> None:
 
 def test_queued_tokens_are_limited_except_for_the_only_request() -> None:
     caller = Caller("a", CallerLimits(max_queue_tokens=100))
-    with caller.queueing(500):
-        with pytest.raises(Overloaded, match="500 tokens of key a are in work; 1 more exceed its limit of 100"):
-            caller.queueing(1).__enter__()
+    message = "500 tokens of key a are in work; 1 more exceed its limit of 100"
+    with caller.queueing(500), pytest.raises(Overloaded, match=message), caller.queueing(1):
+        pass
     with caller.queueing(60), caller.queueing(40):
         pass
 
