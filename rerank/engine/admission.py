@@ -285,6 +285,10 @@ class AdmissionController:
         self._max_queue_tokens = max_queue_tokens
         self._requests: dict[PendingRequest, None] = {}  # in order of arrival
 
+    def __len__(self) -> int:
+        """The number of admitted requests, including those that are running."""
+        return len(self._requests)
+
     @property
     def queued_tokens(self) -> float:
         """Remaining tokens of the admitted requests, including those that are running."""

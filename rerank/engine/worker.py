@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from rerank.engine.admission import ModelStage, PendingRequest, Throughput, unreachable_deadline
 from rerank.errors import RankerFailure, RerankError, ShuttingDown
@@ -114,12 +114,18 @@ class Completed(NamedTuple, Generic[R]):
 
 
 @dataclass(frozen=True, eq=False)
-class _Submission(Generic[T, R]):
+class Submission(Generic[T, R]):
     """Submitted work, and the future of its result."""
 
     work: T
     future: asyncio.Future[Completed[R]]
     submitted_s: float
+
+
+#: Called with a batch that has run and its duration in seconds; the futures of requests that had ended are cancelled.
+BatchObserver: TypeAlias = Callable[[ModelStage, Sequence[QueueEntry[Submission[Any, Any]]], float], None]
+#: Called in the context of a request with the time when it submitted work (`time.perf_counter`) and the results.
+ResultsObserver: TypeAlias = Callable[[ModelStage, float, Sequence[Completed[Any]]], None]
 
 
 class Worker(Generic[T, R]):
@@ -130,6 +136,9 @@ class Worker(Generic[T, R]):
         run: work of a batch → one result each, in order; called on the worker's thread.
         throughput: records the duration of each batch.
         max_batch_tokens: see Batcher.
+
+    Attributes:
+        on_batch, on_results: see their types; they do nothing unless they are set.
     """
 
     def __init__(
@@ -143,11 +152,13 @@ class Worker(Generic[T, R]):
         self._name = f"{model_stage.stage.value} {model_stage.model}"
         self._run_batch = run
         self._throughput = throughput
-        self._batcher: Batcher[_Submission[T, R]] = Batcher(throughput, max_batch_tokens)
+        self._batcher: Batcher[Submission[T, R]] = Batcher(throughput, max_batch_tokens)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=self._name)
         self._wake_up = asyncio.Event()
         self._loop: asyncio.Task[None] | None = None
         self._closed = False
+        self.on_batch: BatchObserver = lambda stage, batch, seconds: None
+        self.on_results: ResultsObserver = lambda stage, submitted_s, results: None
 
     def __len__(self) -> int:
         """The number of entries in the queue."""
@@ -185,10 +196,12 @@ class Worker(Generic[T, R]):
         loop, submitted_s = asyncio.get_running_loop(), time.perf_counter()
         futures: list[asyncio.Future[Completed[R]]] = [loop.create_future() for _ in work]
         for payload, future, size in zip(work, futures, tokens, strict=True):
-            self._batcher.add(QueueEntry(_Submission(payload, future, submitted_s), request, size))
+            self._batcher.add(QueueEntry(Submission(payload, future, submitted_s), request, size))
         self._wake_up.set()
         try:
-            return await asyncio.gather(*futures)
+            results = await asyncio.gather(*futures)
+            self.on_results(self._model_stage, submitted_s, results)
+            return results
         finally:
             self._batcher.discard(request)
 
@@ -206,14 +219,14 @@ class Worker(Generic[T, R]):
                 self._wake_up.clear()
                 await self._wake_up.wait()
 
-    async def _run_or_split(self, batch: Sequence[QueueEntry[_Submission[T, R]]]) -> None:
+    async def _run_or_split(self, batch: Sequence[QueueEntry[Submission[T, R]]]) -> None:
         """Runs a batch. If it fails, its entries run one by one, so that a failure affects only its own request."""
         try:
             await self._run(batch)
         except Exception as error:
             await self._split(batch, error)
 
-    async def _split(self, batch: Sequence[QueueEntry[_Submission[T, R]]], error: Exception) -> None:
+    async def _split(self, batch: Sequence[QueueEntry[Submission[T, R]]], error: Exception) -> None:
         if len(batch) == 1:
             _fail(batch[0], self._failure(batch[0], error))
             return
@@ -224,7 +237,7 @@ class Worker(Generic[T, R]):
             if not entry.payload.future.done():  # its request was cancelled
                 await self._run_or_split([entry])
 
-    async def _run(self, batch: Sequence[QueueEntry[_Submission[T, R]]]) -> None:
+    async def _run(self, batch: Sequence[QueueEntry[Submission[T, R]]]) -> None:
         start_s = time.perf_counter()
         work = [entry.payload.work for entry in batch]
         results, seconds = await asyncio.get_running_loop().run_in_executor(self._thread, self._timed, work)
@@ -236,20 +249,21 @@ class Worker(Generic[T, R]):
                 entry.payload.future.set_result(Completed(result, queue_ms, seconds * 1000))
         for request in dict.fromkeys(entry.request for entry in batch):
             self._batcher.refresh(request)
+        self.on_batch(self._model_stage, batch, seconds)
 
     def _timed(self, work: Sequence[T]) -> tuple[Sequence[R], float]:
         """The results and the seconds they took, without the wait for the thread."""
         start_s = time.perf_counter()
         return self._run_batch(work), time.perf_counter() - start_s
 
-    def _halve_max_batch_tokens(self, batch: Sequence[QueueEntry[_Submission[T, R]]]) -> None:
+    def _halve_max_batch_tokens(self, batch: Sequence[QueueEntry[Submission[T, R]]]) -> None:
         """Limits the batches to half of the one that ran out of memory."""
         tokens = sum(entry.tokens for entry in batch)
         limit = min(self._batcher.max_batch_tokens, tokens) // 2
         self.set_max_batch_tokens(limit)
         log.warning("%s ran out of memory at %d tokens; limiting its batches to %d", self._name, tokens, limit)
 
-    def _failure(self, entry: QueueEntry[_Submission[T, R]], error: Exception) -> Exception:
+    def _failure(self, entry: QueueEntry[Submission[T, R]], error: Exception) -> Exception:
         if isinstance(error, RerankError):
             return error
         problem = f"model {self._model_stage.model} failed to {self._model_stage.stage.value}"
@@ -268,6 +282,6 @@ def now_s() -> float:
     return asyncio.get_running_loop().time()
 
 
-def _fail(entry: QueueEntry[_Submission[T, R]], error: Exception) -> None:
+def _fail(entry: QueueEntry[Submission[T, R]], error: Exception) -> None:
     if not entry.payload.future.done():
         entry.payload.future.set_exception(error)
