@@ -291,11 +291,27 @@ class Completeness(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WindowTrace:
-    """A window that was ranked: `positions` are 0-based ranks of the first stage, in the order the model read them."""
+    """A window that was ranked: `positions` are 0-based ranks of the first stage, in the order the model read them.
+
+    Attributes:
+        permutation: places in the window, best first; interpolated with the first stage if its round asks for that.
+        scores: the model's own, in the order of `positions`; `score_kind` is their meaning.
+        round: 0-based; the windows of one round are independent.
+        model: the model that ranked it; in a cascade, the preranker ranks the first rounds.
+        truncated: places of the passages that were truncated to fit the prompt.
+        queue_ms, model_ms: the time in the queue and the duration of its batch, in milliseconds.
+    """
 
     positions: tuple[int, ...]
     permutation: tuple[int, ...]
     tokens: int
+    scores: tuple[float, ...] = ()
+    score_kind: ScoreKind = ScoreKind.RANK
+    round: int = 0
+    model: str = ""
+    truncated: tuple[int, ...] = ()
+    queue_ms: float = field(default=0.0, compare=False)
+    model_ms: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,6 +339,8 @@ class Trace:
     interpolation: InterpolationReport | None = None
     #: Why the model may not give its published figures; empty if nothing is known to differ.
     model_warning: str = ""
+    #: Positions in the order in which the ranking received them; empty if that is the order of the positions.
+    input_order: tuple[int, ...] = ()
 
     @property
     def tokens(self) -> int:

@@ -88,19 +88,33 @@ class Progress:
 
         Its windows waited and ran concurrently, so it took as long as the slowest of them.
         """
+        scores = [result.ranking.scores for result in results]
         if round_.interpolation:
             results = [self._interpolate(round_, result) for result in results]
         slowest = max(results, key=lambda result: result.queue_ms + result.model_ms)
-        self.rounds += 1
         self.queue_ms += slowest.queue_ms
         self.model_ms += slowest.model_ms
         self.repairs += sum(result.ranking.repairs for result in results)
         self.last = results[-1]
-        for positions, result in zip(round_.windows, results, strict=True):
-            self.windows.append(WindowTrace(positions, result.ranking.permutation, result.encoded.tokens))
+        for positions, own_scores, result in zip(round_.windows, scores, results, strict=True):
+            self.windows.append(
+                WindowTrace(
+                    positions,
+                    result.ranking.permutation,
+                    result.encoded.tokens,
+                    own_scores,
+                    info.score_kind,
+                    self.rounds,
+                    round_.model or self.job.model,
+                    result.encoded.truncated,
+                    result.queue_ms,
+                    result.model_ms,
+                )
+            )
             self.read.update(positions if info.reads_passages else ())
             truncated = (positions[place] for place in result.encoded.truncated)
             self.truncated_doc_ids.update(self.job.candidates[position].passage.doc_id for position in truncated)
+        self.rounds += 1
         return [result.ranking for result in results]
 
     def _interpolate(self, round_: Round, result: WindowResult) -> WindowResult:

@@ -129,7 +129,13 @@ class FeedbackSearch:
         second = await self.rank(union, complete, self._with_margin(deadline, options))
         positions = [*(ranked.position for ranked in first.ranked), *range(len(first.ranked), len(union))]
         renumbered = tuple(replace(ranked, position=positions[ranked.position]) for ranked in second.ranked)
-        return replace(second, ranked=renumbered)
+        windows = tuple(
+            replace(window, positions=tuple(positions[position] for position in window.positions))
+            for window in second.trace.windows
+        )
+        return Ranking(
+            renumbered, second.score_kind, replace(second.trace, windows=windows, input_order=tuple(positions))
+        )
 
     def _with_margin(self, deadline: float | None, options: RankOptions) -> float | None:
         return deadline - self.answer_margin_s if deadline is not None and options.allow_partial else deadline

@@ -18,6 +18,7 @@ from rerank.reranker import SearchResult
 from rerank.retrieval.feedback_search import FeedbackReport
 from rerank.retrieval.index import Manifest
 from rerank.retrieval.query_update import FeedbackSettings
+from rerank.service.trace import trace_message
 from rerank.types import (
     CandidateSource,
     FeedbackMethod,
@@ -53,6 +54,12 @@ _MAX_MIN_COSINE = 0.999
 #: Above this weight of the first stage, its order would decide everything.
 _MAX_INTERPOLATION = 100
 
+#: Fields that a Trace and the message Execution share.
+_EXECUTION_FIELDS = (
+    *("model", "ranker", "model_id", "model_revision", "template_sha256", "model_warning", "strategy", "rounds"),
+    *("tokens", "truncated_doc_ids", "reason", "queue_ms", "prepare_ms", "model_ms", "total_ms"),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class RerankCall:
@@ -62,6 +69,7 @@ class RerankCall:
     candidates: tuple[CandidateSource, ...]
     options: RankOptions
     return_passages: bool
+    include_trace: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +81,7 @@ class SearchCall:
     depth: int
     options: RankOptions
     return_passages: bool
+    include_trace: bool
     feedback: FeedbackSettings | None = None
 
 
@@ -87,6 +96,7 @@ def rerank_call(request: pb.RerankRequest, limits: Limits) -> RerankCall:
         candidates=_candidates(request.candidates, limits),
         options=_options(request),
         return_passages=request.return_passages,
+        include_trace=request.include_trace,
     )
 
 
@@ -100,20 +110,22 @@ def search_call(request: pb.SearchRequest, limits: Limits) -> SearchCall:
         depth=depth,
         options=_options(request),
         return_passages=request.return_passages,
+        include_trace=request.include_trace,
         feedback=_feedback(request.feedback) if request.HasField("feedback") else None,
     )
 
 
-def rerank_response(ranking: Ranking, return_passages: bool) -> pb.RerankResponse:
+def rerank_response(ranking: Ranking, return_passages: bool, include_trace: bool = False) -> pb.RerankResponse:
     """The response to a Rerank request; with the text of each passage if `return_passages`."""
     return pb.RerankResponse(
         results=_results(ranking.ranked, return_passages),
         score_kind=f"SCORE_KIND_{ranking.score_kind.name}",
         execution=_execution(ranking.trace),
+        trace=trace_message(ranking.trace) if include_trace else None,
     )
 
 
-def search_response(result: SearchResult, return_passages: bool) -> pb.SearchResponse:
+def search_response(result: SearchResult, return_passages: bool, include_trace: bool = False) -> pb.SearchResponse:
     """The response to a Search request; with the text of each passage if `return_passages`."""
     return pb.SearchResponse(
         results=_results(result.ranking.ranked, return_passages),
@@ -123,6 +135,7 @@ def search_response(result: SearchResult, return_passages: bool) -> pb.SearchRes
         first_stage_hits=result.hits,
         first_stage_ms=result.first_stage_ms,
         feedback=None if result.feedback is None else _feedback_report(result.feedback),
+        trace=trace_message(result.ranking.trace) if include_trace else None,
     )
 
 
@@ -274,25 +287,11 @@ def _results(ranked: Iterable[RankedCandidate], return_passages: bool) -> list[p
 
 def _execution(trace: Trace) -> pb.Execution:
     return pb.Execution(
-        model=trace.model,
-        ranker=trace.ranker,
-        model_id=trace.model_id,
-        model_revision=trace.model_revision,
-        template_sha256=trace.template_sha256,
-        strategy=trace.strategy,
+        **{name: getattr(trace, name) for name in _EXECUTION_FIELDS},
         windows=len(trace.windows),
-        rounds=trace.rounds,
-        tokens=trace.tokens,
-        truncated_doc_ids=trace.truncated_doc_ids,
         completeness=f"COMPLETENESS_{trace.completeness.name}",
-        reason=trace.reason,
-        queue_ms=trace.queue_ms,
-        prepare_ms=trace.prepare_ms,
-        model_ms=trace.model_ms,
-        total_ms=trace.total_ms,
         repaired_identifiers=trace.repairs,
         interpolation=_interpolation_report(trace.interpolation) if trace.interpolation else None,
-        model_warning=trace.model_warning,
     )
 
 

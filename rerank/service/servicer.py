@@ -51,14 +51,14 @@ class RerankServicer(rerank_pb2_grpc.RerankServiceServicer):
         else:
             call = convert.rerank_call(request, self._limits)
         ranking = await self._reranker.rerank(call.query, call.candidates, call.options, self._deadline(context))
-        return convert.rerank_response(ranking, call.return_passages)
+        return convert.rerank_response(ranking, call.return_passages, call.include_trace)
 
     async def Search(self, request: pb.SearchRequest, context: Context) -> pb.SearchResponse:  # noqa: N802
         call = convert.search_call(request, self._limits)
         result = await self._reranker.search(
             call.query, call.first_stage, call.depth, call.options, self._deadline(context), call.feedback
         )
-        return convert.search_response(result, call.return_passages)
+        return convert.search_response(result, call.return_passages, call.include_trace)
 
     async def ListModels(  # noqa: N802
         self, request: pb.ListModelsRequest, context: Context

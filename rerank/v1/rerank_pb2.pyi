@@ -116,7 +116,7 @@ class Interpolation(_message.Message):
     def __init__(self, first_stage: _Optional[float] = ...) -> None: ...
 
 class RerankRequest(_message.Message):
-    __slots__ = ("query", "candidates", "model", "top_n", "strategy", "instruction", "return_passages", "allow_partial")
+    __slots__ = ("query", "candidates", "model", "top_n", "strategy", "instruction", "return_passages", "allow_partial", "include_trace")
     QUERY_FIELD_NUMBER: _ClassVar[int]
     CANDIDATES_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -125,6 +125,7 @@ class RerankRequest(_message.Message):
     INSTRUCTION_FIELD_NUMBER: _ClassVar[int]
     RETURN_PASSAGES_FIELD_NUMBER: _ClassVar[int]
     ALLOW_PARTIAL_FIELD_NUMBER: _ClassVar[int]
+    INCLUDE_TRACE_FIELD_NUMBER: _ClassVar[int]
     query: str
     candidates: _containers.RepeatedCompositeFieldContainer[Candidate]
     model: str
@@ -133,7 +134,8 @@ class RerankRequest(_message.Message):
     instruction: str
     return_passages: bool
     allow_partial: bool
-    def __init__(self, query: _Optional[str] = ..., candidates: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ..., model: _Optional[str] = ..., top_n: _Optional[int] = ..., strategy: _Optional[_Union[Strategy, _Mapping]] = ..., instruction: _Optional[str] = ..., return_passages: _Optional[bool] = ..., allow_partial: _Optional[bool] = ...) -> None: ...
+    include_trace: bool
+    def __init__(self, query: _Optional[str] = ..., candidates: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ..., model: _Optional[str] = ..., top_n: _Optional[int] = ..., strategy: _Optional[_Union[Strategy, _Mapping]] = ..., instruction: _Optional[str] = ..., return_passages: _Optional[bool] = ..., allow_partial: _Optional[bool] = ..., include_trace: _Optional[bool] = ...) -> None: ...
 
 class RankedCandidate(_message.Message):
     __slots__ = ("doc_id", "original_position", "score", "first_stage_score", "text")
@@ -203,15 +205,49 @@ class Execution(_message.Message):
     model_warning: str
     def __init__(self, model: _Optional[str] = ..., ranker: _Optional[str] = ..., model_id: _Optional[str] = ..., model_revision: _Optional[str] = ..., template_sha256: _Optional[str] = ..., strategy: _Optional[str] = ..., windows: _Optional[int] = ..., rounds: _Optional[int] = ..., tokens: _Optional[int] = ..., truncated_doc_ids: _Optional[_Iterable[str]] = ..., completeness: _Optional[_Union[Completeness, str]] = ..., reason: _Optional[str] = ..., queue_ms: _Optional[float] = ..., prepare_ms: _Optional[float] = ..., model_ms: _Optional[float] = ..., total_ms: _Optional[float] = ..., repaired_identifiers: _Optional[int] = ..., interpolation: _Optional[_Union[InterpolationReport, _Mapping]] = ..., model_warning: _Optional[str] = ...) -> None: ...
 
+class WindowTrace(_message.Message):
+    __slots__ = ("round", "model", "positions", "scores", "score_kind", "permutation", "tokens", "truncated", "queue_ms", "model_ms")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    SCORES_FIELD_NUMBER: _ClassVar[int]
+    SCORE_KIND_FIELD_NUMBER: _ClassVar[int]
+    PERMUTATION_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    TRUNCATED_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_MS_FIELD_NUMBER: _ClassVar[int]
+    MODEL_MS_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    model: str
+    positions: _containers.RepeatedScalarFieldContainer[int]
+    scores: _containers.RepeatedScalarFieldContainer[float]
+    score_kind: ScoreKind
+    permutation: _containers.RepeatedScalarFieldContainer[int]
+    tokens: int
+    truncated: _containers.RepeatedScalarFieldContainer[int]
+    queue_ms: float
+    model_ms: float
+    def __init__(self, round: _Optional[int] = ..., model: _Optional[str] = ..., positions: _Optional[_Iterable[int]] = ..., scores: _Optional[_Iterable[float]] = ..., score_kind: _Optional[_Union[ScoreKind, str]] = ..., permutation: _Optional[_Iterable[int]] = ..., tokens: _Optional[int] = ..., truncated: _Optional[_Iterable[int]] = ..., queue_ms: _Optional[float] = ..., model_ms: _Optional[float] = ...) -> None: ...
+
+class Trace(_message.Message):
+    __slots__ = ("windows", "input_order")
+    WINDOWS_FIELD_NUMBER: _ClassVar[int]
+    INPUT_ORDER_FIELD_NUMBER: _ClassVar[int]
+    windows: _containers.RepeatedCompositeFieldContainer[WindowTrace]
+    input_order: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, windows: _Optional[_Iterable[_Union[WindowTrace, _Mapping]]] = ..., input_order: _Optional[_Iterable[int]] = ...) -> None: ...
+
 class RerankResponse(_message.Message):
-    __slots__ = ("results", "score_kind", "execution")
+    __slots__ = ("results", "score_kind", "execution", "trace")
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     SCORE_KIND_FIELD_NUMBER: _ClassVar[int]
     EXECUTION_FIELD_NUMBER: _ClassVar[int]
+    TRACE_FIELD_NUMBER: _ClassVar[int]
     results: _containers.RepeatedCompositeFieldContainer[RankedCandidate]
     score_kind: ScoreKind
     execution: Execution
-    def __init__(self, results: _Optional[_Iterable[_Union[RankedCandidate, _Mapping]]] = ..., score_kind: _Optional[_Union[ScoreKind, str]] = ..., execution: _Optional[_Union[Execution, _Mapping]] = ...) -> None: ...
+    trace: Trace
+    def __init__(self, results: _Optional[_Iterable[_Union[RankedCandidate, _Mapping]]] = ..., score_kind: _Optional[_Union[ScoreKind, str]] = ..., execution: _Optional[_Union[Execution, _Mapping]] = ..., trace: _Optional[_Union[Trace, _Mapping]] = ...) -> None: ...
 
 class Feedback(_message.Message):
     __slots__ = ("method", "top_k", "steps", "learning_rate", "min_cosine")
@@ -254,7 +290,7 @@ class FeedbackReport(_message.Message):
     def __init__(self, method: _Optional[_Union[FeedbackMethod, str]] = ..., updated: _Optional[bool] = ..., reason: _Optional[str] = ..., cosine: _Optional[float] = ..., loss_before: _Optional[float] = ..., loss_after: _Optional[float] = ..., new_passages: _Optional[int] = ..., first_ranking_ms: _Optional[float] = ..., update_ms: _Optional[float] = ..., second_retrieval_ms: _Optional[float] = ..., second_ranking_ms: _Optional[float] = ...) -> None: ...
 
 class SearchRequest(_message.Message):
-    __slots__ = ("query", "first_stage", "depth", "model", "top_n", "strategy", "instruction", "return_passages", "allow_partial", "feedback")
+    __slots__ = ("query", "first_stage", "depth", "model", "top_n", "strategy", "instruction", "return_passages", "allow_partial", "feedback", "include_trace")
     QUERY_FIELD_NUMBER: _ClassVar[int]
     FIRST_STAGE_FIELD_NUMBER: _ClassVar[int]
     DEPTH_FIELD_NUMBER: _ClassVar[int]
@@ -265,6 +301,7 @@ class SearchRequest(_message.Message):
     RETURN_PASSAGES_FIELD_NUMBER: _ClassVar[int]
     ALLOW_PARTIAL_FIELD_NUMBER: _ClassVar[int]
     FEEDBACK_FIELD_NUMBER: _ClassVar[int]
+    INCLUDE_TRACE_FIELD_NUMBER: _ClassVar[int]
     query: str
     first_stage: FirstStage
     depth: int
@@ -275,10 +312,11 @@ class SearchRequest(_message.Message):
     return_passages: bool
     allow_partial: bool
     feedback: Feedback
-    def __init__(self, query: _Optional[str] = ..., first_stage: _Optional[_Union[FirstStage, str]] = ..., depth: _Optional[int] = ..., model: _Optional[str] = ..., top_n: _Optional[int] = ..., strategy: _Optional[_Union[Strategy, _Mapping]] = ..., instruction: _Optional[str] = ..., return_passages: _Optional[bool] = ..., allow_partial: _Optional[bool] = ..., feedback: _Optional[_Union[Feedback, _Mapping]] = ...) -> None: ...
+    include_trace: bool
+    def __init__(self, query: _Optional[str] = ..., first_stage: _Optional[_Union[FirstStage, str]] = ..., depth: _Optional[int] = ..., model: _Optional[str] = ..., top_n: _Optional[int] = ..., strategy: _Optional[_Union[Strategy, _Mapping]] = ..., instruction: _Optional[str] = ..., return_passages: _Optional[bool] = ..., allow_partial: _Optional[bool] = ..., feedback: _Optional[_Union[Feedback, _Mapping]] = ..., include_trace: _Optional[bool] = ...) -> None: ...
 
 class SearchResponse(_message.Message):
-    __slots__ = ("results", "score_kind", "execution", "first_stage", "first_stage_hits", "first_stage_ms", "feedback")
+    __slots__ = ("results", "score_kind", "execution", "first_stage", "first_stage_hits", "first_stage_ms", "feedback", "trace")
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     SCORE_KIND_FIELD_NUMBER: _ClassVar[int]
     EXECUTION_FIELD_NUMBER: _ClassVar[int]
@@ -286,6 +324,7 @@ class SearchResponse(_message.Message):
     FIRST_STAGE_HITS_FIELD_NUMBER: _ClassVar[int]
     FIRST_STAGE_MS_FIELD_NUMBER: _ClassVar[int]
     FEEDBACK_FIELD_NUMBER: _ClassVar[int]
+    TRACE_FIELD_NUMBER: _ClassVar[int]
     results: _containers.RepeatedCompositeFieldContainer[RankedCandidate]
     score_kind: ScoreKind
     execution: Execution
@@ -293,7 +332,8 @@ class SearchResponse(_message.Message):
     first_stage_hits: int
     first_stage_ms: float
     feedback: FeedbackReport
-    def __init__(self, results: _Optional[_Iterable[_Union[RankedCandidate, _Mapping]]] = ..., score_kind: _Optional[_Union[ScoreKind, str]] = ..., execution: _Optional[_Union[Execution, _Mapping]] = ..., first_stage: _Optional[_Union[FirstStage, str]] = ..., first_stage_hits: _Optional[int] = ..., first_stage_ms: _Optional[float] = ..., feedback: _Optional[_Union[FeedbackReport, _Mapping]] = ...) -> None: ...
+    trace: Trace
+    def __init__(self, results: _Optional[_Iterable[_Union[RankedCandidate, _Mapping]]] = ..., score_kind: _Optional[_Union[ScoreKind, str]] = ..., execution: _Optional[_Union[Execution, _Mapping]] = ..., first_stage: _Optional[_Union[FirstStage, str]] = ..., first_stage_hits: _Optional[int] = ..., first_stage_ms: _Optional[float] = ..., feedback: _Optional[_Union[FeedbackReport, _Mapping]] = ..., trace: _Optional[_Union[Trace, _Mapping]] = ...) -> None: ...
 
 class ListModelsRequest(_message.Message):
     __slots__ = ()

@@ -202,7 +202,12 @@ def test_trace_describes_windows_cost_and_model() -> None:
     add_window(progress, (1, 2), result([0.1, 0.2], tokens=7, queue_ms=1.0, model_ms=4.0))
     add_window(progress, (0, 2), result([0.4, 0.3], tokens=5, queue_ms=2.0, model_ms=8.0))
     trace = progress.ranking([0, 2, 1], 20.0).trace
-    assert trace.windows == (WindowTrace((1, 2), (1, 0), 7), WindowTrace((0, 2), (0, 1), 5))
+    kind = progress.info.score_kind
+    assert trace.windows == (
+        WindowTrace((1, 2), (1, 0), 7, (0.1, 0.2), kind, 0, "name"),
+        WindowTrace((0, 2), (0, 1), 5, (0.4, 0.3), kind, 1, "name"),
+    )
+    assert [(window.queue_ms, window.model_ms) for window in trace.windows] == [(1.0, 4.0), (2.0, 8.0)]
     assert (trace.rounds, trace.tokens, trace.truncated_doc_ids) == (2, 12, ())
     assert (trace.queue_ms, trace.prepare_ms, trace.model_ms, trace.total_ms) == (3.25, 0.5, 12.0, 20.0)
     assert (trace.model, trace.strategy) == ("name", "sliding(2/1)")

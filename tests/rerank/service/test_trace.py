@@ -1,0 +1,106 @@
+"""The trace of a ranking as a message, and through a service."""
+
+from __future__ import annotations
+
+import pytest
+
+from rerank.service.trace import MAX_PASSAGES, trace_message
+from rerank.types import Completeness, ScoreKind, Trace, WindowTrace
+from rerank.v1 import rerank_pb2 as pb
+from rerank.v1.rerank_pb2_grpc import RerankServiceStub
+from tests.serving import TIMEOUT_S, numbered_candidates
+
+
+def trace_of(*windows: WindowTrace) -> Trace:
+    return Trace("m", "number", "m", "", "", "s", windows, 1, (), 0, Completeness.FULL, "", 0, 0, 0, 0)
+
+
+def window_of(passages: int) -> WindowTrace:
+    return WindowTrace(tuple(range(passages)), tuple(range(passages)), 1, (0.0,) * passages)
+
+
+def test_every_field_of_a_window_is_converted() -> None:
+    window = WindowTrace((4, 2), (1, 0), 30, (-1.5, -0.5), ScoreKind.WINDOW_LOG_PROB, 3, "first", (1,), 2.0, 8.0)
+    (message,) = trace_message(trace_of(window)).windows
+    assert message == pb.WindowTrace(
+        round=3,
+        model="first",
+        positions=[4, 2],
+        scores=[-1.5, -0.5],
+        score_kind=pb.SCORE_KIND_WINDOW_LOG_PROB,
+        permutation=[1, 0],
+        tokens=30,
+        truncated=[1],
+        queue_ms=2.0,
+        model_ms=8.0,
+    )
+
+
+def test_ranking_without_windows_has_an_empty_trace() -> None:
+    assert trace_message(trace_of()) == pb.Trace()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "kept"),
+    [
+        ([MAX_PASSAGES], 1),
+        ([MAX_PASSAGES, 1], 1),
+        ([MAX_PASSAGES - 1, 2, 1], 1),
+        ([MAX_PASSAGES + 1], 0),
+        ([20] * (MAX_PASSAGES // 20 + 7), MAX_PASSAGES // 20),
+    ],
+)
+def test_trace_is_bounded_and_ends_before_the_window_that_exceeds_the_bound(sizes: list[int], kept: int) -> None:
+    message = trace_message(trace_of(*map(window_of, sizes)))
+    assert [len(window.positions) for window in message.windows] == sizes[:kept]
+    assert message.ByteSize() < 200_000
+
+
+def test_trace_is_absent_unless_it_is_asked_for(stub: RerankServiceStub) -> None:
+    rerank = pb.RerankRequest(query="q", candidates=numbered_candidates([1, 2]), model="number")
+    assert not stub.Rerank(rerank, timeout=TIMEOUT_S).HasField("trace")
+    search = pb.SearchRequest(query="moon", model="number")
+    assert not stub.Search(search, timeout=TIMEOUT_S).HasField("trace")
+
+
+def test_windows_explain_the_order_of_a_ranking(stub: RerankServiceStub) -> None:
+    """Replaying the windows on the first-stage order gives the order of the results."""
+    numbers = [3, 1, 4, 1.5, 9, 2.6, 5]
+    strategy = pb.Strategy(kind=pb.STRATEGY_KIND_SLIDING, window_size=4, stride=2)
+    request = pb.RerankRequest(
+        query="q", candidates=numbered_candidates(numbers), model="number", strategy=strategy, include_trace=True
+    )
+    reply = stub.Rerank(request, timeout=TIMEOUT_S)
+    order = list(range(len(numbers)))
+    for window in reply.trace.windows:
+        start = order.index(window.positions[0])
+        assert order[start : start + len(window.positions)] == list(window.positions)
+        assert list(window.scores) == pytest.approx([numbers[position] for position in window.positions])
+        order[start : start + len(window.positions)] = [window.positions[place] for place in window.permutation]
+    assert order == [result.original_position for result in reply.results]
+    assert [window.round for window in reply.trace.windows] == list(range(reply.execution.rounds))
+    assert {window.model for window in reply.trace.windows} == {"number"}
+
+
+def test_interpolated_window_keeps_the_models_own_scores(stub: RerankServiceStub) -> None:
+    candidates = numbered_candidates([1, 2, 3])
+    for place, candidate in enumerate(candidates):
+        candidate.first_stage_score = -place
+    strategy = pb.Strategy(interpolation=pb.Interpolation(first_stage=100))
+    request = pb.RerankRequest(query="q", candidates=candidates, model="number", strategy=strategy, include_trace=True)
+    (window,) = stub.Rerank(request, timeout=TIMEOUT_S).trace.windows
+    assert list(window.scores) == [1, 2, 3]
+    assert list(window.permutation) == [0, 1, 2]
+
+
+def test_trace_of_a_search_with_feedback_counts_positions_as_the_results_do(stub: RerankServiceStub) -> None:
+    request = pb.SearchRequest(
+        query="moon", first_stage=pb.FIRST_STAGE_DENSE, depth=4, include_trace=True, feedback=pb.Feedback(min_cosine=0)
+    )
+    reply = stub.Search(request, timeout=TIMEOUT_S)
+    assert reply.feedback.new_passages, "this query must find something new, or the test shows nothing"
+    order = list(reply.trace.input_order)
+    positions = [result.original_position for result in reply.results]
+    assert sorted(order) == sorted(positions)
+    assert order[-reply.feedback.new_passages :] == list(range(4, len(positions)))
+    assert list(reply.trace.windows[0].positions) == order[: len(reply.trace.windows[0].positions)]
