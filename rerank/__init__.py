@@ -29,13 +29,16 @@ if TYPE_CHECKING:
         NotConfigured,
         NotFound,
         Overloaded,
+        PermissionDenied,
         RerankError,
         SelfTestFailed,
         ShuttingDown,
+        Unauthenticated,
     )
     from rerank.reranker import AsyncReranker, Reranker, SearchResult, load_reranker
     from rerank.retrieval.query_update import FeedbackSettings
     from rerank.service.client import AsyncRerankClient, RerankClient, ServiceError
+    from rerank.service.credentials import Credentials
     from rerank.types import (
         Candidate,
         CandidateSource,
@@ -56,11 +59,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AsyncRerankClient", "AsyncReranker", "Candidate", "CandidateSource", "CheckpointError", "CollectionError",
-    "Completeness", "ConfigError", "DeadlineExceeded", "EngineConfig", "FeedbackMethod", "FeedbackSettings",
+    "Completeness", "ConfigError", "Credentials", "DeadlineExceeded", "EngineConfig", "FeedbackMethod", "FeedbackSettings",
     "FirstModel", "FirstStage", "GenerationModel", "IdentityModel", "IndexMismatch", "InvalidRequest", "Limits",
-    "NotConfigured", "NotFound", "Overloaded", "PERankModel", "Passage", "Query", "RankOptions", "RankedCandidate",
+    "NotConfigured", "NotFound", "Overloaded", "PERankModel", "Passage", "PermissionDenied", "Query", "RankOptions", "RankedCandidate",
     "Ranking", "RerankClient", "RerankError", "Reranker", "ScoreKind", "SearchResult", "SelfTestFailed",
-    "ServiceConfig", "ServiceError", "ShuttingDown", "StrategyKind", "Trace", "__version__", "load_config",
+    "ServiceConfig", "ServiceError", "ShuttingDown", "StrategyKind", "Trace", "Unauthenticated", "__version__", "load_config",
     "load_reranker",
 ]  # fmt: skip
 
@@ -72,11 +75,13 @@ _EXPORTS = {
     ),
     "rerank.errors": (
         "CheckpointError", "CollectionError", "ConfigError", "DeadlineExceeded", "IndexMismatch", "InvalidRequest",
-        "NotConfigured", "NotFound", "Overloaded", "RerankError", "SelfTestFailed", "ShuttingDown",
+        "NotConfigured", "NotFound", "Overloaded", "PermissionDenied", "RerankError", "SelfTestFailed", "ShuttingDown",
+        "Unauthenticated",
     ),
     "rerank.reranker": ("AsyncReranker", "Reranker", "SearchResult", "load_reranker"),
     "rerank.retrieval.query_update": ("FeedbackSettings",),
     "rerank.service.client": ("AsyncRerankClient", "RerankClient", "ServiceError"),
+    "rerank.service.credentials": ("Credentials",),
     "rerank.types": (
         "Candidate", "CandidateSource", "Completeness", "FeedbackMethod", "FirstStage", "Passage", "Query",
         "RankOptions", "RankedCandidate", "Ranking", "ScoreKind", "StrategyKind", "Trace",

@@ -11,14 +11,10 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 from rerank.errors import ConfigError, RerankError
+from rerank.service.credentials import PLAIN, Credentials
 from rerank.types import CandidateLike, candidate_list, candidate_source
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1 import rerank_pb2_grpc
-
-_OPTIONS = [
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.max_send_message_length", -1),  # the service enforces its own limit and names it
-]
 
 
 class ServiceError(RerankError):
@@ -45,14 +41,16 @@ class RerankClient:
 
     Args:
         target: HOST:PORT of the service, or another target name of gRPC, such as unix:/run/rerank.
+        credentials: TLS and API key, for a service that asks for them.
 
     Raises:
-        ConfigError: `target` has no port.
+        ConfigError: `target` has no port, or a file of the credentials cannot be read.
     """
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, credentials: Credentials = PLAIN) -> None:
         self._target = _checked_target(target)
-        self._channel = grpc.insecure_channel(target, options=_OPTIONS)
+        self._channel = credentials.channel(target)
+        self._metadata = credentials.metadata
         self._stub = rerank_pb2_grpc.RerankServiceStub(self._channel)
 
     def __enter__(self) -> RerankClient:
@@ -101,7 +99,7 @@ class RerankClient:
 
     def _call(self, method: Any, request: Any, timeout_s: float | None) -> Any:
         try:
-            return method(request, timeout=timeout_s)
+            return method(request, timeout=timeout_s, metadata=self._metadata)
         except grpc.RpcError as error:
             raise ServiceError(error, self._target) from error
 
@@ -111,14 +109,16 @@ class AsyncRerankClient:
 
     Args:
         target: HOST:PORT of the service, or another target name of gRPC, such as unix:/run/rerank.
+        credentials: TLS and API key, for a service that asks for them.
 
     Raises:
-        ConfigError: `target` has no port.
+        ConfigError: `target` has no port, or a file of the credentials cannot be read.
     """
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, credentials: Credentials = PLAIN) -> None:
         self._target = _checked_target(target)
-        self._channel = grpc.aio.insecure_channel(target, options=_OPTIONS)
+        self._channel = credentials.aio_channel(target)
+        self._metadata = credentials.metadata
         self._stub = rerank_pb2_grpc.RerankServiceStub(self._channel)
 
     async def __aenter__(self) -> AsyncRerankClient:
@@ -147,7 +147,7 @@ class AsyncRerankClient:
 
     async def _call(self, method: Any, request: Any, timeout_s: float | None) -> Any:
         try:
-            return await method(request, timeout=timeout_s)
+            return await method(request, timeout=timeout_s, metadata=self._metadata)
         except grpc.aio.AioRpcError as error:
             raise ServiceError(error, self._target) from error
 
@@ -172,7 +172,11 @@ def _message(candidate: pb.Candidate | CandidateLike, place: int) -> pb.Candidat
         return candidate
     source = candidate_source(candidate, place)
     return pb.Candidate(
-        doc_id=source.doc_id, text=source.text, in_index=source.in_index, first_stage_score=source.score
+        doc_id=source.doc_id,
+        text=source.text,
+        in_index=source.in_index,
+        first_stage_score=source.score,
+        title=source.title,
     )
 
 

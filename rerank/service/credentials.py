@@ -1,0 +1,99 @@
+"""Credentials of a client: TLS, a certificate of its own, an API key; and channels that use them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc
+
+from rerank.errors import ConfigError
+
+#: Stands for the certificate authorities that gRPC knows by itself, in place of a file.
+SYSTEM_CA = "system"
+_OPTIONS = [
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),  # the service enforces its own limit and names it
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    """What a service asks of its clients. By default plain text without a key.
+
+    Attributes:
+        tls_ca: PEM file of the certificate authority that signed the service's certificate, or "system" for the public
+            ones; None is plain text.
+        tls_certificate: PEM file of the client's own certificate chain, for a service that has `tls.client_ca`.
+        tls_key: PEM file of its private key.
+        api_key: an API key of the service. Without TLS, everyone on the way can read it.
+    """
+
+    tls_ca: str | None = None
+    tls_certificate: str | None = None
+    tls_key: str | None = None
+    api_key: str | None = field(default=None, repr=False)
+
+    @classmethod
+    def from_environment(cls, tls_ca: str | None = None, environment: Mapping[str, str] = os.environ) -> Credentials:
+        """Those of the variables RERANK_TLS_CA, RERANK_TLS_CERTIFICATE, RERANK_TLS_KEY and RERANK_API_KEY.
+
+        Args:
+            tls_ca: replaces RERANK_TLS_CA, unless it is None.
+            environment: the variables.
+        """
+
+        def variable(name: str) -> str | None:
+            return environment.get(f"RERANK_{name}") or None
+
+        return cls(
+            tls_ca=tls_ca or variable("TLS_CA"),
+            tls_certificate=variable("TLS_CERTIFICATE"),
+            tls_key=variable("TLS_KEY"),
+            api_key=variable("API_KEY"),
+        )
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """Metadata of each call: the API key, if there is one."""
+        return (("authorization", f"Bearer {self.api_key}"),) if self.api_key else ()
+
+    def channel(self, target: str) -> grpc.Channel:
+        """A channel for blocking calls. Raises: ConfigError if a file is missing, or one of two is not given."""
+        tls = self._tls()
+        if tls is None:
+            return grpc.insecure_channel(target, options=_OPTIONS)
+        return grpc.secure_channel(target, tls, options=_OPTIONS)
+
+    def aio_channel(self, target: str) -> grpc.aio.Channel:
+        """A channel for asyncio. Raises: see `channel`."""
+        tls = self._tls()
+        if tls is None:
+            return grpc.aio.insecure_channel(target, options=_OPTIONS)
+        return grpc.aio.secure_channel(target, tls, options=_OPTIONS)
+
+    def _tls(self) -> grpc.ChannelCredentials | None:
+        if (self.tls_certificate is None) is not (self.tls_key is None):
+            raise ConfigError("a client's certificate needs its private key and the reverse; give both or none")
+        if self.tls_ca is None:
+            if self.tls_certificate is not None:
+                raise ConfigError(f'a client\'s certificate needs TLS; give tls_ca, a PEM file or "{SYSTEM_CA}"')
+            return None
+        return grpc.ssl_channel_credentials(
+            root_certificates=None if self.tls_ca == SYSTEM_CA else _read(self.tls_ca),
+            private_key=None if self.tls_key is None else _read(self.tls_key),
+            certificate_chain=None if self.tls_certificate is None else _read(self.tls_certificate),
+        )
+
+
+def _read(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}; give a PEM file") from error
+
+
+#: Plain text without a key, as a service on the same machine takes it by default.
+PLAIN = Credentials()
