@@ -59,12 +59,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AsyncRerankClient", "AsyncReranker", "Candidate", "CandidateSource", "CheckpointError", "CollectionError",
-    "Completeness", "ConfigError", "Credentials", "DeadlineExceeded", "EngineConfig", "FeedbackMethod", "FeedbackSettings",
-    "FirstModel", "FirstStage", "GenerationModel", "IdentityModel", "IndexMismatch", "InvalidRequest", "Limits",
-    "NotConfigured", "NotFound", "Overloaded", "PERankModel", "Passage", "PermissionDenied", "Query", "RankOptions", "RankedCandidate",
-    "Ranking", "RerankClient", "RerankError", "Reranker", "ScoreKind", "SearchResult", "SelfTestFailed",
-    "ServiceConfig", "ServiceError", "ShuttingDown", "StrategyKind", "Trace", "Unauthenticated", "__version__", "load_config",
-    "load_reranker",
+    "Completeness", "ConfigError", "Credentials", "DeadlineExceeded", "EngineConfig", "FeedbackMethod",
+    "FeedbackSettings", "FirstModel", "FirstStage", "GenerationModel", "IdentityModel", "IndexMismatch",
+    "InvalidRequest", "Limits", "NotConfigured", "NotFound", "Overloaded", "PERankModel", "Passage", "PermissionDenied",
+    "Query", "RankOptions", "RankedCandidate", "Ranking", "RerankClient", "RerankError", "Reranker", "ScoreKind",
+    "SearchResult", "SelfTestFailed", "ServiceConfig", "ServiceError", "ShuttingDown", "StrategyKind", "Trace",
+    "Unauthenticated", "__version__", "load_config", "load_reranker",
 ]  # fmt: skip
 
 #: Module → the public names that it defines; the same as in the imports above, which are for type checkers.
