@@ -26,6 +26,8 @@ from rerank.service.startup import description
 from rerank.v1 import rerank_pb2, rerank_pb2_grpc
 
 log = logging.getLogger(__name__)
+#: Has one line per call; its messages are FinishedCalls.
+_calls_log = logging.getLogger("rerank.calls")
 
 SERVICE = rerank_pb2.DESCRIPTOR.services_by_name["RerankService"].full_name
 HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
@@ -89,9 +91,9 @@ async def running_server(reranker: AsyncReranker) -> AsyncIterator[RunningServer
         server, health_servicer = grpc.aio.server(options=options), health.HealthServicer()
         calls, others = CallsInFlight(config.limits), CallsInFlight(config.limits)
         rerank_pb2_grpc.add_RerankServiceServicer_to_server(
-            RerankServicer(reranker), GuardedServer(server, calls, logging.INFO)
+            RerankServicer(reranker), GuardedServer(server, calls, partial(_calls_log.info, "%s"))
         )
-        guarded = GuardedServer(server, others, logging.DEBUG)  # health checks come often
+        guarded = GuardedServer(server, others, partial(_calls_log.debug, "%s"))  # health checks come often
         health_pb2_grpc.add_HealthServicer_to_server(health_servicer, guarded)
         reflection_servicer = reflection.aio.ReflectionServicer((SERVICE, HEALTH, reflection.SERVICE_NAME))
         reflection_pb2_grpc.add_ServerReflectionServicer_to_server(reflection_servicer, guarded)

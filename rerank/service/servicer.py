@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import re
 import reprlib
 import time
+import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 from weakref import WeakValueDictionary
 
@@ -28,12 +31,16 @@ log = logging.getLogger(__name__)
 Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 #: A grpc.RpcMethodHandler, whose stubs are those of synchronous servers.
 Handler: TypeAlias = Any
+OnEnd: TypeAlias = "Callable[[FinishedCall], None]"
 
 #: Messages that are received at the same time, in all and from one connection. Further calls wait, so that a message of
 #: the largest size needs memory only when it is its turn, and slow clients leave room for those of other connections.
 _RECEIVING, _RECEIVING_FROM_ONE = 16, 2
 #: Seconds that calls have to send the rest of their messages when all places are taken.
 _HURRY_S = 0.25
+#: Metadata of a call that names it in logs: taken from the caller or made, and returned in the trailing metadata.
+_REQUEST_ID = "x-request-id"
+_VALID_REQUEST_ID = re.compile(r"[!-~]{1,128}")
 #: Messages up to this size do not count as bytes in flight: `max_calls` bounds them.
 _SMALL_MESSAGE = 64 * 1024
 
@@ -78,11 +85,12 @@ class CallsInFlight:
 
     Attributes:
         on_unread_answer: called with the client's address when it does not read an answer.
+        shutting_down: whether new calls are refused.
     """
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._shutting_down = False
+        self.shutting_down = False
         self._bytes: dict[Context, int] = {}
         self._timers: dict[Context, asyncio.TimerHandle] = {}
         self._idle = asyncio.Event()
@@ -94,7 +102,7 @@ class CallsInFlight:
 
     def refuse_new_calls(self) -> None:
         """From now on every new call fails with UNAVAILABLE."""
-        self._shutting_down = True
+        self.shutting_down = True
 
     async def wait_until_idle(self) -> None:
         """Waits until no call is in flight."""
@@ -102,7 +110,7 @@ class CallsInFlight:
 
     def enter(self, context: Context) -> None:
         """Counts the call as in flight until its answer was read. Raises: ShuttingDown, Overloaded."""
-        if self._shutting_down:
+        if self.shutting_down:
             raise ShuttingDown("the service is shutting down; send the request to another replica")
         if len(self._bytes) >= self._limits.max_calls:
             raise Overloaded(f"{len(self._bytes)} calls are in flight, the most that may be; retry in 1 s", 1.0)
@@ -163,18 +171,48 @@ class CallsInFlight:
         self.on_unread_answer(peer)
 
 
+@dataclass(frozen=True, slots=True)
+class FinishedCall:
+    """A unary call that has ended; as a text, its line in the log, which never has a text of the request.
+
+    Attributes:
+        status: name of the gRPC status; a call that was cancelled, or whose deadline passed first, is CANCELLED.
+        request: None if the call ended before its message was read.
+        response: None unless the call was answered.
+        error: what ended the call, if an exception did.
+    """
+
+    method: str
+    status: str
+    seconds: float
+    request_id: str
+    request: Any
+    response: Any
+    error: Exception | None
+
+    def __str__(self) -> str:
+        execution = getattr(self.response, "execution", None)
+        fields = {
+            "model": execution.model if execution else reprlib.repr(getattr(self.request, "model", "")),
+            "candidates": len(getattr(self.request, "candidates", ())) or getattr(self.response, "first_stage_hits", 0),
+            "windows": execution.windows if execution else 0,
+        }
+        text = "".join(f" {name}={value}" for name, value in fields.items() if value not in ("", "''"))
+        return f"{self.method} {self.status} {self.seconds * 1000:.0f} ms id={self.request_id}{text}"
+
+
 class GuardedServer:
-    """Registers services whose calls have limits; turns their exceptions into statuses and logs unary calls.
+    """Registers services whose calls have limits; turns their exceptions into statuses.
 
     A unary call is handled as a stream of one message, so that it can be refused before its message is received.
 
     Args:
         calls: the limits of the services' unary calls.
-        level: level of the line that the log has of each unary call.
+        on_end: called when a unary call has ended.
     """
 
-    def __init__(self, server: grpc.aio.Server, calls: CallsInFlight, level: int) -> None:
-        self._server, self._calls, self._level = server, calls, level
+    def __init__(self, server: grpc.aio.Server, calls: CallsInFlight, on_end: OnEnd) -> None:
+        self._server, self._calls, self._on_end = server, calls, on_end
 
     def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
         """Does nothing: services register the same handlers a second time, by method."""
@@ -186,36 +224,43 @@ class GuardedServer:
 
     def _guarded(self, handler: Handler) -> Handler:
         if handler.unary_unary is not None:
-            return _with_status(handler, self._calls, self._level)
+            return _with_status(handler, self._calls, self._on_end)
         return handler if handler.stream_stream is None else _stream_with_status(handler)
 
 
-def _with_status(handler: Handler, calls: CallsInFlight, level: int) -> Handler:
+def _with_status(handler: Handler, calls: CallsInFlight, on_end: OnEnd) -> Handler:
     async def call(_: object, context: Context) -> bytes:  # an iterator over the messages would keep the last one
-        start_s, outcome = time.perf_counter(), "CANCELLED"
-        request = response = answer = None
+        start_s, outcome, request_id = time.perf_counter(), "CANCELLED", _request_id(context)
+        request = response = answer = failure = None
         try:
             calls.enter(context)
             request = _parsed(await calls.receive(context), handler)
             response = await handler.unary_unary(request, context)
             answer = handler.response_serializer(response)
             calls.expect_read(answer, context)
+            context.set_trailing_metadata([(_REQUEST_ID, request_id)])
             outcome = "OK"
             return answer
         except Exception as error:
             if not isinstance(error, RerankError):
-                log.exception("bug in %s", handler.unary_unary.__name__)
-            status = rpc_status.to_status(status_of(error))
+                log.exception("bug in %s, request %s", handler.unary_unary.__name__, request_id)
+            failure, status = error, rpc_status.to_status(status_of(error))
             outcome = status.code.name
         finally:
-            total_ms = (time.perf_counter() - start_s) * 1000
-            fields = handler.unary_unary.__name__, outcome, total_ms, _log_fields(request, response, context)
-            log.log(level, "%s %s %.0f ms%s", *fields)
-            request = response = answer = None
+            name, seconds = handler.unary_unary.__name__, time.perf_counter() - start_s
+            on_end(FinishedCall(name, outcome, seconds, request_id, request, response, failure))
+            request = response = answer = failure = None
         # The exception of `abort` lives on, with this frame and its context, which must not hold the messages.
-        return await context.abort(status.code, status.details, status.trailing_metadata)
+        metadata = (*status.trailing_metadata, (_REQUEST_ID, request_id))
+        return await context.abort(status.code, status.details, metadata)
 
     return grpc.stream_unary_rpc_method_handler(call)
+
+
+def _request_id(context: Context) -> str:
+    """The caller's id of the request, or a new one if the caller sent none that fits into a line of a log."""
+    given = str(dict(context.invocation_metadata() or ()).get(_REQUEST_ID, ""))
+    return given if _VALID_REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
 
 
 def _stream_with_status(handler: Handler) -> Handler:
@@ -239,15 +284,3 @@ def _parsed(message: bytes, handler: Handler) -> Any:
         return handler.request_deserializer(message)
     except DecodeError as error:
         raise InvalidRequest("request", f"the bytes are no message of this type: {error}") from error
-
-
-def _log_fields(request: Any, response: Any, context: Context) -> str:
-    """The request's id (metadata x-request-id), model and counts, for the log; never a text of the request."""
-    execution = getattr(response, "execution", None)
-    fields = {
-        "id": reprlib.repr(dict(context.invocation_metadata() or ()).get("x-request-id", "")),
-        "model": execution.model if execution else reprlib.repr(getattr(request, "model", "")),
-        "candidates": len(getattr(request, "candidates", ())) or getattr(response, "first_stage_hits", 0),
-        "windows": execution.windows if execution else 0,
-    }
-    return "".join(f" {name}={value}" for name, value in fields.items() if value not in ("", "''"))

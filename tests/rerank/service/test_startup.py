@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import socket
 import subprocess
 import sys
@@ -90,12 +91,12 @@ def test_description_names_models_index_limits_and_calls(encoder: Encoder) -> No
 @pytest.fixture
 def logged(caplog: pytest.LogCaptureFixture) -> Callable[[], str]:
     """The last line of the log of calls."""
-    caplog.set_level(logging.INFO, "rerank.service.servicer")
+    caplog.set_level(logging.INFO, "rerank.calls")
 
     def last_line() -> str:
         deadline = time.monotonic() + TIMEOUT_S
         while time.monotonic() < deadline:  # the line is written after the client has its answer
-            if lines := [record.getMessage() for record in caplog.records if record.name == "rerank.service.servicer"]:
+            if lines := [record.getMessage() for record in caplog.records if record.name == "rerank.calls"]:
                 return lines[-1]
             time.sleep(0.01)
         raise AssertionError("nothing was logged")
@@ -108,7 +109,7 @@ def test_answered_call_is_one_line_of_the_log(service: Served, logged: Callable[
     with grpc.insecure_channel(service.address) as channel:
         RerankServiceStub(channel).Rerank(request, timeout=TIMEOUT_S, metadata=[("x-request-id", "r-17")])
     assert logged().startswith("Rerank OK ")
-    assert logged().endswith(" ms id='r-17' model=number candidates=3 windows=1")
+    assert logged().endswith(" ms id=r-17 model=number candidates=3 windows=1")
 
 
 def test_refused_call_is_logged_with_its_status_and_without_texts(service: Served, logged: Callable[[], str]) -> None:
@@ -117,4 +118,25 @@ def test_refused_call_is_logged_with_its_status_and_without_texts(service: Serve
         stub = RerankServiceStub(channel)
         assert refusal(lambda: stub.Rerank(request, timeout=TIMEOUT_S)).code is grpc.StatusCode.NOT_FOUND
     assert logged().startswith("Rerank NOT_FOUND ")
-    assert logged().endswith(r" ms model='no\nmodel' candidates=1 windows=0")
+    assert re.search(r" ms id=[0-9a-f]{32} model='no\\nmodel' candidates=1 windows=0$", logged())
+
+
+@pytest.mark.parametrize("given", ["r-17", "x" * 128])
+def test_id_of_a_request_is_returned_with_its_answer_and_with_its_error(service: Served, given: str) -> None:
+    with grpc.insecure_channel(service.address) as channel:
+        stub = RerankServiceStub(channel)
+        for model in ("number", "none"):
+            request = pb.RerankRequest(query="q", candidates=numbered_candidates([1]), model=model)
+            call = stub.Rerank.future(request, timeout=TIMEOUT_S, metadata=[("x-request-id", given)])
+            assert dict(call.trailing_metadata())["x-request-id"] == given
+
+
+@pytest.mark.parametrize("given", [None, "", "a b", "x" * 129])
+def test_request_without_a_usable_id_gets_a_new_one(service: Served, given: str | None) -> None:
+    with grpc.insecure_channel(service.address) as channel:
+        sent = [] if given is None else [("x-request-id", given)]
+        stub = RerankServiceStub(channel)
+        calls = [stub.ListModels.future(pb.ListModelsRequest(), timeout=TIMEOUT_S, metadata=sent) for _ in range(2)]
+        ids = {dict(call.trailing_metadata())["x-request-id"] for call in calls}
+    assert len(ids) == 2
+    assert all(re.fullmatch("[0-9a-f]{32}", each) for each in ids)
