@@ -1,8 +1,8 @@
 # Every target makes the environment that it needs; a second call finds it in place.
 PYTHON ?= python3
 VENV ?= .venv
-# On a machine with CUDA: make EXTRAS=gpu,offline,train,eval,dev …
-EXTRAS ?= cpu,offline,train,eval,dev
+# On a machine with CUDA: make EXTRAS=gpu,offline,http,train,eval,dev …
+EXTRAS ?= cpu,offline,http,train,eval,dev
 # Processes that run tests, each with one torch thread: as many as there are cores, if memory allows 3 GB for each.
 WORKERS ?= 2
 BIN := $(VENV)/bin

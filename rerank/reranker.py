@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -83,6 +83,12 @@ class AsyncReranker:
     def models(self) -> list[ModelDescription]:
         """The configured models, the default one first."""
         return self._models.describe()
+
+    def cut(self, texts: Sequence[str], max_tokens: int) -> list[str]:
+        """The texts, each cut to its first `max_tokens` tokens of the encoder, if any model reads more than that."""
+        if max_tokens >= max(model.info.max_passage_tokens for model in self.models()):
+            return list(texts)
+        return [self._encoder.cut(text, max_tokens) for text in texts]
 
     async def rerank(
         self, query: Query, candidates: Iterable[CandidateLike], options: RankOptions, deadline: float | None = None

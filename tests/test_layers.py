@@ -15,7 +15,7 @@ LAYERS = [
     "engine",
     "registry",
     "reranker",
-    "service client",
+    "service client http",
     "commands",
 ]
 LAYER_OF = {name: number for number, layer in enumerate(LAYERS) for name in layer.split()}

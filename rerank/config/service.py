@@ -7,6 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from rerank.config.http import HttpConfig
 from rerank.config.models import FirstModel, IdentityModel, ModelConfig, PERankModel
 from rerank.config.settings import Positive, Settings
 from rerank.types import StrategyKind
@@ -75,6 +76,7 @@ class ServiceConfig(Settings):
 
     Attributes:
         listen: HOST:PORT of the service; port 0 chooses a free one. Default: 127.0.0.1:50051.
+        http: settings of the HTTP port, or its HOST:PORT. Default: no HTTP.
         index: folder of an index built by `rerank index`, which Search needs. Default: none.
         encoder: name or folder of the sentence-transformers encoder. Default: all-MiniLM-L6-v2.
         encoder_name: the name on the hub of an encoder that is given as a folder; a PE-Rank checkpoint made for an
@@ -88,6 +90,7 @@ class ServiceConfig(Settings):
     """
 
     listen: str = "127.0.0.1:50051"
+    http: HttpConfig | None = None
     index: Path | None = None
     encoder: str = "sentence-transformers/all-MiniLM-L6-v2"
     encoder_name: str | None = None

@@ -145,6 +145,16 @@ class Encoder:
         with self._lock:
             return [len(ids) for ids in self._model.tokenizer(list(texts), **options)["input_ids"]]
 
+    def cut(self, text: str, tokens: int) -> str:
+        """The text up to the end of its first `tokens` tokens; the whole text if it has no more."""
+        start = beginning(text, tokens, lambda part: self.token_counts([part])[0])
+        with self._lock:
+            encoded = self._model.tokenizer(
+                start, add_special_tokens=False, return_offsets_mapping=True, truncation=False, verbose=False
+            )
+        offsets = encoded["offset_mapping"]
+        return text if len(offsets) <= tokens else text[: offsets[tokens - 1][1]]
+
     def is_truncated(self, texts: Sequence[str]) -> list[bool]:
         """For each text, True if it has more tokens than `encode` reads."""
         return [tokens > self.max_text_tokens for tokens in self.token_counts(texts)]

@@ -1,0 +1,28 @@
+"""Settings of the HTTP port."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import model_validator
+
+from rerank.config.settings import Settings
+
+
+class HttpConfig(Settings):
+    """Settings of the HTTP port, which is served beside gRPC. A text instead of a mapping is `listen`.
+
+    Attributes:
+        listen: HOST:PORT; port 0 chooses a free one. Default: 127.0.0.1:8080.
+        model_aliases: name in requests → name of a model of the service, for clients that can only name the models of
+            their vendor. Default: none.
+    """
+
+    listen: str = "127.0.0.1:8080"
+    model_aliases: Mapping[str, str] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_address(cls, settings: Any) -> Any:
+        return {"listen": settings} if isinstance(settings, str) else settings

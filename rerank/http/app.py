@@ -1,0 +1,78 @@
+"""The HTTP application: which path is answered by what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from http import HTTPStatus
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from rerank.http.cohere import Documents, DocumentsRequestOrAll
+from rerank.http.description import Description
+from rerank.http.dialect import Dialect
+from rerank.http.endpoint import Endpoint
+from rerank.http.native import Native
+from rerank.http.problem import RefusedByHttp, problem_of
+from rerank.http.tei import Texts
+from rerank.http.undecided import Undecided
+from rerank.reranker import AsyncReranker
+from rerank.service.servicer import CallsInFlight, RerankServicer
+from rerank.v1 import rerank_pb2 as pb
+
+
+def create_app(reranker: AsyncReranker, calls: CallsInFlight | None = None) -> Starlette:
+    """The HTTP application over an open reranker.
+
+    Args:
+        reranker: answers the requests; its configuration has the limits.
+        calls: the limits of calls in flight, which gRPC shares; None for limits of its own.
+    """
+    calls = calls or CallsInFlight(reranker.config.limits)
+    by_body: dict[str, Dialect] = {
+        "texts": Texts(),
+        "documents": Documents(reranker.cut, "1", DocumentsRequestOrAll),
+        "candidates": Native(pb.RerankRequest),
+    }
+    undecided = Undecided(list(by_body.values()))
+    routes: list[BaseRoute] = [
+        *_rerank_routes(reranker, calls, by_body, undecided),
+        *Description(reranker, calls).routes(),
+        # The routes of pages, such as the inspector, are added here.
+    ]
+    return Starlette(routes=routes, exception_handlers={HTTPException: partial(_no_such_route, undecided)})
+
+
+def _rerank_routes(
+    reranker: AsyncReranker, calls: CallsInFlight, by_body: Mapping[str, Dialect], undecided: Undecided
+) -> list[BaseRoute]:
+    servicer, config = RerankServicer(reranker), reranker.config
+    v1, v2, search = Documents(reranker.cut, "1"), Documents(reranker.cut, "2"), Native(pb.SearchRequest)
+
+    def choose(body: Mapping[str, Any]) -> Dialect:
+        return next((dialect for name, dialect in by_body.items() if name in body), undecided)
+
+    endpoints = {
+        "/v1/rerank": Endpoint(calls, config, lambda _: v1, v1, servicer.Rerank),
+        "/v2/rerank": Endpoint(calls, config, lambda _: v2, v2, servicer.Rerank),
+        "/rerank": Endpoint(calls, config, choose, undecided, servicer.Rerank),
+        "/search": Endpoint(calls, config, lambda _: search, search, servicer.Search),
+    }
+    return [Route(path, endpoint, methods=["POST"]) for path, endpoint in endpoints.items()]
+
+
+async def _no_such_route(undecided: Undecided, request: Request, error: Exception) -> Response:
+    """The answer to a path that does not exist, or to a method that it does not have."""
+    assert isinstance(error, HTTPException)
+    path, headers = request.url.path, dict(error.headers or {})
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        message = f"{path} does not take {request.method}; use {headers.get('Allow', 'another method')}"
+    else:
+        message = f"there is no {path[:200]}; GET /openapi.json lists the paths"
+    problem = problem_of(RefusedByHttp(HTTPStatus(error.status_code), message, headers))
+    return JSONResponse(dict(undecided.error(problem)), problem.status, problem.headers)

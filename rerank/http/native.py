@@ -1,0 +1,45 @@
+"""The JSON forms of the gRPC methods Rerank and Search: protobuf's JSON mapping, with the names of the .proto file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from google.protobuf import json_format
+from google.protobuf.message import Message
+
+from rerank.errors import InvalidRequest
+from rerank.http.dialect import Translated
+from rerank.http.problem import Problem
+from rerank.v1 import rerank_pb2 as pb
+
+
+class Native:
+    """The dialect of this service.
+
+    Args:
+        kind: the type of the request.
+    """
+
+    passages_field = "candidates"
+
+    def __init__(self, kind: type[pb.RerankRequest] | type[pb.SearchRequest]) -> None:
+        self._kind = kind
+
+    def translate(self, body: Mapping[str, Any]) -> Translated:
+        message = self._kind()
+        try:
+            json_format.ParseDict(dict(body), message)
+        except (json_format.ParseError, ValueError, TypeError, RecursionError) as error:
+            raise InvalidRequest("request", f"{error}; see the fields of {self._kind.DESCRIPTOR.full_name}") from error
+        return Translated(message, _reply)
+
+    def error(self, problem: Problem) -> Mapping[str, Any]:
+        """A google.rpc.Status, as a gRPC client gets it."""
+        return problem.as_json
+
+
+def _reply(response: Message) -> bytes:
+    return json_format.MessageToJson(
+        response, preserving_proto_field_name=True, always_print_fields_with_no_presence=True, indent=None
+    ).encode()

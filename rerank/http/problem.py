@@ -1,0 +1,89 @@
+"""Errors of HTTP requests: the HTTP status of each exception, and what a client is told about it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+import grpc
+from google.protobuf.json_format import MessageToDict
+from google.rpc import status_pb2
+
+from rerank.errors import InvalidRequest, Overloaded, RerankError, ShuttingDown
+from rerank.service.status import status_of
+
+#: gRPC status code → HTTP status, as google/rpc/code.proto maps them.
+_HTTP_STATUS = {
+    grpc.StatusCode.INVALID_ARGUMENT: HTTPStatus.BAD_REQUEST,
+    grpc.StatusCode.FAILED_PRECONDITION: HTTPStatus.BAD_REQUEST,
+    grpc.StatusCode.UNAUTHENTICATED: HTTPStatus.UNAUTHORIZED,
+    grpc.StatusCode.PERMISSION_DENIED: HTTPStatus.FORBIDDEN,
+    grpc.StatusCode.NOT_FOUND: HTTPStatus.NOT_FOUND,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: HTTPStatus.TOO_MANY_REQUESTS,
+    grpc.StatusCode.UNAVAILABLE: HTTPStatus.SERVICE_UNAVAILABLE,
+    grpc.StatusCode.DEADLINE_EXCEEDED: HTTPStatus.GATEWAY_TIMEOUT,
+}
+_STATUS_OF_CODE = {code.value[0]: status for code, status in _HTTP_STATUS.items()}
+
+
+class RefusedByHttp(RerankError):
+    """The request breaks a rule of HTTP that gRPC does not have, such as its path or its content type.
+
+    Attributes:
+        status: the HTTP status of the answer.
+        headers: headers of the answer.
+    """
+
+    def __init__(self, status: HTTPStatus, message: str, headers: dict[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.headers = headers or {}
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What a client is told about an error.
+
+    Attributes:
+        status: the HTTP status.
+        message: what was given, what is allowed and the way out.
+        rpc_status: the google.rpc.Status that a gRPC client would get.
+        headers: headers of the answer, such as Retry-After.
+    """
+
+    status: HTTPStatus
+    message: str
+    rpc_status: status_pb2.Status
+    headers: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def as_json(self) -> dict[str, Any]:
+        """The google.rpc.Status in protobuf's JSON mapping."""
+        return MessageToDict(self.rpc_status, preserving_proto_field_name=True)
+
+
+def problem_of(error: Exception, passages_field: str = "candidates") -> Problem:
+    """What a client is told about an exception.
+
+    Args:
+        error: the exception; any but a RerankError is a bug, whose message stays in the log.
+        passages_field: the name that the client's API has for the field `candidates`.
+    """
+    if isinstance(error, RefusedByHttp):
+        code = grpc.StatusCode.INVALID_ARGUMENT.value[0]
+        return Problem(error.status, str(error), status_pb2.Status(code=code, message=str(error)), error.headers)
+    if isinstance(error, InvalidRequest) and passages_field != "candidates":
+        name = error.field.replace("candidates", passages_field).removesuffix(".text")
+        error = InvalidRequest(name, error.description, error.metadata)
+    status = status_of(error)
+    http_status = _STATUS_OF_CODE.get(status.code, HTTPStatus.INTERNAL_SERVER_ERROR)
+    return Problem(http_status, status.message, status, _headers(error))
+
+
+def _headers(error: Exception) -> dict[str, str]:
+    """Retry-After in whole seconds, which clients wait for before they try again."""
+    if isinstance(error, Overloaded):
+        return {"retry-after": str(max(1, math.ceil(error.retry_after_s)))}
+    return {"retry-after": "1"} if isinstance(error, ShuttingDown) else {}

@@ -1,0 +1,31 @@
+"""Scores between 0 and 1, which clients of HTTP reranking APIs expect, made from the scores of a ranking."""
+
+from __future__ import annotations
+
+import math
+
+from rerank.v1 import rerank_pb2 as pb
+
+
+def relevance_scores(response: pb.RerankResponse, candidates: int) -> list[float]:
+    """One score in [0, 1] per result, in the order of the results; never larger than the one before.
+
+    - Log-probabilities (one window held all candidates) become probabilities, exp(score): the softmax over the window.
+    - Interpolated scores (sums of z-scores over that window) become 1 / (1 + exp(-score)): 0.5 is the window's mean.
+    - Ranks (several windows, or a model without scores) become (candidates - rank) / candidates, rank from 0.
+
+    They order the results of one request. Scores of different requests, or of different models, are not comparable.
+
+    Args:
+        response: the response of the service; it may hold the first results only.
+        candidates: the number of candidates of the request.
+    """
+    scores = [result.score for result in response.results]
+    match response.score_kind:
+        case pb.SCORE_KIND_WINDOW_LOG_PROB:
+            excess = max(0.0, *scores, 0.0)  # rounding, as log-probabilities are at most 0
+            return [math.exp(score - excess) for score in scores]
+        case pb.SCORE_KIND_INTERPOLATED:
+            return [1 / (1 + math.exp(-max(score, -700.0))) for score in scores]
+        case _:
+            return [score / candidates for score in scores]

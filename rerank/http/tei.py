@@ -1,0 +1,99 @@
+"""The reranking API of Text Embeddings Inference (TEI): `texts` in, a bare array of scores out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from http import HTTPStatus
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, RootModel, ValidationError
+
+from rerank.errors import InvalidRequest
+from rerank.http.dialect import Translated, invalid, to_json
+from rerank.http.problem import Problem
+from rerank.http.relevance import relevance_scores
+from rerank.v1 import rerank_pb2 as pb
+
+_ERROR_TYPES = {
+    HTTPStatus.TOO_MANY_REQUESTS: "Overloaded",
+    HTTPStatus.SERVICE_UNAVAILABLE: "Unhealthy",
+    HTTPStatus.GATEWAY_TIMEOUT: "Overloaded",
+    HTTPStatus.INTERNAL_SERVER_ERROR: "Backend",
+}
+
+
+class TextsRequest(BaseModel):
+    """Request: the query, and the texts in first-stage order, best first."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    query: str
+    texts: list[str]
+    model: Annotated[str | None, Field(description="A model of the service; none: the default model.")] = None
+    top_n: Annotated[int | None, Field(ge=0, description="Number of results; none or 0: all. Not part of TEI.")] = None
+    return_text: Annotated[bool | None, Field(description="Whether results have their text.")] = None
+    raw_scores: Annotated[bool | None, Field(description="Scores as gRPC returns them instead of 0 to 1.")] = None
+    truncate: Annotated[
+        bool | None, Field(description="false: a text that is longer than the model reads is an error.")
+    ] = None
+    truncation_direction: Annotated[
+        Literal["left", "right", "Left", "Right"] | None, Field(description="Only right: the beginning is kept.")
+    ] = None
+
+
+class Rank(BaseModel):
+    """A text with its score."""
+
+    index: int
+    score: float
+    text: str | None = None
+
+
+class RankList(RootModel[list[Rank]]):
+    """Reply: the texts, best first."""
+
+
+class Texts:
+    """The dialect of TEI."""
+
+    passages_field = "texts"
+
+    def translate(self, body: Mapping[str, Any]) -> Translated:
+        try:
+            request = TextsRequest.model_validate(body)
+        except ValidationError as error:
+            raise invalid(error) from error
+        if (request.truncation_direction or "right").lower() == "left":
+            raise InvalidRequest("truncation_direction", "the end of a text is cut, not its beginning; use right")
+        message = pb.RerankRequest(
+            query=request.query,
+            candidates=[pb.Candidate(doc_id=str(place), text=text) for place, text in enumerate(request.texts)],
+            model=request.model or "",
+            top_n=min(request.top_n or 0, len(request.texts)),
+        )
+        return Translated(message, partial(_reply, request))
+
+    def error(self, problem: Problem) -> Mapping[str, Any]:
+        return {"error": problem.message, "error_type": _ERROR_TYPES.get(problem.status, "Validation")}
+
+
+def _reply(request: TextsRequest, response: pb.RerankResponse) -> bytes:
+    too_long = response.execution.truncated_doc_ids
+    if request.truncate is False and too_long:
+        raise InvalidRequest(
+            f"texts[{too_long[0]}]", "the text is longer than the model reads; shorten it, or set truncate to true"
+        )
+    if request.raw_scores:
+        scores = [result.score for result in response.results]
+    else:
+        scores = relevance_scores(response, len(request.texts))
+    ranks = [
+        Rank(
+            index=result.original_position,
+            score=score,
+            text=request.texts[result.original_position] if request.return_text else None,
+        )
+        for result, score in zip(response.results, scores, strict=True)
+    ]
+    return to_json(RankList(ranks))
