@@ -62,6 +62,9 @@ class AsyncReranker:
         encoder: encodes queries for dense retrieval.
         index: read by `search`, and by candidates that refer to it.
         models: the models that requests may name.
+
+    Attributes:
+        engine: runs the requests; metrics and traces observe its work.
     """
 
     def __init__(self, config: ServiceConfig, encoder: Encoder, index: Index | None, models: ModelRegistry) -> None:
@@ -69,15 +72,15 @@ class AsyncReranker:
         self.index = index
         self._encoder = encoder
         self._models = models
-        self._engine = Engine(models.rankers, config.engine)
+        self.engine = Engine(models.rankers, config.engine)
         self._first_stage_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="first-stage")
 
     async def __aenter__(self) -> AsyncReranker:
-        await self._engine.__aenter__()
+        await self.engine.__aenter__()
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        await self._engine.__aexit__(*error)
+        await self.engine.__aexit__(*error)
         await asyncio.to_thread(self._first_stage_thread.shutdown)
 
     def models(self) -> list[ModelDescription]:
@@ -155,7 +158,7 @@ class AsyncReranker:
         deadline: float | None,
     ) -> Ranking:
         job = Job(model, query, candidates, strategy, options.top_n, deadline, options.allow_partial)
-        return await self._engine.run(job)
+        return await self.engine.run(job)
 
     async def _retrieve(
         self, index: Index, first_stage: FirstStage, depth: int, query: Query, deadline: float | None

@@ -55,6 +55,6 @@ class KeyedReranker(AsyncReranker):
         caller = current_caller.get()
         if caller is None or caller.limits.max_queue_tokens is None:
             return await super()._run(model, strategy, query, candidates, options, deadline)
-        tokens = self._engine.expected_tokens(Job(model, query, candidates, strategy, options.top_n))
+        tokens = self.engine.expected_tokens(Job(model, query, candidates, strategy, options.top_n))
         with caller.queueing(tokens):
             return await super()._run(model, strategy, query, candidates, options, deadline)

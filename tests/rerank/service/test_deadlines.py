@@ -27,7 +27,7 @@ def start_call(held: HeldService) -> grpc.Future:
 
 def set_measured_throughput(held: HeldService, tokens_per_s: float) -> None:
     async def on_the_event_loop() -> None:
-        set_throughput(held.reranker._engine, tokens_per_s)
+        set_throughput(held.reranker.engine, tokens_per_s)
 
     held.served.wait(on_the_event_loop())
 
@@ -103,7 +103,7 @@ def test_full_queue_is_an_overload_until_a_call_is_cancelled(encoder: Encoder) -
         assert "200" in overload.message
         assert overload.detail(error_details_pb2.RetryInfo).retry_delay.seconds == 1
         first.cancel()
-        wait_until(lambda: not held.reranker._engine._admission.queued_tokens)
+        wait_until(lambda: not held.reranker.engine._admission.queued_tokens)
         second = held.stub.Rerank.future(REQUEST, timeout=TIMEOUT_S)
         held.ranker.release.set()
         assert len(second.result().results) == 10

@@ -17,7 +17,7 @@ from rerank.config import load_config
 from rerank.rankers.self_test import GOLDEN, write_golden
 from rerank.registry import scoring_settings
 from rerank.reranker import AsyncReranker, load_reranker
-from rerank.service.server import SERVICE
+from rerank.service.health import SERVICE
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.causal_lms import write_causal_lm
@@ -116,7 +116,7 @@ def test_scores_are_compared_with_the_golden_scores_of_the_checkpoint(tmp_path: 
     folder = write_causal_lm(tmp_path / "lm", "llama", byte_level())
     reranker = loaded(first(folder, "m"))
     (model,) = reranker.config.models
-    write_golden(reranker._engine._rankers["m"], scoring_settings(model), folder)
+    write_golden(reranker.engine._rankers["m"], scoring_settings(model), folder)
     assert loaded(first(folder, "m")).models()[0].problem == ""
     golden = json.loads((folder / GOLDEN).read_text(encoding="utf-8"))
     (folder / GOLDEN).write_text(json.dumps(golden | {"scores": [[0.0], [0.0, -9.0], [-9.0] * 5]}), encoding="utf-8")
