@@ -22,7 +22,7 @@ from rerank.prompting.style import PromptStyle
 from rerank.prompting.templates import Template, load_template
 from rerank.rankers import self_test
 from rerank.rankers.base import Ranker, RankerInfo
-from rerank.rankers.first import FirstRanker
+from rerank.rankers.first import FirstRanker, FirstScoring
 from rerank.rankers.first_checkpoint import first_settings
 from rerank.rankers.generation import GenerationRanker
 from rerank.rankers.identity import IdentityRanker
@@ -30,6 +30,9 @@ from rerank.rankers.pe_rank import PERankRanker
 from rerank.types import RankOptions, ScoreKind, StrategyKind
 
 log = logging.getLogger(__name__)
+
+#: Settings that golden.json of earlier checkpoints lacks, with the value that it stands for.
+_LATER_DEFAULTS = (("order_prior", 0.0), ("identifier_tokens", "bare"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +208,7 @@ def scoring_settings(model: ModelConfig) -> dict[str, object]:
     of_schedule = {"strategy", "window_size", "stride", "preranker", "interpolation"}
     excluded = {"name", "path", "template", "precision", "profile", "prompt"} | of_schedule
     settings = model.model_dump(mode="json", exclude=excluded)
-    return {key: value for key, value in settings.items() if (key, value) != ("order_prior", 0.0)}
+    return {key: value for key, value in settings.items() if (key, value) not in _LATER_DEFAULTS}
 
 
 def with_path(model: ModelConfig, encoder: Encoder) -> ModelConfig:
@@ -248,12 +251,15 @@ def load_ranker(model: ModelConfig, encoder: Encoder, device: str) -> Ranker:
                 model.path,
                 _styled(settings.template, model.prompt),
                 settings.identifiers,
-                model.calibration,
-                model.permutations,
+                FirstScoring(
+                    identifier_tokens=model.identifier_tokens,
+                    calibration=model.calibration,
+                    permutations=model.permutations,
+                    order_prior=model.order_prior,
+                ),
                 device,
                 model.precision,
                 settings.passage_tokens,
-                model.order_prior,
             )
         case GenerationModel():
             kind = IdentifierKind(model.identifiers)

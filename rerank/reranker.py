@@ -251,8 +251,12 @@ class Reranker:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
 
-def load_reranker(config: ServiceConfig) -> AsyncReranker:
+def load_reranker(config: ServiceConfig, kind: type[AsyncReranker] = AsyncReranker) -> AsyncReranker:
     """Loads the encoder, the index and the models of a configuration; models that fail their self-test are not served.
+
+    Args:
+        config: the settings.
+        kind: the class of the reranker.
 
     Raises:
         ConfigError: a setting cannot be used.
@@ -261,11 +265,11 @@ def load_reranker(config: ServiceConfig) -> AsyncReranker:
     """
     encoder = Encoder(config.encoder, config.device, config.encoder_name or "")
     index = Index(config.index, encoder) if config.index else None
-    return AsyncReranker(config, encoder, index, load_models(config.models, encoder, config.device))
+    return kind(config, encoder, index, load_models(config.models, encoder, config.device))
 
 
 def _passage(source: CandidateSource, stored: dict[str, Passage]) -> Passage:
     if not source.in_index:
-        return Passage(source.doc_id, source.text or "")
+        return Passage(source.doc_id, source.text or "", title=source.title)
     passage = stored[source.doc_id]
-    return passage if source.text is None else replace(passage, text=source.text)
+    return passage if source.text is None else replace(passage, text=source.text, title=source.title)

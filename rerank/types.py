@@ -86,6 +86,8 @@ class Passage:
     vector_truncated: bool = False
     #: The tokens of `text` inside a prompt; set by rankers that read text, when they prepare the passage.
     token_ids: tuple[int, ...] | None = field(default=None, repr=False, compare=False)
+    #: The title, with which `text` begins; empty if it has none or none is known.
+    title: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +112,16 @@ class ScoredDoc:
 
 @dataclass(frozen=True, slots=True)
 class CandidateSource:
-    """A candidate as it stands in a request: its text, a reference into the index, or both."""
+    """A candidate as it stands in a request: its text, a reference into the index, or both.
+
+    `title` is the title with which `text` begins; empty if it has none.
+    """
 
     doc_id: str
     text: str | None = None
     in_index: bool = False
     score: float | None = None
+    title: str = ""
 
 
 #: The forms in which a caller may give a candidate; a mapping has "doc_id", "text" and, optionally, "score".
@@ -144,7 +150,8 @@ def candidate_source(candidate: object, place: int) -> CandidateSource:
         case CandidateSource():
             return candidate
         case Candidate():
-            return CandidateSource(candidate.passage.doc_id, candidate.passage.text, score=candidate.score)
+            passage = candidate.passage
+            return CandidateSource(passage.doc_id, passage.text, score=candidate.score, title=passage.title)
         case str():
             return CandidateSource(str(place), candidate)
         case (str(doc_id), str(text)):

@@ -17,7 +17,10 @@ from rerank_eval.trace import Ranking
 def with_repaired_texts(request: Request) -> Request:
     """The request with the texts of its candidates as RankLLM prepares them. Raises: ConfigError without ftfy."""
     style = PromptStyle(ftfy=True, max_words=300)
-    candidates = (replace(row, text=style.passage_text(row.text or "")) for row in request.candidates)
+    candidates = (
+        replace(row, text=style.passage_text(row.text or ""), title=style.passage_text(row.title))
+        for row in request.candidates
+    )
     return replace(request, candidates=tuple(candidates))
 
 

@@ -1,4 +1,4 @@
-"""Readers of RankLLM request files, of TREC and BEIR relevance judgements, and of BEIR queries."""
+"""Readers of RankLLM request files, and of the queries and relevance judgements of TREC and BEIR."""
 
 from __future__ import annotations
 
@@ -47,6 +47,11 @@ def read_beir_queries(folder: Path) -> list[Query]:
     return list(_rows(folder / "queries.jsonl", lambda line: _query(json.loads(line))))
 
 
+def read_queries(path: Path) -> list[Query]:
+    """Reads queries in TREC's form: lines of query_id, tab, text. Raises as `read_requests` does."""
+    return list(_rows(path, _tab_separated_query))
+
+
 def read_trec_qrels(path: Path) -> list[Qrel]:
     """Reads TREC qrels: lines of query_id, an unused column, doc_id, relevance. Raises as `read_requests` does."""
     return list(_rows(path, _trec_qrel))
@@ -63,7 +68,8 @@ def read_beir_qrels(folder: Path, split: str = "test") -> list[Qrel]:
 def parse_request(row: Any) -> Request:
     """One parsed line of a request file. Raises: KeyError, TypeError or ValueError when it has another form."""
     candidates = tuple(
-        CandidateSource(str(c["docid"]), text=_text(c["doc"]), score=float(c["score"])) for c in row["candidates"]
+        CandidateSource(str(c["docid"]), text=_text(c["doc"]), score=float(c["score"]), title=_title(c["doc"]))
+        for c in row["candidates"]
     )
     return Request(Query(row["query"]["text"], query_id=str(row["query"]["qid"])), candidates)
 
@@ -74,11 +80,20 @@ def _text(doc: Any) -> str:
     text = next((doc[field] for field in _TEXT_FIELDS if field in doc), None)
     if text is None:
         raise KeyError(f"the document has the fields {sorted(doc)}, but none of {', '.join(_TEXT_FIELDS)}")
-    return f"{doc['title']} {text}" if doc.get("title") else str(text)
+    return f"{_title(doc)} {text}" if _title(doc) else str(text)
+
+
+def _title(doc: Any) -> str:
+    return "" if isinstance(doc, str) else str(doc.get("title") or "")
 
 
 def _query(row: Any) -> Query:
     return Query(row["text"], query_id=str(row["_id"]))
+
+
+def _tab_separated_query(line: str) -> Query:
+    query_id, text = line.rstrip("\r").split("\t")
+    return Query(text, query_id=query_id)
 
 
 def _trec_qrel(line: str) -> Qrel:

@@ -118,12 +118,15 @@ class PromptConfig(Settings):
         chat_template: the conversation in Jinja, for a tokenizer without a chat template. Default: none.
         ftfy: repair the encoding of passages with the package ftfy. Default: false.
         max_words: number of words to which passages are cut; 0: all. Default: 0.
+        title: form of passages that have a title, such as "Title: {title} Content: {text}". Default: the title, then
+            the text.
     """
 
     bos_tokens: Annotated[int, Field(ge=0, le=2, strict=True)] | None = None
     chat_template: str = ""
     ftfy: bool = False
     max_words: Annotated[int, Field(ge=0, strict=True)] = 0
+    title: str = ""
 
 
 class IdentityModel(_Model):
@@ -183,6 +186,8 @@ class FirstModel(_ScoringModel):
         prompt: what the prompts have besides the words of the template.
         order_prior: weight of the order in which a window is read: the log-prior of a passage falls by this many nats
             with each place, see `FirstRanker`. Default: 0.
+        identifier_tokens: `bare` reads the logit of the token "A", `max` the larger one of "A" and "▁A", the token at
+            the start of a word. Default: bare.
         calibration: `content_free` subtracts the log-prior of the identifiers, measured on passages without content,
             from their log-probabilities. Default: none.
         permutations: number of orders in which each window is read; the log-probabilities are averaged. Default: 1.
@@ -196,6 +201,7 @@ class FirstModel(_ScoringModel):
     identifiers: Literal["letters", "numbers"] | None = None
     passage_tokens: Annotated[int, Field(ge=0, strict=True)] | None = None
     prompt: PromptConfig = PromptConfig()
+    identifier_tokens: Literal["bare", "max"] = "bare"
     calibration: Literal["none", "content_free"] = "none"
     permutations: Positive = 1
     order_prior: Annotated[float, Field(ge=0, le=100, strict=True)] = 0.0

@@ -30,8 +30,8 @@ class Profile(_Facts):
         licence: of the checkpoints, with its source if it is not their card.
         prompt_source: where the publisher's prompt stands; it is given as `template`, or as template.yaml in the
             folder of the checkpoint.
-        ranker, identifiers, decoding, strategy, window_size, stride, prompt: settings of the model, as in the
-            configuration of the service; those that are left out have the service's defaults.
+        ranker, identifiers, identifier_tokens, decoding, strategy, window_size, stride, prompt: settings of the model,
+            as in the configuration of the service; those that are left out have the service's defaults.
         figures: what the publisher measured.
     """
 
@@ -40,6 +40,7 @@ class Profile(_Facts):
     prompt_source: str
     ranker: Literal["first", "generation", "pe-rank"]
     identifiers: Literal["letters", "numbers"] | None = None
+    identifier_tokens: Literal["bare", "max"] | None = None
     decoding: Literal["one_step", "dynamic"] | None = None
     strategy: Literal["single", "sliding"] = "sliding"
     window_size: int = 20
@@ -50,8 +51,8 @@ class Profile(_Facts):
     @property
     def settings(self) -> dict[str, object]:
         """The settings of a model in the configuration of the service."""
-        names = {"ranker", "identifiers", "decoding", "strategy", "window_size", "stride", "prompt"}
-        return {name: value for name, value in self.model_dump(include=names).items() if value not in (None, {})}
+        facts = {"checkpoints", "licence", "prompt_source", "figures"}
+        return {name: value for name, value in self.model_dump(exclude=facts).items() if value not in (None, {})}
 
 
 def names() -> list[str]:

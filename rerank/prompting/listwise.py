@@ -126,7 +126,7 @@ class ListwiseRenderer:
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
         """Sanitizes query and passages and tokenises each distinct passage, up to the tokens that are shown."""
         if self._restyles:
-            passages = [replace(p, text=self._template.style.passage_text(p.text)) for p in passages]
+            passages = [replace(p, text=self._template.style.passage_text(p.text, p.title)) for p in passages]
         most = CHARS_PER_TOKEN * self.passage_tokens
         texts = {t: self.sanitize(t if len(t) <= most else self._beginning(t)) for t in {p.text for p in passages}}
         token_ids = self._segments.tokenize_passages(list(texts.values()), self._inner_context)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -17,10 +17,10 @@ import torch
 
 from rerank.config import Precision
 from rerank.manifest import model_id
-from rerank.models.last_token import IdentifierHead, translate_out_of_memory
-from rerank.models.loading import load_causal_lm, pick_device
+from rerank.models.last_token import IdentifierHead, TwoTokenHead, translate_out_of_memory
+from rerank.models.loading import CausalLM, load_causal_lm, pick_device
 from rerank.models.packing_probe import make_last_token_reader
-from rerank.prompting.identifiers import IdentifierKind, derive_identifiers
+from rerank.prompting.identifiers import IdentifierKind, Identifiers, derive_identifiers, word_start_ids
 from rerank.prompting.listwise import ListwiseRenderer
 from rerank.prompting.templates import TEXT_FIELDS, Template, load_template
 from rerank.rankers.base import RankerInfo
@@ -30,6 +30,27 @@ from rerank.types import EncodedWindow, Passage, Prepared, Query, ScoreKind, Win
 _NO_CONTENT = "N/A"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstScoring:
+    """How the logits of a window's identifiers become the scores of its passages.
+
+    Attributes:
+        identifier_tokens: `bare` reads the logit of "A", `max` the larger one of "A" and "▁A", its token at the start
+            of a word.
+        calibration: `content_free` subtracts the log-prior of the identifiers, which is measured once per window size
+            on passages without content (CapCal, arXiv 2604.10150, without its entropy weights).
+        permutations: number of orders in which a window is read: its own and shuffled ones with fixed seeds; the
+            log-probabilities are averaged.
+        order_prior: log-prior of the window's order, in nats per place: the passage at place i (0, 1, …) is scored by
+            log softmax(log p(i) - order_prior · i), where p is the model's probability. 0: all places alike.
+    """
+
+    identifier_tokens: Literal["bare", "max"] = "bare"
+    calibration: Literal["none", "content_free"] = "none"
+    permutations: int = 1
+    order_prior: float = 0.0
+
+
 class FirstRanker:
     """Ranks windows by the identifier logits of a causal LM.
 
@@ -37,15 +58,10 @@ class FirstRanker:
         checkpoint: a folder with a causal LM, or a LoRA adapter.
         template: a prompt template, or its name or path.
         identifiers: letters or numbers.
-        calibration: `content_free` subtracts the log-prior of the identifiers, which is measured once per window size
-            on passages without content (CapCal, arXiv 2604.10150, without its entropy weights).
-        permutations: number of orders in which a window is read: its own and shuffled ones with fixed seeds; the
-            log-probabilities are averaged.
+        scoring: how logits become scores; None: all defaults.
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
         precision: see `rerank.config.Precision`.
         passage_tokens: the maximum number of tokens shown per passage, as in training; 0: as many as fit.
-        order_prior: log-prior of the window's order, in nats per place: the passage at place i (0, 1, …) is scored by
-            log softmax(log p(i) - order_prior · i), where p is the model's probability. 0: all places alike.
 
     Raises:
         CheckpointError: the checkpoint holds no causal LM, or its tokenizer has too few single-token identifiers.
@@ -57,13 +73,12 @@ class FirstRanker:
         checkpoint: Path,
         template: str | Template,
         identifiers: IdentifierKind = IdentifierKind.LETTERS,
-        calibration: Literal["none", "content_free"] = "none",
-        permutations: int = 1,
+        scoring: FirstScoring | None = None,
         device: str = "auto",
         precision: Precision = "auto",
         passage_tokens: int = 0,
-        order_prior: float = 0.0,
     ) -> None:
+        scoring = scoring or FirstScoring()
         self._device = pick_device(device)
         lm = load_causal_lm(checkpoint, self._device, precision)
         loaded = load_template(template, TEXT_FIELDS)
@@ -71,13 +86,11 @@ class FirstRanker:
         self._renderer.refuse_reasoning()
         prompt_end = self._renderer.prompt_end
         self._identifiers = derive_identifiers(lm.tokenizer, identifiers, prompt_end)
-        lm.model.set_output_embeddings(
-            IdentifierHead(lm.model.get_output_embeddings(), self._identifiers.token_ids).to(self._device)
-        )
+        lm.model.set_output_embeddings(_head(lm, self._identifiers, scoring).to(self._device))
         self._reader = make_last_token_reader(lm.model, lm.autocast)
-        self._calibrated = calibration == "content_free"
-        self._permutations = permutations
-        self._order_prior = order_prior
+        self._calibrated = scoring.calibration == "content_free"
+        self._permutations = scoring.permutations
+        self._order_prior = scoring.order_prior
         self._prior = cache(self._measure_prior)
         self.info = RankerInfo(
             kind="first",
@@ -89,7 +102,7 @@ class FirstRanker:
             score_kind=ScoreKind.WINDOW_LOG_PROB,
             batching=self._reader.batching,
             max_passage_tokens=self._renderer.passage_tokens,
-            max_window_tokens=lm.context_tokens * permutations,
+            max_window_tokens=lm.context_tokens * scoring.permutations,
             on_accelerator=self._device.type == "cuda",
         )
 
@@ -140,6 +153,14 @@ class FirstRanker:
         empty = tuple(Passage(str(place), _NO_CONTENT) for place in range(n))
         prompt = self.encode(Window(Query(_NO_CONTENT), empty)).prompts[0]
         return torch.log_softmax(self._logits([prompt])[0, :n], dim=0)
+
+
+def _head(lm: CausalLM, identifiers: Identifiers, scoring: FirstScoring) -> IdentifierHead:
+    """The head that computes the logits of the identifiers alone."""
+    head = lm.model.get_output_embeddings()
+    if scoring.identifier_tokens == "max":
+        return TwoTokenHead(head, identifiers.token_ids, word_start_ids(lm.tokenizer, identifiers))
+    return IdentifierHead(head, identifiers.token_ids)
 
 
 def _orders(n: int, permutations: int) -> list[list[int]]:

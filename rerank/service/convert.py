@@ -178,11 +178,13 @@ def _candidate(candidate: pb.Candidate, field: str, limits: Limits) -> Candidate
     if text is None and not candidate.in_index:
         raise _missing_text(field)
     _at_most(f"{field}.text", len(candidate.text), limits.max_passage_chars, "characters")
+    _at_most(f"{field}.title", len(candidate.title), limits.max_passage_chars, "characters")
     return CandidateSource(
         doc_id=candidate.doc_id,
         text=None if text is None else _CONTROL.sub(" ", text),
         in_index=candidate.in_index,
         score=candidate.first_stage_score if candidate.HasField("first_stage_score") else None,
+        title=_CONTROL.sub(" ", candidate.title),
     )
 
 

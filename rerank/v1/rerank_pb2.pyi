@@ -82,16 +82,18 @@ FEEDBACK_METHOD_KL: FeedbackMethod
 FEEDBACK_METHOD_ROCCHIO: FeedbackMethod
 
 class Candidate(_message.Message):
-    __slots__ = ("doc_id", "text", "in_index", "first_stage_score")
+    __slots__ = ("doc_id", "text", "in_index", "first_stage_score", "title")
     DOC_ID_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     IN_INDEX_FIELD_NUMBER: _ClassVar[int]
     FIRST_STAGE_SCORE_FIELD_NUMBER: _ClassVar[int]
+    TITLE_FIELD_NUMBER: _ClassVar[int]
     doc_id: str
     text: str
     in_index: bool
     first_stage_score: float
-    def __init__(self, doc_id: _Optional[str] = ..., text: _Optional[str] = ..., in_index: _Optional[bool] = ..., first_stage_score: _Optional[float] = ...) -> None: ...
+    title: str
+    def __init__(self, doc_id: _Optional[str] = ..., text: _Optional[str] = ..., in_index: _Optional[bool] = ..., first_stage_score: _Optional[float] = ..., title: _Optional[str] = ...) -> None: ...
 
 class Strategy(_message.Message):
     __slots__ = ("kind", "window_size", "stride", "early_stop", "preranker", "interpolation")

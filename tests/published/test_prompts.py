@@ -37,15 +37,22 @@ TEXTS = [
 ]
 
 
+#: Titles of TEXTS, as those of BEIR's passages; the first has none.
+TITLES = ["", "Lyrics of a song", "naÃ¯ve  {text} art [2]", "A {title} of words"]
+
+
 def template(folder: Path) -> Template:
     path = folder / "template.yaml"
     path.write_text(json.dumps(PARTS), encoding="utf-8")
     return load_template(str(path))
 
 
-def expected_ids(tokenizer: PreTrainedTokenizerBase, query: str, texts: list[str], names: list[str]) -> list[int]:
+def expected_ids(
+    tokenizer: PreTrainedTokenizerBase, query: str, texts: list[str], names: list[str], titles: list[str]
+) -> list[int]:
     """The formula of RankLLM (99f70f1): repaired, cut at 300 words, numbers in brackets put in parentheses."""
-    shown = [" ".join(ftfy.fix_text(text.strip()).split()[:300]) for text in texts]
+    contents = [f"Title: {title} Content: {text}" if title else text for title, text in zip(titles, texts, strict=True)]
+    shown = [" ".join(ftfy.fix_text(content.strip()).split()[:300]) for content in contents]
     shown = [re.sub(r"\[(\d+|[A-Z])\]", r"(\1)", text) for text in shown]
     fields = {"num": len(texts), "query": query, "example": f"[{names[1]}] > [{names[0]}]"}
     bodies = (PARTS["body"].format(rank=name, candidate=text) for name, text in zip(names, shown, strict=False))
@@ -67,8 +74,14 @@ def renderer_and_names(
     return ListwiseRenderer(template(folder).with_style(style), tokenizer, 32_768, answer_tokens=1), names
 
 
-def found_ids(renderer: ListwiseRenderer, query: str, texts: list[str], names: list[str]) -> list[int]:
-    prepared = renderer.prepare(Query(query), [Passage(str(place), text) for place, text in enumerate(texts)])
+def found_ids(
+    renderer: ListwiseRenderer, query: str, texts: list[str], names: list[str], titles: list[str]
+) -> list[int]:
+    passages = [
+        Passage(str(place), f"{title} {text}" if title else text, title=title)
+        for place, (title, text) in enumerate(zip(titles, texts, strict=True))
+    ]
+    prepared = renderer.prepare(Query(query), passages)
     return renderer.prompt(Window(prepared.query, prepared.passages), names).token_ids
 
 
@@ -76,8 +89,9 @@ def found_ids(renderer: ListwiseRenderer, query: str, texts: list[str], names: l
 def test_prompts_over_difficult_texts(tmp_path: Path, profile: str, chat: str) -> None:
     tokenizer = metaspace(chat)  # type: ignore[arg-type]
     renderer, names = renderer_and_names(profile, tmp_path, tokenizer)
-    found = found_ids(renderer, "how do fleas live", TEXTS, names)
-    assert found == expected_ids(tokenizer, "how do fleas live", TEXTS, names)
+    for titles in (TITLES, [""] * 4):
+        found = found_ids(renderer, "how do fleas live", TEXTS, names, titles)
+        assert found == expected_ids(tokenizer, "how do fleas live", TEXTS, names, titles)
 
 
 @pytest.mark.shared
@@ -103,8 +117,9 @@ def test_prompts_over_the_windows_of_dl_2019(
         texts = [candidate.text or "" for candidate in row.candidates[:100]]
         for start in range(0, len(texts), 20):
             window = texts[start : start + 20]
-            found = found_ids(renderer, row.query.text, window, names)
-            if found != expected_ids(tokenizer, row.query.text, window, names):
+            titles = [""] * len(window)
+            found = found_ids(renderer, row.query.text, window, names, titles)
+            if found != expected_ids(tokenizer, row.query.text, window, names, titles):
                 unequal.append((row.query.query_id, start))
     # Of 215 windows, the two with "[ 77 ]" in a passage, which RankLLM leaves: it could be read as an identifier.
     assert unequal == [("1129237", 20), ("1129237", 40)]

@@ -21,6 +21,7 @@ def request_line(doc: object) -> str:
     [
         ({"contents": "c"}, "c"),
         ({"title": "t", "text": "x"}, "t x"),
+        ({"title": None, "text": "x"}, "x"),
         ("plain", "plain"),
         ({"segment": "s"}, "s"),
         ({"content": "c"}, "c"),
@@ -32,7 +33,8 @@ def test_text_is_found_under_the_field_names_of_different_indexes(tmp_path: Path
     path.write_text(request_line(doc) + "\n\n", encoding="utf-8")
     (request,) = read_requests(path)
     assert (request.query.query_id, request.query.text) == ("7", "q?")
-    assert request.candidates == (CandidateSource("3", text=text, score=1.5),)
+    title = "t" if text.startswith("t x") else ""
+    assert request.candidates == (CandidateSource("3", text=text, score=1.5, title=title),)
 
 
 @pytest.mark.parametrize("line", ["{", "[]", '{"query": {}}', request_line({"nothing": "here"}), request_line(None)])

@@ -96,6 +96,21 @@ def test_encoding_of_passages_is_repaired() -> None:
     assert style.passage_text(" donâ€™t  say\nnaÃ¯ve things aloud ") == "don't say naïve things"
 
 
+def test_title_has_the_form_of_the_style() -> None:
+    style = PromptStyle(title="Title: {title} Content: {text}")
+    assert style.passage_text("fleas they  jump", "fleas") == "Title: fleas Content: they jump"
+    assert style.passage_text("fleas they  jump") == "fleas they jump", "no title is known"
+    assert style.passage_text("they jump", "fleas") == "Title: fleas Content: they jump", "a text without its title"
+    assert style.passage_text("{text} x", "{text}") == "Title: {text} Content: x"
+    assert PromptStyle(max_words=3).passage_text("fleas they jump", "fleas") == "fleas they jump"
+
+
+@pytest.mark.parametrize("title", ["{title}", "{text}", "Title", "{title} {content}"])
+def test_form_of_titles_that_would_lose_title_or_text_is_refused(title: str) -> None:
+    with pytest.raises(ConfigError, match=r"does not show title and text; use both fields, as in 'Title: \{title\}"):
+        PromptStyle(title=title)
+
+
 def test_missing_ftfy_is_an_error_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(ConfigError, match=r"pip install ftfy .* or set `prompt: \{ftfy: false\}`"):

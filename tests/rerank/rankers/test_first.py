@@ -24,7 +24,7 @@ from rerank.errors import CheckpointError, ConfigError
 from rerank.prompting.identifiers import IdentifierKind
 from rerank.prompting.listwise import ListwisePrompt, ListwiseRenderer
 from rerank.rankers.base import rank_windows
-from rerank.rankers.first import FirstRanker
+from rerank.rankers.first import FirstRanker, FirstScoring
 from rerank.types import Candidate, Passage, Query, ScoreKind, Window
 from tests.causal_lms import write_causal_lm
 from tests.small_tokenizers import byte_level, byte_level_numbers, no_single_letters
@@ -67,7 +67,7 @@ def test_numbers_that_are_single_tokens_allow_windows_of_hundreds(tmp_path: Path
 
 def test_content_free_calibration_removes_the_prior_of_the_identifiers(lm: Path, ranker: FirstRanker) -> None:
     """Passages without content get equal scores with calibration, and different ones without."""
-    calibrated = FirstRanker(lm, "first", calibration="content_free", device="cpu")
+    calibrated = FirstRanker(lm, "first", scoring=FirstScoring(calibration="content_free"), device="cpu")
     empty = Window(Query("N/A"), tuple(Passage(f"d{place}", "N/A") for place in range(5)))
     before, after = rank_windows(ranker, [empty])[0].scores, rank_windows(calibrated, [empty])[0].scores
     assert max(before) - min(before) > 0.1
@@ -75,7 +75,7 @@ def test_content_free_calibration_removes_the_prior_of_the_identifiers(lm: Path,
 
 
 def test_calibrated_scores_are_the_plain_scores_minus_the_prior(lm: Path, ranker: FirstRanker) -> None:
-    calibrated = FirstRanker(lm, "first", calibration="content_free", device="cpu")
+    calibrated = FirstRanker(lm, "first", scoring=FirstScoring(calibration="content_free"), device="cpu")
     plain = torch.tensor(rank_windows(ranker, [window(*TEXTS)])[0].scores)
     prior = torch.tensor(rank_windows(ranker, [Window(Query("N/A"), (Passage("d", "N/A"),) * 5)])[0].scores)
     expected = torch.log_softmax(plain - prior, dim=0).tolist()
@@ -84,7 +84,7 @@ def test_calibrated_scores_are_the_plain_scores_minus_the_prior(lm: Path, ranker
 
 def test_permutations_average_the_scores_of_shuffled_windows(lm: Path, ranker: FirstRanker) -> None:
     """Compared with ranking each order separately without permutations."""
-    thrice = FirstRanker(lm, "first", permutations=3, device="cpu")
+    thrice = FirstRanker(lm, "first", scoring=FirstScoring(permutations=3), device="cpu")
     by_order = []
     for order in ([0, 1, 2, 3, 4], random.Random(1).sample(range(5), 5), random.Random(2).sample(range(5), 5)):
         scores = rank_windows(ranker, [window(*(TEXTS[place] for place in order))])[0].scores
@@ -98,7 +98,8 @@ def test_permutations_average_the_scores_of_shuffled_windows(lm: Path, ranker: F
 def test_order_prior_adds_its_log_prior_to_every_place(lm: Path, permutations: int) -> None:
     """Compared with softmax(log p - x · place), computed from the scores without it."""
     plain, prior = (
-        FirstRanker(lm, "first", permutations=permutations, device="cpu", order_prior=x) for x in (0.0, 0.3)
+        FirstRanker(lm, "first", scoring=FirstScoring(permutations=permutations, order_prior=x), device="cpu")
+        for x in (0.0, 0.3)
     )
     (without,), (with_prior,) = (rank_windows(ranker, [window(*TEXTS)]) for ranker in (plain, prior))
     weights = [math.exp(score - 0.3 * place) for place, score in enumerate(without.scores)]
@@ -107,12 +108,12 @@ def test_order_prior_adds_its_log_prior_to_every_place(lm: Path, permutations: i
 
 
 def test_large_order_prior_keeps_the_order(lm: Path) -> None:
-    ranker = FirstRanker(lm, "first", device="cpu", order_prior=100.0)
+    ranker = FirstRanker(lm, "first", scoring=FirstScoring(order_prior=100.0), device="cpu")
     assert rank_windows(ranker, [window(*TEXTS)])[0].permutation == (0, 1, 2, 3, 4)
 
 
 def test_windows_with_permutations_are_independent_in_a_batch(lm: Path) -> None:
-    twice = FirstRanker(lm, "first", permutations=2, device="cpu")
+    twice = FirstRanker(lm, "first", scoring=FirstScoring(permutations=2), device="cpu")
     first, second = window(*TEXTS), window(*TEXTS[:2])
     together = rank_windows(twice, [first, second])
     assert together[0].scores == pytest.approx(rank_windows(twice, [first])[0].scores, abs=1e-4)
@@ -139,7 +140,7 @@ def test_adapter_and_its_merge_give_the_same_scores(lm: Path, ranker: FirstRanke
 
 @pytest.mark.parametrize("permutations", [1, 3])
 def test_truncated_passages_are_reported_by_their_place_in_the_window(lm: Path, permutations: int) -> None:
-    ranker = FirstRanker(lm, "first", permutations=permutations, device="cpu")
+    ranker = FirstRanker(lm, "first", scoring=FirstScoring(permutations=permutations), device="cpu")
     encoded = ranker.encode(window("short", "word " * 3000, "tiny", "other " * 3000))
     assert encoded.truncated == (1, 3)
     assert [len(prompt) <= 4096 for prompt in encoded.prompts] == [True] * permutations
@@ -158,7 +159,7 @@ async def test_engine_renders_each_window_once_on_the_encode_thread(lm: Path, mo
     candidates = tuple(Candidate(Passage(f"d{place}", f"text {place}")) for place in range(25))
     for permutations in (1, 2):
         renders.clear()
-        ranker = FirstRanker(lm, "first", permutations=permutations, device="cpu")
+        ranker = FirstRanker(lm, "first", scoring=FirstScoring(permutations=permutations), device="cpu")
         async with Engine({"first": ranker}, EngineConfig()) as engine:
             ranking = await engine.run(Job("first", Query("q"), candidates, Sliding(10, 5), top_n=0))
         assert len(ranking.trace.windows) == 4

@@ -14,7 +14,7 @@ from rerank.errors import ConfigError, SelfTestFailed
 from rerank.models.encoder import Encoder
 from rerank.prompting.identifiers import IdentifierKind
 from rerank.rankers.base import Ranker
-from rerank.rankers.first import FirstRanker
+from rerank.rankers.first import FirstRanker, FirstScoring
 from rerank.rankers.generation import GenerationRanker
 from rerank.rankers.identity import IdentityRanker
 from rerank.rankers.pe_rank import PERankRanker
@@ -50,7 +50,9 @@ def run(ranker: Ranker, folder: Path | None = None) -> None:
 )
 def test_first_passes(tmp_path: Path, architecture: str, family: Callable[[], PreTrainedTokenizerBase]) -> None:
     checkpoint = write_causal_lm(tmp_path / "lm", architecture, family())
-    run(FirstRanker(checkpoint, "first", calibration="content_free", permutations=2, device="cpu"))
+    run(
+        FirstRanker(checkpoint, "first", scoring=FirstScoring(calibration="content_free", permutations=2), device="cpu")
+    )
 
 
 @pytest.mark.parametrize("kind", IdentifierKind)

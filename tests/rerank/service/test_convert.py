@@ -283,6 +283,15 @@ def test_text_of_a_reference_is_optional() -> None:
     assert call.candidates == (CandidateSource("a", None, True), CandidateSource("b", "own", True))
 
 
+def test_title_is_converted_like_the_text() -> None:
+    request = rerank_request([pb.Candidate(doc_id="a", text="a\0b c", title="a\0b"), candidate("b")])
+    first, second = rerank_call(request, Limits()).candidates
+    assert (first.text, first.title, second.title) == ("a b c", "a b", "")
+    request = rerank_request([pb.Candidate(doc_id="a", text="a", title="a" * 11)])
+    with pytest.raises(InvalidRequest, match=r"candidates\[0\]\.title: .*11"):
+        rerank_call(request, Limits(max_passage_chars=10))
+
+
 @pytest.mark.parametrize("score", [0.0, -1.5, float("inf")])
 def test_first_stage_score_is_converted(score: float) -> None:
     request = rerank_request([pb.Candidate(doc_id="a", text="", first_stage_score=score), candidate("b")])
