@@ -19,7 +19,7 @@ EXTRAS = PROJECT["optional-dependencies"]
 
 #: Folder → the extras that its commands may need, beside the package's own dependencies and one of the FAISS builds.
 FOLDERS = {
-    "rerank": ["http", "published"],
+    "rerank": ["http", "observability", "published"],
     "eval": ["eval"],
     "training": ["train"],
     "scripts": ["eval", "train", "dev"],

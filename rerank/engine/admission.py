@@ -329,13 +329,12 @@ class AdmissionController:
         self._requests.pop(request, None)
 
     def _check_queue_has_room(self, request: PendingRequest, queued: float) -> None:
-        tokens = request.remaining_tokens(Stage.RANK)
-        if queued + tokens > self._max_queue_tokens:
+        tokens, limit = request.remaining_tokens(Stage.RANK), self._max_queue_tokens
+        if queued + tokens > limit:
             raise Overloaded(
-                f"{queued:.0f} tokens are queued; {tokens:.0f} more exceed the limit of {self._max_queue_tokens}; "
-                "try again later",
+                f"{queued:.0f} tokens are queued; {tokens:.0f} more exceed the limit of {limit}; try again later",
                 retry_after_s=self._drain_s(),
-                metadata={"queued_tokens": f"{queued:.0f}", "limit": str(self._max_queue_tokens)},
+                metadata={"exceeded": "max_queue_tokens", "queued_tokens": f"{queued:.0f}", "limit": str(limit)},
             )
 
     def _check_finish_in_time(self, request: PendingRequest, now_s: float) -> None:
@@ -358,12 +357,12 @@ class AdmissionController:
         return [each for each in self._requests if each is not request and not stages.isdisjoint(each.remaining)]
 
     def _overloaded(self, late: str, late_s: float) -> Overloaded:
-        late_ms = late_s * 1000
+        late_ms, queued = late_s * 1000, f"{self.queued_tokens:.0f}"
         return Overloaded(
-            f"{self.queued_tokens:.0f} tokens are queued, which could make {late} {late_ms:.0f} ms late; "
+            f"{queued} tokens are queued, which could make {late} {late_ms:.0f} ms late; "
             "try again later, allow more time, or allow a partial answer",
             retry_after_s=self._drain_s(),
-            metadata={"queued_tokens": f"{self.queued_tokens:.0f}", "late_ms": f"{late_ms:.0f}"},
+            metadata={"exceeded": "deadlines", "queued_tokens": queued, "late_ms": f"{late_ms:.0f}"},
         )
 
     def _drain_s(self) -> float:

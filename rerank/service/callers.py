@@ -52,7 +52,7 @@ class Caller:
             raise Overloaded(
                 f"{self._calls} calls of key {self.name} are in flight, the most that it may have; retry when one ends",
                 _RETRY_S,
-                {"key": self.name, "limit": str(limit)},
+                {"exceeded": "max_calls of the key", "key": self.name, "limit": str(limit)},
             )
         self._calls += 1
 
@@ -92,7 +92,12 @@ class Caller:
                 f"{self._queued_tokens:.0f} tokens of key {self.name} are in work; {tokens:.0f} more exceed its limit "
                 f"of {limit}; retry when a request has ended",
                 _RETRY_S,
-                {"key": self.name, "queued_tokens": f"{self._queued_tokens:.0f}", "limit": str(limit)},
+                {
+                    "exceeded": "max_queue_tokens of the key",
+                    "key": self.name,
+                    "queued_tokens": f"{self._queued_tokens:.0f}",
+                    "limit": str(limit),
+                },
             )
         self._queued_tokens += tokens
         try:

@@ -109,7 +109,7 @@ def test_request_without_a_deadline_is_rejected_only_by_a_full_queue() -> None:
         Overloaded, match="700 tokens are queued; 301 more exceed the limit of 1000; try again"
     ) as caught:
         admission.admit(request(301), 0.0)
-    assert caught.value.metadata == {"queued_tokens": "700", "limit": "1000"}
+    assert caught.value.metadata == {"exceeded": "max_queue_tokens", "queued_tokens": "700", "limit": "1000"}
     assert caught.value.retry_after_s == pytest.approx(7.0)
     admission.admit(request(300), 0.0)
     assert admission.queued_tokens == 1000
