@@ -28,13 +28,13 @@ def load_config(
         path: the YAML file; None uses the defaults only.
         first_models: further models, in the form of the file, which precede the models of the file. Without models in
             the file they precede the default models and replace those with the same names.
-        overrides: settings that replace those of the file, unless they are None.
+        overrides: settings that replace those of the file, unless they are None; of a mapping, only the keys it has.
 
     Raises:
         ConfigError: the file cannot be read, or contains an unknown key or an invalid value.
     """
     settings = _read_yaml(path) if path is not None else {}
-    settings |= {key: value for key, value in overrides.items() if value is not None}
+    settings |= {key: _merged(settings.get(key), value) for key, value in overrides.items() if value is not None}
     if first_models:
         settings["models"] = [*first_models, *_further_models(settings, first_models)]
     source = path or "command line"
@@ -53,6 +53,12 @@ def load_config(
     for model in config.models:
         _check_preranker(model, config.models, source)
     return config
+
+
+def _merged(given: object, override: object) -> object:
+    if not isinstance(override, Mapping) or not isinstance(given, Mapping | str):
+        return override
+    return {**({"listen": given} if isinstance(given, str) else given), **override}  # of http, the text is the address
 
 
 def _check_preranker(model: ModelConfig, models: Sequence[ModelConfig], source: object) -> None:

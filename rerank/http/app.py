@@ -16,24 +16,27 @@ from starlette.routing import BaseRoute, Route
 from rerank.http.cohere import Documents, DocumentsRequestOrAll
 from rerank.http.description import Description
 from rerank.http.dialect import Dialect
-from rerank.http.endpoint import Endpoint
+from rerank.http.endpoint import Endpoint, Shared
 from rerank.http.native import Native
 from rerank.http.problem import RefusedByHttp, problem_of
 from rerank.http.tei import Texts
 from rerank.http.undecided import Undecided
 from rerank.reranker import AsyncReranker
-from rerank.service.servicer import CallsInFlight, RerankServicer
+from rerank.service.servicer import CallsInFlight, OnEnd, RerankServicer
 from rerank.v1 import rerank_pb2 as pb
 
 
-def create_app(reranker: AsyncReranker, calls: CallsInFlight | None = None) -> Starlette:
+def create_app(reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd) -> Starlette:
     """The HTTP application over an open reranker.
 
     Args:
-        reranker: answers the requests; its configuration has the limits.
-        calls: the limits of calls in flight, which gRPC shares; None for limits of its own.
+        reranker: answers the requests; its configuration has the limits and the aliases of models.
+        calls: the limits of calls in flight, and the keys; the same as those of gRPC.
+        on_end: called when a request has ended.
     """
-    calls = calls or CallsInFlight(reranker.config.limits)
+    config = reranker.config
+    aliases = config.http.model_aliases if config.http else {}
+    shared = Shared(calls, on_end, config.limits.max_message_bytes, aliases)
     by_body: dict[str, Dialect] = {
         "texts": Texts(),
         "documents": Documents(reranker.cut, "1", DocumentsRequestOrAll),
@@ -41,27 +44,27 @@ def create_app(reranker: AsyncReranker, calls: CallsInFlight | None = None) -> S
     }
     undecided = Undecided(list(by_body.values()))
     routes: list[BaseRoute] = [
-        *_rerank_routes(reranker, calls, by_body, undecided),
-        *Description(reranker, calls).routes(),
+        *_rerank_routes(reranker, shared, by_body, undecided),
+        *Description(reranker, shared, undecided).routes(),
         # The routes of pages, such as the inspector, are added here.
     ]
     return Starlette(routes=routes, exception_handlers={HTTPException: partial(_no_such_route, undecided)})
 
 
 def _rerank_routes(
-    reranker: AsyncReranker, calls: CallsInFlight, by_body: Mapping[str, Dialect], undecided: Undecided
+    reranker: AsyncReranker, shared: Shared, by_body: Mapping[str, Dialect], undecided: Undecided
 ) -> list[BaseRoute]:
-    servicer, config = RerankServicer(reranker), reranker.config
+    servicer = RerankServicer(reranker)
     v1, v2, search = Documents(reranker.cut, "1"), Documents(reranker.cut, "2"), Native(pb.SearchRequest)
 
     def choose(body: Mapping[str, Any]) -> Dialect:
         return next((dialect for name, dialect in by_body.items() if name in body), undecided)
 
     endpoints = {
-        "/v1/rerank": Endpoint(calls, config, lambda _: v1, v1, servicer.Rerank),
-        "/v2/rerank": Endpoint(calls, config, lambda _: v2, v2, servicer.Rerank),
-        "/rerank": Endpoint(calls, config, choose, undecided, servicer.Rerank),
-        "/search": Endpoint(calls, config, lambda _: search, search, servicer.Search),
+        "/v1/rerank": Endpoint(shared, lambda _: v1, v1, servicer.Rerank),
+        "/v2/rerank": Endpoint(shared, lambda _: v2, v2, servicer.Rerank),
+        "/rerank": Endpoint(shared, choose, undecided, servicer.Rerank),
+        "/search": Endpoint(shared, lambda _: search, search, servicer.Search),
     }
     return [Route(path, endpoint, methods=["POST"]) for path, endpoint in endpoints.items()]
 

@@ -28,6 +28,9 @@ class HttpCall:
         max_bytes: limit on the size of the body.
     """
 
+    #: The beginning of `peer`.
+    PEER = "http:"
+
     def __init__(self, scope: Scope, receive: Receive, max_bytes: int) -> None:
         self.headers = Headers(scope=scope)
         self._client = scope.get("client") or ("unknown", 0)
@@ -35,6 +38,11 @@ class HttpCall:
         self._max_bytes = max_bytes
         self._deadline = math.inf
         self._callbacks: list[Callable[[HttpCall], object]] = []
+
+    @property
+    def as_context(self) -> Any:
+        """This object in the place of a gRPC context, of which it has what is used."""
+        return self
 
     def check_headers(self) -> None:
         """Reads the deadline and refuses bodies that are no JSON or too large, before they are received.
@@ -56,9 +64,13 @@ class HttpCall:
             raise self._too_large(length)
 
     def peer(self) -> str:
-        """The client's address in gRPC's form, such as "ipv4:127.0.0.1:40000"."""
+        """The client's address in the form of gRPC's, such as "http:127.0.0.1:40000" or "http:[::1]:40000"."""
         host, port = self._client
-        return f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
+        return f"{self.PEER}[{host}]:{port}" if ":" in host else f"{self.PEER}{host}:{port}"
+
+    def invocation_metadata(self) -> list[tuple[str, str]]:
+        """The headers, by names in lower case."""
+        return self.headers.items()
 
     def time_remaining(self) -> float:
         """Seconds until the client's deadline; infinity if it set none."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
@@ -10,9 +12,13 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from rerank import __version__
+from rerank.errors import RerankError
+from rerank.http.call import HttpCall
+from rerank.http.endpoint import Shared
+from rerank.http.problem import problem_of
+from rerank.http.undecided import Undecided
 from rerank.registry import ModelDescription
 from rerank.reranker import AsyncReranker
-from rerank.service.servicer import CallsInFlight
 
 
 class Description:
@@ -20,47 +26,58 @@ class Description:
 
     Args:
         reranker: the models, the index and the limits that are described.
-        calls: knows whether the service is shutting down.
+        shared: the calls in flight: only those with a key are told more than the health, if there are keys.
+        undecided: the dialect of errors.
     """
 
-    def __init__(self, reranker: AsyncReranker, calls: CallsInFlight) -> None:
-        self._reranker, self._calls = reranker, calls
+    def __init__(self, reranker: AsyncReranker, shared: Shared, undecided: Undecided) -> None:
+        self._reranker, self._shared, self._undecided = reranker, shared, undecided
 
     def routes(self) -> list[Route]:
         return [
             Route("/health", self.health),
-            Route("/info", self.info),
-            Route("/v1/models", self.models),
+            Route("/info", partial(self._counted, self._info)),
+            Route("/v1/models", partial(self._counted, self._models)),
         ]
+
+    async def _counted(self, describe: Callable[[], dict[str, Any]], request: Request) -> Response:
+        """The description, or why the caller does not get it."""
+        call = HttpCall(request.scope, request.receive, self._shared.max_bytes)
+        try:
+            self._shared.calls.enter(call.as_context)
+            return JSONResponse(describe())
+        except RerankError as error:
+            problem = problem_of(error)
+            return JSONResponse(dict(self._undecided.error(problem)), problem.status, problem.headers)
+        finally:
+            call.finish()
 
     async def health(self, _: Request) -> Response:
         """200 if the default model is served, otherwise 503, as the health check of gRPC says."""
-        problem = "shutting down" if self._calls.shutting_down else self._default().problem
+        problem = "shutting down" if self._shared.calls.shutting_down else self._default().problem
         if problem:
             return JSONResponse({"status": "NOT_SERVING", "reason": problem}, HTTPStatus.SERVICE_UNAVAILABLE)
         return JSONResponse({"status": "SERVING"})
 
-    async def info(self, _: Request) -> Response:
+    def _info(self) -> dict[str, Any]:
         """The default model and the limits, by TEI's names."""
         model, limits = self._default(), self._reranker.config.limits
-        return JSONResponse(
-            {
-                "model_id": model.info.model_id,
-                "model_sha": model.info.model_revision or None,
-                "model_type": {"reranker": {"id2label": {}, "label2id": {}}},
-                "max_concurrent_requests": limits.max_calls,
-                "max_input_length": model.info.max_passage_tokens,
-                "max_batch_tokens": self._reranker.config.engine.max_batch_tokens,
-                "max_client_batch_size": limits.max_candidates,
-                "payload_limit": limits.max_message_bytes,
-                "auto_truncate": True,
-                "version": __version__,
-            }
-        )
+        return {
+            "model_id": model.info.model_id,
+            "model_sha": model.info.model_revision or None,
+            "model_type": {"reranker": {"id2label": {}, "label2id": {}}},
+            "max_concurrent_requests": limits.max_calls,
+            "max_input_length": model.info.max_passage_tokens,
+            "max_batch_tokens": self._reranker.config.engine.max_batch_tokens,
+            "max_client_batch_size": limits.max_candidates,
+            "payload_limit": limits.max_message_bytes,
+            "auto_truncate": True,
+            "version": __version__,
+        }
 
-    async def models(self, _: Request) -> Response:
+    def _models(self) -> dict[str, Any]:
         """The models that requests may name, the default one first, in the form of OpenAI's list."""
-        return JSONResponse({"object": "list", "data": [_model(model) for model in self._reranker.models()]})
+        return {"object": "list", "data": [_model(model) for model in self._reranker.models()]}
 
     def _default(self) -> ModelDescription:
         return next(model for model in self._reranker.models() if model.is_default)

@@ -7,21 +7,21 @@ import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar
 
+import grpc
 from pydantic_core import from_json
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from rerank.config import ServiceConfig
 from rerank.errors import InvalidRequest, RerankError
+from rerank.http.answer import Answer, execution_headers, send_answer
 from rerank.http.call import HttpCall
 from rerank.http.dialect import Dialect
 from rerank.http.problem import problem_of
-from rerank.service.servicer import CallsInFlight
-from rerank.v1 import rerank_pb2 as pb
+from rerank.service.servicer import REQUEST_ID, CallsInFlight, FinishedCall, OnEnd, request_id_of
 
 log = logging.getLogger(__name__)
 
@@ -30,24 +30,30 @@ P = ParamSpec("P")
 
 #: Bodies up to this size are converted on the event loop; larger ones beside it, as they take milliseconds.
 _SMALL_BODY = 64 * 1024
-_CLIENT_CLOSED_REQUEST = 499
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What is sent to the client."""
+class Shared:
+    """What all endpoints share.
 
-    status: int
-    body: bytes
-    headers: Mapping[str, str] = field(default_factory=dict)
+    Attributes:
+        calls: the limits of calls in flight, and the keys; the same as those of gRPC.
+        on_end: called when a request has ended.
+        max_bytes: limit on the size of a request.
+        model_aliases: name in requests → name of a model.
+    """
+
+    calls: CallsInFlight
+    on_end: OnEnd
+    max_bytes: int
+    model_aliases: Mapping[str, str]
 
 
 class Endpoint:
     """An ASGI application that answers POST requests with a method of the gRPC service.
 
     Args:
-        calls: the limits that HTTP and gRPC share.
-        config: limit on the size of a request, and aliases of models.
+        shared: what all endpoints share.
         choose: body → the dialect of the request.
         undecided: the dialect of errors that come before the body is known.
         method: answers a message of the gRPC service.
@@ -55,59 +61,73 @@ class Endpoint:
 
     def __init__(
         self,
-        calls: CallsInFlight,
-        config: ServiceConfig,
+        shared: Shared,
         choose: Callable[[Mapping[str, Any]], Dialect],
         undecided: Dialect,
         method: Callable[[Any, Any], Awaitable[Any]],
     ) -> None:
-        self._calls, self._max_bytes = calls, config.limits.max_message_bytes
-        self._aliases = config.http.model_aliases if config.http else {}
+        self._calls, self._on_end = shared.calls, shared.on_end
+        self._max_bytes, self._aliases = shared.max_bytes, shared.model_aliases
         self._choose, self._undecided, self._method = choose, undecided, method
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         call, start_s = HttpCall(scope, receive, self._max_bytes), time.perf_counter()
-        status = _CLIENT_CLOSED_REQUEST
+        exchange = _Exchange(self._undecided, request_id_of(call.as_context))
         try:
-            answer = await self._answer(call)
-            status = answer.status
+            answer = await self._answer(call, exchange)
             await send_answer(answer, send)
         except ClientDisconnect:
-            pass
+            exchange.outcome = grpc.StatusCode.CANCELLED.name
         finally:
             call.finish()
-            log.info("POST %s %d %.0f ms", scope["path"], status, (time.perf_counter() - start_s) * 1000)
+            self._on_end(exchange.finished(f"POST {scope['path']}", time.perf_counter() - start_s))
 
-    async def _answer(self, call: HttpCall) -> Answer:
-        dialect, context = self._undecided, cast(Any, call)  # it has what is needed of a gRPC context
+    async def _answer(self, call: HttpCall, exchange: _Exchange) -> Answer:
         try:
-            self._calls.enter(context)
+            self._calls.enter(call.as_context)
             call.check_headers()
-            received = await self._calls.receive(context)
-            body = await _convert(len(received), _json_object, received)
-            dialect = self._choose(body)
-            request = await _convert(len(received), dialect.translate, body)
-            request.message.model = self._aliases.get(request.message.model, request.message.model)
-            response = await _unless_disconnected(self._method(request.message, call), call)
-            reply = await _convert(len(received), request.reply, response)
-            self._calls.expect_read(reply, context)
-            return Answer(HTTPStatus.OK, reply, _execution_headers(response))
+            reply = await self._reply(call, exchange)
+            self._calls.expect_read(reply, call.as_context)
+            return Answer(HTTPStatus.OK, reply, exchange.headers | execution_headers(exchange.response))
         except ClientDisconnect:
             raise
         except Exception as error:
             if not isinstance(error, RerankError):
-                log.exception("bug in %s", type(dialect).__name__)
-            problem = problem_of(error, dialect.passages_field)
-            return Answer(problem.status, json.dumps(dialect.error(problem)).encode(), problem.headers)
+                log.exception("bug in %s, request %s", type(exchange.dialect).__name__, exchange.request_id)
+            problem = problem_of(error, exchange.dialect.passages_field)
+            exchange.error, exchange.outcome = error, problem.code_name
+            body = json.dumps(exchange.dialect.error(problem)).encode()
+            return Answer(problem.status, body, exchange.headers | problem.headers)
+
+    async def _reply(self, call: HttpCall, exchange: _Exchange) -> bytes:
+        received = await self._calls.receive(call.as_context)
+        size = len(received)
+        body = await _convert(size, _json_object, received)
+        exchange.dialect = self._choose(body)
+        translated = await _convert(size, exchange.dialect.translate, body)
+        exchange.request = translated.message
+        exchange.request.model = self._aliases.get(exchange.request.model, exchange.request.model)
+        exchange.response = await _unless_disconnected(self._method(exchange.request, call), call)
+        return await _convert(size, translated.reply, exchange.response)
 
 
-async def send_answer(answer: Answer, send: Send) -> None:
-    """Sends an answer of JSON. Returns when the client has read all but the last 64 KiB."""
-    headers = {"content-type": "application/json", "content-length": str(len(answer.body))} | dict(answer.headers)
-    encoded = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": int(answer.status), "headers": encoded})
-    await send({"type": "http.response.body", "body": answer.body, "more_body": True})
-    await send({"type": "http.response.body", "body": b"", "more_body": False})
+@dataclass
+class _Exchange:
+    """What became of a request so far."""
+
+    dialect: Dialect
+    request_id: str
+    outcome: str = grpc.StatusCode.OK.name
+    request: Any = None
+    response: Any = None
+    error: Exception | None = None
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {REQUEST_ID: self.request_id}
+
+    def finished(self, name: str, seconds: float) -> FinishedCall:
+        return FinishedCall(name, self.outcome, seconds, self.request_id, self.request, self.response, self.error)
 
 
 def _json_object(body: bytes) -> dict[str, Any]:
@@ -138,23 +158,3 @@ async def _unless_disconnected(work: Awaitable[T], call: HttpCall) -> T:
         for each in (task, hang_up):
             each.cancel()
         await asyncio.gather(task, hang_up, return_exceptions=True)
-
-
-def _execution_headers(response: pb.RerankResponse | pb.SearchResponse) -> dict[str, str]:
-    """Headers about what ran; the times, in milliseconds, have TEI's names."""
-    execution = response.execution
-    completeness = pb.Completeness.Name(execution.completeness).removeprefix("COMPLETENESS_").lower()
-    return {
-        "x-rerank-model": _quoted(execution.model),
-        "x-rerank-strategy": _quoted(execution.strategy),
-        "x-rerank-completeness": completeness,
-        "x-total-time": f"{execution.total_ms:.0f}",
-        "x-queue-time": f"{execution.queue_ms:.0f}",
-        "x-tokenization-time": f"{execution.prepare_ms:.0f}",
-        "x-inference-time": f"{execution.model_ms:.0f}",
-    }
-
-
-def _quoted(text: str) -> str:
-    """The text with the characters escaped that a header cannot hold."""
-    return json.dumps(text)[1:-1]

@@ -25,6 +25,7 @@ _HTTP_STATUS = {
     grpc.StatusCode.UNAVAILABLE: HTTPStatus.SERVICE_UNAVAILABLE,
     grpc.StatusCode.DEADLINE_EXCEEDED: HTTPStatus.GATEWAY_TIMEOUT,
 }
+_CODE_NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
 _STATUS_OF_CODE = {code.value[0]: status for code, status in _HTTP_STATUS.items()}
 
 
@@ -57,6 +58,11 @@ class Problem:
     message: str
     rpc_status: status_pb2.Status
     headers: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def code_name(self) -> str:
+        """The name of the gRPC status code."""
+        return _CODE_NAMES[self.rpc_status.code]
 
     @property
     def as_json(self) -> dict[str, Any]:

@@ -7,16 +7,20 @@ import json
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any
 
 import h11
 import uvicorn
+from starlette.applications import Starlette
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from rerank.config.network import TLSConfig
 from rerank.errors import ConfigError
 from rerank.http.app import create_app
+from rerank.http.call import HttpCall
+from rerank.http.tls import server_context
 from rerank.reranker import AsyncReranker
-from rerank.service.servicer import CallsInFlight
+from rerank.service.connections import end_connection_of
+from rerank.service.servicer import CallsInFlight, OnEnd
 
 #: After the drain, clients have this long to close their connections; then they are closed.
 _GRACE_S = 1
@@ -82,36 +86,63 @@ def _protocol(max_transfer_s: float) -> type[H11Protocol]:
 
 
 @asynccontextmanager
-async def running_http(reranker: AsyncReranker, calls: CallsInFlight) -> AsyncIterator[str]:
+async def running_http(reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd) -> AsyncIterator[str]:
     """Serves an open reranker at the address `http.listen` of its configuration; yields that address as HOST:PORT.
 
     When the block ends, no new connections are accepted, and those without a call in flight are closed.
 
+    Args:
+        reranker: answers the requests.
+        calls: limits of calls in flight, and the keys; shared with gRPC.
+        on_end: called when a request has ended.
+
     Raises:
-        ConfigError: the address cannot be bound.
+        ConfigError: the address cannot be bound, or a file of the TLS settings cannot be used.
     """
     config = reranker.config
     assert config.http is not None, "this is a bug: without settings of the HTTP port there is none to open"
     listening = _bind(config.http.listen)
-    settings: dict[str, Any] = {"http": _protocol(config.limits.max_transfer_s), "ws": "none", "lifespan": "off"}
-    server = _Server(
-        uvicorn.Config(
-            create_app(reranker, calls),
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            timeout_graceful_shutdown=_GRACE_S,
-            **settings,
-        )
-    )
+    port = listening.getsockname()[1]
+    _end_unread_answers(calls, port)
+    app = create_app(reranker, calls, on_end)
+    server = _Server(_settings(app, _protocol(config.limits.max_transfer_s), config.tls))
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     try:
         await server.accepting.wait()
-        yield f"{config.http.listen.rpartition(':')[0]}:{listening.getsockname()[1]}"
+        yield f"{config.http.listen.rpartition(':')[0]}:{port}"
     finally:
         server.should_exit = True
         await serving
+
+
+def _settings(app: Starlette, protocol: type[H11Protocol], tls: TLSConfig | None) -> uvicorn.Config:
+    settings = uvicorn.Config(
+        app,
+        http=protocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=_GRACE_S,
+    )
+    settings.load()
+    settings.ssl = None if tls is None else server_context(tls)
+    return settings
+
+
+def _end_unread_answers(calls: CallsInFlight, port: int) -> None:
+    """Lets `calls` end the connections of HTTP clients, too, that do not read an answer."""
+    end_grpc = calls.on_unread_answer
+
+    def end(peer: str) -> None:
+        if peer.startswith(HttpCall.PEER):
+            end_connection_of(port, peer)
+        else:
+            end_grpc(peer)
+
+    calls.on_unread_answer = end
 
 
 def _bind(listen: str) -> socket.socket:

@@ -39,7 +39,7 @@ _RECEIVING, _RECEIVING_FROM_ONE = 16, 2
 #: Seconds that calls have to send the rest of their messages when all places are taken.
 _HURRY_S = 0.25
 #: Metadata of a call that names it in logs: taken from the caller or made, and returned in the trailing metadata.
-_REQUEST_ID = "x-request-id"
+REQUEST_ID = "x-request-id"
 _VALID_REQUEST_ID = re.compile(r"[!-~]{1,128}")
 #: Messages up to this size do not count as bytes in flight: `max_calls` bounds them.
 _SMALL_MESSAGE = 64 * 1024
@@ -230,7 +230,7 @@ class GuardedServer:
 
 def _with_status(handler: Handler, calls: CallsInFlight, on_end: OnEnd) -> Handler:
     async def call(_: object, context: Context) -> bytes:  # an iterator over the messages would keep the last one
-        start_s, outcome, request_id = time.perf_counter(), "CANCELLED", _request_id(context)
+        start_s, outcome, request_id = time.perf_counter(), "CANCELLED", request_id_of(context)
         request = response = answer = failure = None
         try:
             calls.enter(context)
@@ -238,7 +238,7 @@ def _with_status(handler: Handler, calls: CallsInFlight, on_end: OnEnd) -> Handl
             response = await handler.unary_unary(request, context)
             answer = handler.response_serializer(response)
             calls.expect_read(answer, context)
-            context.set_trailing_metadata([(_REQUEST_ID, request_id)])
+            context.set_trailing_metadata([(REQUEST_ID, request_id)])
             outcome = "OK"
             return answer
         except Exception as error:
@@ -251,15 +251,15 @@ def _with_status(handler: Handler, calls: CallsInFlight, on_end: OnEnd) -> Handl
             on_end(FinishedCall(name, outcome, seconds, request_id, request, response, failure))
             request = response = answer = failure = None
         # The exception of `abort` lives on, with this frame and its context, which must not hold the messages.
-        metadata = (*status.trailing_metadata, (_REQUEST_ID, request_id))
+        metadata = (*status.trailing_metadata, (REQUEST_ID, request_id))
         return await context.abort(status.code, status.details, metadata)
 
     return grpc.stream_unary_rpc_method_handler(call)
 
 
-def _request_id(context: Context) -> str:
+def request_id_of(context: Context) -> str:
     """The caller's id of the request, or a new one if the caller sent none that fits into a line of a log."""
-    given = str(dict(context.invocation_metadata() or ()).get(_REQUEST_ID, ""))
+    given = str(dict(context.invocation_metadata() or ()).get(REQUEST_ID, ""))
     return given if _VALID_REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
 
 
