@@ -1,4 +1,4 @@
-"""Atomic writes of files and folders, which appear complete or not at all; missing folders; SHA-256 of files."""
+"""Atomic writes of files and folders, which appear complete or not at all; missing folders; versions and SHA-256."""
 
 from __future__ import annotations
 
@@ -98,6 +98,15 @@ def is_missing_folder(name: str) -> bool:
     slashes = name.count("/")
     looks_like_path = name.startswith((".", "~", "/")) or "\\" in name or slashes > 1
     return looks_like_path or (slashes == 1 and Path(name).parent.is_dir())
+
+
+def file_version(path: Path) -> tuple[int, ...]:
+    """What changes when a file is written or replaced: its time, inode and size; empty if there is no such file."""
+    try:
+        state = path.stat()
+    except OSError:
+        return ()
+    return state.st_mtime_ns, state.st_ino, state.st_size
 
 
 def sha256_of_files(paths: Iterable[Path]) -> str:

@@ -17,6 +17,7 @@ from rerank.config import ServiceConfig, load_config
 from rerank.errors import ConfigError
 from rerank.manifest import MANIFEST_FILE, TEMPLATE_FILE, profiled, read_manifest, served_model
 from rerank.service.client import RerankClient
+from rerank.service.credentials import Credentials
 from rerank.service.process import service_process
 from rerank.types import CandidateSource, Query
 from rerank.v1 import rerank_pb2 as pb
@@ -128,7 +129,7 @@ def open_systems(
 @contextmanager
 def _service(specs: Sequence[SystemSpec], target: str, options: ServiceOptions) -> Iterator[RerankClient]:
     if target:
-        with RerankClient(target) as client:
+        with RerankClient(target, Credentials.from_environment()) as client:
             yield client
         return
     models = models_of(specs, options)

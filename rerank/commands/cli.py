@@ -1,4 +1,4 @@
-"""The command `rerank`: serve, index, search, rank, models and demo."""
+"""The command `rerank` and its subcommands."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
+from rerank.commands import keys
 from rerank.commands.flags import flags
+from rerank.commands.health import health
 from rerank.commands.options import flag
 from rerank.commands.query import RankSettings, SearchSettings, models, rank, search
 from rerank.commands.run import run
@@ -23,6 +25,8 @@ app.command()(verify)
 app.command()(flags(SearchSettings)(search))
 app.command()(flags(RankSettings)(rank))
 app.command()(models)
+app.command()(health)
+app.add_typer(keys.app, name="keys")
 app.command()(demo)
 
 

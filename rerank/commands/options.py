@@ -37,6 +37,15 @@ def flag(name: str, help_text: str, callback: Callable[[bool], None] | None = No
 
 
 Target = Annotated[str, typer.Option(help="HOST:PORT of a running service.")]
+TLSCA = Annotated[
+    str | None,
+    typer.Option(
+        "--tls-ca",
+        envvar="RERANK_TLS_CA",
+        help="PEM file of the authority that signed the service's certificate, or `system` for the public ones; "
+        "default: plain text.",
+    ),
+]
 ModelName = Annotated[str, typer.Option("--model", help="Name of a model of the service; empty: its default model.")]
 TopN = Annotated[int, typer.Option(max=_INT32_MAX, help="Number of results to return; 0: all.")]
 Depth = Annotated[int, typer.Option(max=_INT32_MAX, help="Number of candidates that the first stage retrieves.")]

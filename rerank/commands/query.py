@@ -38,6 +38,7 @@ class _RankingSettings:
     interpolation: options.Interpolation = None
     instruction: options.Instruction = ""
     timeout_s: options.TimeoutS = 60.0
+    tls_ca: options.TLSCA = None
     allow_partial: options.AllowPartial = False
     verbose: options.Verbose = False
     as_json: options.Json = False
@@ -84,8 +85,9 @@ def search(settings: SearchSettings) -> None:
     """Retrieve candidates from the index of a running service and rerank them."""
     from rerank.commands.messages import feedback_message
     from rerank.service.client import RerankClient
+    from rerank.service.credentials import Credentials
 
-    with RerankClient(settings.target) as client:
+    with RerankClient(settings.target, Credentials.from_environment(settings.tls_ca)) as client:
         response = client.search(
             settings.query,
             settings.timeout_s,
@@ -102,9 +104,10 @@ def search(settings: SearchSettings) -> None:
 def rank(settings: RankSettings) -> None:
     """Rerank the candidates in a file with a running service."""
     from rerank.service.client import RerankClient
+    from rerank.service.credentials import Credentials
 
     candidates = _read_candidates(settings.candidates)
-    with RerankClient(settings.target) as client:
+    with RerankClient(settings.target, Credentials.from_environment(settings.tls_ca)) as client:
         response = client.rerank(
             settings.query, candidates, settings.timeout_s, top_n=settings.top_n, **settings.fields()
         )
@@ -112,12 +115,16 @@ def rank(settings: RankSettings) -> None:
 
 
 def models(
-    target: options.Target = DEFAULT_TARGET, timeout_s: options.TimeoutS = 60.0, as_json: options.Json = False
+    target: options.Target = DEFAULT_TARGET,
+    tls_ca: options.TLSCA = None,
+    timeout_s: options.TimeoutS = 60.0,
+    as_json: options.Json = False,
 ) -> None:
     """List the models and the index of a running service."""
     from rerank.service.client import RerankClient
+    from rerank.service.credentials import Credentials
 
-    with RerankClient(target) as client:
+    with RerankClient(target, Credentials.from_environment(tls_ca)) as client:
         response = client.list_models(timeout_s)
     if as_json:
         _print_json(response)

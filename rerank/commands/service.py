@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -27,11 +28,27 @@ def serve(
             "and replaces the bundled model of the same name. Repeatable."
         ),
     ] = None,
+    http: Annotated[
+        bool, options.flag("--http", "Also serve HTTP: at --http-listen, the file's address, or 127.0.0.1:8080.")
+    ] = False,
+    http_listen: Annotated[str | None, typer.Option(help="HOST:PORT of the HTTP port, which is then served.")] = None,
+    keys: Annotated[
+        Path | None, typer.Option(help="File of API keys, which `rerank keys add` writes; calls then need one.")
+    ] = None,
+    insecure: Annotated[
+        bool, options.flag("--insecure", "Listen on other addresses than the loopback without keys.")
+    ] = False,
+    drain_s: Annotated[
+        float | None, typer.Option(help="Seconds that calls in flight have to finish after SIGTERM; default: 30.")
+    ] = None,
+    check: Annotated[
+        bool, options.flag("--check", "Check the settings, without loading a model or serving, and exit.")
+    ] = False,
     stop_at_eof: Annotated[
         bool, options.flag("--stop-at-eof", "Stop when standard input ends, as when the parent process dies.")
     ] = False,
 ) -> None:
-    """Start the gRPC service. Options override the settings of --config."""
+    """Start the service: gRPC, and HTTP if asked for. Options override the settings of --config."""
     import asyncio
     import logging
 
@@ -41,17 +58,32 @@ def serve(
     from rerank.service.startup import check_before_loading
 
     models = [served_model(name_and_path) for name_and_path in model or ()]
-    settings = load_config(
-        config, models, listen=listen, index=index, encoder=encoder, encoder_name=encoder_name, device=device
+    read_config = partial(
+        load_config,
+        config,
+        models,
+        listen=listen,
+        index=index,
+        encoder=encoder,
+        encoder_name=encoder_name,
+        device=device,
+        http={"listen": http_listen} if http_listen else {} if http else None,
+        keys=keys,
+        insecure=insecure or None,
+        drain_s=drain_s,
     )
+    settings = read_config()
     check_before_loading(settings)
+    if check:
+        console.print(f"the settings can be used: {len(settings.models)} models at {settings.listen}")
+        return
     if stop_at_eof:
         process.stop_at_eof()
     from rerank.service import server  # imports torch, and follows the checks, which take milliseconds
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("sentence_transformers").setLevel(logging.WARNING)
-    asyncio.run(server.serve(settings, process.announce))
+    asyncio.run(server.serve(settings, process.announce, read_config))
 
 
 def index(

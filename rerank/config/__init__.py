@@ -11,10 +11,14 @@ from rerank.config.models import (
     Precision,
     PromptConfig,
 )
+from rerank.config.network import ConnectionsConfig, TLSConfig
+from rerank.config.served import ServedBy
 from rerank.config.service import EngineConfig, Limits, ServiceConfig
 from rerank.config.settings import Positive, Settings
+from rerank.config.telemetry import TelemetryConfig
 
 __all__ = [
+    "ConnectionsConfig",
     "EngineConfig",
     "FirstModel",
     "GenerationModel",
@@ -26,7 +30,10 @@ __all__ = [
     "Positive",
     "Precision",
     "PromptConfig",
+    "ServedBy",
     "ServiceConfig",
     "Settings",
+    "TLSConfig",
+    "TelemetryConfig",
     "load_config",
 ]

@@ -9,7 +9,9 @@ from pydantic import Field
 
 from rerank.config.http import HttpConfig
 from rerank.config.models import FirstModel, IdentityModel, ModelConfig, PERankModel
+from rerank.config.network import ConnectionsConfig, TLSConfig
 from rerank.config.settings import Positive, Settings
+from rerank.config.telemetry import TelemetryConfig
 from rerank.types import StrategyKind
 
 
@@ -86,7 +88,15 @@ class ServiceConfig(Settings):
             (a cascade, in which pe-rank orders all candidates and then first the best 20), pe-rank and identity.
         engine: settings of the engine.
         limits: limits on requests.
+        telemetry: metrics, traces and the form of the log.
         drain_s: time that calls in flight get to finish after SIGTERM, in seconds. Default: 30.
+        keys: file of the API keys, which `rerank keys add` writes; every call but health checks then needs one.
+            Default: none.
+        tls: files with which connections are encrypted. Default: none, which is plain text.
+        insecure: listen on another address than this machine's loopback although neither keys nor tls.client_ca keep
+            strangers out. Default: false.
+        reflection: answer gRPC reflection, which tells anyone the methods and fields. Default: unless there are keys.
+        connections: settings of gRPC connections.
     """
 
     listen: str = "127.0.0.1:50051"
@@ -102,4 +112,10 @@ class ServiceConfig(Settings):
     )
     engine: EngineConfig = EngineConfig()
     limits: Limits = Limits()
+    telemetry: TelemetryConfig = TelemetryConfig()
     drain_s: Annotated[float, Field(ge=0, strict=True)] = 30.0
+    keys: Path | None = None
+    tls: TLSConfig | None = None
+    insecure: bool = False
+    reflection: bool | None = None
+    connections: ConnectionsConfig = ConnectionsConfig()

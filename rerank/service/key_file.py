@@ -47,14 +47,23 @@ def read_keys(path: Path) -> tuple[APIKey, ...]:
         ConfigError: the file cannot be read, an entry is invalid, or two have the same name.
     """
     try:
-        keys = _KEYS.validate_python(yaml.safe_load(path.read_text(encoding="utf-8")) or ())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        return _parsed(path.read_text(encoding="utf-8"), path)
+    except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"keys: {path} cannot be read: {error}; `rerank keys add NAME --file {path}` writes it"
         ) from error
+
+
+def _parsed(text: str, path: Path) -> tuple[APIKey, ...]:
+    """The entries of the text of the file `path`. Raises: see `read_keys`."""
+    form = "it is a list with one dash per entry, of name, sha256 and limits"
+    try:
+        keys = _KEYS.validate_python(yaml.safe_load(text) or ())
+    except yaml.YAMLError as error:
+        raise ConfigError(f"keys: {path} is no YAML: {error}; {form}") from error
     except ValidationError as error:
         problems = "; ".join(f"{'.'.join(map(str, each['loc'])) or 'file'}: {each['msg']}" for each in error.errors())
-        raise ConfigError(f"keys: {path}: {problems}; it is a list of name, sha256 and limits") from error
+        raise ConfigError(f"keys: {path}: {problems}; {form}") from error
     names = [key.name for key in keys]
     if repeated := {name for name in names if names.count(name) > 1}:
         raise ConfigError(f"keys: {path}: {', '.join(sorted(repeated))} has several entries; give each another name")
@@ -68,7 +77,7 @@ def add_key(path: Path, name: str, limits: CallerLimits) -> str:
         ConfigError: the file is invalid or has the name already, the name is invalid, or the file cannot be written.
     """
     before = path.read_text(encoding="utf-8") if path.exists() else ""
-    if before and name in [key.name for key in read_keys(path)]:
+    if name in [key.name for key in _parsed(before, path)]:
         raise ConfigError(f"{path} has a key {name!r} already; delete its entry first, or choose another name")
     key = _PREFIX + secrets.token_urlsafe(_KEY_BYTES)
     entry = {"name": name, "sha256": hash_of_key(key)} | limits.model_dump(mode="json", exclude_none=True)
@@ -76,13 +85,13 @@ def add_key(path: Path, name: str, limits: CallerLimits) -> str:
         APIKey.model_validate(entry)
     except ValidationError as error:
         raise ConfigError(f"name {name!r}: use 1 to 100 letters, digits and _ . @ -") from error
+    text = before + ("\n" if before and not before.endswith("\n") else "") + yaml.safe_dump([entry], sort_keys=False)
+    _parsed(text, path)  # nothing can be appended to a list in brackets
     try:
         with atomic_file(path) as temporary:
             temporary.touch(mode=0o600)
-            text = before if before.endswith("\n") or not before else before + "\n"
-            temporary.write_text(text + yaml.safe_dump([entry], sort_keys=False), encoding="utf-8")
-            read_keys(temporary)  # an existing file may have a form to which nothing can be appended
-            if path.exists():
+            temporary.write_text(text, encoding="utf-8")
+            if before:
                 temporary.chmod(path.stat().st_mode)
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror}; choose a file that you may write") from error

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import hmac
 import logging
-import os
 import time
 from pathlib import Path
 
 from rerank.errors import ConfigError, Unauthenticated
+from rerank.files import file_version
 from rerank.service.callers import Caller
 from rerank.service.key_file import APIKey, hash_of_key, read_keys
 
@@ -40,7 +40,7 @@ class KeyStore:
         self._callers: dict[str, Caller] = {}
         self._hashes: list[tuple[str, Caller]] = []
         self._checked_s = time.monotonic()
-        self._version = _version(path)
+        self._version = file_version(path)
         self._set(read_keys(path))
 
     def authenticate(self, authorization: str | None) -> Caller:
@@ -67,7 +67,7 @@ class KeyStore:
 
     def reload(self) -> None:
         """Reads the file now. An invalid file is logged and changes nothing."""
-        self._version = _version(self._path)
+        self._version = file_version(self._path)
         try:
             self._set(read_keys(self._path))
             log.info("%d API keys read from %s", len(self._hashes), self._path)
@@ -76,7 +76,7 @@ class KeyStore:
 
     def _reload_if_changed(self) -> None:
         self._checked_s = time.monotonic()
-        if _version(self._path) != self._version:
+        if file_version(self._path) != self._version:
             self.reload()
 
     def _set(self, keys: tuple[APIKey, ...]) -> None:
@@ -85,12 +85,3 @@ class KeyStore:
             callers[key.name].limits = key
         self._callers = callers
         self._hashes = [(key.sha256, callers[key.name]) for key in keys]
-
-
-def _version(path: Path) -> tuple[int, ...]:
-    """What changes when a file is written or replaced; empty if there is none."""
-    try:
-        state = os.stat(path)
-    except OSError:
-        return ()
-    return state.st_mtime_ns, state.st_ino, state.st_size

@@ -6,47 +6,55 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
-from typing import TypeAlias
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_health.v1.health import aio as health
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from rerank.config import ServiceConfig
-from rerank.errors import ConfigError
-from rerank.registry import ModelDescription
 from rerank.reranker import AsyncReranker, load_reranker
 from rerank.service.connections import end_connection_of, end_connections
+from rerank.service.health import SERVICE, HealthServicer, health_statuses
+from rerank.service.keyed_calls import KeyedCalls
+from rerank.service.keyed_reranker import KeyedReranker
+from rerank.service.keys import KeyStore
+from rerank.service.port import bind, server_options
+from rerank.service.reload import reload
 from rerank.service.servicer import CallsInFlight, GuardedServer, RerankServicer
 from rerank.service.startup import description
-from rerank.v1 import rerank_pb2, rerank_pb2_grpc
+from rerank.service.telemetry import telemetry
+from rerank.v1 import rerank_pb2_grpc
 
 log = logging.getLogger(__name__)
-#: Has one line per call; its messages are FinishedCalls.
-_calls_log = logging.getLogger("rerank.calls")
 
-SERVICE = rerank_pb2.DESCRIPTOR.services_by_name["RerankService"].full_name
 HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
-#: A value of the enum grpc.health.v1.HealthCheckResponse.ServingStatus.
-HealthStatus: TypeAlias = int
-_MAX_PORT = 65_535
 #: After the drain, clients have this long to close their side of the connections; then gRPC closes them.
 _GRACE_S = 1.0
-#: After this time without data, gRPC asks a client whether it is still there, and waits 20 s for the reply.
-_KEEPALIVE_MS = 30_000
 
 
 class RunningServer:
-    """A started server. `address` is HOST:PORT with the port that was bound, also if the configuration says port 0."""
+    """A started server.
+
+    Attributes:
+        address: HOST:PORT with the port that was bound, also if the configuration says port 0.
+        metrics_address: the same of /metrics; empty if the configuration asks for none.
+        http_address: the same of the HTTP port; empty if the configuration asks for none.
+    """
 
     def __init__(
-        self, address: str, server: grpc.aio.Server, calls: CallsInFlight, health_servicer: health.HealthServicer
+        self,
+        address: str,
+        server: grpc.aio.Server,
+        calls: CallsInFlight,
+        health_servicer: HealthServicer,
+        metrics_address: str = "",
     ) -> None:
         self.address = address
+        self.metrics_address = metrics_address
+        self.http_address = ""
         self._server = server
         self.calls = calls
         self._health = health_servicer
@@ -76,66 +84,50 @@ async def running_server(reranker: AsyncReranker) -> AsyncIterator[RunningServer
     """Opens the reranker and serves it at the address `listen` of its configuration; drains when the block ends.
 
     Raises:
-        ConfigError: the address cannot be bound.
+        ConfigError: the address cannot be bound, or a file of the keys or of the TLS settings cannot be used.
     """
     config = reranker.config
-    async with reranker:
-        options = [
-            ("grpc.max_receive_message_length", config.limits.max_message_bytes),
-            ("grpc.max_send_message_length", -1),
-            ("grpc.so_reuseport", 0),  # so that a second server on the same port fails instead of sharing it
-            ("grpc.keepalive_time_ms", _KEEPALIVE_MS),  # clients that vanished leave no connection behind
-            ("grpc.http2.max_pings_without_data", 0),
-            ("grpc.http2.bdp_probe", 0),  # otherwise calls whose turn to send has not come send megabytes
-        ]
-        server, health_servicer = grpc.aio.server(options=options), health.HealthServicer()
-        calls, others = CallsInFlight(config.limits), CallsInFlight(config.limits)
+    async with reranker, AsyncExitStack() as stack:
+        keys = None if config.keys is None else KeyStore(config.keys)
+        calls = CallsInFlight(config.limits) if keys is None else KeyedCalls(config.limits, keys)
+        others = CallsInFlight(config.limits)
+        observed = stack.enter_context(telemetry(reranker, calls))
+        server = grpc.aio.server(options=server_options(config), interceptors=observed.interceptors)
+        health_servicer = HealthServicer()
         rerank_pb2_grpc.add_RerankServiceServicer_to_server(
-            RerankServicer(reranker), GuardedServer(server, calls, partial(_calls_log.info, "%s"))
+            RerankServicer(reranker), GuardedServer(server, calls, observed.on_end)
         )
-        guarded = GuardedServer(server, others, partial(_calls_log.debug, "%s"))  # health checks come often
+        guarded = GuardedServer(server, others, partial(log.debug, "%s"))  # health checks come often
         health_pb2_grpc.add_HealthServicer_to_server(health_servicer, guarded)
-        reflection_servicer = reflection.aio.ReflectionServicer((SERVICE, HEALTH, reflection.SERVICE_NAME))
-        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(reflection_servicer, guarded)
-        port = _bind(server, config.listen)
+        if config.reflection or (config.reflection is None and keys is None):
+            reflection_servicer = reflection.aio.ReflectionServicer((SERVICE, HEALTH, reflection.SERVICE_NAME))
+            reflection_pb2_grpc.add_ServerReflectionServicer_to_server(reflection_servicer, guarded)
+        port = bind(server, config)
         calls.on_unread_answer = partial(end_connection_of, port)
         await server.start()
         for name, status in health_statuses(reranker.models()).items():
             await health_servicer.set(name, status)
-        running = RunningServer(f"{config.listen.rpartition(':')[0]}:{port}", server, calls, health_servicer)
+        address = f"{config.listen.rpartition(':')[0]}:{port}"
+        running = RunningServer(address, server, calls, health_servicer, observed.metrics_address)
+        if config.http is not None:
+            from rerank.http.server import running_http  # needs the extra http
+
+            running.http_address = await stack.enter_async_context(running_http(reranker, calls, observed.on_end))
         try:
             yield running
         finally:
             await running.drain(config.drain_s)
 
 
-def health_statuses(models: Sequence[ModelDescription]) -> dict[str, HealthStatus]:
-    """Service name → health status: "" and SERVICE have the default model's status, SERVICE/NAME that of each model."""
-    statuses = {f"{SERVICE}/{model.name}": _health(model) for model in models}
-    default = next(_health(model) for model in models if model.is_default)
-    return {"": default, SERVICE: default} | statuses
-
-
-def _health(model: ModelDescription) -> HealthStatus:
-    return health_pb2.HealthCheckResponse.NOT_SERVING if model.problem else health_pb2.HealthCheckResponse.SERVING
-
-
-def _bind(server: grpc.aio.Server, listen: str) -> int:
-    """Binds the address and returns its port. Raises: ConfigError when the address cannot be bound."""
-    try:
-        if not 0 <= int(listen.rpartition(":")[2]) <= _MAX_PORT:  # gRPC takes larger ones modulo 65536
-            raise ValueError(f"the port is not between 0 and {_MAX_PORT}")
-        return server.add_insecure_port(listen)
-    except (RuntimeError, ValueError) as error:
-        raise ConfigError(f"cannot listen on {listen}: {error}; choose another --listen HOST:PORT") from error
-
-
-async def serve(config: ServiceConfig, announce: Callable[[str], None]) -> None:
-    """Serves until SIGTERM or SIGINT, then drains; a second signal stops at once.
+async def serve(
+    config: ServiceConfig, announce: Callable[[str], None], read_config: Callable[[], ServiceConfig]
+) -> None:
+    """Serves until SIGTERM or SIGINT, then drains; a second signal stops at once. SIGHUP reads keys and limits again.
 
     Args:
         config: the settings of the service.
         announce: called with the address once the service answers.
+        read_config: reads the settings again.
 
     Raises:
         ConfigError, CheckpointError, IndexMismatch: see `load_reranker` and `running_server`.
@@ -151,10 +143,16 @@ async def serve(config: ServiceConfig, announce: Callable[[str], None]) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
-    reranker = load_reranker(config)
+    loop.add_signal_handler(signal.SIGHUP, lambda: log.warning("SIGHUP ignored: the models are still being loaded"))
+    reranker = load_reranker(config, AsyncReranker if config.keys is None else KeyedReranker)
     async with running_server(reranker) as running:
+        loop.add_signal_handler(signal.SIGHUP, reload, reranker, running.calls, read_config)
         for line in description(running.address, reranker):
             log.info("%s", line)
+        if running.http_address:
+            log.info("HTTP at %s://%s", "http" if config.tls is None else "https", running.http_address)
+        if running.metrics_address:
+            log.info("metrics at http://%s/metrics", running.metrics_address)
         announce(running.address)
         await stop.wait()
         log.info("shutting down; calls in flight have up to %.0f s to finish", config.drain_s)

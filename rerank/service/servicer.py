@@ -50,18 +50,17 @@ class RerankServicer(rerank_pb2_grpc.RerankServiceServicer):
 
     def __init__(self, reranker: AsyncReranker) -> None:
         self._reranker = reranker
-        self._limits = reranker.config.limits
 
     async def Rerank(self, request: pb.RerankRequest, context: Context) -> pb.RerankResponse:  # noqa: N802
         if request.ByteSize() > _SMALL_MESSAGE:  # 16 MB take 50 ms, in which other calls are served
-            call = await asyncio.to_thread(convert.rerank_call, request, self._limits)
+            call = await asyncio.to_thread(convert.rerank_call, request, self._reranker.config.limits)
         else:
-            call = convert.rerank_call(request, self._limits)
+            call = convert.rerank_call(request, self._reranker.config.limits)
         ranking = await self._reranker.rerank(call.query, call.candidates, call.options, self._deadline(context))
         return convert.rerank_response(ranking, call.return_passages, call.include_trace)
 
     async def Search(self, request: pb.SearchRequest, context: Context) -> pb.SearchResponse:  # noqa: N802
-        call = convert.search_call(request, self._limits)
+        call = convert.search_call(request, self._reranker.config.limits)
         result = await self._reranker.search(
             call.query, call.first_stage, call.depth, call.options, self._deadline(context), call.feedback
         )
@@ -76,7 +75,7 @@ class RerankServicer(rerank_pb2_grpc.RerankServiceServicer):
     def _deadline(self, context: Context) -> float:
         """The earlier of the caller's deadline and the service's own limit, on the event loop's clock, in seconds."""
         remaining_s = context.time_remaining()
-        allowed_s = min(self._limits.max_request_s, math.inf if remaining_s is None else remaining_s)
+        allowed_s = min(self._reranker.config.limits.max_request_s, math.inf if remaining_s is None else remaining_s)
         return asyncio.get_running_loop().time() + allowed_s
 
 
@@ -86,10 +85,11 @@ class CallsInFlight:
     Attributes:
         on_unread_answer: called with the client's address when it does not read an answer.
         shutting_down: whether new calls are refused.
+        limits: may be replaced while calls are in flight.
     """
 
     def __init__(self, limits: Limits) -> None:
-        self._limits = limits
+        self.limits = limits
         self.shutting_down = False
         self._bytes: dict[Context, int] = {}
         self._timers: dict[Context, asyncio.TimerHandle] = {}
@@ -99,6 +99,11 @@ class CallsInFlight:
         self._timeouts: set[asyncio.Timeout] = set()
         self._receiving_from: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self.on_unread_answer: Callable[[str], None] = lambda peer: None
+
+    @property
+    def number(self) -> int:
+        """The number of calls in flight."""
+        return len(self._bytes)
 
     def refuse_new_calls(self) -> None:
         """From now on every new call fails with UNAVAILABLE."""
@@ -112,8 +117,8 @@ class CallsInFlight:
         """Counts the call as in flight until its answer was read. Raises: ShuttingDown, Overloaded."""
         if self.shutting_down:
             raise ShuttingDown("the service is shutting down; send the request to another replica")
-        if len(self._bytes) >= self._limits.max_calls:
-            raise Overloaded(f"{len(self._bytes)} calls are in flight, the most that may be; retry in 1 s", 1.0)
+        if len(self._bytes) >= self.limits.max_calls:
+            raise _overloaded("max_calls", f"{len(self._bytes)} calls are in flight, the most that may be")
         self._bytes[context] = 0
         self._idle.clear()
         context.add_done_callback(self._leave)  # type: ignore[arg-type]  # the stubs want a class
@@ -127,12 +132,12 @@ class CallsInFlight:
                 if self._receiving.locked():
                     self._make_room()
                 async with self._receiving, timeout:
-                    allowed_s = _HURRY_S if self._receiving.locked() else self._limits.max_transfer_s
+                    allowed_s = _HURRY_S if self._receiving.locked() else self.limits.max_transfer_s
                     timeout.reschedule(asyncio.get_running_loop().time() + allowed_s)
                     self._timeouts.add(timeout)
                     message: Any = await context.read()
         except TimeoutError as error:
-            raise Overloaded("the request did not arrive in time; send it faster", 1.0) from error
+            raise _overloaded("max_transfer_s", "the request did not arrive in time; send it faster") from error
         finally:
             self._timeouts.discard(timeout)
         if message is grpc.aio.EOF:
@@ -150,13 +155,14 @@ class CallsInFlight:
         """Counts the bytes of the answer instead of the request's, until it is read in time. Raises: Overloaded."""
         self._hold(context, len(answer))
         later = asyncio.get_running_loop().call_later
-        self._timers[context] = later(self._limits.max_transfer_s, self._end_unread, context.peer())
+        self._timers[context] = later(self.limits.max_transfer_s, self._end_unread, context.peer())
 
     def _hold(self, context: Context, size: int) -> None:
         self._bytes[context] = 0
-        others, limit = sum(self._bytes.values()), self._limits.max_bytes_in_flight
+        others, limit = sum(self._bytes.values()), self.limits.max_bytes_in_flight
         if others and others + size > limit and size > _SMALL_MESSAGE:
-            raise Overloaded(f"{others} bytes in flight and {size} more exceed the limit of {limit}; retry in 1 s", 1.0)
+            text = f"{others} bytes in flight and {size} more exceed the limit of {limit}"
+            raise _overloaded("max_bytes_in_flight", text)
         self._bytes[context] = size
 
     def _leave(self, context: Context) -> None:
@@ -167,8 +173,13 @@ class CallsInFlight:
             self._idle.set()
 
     def _end_unread(self, peer: str) -> None:
-        log.warning("%s did not read an answer within %g s: its connection ends", peer, self._limits.max_transfer_s)
+        log.warning("%s did not read an answer within %g s: its connection ends", peer, self.limits.max_transfer_s)
         self.on_unread_answer(peer)
+
+
+def _overloaded(limit: str, problem: str) -> Overloaded:
+    """The error of a call that exceeds the limit of this name."""
+    return Overloaded(f"{problem}; retry in 1 s", 1.0, {"exceeded": limit})
 
 
 @dataclass(frozen=True, slots=True)

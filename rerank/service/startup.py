@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from rerank.config import ServiceConfig
 from rerank.errors import ConfigError
 from rerank.files import is_missing_folder
 from rerank.retrieval.index_format import read_index_settings
+from rerank.service.certificates import check_certificates
+from rerank.service.key_file import read_keys
 
 if TYPE_CHECKING:
     from rerank.reranker import AsyncReranker
 
 
 def check_before_loading(config: ServiceConfig) -> None:
-    """Checks the address and the folders of a configuration, in milliseconds and without importing torch.
+    """Checks addresses, folders, keys and certificates of a configuration, in milliseconds and without importing torch.
 
     Raises:
-        ConfigError: the address cannot be bound, or the folder of a model or of the encoder is missing.
+        ConfigError: an address cannot be bound or is open to strangers, a file of the keys or of TLS cannot be used, or
+            the folder of a model or of the encoder is missing.
         IndexMismatch: the folder of the index holds no index of this version.
     """
-    _check_address(config.listen)
+    _check_address(config.listen, "--listen")
+    if config.http is not None:
+        _check_http(config.http.listen)
+    _check_access(config)
+    if config.keys is not None:
+        read_keys(config.keys)
+    if config.tls is not None:
+        check_certificates(config.tls)
     if config.index is not None:
         read_index_settings(config.index)
     if is_missing_folder(config.encoder):
@@ -53,7 +65,14 @@ def description(address: str, reranker: AsyncReranker) -> Iterator[str]:
     yield f'try: rerank search "…" --target {address}, rerank models --target {address}, or RerankClient("{address}")'
 
 
-def _check_address(listen: str) -> None:
+def _check_http(listen: str) -> None:
+    missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
+    if missing:
+        raise ConfigError(f"http needs {missing[0]}, which is not installed; install rerank-listwise[http]")
+    _check_address(listen, "--http")
+
+
+def _check_address(listen: str, option: str) -> None:
     host, _, port = listen.rpartition(":")
     if not host or not port.isdecimal():
         raise ConfigError(f"cannot listen on {listen!r}: it is not HOST:PORT, such as {host or listen}:50051")
@@ -63,4 +82,25 @@ def _check_address(listen: str) -> None:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as gRPC does: a closed port is free at once
             probe.bind(address)
     except (OSError, OverflowError) as error:
-        raise ConfigError(f"cannot listen on {listen}: {error}; choose another --listen HOST:PORT") from error
+        raise ConfigError(f"cannot listen on {listen}: {error}; choose another {option} HOST:PORT") from error
+
+
+def _check_access(config: ServiceConfig) -> None:
+    """Raises: ConfigError if other machines may reach an address that nothing guards, unless the operator allows it."""
+    if config.insecure or config.keys is not None or (config.tls is not None and config.tls.client_ca is not None):
+        return
+    addresses = {"listen": config.listen}
+    if config.http is not None:
+        addresses["http"] = config.http.listen
+    for name, address in addresses.items():
+        if not _is_loopback(address):
+            raise ConfigError(
+                f"{name} {address}: anyone who reaches this address could call the service; require keys (--keys FILE, "
+                "see `rerank keys add`), listen on 127.0.0.1, or accept that with --insecure"
+            )
+
+
+def _is_loopback(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+    return all(ipaddress.ip_address(str(each[4][0])).is_loopback for each in found)

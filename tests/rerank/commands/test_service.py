@@ -97,3 +97,17 @@ def test_serve_on_an_address_in_use_is_refused(rerank: Command, service: Served,
     outcome = rerank("serve", "--config", config, "--listen", service.address)
     assert f"cannot listen on {service.address}: " in outcome.error
     assert outcome.error.endswith("; choose another --listen HOST:PORT")
+
+
+def test_check_finds_usable_settings_and_loads_nothing(rerank: Command, tmp_path: Path) -> None:
+    keys = tmp_path / "keys.yaml"
+    rerank("keys", "add", "a", "--file", keys)
+    outcome = rerank("serve", "--check", "--listen", "0.0.0.0:0", "--keys", keys, "--drain-s", "3")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out.strip() == "the settings can be used: 3 models at 0.0.0.0:0"
+
+
+def test_check_refuses_settings_that_open_the_service_to_strangers(rerank: Command) -> None:
+    error = rerank("serve", "--check", "--listen", "0.0.0.0:0").error
+    assert error.startswith("listen 0.0.0.0:0: anyone who reaches this address could call the service; ")
+    assert rerank("serve", "--check", "--listen", "0.0.0.0:0", "--insecure").code == 0

@@ -90,8 +90,8 @@ def test_empty_file_has_no_keys(path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a: {b", "cannot be read"),
-        ("name: a", "it is a list of"),
+        ("a: {b", "is no YAML"),
+        ("name: a", "it is a list with one dash per entry"),
         ("- {name: a}", "0.sha256: Field required"),
         (f"- {{name: a, sha256: {'0' * 64}, max_cals: 3}}", "0.max_cals: Extra inputs"),
         ("- {name: a, sha256: secret}", "0.sha256: String should match"),
@@ -120,10 +120,11 @@ def test_key_is_not_added_twice_nor_to_an_invalid_file_nor_under_a_bad_name(path
     with pytest.raises(ConfigError, match="1 to 100 letters"):
         add_key(path, "a b", ANY)
     assert path.read_text() == before
-    path.write_text("keys: []\n")
-    with pytest.raises(ConfigError, match="it is a list"):
-        add_key(path, "b", ANY)
-    assert path.read_text() == "keys: []\n"
+    for text in ("keys: []\n", "[]\n"):
+        path.write_text(text)
+        with pytest.raises(ConfigError, match="it is a list with one dash per entry"):
+            add_key(path, "b", ANY)
+        assert path.read_text() == text
     assert [child.name for child in path.parent.iterdir()] == ["keys.yaml"]
 
 

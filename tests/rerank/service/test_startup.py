@@ -18,9 +18,12 @@ from rerank.config import FirstModel, ServiceConfig
 from rerank.errors import ConfigError, IndexMismatch
 from rerank.models.encoder import Encoder
 from rerank.rankers.identity import IdentityRanker
+from rerank.service.callers import CallerLimits
+from rerank.service.key_file import add_key
 from rerank.service.startup import check_before_loading, description
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
+from tests.certificates import Authority
 from tests.serving import TIMEOUT_S, Served, numbered_candidates, refusal, reranker_of
 
 #: Runs `rerank serve` and prints the modules that it imported.
@@ -56,9 +59,36 @@ def test_listen_without_a_port_is_refused(listen: str) -> None:
         check_before_loading(ServiceConfig(listen=listen))
 
 
-@pytest.mark.parametrize("listen", ["127.0.0.1:0", "localhost:0", "[::]:0", "0.0.0.0:0"])
-def test_free_address_passes(listen: str) -> None:
+@pytest.mark.parametrize("listen", ["127.0.0.1:0", "localhost:0", "[::1]:0", "127.1.2.3:0"])
+def test_free_address_of_this_machine_passes(listen: str) -> None:
     check_before_loading(ServiceConfig(listen=listen))
+
+
+@pytest.mark.parametrize("listen", ["[::]:0", "0.0.0.0:0"])
+def test_address_that_others_reach_needs_keys_client_certificates_or_consent(listen: str, tmp_path: Path) -> None:
+    files = Authority(tmp_path / "ca").issue("server")
+    keys, tls = tmp_path / "keys.yaml", {"certificate": files.certificate, "key": files.key}
+    add_key(keys, "a", CallerLimits())
+    for open_to_all in ({}, {"tls": tls}):
+        with pytest.raises(
+            ConfigError, match=rf"listen {re.escape(listen)}: anyone .* could call the service; require"
+        ):
+            check_before_loading(ServiceConfig.model_validate({"listen": listen} | open_to_all))
+    for guarded in ({"keys": keys}, {"insecure": True}, {"tls": tls | {"client_ca": files.certificate}}):
+        check_before_loading(ServiceConfig.model_validate({"listen": listen} | guarded))
+
+
+def test_http_address_is_guarded_too() -> None:
+    with pytest.raises(ConfigError, match=r"^http 0\.0\.0\.0:0: anyone"):
+        check_before_loading(ServiceConfig.model_validate({"listen": "127.0.0.1:0", "http": "0.0.0.0:0"}))
+
+
+def test_unusable_keys_and_certificates_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"keys: .* cannot be read"):
+        check_before_loading(ServiceConfig(listen="127.0.0.1:0", keys=tmp_path / "missing.yaml"))
+    tls = {"certificate": tmp_path / "no.pem", "key": tmp_path / "no.key"}
+    with pytest.raises(ConfigError, match=r"tls: .*no\.pem cannot be read"):
+        check_before_loading(ServiceConfig.model_validate({"listen": "127.0.0.1:0", "tls": tls}))
 
 
 def test_folder_that_is_no_index_is_refused(tmp_path: Path) -> None:

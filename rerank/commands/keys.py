@@ -1,0 +1,40 @@
+"""`rerank keys add`: makes an API key."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, help="API keys of a service.")
+
+
+@app.callback()
+def keys() -> None:
+    """API keys of a service."""
+
+
+@app.command()
+def add(
+    name: Annotated[str, typer.Argument(help="Who gets the key; the service names it in its log and errors.")],
+    file: Annotated[Path, typer.Option(help="The file of the keys, which is created if need be.")],
+    model: Annotated[
+        list[str] | None, typer.Option(help="A model that the key may use; default: all. Repeatable.")
+    ] = None,
+    max_calls: Annotated[int | None, typer.Option(min=1, help="Most calls in flight.")] = None,
+    max_queue_tokens: Annotated[int | None, typer.Option(min=1, help="Most tokens of its requests in work.")] = None,
+) -> None:
+    """Make a key, print it once, and append its hash to the file, which a running service reads within a second.
+
+    To revoke a key, delete its entry from the file.
+    """
+    from rerank.service.callers import CallerLimits
+    from rerank.service.key_file import add_key
+
+    limits = CallerLimits(
+        models=tuple(model) if model else None, max_calls=max_calls, max_queue_tokens=max_queue_tokens
+    )
+    print(add_key(file, name, limits))
+    print(f"Keep this key of {name}; {file} has only its hash.", file=sys.stderr)

@@ -1,0 +1,49 @@
+"""Settings of the service's connections: TLS, and how long and how much one connection may do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from rerank.config.settings import Positive, Settings
+
+Seconds = Annotated[float, Field(gt=0, strict=True)]
+
+
+class TLSConfig(Settings):
+    """Files of a service that encrypts, in PEM form. They are read again when they change, without a restart.
+
+    Attributes:
+        certificate: the certificate chain of the service.
+        key: the private key of the certificate, without a password.
+        client_ca: certificates of the authorities whose clients may connect; every client then needs a certificate
+            (mTLS). Default: none, so that clients need no certificate.
+    """
+
+    certificate: Path
+    key: Path
+    client_ca: Path | None = None
+
+
+class ConnectionsConfig(Settings):
+    """Settings of gRPC connections.
+
+    Attributes:
+        keepalive_s: after this time without data, in seconds, a client is asked whether it is still there; its
+            connection ends if it does not reply within 20 s. Default: 30.
+        handshake_s: time that a new connection has for TLS and the first frames of HTTP/2, in seconds. Default: 10.
+        max_connection_age_s: age at which a connection is closed after its calls, in seconds, so that clients connect
+            anew and a load balancer can send them elsewhere. Default: none.
+        max_streams: number of calls at the same time on one connection; further ones wait at the client. Default:
+            1,000.
+        max_metadata_bytes: size of the metadata (headers) of a call in bytes; calls with more are refused. Default: 16
+            KiB.
+    """
+
+    keepalive_s: Seconds = 30.0
+    handshake_s: Seconds = 10.0
+    max_connection_age_s: Seconds | None = None
+    max_streams: Positive = 1000
+    max_metadata_bytes: Positive = 16_384

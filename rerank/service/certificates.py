@@ -1,0 +1,28 @@
+"""Checks of certificate files, without gRPC."""
+
+from __future__ import annotations
+
+import ssl
+
+from rerank.config import TLSConfig
+from rerank.errors import ConfigError
+
+
+def check_certificates(tls: TLSConfig) -> None:
+    """Raises: ConfigError if a file cannot be read, holds something else, or the key is not that of the certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    path = tls.certificate
+    try:
+        for path in filter(None, (tls.certificate, tls.key, tls.client_ca)):
+            path.read_bytes()
+        path = tls.certificate
+        context.load_cert_chain(tls.certificate, tls.key, password="")  # without one, OpenSSL would ask for it
+        if tls.client_ca is not None:
+            path = tls.client_ca
+            context.load_verify_locations(tls.client_ca)
+    except ssl.SSLError as error:
+        files = f"{tls.certificate} and {tls.key}" if path == tls.certificate else str(path)
+        way_out = "give PEM files, and the private key of that certificate without a password"
+        raise ConfigError(f"tls: {files} cannot be used: {error}; {way_out}") from error
+    except OSError as error:
+        raise ConfigError(f"tls: {path} cannot be read: {error.strerror}; give a PEM file") from error

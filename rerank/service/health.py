@@ -1,0 +1,40 @@
+"""Health of the service: whether its models are served, and, apart from that, whether the process lives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from grpc_health.v1 import health_pb2
+from grpc_health.v1.health import aio
+
+from rerank.v1 import rerank_pb2
+
+if TYPE_CHECKING:
+    from rerank.registry import ModelDescription
+
+SERVICE = rerank_pb2.DESCRIPTOR.services_by_name["RerankService"].full_name
+#: The name under which a check says whether the process answers at all, also during a drain.
+LIVENESS = "liveness"
+#: A value of the enum grpc.health.v1.HealthCheckResponse.ServingStatus.
+HealthStatus: TypeAlias = int
+
+
+class HealthServicer(aio.HealthServicer):  # type: ignore[misc]  # grpc_health has no types
+    """The statuses of `health_statuses`, and SERVING under LIVENESS."""
+
+    async def Check(self, request: health_pb2.HealthCheckRequest, context: Any) -> Any:  # noqa: N802
+        if request.service == LIVENESS:
+            return health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.SERVING)
+        return await super().Check(request, context)
+
+
+def health_statuses(models: Sequence[ModelDescription]) -> dict[str, HealthStatus]:
+    """Service name → health status: "" and SERVICE have the default model's status, SERVICE/NAME that of each model."""
+    statuses = {f"{SERVICE}/{model.name}": _health(model) for model in models}
+    default = next(_health(model) for model in models if model.is_default)
+    return {"": default, SERVICE: default} | statuses
+
+
+def _health(model: ModelDescription) -> HealthStatus:
+    return health_pb2.HealthCheckResponse.NOT_SERVING if model.problem else health_pb2.HealthCheckResponse.SERVING

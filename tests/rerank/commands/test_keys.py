@@ -1,0 +1,28 @@
+"""`rerank keys add`: the key on standard output, its hash in the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rerank.service.key_file import hash_of_key, read_keys
+from tests.rerank.commands.conftest import Command
+
+
+def test_key_is_printed_once_and_alone(rerank: Command, tmp_path: Path) -> None:
+    path = tmp_path / "keys.yaml"
+    made = rerank("keys", "add", "frontend", "--file", path, "--model", "pe-rank", "--model", "first", "--max-calls", 8)
+    key = made.out.removesuffix("\n")
+    assert made.code == 0
+    assert key.startswith("rerank_")
+    assert key not in made.err
+    (entry,) = read_keys(path)
+    assert (entry.name, entry.sha256, entry.models) == ("frontend", hash_of_key(key), ("pe-rank", "first"))
+    assert (entry.max_calls, entry.max_queue_tokens) == (8, None)
+
+
+def test_second_key_of_a_name_and_a_folder_that_is_missing_are_refused(rerank: Command, tmp_path: Path) -> None:
+    path = tmp_path / "keys.yaml"
+    rerank("keys", "add", "a", "--file", path)
+    assert "has a key 'a' already" in rerank("keys", "add", "a", "--file", path).error
+    missing = tmp_path / "missing" / "keys.yaml"
+    assert f"{missing} cannot be written" in rerank("keys", "add", "a", "--file", missing).error

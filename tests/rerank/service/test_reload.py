@@ -1,0 +1,84 @@
+"""SIGHUP: keys and limits change for new calls; invalid settings and other settings change nothing."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from google.rpc import error_details_pb2
+
+from rerank.config import ServiceConfig
+from rerank.errors import ConfigError
+from rerank.models.encoder import Encoder
+from rerank.rankers.identity import IdentityRanker
+from rerank.registry import ModelRegistry
+from rerank.service.callers import CallerLimits
+from rerank.service.key_file import add_key
+from rerank.service.keyed_reranker import KeyedReranker
+from rerank.service.reload import reload
+from rerank.v1 import rerank_pb2 as pb
+from rerank.v1.rerank_pb2_grpc import RerankServiceStub
+from tests.serving import TIMEOUT_S, config_for, held_service, numbered_candidates, refusal, serving
+
+THREE = pb.RerankRequest(query="q", candidates=numbered_candidates([1, 2, 3]))
+
+
+def changed(config: ServiceConfig, **settings: Any) -> ServiceConfig:
+    return ServiceConfig.model_validate(config.model_dump() | settings)
+
+
+def test_limits_change_for_new_calls(encoder: Encoder, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    with held_service(encoder) as held:
+        running = held.start_call(candidates=THREE.candidates)
+        config = changed(held.reranker.config, limits={"max_candidates": 2, "max_calls": 2})
+        reload(held.reranker, held.served.server.calls, lambda: config)
+        refused = refusal(lambda: held.stub.Rerank(THREE, timeout=TIMEOUT_S))
+        assert refused.detail(error_details_pb2.ErrorInfo).metadata["limit"] == "2"
+        second = held.stub.Rerank.future(pb.RerankRequest(query="q", candidates=THREE.candidates[:2]))
+        while len(held.served.server.calls._bytes) < 2:
+            pass
+        assert "2 calls are in flight" in refusal(lambda: held.stub.Rerank(THREE, timeout=TIMEOUT_S)).message
+        held.ranker.release.set()
+        assert [len(call.result(TIMEOUT_S).results) for call in (running, second)] == [3, 2]
+    assert "limits read again: max_candidates=2" in caplog.text
+    assert "restart" not in caplog.text
+
+
+def test_other_settings_need_a_restart(encoder: Encoder, caplog: pytest.LogCaptureFixture) -> None:
+    with held_service(encoder) as held:
+        before = held.reranker.config
+        after = changed(before, drain_s=1.0, limits={"max_message_bytes": 1000})
+        reload(held.reranker, held.served.server.calls, lambda: after)
+        assert held.reranker.config.drain_s == before.drain_s
+    assert "drain_s, limits.max_message_bytes: what changed takes effect after a restart" in caplog.text
+
+
+def test_invalid_settings_change_nothing(encoder: Encoder, caplog: pytest.LogCaptureFixture) -> None:
+    def invalid() -> ServiceConfig:
+        raise ConfigError("service.yaml: limits.max_calls: no number")
+
+    with held_service(encoder) as held:
+        before = held.reranker.config
+        reload(held.reranker, held.served.server.calls, invalid)
+        assert held.reranker.config is before
+    assert "service.yaml: limits.max_calls: no number; the limits stay as they were" in caplog.text
+
+
+def test_keys_are_read_at_once(encoder: Encoder, tmp_path: Path) -> None:
+    path, rankers = tmp_path / "keys.yaml", {"identity": IdentityRanker()}
+    path.write_text("# none yet")
+    config = config_for(rankers, keys=path)
+    reranker = KeyedReranker(config, encoder, None, ModelRegistry(config.models, rankers))
+    with serving(reranker) as served, grpc.insecure_channel(served.address) as channel:
+        metadata = [("authorization", f"Bearer {add_key(path, 'a', CallerLimits())}")]
+        stub = RerankServiceStub(channel)
+        reload(reranker, served.server.calls, lambda: config)
+        assert len(stub.Rerank(THREE, timeout=TIMEOUT_S, metadata=metadata).results) == 3
+        path.write_text("[]")
+        reload(reranker, served.server.calls, lambda: config)
+        refused = refusal(lambda: stub.Rerank(THREE, timeout=TIMEOUT_S, metadata=metadata))
+        assert refused.code is grpc.StatusCode.UNAUTHENTICATED
