@@ -9,13 +9,14 @@ ROOT = Path(__file__).parent.parent
 LAYERS = [
     "errors losses profiles types v1",
     "config files manifest bundled",
-    "collections prompting",
+    "collections prompting served",
     "models",
     "rankers retrieval",
     "engine",
     "registry",
     "reranker",
-    "service client http",
+    "service client inspector",
+    "http",
     "commands",
 ]
 LAYER_OF = {name: number for number, layer in enumerate(LAYERS) for name in layer.split()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from pydantic import model_validator
@@ -17,10 +18,15 @@ class HttpConfig(Settings):
         listen: HOST:PORT; port 0 chooses a free one. Default: 127.0.0.1:8080.
         model_aliases: name in requests → name of a model of the service, for clients that can only name the models of
             their vendor. Default: none.
+        qrels: relevance judgements that the inspector shows: "pydoc", a folder in BEIR layout, or a file in TREC form,
+            which needs `queries`. Default: none.
+        queries: the texts of the queries of `qrels`: lines of query_id, tab, text. Default: none.
     """
 
     listen: str = "127.0.0.1:8080"
     model_aliases: Mapping[str, str] = {}
+    qrels: str | None = None
+    queries: Path | None = None
 
     @model_validator(mode="before")
     @classmethod

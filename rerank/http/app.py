@@ -21,6 +21,7 @@ from rerank.http.native import Native
 from rerank.http.problem import RefusedByHttp, problem_of
 from rerank.http.tei import Texts
 from rerank.http.undecided import Undecided
+from rerank.inspector.routes import inspector_routes
 from rerank.reranker import AsyncReranker
 from rerank.service.servicer import CallsInFlight, OnEnd, RerankServicer
 from rerank.v1 import rerank_pb2 as pb
@@ -43,10 +44,11 @@ def create_app(reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd) -> 
         "candidates": Native(pb.RerankRequest),
     }
     undecided = Undecided(list(by_body.values()))
+    description = Description(reranker, shared, undecided)
     routes: list[BaseRoute] = [
         *_rerank_routes(reranker, shared, by_body, undecided),
-        *Description(reranker, shared, undecided).routes(),
-        # The routes of pages, such as the inspector, are added here.
+        *description.routes(),
+        *inspector_routes(reranker, description.counted),
     ]
     return Starlette(routes=routes, exception_handlers={HTTPException: partial(_no_such_route, undecided)})
 

@@ -36,11 +36,11 @@ class Description:
     def routes(self) -> list[Route]:
         return [
             Route("/health", self.health),
-            Route("/info", partial(self._counted, self._info)),
-            Route("/v1/models", partial(self._counted, self._models)),
+            Route("/info", partial(self.counted, self._info)),
+            Route("/v1/models", partial(self.counted, self._models)),
         ]
 
-    async def _counted(self, describe: Callable[[], dict[str, Any]], request: Request) -> Response:
+    async def counted(self, describe: Callable[[], dict[str, Any]], request: Request) -> Response:
         """The description, or why the caller does not get it."""
         call = HttpCall(request.scope, request.receive, self._shared.max_bytes)
         try:

@@ -1,0 +1,66 @@
+"""Relevance judgements by the text of their query, with which the inspector colours passages and measures orders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rerank.collections import pydoc, requests
+from rerank.collections.requests import Qrel
+from rerank.errors import ConfigError
+from rerank.types import Query
+
+
+@dataclass(frozen=True, slots=True)
+class Judgements:
+    """The judged queries of a test collection.
+
+    Attributes:
+        grades: text of a query, as `normalized` makes it → doc_id → grade; grades below 0 count as 0.
+        queries: their texts as they were written, in the order of the collection.
+    """
+
+    grades: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    queries: tuple[str, ...] = ()
+
+    def of_query(self, text: str) -> Mapping[str, int]:
+        """The grades of the judged passages of a query by doc_id; empty if nobody judged the query."""
+        return self.grades.get(normalized(text), {})
+
+
+def normalized(text: str) -> str:
+    """The text in lower case with single spaces: queries that differ only in these are the same query."""
+    return " ".join(text.lower().split())
+
+
+def read_judgements(qrels: str, queries: Path | None = None) -> Judgements:
+    """The judgements that the settings `qrels` and `queries` name.
+
+    Args:
+        qrels: "pydoc", a folder in BEIR layout (queries.jsonl, qrels/test.tsv), or a file of judgements in TREC form.
+        queries: for a file: the texts of its queries, lines of query_id, tab, text.
+
+    Raises:
+        ConfigError: `queries` is missing for a file, or given for another form.
+        CollectionError: a file cannot be read; the message names the line.
+    """
+    path = Path(qrels)
+    if (queries is not None) != path.is_file():
+        problem = "is a file, which needs the texts of its queries; give them with --queries FILE"
+        raise ConfigError(f"--qrels {qrels} {problem if queries is None else 'is no file, and needs no --queries'}")
+    if queries is not None:
+        return _joined(requests.read_queries(queries), requests.read_trec_qrels(path))
+    if qrels == "pydoc":
+        texts = (Query(text, query_id=query_id) for query_id, text in pydoc.queries().items())
+        return _joined(texts, pydoc.qrels())
+    return _joined(requests.read_beir_queries(path), requests.read_beir_qrels(path))
+
+
+def _joined(queries: Iterable[Query], qrels: Iterable[Qrel]) -> Judgements:
+    by_id: dict[str, dict[str, int]] = {}
+    for query_id, doc_id, grade in qrels:
+        by_id.setdefault(query_id, {})[doc_id] = max(grade, 0)
+    judged = [query for query in queries if query.query_id in by_id]
+    grades = {normalized(query.text): by_id[query.query_id] for query in judged}
+    return Judgements(grades, tuple(query.text for query in judged))

@@ -1,0 +1,53 @@
+"""The routes of the inspector beside a running service: its page, what the service offers, and judgements."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
+
+from google.protobuf.json_format import MessageToDict
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from rerank.inspector.judgements import Judgements, read_judgements
+from rerank.inspector.pages import page_routes
+from rerank.reranker import AsyncReranker
+from rerank.service.convert import list_models_response
+
+#: Answers a request with the object that a function returns, if the caller's key and the calls in flight allow it.
+Counted: TypeAlias = Callable[[Callable[[], dict[str, Any]], Request], Awaitable[Response]]
+
+#: Judged queries that the page suggests while one types.
+_SUGGESTIONS = 1000
+
+
+def inspector_routes(reranker: AsyncReranker, counted: Counted) -> list[BaseRoute]:
+    """The routes of the page, which itself calls /search and /rerank.
+
+    Raises:
+        ConfigError, CollectionError: the settings `http.qrels` and `http.queries` cannot be used.
+    """
+    http = reranker.config.http
+    judgements = read_judgements(http.qrels, http.queries) if http and http.qrels else Judgements()
+
+    def describe() -> dict[str, Any]:
+        index = reranker.index
+        found = list_models_response(reranker.models(), index.manifest if index else None)
+        return {
+            "service": MessageToDict(found, preserving_proto_field_name=True),
+            "judged_queries": judgements.queries[:_SUGGESTIONS],
+        }
+
+    async def service(request: Request) -> Response:
+        return await counted(describe, request)
+
+    async def grades(request: Request) -> Response:
+        query = request.query_params.get("query", "")
+        return await counted(lambda: {"grades": dict(judgements.of_query(query))}, request)
+
+    return [
+        *page_routes("index.html"),
+        Route("/inspector/service", service, methods=["GET"]),
+        Route("/inspector/judgements", grades, methods=["GET"]),
+    ]

@@ -1,0 +1,110 @@
+// The form: its fields, filled with what the service offers, and the state that it holds.
+
+import { element } from "./dom.js";
+import { SYSTEM } from "./state.js";
+
+const STAGES = { "hybrid-rrf": "hybrid (RRF)", "hybrid-z-score": "hybrid (z-score)", bm25: "BM25", dense: "dense" };
+const FEEDBACK = { "": "none", "weighted-ranknet": "weighted RankNet", kl: "KL divergence", rocchio: "Rocchio" };
+const STRATEGIES = {
+  "": "the model's own",
+  single: "single window",
+  sliding: "sliding",
+  "top-down": "top-down",
+  tournament: "tournament",
+  cascade: "cascade",
+};
+
+/** The fields of the page's form. `models` is the list of ListModels. */
+export class Form {
+  constructor(form, models) {
+    this.form = form;
+    this.models = models;
+    this.systems = form.querySelector("#systems");
+    this.compare = form.querySelector("#compare");
+    this.compare.addEventListener("click", () => this.#setCompared(this.systems.children.length === 1));
+    for (const radio of form.elements.source) radio.addEventListener("change", () => this.#showSource());
+  }
+
+  /** Writes a state into the fields. */
+  write(state) {
+    const { elements } = this.form;
+    for (const name of ["source", "query", "depth", "instruction", "passages"]) elements[name].value = state[name];
+    this.systems.replaceChildren(...state.systems.map((system, place) => this.#systemView(system, place, state)));
+    this.#showSource();
+  }
+
+  /** The state in the fields, with the parts of `shown` that no field holds. */
+  read(shown) {
+    const { elements } = this.form;
+    const state = { ...shown, systems: [] };
+    for (const name of ["source", "query", "depth", "instruction", "passages"]) state[name] = elements[name].value;
+    for (const place of this.systems.children.length === 2 ? [0, 1] : [0]) {
+      const names = Object.keys(SYSTEM);
+      state.systems.push(Object.fromEntries(names.map((name) => [name, elements[`${"ab"[place]}.${name}`].value])));
+    }
+    if (state.systems.length === 1) state.view = "a";
+    return state;
+  }
+
+  #setCompared(compared) {
+    const systems = this.read({}).systems.slice(0, 1);
+    const other = this.models.find((model) => model.name !== (systems[0].model || this.models[0].name) && !model.problem);
+    if (compared) systems.push({ ...SYSTEM, stage: systems[0].stage, model: other?.name ?? "" });
+    this.systems.replaceChildren(...systems.map((system, place) => this.#systemView(system, place)));
+    this.#showSource();
+    if (compared) this.form.elements["b.model"].focus();
+  }
+
+  #showSource() {
+    const pasted = this.form.elements.source.value === "pasted";
+    this.form.querySelector(".pasted").hidden = !pasted;
+    for (const field of this.form.querySelectorAll(".from-index")) field.hidden = pasted;
+    this.form.elements.passages.required = pasted;
+    this.compare.textContent = this.systems.children.length === 2 ? "Remove system B" : "Compare with a second system";
+  }
+
+  #systemView(system, place) {
+    const letter = "ab"[place];
+    const field = (name, label, control, kind = "") =>
+      element("label", { class: `field ${kind}` }, element("span", {}, label), control(`${letter}.${name}`, system[name]));
+    const names = Object.fromEntries(this.models.map((model) => [model.name, model.name]));
+    const first = this.models[0]?.name ?? "";
+    const advanced = ["strategy", "window", "stride", "weight", "preranker"].some((name) => system[name] !== "");
+    return element(
+      "fieldset",
+      { class: "system" },
+      element("legend", {}, `System ${letter.toUpperCase()}`),
+      field("stage", "First stage", choices(STAGES), "from-index"),
+      field("model", "Model", choices({ "": `${first} (default)`, ...names })),
+      field("feedback", "Relevance feedback", choices(FEEDBACK), "from-index"),
+      element(
+        "details",
+        { open: advanced },
+        element("summary", {}, "Strategy"),
+        element(
+          "div",
+          { class: "fields" },
+          field("strategy", "Windows", choices(STRATEGIES)),
+          field("window", "Window size", numbers({ min: 0, step: 1 }), "small"),
+          field("stride", "Stride", numbers({ min: 0, step: 1 }), "small"),
+          field("weight", "First-stage weight", numbers({ min: 0, max: 100, step: "any" }), "small"),
+          field("preranker", "Preranker", choices({ "": "the model's own", ...names })),
+        ),
+      ),
+    );
+  }
+}
+
+function choices(titles) {
+  return (name, value) => {
+    const known = value in titles ? titles : { ...titles, [value]: value };
+    const options = Object.entries(known).map(([each, title]) =>
+      element("option", { value: each, selected: each === value }, title),
+    );
+    return element("select", { name }, options);
+  };
+}
+
+function numbers(limits) {
+  return (name, value) => element("input", { type: "number", name, value, placeholder: "default", ...limits });
+}

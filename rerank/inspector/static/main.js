@@ -1,0 +1,141 @@
+// The inspector beside a running service: asks what the form says, and shows the answers. The address holds the state.
+
+import { element } from "./dom.js";
+import { Form } from "./form.js";
+import { count } from "./format.js";
+import { outcomeOf } from "./outcome.js";
+import { openPassage } from "./passage.js";
+import { reportView } from "./report.js";
+import { requestOf } from "./requests.js";
+import { apiKey, get, post } from "./service.js";
+import { emptyState, fromFragment, toFragment } from "./state.js";
+
+const at = (id) => document.getElementById(id);
+const [status, problem, report, result] = ["status", "problem", "report", "result"].map(at);
+
+let form;
+let state = emptyState();
+let answers = { outcomes: [], grades: {} };
+let running = new AbortController();
+
+async function start() {
+  try {
+    setUp(await get("/inspector/service"));
+  } catch (error) {
+    show(error);
+    if (error.status !== 401) return;
+    at("form").addEventListener("submit", enterKey, { once: true });
+    return;
+  }
+  at("form").addEventListener("submit", submit);
+  addEventListener("popstate", () => open(location.hash.slice(1)));
+  await open(location.hash.slice(1));
+}
+
+function enterKey(event) {
+  event.preventDefault();
+  apiKey.set(at("form").elements.key.value);
+  start();
+}
+
+function setUp({ service, judged_queries: judged }) {
+  const index = service.index;
+  at("about").textContent = index
+    ? `${count(Number(index.passages), "passage")} of ${index.collection}`
+    : "no index: paste passages to rank them";
+  at("judged").replaceChildren(...judged.map((query) => element("option", { value: query })));
+  form = new Form(at("form"), service.models);
+  for (const radio of at("form").elements.source) radio.disabled = radio.value === "index" && !index;
+  if (!index) state.source = "pasted";
+  form.write(state);
+}
+
+/** Shows what a link holds, and asks for it if it has a query. */
+async function open(fragment) {
+  try {
+    if (fragment) state = await fromFragment(fragment);
+  } catch (error) {
+    show(error);
+    return;
+  }
+  form.write(state);
+  if (state.query) await ask();
+}
+
+async function submit(event) {
+  event.preventDefault();
+  const key = at("form").elements.key.value;
+  if (key) apiKey.set(key);
+  state = form.read({ ...state, all: "" });
+  await remember();
+  await ask();
+}
+
+async function remember() {
+  const fragment = `#${await toFragment(state)}`;
+  if (fragment !== location.hash) history.pushState(null, "", fragment);
+}
+
+/** Asks each system, and shows the answers unless something else was asked meanwhile. */
+async function ask() {
+  running.abort();
+  const { signal } = (running = new AbortController());
+  show(null);
+  status.textContent = "Ranking…";
+  result.setAttribute("aria-busy", "true");
+  try {
+    const grades = get(`/inspector/judgements?query=${encodeURIComponent(state.query)}`);
+    const outcomes = [];
+    for (const [place, system] of state.systems.entries()) outcomes.push(await answerOf(system, place, signal));
+    if (signal.aborted) return;
+    answers = { outcomes, grades: (await grades).grades };
+    render();
+  } catch (error) {
+    if (error.name === "AbortError" || signal.aborted) return;
+    show(error);
+  }
+  result.removeAttribute("aria-busy");
+}
+
+/** One system after the other, so that neither waits for the other's model. */
+async function answerOf(system, place, signal) {
+  const [path, body] = requestOf(state, system);
+  const start = performance.now();
+  const reply = await post(path, body, signal);
+  const letter = state.systems.length > 1 ? `${"AB"[place]} · ` : "";
+  return outcomeOf(`${letter}${reply.execution.model}`, reply, performance.now() - start);
+}
+
+function render() {
+  const { outcomes, grades } = answers;
+  document.title = `${state.query} · rerank inspector`;
+  const sizes = outcomes.map((outcome) => count(outcome.result.length, "passage"));
+  status.textContent = outcomes[0].result.length ? `Ranked ${sizes.join(" and ")}.` : "The first stage found no passage.";
+  const nonEmpty = outcomes.every((outcome) => outcome.result.length);
+  report.replaceChildren(...(nonEmpty ? reportView(outcomes, grades, state, change, openDialog) : []));
+}
+
+async function change(parts) {
+  state = { ...state, ...parts };
+  const name = document.activeElement?.name;
+  const value = document.activeElement?.value;
+  render();
+  if (name) report.querySelector(`[name="${CSS.escape(name)}"][value="${CSS.escape(value)}"]`)?.focus();
+  await remember();
+}
+
+function openDialog(docId) {
+  openPassage(at("passage"), docId, answers.outcomes, answers.grades[docId]);
+}
+
+/** Shows an error in the place of a ranking; null removes it. */
+function show(error) {
+  problem.replaceChildren(...(error ? [element("p", { class: "problem" }, error.message)] : []));
+  if (!error) return;
+  status.textContent = "";
+  report.replaceChildren();
+  result.removeAttribute("aria-busy");
+  if (error.status === 401) at("key-field").hidden = false;
+}
+
+start();

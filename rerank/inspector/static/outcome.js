@@ -1,0 +1,67 @@
+// What a system answered: its passages, and their order at each step from the first stage to the result.
+
+/**
+ * The answer of a system in the form in which the page shows it.
+ *
+ * - passages: doc_id → {docId, text, position, firstStageScore, score, rank, truncated, isNew}; ranks are 1-based
+ * - firstStage, input, result: doc_ids in the order of the first stage, as the ranking received them, and of the result;
+ *   with relevance feedback, the passages that only the second retrieval found come last in the first two
+ */
+export function outcomeOf(name, reply, wallMs) {
+  const truncated = new Set(reply.execution.truncated_doc_ids);
+  const hits = reply.first_stage_hits ?? reply.results.length;
+  const passages = new Map();
+  reply.results.forEach((result, place) => {
+    passages.set(result.doc_id, {
+      docId: result.doc_id,
+      text: result.text ?? "",
+      position: result.original_position,
+      firstStageScore: result.first_stage_score,
+      score: result.score,
+      rank: place + 1,
+      truncated: truncated.has(result.doc_id),
+      isNew: result.original_position >= hits,
+    });
+  });
+  const byPosition = new Map([...passages.values()].map((passage) => [passage.position, passage.docId]));
+  const firstStage = [...byPosition.keys()].sort((one, other) => one - other).map((place) => byPosition.get(place));
+  const input = (reply.trace?.input_order ?? []).map((position) => byPosition.get(position));
+  return {
+    name,
+    passages,
+    firstStage,
+    input: input.length ? input : null,
+    result: reply.results.map((result) => result.doc_id),
+    scoreKind: reply.score_kind,
+    execution: reply.execution,
+    feedback: reply.feedback ?? null,
+    firstStageName: reply.first_stage ?? null,
+    firstStageMs: reply.first_stage_ms ?? 0,
+    windows: (reply.trace?.windows ?? []).map((window) => windowOf(window, byPosition)),
+    wallMs,
+  };
+}
+
+/** A window with its passages in the order in which the model read them. `after` is the 1-based place it gave them. */
+function windowOf(window, byPosition) {
+  const after = new Map(window.permutation.map((place, rank) => [place, rank + 1]));
+  const cut = new Set(window.truncated);
+  const passages = window.positions.map((position, place) => ({
+    docId: byPosition.get(position),
+    position,
+    before: place + 1,
+    after: after.get(place),
+    score: window.scores[place],
+    truncated: cut.has(place),
+  }));
+  return { ...window, passages };
+}
+
+/** What the scores of an answer mean. */
+export function scoreMeaning(kind) {
+  return {
+    SCORE_KIND_RANK: "rank only",
+    SCORE_KIND_WINDOW_LOG_PROB: "log-probability",
+    SCORE_KIND_INTERPOLATED: "interpolated",
+  }[kind];
+}

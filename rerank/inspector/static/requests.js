@@ -1,0 +1,49 @@
+// Messages to the service: the JSON forms of SearchRequest and RerankRequest (rerank.proto).
+
+/** The path and the message with which a system answers what was asked for. Throws an Error for unreadable passages. */
+export function requestOf(state, system) {
+  const shared = {
+    query: state.query,
+    model: system.model,
+    instruction: state.instruction,
+    strategy: strategyOf(system),
+    return_passages: true,
+    include_trace: true,
+  };
+  if (state.source === "pasted") return ["/rerank", { ...shared, candidates: candidatesOf(state.passages) }];
+  const feedback = system.feedback ? { feedback: { method: enumName("FEEDBACK_METHOD", system.feedback) } } : {};
+  const search = { first_stage: enumName("FIRST_STAGE", system.stage), depth: Number(state.depth) };
+  return ["/search", { ...shared, ...search, ...feedback }];
+}
+
+/** The member of a protobuf enum for a name with hyphens: FIRST_STAGE_HYBRID_RRF for hybrid-rrf. */
+function enumName(prefix, name) {
+  return `${prefix}_${name.toUpperCase().replaceAll("-", "_")}`;
+}
+
+function strategyOf(system) {
+  const strategy = { window_size: Number(system.window), stride: Number(system.stride), preranker: system.preranker };
+  if (system.strategy) strategy.kind = enumName("STRATEGY_KIND", system.strategy);
+  if (system.weight !== "") strategy.interpolation = { first_stage: Number(system.weight) };
+  return strategy;
+}
+
+/** The candidates in a pasted text: JSON lines if the first line is an object, else one passage per line. */
+export function candidatesOf(text) {
+  const lines = text.split("\n").filter((line) => line.trim());
+  if (!lines.length) throw new Error("There is no passage to rank. Paste one passage per line.");
+  if (!lines[0].trim().startsWith("{")) return lines.map((line, place) => ({ doc_id: String(place + 1), text: line }));
+  return lines.map(candidateOf);
+}
+
+function candidateOf(line, place) {
+  let row;
+  try {
+    row = JSON.parse(line);
+  } catch {
+    throw new Error(`Line ${place + 1} of the passages is not JSON. Write every line as {"doc_id": …, "text": …}.`);
+  }
+  if (typeof row.text !== "string") throw new Error(`Line ${place + 1} of the passages has no "text".`);
+  const candidate = { doc_id: String(row.doc_id ?? place + 1), text: row.text };
+  return typeof row.score === "number" ? { ...candidate, first_stage_score: row.score } : candidate;
+}

@@ -1,0 +1,67 @@
+// What an answer amounts to, in a few figures and notes.
+
+import { element } from "./dom.js";
+import { count, duration } from "./format.js";
+import { ndcg } from "./measures.js";
+
+/** A list of figures, and the notes on what was left out or deviates. */
+export function summaryView(outcome, grades) {
+  const figures = [...quality(outcome, grades), ...changes(outcome)];
+  return element(
+    "section",
+    { class: "summary" },
+    element("h2", {}, outcome.name, element("span", { class: "quiet" }, outcome.execution.strategy)),
+    element(
+      "dl",
+      {},
+      figures.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value))),
+    ),
+    notesOf(outcome).map((note) => element("p", { class: "note" }, note)),
+  );
+}
+
+function quality(outcome, grades) {
+  const [before, after] = [outcome.firstStage, outcome.result].map((order) => ndcg(order, grades));
+  if (after === null) return [];
+  const judged = outcome.result.slice(0, 10).filter((docId) => docId in grades).length;
+  const change = element("span", { class: after > before ? "gain" : after < before ? "loss" : "quiet" }, ` ${signed(after - before)}`);
+  return [
+    ["nDCG@10", [`${before.toFixed(3)} → `, element("b", {}, after.toFixed(3)), change]],
+    ["judged in the top 10", String(judged)],
+  ];
+}
+
+function changes(outcome) {
+  const top = Math.min(10, outcome.result.length);
+  const before = new Set(outcome.firstStage.slice(0, top));
+  const risen = outcome.result.slice(0, top).filter((docId) => !before.has(docId)).length;
+  const { execution, feedback } = outcome;
+  const found = feedback?.updated ? [["found by feedback", count(feedback.new_passages, "passage")]] : [];
+  return [
+    [`new in the top ${top}`, String(risen)],
+    ...found,
+    ["windows", `${execution.windows} in ${count(execution.rounds, "round")}`],
+    ["time", duration(outcome.wallMs)],
+  ];
+}
+
+function signed(difference) {
+  return `${difference < 0 ? "−" : difference > 0 ? "+" : "±"}${Math.abs(difference).toFixed(3)}`;
+}
+
+function notesOf({ execution, feedback, passages }) {
+  const cut = execution.truncated_doc_ids.length;
+  const { interpolation } = execution;
+  return [
+    execution.reason && `Not all was reranked: ${execution.reason}.`,
+    cut && `${count(cut, "passage")} of ${passages.size} cut: the model read the beginning only.`,
+    interpolation?.applied && `The order counts the first stage with weight ${interpolation.first_stage}.`,
+    interpolation?.reason && `No interpolation with the first stage: ${interpolation.reason}.`,
+    execution.repaired_identifiers && `${count(execution.repaired_identifiers, "identifier")} repaired in what the model wrote.`,
+    execution.model_warning && `About the model: ${execution.model_warning}.`,
+    feedback?.updated &&
+      `Feedback moved the query vector to cosine ${feedback.cosine.toFixed(3)} (loss ${feedback.loss_before.toFixed(3)} → ` +
+        `${feedback.loss_after.toFixed(3)}), and the second retrieval found ${count(feedback.new_passages, "new passage")}.`,
+    feedback?.reason && `Feedback: ${feedback.reason}.`,
+  ].filter(Boolean);
+}
