@@ -15,8 +15,7 @@ LAYERS = [
     "engine",
     "registry",
     "reranker",
-    "service client inspector",
-    "http",
+    "service client http inspector",
     "commands",
 ]
 LAYER_OF = {name: number for number, layer in enumerate(LAYERS) for name in layer.split()}
