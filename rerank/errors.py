@@ -52,7 +52,7 @@ class NotConfigured(RerankError):
 
 
 class Overloaded(RerankError):
-    """The queue is full; the same request can succeed later.
+    """A limit is reached; the same request can succeed later. `metadata["exceeded"]` names the limit.
 
     Attributes:
         retry_after_s: estimated time until then, in seconds.
@@ -89,6 +89,14 @@ class CheckpointError(RerankError):
 
 class SelfTestFailed(RerankError):
     """A model was loaded but failed its self-test; the service runs without it."""
+
+
+class ModelServerUnavailable(RerankError):
+    """No inference server that runs the model answers; the same request can succeed later."""
+
+
+class ModelServerUnfit(RerankError):
+    """An inference server refuses the requests, or does not give the scores of the configured model."""
 
 
 class RankerFailure(Exception):

@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from rerank import bundled
-from rerank.config import FirstModel, GenerationModel, IdentityModel, ModelConfig, PERankModel, PromptConfig
+from rerank.config import FirstModel, GenerationModel, IdentityModel, ModelConfig, PERankModel, PromptConfig, ServedBy
 from rerank.engine.strategies import Cascade, Interpolated, Single, Sliding, Strategy, TopDown, Tournament
 from rerank.errors import ConfigError, InvalidRequest, NotFound, SelfTestFailed
-from rerank.files import cached_folder
+from rerank.files import cached_folder, sha256_of_files
 from rerank.manifest import TEMPLATE_FILE
 from rerank.models.encoder import DEFAULT_ENCODER, Encoder
-from rerank.models.loading import pick_device
+from rerank.models.loading import load_tokenizer_of, pick_device
 from rerank.models.zero_init import write_zero_init_checkpoint
 from rerank.profiles import load_profile
 from rerank.prompting.identifiers import IdentifierKind
 from rerank.prompting.style import PromptStyle
 from rerank.prompting.templates import Template, load_template
 from rerank.rankers import self_test
-from rerank.rankers.base import Ranker, RankerInfo
-from rerank.rankers.first import FirstRanker, FirstScoring
+from rerank.rankers.base import Ranker, RankerInfo, ServedRanker
+from rerank.rankers.first import FirstPrompts, FirstRanker, FirstScoring
 from rerank.rankers.first_checkpoint import first_settings
-from rerank.rankers.generation import GenerationRanker
+from rerank.rankers.generation import GenerationPrompts, GenerationRanker
 from rerank.rankers.identity import IdentityRanker
 from rerank.rankers.pe_rank import PERankRanker
+from rerank.rankers.served import ServedFirst, ServedGeneration, ServedModel
 from rerank.types import RankOptions, ScoreKind, StrategyKind
 
 log = logging.getLogger(__name__)
@@ -70,7 +73,7 @@ class ModelRegistry:
     def __init__(
         self,
         models: Sequence[ModelConfig],
-        rankers: Mapping[str, Ranker],
+        rankers: Mapping[str, Ranker | ServedRanker],
         failed: Mapping[str, FailedModel] | None = None,
     ) -> None:
         self.rankers = rankers
@@ -123,10 +126,17 @@ class ModelRegistry:
 
     def _problem(self, name: str) -> str:
         """The reason for which requests for the model fail by default; empty if they do not."""
-        model = self._models[name]
-        if name not in self._failed and model.strategy is StrategyKind.CASCADE and model.preranker in self._failed:
-            return f"its preranker {model.preranker} is not served: {self._failed[model.preranker].problem}"
-        return self._failed[name].problem if name in self._failed else ""
+        model, problem = self._models[name], self._own_problem(name)
+        if not problem and model.strategy is StrategyKind.CASCADE and (other := self._own_problem(model.preranker)):
+            return f"its preranker {model.preranker} is not served: {other}"
+        return problem
+
+    def _own_problem(self, name: str) -> str:
+        """The reason for which the model itself cannot rank; empty if it can."""
+        if name in self._failed:
+            return self._failed[name].problem
+        ranker = self.rankers[name]
+        return ranker.problem if isinstance(ranker, ServedRanker) else ""
 
     def _check_served(self, name: str) -> None:
         if name in self._failed:
@@ -184,18 +194,25 @@ class ModelRegistry:
 def load_models(models: Sequence[ModelConfig], encoder: Encoder, device: str) -> ModelRegistry:
     """Loads and self-tests each model; models that fail their self-test are logged and not served.
 
+    A model that inference servers run is tested when the service opens, and whenever a server comes back.
+
     Raises:
         ConfigError, CheckpointError: a model cannot be loaded.
     """
-    rankers: dict[str, Ranker] = {}
+    rankers: dict[str, Ranker | ServedRanker] = {}
     failed: dict[str, FailedModel] = {}
     for model in (with_path(model, encoder) for model in models):
-        ranker = load_ranker(model, encoder, device)
+        ranker: Ranker | ServedRanker
+        if isinstance(model, FirstModel | GenerationModel) and model.served_by:
+            ranker = load_served(model)
+        else:
+            ranker = load_ranker(model, encoder, device)
         if warning := _warning(model, ranker.info):
             log.warning("model %s: %s", model.name, warning)
             ranker.info = replace(ranker.info, warning=warning)
         try:
-            _self_test(ranker, model, device)
+            if not isinstance(ranker, ServedRanker):
+                _self_test(ranker, model, device)
             rankers[model.name] = ranker
         except SelfTestFailed as error:
             log.exception("model %s is not served", model.name)
@@ -206,7 +223,7 @@ def load_models(models: Sequence[ModelConfig], encoder: Encoder, device: str) ->
 def scoring_settings(model: ModelConfig) -> dict[str, object]:
     """The settings of a model that its scores depend on, besides weights, template and precision."""
     of_schedule = {"strategy", "window_size", "stride", "preranker", "interpolation"}
-    excluded = {"name", "path", "template", "precision", "profile", "prompt"} | of_schedule
+    excluded = {"name", "path", "template", "precision", "profile", "prompt", "served_by", "tokenizer"} | of_schedule
     settings = model.model_dump(mode="json", exclude=excluded)
     return {key: value for key, value in settings.items() if (key, value) not in _LATER_DEFAULTS}
 
@@ -251,12 +268,7 @@ def load_ranker(model: ModelConfig, encoder: Encoder, device: str) -> Ranker:
                 model.path,
                 _styled(settings.template, model.prompt),
                 settings.identifiers,
-                FirstScoring(
-                    identifier_tokens=model.identifier_tokens,
-                    calibration=model.calibration,
-                    permutations=model.permutations,
-                    order_prior=model.order_prior,
-                ),
+                _first_scoring(model),
                 device,
                 model.precision,
                 settings.passage_tokens,
@@ -265,6 +277,52 @@ def load_ranker(model: ModelConfig, encoder: Encoder, device: str) -> Ranker:
             kind = IdentifierKind(model.identifiers)
             template = _styled(model.template, model.prompt)
             return GenerationRanker(model.path, template, kind, device, model.precision)
+
+
+def load_served(model: FirstModel | GenerationModel) -> ServedRanker:
+    """The ranker of a model that inference servers run; none of them is contacted.
+
+    Raises:
+        ConfigError: a setting of the model cannot be used.
+        CheckpointError: its tokenizer cannot be loaded, or does not fit.
+    """
+    if model.served_by is None:
+        raise ConfigError(f"model {model.name} has no served_by; this is a bug")
+    tokenizer = load_tokenizer_of(model.tokenizer or model.path)
+    has_golden = (model.path / self_test.GOLDEN).is_file()
+    revision = sha256_of_files(sorted(model.path.glob("*.safetensors"))) if has_golden else ""
+    tolerance = self_test.tolerance("cuda", model.precision)
+    check = partial(self_test.check, settings=scoring_settings(model), folder=model.path, allowed=tolerance)
+    served = ServedModel(model.name, model.served_by, _api_key(model.served_by), tokenizer, revision, check)
+    if isinstance(model, GenerationModel):
+        template, kind = _styled(model.template, model.prompt), IdentifierKind(model.identifiers)
+        return ServedGeneration(served, lambda tokens: GenerationPrompts(tokenizer, tokens, template, kind))
+    settings, scoring = first_settings(model), _first_scoring(model)
+    template = _styled(settings.template, model.prompt)
+    return ServedFirst(
+        served,
+        lambda tokens: FirstPrompts(
+            tokenizer, tokens, template, settings.identifiers, scoring, settings.passage_tokens
+        ),
+        scoring,
+    )
+
+
+def _api_key(served_by: ServedBy) -> str:
+    """The key of the servers; empty without `api_key_env`. Raises: ConfigError if the variable is not set."""
+    name = served_by.api_key_env
+    if name and not os.environ.get(name):
+        raise ConfigError(f"served_by.api_key_env names the environment variable {name}, which is not set; set it")
+    return os.environ[name] if name else ""
+
+
+def _first_scoring(model: FirstModel) -> FirstScoring:
+    return FirstScoring(
+        identifier_tokens=model.identifier_tokens,
+        calibration=model.calibration,
+        permutations=model.permutations,
+        order_prior=model.order_prior,
+    )
 
 
 def _styled(template: str, prompt: PromptConfig) -> Template:

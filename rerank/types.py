@@ -229,6 +229,8 @@ class WindowRanking:
     scores: tuple[float, ...]
     #: Identifiers that were missing, repeated or unknown in a generated permutation, and were repaired.
     repairs: int = 0
+    #: Places of the passages that the model gave no score, which count as the least probable ones.
+    unscored: tuple[int, ...] = ()
 
     @property
     def permutation(self) -> tuple[int, ...]:
@@ -346,6 +348,8 @@ class Trace:
     interpolation: InterpolationReport | None = None
     #: Why the model may not give its published figures; empty if nothing is known to differ.
     model_warning: str = ""
+    #: The passages that the model gave no score in some window, see WindowRanking.
+    unscored_doc_ids: tuple[str, ...] = ()
     #: Positions in the order in which the ranking received them; empty if that is the order of the positions.
     input_order: tuple[int, ...] = ()
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 from pydantic import Field, model_validator
 
 from rerank import bundled
+from rerank.config.served import ServedBy
 from rerank.config.settings import Positive, Settings
 from rerank.errors import ConfigError
 from rerank.manifest import trained_window
@@ -110,6 +111,36 @@ class _ScoringModel(_Model):
         return self.interpolation.first_stage
 
 
+class _ServableModel(_Model):
+    """Settings of a causal LM that runs in this process, or in inference servers.
+
+    Attributes:
+        served_by: the inference servers of the model. Default: none, the model runs in this process.
+        tokenizer: name or folder of the tokenizer of a served model. Default: that in `path`.
+    """
+
+    served_by: ServedBy | None = None
+    tokenizer: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _path_of_a_served_model_is_that_of_its_tokenizer(cls, settings: Any) -> Any:
+        if not isinstance(settings, dict) or settings.get("served_by") is None or settings.get("path") is not None:
+            return settings
+        if settings.get("tokenizer") is None:
+            raise ValueError(
+                "a model with served_by needs `tokenizer`, the name or folder of its tokenizer, or `path`, a folder "
+                "with its tokenizer and, if there are any, its template and golden scores"
+            )
+        return {**settings, "path": settings["tokenizer"]}
+
+    @model_validator(mode="after")
+    def _tokenizer_is_that_of_a_served_model(self) -> Self:
+        if self.tokenizer is not None and self.served_by is None:
+            raise ValueError("`tokenizer` is for a model with served_by; any other one has its tokenizer in `path`")
+        return self
+
+
 class PromptConfig(Settings):
     """Settings of the prompts of a published model besides its template; see `rerank.prompting.style.PromptStyle`.
 
@@ -168,7 +199,7 @@ class PERankModel(_ScoringModel):
     passage_text_tokens: Positive = 64
 
 
-class FirstModel(_ScoringModel):
+class FirstModel(_ScoringModel, _ServableModel):
     """Settings of a FIRST model (Gangi Reddy et al., arXiv 2406.15657): a causal LM, scored at one position.
 
     A checkpoint of `train-first` contains its template, identifiers and passage_tokens. For another checkpoint, set
@@ -177,7 +208,8 @@ class FirstModel(_ScoringModel):
     Attributes:
         profile: name of the profile of a published model, which has the defaults of the other settings.
         path: folder of the causal LM or of a LoRA adapter, or a GGUF file. Default: the bundled adapter, which was
-            trained on windows of 20 passages, over SmolLM2-135M.
+            trained on windows of 20 passages, over SmolLM2-135M. For a served model: the folder of its tokenizer,
+            template and golden scores; its weights are not read.
         template: name of a bundled prompt template or path of a YAML file. Default: the template of the checkpoint, or
             `first`.
         identifiers: kind of the passage identifiers. Default: that of the checkpoint, or letters.
@@ -208,7 +240,7 @@ class FirstModel(_ScoringModel):
     precision: Precision = "auto"
 
 
-class GenerationModel(_Model):
+class GenerationModel(_ServableModel):
     """Settings of a permutation generation model: a causal LM that generates the full order, as RankZephyr does.
 
     Attributes:

@@ -7,6 +7,7 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TypeAlias
 
 from rerank.config import EngineConfig
@@ -23,11 +24,12 @@ from rerank.engine.admission import (
     prepare_tokens,
     window_tokens,
 )
+from rerank.engine.calls import ConcurrentCalls
 from rerank.engine.job import Job, Progress, WindowResult, slices, too_many_windows, window_of
 from rerank.engine.saturation import saturating_tokens
 from rerank.engine.worker import BatchObserver, ResultsObserver, Worker, now_s
 from rerank.errors import DeadlineExceeded, RankerFailure, RerankError
-from rerank.rankers.base import Ranker
+from rerank.rankers.base import Ranker, ServedRanker
 from rerank.types import EncodedWindow, Passage, Prepared, Query, Ranking, Window, WindowRanking, check_rankings
 
 log = logging.getLogger(__name__)
@@ -45,19 +47,24 @@ _Slice: TypeAlias = tuple[Query, Sequence[Passage]]
 
 
 class _ModelThreads:
-    """The three threads of one model, so that no model waits for another one's work."""
+    """The three threads of one model, so that no model waits for another one's work.
 
-    def __init__(self, model: str, ranker: Ranker, throughput: Throughput, max_batch_tokens: int) -> None:
+    A model that runs in an inference server has concurrent calls in place of the thread for `rank`.
+    """
+
+    def __init__(
+        self, model: str, ranker: Ranker | ServedRanker, throughput: Throughput, max_batch_tokens: int
+    ) -> None:
         self._ranker = ranker
         self.prepare: Worker[_Slice, Prepared] = Worker(
             ModelStage(Stage.PREPARE, model), self._prepare, throughput, max_batch_tokens=1
         )
-        self.rank: Worker[EncodedWindow, WindowRanking] = Worker(
-            ModelStage(Stage.RANK, model), self._rank, throughput, max_batch_tokens
-        )
+        self.rank = _rank_worker(ModelStage(Stage.RANK, model), ranker, throughput, max_batch_tokens)
         self.encode = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"encode {model}")
 
-    def open(self) -> None:
+    async def open(self) -> None:
+        if isinstance(self._ranker, ServedRanker):
+            await self._ranker.open()
         self.prepare.open()
         self.rank.open()
 
@@ -69,14 +76,32 @@ class _ModelThreads:
         """Lets the running batches finish; queued work fails with ShuttingDown."""
         await asyncio.gather(self.prepare.close(), self.rank.close())
         await asyncio.to_thread(self.encode.shutdown)
+        if isinstance(self._ranker, ServedRanker):
+            await self._ranker.close()
 
     def _prepare(self, parts: Sequence[_Slice]) -> list[Prepared]:
         return [self._ranker.prepare(query, passages) for query, passages in parts]
 
-    def _rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
-        rankings = self._ranker.rank(windows)
-        check_rankings(rankings, windows)
-        return rankings
+
+def _rank_worker(
+    stage: ModelStage, ranker: Ranker | ServedRanker, throughput: Throughput, max_batch_tokens: int
+) -> Worker[EncodedWindow, WindowRanking]:
+    """The worker that ranks windows: a thread, or concurrent calls of an inference server."""
+    if isinstance(ranker, ServedRanker):
+        return ConcurrentCalls(stage, partial(_rank_served, ranker), throughput, ranker.max_in_flight)
+    return Worker(stage, partial(_rank, ranker), throughput, max_batch_tokens)
+
+
+def _rank(ranker: Ranker, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
+    rankings = ranker.rank(windows)
+    check_rankings(rankings, windows)
+    return rankings
+
+
+async def _rank_served(ranker: ServedRanker, window: EncodedWindow) -> WindowRanking:
+    ranking = await ranker.rank_window(window)
+    check_rankings([ranking], [window])
+    return ranking
 
 
 class Engine:
@@ -89,7 +114,7 @@ class Engine:
         throughput: the measured rates.
     """
 
-    def __init__(self, rankers: Mapping[str, Ranker], config: EngineConfig) -> None:
+    def __init__(self, rankers: Mapping[str, Ranker | ServedRanker], config: EngineConfig) -> None:
         self._rankers = rankers
         self._infos = {model: ranker.info for model, ranker in rankers.items()}
         self._config = config
@@ -104,8 +129,7 @@ class Engine:
     async def __aenter__(self) -> Engine:
         if self._config.max_batch_tokens is None:
             await asyncio.to_thread(self._choose_batch_sizes)
-        for threads in self._threads.values():
-            threads.open()
+        await asyncio.gather(*(threads.open() for threads in self._threads.values()))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -253,6 +277,8 @@ class Engine:
     def _choose_batch_sizes(self) -> None:
         """Sets the batch size of each model on an accelerator to the one that saturates it."""
         for model, ranker in self._rankers.items():
+            if isinstance(ranker, ServedRanker):
+                continue  # its server forms the batches
             if ranker.info.batching == "one_by_one":
                 self._threads[model].rank.set_max_batch_tokens(1)
             elif ranker.info.on_accelerator:

@@ -73,6 +73,8 @@ class Progress:
     last: WindowResult | None = None
     #: Positions of the passages that were read by a model that reads passages.
     read: set[int] = field(default_factory=set)
+    #: Positions of the passages that a model gave no score in some window.
+    unscored: set[int] = field(default_factory=set)
     #: All positions in the best order so far; empty: in first-stage order.
     order: Sequence[int] = ()
     #: The scores with which the order was interpolated; None: it was not.
@@ -112,6 +114,7 @@ class Progress:
                 )
             )
             self.read.update(positions if info.reads_passages else ())
+            self.unscored.update(positions[place] for place in result.ranking.unscored)
             truncated = (positions[place] for place in result.encoded.truncated)
             self.truncated_doc_ids.update(self.job.candidates[position].passage.doc_id for position in truncated)
         self.rounds += 1
@@ -184,6 +187,7 @@ class Progress:
             total_ms=total_ms,
             interpolation=self._interpolation(strategy) if isinstance(strategy, Interpolated) else None,
             model_warning=self.info.warning,
+            unscored_doc_ids=tuple(self.job.candidates[each].passage.doc_id for each in sorted(self.unscored)),
         )
 
     def _interpolation(self, strategy: Interpolated) -> InterpolationReport:

@@ -178,7 +178,7 @@ class Worker(Generic[T, R]):
             await self._loop
         while any(entries := self._batcher.next_batch(now_s())):
             for entry in itertools.chain(*entries):
-                _fail(entry, ShuttingDown("the service is stopping; try another replica"))
+                fail(entry, ShuttingDown("the service is stopping; try another replica"))
         await asyncio.to_thread(self._thread.shutdown)
 
     async def run(self, request: PendingRequest, work: Sequence[T], tokens: Sequence[int]) -> list[Completed[R]]:
@@ -204,6 +204,8 @@ class Worker(Generic[T, R]):
             return results
         finally:
             self._batcher.discard(request)
+            for future in futures:
+                future.cancel()
 
     def set_max_batch_tokens(self, tokens: int) -> None:
         self._batcher.max_batch_tokens = max(1, tokens)
@@ -212,7 +214,7 @@ class Worker(Generic[T, R]):
         while not self._closed:
             batch, late = self._batcher.next_batch(now_s())
             for entry in late:
-                _fail(entry, unreachable_deadline(self._throughput, entry.request, now_s()))
+                fail(entry, unreachable_deadline(self._throughput, entry.request, now_s()))
             if batch:
                 await self._run_or_split(batch)
             elif not late:
@@ -228,7 +230,7 @@ class Worker(Generic[T, R]):
 
     async def _split(self, batch: Sequence[QueueEntry[Submission[T, R]]], error: Exception) -> None:
         if len(batch) == 1:
-            _fail(batch[0], self._failure(batch[0], error))
+            fail(batch[0], self._failure(batch[0], error))
             return
         if isinstance(error, MemoryError):
             self._halve_max_batch_tokens(batch)
@@ -282,6 +284,7 @@ def now_s() -> float:
     return asyncio.get_running_loop().time()
 
 
-def _fail(entry: QueueEntry[Submission[T, R]], error: Exception) -> None:
+def fail(entry: QueueEntry[Submission[T, R]], error: Exception) -> None:
+    """Ends an entry with an error, unless its request has ended."""
     if not entry.payload.future.done():
         entry.payload.future.set_exception(error)

@@ -237,6 +237,21 @@ def load_causal_lm(checkpoint: Path, device: torch.device, precision: Precision 
     return CausalLM(model, tokenizer, revision, context_tokens, uses_autocast(device, precision))
 
 
+def load_tokenizer_of(checkpoint: Path | str) -> PreTrainedTokenizerBase:
+    """The tokenizer of a checkpoint, a GGUF file, a LoRA adapter or a model on the hub, without its weights.
+
+    Raises:
+        CheckpointError: there is none that can be loaded.
+    """
+    folder = Path(checkpoint)
+    gguf = gguf_options(folder)
+    try:
+        source = checkpoint if has_tokenizer(folder) else locate_causal_lm(base_model_of(folder))
+        return load_tokenizer(source, **gguf)
+    except (OSError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{checkpoint} has no tokenizer that can be loaded: {error}") from error
+
+
 def _merge_adapter(model: PreTrainedModel, checkpoint: Path) -> PreTrainedModel:
     with warnings.catch_warnings():
         warnings.filterwarnings("error", "Found missing adapter keys")

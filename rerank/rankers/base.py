@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from rerank.types import (
     Batching,
@@ -77,6 +77,47 @@ class Ranker(Protocol):
 
         Raises:
             MemoryError: the windows do not fit into the device's memory together; the engine tries fewer at once.
+        """
+        ...
+
+
+@runtime_checkable
+class ServedRanker(Protocol):
+    """A ranker whose model runs in an inference server: the engine awaits the windows concurrently.
+
+    Attributes:
+        max_in_flight: the most windows at a time.
+        problem: why windows cannot be ranked at the moment; empty if they can.
+    """
+
+    info: RankerInfo
+    max_in_flight: int
+
+    @property
+    def problem(self) -> str: ...
+
+    async def open(self) -> None:
+        """Checks the servers and watches them from now on; returns also if none of them can be used."""
+        ...
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        ...
+
+    def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
+        """See Ranker; called on a thread of its own."""
+        ...
+
+    def encode(self, window: Window) -> EncodedWindow:
+        """See Ranker; called on a thread of its own."""
+        ...
+
+    async def rank_window(self, window: EncodedWindow) -> WindowRanking:
+        """The ranking of a window. If it is cancelled, the server stops its work on it.
+
+        Raises:
+            ModelServerUnavailable: no server answered.
+            ModelServerUnfit: a server refused the request, or answered without the scores.
         """
         ...
 

@@ -14,13 +14,15 @@ from pathlib import Path
 from typing import Literal
 
 import torch
+from torch import nn
+from transformers import PreTrainedTokenizerBase
 
 from rerank.config import Precision
 from rerank.manifest import model_id
 from rerank.models.last_token import IdentifierHead, TwoTokenHead, translate_out_of_memory
-from rerank.models.loading import CausalLM, load_causal_lm, pick_device
+from rerank.models.loading import load_causal_lm, pick_device
 from rerank.models.packing_probe import make_last_token_reader
-from rerank.prompting.identifiers import IdentifierKind, Identifiers, derive_identifiers, word_start_ids
+from rerank.prompting.identifiers import IdentifierKind, derive_identifiers, word_start_ids
 from rerank.prompting.listwise import ListwiseRenderer
 from rerank.prompting.templates import TEXT_FIELDS, Template, load_template
 from rerank.rankers.base import RankerInfo
@@ -51,17 +53,102 @@ class FirstScoring:
     order_prior: float = 0.0
 
 
-class FirstRanker:
+class FirstPrompts:
+    """FIRST without its model: the prompts of windows, and the rankings of the logits of their identifiers.
+
+    Args:
+        tokenizer: of the model.
+        context_tokens: the most tokens of a prompt and its identifier.
+        template: a prompt template, or its name or path.
+        identifiers: letters or numbers.
+        scoring: how logits become scores.
+        passage_tokens: the maximum number of tokens shown per passage, as in training; 0: as many as fit.
+
+    Attributes:
+        identifiers: the identifiers of a window's passages, in order.
+        other_ids: the second token of each identifier; none if one is read.
+
+    Raises:
+        CheckpointError: the tokenizer has too few single-token identifiers, or the chat template opens a reasoning.
+        ConfigError: there is no such template.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        context_tokens: int,
+        template: str | Template,
+        identifiers: IdentifierKind,
+        scoring: FirstScoring,
+        passage_tokens: int,
+    ) -> None:
+        self._template = load_template(template, TEXT_FIELDS)
+        self._context_tokens = context_tokens
+        self._renderer = ListwiseRenderer(self._template, tokenizer, context_tokens, 1, passage_tokens)
+        self._renderer.refuse_reasoning()
+        self.identifiers = derive_identifiers(tokenizer, identifiers, self._renderer.prompt_end)
+        self.other_ids = word_start_ids(tokenizer, self.identifiers) if scoring.identifier_tokens == "max" else ()
+        self._permutations, self._order_prior = scoring.permutations, scoring.order_prior
+
+    def describe(self, model_id: str, revision: str) -> RankerInfo:
+        """The description of a ranker with these prompts."""
+        return RankerInfo(
+            kind="first",
+            model_id=model_id,
+            model_revision=revision,
+            template_sha256=self._template.sha256,
+            warning=self._renderer.warning,
+            max_window_size=len(self.identifiers),
+            score_kind=ScoreKind.WINDOW_LOG_PROB,
+            max_passage_tokens=self._renderer.passage_tokens,
+            max_window_tokens=self._context_tokens * self._permutations,
+        )
+
+    def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
+        return self._renderer.prepare(query, passages)
+
+    def encode(self, window: Window) -> EncodedWindow:
+        """One prompt per permutation, each ending with the opening bracket of the answer."""
+        prompts, truncated = list[tuple[int, ...]](), set[int]()
+        for order in window_orders(len(window.passages), self._permutations):
+            reordered = replace(window, passages=tuple(window.passages[place] for place in order))
+            prompt = self._renderer.prompt(reordered, self.identifiers.texts)
+            prompts.append((*prompt.token_ids, self.identifiers.bracket_id))
+            truncated.update(order[place] for place in prompt.truncated)
+        return EncodedWindow(window, tuple(prompts), sum(map(len, prompts)), tuple(sorted(truncated)))
+
+    def ranking(self, n: int, logits: torch.Tensor, prior: torch.Tensor | None) -> WindowRanking:
+        """The ranking of a window of n passages.
+
+        Args:
+            logits: (permutations, identifiers) logits, or log-probabilities, of at least n identifiers.
+            prior: (n,) log-prior of the identifiers, which is subtracted; None: no calibration.
+        """
+        log_probs = torch.log_softmax(logits[:, :n], dim=1)
+        if prior is not None:
+            log_probs = torch.log_softmax(log_probs - prior, dim=1)
+        orders = window_orders(n, self._permutations)
+        scores = [_in_window_order(row, order) for row, order in zip(log_probs, orders, strict=True)]
+        mean = torch.stack(scores).mean(dim=0)
+        if self._order_prior:
+            mean = torch.log_softmax(mean - self._order_prior * torch.arange(n), dim=0)
+        return WindowRanking(tuple(mean.tolist()))
+
+    def prior_prompt(self, n: int) -> tuple[int, ...]:
+        """The prompt of n passages without content, after which the log-prior of the identifiers is measured."""
+        empty = tuple(Passage(str(place), _NO_CONTENT) for place in range(n))
+        return self.encode(Window(Query(_NO_CONTENT), empty)).prompts[0]
+
+
+class FirstRanker(FirstPrompts):
     """Ranks windows by the identifier logits of a causal LM.
 
     Args:
         checkpoint: a folder with a causal LM, or a LoRA adapter.
-        template: a prompt template, or its name or path.
-        identifiers: letters or numbers.
+        template, identifiers, passage_tokens: see FirstPrompts.
         scoring: how logits become scores; None: all defaults.
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
         precision: see `rerank.config.Precision`.
-        passage_tokens: the maximum number of tokens shown per passage, as in training; 0: as many as fit.
 
     Raises:
         CheckpointError: the checkpoint holds no causal LM, or its tokenizer has too few single-token identifiers.
@@ -81,68 +168,31 @@ class FirstRanker:
         scoring = scoring or FirstScoring()
         self._device = pick_device(device)
         lm = load_causal_lm(checkpoint, self._device, precision)
-        loaded = load_template(template, TEXT_FIELDS)
-        self._renderer = ListwiseRenderer(loaded, lm.tokenizer, lm.context_tokens, 1, passage_tokens)
-        self._renderer.refuse_reasoning()
-        prompt_end = self._renderer.prompt_end
-        self._identifiers = derive_identifiers(lm.tokenizer, identifiers, prompt_end)
-        lm.model.set_output_embeddings(_head(lm, self._identifiers, scoring).to(self._device))
+        super().__init__(lm.tokenizer, lm.context_tokens, template, identifiers, scoring, passage_tokens)
+        lm.model.set_output_embeddings(self._head(lm.model.get_output_embeddings()).to(self._device))
         self._reader = make_last_token_reader(lm.model, lm.autocast)
         self._calibrated = scoring.calibration == "content_free"
-        self._permutations = scoring.permutations
-        self._order_prior = scoring.order_prior
         self._prior = cache(self._measure_prior)
-        self.info = RankerInfo(
-            kind="first",
-            model_id=model_id(checkpoint),
-            model_revision=lm.revision,
-            template_sha256=loaded.sha256,
-            warning=self._renderer.warning,
-            max_window_size=len(self._identifiers),
-            score_kind=ScoreKind.WINDOW_LOG_PROB,
-            batching=self._reader.batching,
-            max_passage_tokens=self._renderer.passage_tokens,
-            max_window_tokens=lm.context_tokens * scoring.permutations,
-            on_accelerator=self._device.type == "cuda",
-        )
-
-    def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
-        return self._renderer.prepare(query, passages)
-
-    def encode(self, window: Window) -> EncodedWindow:
-        """One prompt per permutation, each ending with the opening bracket of the answer."""
-        prompts, truncated = list[tuple[int, ...]](), set[int]()
-        for order in _orders(len(window.passages), self._permutations):
-            reordered = replace(window, passages=tuple(window.passages[place] for place in order))
-            prompt = self._renderer.prompt(reordered, self._identifiers.texts)
-            prompts.append((*prompt.token_ids, self._identifiers.bracket_id))
-            truncated.update(order[place] for place in prompt.truncated)
-        return EncodedWindow(window, tuple(prompts), sum(map(len, prompts)), tuple(sorted(truncated)))
+        described = self.describe(model_id(checkpoint), lm.revision)
+        on_accelerator = self._device.type == "cuda"
+        self.info = replace(described, batching=self._reader.batching, on_accelerator=on_accelerator)
 
     @translate_out_of_memory()
     def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
         """Log-probabilities over the n identifiers of each window, in float32, averaged over its permutations."""
         logits = self._logits([prompt for encoded in windows for prompt in encoded.prompts])
         per_window = logits.split(self._permutations)  # (permutations, identifiers) each
+        sizes = [len(encoded.window.passages) for encoded in windows]
         return [
-            self._ranking(len(encoded.window.passages), rows) for encoded, rows in zip(windows, per_window, strict=True)
+            self.ranking(n, rows, self._prior(n) if self._calibrated else None)
+            for n, rows in zip(sizes, per_window, strict=True)
         ]
 
-    def _ranking(self, n: int, logits: torch.Tensor) -> WindowRanking:
-        """The ranking of a window of n passages from its (permutations, identifiers) logits."""
-        scores = [
-            _in_window_order(self._log_probs(row[:n]), order)
-            for row, order in zip(logits, _orders(n, self._permutations), strict=True)
-        ]
-        mean = torch.stack(scores).mean(dim=0)
-        if self._order_prior:
-            mean = torch.log_softmax(mean - self._order_prior * torch.arange(n), dim=0)
-        return WindowRanking(tuple(mean.tolist()))
-
-    def _log_probs(self, logits: torch.Tensor) -> torch.Tensor:
-        """(n,) log-probabilities from the logits of n identifiers, calibrated if so configured."""
-        log_probs = torch.log_softmax(logits, dim=0)
-        return torch.log_softmax(log_probs - self._prior(len(logits)), dim=0) if self._calibrated else log_probs
+    def _head(self, vocabulary: nn.Module) -> IdentifierHead:
+        """The head that computes the logits of the identifiers alone, from that of the whole vocabulary."""
+        if self.other_ids:
+            return TwoTokenHead(vocabulary, self.identifiers.token_ids, self.other_ids)
+        return IdentifierHead(vocabulary, self.identifiers.token_ids)
 
     def _logits(self, prompts: Sequence[Sequence[int]]) -> torch.Tensor:
         """(B, identifiers) float32 logits after the last token of each prompt."""
@@ -150,20 +200,10 @@ class FirstRanker:
 
     def _measure_prior(self, n: int) -> torch.Tensor:
         """(n,) log-probabilities of the identifiers for n passages without content."""
-        empty = tuple(Passage(str(place), _NO_CONTENT) for place in range(n))
-        prompt = self.encode(Window(Query(_NO_CONTENT), empty)).prompts[0]
-        return torch.log_softmax(self._logits([prompt])[0, :n], dim=0)
+        return torch.log_softmax(self._logits([self.prior_prompt(n)])[0, :n], dim=0)
 
 
-def _head(lm: CausalLM, identifiers: Identifiers, scoring: FirstScoring) -> IdentifierHead:
-    """The head that computes the logits of the identifiers alone."""
-    head = lm.model.get_output_embeddings()
-    if scoring.identifier_tokens == "max":
-        return TwoTokenHead(head, identifiers.token_ids, word_start_ids(lm.tokenizer, identifiers))
-    return IdentifierHead(head, identifiers.token_ids)
-
-
-def _orders(n: int, permutations: int) -> list[list[int]]:
+def window_orders(n: int, permutations: int) -> list[list[int]]:
     """The orders in which n passages are read: as given, then shuffled by fixed seeds."""
     orders = [list(range(n))]
     for seed in range(1, permutations):

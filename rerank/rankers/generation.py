@@ -35,13 +35,79 @@ _IDENTIFIER = "(?:[A-Za-z]|[0-9]+)"
 _IN_BRACKETS = rf"\[ ?{_IDENTIFIER} ?\]"
 
 
-class GenerationRanker:
+class GenerationPrompts:
+    """Permutation generation without its model: the prompts of windows, and the rankings of the answers.
+
+    Args:
+        tokenizer: of the model.
+        context_tokens: the most tokens of a prompt and its answer.
+        template: a prompt template, or its name or path.
+        identifiers: letters or numbers; they need not be single tokens.
+
+    Raises:
+        CheckpointError: the chat template opens a reasoning.
+        ConfigError: there is no such template.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        context_tokens: int,
+        template: str | Template,
+        identifiers: IdentifierKind,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._context_tokens = context_tokens
+        self._template = load_template(template, TEXT_FIELDS)
+        self._names = alphabet(tokenizer, identifiers)[:_MOST_PASSAGES]
+        self.answer_tokens = cache(self._count_answer_tokens)
+        self._renderer = ListwiseRenderer(self._template, tokenizer, context_tokens, answer_tokens=0)
+        self._renderer.refuse_reasoning()
+
+    def describe(self, model_id: str, revision: str) -> RankerInfo:
+        """The description of a ranker with these prompts."""
+        return RankerInfo(
+            kind="generation",
+            model_id=model_id,
+            model_revision=revision,
+            template_sha256=self._template.sha256,
+            warning=self._renderer.warning,
+            max_window_size=len(self._names),
+            score_kind=ScoreKind.RANK,
+            max_passage_tokens=self._renderer.passage_tokens,
+            max_window_tokens=self._context_tokens,
+        )
+
+    def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
+        return self._renderer.prepare(query, passages)
+
+    def encode(self, window: Window) -> EncodedWindow:
+        """The prompt, which leaves room for the longest answer; both count as tokens."""
+        answer_tokens = self.answer_tokens(len(window.passages))
+        prompt = self._renderer.prompt(window, self._names, answer_tokens)
+        tokens = len(prompt.token_ids) + answer_tokens
+        return EncodedWindow(window, (tuple(prompt.token_ids),), tokens, prompt.truncated)
+
+    def ranking(self, n: int, answer: str) -> WindowRanking:
+        """Minus the rank of each of n passages in the text that the model wrote."""
+        parsed = parse_permutation(without_reasoning(answer), self._names[:n])
+        scores = [0.0] * n
+        for rank, place in enumerate(parsed.permutation):
+            scores[place] = float(-rank)
+        return WindowRanking(tuple(scores), repairs=parsed.repairs)
+
+    def _count_answer_tokens(self, n: int) -> int:
+        """The token budget of an answer about n passages."""
+        answer = " > ".join(f"{OPEN}{name}{CLOSE}" for name in self._names[:n])
+        return len(self._tokenizer(answer, add_special_tokens=False, verbose=False)["input_ids"]) + _SLACK_TOKENS
+
+
+class GenerationRanker(GenerationPrompts):
     """Ranks windows by the permutation that a causal LM generates greedily.
 
     Args:
         checkpoint: a folder with a causal LM, or a LoRA adapter.
-        template: a prompt template, or its name or path.
-        identifiers: letters or numbers; they need not be single tokens.
+        template, identifiers: see GenerationPrompts.
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
         precision: see `rerank.config.Precision`.
 
@@ -60,34 +126,10 @@ class GenerationRanker:
     ) -> None:
         self._device = pick_device(device)
         lm = load_causal_lm(checkpoint, self._device, precision)
-        loaded = load_template(template, TEXT_FIELDS)
-        self._names = alphabet(lm.tokenizer, identifiers)[:_MOST_PASSAGES]
-        self._model, self._tokenizer, self._autocast = lm.model, lm.tokenizer, lm.autocast
+        super().__init__(lm.tokenizer, lm.context_tokens, template, identifiers)
+        self._model, self._autocast = lm.model, lm.autocast
         self._model.generation_config = _greedy(lm)
-        self._answer_tokens = cache(self._count_answer_tokens)
-        self._renderer = ListwiseRenderer(loaded, lm.tokenizer, lm.context_tokens, answer_tokens=0)
-        self._renderer.refuse_reasoning()
-        self.info = RankerInfo(
-            kind="generation",
-            model_id=model_id(checkpoint),
-            model_revision=lm.revision,
-            template_sha256=loaded.sha256,
-            warning=self._renderer.warning,
-            max_window_size=len(self._names),
-            score_kind=ScoreKind.RANK,
-            max_passage_tokens=self._renderer.passage_tokens,
-            max_window_tokens=lm.context_tokens,
-        )
-
-    def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
-        return self._renderer.prepare(query, passages)
-
-    def encode(self, window: Window) -> EncodedWindow:
-        """The prompt, which leaves room for the longest answer; both count as tokens."""
-        answer_tokens = self._answer_tokens(len(window.passages))
-        prompt = self._renderer.prompt(window, self._names, answer_tokens)
-        tokens = len(prompt.token_ids) + answer_tokens
-        return EncodedWindow(window, (tuple(prompt.token_ids),), tokens, prompt.truncated)
+        self.info = self.describe(model_id(checkpoint), lm.revision)
 
     @translate_out_of_memory()
     def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
@@ -95,11 +137,7 @@ class GenerationRanker:
         return [self._rank(encoded.prompts[0], len(encoded.window.passages)) for encoded in windows]
 
     def _rank(self, prompt: Sequence[int], n: int) -> WindowRanking:
-        parsed = parse_permutation(self._answer(prompt, n), self._names[:n])
-        scores = [0.0] * n
-        for rank, place in enumerate(parsed.permutation):
-            scores[place] = float(-rank)
-        return WindowRanking(tuple(scores), repairs=parsed.repairs)
+        return self.ranking(n, self._answer(prompt, n))
 
     @torch.inference_mode()
     def _answer(self, prompt: Sequence[int], n: int) -> str:
@@ -107,15 +145,9 @@ class GenerationRanker:
         ids = torch.tensor([list(prompt)], device=self._device)  # (1, T)
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._autocast):
             output = cast(Any, self._model).generate(
-                ids, attention_mask=torch.ones_like(ids), max_new_tokens=self._answer_tokens(n)
+                ids, attention_mask=torch.ones_like(ids), max_new_tokens=self.answer_tokens(n)
             )  # (1, T + answer)
-        text = str(self._tokenizer.decode(output[0, len(prompt) :].tolist(), skip_special_tokens=True))
-        return without_reasoning(text)
-
-    def _count_answer_tokens(self, n: int) -> int:
-        """The token budget of an answer about n passages."""
-        answer = " > ".join(f"{OPEN}{name}{CLOSE}" for name in self._names[:n])
-        return len(self._tokenizer(answer, add_special_tokens=False, verbose=False)["input_ids"]) + _SLACK_TOKENS
+        return str(self._tokenizer.decode(output[0, len(prompt) :].tolist(), skip_special_tokens=True))
 
 
 def _greedy(lm: CausalLM) -> GenerationConfig:

@@ -57,7 +57,7 @@ _MAX_INTERPOLATION = 100
 #: Fields that a Trace and the message Execution share.
 _EXECUTION_FIELDS = (
     *("model", "ranker", "model_id", "model_revision", "template_sha256", "model_warning", "strategy", "rounds"),
-    *("tokens", "truncated_doc_ids", "reason", "queue_ms", "prepare_ms", "model_ms", "total_ms"),
+    *("tokens", "truncated_doc_ids", "unscored_doc_ids", "reason", "queue_ms", "prepare_ms", "model_ms", "total_ms"),
 )
 
 

@@ -15,6 +15,8 @@ from rerank.errors import (
     DeadlineExceeded,
     IndexMismatch,
     InvalidRequest,
+    ModelServerUnavailable,
+    ModelServerUnfit,
     NotConfigured,
     NotFound,
     Overloaded,
@@ -43,6 +45,8 @@ STATUS: dict[type[RerankError], tuple[grpc.StatusCode, str]] = {
     IndexMismatch: (grpc.StatusCode.FAILED_PRECONDITION, "INDEX_MISMATCH"),
     CheckpointError: (grpc.StatusCode.FAILED_PRECONDITION, "CHECKPOINT_ERROR"),
     SelfTestFailed: (grpc.StatusCode.FAILED_PRECONDITION, "SELF_TEST_FAILED"),
+    ModelServerUnavailable: (grpc.StatusCode.UNAVAILABLE, "MODEL_SERVER_UNAVAILABLE"),
+    ModelServerUnfit: (grpc.StatusCode.FAILED_PRECONDITION, "MODEL_SERVER_UNFIT"),
 }
 #: gRPC sends a status in HTTP headers, which clients limit to 8 KiB, and messages may quote long values.
 _MAX_MESSAGE_CHARS = 300

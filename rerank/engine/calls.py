@@ -1,0 +1,98 @@
+"""Concurrent calls: the stage of a model that runs in an inference server, which forms the batches itself."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from rerank.engine.admission import ModelStage, Throughput
+from rerank.engine.worker import Completed, QueueEntry, Submission, Worker, fail, now_s
+from rerank.errors import ShuttingDown
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class ConcurrentCalls(Worker[T, R]):
+    """A worker that makes one call for each piece of work, on the event loop, up to `max_in_flight` at a time.
+
+    Work waits in the same queue as that of other workers as long as so many calls are in flight. If its request is
+    cancelled or late, its call is cancelled, too.
+
+    The measured rate is that of all calls together: while n are in flight, each of them counts 1/n of the time.
+
+    Args:
+        model_stage: the model and the stage of all work.
+        call: work → its result.
+        throughput: records the rate.
+        max_in_flight: the most calls at a time.
+    """
+
+    def __init__(
+        self,
+        model_stage: ModelStage,
+        call: Callable[[T], Awaitable[R]],
+        throughput: Throughput,
+        max_in_flight: int,
+    ) -> None:
+        super().__init__(model_stage, _no_batches, throughput, max_batch_tokens=1)  # one entry at a time
+        self._call = call
+        self._free = asyncio.Semaphore(max_in_flight)
+        self._tasks: set[asyncio.Task[None]] = set()
+        #: The sum over time of 1 / (calls in flight), in seconds, and when it was last updated.
+        self._share_s, self._updated_s = 0.0, 0.0
+
+    async def close(self) -> None:
+        """Lets the calls in flight finish; queued work fails with ShuttingDown."""
+        await super().close()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _run_or_split(self, batch: Sequence[QueueEntry[Submission[T, R]]]) -> None:
+        """Starts the call of the only entry as soon as there is room."""
+        (entry,) = batch
+        await self._free.acquire()
+        if self._closed:
+            fail(entry, ShuttingDown("the service is stopping; try another replica"))
+        if entry.payload.future.done():
+            self._free.release()
+            return
+        share_s = self._shared_s()
+        task = asyncio.create_task(self._finish(entry, share_s))
+        self._tasks.add(task)
+        task.add_done_callback(self._end)
+        entry.payload.future.add_done_callback(lambda _: task.cancel())
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        self._shared_s()
+        self._tasks.discard(task)
+        self._free.release()
+
+    async def _finish(self, entry: QueueEntry[Submission[T, R]], share_s: float) -> None:
+        """Makes the call of an entry and hands its result over."""
+        start_s = time.perf_counter()
+        try:
+            result = await self._call(entry.payload.work)
+        except Exception as error:
+            fail(entry, self._failure(entry, error))
+            return
+        seconds = time.perf_counter() - start_s
+        self._throughput.observe(self._model_stage, entry.tokens, self._shared_s() - share_s, now_s())
+        entry.request.subtract(self._model_stage, entry.tokens)
+        self._batcher.refresh(entry.request)
+        self.on_batch(self._model_stage, [entry], seconds)
+        if not entry.payload.future.done():
+            queue_ms = (start_s - entry.payload.submitted_s) * 1000
+            entry.payload.future.set_result(Completed(result, queue_ms, seconds * 1000))
+
+    def _shared_s(self) -> float:
+        """The seconds so far that count for each call in flight."""
+        now = time.perf_counter()
+        self._share_s += (now - self._updated_s) / max(1, len(self._tasks))
+        self._updated_s = now
+        return self._share_s
+
+
+def _no_batches(work: Sequence[T]) -> Sequence[R]:
+    raise NotImplementedError("calls are made one by one; this is a bug")

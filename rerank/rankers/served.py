@@ -1,0 +1,287 @@
+"""Rankers whose model runs in an inference server, which is sent prompts and returns log-probabilities or texts.
+
+Before a server is used, and again whenever it comes back, it is checked: does it serve the model under this name, split
+text into the same tokens, and return a log-probability for every identifier; and does it pass the self-test, which
+compares golden scores if the checkpoint has some.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from rerank.config.served import ServedBy
+from rerank.errors import ModelServerUnfit
+from rerank.rankers.base import Ranker, RankerInfo
+from rerank.rankers.first import FirstPrompts, FirstScoring, window_orders
+from rerank.rankers.generation import GenerationPrompts
+from rerank.served.api import ServerApi
+from rerank.served.llama_cpp import LlamaCppApi
+from rerank.served.pool import ServerPool
+from rerank.served.server import Server, client_of
+from rerank.served.sglang import SglangApi
+from rerank.served.vllm import VllmApi
+from rerank.types import EncodedWindow, Passage, Prepared, Query, Window, WindowRanking
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: What tokenizers split differently: brackets, line ends, spaces, digits, accents, bytes.
+_PROBE = "Passage [A]: 27 °C, naïve robins' «nest» 🦟\n\n[2] > [1]\tend"
+#: The statuses of a server that does not offer a method.
+_NOT_OFFERED = {"404", "405", "501"}
+
+
+class _Prompts(Protocol):
+    """The prompts of FIRST or of generation."""
+
+    def describe(self, model_id: str, revision: str) -> RankerInfo: ...
+
+    def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared: ...
+
+    def encode(self, window: Window) -> EncodedWindow: ...
+
+
+P = TypeVar("P", bound=_Prompts)
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A model that inference servers run, as it is configured.
+
+    Attributes:
+        name: its name in the configuration.
+        served_by: the servers.
+        api_key: sent to the servers; empty: none.
+        tokenizer: of the model.
+        revision: SHA-256 of the checkpoint's files that are here, whose golden scores the servers must give; or empty.
+        self_test: raises SelfTestFailed if a ranker does not pass.
+    """
+
+    name: str
+    served_by: ServedBy
+    api_key: str
+    tokenizer: PreTrainedTokenizerBase
+    revision: str
+    self_test: Callable[[Ranker], None]
+
+
+class _ServedRanker(ABC, Generic[P]):
+    """What rankers of served models have in common; see `rerank.rankers.base.ServedRanker`.
+
+    Args:
+        model: the model and its servers.
+        make_prompts: the most tokens of a prompt and its answer → the prompts. The tokenizer says how many at first,
+            and the servers may say fewer.
+    """
+
+    def __init__(self, model: ServedModel, make_prompts: Callable[[int], P]) -> None:
+        self._model = model
+        self._api = _api_of(model.served_by)
+        self._make_prompts = make_prompts
+        self._context_tokens = model.tokenizer.model_max_length
+        self._prompts = make_prompts(self._context_tokens)
+        self.info = self._prompts.describe(model.served_by.model, model.revision)
+        self.max_in_flight = model.served_by.max_in_flight
+        self._client = client_of(model.served_by.timeout_s, model.api_key)
+        servers = [Server(url, self._client) for url in model.served_by.urls]
+        self._pool = ServerPool(model.name, servers, self._check)
+
+    @property
+    def problem(self) -> str:
+        return self._pool.problem
+
+    async def open(self) -> None:
+        await self._pool.open()
+
+    async def close(self) -> None:
+        await self._pool.close()
+        await self._client.aclose()
+
+    def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
+        return self._prompts.prepare(query, passages)
+
+    def encode(self, window: Window) -> EncodedWindow:
+        return self._prompts.encode(window)
+
+    async def rank_window(self, window: EncodedWindow) -> WindowRanking:
+        return await self._pool.call(partial(self.rank_on, window))
+
+    @abstractmethod
+    async def rank_on(self, window: EncodedWindow, server: Server) -> WindowRanking:
+        """The ranking of a window by one server. Raises: NoAnswer, ModelServerUnfit."""
+
+    @abstractmethod
+    async def _check_answers(self, server: Server) -> None:
+        """Raises: NoAnswer, ModelServerUnfit if the server's answers lack what the ranking needs."""
+
+    async def _check(self, server: Server) -> None:
+        """Raises: NoAnswer, ModelServerUnfit, SelfTestFailed."""
+        await self._check_name_and_length(server)
+        await self._check_tokenizer(server)
+        await self._check_answers(server)
+        on_server = _OnServer(self, server, asyncio.get_running_loop())
+        await asyncio.to_thread(self._model.self_test, on_server)
+
+    async def _check_name_and_length(self, server: Server) -> None:
+        name = self._model.served_by.model
+        cards = {card.name: card for card in _read(server, self._api.models, await server.get("/v1/models"))}
+        if name not in cards:
+            raise ModelServerUnfit(
+                f"{server.url} serves {', '.join(cards) or 'no model'}, not {name}; correct served_by.model, or the "
+                "name with which the server was started"
+            )
+        length = cards[name].max_tokens
+        if length is not None and length < self._context_tokens:
+            self._context_tokens = length
+            self._prompts = self._make_prompts(length)
+            limits = self._prompts.describe(name, self._model.revision)
+            self.info = replace(
+                self.info, max_passage_tokens=limits.max_passage_tokens, max_window_tokens=limits.max_window_tokens
+            )
+
+    async def _check_tokenizer(self, server: Server) -> None:
+        """Compares the tokens of a text if the server offers to tokenise."""
+        try:
+            answer = await server.post(self._api.tokenize(_PROBE))
+        except ModelServerUnfit as error:
+            if error.metadata.get("status") not in _NOT_OFFERED:
+                raise
+            log.info("model %s: %s does not tokenise, so its tokens are not compared", self._model.name, server.url)
+            return
+        found = _read(server, self._api.tokens, answer)
+        expected = self._model.tokenizer(_PROBE, add_special_tokens=False, verbose=False)["input_ids"]
+        if found != expected:
+            raise ModelServerUnfit(
+                f"{server.url} splits {_PROBE!r} into the tokens {found}, and the tokenizer of model "
+                f"{self._model.name} into {expected}; set `tokenizer` to that of the served model"
+            )
+
+
+class ServedFirst(_ServedRanker[FirstPrompts]):
+    """FIRST over served log-probabilities.
+
+    Args:
+        model: the model and its servers.
+        make_prompts: see _ServedRanker.
+        scoring: how log-probabilities become scores.
+    """
+
+    def __init__(self, model: ServedModel, make_prompts: Callable[[int], FirstPrompts], scoring: FirstScoring) -> None:
+        super().__init__(model, make_prompts)
+        self._scoring = scoring
+        self._priors: dict[int, torch.Tensor] = {}
+        tokens_each = 2 if self._prompts.other_ids else 1
+        limit = min(self.info.max_window_size, self._api.most_token_ids // tokens_each)
+        self.info = replace(self.info, max_window_size=limit)
+
+    async def rank_on(self, window: EncodedWindow, server: Server) -> WindowRanking:
+        """Log-probabilities over the identifiers of the window; see `FirstPrompts.ranking`."""
+        n = len(window.window.passages)
+        rows = await asyncio.gather(*(self._row(prompt, n, server) for prompt in window.prompts))
+        prior = await self._prior(n, server) if self._scoring.calibration == "content_free" else None
+        ranking = self._prompts.ranking(n, torch.tensor([row for row, _ in rows]), prior)
+        orders = window_orders(n, self._scoring.permutations)
+        unscored = {order[i] for order, (_, missing) in zip(orders, rows, strict=True) for i in missing}
+        return replace(ranking, unscored=tuple(sorted(unscored)))
+
+    async def _check_answers(self, server: Server) -> None:
+        """Asks for all identifiers at once."""
+        self._priors.clear()  # another model may have come back
+        n = self.info.max_window_size
+        await self._row(self._prompts.prior_prompt(min(n, 2)), n, server)
+
+    async def _prior(self, n: int, server: Server) -> torch.Tensor:
+        """(n,) log-probabilities of the identifiers for n passages without content."""
+        if n not in self._priors:
+            row, _ = await self._row(self._prompts.prior_prompt(n), n, server)
+            self._priors[n] = torch.log_softmax(torch.tensor(row), dim=0)
+        return self._priors[n]
+
+    async def _row(self, prompt: Sequence[int], n: int, server: Server) -> tuple[list[float], list[int]]:
+        """The log-probability of each of n identifiers after a prompt, and the indices of those that have none.
+
+        Those get the least one in the answer, which theirs do not exceed.
+        """
+        first, others = self._prompts.identifiers.token_ids[:n], self._prompts.other_ids[:n]
+        asked = (*first, *others)
+        log_probs = _read(server, self._api.log_probs, await server.post(self._api.score(prompt, asked)))
+        known = [token_id for token_id in asked if token_id in log_probs]
+        if len(known) < len(asked) and not self._model.served_by.allow_top_k:
+            raise ModelServerUnfit(
+                f"{server.url} answered with the log-probabilities of {len(known)} of {len(asked)} identifiers; "
+                f"{self._api.lacks}"
+            )
+        if not all(math.isfinite(log_probs[token_id]) for token_id in known):
+            raise ModelServerUnfit(
+                f"{server.url} answered with a log-probability that is not finite; the weights or the number format of "
+                "its model are broken"
+            )
+        least = min(log_probs.values(), default=0.0)
+        row = [log_probs.get(token_id, least) for token_id in first]
+        if others:
+            row = [max(one, log_probs.get(other, least)) for one, other in zip(row, others, strict=True)]
+        missing = [i for i in range(n) if not log_probs.keys() & {first[i], *others[i : i + 1]}]
+        return row, missing
+
+
+class ServedGeneration(_ServedRanker[GenerationPrompts]):
+    """Permutation generation by a served model."""
+
+    async def rank_on(self, window: EncodedWindow, server: Server) -> WindowRanking:
+        """See `GenerationPrompts.ranking`."""
+        n = len(window.window.passages)
+        post = self._api.generate(window.prompts[0], self._prompts.answer_tokens(n))
+        return self._prompts.ranking(n, _read(server, self._api.text, await server.post(post)))
+
+    async def _check_answers(self, server: Server) -> None:
+        """Nothing: the self-test generates."""
+
+
+class _OnServer:
+    """A served ranker on one of its servers, for the self-test, which runs on a thread."""
+
+    def __init__(self, ranker: _ServedRanker[Any], server: Server, loop: asyncio.AbstractEventLoop) -> None:
+        self.info = ranker.info
+        self.prepare = ranker.prepare
+        self.encode = ranker.encode
+        self._rank_on = ranker.rank_on
+        self._server = server
+        self._loop = loop
+
+    def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
+        return asyncio.run_coroutine_threadsafe(self._rank(windows), self._loop).result()
+
+    async def _rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
+        return list(await asyncio.gather(*(self._rank_on(window, self._server) for window in windows)))
+
+
+def _api_of(served_by: ServedBy) -> ServerApi:
+    match served_by.kind:
+        case "vllm":
+            return VllmApi(served_by.model, served_by.allow_top_k)
+        case "sglang":
+            return SglangApi(served_by.model)
+        case "llama-cpp":
+            return LlamaCppApi(served_by.model)
+
+
+def _read(server: Server, read: Callable[[Any], T], answer: Any) -> T:
+    """What an answer says. Raises: ModelServerUnfit if it has another form than documented."""
+    try:
+        return read(answer)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise ModelServerUnfit(
+            f"{server.url} answered in a form that is not that of its kind ({error!r}): {str(answer)[:200]}; correct "
+            "served_by.kind"
+        ) from error

@@ -1,0 +1,69 @@
+"""The HTTP APIs of inference servers: requests for log-probabilities and texts, and how the answers are read.
+
+Nothing here sends anything. Prompts are token ids, so that the server reads exactly what was rendered here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+#: Log-probabilities (natural logarithm) by token id, up to a constant that all tokens of a prompt share.
+LogProbs: TypeAlias = dict[int, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """A POST request: the path of the method, and its JSON body."""
+
+    path: str
+    body: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCard:
+    """A model that a server lists, and the most tokens of a prompt and its answer; None if it does not say."""
+
+    name: str
+    max_tokens: int | None
+
+
+class ServerApi(Protocol):
+    """The API of one kind of server, for one model. The methods that read raise LookupError, TypeError or ValueError.
+
+    Attributes:
+        most_token_ids: the most tokens whose log-probabilities one request may ask for.
+        lacks: what a server lacks that does not answer a request for log-probabilities with all of them.
+    """
+
+    most_token_ids: int
+    lacks: str
+
+    def score(self, prompt: Sequence[int], token_ids: Sequence[int]) -> Post:
+        """Asks for the log-probabilities of these tokens after the prompt."""
+        ...
+
+    def log_probs(self, answer: Any) -> LogProbs:
+        """The log-probabilities in an answer to `score`; others than those asked for may be among them."""
+        ...
+
+    def generate(self, prompt: Sequence[int], max_tokens: int) -> Post:
+        """Asks for the text that the model generates greedily after the prompt."""
+        ...
+
+    def text(self, answer: Any) -> str:
+        """The text in an answer to `generate`."""
+        ...
+
+    def tokenize(self, text: str) -> Post:
+        """Asks for the tokens of a text, without any that the tokenizer adds by itself."""
+        ...
+
+    def tokens(self, answer: Any) -> list[int]:
+        """The tokens in an answer to `tokenize`."""
+        ...
+
+    def models(self, answer: Any) -> list[ModelCard]:
+        """The models in an answer to GET /v1/models."""
+        ...
