@@ -82,7 +82,8 @@ def serve(
     from rerank.service import server  # imports torch, and follows the checks, which take milliseconds
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("sentence_transformers").setLevel(logging.WARNING)
+    for verbose in ("sentence_transformers", "httpx2"):
+        logging.getLogger(verbose).setLevel(logging.WARNING)
     asyncio.run(server.serve(settings, process.announce, read_config))
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from grpc_health.v1 import health_pb2
@@ -18,6 +19,8 @@ SERVICE = rerank_pb2.DESCRIPTOR.services_by_name["RerankService"].full_name
 LIVENESS = "liveness"
 #: A value of the enum grpc.health.v1.HealthCheckResponse.ServingStatus.
 HealthStatus: TypeAlias = int
+#: Seconds between two updates of statuses that change.
+_FOLLOW_S = 0.5
 
 
 class HealthServicer(aio.HealthServicer):  # type: ignore[misc]  # grpc_health has no types
@@ -27,6 +30,16 @@ class HealthServicer(aio.HealthServicer):  # type: ignore[misc]  # grpc_health h
         if request.service == LIVENESS:
             return health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.SERVING)
         return await super().Check(request, context)
+
+    async def set_statuses(self, models: Sequence[ModelDescription]) -> None:
+        for name, status in health_statuses(models).items():
+            await self.set(name, status)
+
+    async def follow(self, models: Callable[[], Sequence[ModelDescription]]) -> None:
+        """Sets the statuses again and again: those of models in inference servers change while the service runs."""
+        while True:
+            await asyncio.sleep(_FOLLOW_S)
+            await self.set_statuses(models())
 
 
 def health_statuses(models: Sequence[ModelDescription]) -> dict[str, HealthStatus]:

@@ -17,7 +17,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from rerank.config import ServiceConfig
 from rerank.reranker import AsyncReranker, load_reranker
 from rerank.service.connections import end_connection_of, end_connections
-from rerank.service.health import SERVICE, HealthServicer, health_statuses
+from rerank.service.health import SERVICE, HealthServicer
 from rerank.service.keyed_calls import KeyedCalls
 from rerank.service.keyed_reranker import KeyedReranker
 from rerank.service.keys import KeyStore
@@ -105,8 +105,9 @@ async def running_server(reranker: AsyncReranker) -> AsyncIterator[RunningServer
         port = bind(server, config)
         calls.on_unread_answer = partial(end_connection_of, port)
         await server.start()
-        for name, status in health_statuses(reranker.models()).items():
-            await health_servicer.set(name, status)
+        await health_servicer.set_statuses(reranker.models())
+        if any(getattr(model, "served_by", None) for model in config.models):
+            stack.callback(asyncio.create_task(health_servicer.follow(reranker.models)).cancel)
         address = f"{config.listen.rpartition(':')[0]}:{port}"
         running = RunningServer(address, server, calls, health_servicer, observed.metrics_address)
         if config.http is not None:
