@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from rerank.commands.display import plain_console
-from rerank.errors import RerankError
+from rerank.errors import CheckpointError, RerankError
 
 console = plain_console()
 
@@ -17,9 +17,15 @@ _FOR_EVALUATION = {"markdown_it", "matplotlib", "scipy"}
 
 
 def run(command: Callable[[], object]) -> None:
-    """Runs a command. A RerankError or a package that is not installed ends it with one line and exit code 2."""
+    """Runs a command. A RerankError or a package that is not installed ends it with one line and an exit code.
+
+    The code is 1 for a CheckpointError: the call is right, but a model that it names cannot be loaded. It is 2 for
+    everything else, as for wrong flags.
+    """
     try:
         command()
+    except CheckpointError as error:
+        _fail(str(error), 1)
     except RerankError as error:
         _fail(str(error))
     except ModuleNotFoundError as error:
@@ -30,6 +36,6 @@ def run(command: Callable[[], object]) -> None:
         _fail(f"this command needs {package}, which is not installed; install rerank-listwise{extra}")
 
 
-def _fail(message: str) -> NoReturn:
+def _fail(message: str, code: int = 2) -> NoReturn:
     plain_console(stderr=True).print(f"error: {message}", soft_wrap=True)
-    sys.exit(2)
+    sys.exit(code)

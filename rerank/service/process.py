@@ -15,7 +15,7 @@ from pathlib import Path
 import yaml
 
 from rerank.config import ServiceConfig
-from rerank.errors import ConfigError
+from rerank.errors import CheckpointError, ConfigError
 
 _ANNOUNCEMENT = "listening on "
 
@@ -27,7 +27,9 @@ def service_process(config: ServiceConfig) -> Iterator[str]:
     The child also stops when this process ends in any other way, even when it is killed.
 
     Raises:
-        ConfigError: the service did not start; the message includes the end of its log.
+        CheckpointError: the service did not start, because it cannot load a model; the message includes the end of its
+            log.
+        ConfigError: the same for another reason.
     """
     with tempfile.TemporaryDirectory(prefix="rerank-serve-") as folder:
         settings, log = Path(folder) / "config.yaml", Path(folder) / "serve.log"
@@ -67,4 +69,6 @@ def _wait_for_address(process: subprocess.Popen[str], log: Path) -> str:
     for line in process.stdout or ():
         if line.startswith(_ANNOUNCEMENT):
             return line.removeprefix(_ANNOUNCEMENT).strip()
-    raise ConfigError(f"the service did not start:\n{log.read_text(encoding='utf-8')[-2000:]}")
+    # The exit code is also 1 after a bug of the service, whose traceback is in the log.
+    error = CheckpointError if process.wait() == 1 else ConfigError
+    raise error(f"the service did not start:\n{log.read_text(encoding='utf-8')[-2000:]}")

@@ -78,7 +78,7 @@ def test_checkpoint_that_is_not_whole_is_not_served(
     monkeypatch.setattr(sys, "argv", ["rerank", "serve", "--config", str(tmp_path / "service.yaml")])
     with pytest.raises(SystemExit) as ended:
         main()
-    assert ended.value.code == 2
+    assert ended.value.code == 1
     printed = capfd.readouterr()
     assert "listening" not in printed.out
     assert re.fullmatch(message, printed.err.strip().splitlines()[-1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rerank.commands.run import run
+from rerank.errors import CheckpointError, ConfigError
 
 
 @pytest.mark.parametrize(
@@ -21,6 +22,18 @@ def test_missing_package_is_one_line_and_exit_code_2(
     assert ended.value.code == 2
     printed = capsys.readouterr().err
     assert f"needs {module.partition('.')[0]}, which is not installed; install {requirement}" in printed
+
+
+@pytest.mark.parametrize(("error", "code"), [(CheckpointError("of a model"), 1), (ConfigError("of a call"), 2)])
+def test_model_that_cannot_be_loaded_has_another_exit_code_than_a_wrong_call(
+    error: Exception, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def command() -> None:
+        raise error
+
+    with pytest.raises(SystemExit) as ended:
+        run(command)
+    assert (ended.value.code, capsys.readouterr().err) == (code, f"error: {error}\n")
 
 
 def test_missing_module_of_ours_is_a_bug() -> None:

@@ -15,7 +15,9 @@ import pytest
 import yaml
 
 from rerank.config import load_config
+from rerank.errors import CheckpointError, ConfigError, RerankError
 from rerank.service.client import RerankClient, ServiceError
+from rerank.service.process import service_process
 from rerank.service.server import serve
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
@@ -144,3 +146,23 @@ def test_second_signal_ends_the_service_at_once(tmp_path: Path, index_folder: Pa
             process.kill()
     assert "second signal received" in log
     assert "Traceback" not in log
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"models": [{"name": "it", "ranker": "first", "path": "FOLDER"}]}, CheckpointError, "FOLDER.*: "),
+        ({"listen": "256.0.0.1:0"}, ConfigError, "cannot listen on 256.0.0.1:0"),
+    ],
+)
+def test_process_that_does_not_start_says_why(
+    tmp_path: Path, settings: dict[str, object], error: type[RerankError], message: str
+) -> None:
+    folder = tmp_path / "FOLDER"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}", encoding="utf-8")
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(settings).replace("FOLDER", str(folder)), encoding="utf-8")
+    config = load_config(tmp_path / "config.yaml", device="cpu")
+    with pytest.raises(error, match=rf"(?s)the service did not start:.*error: .*{message}"), service_process(config):
+        pass
