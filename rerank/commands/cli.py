@@ -9,6 +9,7 @@ import typer
 from rerank.commands import keys
 from rerank.commands.flags import flags
 from rerank.commands.health import health
+from rerank.commands.inspect_results import inspect
 from rerank.commands.options import flag
 from rerank.commands.query import RankSettings, SearchSettings, models, rank, search
 from rerank.commands.run import run
@@ -28,6 +29,7 @@ app.command()(models)
 app.command()(health)
 app.add_typer(keys.app, name="keys")
 app.command()(demo)
+app.command()(inspect)
 
 
 def _print_version(requested: bool) -> None:

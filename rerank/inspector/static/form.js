@@ -1,5 +1,6 @@
 // The form: its fields, filled with what the service offers, and the state that it holds.
 
+import { choices } from "./choices.js";
 import { element } from "./dom.js";
 import { SYSTEM } from "./state.js";
 
@@ -93,16 +94,6 @@ export class Form {
       ),
     );
   }
-}
-
-function choices(titles) {
-  return (name, value) => {
-    const known = value in titles ? titles : { ...titles, [value]: value };
-    const options = Object.entries(known).map(([each, title]) =>
-      element("option", { value: each, selected: each === value }, title),
-    );
-    return element("select", { name }, options);
-  };
 }
 
 function numbers(limits) {

@@ -1,14 +1,30 @@
 // What a system answered: its passages, and their order at each step from the first stage to the result.
 
+/** Fields of Execution (rerank.proto) that JSON leaves out where they are empty. */
+const NOTHING_RAN = {
+  strategy: "",
+  truncated_doc_ids: [],
+  windows: 0,
+  rounds: 0,
+  queue_ms: 0,
+  prepare_ms: 0,
+  model_ms: 0,
+  total_ms: 0,
+};
+
 /**
  * The answer of a system in the form in which the page shows it.
  *
  * - passages: doc_id → {docId, text, position, firstStageScore, score, rank, truncated, isNew}; ranks are 1-based
  * - firstStage, input, result: doc_ids in the order of the first stage, as the ranking received them, and of the result;
  *   with relevance feedback, the passages that only the second retrieval found come last in the first two
+ *
+ * @param reply a SearchResponse or RerankResponse in JSON; an evaluation keeps no trace and no kind of scores
+ * @param wallMs the time until the reply arrived, in milliseconds; 0 if it was not measured
  */
 export function outcomeOf(name, reply, wallMs) {
-  const truncated = new Set(reply.execution.truncated_doc_ids);
+  const execution = { ...NOTHING_RAN, ...reply.execution };
+  const truncated = new Set(execution.truncated_doc_ids);
   const hits = reply.first_stage_hits ?? reply.results.length;
   const passages = new Map();
   reply.results.forEach((result, place) => {
@@ -33,10 +49,11 @@ export function outcomeOf(name, reply, wallMs) {
     input: input.length ? input : null,
     result: reply.results.map((result) => result.doc_id),
     scoreKind: reply.score_kind,
-    execution: reply.execution,
+    execution,
     feedback: reply.feedback ?? null,
     firstStageName: reply.first_stage ?? null,
     firstStageMs: reply.first_stage_ms ?? 0,
+    hasTrace: Boolean(reply.trace),
     windows: (reply.trace?.windows ?? []).map((window) => windowOf(window, byPosition)),
     wallMs,
   };
@@ -59,9 +76,10 @@ function windowOf(window, byPosition) {
 
 /** What the scores of an answer mean. */
 export function scoreMeaning(kind) {
-  return {
+  const meanings = {
     SCORE_KIND_RANK: "rank only",
     SCORE_KIND_WINDOW_LOG_PROB: "log-probability",
     SCORE_KIND_INTERPOLATED: "interpolated",
-  }[kind];
+  };
+  return kind in meanings ? `score: ${meanings[kind]}` : "";
 }

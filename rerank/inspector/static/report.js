@@ -4,7 +4,7 @@ import { element } from "./dom.js";
 import { scoreMeaning } from "./outcome.js";
 import { rankingView } from "./ranking.js";
 import { summaryView } from "./summary.js";
-import { timingView } from "./timing.js";
+import { stepsOf, timingView } from "./timing.js";
 import { windowsView } from "./windows.js";
 
 const SHOWN = 20;
@@ -39,8 +39,7 @@ function firstRankingOrder(outcome) {
 }
 
 function resultOrder(outcome) {
-  const note = `score: ${scoreMeaning(outcome.scoreKind)}`;
-  return { title: outcome.name, note, outcome, docIds: outcome.result, scoreOf: (each) => each.score };
+  return { title: outcome.name, note: scoreMeaning(outcome.scoreKind), outcome, docIds: outcome.result, scoreOf: (each) => each.score };
 }
 
 function rowsOf({ outcome, docIds, scoreOf }, grades) {
@@ -75,8 +74,8 @@ export function reportView(outcomes, grades, state, change, open) {
     Object.keys(pairs).length > 1 ? viewSwitch(pairs, name, change) : null,
     rankingView(...orders, shown, open),
     total > SHOWN ? allSwitch(total, Boolean(state.all), change) : null,
-    ...outcomes.map((each) => timingView(each, headingOf("Where the time went", each, outcomes))),
-    ...detailed.map((each) => windowsView(each, headingOf("Windows, round by round", each, outcomes), open)),
+    ...outcomes.filter((each) => stepsOf(each).length).map((each) => timingView(each, headingOf("Where the time went", each, outcomes))),
+    ...detailed.filter((each) => each.hasTrace).map((each) => windowsView(each, headingOf("Windows, round by round", each, outcomes), open)),
   ].filter(Boolean);
 }
 

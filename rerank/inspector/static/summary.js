@@ -1,7 +1,7 @@
 // What an answer amounts to, in a few figures and notes.
 
 import { element } from "./dom.js";
-import { count, duration } from "./format.js";
+import { count, duration, signed } from "./format.js";
 import { ndcg } from "./measures.js";
 
 /** A list of figures, and the notes on what was left out or deviates. */
@@ -41,12 +41,8 @@ function changes(outcome) {
     [`new in the top ${top}`, String(risen)],
     ...found,
     ["windows", `${execution.windows} in ${count(execution.rounds, "round")}`],
-    ["time", duration(outcome.wallMs)],
+    ["time", duration(outcome.wallMs || outcome.execution.total_ms)],
   ];
-}
-
-function signed(difference) {
-  return `${difference < 0 ? "−" : difference > 0 ? "+" : "±"}${Math.abs(difference).toFixed(3)}`;
 }
 
 function notesOf({ execution, feedback, passages }) {
@@ -54,7 +50,7 @@ function notesOf({ execution, feedback, passages }) {
   const { interpolation } = execution;
   return [
     execution.reason && `Not all was reranked: ${execution.reason}.`,
-    cut && `${count(cut, "passage")} of ${passages.size} cut: the model read the beginning only.`,
+    cut > 0 && `${count(cut, "passage")} of ${passages.size} cut: the model read the beginning only.`,
     interpolation?.applied && `The order counts the first stage with weight ${interpolation.first_stage}.`,
     interpolation?.reason && `No interpolation with the first stage: ${interpolation.reason}.`,
     execution.repaired_identifiers && `${count(execution.repaired_identifiers, "identifier")} repaired in what the model wrote.`,

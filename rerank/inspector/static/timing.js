@@ -17,7 +17,7 @@ export function stepsOf(outcome) {
     steps.push(["schedule and prompts", Math.max(0, ranking - known)]);
   }
   const inService = steps.reduce((sum, [, ms]) => sum + ms, 0);
-  steps.push(["network and page", Math.max(0, outcome.wallMs - inService)]);
+  steps.push(["network and page", outcome.wallMs - inService]);
   return steps.filter(([, ms]) => ms > 0);
 }
 

@@ -1,0 +1,37 @@
+"""The web application of `rerank inspect`: a page about the results of an evaluation."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from rerank.errors import NotFound
+from rerank.inspector.evaluation import Evaluation
+from rerank.inspector.pages import page_routes
+
+
+def evaluation_app(evaluation: Evaluation) -> Starlette:
+    """The page with all queries, and the rankings that it opens."""
+
+    def overview(request: Request) -> Response:
+        return JSONResponse(evaluation.overview())
+
+    def ranking(request: Request) -> Response:
+        parameters = request.query_params
+        try:
+            found = evaluation.ranking(parameters.get("system", ""), parameters.get("query_id", ""))
+        except NotFound as error:
+            return JSONResponse({"message": str(error)}, HTTPStatus.NOT_FOUND)
+        return JSONResponse(found)
+
+    return Starlette(
+        routes=[
+            *page_routes("evaluation.html"),
+            Route("/inspector/evaluation", overview, methods=["GET"]),
+            Route("/inspector/evaluation/ranking", ranking, methods=["GET"]),
+        ]
+    )

@@ -1,0 +1,98 @@
+"""Queries, judgements and texts behind the results of an evaluation, from the files that its settings name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from rerank.collections import open_collection, pydoc, requests
+from rerank.collections.requests import Qrel
+from rerank.errors import ConfigError
+from rerank.retrieval.store import PassageStore
+
+#: doc_ids → their texts by doc_id; leaves out those that are not at hand.
+FindTexts: TypeAlias = Callable[[Collection[str]], Mapping[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What the results of an evaluation refer to.
+
+    Attributes:
+        queries: texts by query_id.
+        grades: query_id → doc_id → grade; grades below 0 count as 0.
+        find_texts: finds texts of passages.
+    """
+
+    queries: Mapping[str, str]
+    grades: Mapping[str, Mapping[str, int]]
+    find_texts: FindTexts
+
+
+def sources_of(settings: Mapping[str, object], dataset: str) -> Sources:
+    """The sources of an evaluation.
+
+    Args:
+        settings: as its measures.json holds them; files are relative to the folder where the evaluation ran.
+        dataset: the name of its folder, which chooses one of several collections.
+
+    Raises:
+        ConfigError: the collection is not a folder in BEIR layout or pydoc, or cannot be told from `dataset`.
+        CollectionError: a file cannot be read.
+    """
+    collection = _own(str(settings.get("collection") or ""), lambda path: path.name, dataset)
+    asked = _own(str(settings.get("requests") or ""), lambda path: path.absolute().parent.name, dataset)
+    if not collection:
+        rows = requests.read_requests(Path(asked))
+        qrels = _own(str(settings["qrels"]), lambda path: path.absolute().parent.name, dataset)
+        texts = {row.doc_id: row.text or "" for request in rows for row in request.candidates}
+        return Sources(
+            {row.query.query_id: row.query.text for row in rows},
+            _by_query(requests.read_trec_qrels(Path(qrels))),
+            lambda doc_ids: {doc_id: texts[doc_id] for doc_id in doc_ids if doc_id in texts},
+        )
+    queries, judgements = _collection(collection, str(settings.get("split") or "test"))
+    index = _own(str(settings.get("index") or ""), lambda path: path.name, dataset)
+    return Sources(queries, _by_query(judgements), _texts(collection, Path(index) if index else None))
+
+
+def _collection(name: str, split: str) -> tuple[Mapping[str, str], list[Qrel]]:
+    if name == "pydoc":
+        return pydoc.queries(), pydoc.qrels()
+    if not (Path(name) / "queries.jsonl").is_file():
+        raise ConfigError(
+            f"the evaluation ran on {name!r}, which is no folder in BEIR layout here; run `rerank inspect` in the "
+            "folder where the evaluation ran (names of ir_datasets cannot be inspected)"
+        )
+    folder = Path(name)
+    queries = {query.query_id: query.text for query in requests.read_beir_queries(folder)}
+    return queries, requests.read_beir_qrels(folder, split)
+
+
+def _texts(collection: str, index: Path | None) -> FindTexts:
+    """Finds texts in the index if it still exists; otherwise reads the collection, once for each call."""
+    if index is not None and index.is_dir():
+        store = PassageStore(index)
+        return lambda doc_ids: {passage.doc_id: passage.text for passage in store.passages(list(doc_ids))}
+    return lambda doc_ids: {
+        passage.doc_id: passage.text for passage in open_collection(collection).passages() if passage.doc_id in doc_ids
+    }
+
+
+def _own(values: str, name_of: Callable[[Path], str], dataset: str) -> str:
+    """The one of several values, joined by commas, that belongs to the dataset. Raises: ConfigError."""
+    choices = [value for value in values.split(", ") if value]
+    if len(choices) > 1:
+        choices = [value for value in choices if name_of(Path(value)) == dataset]
+        if len(choices) != 1:
+            raise ConfigError(f"none or several of {values} belong to the results {dataset!r}; give another folder")
+    return choices[0] if choices else ""
+
+
+def _by_query(qrels: list[Qrel]) -> dict[str, dict[str, int]]:
+    grades: dict[str, dict[str, int]] = {}
+    for query_id, doc_id, grade in qrels:
+        grades.setdefault(query_id, {})[doc_id] = max(grade, 0)
+    return grades
