@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, quantiles
+from threading import Event
 from typing import Any
+from urllib.parse import urlencode
 
 import ir_measures
 from ir_measures import RR, nDCG
@@ -19,12 +23,14 @@ from rerank import __version__
 from rerank.collections import open_collection, pydoc
 from rerank.commands.display import fields_table, indexing_progress, snippet
 from rerank.config import ServiceConfig
+from rerank.config.http import HttpConfig
 from rerank.errors import ConfigError, IndexMismatch
 from rerank.retrieval.index import Manifest, build_index, read_manifest
 from rerank.service.client import RerankClient
 from rerank.service.process import service_process
 from rerank.v1 import rerank_pb2 as pb
 
+_HTTP_PORT = 8080
 _EXAMPLE = "parse a date string with a known format"
 _MEASURES = (nDCG @ 10, RR(rel=2) @ 10)
 
@@ -50,13 +56,14 @@ _SYSTEMS = (
 _TITLES = {"pe-rank": "PE-Rank", "first": "FIRST"}
 
 
-def run_demo(work: Path, console: Console, ranker: str = "pe-rank") -> None:
+def run_demo(work: Path, console: Console, ranker: str = "pe-rank", stay: bool = False) -> None:
     """Reranks one example query, then compares all systems on the queries of the pydoc collection.
 
     Args:
         work: folder for the index; an index from an earlier run is reused.
         console: receives the output.
         ranker: the model of the example, pe-rank or first.
+        stay: serve the inspector as well, and go on until Ctrl-C.
 
     Raises:
         ConfigError: there is no such ranker, or the service does not start.
@@ -68,13 +75,31 @@ def run_demo(work: Path, console: Console, ranker: str = "pe-rank") -> None:
         f"index    {manifest.passages:,} passages of {manifest.collection}; "
         f"BM25 {manifest.passages / manifest.read_s:,.0f}/s, vectors {manifest.passages / manifest.encode_s:,.0f}/s"
     )
-    service = ServiceConfig(listen="127.0.0.1:0", index=work / "index")
+    http = HttpConfig(listen=f"127.0.0.1:{_free_port(_HTTP_PORT)}", qrels="pydoc") if stay else None
+    service = ServiceConfig(listen="127.0.0.1:0", index=work / "index", http=http)
     with service_process(service) as address, RerankClient(address) as client:
         console.print(f"service  gRPC at {address}, in a child process\n")
         _show_example(client, console, ranker)
         console.print(_comparison(client))
         default = next(model for model in client.list_models().models if model.is_default)
         console.print(f"default model: {default.name}, {default.default_strategy}")
+        if http is None:
+            console.print("see what happens to a query, in a browser: add --stay")
+            return
+        example = urlencode({"query": _EXAMPLE, "a.stage": "bm25", "a.model": ranker})
+        console.print(f"inspector: http://{http.listen}/#{example}   (Ctrl-C ends)", soft_wrap=True)
+        with suppress(KeyboardInterrupt):
+            Event().wait()
+
+
+def _free_port(preferred: int) -> int:
+    """The preferred port of the loopback, or any other if it is taken."""
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", preferred))
+        except OSError:
+            probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def _index(folder: Path, console: Console) -> Manifest:

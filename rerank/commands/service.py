@@ -32,6 +32,16 @@ def serve(
         bool, options.flag("--http", "Also serve HTTP: at --http-listen, the file's address, or 127.0.0.1:8080.")
     ] = False,
     http_listen: Annotated[str | None, typer.Option(help="HOST:PORT of the HTTP port, which is then served.")] = None,
+    qrels: Annotated[
+        str | None,
+        typer.Option(
+            help="Judgements that the inspector at / of the HTTP port shows: pydoc, a folder in BEIR layout, or a file "
+            "in TREC form with --queries."
+        ),
+    ] = None,
+    queries: Annotated[
+        Path | None, typer.Option(help="Texts of the queries of a --qrels file: lines of query_id, tab, text.")
+    ] = None,
     keys: Annotated[
         Path | None, typer.Option(help="File of API keys, which `rerank keys add` writes; calls then need one.")
     ] = None,
@@ -67,7 +77,7 @@ def serve(
         encoder=encoder,
         encoder_name=encoder_name,
         device=device,
-        http={"listen": http_listen} if http_listen else {} if http else None,
+        http=_http_settings(http, http_listen, qrels, queries),
         keys=keys,
         insecure=insecure or None,
         drain_s=drain_s,
@@ -85,6 +95,15 @@ def serve(
     for verbose in ("sentence_transformers", "httpx2"):
         logging.getLogger(verbose).setLevel(logging.WARNING)
     asyncio.run(server.serve(settings, process.announce, read_config))
+
+
+def _http_settings(
+    asked: bool, listen: str | None, qrels: str | None, queries: Path | None
+) -> dict[str, object] | None:
+    """The settings of the HTTP port that the options give; None if none of them asks for it."""
+    given = {"listen": listen, "qrels": qrels, "queries": queries}
+    settings: dict[str, object] = {name: value for name, value in given.items() if value is not None}
+    return settings if asked or settings else None
 
 
 def index(
@@ -122,8 +141,11 @@ def verify(folder: Annotated[Path, typer.Argument(help="Folder of the index.", s
 def demo(
     work: Annotated[Path, typer.Option(help="Folder for the index, which a second run reuses.")] = Path("rerank-demo"),
     ranker: Annotated[str, typer.Option(help="The model of the example: pe-rank or first.")] = "pe-rank",
+    stay: Annotated[
+        bool, options.flag("--stay", "Keep serving until Ctrl-C, with the inspector in the browser at / over HTTP.")
+    ] = False,
 ) -> None:
     """Index Python's documentation, start a service, and compare its rankings on a small test collection."""
     from rerank.commands.demo import run_demo
 
-    run_demo(work, console, ranker)
+    run_demo(work, console, ranker, stay)
