@@ -3,7 +3,8 @@
 The README's picture. Its reply came from the index of `make demo`, with `--first-stage bm25 --depth 20 --top-n 20`:
 
     python scripts/draw_ranking.py docs/ranking.json --query "parse a date string with a known format" \
-        --before BM25 --after PE-Rank --answer datetime.datetime.strptime --answer time.strptime --out docs/ranking.svg
+        --before BM25 --after "the default model" --answer datetime.datetime.strptime --answer time.strptime \
+        --out docs/ranking.svg
 """
 
 from __future__ import annotations

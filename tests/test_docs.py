@@ -141,5 +141,5 @@ def test_service_page_lists_every_status_and_reason() -> None:
 
 def test_picture_is_drawn_from_the_stored_reply() -> None:
     rows = draw_ranking.read_rows(ROOT / "docs" / "ranking.json", ("datetime.datetime.strptime", "time.strptime"))
-    drawn = draw_ranking.chart(rows, "parse a date string with a known format", "BM25", "PE-Rank")
+    drawn = draw_ranking.chart(rows, "parse a date string with a known format", "BM25", "the default model")
     assert drawn == (ROOT / "docs" / "ranking.svg").read_text(encoding="utf-8")
