@@ -1,13 +1,21 @@
-"""The attacked service: a process of its own with the default models."""
+"""The service under attack or on trial: a process of its own, its memory, files and threads, and its metrics."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+import urllib.request
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+_METRICS_LINE = "metrics at "
 
 
 @dataclass(frozen=True)
@@ -15,29 +23,57 @@ class Service:
     """A running service and its process."""
 
     address: str
-    pid: int
+    process: subprocess.Popen[str]
+    log: Path
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
 
     def resident_mb(self) -> float:
         """The resident memory of the process."""
+        return self._status("VmRSS") / 1000
+
+    def threads(self) -> int:
+        return self._status("Threads")
+
+    def open_files(self) -> int:
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum of the samples of a metric that have these labels; 0 if there is none."""
+        (line,) = (each for each in self.log.read_text(encoding="utf-8").splitlines() if _METRICS_LINE in each)
+        with urllib.request.urlopen(line.partition(_METRICS_LINE)[2], timeout=60) as page:
+            families = list(text_string_to_metric_families(page.read().decode()))
+        samples = [sample for family in families for sample in family.samples if sample.name == name]
+        return sum(sample.value for sample in samples if labels.items() <= sample.labels.items())
+
+    def _status(self, field: str) -> int:
+        """The number of a field of /proc/PID/status; memory is in kB."""
         status = Path(f"/proc/{self.pid}/status").read_text(encoding="utf-8")
-        (kilobytes,) = (line.split()[1] for line in status.splitlines() if line.startswith("VmRSS:"))
-        return int(kilobytes) / 1000
+        (number,) = (line.split()[1] for line in status.splitlines() if line.startswith(f"{field}:"))
+        return int(number)
 
 
 @contextmanager
-def running_service() -> Iterator[Service]:
-    """Starts `rerank serve` on a free port; ends the process afterwards, without a drain."""
-    command = [sys.executable, "-c", "from rerank.commands.cli import main; main()", "serve"]
-    process = subprocess.Popen(
-        [*command, "--listen", "127.0.0.1:0", "--stop-at-eof"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    try:
-        assert process.stdout is not None
-        yield Service(process.stdout.readline().split()[-1], process.pid)
-    finally:
-        process.kill()
-        process.wait()
+def running_service(settings: Mapping[str, object] | None = None) -> Iterator[Service]:
+    """Starts `rerank serve` with these settings and metrics on a free port; kills the process afterwards."""
+    with tempfile.TemporaryDirectory(prefix="rerank-trial-") as folder:
+        config, log = Path(folder) / "config.yaml", Path(folder) / "serve.log"
+        defaults = {"listen": "127.0.0.1:0", "telemetry": {"metrics": "127.0.0.1:0"}}
+        config.write_text(yaml.safe_dump(defaults | dict(settings or {})), encoding="utf-8")
+        command = [sys.executable, "-c", "from rerank.commands.cli import main; main()", "serve"]
+        with log.open("w", encoding="utf-8") as errors:
+            process = subprocess.Popen(
+                [*command, "--config", str(config), "--stop-at-eof"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+        try:
+            assert process.stdout is not None
+            yield Service(process.stdout.readline().split()[-1], process, log)
+        finally:
+            process.kill()
+            process.wait()

@@ -1,0 +1,1 @@
+"""Trials of the service's reliability, behind `scripts/trial.py`."""

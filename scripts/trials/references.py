@@ -1,0 +1,64 @@
+"""Requests whose answers are known: asked of a calm service first, and compared with every later answer."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from attacks.calls import request, words
+
+from rerank.v1 import rerank_pb2 as pb
+
+#: A stub of grpc.aio; the generated stubs are typed as those of a blocking channel.
+Stub: TypeAlias = Any
+#: Scores of the same passage in two batches differ by less; they are log-probabilities, or z-scores.
+_TOLERANCE = 0.01
+_TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A request and its answer by a calm service."""
+
+    message: pb.RerankRequest | pb.SearchRequest
+    answer: pb.RerankResponse | pb.SearchResponse
+
+    def is_right(self, answer: pb.RerankResponse | pb.SearchResponse) -> bool:
+        """Whether an answer has the passages of the reference, in its order but for passages of nearly equal scores."""
+        given = {result.doc_id: result.score for result in answer.results}
+        expected = {result.doc_id: result.score for result in self.answer.results}
+        if given.keys() != expected.keys() or answer.score_kind != self.answer.score_kind:
+            return False
+        if answer.score_kind == pb.SCORE_KIND_RANK:
+            return given == expected
+        return all(abs(given[doc_id] - score) < _TOLERANCE for doc_id, score in expected.items())
+
+
+def messages(draw: random.Random, with_search: bool) -> list[pb.RerankRequest | pb.SearchRequest]:
+    """Requests of both RPCs, of all default models and of several strategies and sizes."""
+    models = ["identity"] * 8 + ["pe-rank"] * 6 + ["first"] * 2
+    made: list[pb.RerankRequest | pb.SearchRequest] = [
+        request(draw, model, passages=draw.choice([1, 5, 12]), characters=draw.choice([40, 200])) for model in models
+    ]
+    sliding = pb.Strategy(kind="STRATEGY_KIND_SLIDING", window_size=4, stride=2)
+    tournament = pb.Strategy(kind="STRATEGY_KIND_TOURNAMENT", window_size=3)
+    made += [request(draw, "identity", 30, 80, strategy=strategy, top_n=5) for strategy in (sliding, tournament)]
+    made.append(request(draw, "pe-rank", 12, 80, strategy=sliding, return_passages=True))
+    if with_search:
+        for stage in pb.FirstStage.keys()[1:]:
+            made.append(pb.SearchRequest(query=words(draw, 30), first_stage=stage, depth=10, model="identity"))
+        made.append(pb.SearchRequest(query=words(draw, 30), depth=10, model="pe-rank", feedback=pb.Feedback(steps=3)))
+    return made
+
+
+async def call(stub: Stub, message: Any, timeout_s: float = _TIMEOUT_S) -> Any:
+    """The answer to a message of either RPC."""
+    method = stub.Search if isinstance(message, pb.SearchRequest) else stub.Rerank
+    return await method(message, timeout=timeout_s)
+
+
+async def references(stub: Stub, requests: Sequence[pb.RerankRequest | pb.SearchRequest]) -> list[Reference]:
+    """The references for these requests, asked one after the other."""
+    return [Reference(message, await call(stub, message)) for message in requests]

@@ -1,0 +1,71 @@
+"""The trial script: references, the state that a soak resumes from, and short trials on a service process."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from rerank.v1 import rerank_pb2 as pb
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+
+
+@pytest.fixture
+def trial(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The script's module, imported as by `python scripts/trial.py`."""
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    return importlib.import_module("trial")
+
+
+def answer(*scores: tuple[str, float], kind: str = "SCORE_KIND_WINDOW_LOG_PROB") -> pb.RerankResponse:
+    results = [pb.RankedCandidate(doc_id=doc_id, score=score) for doc_id, score in scores]
+    return pb.RerankResponse(results=results, score_kind=kind)
+
+
+@pytest.mark.parametrize(
+    ("given", "is_right"),
+    [
+        (answer(("a", -0.1), ("b", -0.2)), True),
+        (answer(("b", -0.199), ("a", -0.101)), True),
+        (answer(("a", -0.1), ("b", -0.3)), False),
+        (answer(("a", -0.1)), False),
+        (answer(("a", -0.1), ("c", -0.2)), False),
+        (answer(("a", -0.1), ("b", -0.2), kind="SCORE_KIND_RANK"), False),
+    ],
+)
+def test_answer_is_right_if_passages_and_scores_are_those_of_the_reference(
+    trial: Any, given: pb.RerankResponse, is_right: bool
+) -> None:
+    references = importlib.import_module("trials.references")
+    reference = references.Reference(pb.RerankRequest(), answer(("a", -0.1), ("b", -0.2)))
+    assert reference.is_right(given) is is_right
+
+
+def test_another_order_is_wrong_where_scores_are_ranks(trial: Any) -> None:
+    references = importlib.import_module("trials.references")
+    reference = references.Reference(pb.RerankRequest(), answer(("a", 2), ("b", 1), kind="SCORE_KIND_RANK"))
+    assert reference.is_right(answer(("a", 2), ("b", 1), kind="SCORE_KIND_RANK"))
+    assert not reference.is_right(answer(("b", 2), ("a", 1), kind="SCORE_KIND_RANK"))
+
+
+def test_messages_are_the_same_for_the_same_seed(trial: Any) -> None:
+    references = importlib.import_module("trials.references")
+    first, second = (references.messages(random.Random(0), with_search=True) for _ in range(2))
+    assert first == second
+    assert {type(message) for message in first} == {pb.RerankRequest, pb.SearchRequest}
+
+
+@pytest.mark.slow
+def test_soak_goes_on_where_the_last_run_ended(trial: Any, tmp_path: Path) -> None:
+    earlier = {"seconds": 60, "runs": 1, "outcomes": {"patient OK": 9}, "wrong": 0, "samples": [[[6, 1, 2, 3]]]}
+    (tmp_path / "soak.json").write_text(json.dumps(earlier))
+    result = CliRunner().invoke(trial.app, ["soak", "--seconds", "3", "--rate", "3", "--work", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    assert result.output.startswith("63 s in 2 runs: ")
+    assert " 0 wrong answers" in result.output
