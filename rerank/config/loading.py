@@ -52,6 +52,11 @@ def load_config(
         )
     for model in config.models:
         _check_preranker(model, config.models, source)
+    if config.http is not None and (unknown := set(config.http.model_aliases.values()) - set(names)):
+        raise ConfigError(
+            f"{source}: http.model_aliases names {', '.join(sorted(unknown))}, which is none of the models: "
+            f"{', '.join(names)}"
+        )
     return config
 
 

@@ -15,6 +15,7 @@ from rerank import __version__
 from rerank.errors import RerankError
 from rerank.http.call import HttpCall
 from rerank.http.endpoint import Shared
+from rerank.http.openapi import openapi
 from rerank.http.problem import problem_of
 from rerank.http.undecided import Undecided
 from rerank.registry import ModelDescription
@@ -38,6 +39,7 @@ class Description:
             Route("/health", self.health),
             Route("/info", partial(self.counted, self._info)),
             Route("/v1/models", partial(self.counted, self._models)),
+            Route("/openapi.json", partial(self.counted, openapi)),
         ]
 
     async def counted(self, describe: Callable[[], dict[str, Any]], request: Request) -> Response:

@@ -148,10 +148,10 @@ def _end_unread_answers(calls: CallsInFlight, port: int) -> None:
 def _bind(listen: str) -> socket.socket:
     host, _, port = listen.rpartition(":")
     try:
-        family, kind, _, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
-        listening = socket.socket(family, kind)
+        family, kind, protocol, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
+        listening = socket.socket(family, kind, protocol)  # asyncio sets TCP_NODELAY only if it knows the protocol
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
     except (OSError, OverflowError, ValueError) as error:
-        raise ConfigError(f"cannot listen on {listen}: {error}; choose another --http HOST:PORT") from error
+        raise ConfigError(f"cannot listen on {listen}: {error}; choose another --http-listen HOST:PORT") from error
     return listening

@@ -69,7 +69,7 @@ def _check_http(listen: str) -> None:
     missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
     if missing:
         raise ConfigError(f"http needs {missing[0]}, which is not installed; install rerank-listwise[http]")
-    _check_address(listen, "--http")
+    _check_address(listen, "--http-listen")
 
 
 def _check_address(listen: str, option: str) -> None:

@@ -1,0 +1,72 @@
+"""What the HTTP port says about the service: health, models, limits and its own interface."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rerank import __version__
+from rerank.config.http import HttpConfig
+from rerank.models.encoder import Encoder
+from rerank.registry import FailedModel, ModelRegistry
+from rerank.reranker import AsyncReranker
+from tests.fakes import NumberRanker
+from tests.rerank.http.conftest import HttpClient, serving_http
+from tests.serving import config_for
+
+
+def test_health_is_serving(http: HttpClient) -> None:
+    reply = http.get("/health")
+    assert (reply.status, reply.json) == (200, {"status": "SERVING"})
+
+
+def test_health_is_503_if_the_default_model_is_not_served(encoder: Encoder) -> None:
+    config = config_for(["broken", "number"], http=HttpConfig(listen="127.0.0.1:0"))
+    failed = {"broken": FailedModel(NumberRanker().info, "failed its self-test")}
+    registry = ModelRegistry(config.models, {"number": NumberRanker()}, failed)
+    with serving_http(AsyncReranker(config, encoder, None, registry)) as (_, client):
+        reply = client.get("/health")
+        by_default, by_name = (
+            client.post("/rerank", {"query": "q", "texts": ["a"], "model": m}) for m in ("", "number")
+        )
+    assert (reply.status, reply.json["reason"]) == (503, "failed its self-test")
+    assert (by_default.status, by_name.status) == (400, 200)
+
+
+def test_models_are_listed_with_the_default_first(http: HttpClient) -> None:
+    listed = http.get("/v1/models").json
+    assert listed["object"] == "list"
+    assert [(model["id"], model["is_default"]) for model in listed["data"]] == [("number", True), ("identity", False)]
+
+
+def test_info_has_the_limits_by_the_names_of_tei(http: HttpClient) -> None:
+    info = http.get("/info").json
+    assert info["max_client_batch_size"] == 1000
+    assert info["payload_limit"] == 16 * 1024 * 1024
+    assert "reranker" in info["model_type"]
+    assert info["version"] == __version__
+
+
+def test_openapi_names_every_path_and_every_reference_resolves(http: HttpClient) -> None:
+    document = http.get("/openapi.json").json
+    assert set(document["paths"]) == {
+        "/v1/rerank", "/v2/rerank", "/rerank", "/search", "/v1/models", "/info", "/health",
+    }  # fmt: skip
+    assert set(references(document)) <= {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
+
+
+def test_openapi_lists_the_fields_that_are_accepted(http: HttpClient) -> None:
+    schemas = http.get("/openapi.json").json["components"]["schemas"]
+    assert {"query", "documents", "top_n", "max_tokens_per_doc"} <= schemas["DocumentsRequest"]["properties"].keys()
+    assert {"query", "texts", "raw_scores"} <= schemas["TextsRequest"]["properties"].keys()
+    assert {"query", "first_stage", "depth"} <= schemas["SearchRequest"]["properties"].keys()
+
+
+def references(document: Any) -> Iterator[str]:
+    if isinstance(document, dict):
+        yield from ([document["$ref"]] if "$ref" in document else [])
+        for value in document.values():
+            yield from references(value)
+    elif isinstance(document, list):
+        for value in document:
+            yield from references(value)

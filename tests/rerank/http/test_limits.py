@@ -1,0 +1,204 @@
+"""Limits on HTTP requests: sizes, types, deadlines and calls in flight, which HTTP and gRPC share."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pytest
+
+from rerank.config.http import HttpConfig
+from rerank.models.encoder import Encoder
+from rerank.rankers.identity import IdentityRanker
+from tests.rerank.http.conftest import HttpClient, Reply, serving_http, texts
+from tests.serving import TIMEOUT_S, HeldService, Served, held_service, numbered_candidates, reranker_of
+
+HTTP = HttpConfig(listen="127.0.0.1:0")
+BODY = {"query": "q", "texts": texts(1, 2)}
+
+
+@contextmanager
+def held(encoder: Encoder, **settings: Any) -> Iterator[tuple[HeldService, HttpClient]]:
+    """A service whose only model waits for `ranker.release`."""
+    with held_service(encoder, http=HTTP, **settings) as service:
+        yield service, HttpClient(service.served.server.http_address)
+
+
+@contextmanager
+def identity_service(encoder: Encoder, **limits: Any) -> Iterator[tuple[Served, HttpClient]]:
+    with serving_http(reranker_of(encoder, {"identity": IdentityRanker()}, http=HTTP, limits=limits)) as served:
+        yield served
+
+
+def in_background(client: HttpClient, replies: list[Reply]) -> threading.Thread:
+    thread = threading.Thread(target=lambda: replies.append(client.post("/rerank", BODY)))
+    thread.start()
+    return thread
+
+
+def raw_request(body: bytes, *headers: str) -> bytes:
+    lines = ["POST /rerank HTTP/1.1", "host: localhost", "content-type: application/json", *headers, "", ""]
+    return "\r\n".join(lines).encode() + body
+
+
+def wait_until_called(served: Served) -> None:
+    for _ in range(100 * TIMEOUT_S):
+        if served.server.calls.number:
+            return
+        time.sleep(0.01)
+    raise AssertionError("no call arrived")
+
+
+def bytes_until_the_end(connection: socket.socket) -> int:
+    """The number of bytes that can be received until the connection ends or is reset."""
+    received = 0
+    with suppress(ConnectionResetError):
+        while part := connection.recv(2**20):
+            received += len(part)
+    return received
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_body_over_the_limit_is_refused(encoder: Encoder, chunked: bool) -> None:
+    with identity_service(encoder, max_message_bytes=1000) as (_, client):
+        document = json.dumps(BODY | {"query": "q" * 1000}).encode()
+        headers = {"content-type": "application/json"}
+        body: Any = iter([document[:600], document[600:]]) if chunked else document
+        reply = client.send("POST", "/rerank", body, headers)
+        assert (reply.status, reply.json["error_type"]) == (413, "Validation")
+        assert "more than the limit of 1000" in reply.json["error"]
+        assert client.post("/rerank", BODY).status == 200
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("content-type", "text/plain"),
+        ("content-type", "application/json; charset=latin-1"),
+        ("content-type", ""),
+        ("content-encoding", "gzip"),
+    ],
+)
+def test_body_in_another_form_is_refused(http: HttpClient, name: str, value: str) -> None:
+    headers = {"content-type": "application/json", name: value}
+    reply = http.send("POST", "/v2/rerank", json.dumps({"query": "q", "documents": ["a"]}).encode(), headers)
+    assert reply.status == 415
+    assert reply.json["message"]
+
+
+@pytest.mark.parametrize("content_type", ["application/json; charset=utf-8", 'Application/JSON;charset="UTF-8"'])
+def test_utf_8_may_be_named(http: HttpClient, content_type: str) -> None:
+    headers = {"content-type": content_type}
+    assert http.send("POST", "/rerank", json.dumps(BODY).encode(), headers).status == 200
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "1.5", "soon", "", "99999999999999999999999", "١"])
+def test_invalid_deadline_is_refused_by_name(http: HttpClient, value: str) -> None:
+    reply = http.post("/rerank", BODY, x_request_timeout_ms=value.encode().decode("latin-1"))
+    assert reply.status == 400
+    assert reply.json["error"].startswith("X-Request-Timeout-Ms: ")
+
+
+def test_missed_deadline_is_504(encoder: Encoder) -> None:
+    with held(encoder) as (_, client):
+        start_s = time.perf_counter()
+        reply = client.post("/rerank", BODY, x_request_timeout_ms="300")
+        assert (reply.status, reply.json["error_type"]) == (504, "Overloaded")
+        assert time.perf_counter() - start_s < TIMEOUT_S / 2
+
+
+def test_calls_over_the_limit_are_429_with_retry_after(encoder: Encoder) -> None:
+    with held(encoder, limits={"max_calls": 1}) as (service, client):
+        call = service.start_call(candidates=numbered_candidates([1, 2]))
+        refused = client.post("/rerank", BODY)
+        assert (refused.status, refused.json["code"]) == (429, 8)
+        assert refused.headers["retry-after"] == "1"
+        assert client.get("/health").status == 200
+        service.ranker.release.set()
+        call.result(TIMEOUT_S)
+        service.served.wait(service.served.server.calls.wait_until_idle())
+        assert client.post("/rerank", BODY).status == 200
+
+
+def test_client_that_hangs_up_cancels_its_request(encoder: Encoder, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "rerank.calls")
+    with held(encoder) as (service, client):
+        with socket.create_connection(client.host_and_port) as connection:
+            body = json.dumps(BODY).encode()
+            connection.sendall(raw_request(body, f"content-length: {len(body)}"))
+            assert service.ranker.entered.wait(TIMEOUT_S)
+        service.served.wait(service.served.server.calls.wait_until_idle())
+        assert not service.ranker.release.is_set()
+        assert any("POST /rerank CANCELLED" in record.getMessage() for record in caplog.records)
+
+
+def test_shutdown_refuses_new_requests_and_finishes_those_in_flight(encoder: Encoder) -> None:
+    with held(encoder) as (service, client):
+        replies: list[Reply] = []
+        thread = in_background(client, replies)
+        assert service.ranker.entered.wait(TIMEOUT_S)
+        drain = service.served.start(service.served.server.drain(TIMEOUT_S))
+        while not service.served.server.calls.shutting_down:
+            time.sleep(0.01)
+        refused = client.post("/rerank", BODY)
+        assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+        assert client.get("/health").status == 503
+        service.ranker.release.set()
+        drain.result(TIMEOUT_S)
+        thread.join()
+        assert [reply.status for reply in replies] == [200]
+
+
+def test_body_that_never_arrives_is_refused_in_time(encoder: Encoder) -> None:
+    with (
+        identity_service(encoder, max_transfer_s=0.3) as (served, client),
+        socket.create_connection(client.host_and_port) as connection,
+    ):
+        connection.settimeout(TIMEOUT_S)
+        connection.sendall(raw_request(b"{", "content-length: 100"))
+        assert connection.recv(1000).startswith(b"HTTP/1.1 429 ")
+        served.wait(served.server.calls.wait_until_idle())
+
+
+@pytest.mark.parametrize("sent", [b"", b"POST /rerank HTTP/1.1\r\nhost: localhost\r\nx-slow: "])
+def test_connection_without_a_request_ends_in_time(encoder: Encoder, sent: bytes) -> None:
+    with (
+        identity_service(encoder, max_transfer_s=0.3) as (_, client),
+        socket.create_connection(client.host_and_port) as connection,
+    ):
+        connection.settimeout(TIMEOUT_S)
+        connection.sendall(sent)
+        with suppress(ConnectionResetError):  # if what was sent was not read
+            assert connection.recv(1000) == b""
+
+
+def test_unread_answer_ends_the_connection_and_leaves_no_call(encoder: Encoder) -> None:
+    documents = [f"{number} " + "x" * 1000 for number in range(15_000)]  # larger than the buffers of both sockets
+    body = json.dumps({"query": "q", "documents": documents, "return_documents": True}).encode()
+    limits = {"max_transfer_s": 1.0, "max_candidates": 15_000, "max_message_bytes": 2**25}
+    with (
+        identity_service(encoder, **limits) as (served, client),
+        socket.create_connection(client.host_and_port) as connection,
+    ):
+        connection.sendall(raw_request(body, f"content-length: {len(body)}"))
+        wait_until_called(served)
+        served.wait(served.server.calls.wait_until_idle())
+        connection.settimeout(TIMEOUT_S)
+        assert bytes_until_the_end(connection) < len(body)
+        assert client.post("/rerank", {"query": "q", "texts": ["a"]}).status == 200
+
+
+def test_request_is_named_by_its_id_in_log_and_reply(http: HttpClient, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "rerank.calls")
+    reply = http.post("/v2/rerank", {"query": "secret", "documents": ["a", "b"]}, x_request_id="abc-1")
+    assert reply.headers["x-request-id"] == "abc-1"
+    (line,) = [record.getMessage() for record in caplog.records if "abc-1" in record.getMessage()]
+    assert line.startswith("POST /v2/rerank OK ")
+    assert "candidates=2" in line
+    assert "secret" not in line

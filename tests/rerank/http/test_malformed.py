@@ -1,0 +1,180 @@
+"""Malformed HTTP requests are refused with 4xx in the form of the dialect, and never break the service."""
+
+from __future__ import annotations
+
+import json
+import random
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from http.client import HTTPConnection
+from typing import Any
+
+import pytest
+
+from tests.rerank.http.conftest import HttpClient
+from tests.serving import TIMEOUT_S
+
+SEEDS = 8
+REQUESTS_PER_SEED = 250
+
+#: Path → the fields of its errors; for other paths, and for /rerank without a known body, those of all dialects.
+ERROR_FIELDS = {
+    "/v1/rerank": {"message", "detail"},
+    "/v2/rerank": {"message", "detail"},
+    "/search": {"message", "code"},
+}
+ALL_FIELDS = {"message", "detail", "error", "error_type", "code"}
+DIALECTS_OF_RERANK = ({"message", "detail"}, {"error", "error_type"}, {"message", "code"})
+
+Case = tuple[str, str, bytes, dict[str, str]]
+
+JSON_TYPE = {"content-type": "application/json"}
+JUNK: list[Any] = [
+    None, True, -1, 0, 2**70, 1.5, float("nan"), "", " ", "\ud800", "\x00", [], [[]], {}, {"a": 1}, [None], [1],
+    ["", 2], {"text": 1}, [{"txt": "a"}], [{"text": None}], "documents", ["x" * 200_001], [""] * 1001,
+]  # fmt: skip
+#: Path → a request that would be answered.
+VALID: dict[str, list[dict[str, Any]]] = {
+    "/v1/rerank": [{"query": "q", "documents": ["a", "b"]}],
+    "/v2/rerank": [{"query": "q", "documents": ["a", "b"]}],
+    "/rerank": [
+        {"query": "q", "documents": ["a", "b"]},
+        {"query": "q", "texts": ["a", "b"]},
+        {"query": "q", "candidates": [{"doc_id": "a", "text": "a"}]},
+    ],
+    "/search": [{"query": "q"}],
+}
+#: Junk that some field takes: null stands for an absent option everywhere, and a text or a list of texts may be right.
+REQUIRED = {"query", "documents", "texts", "candidates"}
+
+
+def with_junk(rng: random.Random) -> Case:
+    """A valid request with junk in a required field, or with a field that does not exist."""
+    path = rng.choice(list(VALID))
+    body = dict(rng.choice(VALID[path]))
+    if rng.random() < 0.2:
+        body[f"unknown_{rng.randrange(1000)}"] = rng.choice(JUNK)
+    else:
+        field = rng.choice(sorted(body.keys() & REQUIRED))
+        texts_are_right = field == "query"
+        body[field] = rng.choice([junk for junk in JUNK if not (texts_are_right and junk == "documents")])
+    return "POST", path, json.dumps(body).encode(), JSON_TYPE
+
+
+def with_missing_field(rng: random.Random) -> Case:
+    path = rng.choice(list(VALID))
+    body = dict(rng.choice(VALID[path]))
+    del body[rng.choice(sorted(body))]
+    return "POST", path, json.dumps(body).encode(), JSON_TYPE
+
+
+def with_broken_json(rng: random.Random) -> Case:
+    """The bytes of a valid request with a part cut out, bytes replaced, or nested too deeply."""
+    path = rng.choice(list(VALID))
+    body = bytearray(json.dumps(rng.choice(VALID[path])).encode())
+    match rng.randrange(5):
+        case 0:
+            body = body[: rng.randrange(len(body))]
+        case 1:
+            body[rng.randrange(len(body))] = rng.choice(b"\xff\xc0\x80\x00")
+        case 2:
+            body = bytearray(b"[" * 100_000)
+        case 3:
+            body = bytearray(b'{"query":' * rng.choice([10, 300, 5000]) + b"1")
+        case _:
+            body = bytearray(rng.randbytes(rng.randrange(200)))
+    return "POST", path, bytes(body), JSON_TYPE
+
+
+def with_wrong_form(rng: random.Random) -> Case:
+    """A valid request whose headers say that it is something else."""
+    path = rng.choice(list(VALID))
+    headers = rng.choice(
+        [
+            {"content-type": rng.choice(["", "text/plain", "application/xml", "multipart/x", "json", "/", ";"])},
+            JSON_TYPE | {"content-encoding": rng.choice(["gzip", "br", "deflate", "gzip, gzip", "x"])},
+            {"content-type": f"application/json; charset={rng.choice(['utf-16', 'latin-1', 'x', ''])}x"},
+            JSON_TYPE | {"x-request-timeout-ms": rng.choice(["", "-1", "0", "1e3", "abc", "9" * 40, "1 2"])},
+        ]
+    )
+    return "POST", path, json.dumps(rng.choice(VALID[path])).encode(), headers
+
+
+def with_wrong_route(rng: random.Random) -> Case:
+    """A method that the path does not have, or a path that does not exist."""
+    if rng.random() < 0.5:
+        method = rng.choice(["GET", "PUT", "DELETE", "PATCH", "OPTIONS", "BREW"])
+        return method, rng.choice(list(VALID)), b"{}", JSON_TYPE
+    path = rng.choice(["/v3/rerank", "/rerank/x", "/v1", "/%00", "/..%2f..%2fetc/passwd", "/RERANK", "/v1/rerank%0a"])
+    return rng.choice(["GET", "POST", "PUT"]), path + str(rng.randrange(100)), b"{}", JSON_TYPE
+
+
+def with_wrong_model_or_option(rng: random.Random) -> Case:
+    path = rng.choice(["/v1/rerank", "/v2/rerank"])
+    option = rng.choice(
+        [
+            {"model": rng.choice(["gpt", "x" * 5000, "number\n", "../number"])},
+            {"top_n": rng.choice([-1, 0, "1", 1.5, True, -(2**70)])},
+            {"max_tokens_per_doc": rng.choice([0, -5, "9"])},
+            {"max_chunks_per_doc": rng.choice([0, 10])},
+            {"priority": rng.choice([1, 999, "high"])},
+            {"relevant_spans": rng.choice([{"mode": "enabled"}, {"mode": 1}, "enabled"])},
+            {"return_documents": rng.choice(["yes", 1, []])},
+            {"rank_fields": rng.choice([[], "text", [1]])},
+        ]
+    )
+    return "POST", path, json.dumps({"query": "q", "documents": ["a"], **option}).encode(), JSON_TYPE
+
+
+KINDS: list[Callable[[random.Random], Case]] = [
+    with_junk, with_missing_field, with_broken_json, with_wrong_form, with_wrong_route, with_wrong_model_or_option,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_malformed_request_is_refused_in_the_form_of_the_dialect(http: HttpClient, seed: int) -> None:
+    rng = random.Random(seed)
+    connection = HTTPConnection(*http.host_and_port, timeout=TIMEOUT_S)
+    for _ in range(REQUESTS_PER_SEED):
+        case = method, path, body, headers = rng.choice(KINDS)(rng)
+        connection.request(method, path, body, headers)
+        response = connection.getresponse()
+        answer = json.loads(response.read())
+        shown = f"{method} {path} {headers} {body[:200]!r}: {response.status} {answer}"
+        assert 400 <= response.status < 500, shown
+        assert has_form_of(case, answer), shown
+    connection.close()
+    assert http.post("/rerank", {"query": "q", "texts": ["a"]}).status == 200
+
+
+def has_form_of(case: Case, answer: dict[str, Any]) -> bool:
+    method, path, _, _ = case
+    if method == "POST" and path in ERROR_FIELDS:
+        return answer.keys() >= ERROR_FIELDS[path]
+    if method == "POST" and path == "/rerank":
+        return any(answer.keys() >= fields for fields in DIALECTS_OF_RERANK)
+    return answer.keys() >= ALL_FIELDS
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x16\x03\x01\x00\xa5\x01\x00\x00",  # the beginning of TLS
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",  # HTTP/2 without negotiation
+        b"nonsense\r\n\r\n",
+        b"POST /rerank HTTP/1.1\r\ncontent-length: x\r\nhost: a\r\n\r\n",
+        b"POST /rerank HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+        b"GET / HTTP/1.1\r\nhost: a\r\n" + b"x: " + b"y" * 200_000 + b"\r\n\r\n",
+        b"POST /rerank HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n12345",
+    ],
+)
+def test_bytes_that_are_no_http_get_4xx_and_an_end(http: HttpClient, sent: bytes) -> None:
+    with socket.create_connection(http.host_and_port, timeout=TIMEOUT_S) as connection:
+        connection.sendall(sent)
+        received = b""
+        with suppress(ConnectionResetError):  # if more was sent than was read
+            while part := connection.recv(65_536):
+                received += part
+    assert not received or received.startswith(b"HTTP/1.1 4")
+    assert http.get("/health").status == 200

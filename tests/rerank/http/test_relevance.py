@@ -1,0 +1,46 @@
+"""Scores between 0 and 1: monotone in the scores of the ranking, and with the meaning that the documentation states."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from rerank.http.relevance import relevance_scores
+from rerank.v1 import rerank_pb2 as pb
+
+KINDS = [pb.SCORE_KIND_WINDOW_LOG_PROB, pb.SCORE_KIND_INTERPOLATED, pb.SCORE_KIND_RANK]
+
+
+def response(kind: pb.ScoreKind, *scores: float) -> pb.RerankResponse:
+    return pb.RerankResponse(score_kind=kind, results=[pb.RankedCandidate(score=score) for score in scores])
+
+
+def test_log_probabilities_become_probabilities() -> None:
+    scores = [math.log(p) for p in (0.6, 0.3, 0.1)]
+    assert relevance_scores(response(pb.SCORE_KIND_WINDOW_LOG_PROB, *scores), 3) == pytest.approx([0.6, 0.3, 0.1])
+
+
+def test_log_probability_just_above_zero_is_rounded_to_one() -> None:
+    assert relevance_scores(response(pb.SCORE_KIND_WINDOW_LOG_PROB, 1e-7, -1.0), 2)[0] == 1.0
+
+
+def test_interpolated_score_of_the_mean_passage_is_one_half() -> None:
+    found = relevance_scores(response(pb.SCORE_KIND_INTERPOLATED, 2.0, 0.0, -2.0), 3)
+    assert found == pytest.approx([0.8808, 0.5, 0.1192], abs=1e-4)
+
+
+def test_ranks_are_divided_by_the_candidates_also_if_the_list_was_cut() -> None:
+    assert relevance_scores(response(pb.SCORE_KIND_RANK, 4, 3), 4) == [1.0, 0.75]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_result_has_no_score(kind: pb.ScoreKind) -> None:
+    assert relevance_scores(response(kind), 0) == []
+
+
+@pytest.mark.parametrize("kind", KINDS[:2])
+def test_extreme_scores_stay_between_0_and_1_and_in_order(kind: pb.ScoreKind) -> None:
+    found = relevance_scores(response(kind, 1e30, 800.0, 0.0, -800.0, -1e30), 5)
+    assert all(0 <= score <= 1 for score in found)
+    assert found == sorted(found, reverse=True)

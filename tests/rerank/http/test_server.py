@@ -1,0 +1,115 @@
+"""The HTTP server of a service: addresses, keys and TLS."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import time
+from http.client import HTTPConnection, HTTPSConnection
+from pathlib import Path
+
+import pytest
+
+from rerank.config import load_config
+from rerank.config.http import HttpConfig
+from rerank.errors import ConfigError
+from rerank.models.encoder import Encoder
+from rerank.rankers.identity import IdentityRanker
+from rerank.registry import ModelRegistry
+from rerank.service.callers import CallerLimits
+from rerank.service.key_file import add_key
+from rerank.service.keyed_reranker import KeyedReranker
+from rerank.service.startup import check_before_loading
+from tests.certificates import Authority
+from tests.fakes import NumberRanker
+from tests.rerank.http.conftest import HttpClient, serving_http
+from tests.serving import TIMEOUT_S, config_for, reranker_of, serving
+
+HTTP = HttpConfig(listen="127.0.0.1:0")
+BODY = {"query": "q", "texts": ["a"]}
+
+
+def test_without_settings_there_is_no_http_port(encoder: Encoder) -> None:
+    with serving(reranker_of(encoder, {"identity": IdentityRanker()})) as served:
+        assert served.server.http_address == ""
+
+
+def test_text_stands_for_the_address() -> None:
+    config = load_config(None, http="127.0.0.1:9999")
+    assert config.http == HttpConfig(listen="127.0.0.1:9999")
+
+
+def test_address_of_the_command_line_keeps_the_other_settings_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "service.yaml"
+    path.write_text("http: {listen: '127.0.0.1:1', model_aliases: {vendor: pe-rank}}")
+    config = load_config(path, http={"listen": "127.0.0.1:2"})
+    assert config.http == HttpConfig(listen="127.0.0.1:2", model_aliases={"vendor": "pe-rank"})
+    path.write_text("http: 127.0.0.1:1")
+    assert load_config(path, http={}).http == HttpConfig(listen="127.0.0.1:1")
+
+
+def test_alias_of_no_model_is_refused() -> None:
+    with pytest.raises(ConfigError, match="model_aliases names pe-runk, which is none of the models: first, pe-rank"):
+        load_config(None, http={"model_aliases": {"vendor": "pe-runk"}})
+
+
+def test_taken_address_is_refused_before_models_are_loaded() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(ConfigError, match="choose another --http-listen HOST:PORT"):
+            check_before_loading(load_config(None, listen="127.0.0.1:0", http=address))
+
+
+def test_small_answers_are_sent_without_delay(http: HttpClient) -> None:
+    """Without TCP_NODELAY, answers on a kept connection wait 40 ms for the client's acknowledgement."""
+    connection, durations_s = HTTPConnection(*http.host_and_port, timeout=TIMEOUT_S), []
+    for _ in range(20):
+        start_s = time.perf_counter()
+        connection.request("POST", "/rerank", json.dumps(BODY).encode(), {"content-type": "application/json"})
+        connection.getresponse().read()
+        durations_s.append(time.perf_counter() - start_s)
+    connection.close()
+    assert min(durations_s[1:]) < 0.035
+
+
+def test_keys_are_those_of_grpc(encoder: Encoder, tmp_path: Path) -> None:
+    path = tmp_path / "keys.yaml"
+    key = add_key(path, "batch", CallerLimits(models=("identity",)))
+    rankers = {"number": NumberRanker(), "identity": IdentityRanker()}
+    config = config_for(rankers, keys=path, http=HTTP)
+    with serving_http(KeyedReranker(config, encoder, None, ModelRegistry(config.models, rankers))) as (_, client):
+        without, wrong = client.post("/rerank", BODY), client.post("/rerank", BODY, authorization="Bearer x")
+        assert [(reply.status, reply.json["error_type"]) for reply in (without, wrong)] == [(401, "Validation")] * 2
+        denied = client.post("/v2/rerank", {"query": "q", "documents": ["a"]}, authorization=f"Bearer {key}")
+        assert (denied.status, "does not allow model 'number'" in denied.json["message"]) == (403, True)
+        assert client.post("/rerank", BODY | {"model": "identity"}, authorization=f"Bearer {key}").status == 200
+        assert [client.get(path).status for path in ("/v1/models", "/info", "/openapi.json")] == [401] * 3
+        assert client.get("/health").status == 200
+
+
+def test_tls_uses_the_files_of_grpc_as_they_are_when_a_client_connects(encoder: Encoder, tmp_path: Path) -> None:
+    old, new = Authority(tmp_path / "old"), Authority(tmp_path / "new")
+    files = old.issue("server")
+    tls = {"certificate": files.certificate, "key": files.key}
+    with serving_http(reranker_of(encoder, {"identity": IdentityRanker()}, http=HTTP, tls=tls)) as (_, client):
+        assert ask(client, old) == 200
+        with pytest.raises(ssl.SSLCertVerificationError):
+            ask(client, new)
+        replacement = new.issue("server")
+        files.key.write_bytes(replacement.key.read_bytes())
+        files.certificate.write_bytes(replacement.certificate.read_bytes())
+        assert ask(client, new) == 200
+
+
+def ask(client: HttpClient, authority: Authority) -> int:
+    """The status of a request over TLS, on a connection of its own."""
+    context = ssl.create_default_context(cafile=str(authority.certificate))
+    connection: HTTPConnection = HTTPSConnection(*client.host_and_port, timeout=TIMEOUT_S, context=context)
+    try:
+        connection.request("POST", "/rerank", json.dumps(BODY).encode(), {"content-type": "application/json"})
+        return connection.getresponse().status
+    finally:
+        connection.close()
