@@ -29,7 +29,8 @@ class EvaluationSettings:
         list[str],
         typer.Option(
             help="NAME=RANKER[/STRATEGY][:PATH]: a ranker under a name, with its own strategy and checkpoint folder; "
-            "with --target, PATH is the name of a model of that service. Repeatable."
+            "with --target, PATH is the name of a model of that service. RANKER may be the profile of a published "
+            "model, such as rank-zephyr. Repeatable."
         ),
     ] = field(default_factory=list)
     model: Annotated[
