@@ -26,7 +26,7 @@ def inspector_routes(reranker: AsyncReranker, counted: Counted) -> list[BaseRout
     """The routes of the page, which itself calls /search and /rerank.
 
     Raises:
-        ConfigError, CollectionError: the settings `http.qrels` and `http.queries` cannot be used.
+        ConfigError, CollectionError: see `read_judgements`; the start of the service has checked them before.
     """
     http = reranker.config.http
     judgements = read_judgements(http.qrels, http.queries) if http and http.qrels else Judgements()

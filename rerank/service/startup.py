@@ -9,8 +9,10 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from rerank.config import ServiceConfig
+from rerank.config.http import HttpConfig
 from rerank.errors import ConfigError
 from rerank.files import is_missing_folder
+from rerank.inspector.judgements import read_judgements
 from rerank.retrieval.index_format import read_index_settings
 from rerank.service.certificates import check_certificates
 from rerank.service.key_file import read_keys
@@ -20,16 +22,17 @@ if TYPE_CHECKING:
 
 
 def check_before_loading(config: ServiceConfig) -> None:
-    """Checks addresses, folders, keys and certificates of a configuration, in milliseconds and without importing torch.
+    """Checks addresses, folders, keys, certificates and judgements of a configuration, without importing torch.
 
     Raises:
         ConfigError: an address cannot be bound or is open to strangers, a file of the keys or of TLS cannot be used, or
             the folder of a model or of the encoder is missing.
         IndexMismatch: the folder of the index holds no index of this version.
+        CollectionError: the judgements cannot be read.
     """
     _check_address(config.listen, "--listen")
     if config.http is not None:
-        _check_http(config.http.listen)
+        _check_http(config.http)
     _check_access(config)
     if config.keys is not None:
         read_keys(config.keys)
@@ -65,11 +68,13 @@ def description(address: str, reranker: AsyncReranker) -> Iterator[str]:
     yield f'try: rerank search "…" --target {address}, rerank models --target {address}, or RerankClient("{address}")'
 
 
-def _check_http(listen: str) -> None:
+def _check_http(http: HttpConfig) -> None:
     missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
     if missing:
         raise ConfigError(f"http needs {missing[0]}, which is not installed; install rerank-listwise[http]")
-    _check_address(listen, "--http-listen")
+    _check_address(http.listen, "--http-listen")
+    if http.qrels is not None:
+        read_judgements(http.qrels, http.queries)
 
 
 def _check_address(listen: str, option: str) -> None:

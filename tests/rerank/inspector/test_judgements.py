@@ -1,0 +1,71 @@
+"""Judgements by the text of their query."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rerank.collections import pydoc
+from rerank.errors import CollectionError, ConfigError
+from rerank.inspector.judgements import Judgements, read_judgements
+
+
+def trec_files(folder: Path, qrels: str, queries: str) -> tuple[str, Path]:
+    (folder / "qrels.txt").write_text(qrels, encoding="utf-8")
+    (folder / "queries.tsv").write_text(queries, encoding="utf-8")
+    return str(folder / "qrels.txt"), folder / "queries.tsv"
+
+
+def test_pydoc_has_its_own_queries_and_judgements() -> None:
+    judgements = read_judgements("pydoc")
+    query_id, text = next(iter(pydoc.queries().items()))
+    expected = {doc_id: grade for judged, doc_id, grade in pydoc.qrels() if judged == query_id}
+    assert judgements.of_query(text) == expected
+    assert text in judgements.queries
+
+
+def test_queries_that_differ_in_case_and_spaces_are_the_same(tmp_path: Path) -> None:
+    judgements = read_judgements(*trec_files(tmp_path, "1 0 a 2\n", "1\tWhat is  a\u00a0Flea\n"))
+    assert judgements.of_query(" what IS a flea ") == {"a": 2}
+    assert judgements.queries == ("What is  a\u00a0Flea",)
+
+
+def test_grades_below_0_count_as_0_and_unjudged_queries_are_left_out(tmp_path: Path) -> None:
+    judgements = read_judgements(*trec_files(tmp_path, "1 0 a -2\n1 0 b 1\n3 0 c 1\n", "1\tone\n2\ttwo\n"))
+    assert judgements.of_query("one") == {"a": 0, "b": 1}
+    assert judgements.queries == ("one",)
+    assert judgements.of_query("two") == {}
+
+
+def test_beir_folder(tmp_path: Path) -> None:
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "queries.jsonl").write_text('{"_id": "q", "text": "tides"}\n', encoding="utf-8")
+    (tmp_path / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\tmoon\t1\n", encoding="utf-8")
+    assert read_judgements(str(tmp_path)).of_query("tides") == {"moon": 1}
+
+
+def test_no_judgements_judge_no_query() -> None:
+    assert Judgements().of_query("anything") == {}
+
+
+def test_file_needs_the_texts_of_its_queries(tmp_path: Path) -> None:
+    qrels, queries = trec_files(tmp_path, "1 0 a 2\n", "1\tone\n")
+    with pytest.raises(ConfigError, match=r"qrels\.txt is a file, which needs .*; give them with --queries FILE"):
+        read_judgements(qrels)
+    with pytest.raises(ConfigError, match="--qrels pydoc is no file, and needs no --queries"):
+        read_judgements("pydoc", queries)
+
+
+@pytest.mark.parametrize(
+    ("qrels", "queries", "place"),
+    [("1 0 a\n", "1\tone\n", r"qrels\.txt:1"), ("1 0 a 1\n", "1\tone\nno tab\n", r"queries\.tsv:2")],
+)
+def test_unreadable_line_is_named(tmp_path: Path, qrels: str, queries: str, place: str) -> None:
+    with pytest.raises(CollectionError, match=place):
+        read_judgements(*trec_files(tmp_path, qrels, queries))
+
+
+def test_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CollectionError, match=r"nothing/queries\.jsonl cannot be read"):
+        read_judgements(str(tmp_path / "nothing"))

@@ -1,0 +1,73 @@
+"""The inspector's routes on the HTTP port of a service."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from rerank.collections import pydoc
+from rerank.config import ServiceConfig
+from rerank.config.http import HttpConfig
+from rerank.errors import ConfigError
+from rerank.models.encoder import Encoder
+from rerank.registry import ModelRegistry
+from rerank.reranker import AsyncReranker
+from rerank.retrieval.index import Index
+from rerank.service.callers import CallerLimits
+from rerank.service.key_file import add_key
+from rerank.service.startup import check_before_loading
+from tests.fakes import NumberRanker
+from tests.rerank.http.conftest import HttpClient, serving_http
+from tests.serving import config_for
+
+
+@contextmanager
+def inspected(encoder: Encoder, index: Index | None, http: HttpConfig, **settings: Any) -> Iterator[HttpClient]:
+    """A service over the index with the model "number" and these settings of the HTTP port."""
+    rankers = {"number": NumberRanker()}
+    config = config_for(rankers, http=http, **settings)
+    with serving_http(AsyncReranker(config, encoder, index, ModelRegistry(config.models, rankers))) as (_, client):
+        yield client
+
+
+def test_page_learns_what_the_service_offers(encoder: Encoder, index: Index) -> None:
+    with inspected(encoder, index, HttpConfig(listen="127.0.0.1:0", qrels="pydoc")) as client:
+        assert b"<title>Inspector" in client.get("/").body
+        offered = client.get("/inspector/service").json
+        assert [model["name"] for model in offered["service"]["models"]] == ["number"]
+        assert offered["service"]["index"]["passages"] == "12"
+        assert offered["judged_queries"] == list(pydoc.queries().values())
+        query = next(iter(pydoc.queries().values()))
+        grades = client.get(f"/inspector/judgements?query={quote(query.upper())}").json["grades"]
+        assert set(grades.values()) <= {0, 1, 2}
+        assert 2 in grades.values()
+
+
+def test_service_without_index_and_judgements(encoder: Encoder) -> None:
+    with inspected(encoder, None, HttpConfig(listen="127.0.0.1:0")) as client:
+        offered = client.get("/inspector/service").json
+        assert "index" not in offered["service"]
+        assert offered["judged_queries"] == []
+        assert client.get("/inspector/judgements?query=anything").json == {"grades": {}}
+        assert client.get("/inspector/judgements").json == {"grades": {}}
+
+
+def test_without_a_key_only_the_page_itself_is_served(encoder: Encoder, tmp_path: Path) -> None:
+    key = add_key(tmp_path / "keys", "tester", CallerLimits())
+    with inspected(encoder, None, HttpConfig(listen="127.0.0.1:0"), keys=tmp_path / "keys") as client:
+        assert client.get("/").status == 200
+        for path in ("/inspector/service", "/inspector/judgements?query=q"):
+            assert client.get(path).status == 401
+            assert client.send("GET", path, headers={"authorization": f"Bearer {key}"}).status == 200
+
+
+def test_judgements_that_cannot_be_read_are_refused_before_a_model_is_loaded(tmp_path: Path) -> None:
+    (tmp_path / "qrels.txt").write_text("1 0 a 1\n", encoding="utf-8")
+    settings = HttpConfig(listen="127.0.0.1:0", qrels=str(tmp_path / "qrels.txt"))
+    with pytest.raises(ConfigError, match="give them with --queries FILE"):
+        check_before_loading(ServiceConfig(listen="127.0.0.1:0", http=settings))
