@@ -10,6 +10,7 @@ from rerank.commands import keys
 from rerank.commands.flags import flags
 from rerank.commands.health import health
 from rerank.commands.inspect_results import inspect
+from rerank.commands.loadtest import LoadTestSettings, loadtest
 from rerank.commands.options import flag
 from rerank.commands.query import RankSettings, SearchSettings, models, rank, search
 from rerank.commands.run import run
@@ -27,6 +28,7 @@ app.command()(flags(SearchSettings)(search))
 app.command()(flags(RankSettings)(rank))
 app.command()(models)
 app.command()(health)
+app.command()(flags(LoadTestSettings)(loadtest))
 app.add_typer(keys.app, name="keys")
 app.command()(demo)
 app.command()(inspect)

@@ -84,7 +84,7 @@ class RerankClient:
             TypeError: a candidate has none of these forms.
             ValueError: `options` names a field that RerankRequest does not have.
         """
-        return self._call(self._stub.Rerank, _rerank_request(query, candidates, options), timeout_s)
+        return self._call(self._stub.Rerank, rerank_request(query, candidates, options), timeout_s)
 
     def search(self, query: str, timeout_s: float | None = None, **options: Any) -> pb.SearchResponse:
         """Retrieves candidates from the service's index and reranks them.
@@ -135,7 +135,7 @@ class AsyncRerankClient:
         **options: Any,
     ) -> pb.RerankResponse:
         """See RerankClient.rerank."""
-        return await self._call(self._stub.Rerank, _rerank_request(query, candidates, options), timeout_s)
+        return await self._call(self._stub.Rerank, rerank_request(query, candidates, options), timeout_s)
 
     async def search(self, query: str, timeout_s: float | None = None, **options: Any) -> pb.SearchResponse:
         """See RerankClient.search."""
@@ -160,9 +160,10 @@ def _checked_target(target: str) -> str:
     return target
 
 
-def _rerank_request(
+def rerank_request(
     query: str, candidates: Iterable[pb.Candidate | CandidateLike], options: dict[str, Any]
 ) -> pb.RerankRequest:
+    """The message of a request; `options` are its further fields. Raises: see RerankClient.rerank."""
     messages = [_message(candidate, place) for place, candidate in enumerate(candidate_list(candidates))]
     return pb.RerankRequest(query=query, candidates=messages, **options)
 

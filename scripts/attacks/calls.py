@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from typing import Any
 
 import grpc
@@ -13,36 +12,6 @@ from rerank.v1 import rerank_pb2 as pb
 from rerank.v1 import rerank_pb2_grpc
 
 _OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
-_WORDS = (
-    "water",
-    "history",
-    "of",
-    "the",
-    "engine",
-    "a",
-    "river",
-    "which",
-    "bird",
-    "turns",
-    "north",
-    "stone",
-    "in",
-    "9",
-)
-
-
-def words(draw: random.Random, characters: int) -> str:
-    """Random English words, of exactly this many characters."""
-    text = ""
-    while len(text) < characters:
-        text += " ".join(draw.choices(_WORDS, k=min(4000, characters // 4 + 1))) + " "
-    return text[:characters]
-
-
-def request(draw: random.Random, model: str, passages: int, characters: int, **fields: Any) -> pb.RerankRequest:
-    """A request with so many random passages of so many characters each."""
-    candidates = [pb.Candidate(doc_id=f"d{number}", text=words(draw, characters)) for number in range(passages)]
-    return pb.RerankRequest(query=words(draw, 30), candidates=candidates, model=model, **fields)
 
 
 class Target:

@@ -8,8 +8,9 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 
-from attacks.calls import Target, request
+from attacks.calls import Target
 from attacks.registry import attack
+from rerank.service.load_requests import made_request
 from rerank.v1 import rerank_pb2 as pb
 
 _TIMEOUT_S = 60.0
@@ -25,33 +26,33 @@ async def nothing(target: Target, draw: random.Random) -> Counter[str]:
 @attack
 async def cancelled_encoding(target: Target, draw: random.Random) -> Counter[str]:
     """PE-Rank with 1,000 passages of 16,000 characters, cancelled after two seconds."""
-    message = request(draw, "pe-rank", 1000, 16_000, allow_partial=True)  # so admission control lets it in
+    message = made_request(draw, "pe-rank", 1000, 16_000, allow_partial=True)  # so admission control lets it in
     return Counter([await target.cancelled_rerank(message, 2.0)])
 
 
 @attack
 async def long_passages_to_pe_rank(target: Target, draw: random.Random) -> Counter[str]:
     """80 passages of 200,000 characters."""
-    return Counter([await target.rerank(request(draw, "pe-rank", 80, 200_000, allow_partial=True), _TIMEOUT_S)])
+    return Counter([await target.rerank(made_request(draw, "pe-rank", 80, 200_000, allow_partial=True), _TIMEOUT_S)])
 
 
 @attack
 async def long_passages_to_first(target: Target, draw: random.Random) -> Counter[str]:
     """80 passages of 200,000 characters."""
-    return Counter([await target.rerank(request(draw, "first", 80, 200_000, allow_partial=True), _TIMEOUT_S)])
+    return Counter([await target.rerank(made_request(draw, "first", 80, 200_000, allow_partial=True), _TIMEOUT_S)])
 
 
 @attack
 async def narrow_tournaments(target: Target, draw: random.Random) -> Counter[str]:
     """Ten tournaments of window 2 over 1,000 tiny passages with identity: 110 kB, some 10,000 windows."""
-    messages = [request(draw, "identity", 1000, 4, strategy=_TOURNAMENT_OF_2) for _ in range(10)]
+    messages = [made_request(draw, "identity", 1000, 4, strategy=_TOURNAMENT_OF_2) for _ in range(10)]
     return await _together(target, messages)
 
 
 @attack
 async def flood_of_first(target: Target, draw: random.Random) -> Counter[str]:
     """500 FIRST calls at once, of ten passages each."""
-    return await _together(target, [request(draw, "first", 10, 300) for _ in range(500)])
+    return await _together(target, [made_request(draw, "first", 10, 300) for _ in range(500)])
 
 
 @attack
@@ -59,10 +60,10 @@ async def heavy_then_short(target: Target, draw: random.Random) -> Counter[str]:
     """One request of 100 passages of 2,000 characters, then 70 short ones that have a second each."""
     outcomes: Counter[str] = Counter()
     for model in ("first", "pe-rank"):
-        await target.rerank(request(draw, model, 100, 2000), _TIMEOUT_S)
+        await target.rerank(made_request(draw, model, 100, 2000), _TIMEOUT_S)
         for _ in range(35):
             start_s = time.perf_counter()
-            outcomes[await target.rerank(request(draw, model, 5, 100), 1.0)] += 1
+            outcomes[await target.rerank(made_request(draw, model, 5, 100), 1.0)] += 1
             await asyncio.sleep(max(0.0, 0.2 - (time.perf_counter() - start_s)))
     return outcomes
 
@@ -72,11 +73,11 @@ async def overload(target: Target, draw: random.Random) -> Counter[str]:
     """FIRST calls for 15 s at four times the rate at which they are served, with deadlines of eight times a call."""
     start_s = time.perf_counter()
     for _ in range(3):
-        await target.rerank(request(draw, "first", 20, 300), _TIMEOUT_S)
+        await target.rerank(made_request(draw, "first", 20, 300), _TIMEOUT_S)
     call_s = (time.perf_counter() - start_s) / 3
     calls: list[asyncio.Task[str]] = []
     while time.perf_counter() < start_s + 3 * call_s + 15:
-        calls.append(asyncio.create_task(_in_time(target, request(draw, "first", 20, 300), 8 * call_s)))
+        calls.append(asyncio.create_task(_in_time(target, made_request(draw, "first", 20, 300), 8 * call_s)))
         await asyncio.sleep(draw.expovariate(4 / call_s))
     return Counter(await asyncio.gather(*calls))
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import grpc
 
-from attacks.calls import Target, request
+from attacks.calls import Target
 from attacks.registry import attack
+from rerank.service.load_requests import made_request
 from rerank.v1 import rerank_pb2 as pb
 
 _METHOD = "/rerank.v1.RerankService/Rerank"
@@ -22,14 +23,14 @@ _STAY_S = 30.0
 @attack
 async def large_requests(target: Target, draw: random.Random) -> Counter[str]:
     """60 requests of 16 MB at once."""
-    message = request(draw, "identity", 80, 199_000)
+    message = made_request(draw, "identity", 80, 199_000)
     return Counter(await asyncio.gather(*(target.rerank(message, _TIMEOUT_S) for _ in range(60))))
 
 
 @attack
 async def unread_answers(target: Target, draw: random.Random) -> Counter[str]:
     """20 clients that ask for answers of 15 MB and do not read them for 30 s."""
-    message = request(draw, "identity", 75, 199_000, return_passages=True)
+    message = made_request(draw, "identity", 75, 199_000, return_passages=True)
     return Counter(await asyncio.gather(*(_stay(target.address, message) for _ in range(20))))
 
 

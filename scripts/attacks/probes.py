@@ -10,8 +10,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from attacks.calls import Target, request
+from attacks.calls import Target
 from attacks.server import Service
+from rerank.service.load import percentile
+from rerank.service.load_requests import made_request
 from rerank.v1 import rerank_pb2 as pb
 
 #: Seconds between two probes of a kind.
@@ -42,11 +44,11 @@ class Report:
 async def probe_while(attack: Callable[[], Awaitable[Counter[str]]], service: Service, seconds: float) -> Report:
     """Warms the service up, starts the attack, and probes until it has ended, for at least `seconds`."""
     draw, report = random.Random(1), Report()
-    short = {kind: request(draw, kind, passages=5, characters=200) for kind in ("identity", "first")}
+    short = {kind: made_request(draw, kind, passages=5, characters=200) for kind in ("identity", "first")}
     async with Target(service.address) as target:
         for model in ("identity", "first", "pe-rank"):
             for _ in range(3):
-                await target.rerank(request(draw, model, passages=20, characters=300), _TIMEOUT_S)
+                await target.rerank(made_request(draw, model, passages=20, characters=300), _TIMEOUT_S)
         before_mb = service.resident_mb()
         start_s = time.perf_counter()
         attacking = asyncio.ensure_future(attack())
@@ -86,8 +88,3 @@ async def _probe(kind: str, probe: Callable[[], Awaitable[str]], report: Report)
             await asyncio.sleep(_INTERVAL_S[kind])
     finally:
         await asyncio.gather(*sent)
-
-
-def percentile(values: list[float], percent: float) -> float:
-    """The nearest-rank percentile."""
-    return sorted(values)[max(0, -int(-percent * len(values) // 100) - 1)]

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from attacks.calls import words
+from rerank.service.load_requests import words
 
 _PASSAGES, _CHARACTERS = 300, 300
 

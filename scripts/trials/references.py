@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from attacks.calls import request, words
-
+from rerank.service.load_requests import made_request, words
 from rerank.v1 import rerank_pb2 as pb
 
 #: A stub of grpc.aio; the generated stubs are typed as those of a blocking channel.
@@ -40,12 +39,13 @@ def messages(draw: random.Random, with_search: bool) -> list[pb.RerankRequest | 
     """Requests of both RPCs, of all default models and of several strategies and sizes."""
     models = ["identity"] * 8 + ["pe-rank"] * 6 + ["first"] * 2
     made: list[pb.RerankRequest | pb.SearchRequest] = [
-        request(draw, model, passages=draw.choice([1, 5, 12]), characters=draw.choice([40, 200])) for model in models
+        made_request(draw, model, passages=draw.choice([1, 5, 12]), characters=draw.choice([40, 200]))
+        for model in models
     ]
     sliding = pb.Strategy(kind="STRATEGY_KIND_SLIDING", window_size=4, stride=2)
     tournament = pb.Strategy(kind="STRATEGY_KIND_TOURNAMENT", window_size=3)
-    made += [request(draw, "identity", 30, 80, strategy=strategy, top_n=5) for strategy in (sliding, tournament)]
-    made.append(request(draw, "pe-rank", 12, 80, strategy=sliding, return_passages=True))
+    made += [made_request(draw, "identity", 30, 80, strategy=strategy, top_n=5) for strategy in (sliding, tournament)]
+    made.append(made_request(draw, "pe-rank", 12, 80, strategy=sliding, return_passages=True))
     if with_search:
         for stage in pb.FirstStage.keys()[1:]:
             made.append(pb.SearchRequest(query=words(draw, 30), first_stage=stage, depth=10, model="identity"))

@@ -28,20 +28,6 @@ def test_unknown_attack_is_refused(attack: Any) -> None:
     assert "--attack siege: choose all, or some of nothing,cancelled-encoding," in str(result.exception)
 
 
-def test_texts_are_the_same_for_the_same_seed(attack: Any) -> None:
-    calls = importlib.import_module("attacks.calls")
-    random = importlib.import_module("random")
-    first, second = (calls.request(random.Random(0), "first", 3, 50) for _ in range(2))
-    assert first == second
-    assert [len(candidate.text) for candidate in first.candidates] == [50] * 3
-
-
-def test_percentile_is_a_measured_value(attack: Any) -> None:
-    percentile = importlib.import_module("attacks.probes").percentile
-    assert percentile([3.0, 1.0, 2.0], 99) == 3.0
-    assert percentile([float(value) for value in range(1, 101)], 99) == 99.0
-
-
 def test_row_has_a_cell_for_each_column(attack: Any) -> None:
     latency_ms = {"identity": [1.0], "first": [20.4], "health": [0.6]}
     report = attack.Report(latency_ms, unanswered=1, growth_mb=12.3, calls=Counter(OK=3, CANCELLED=1))
