@@ -13,7 +13,7 @@ from rerank.collections.requests import Request, parse_request
 from rerank.errors import CollectionError, ConfigError
 from rerank.retrieval.bm25 import K1, B
 from rerank.retrieval.jvm import pyserini_module
-from rerank.types import CandidateSource, Query
+from rerank.types import CandidateSource, Passage, Query
 from rerank_eval.datasets import Dataset
 
 
@@ -37,8 +37,8 @@ def candidates_of_run(path: Path, dataset: Dataset, depth: int = 0) -> list[Requ
             f"{path} holds none of the {len(dataset.queries)} judged queries of {dataset.name}, but {len(run)} others; "
             "give the run of these queries"
         )
-    texts = dataset.texts({doc_id for docs in candidates.values() for doc_id, _ in docs})
-    return [_request(dataset.queries[query_id], docs, texts) for query_id, docs in candidates.items()]
+    passages = dataset.passages({doc_id for docs in candidates.values() for doc_id, _ in docs})
+    return [_request(dataset.queries[query_id], docs, passages) for query_id, docs in candidates.items()]
 
 
 def candidates_of_prebuilt(name: str, dataset: Dataset, depth: int) -> list[Request]:
@@ -66,8 +66,9 @@ def _read_run(path: Path) -> dict[str, dict[str, float]]:
     return scores
 
 
-def _request(query: Query, docs: Sequence[tuple[str, float]], texts: Mapping[str, str]) -> Request:
-    return Request(query, tuple(CandidateSource(doc_id, text=texts[doc_id], score=score) for doc_id, score in docs))
+def _request(query: Query, docs: Sequence[tuple[str, float]], passages: Mapping[str, Passage]) -> Request:
+    found = [(passages[doc_id], score) for doc_id, score in docs]
+    return Request(query, tuple(CandidateSource(p.doc_id, p.text, score=score, title=p.title) for p, score in found))
 
 
 def _prebuilt(name: str) -> Any:

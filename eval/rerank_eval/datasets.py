@@ -13,7 +13,7 @@ from ir_measures import Qrel
 from rerank.collections import open_collection, pydoc
 from rerank.collections.requests import read_beir_queries
 from rerank.errors import CollectionError, ConfigError
-from rerank.types import Query
+from rerank.types import Passage, Query
 from rerank_eval.overlap import judgements_of
 from rerank_eval.qrels import read_beir_qrels
 
@@ -24,25 +24,25 @@ class Dataset:
 
     Attributes:
         queries: those that have judgements, by query_id.
-        find: function from doc_ids to their texts by doc_id; leaves out those that the collection lacks.
+        find: function from doc_ids to their passages by doc_id; leaves out those that the collection lacks.
     """
 
     name: str
     queries: Mapping[str, Query]
     qrels: Sequence[Qrel]
-    find: Callable[[Collection[str]], Mapping[str, str]]
+    find: Callable[[Collection[str]], Mapping[str, Passage]]
 
-    def texts(self, doc_ids: Collection[str]) -> Mapping[str, str]:
-        """Texts by doc_id.
+    def passages(self, doc_ids: Collection[str]) -> Mapping[str, Passage]:
+        """Passages by doc_id.
 
         Raises:
             CollectionError: the collection lacks some of the passages; the message names the first five.
         """
-        texts = self.find(doc_ids)
-        if missing := [doc_id for doc_id in doc_ids if doc_id not in texts]:
+        passages = self.find(doc_ids)
+        if missing := [doc_id for doc_id in doc_ids if doc_id not in passages]:
             names = ", ".join(map(repr, missing[:5]))
             raise CollectionError(f"{len(missing)} of {len(doc_ids)} passages are not in {self.name}: {names}")
-        return texts
+        return passages
 
     @property
     def queries_sha256(self) -> str:
@@ -70,7 +70,7 @@ def open_dataset(name: str, split: str = "test") -> Dataset:
         folder = Path(name).absolute()
         queries, qrels = read_beir_queries(folder), read_beir_qrels(folder, split)
         judged = _judged(queries, qrels, str(folder))
-        return Dataset(folder.name, judged, qrels, lambda doc_ids: _texts_of_collection(name, doc_ids))
+        return Dataset(folder.name, judged, qrels, lambda doc_ids: _passages_of_collection(name, doc_ids))
     if Path(name).exists():
         raise CollectionError(f"{name} holds no corpus.jsonl; expected a folder in BEIR layout")
     return _ir_dataset(name)
@@ -81,12 +81,12 @@ def _pydoc() -> Dataset:
     all_queries = [Query(text, query_id) for query_id, text in pydoc.queries().items()]
     name = open_collection("pydoc").name
     judged = _judged(all_queries, judgements, name)
-    return Dataset(name, judged, judgements, lambda doc_ids: _texts_of_collection("pydoc", doc_ids))
+    return Dataset(name, judged, judgements, lambda doc_ids: _passages_of_collection("pydoc", doc_ids))
 
 
-def _texts_of_collection(name: str, doc_ids: Collection[str]) -> dict[str, str]:
+def _passages_of_collection(name: str, doc_ids: Collection[str]) -> dict[str, Passage]:
     requested = set(doc_ids)
-    return {row.doc_id: row.text for row in open_collection(name).passages() if row.doc_id in requested}
+    return {row.doc_id: row for row in open_collection(name).passages() if row.doc_id in requested}
 
 
 def _ir_dataset(name: str) -> Dataset:
@@ -106,15 +106,21 @@ def _ir_dataset(name: str) -> Dataset:
     except OSError as error:
         raise ConfigError(f"{name} of ir_datasets cannot be downloaded, which needs a network: {error}") from error
     judged = _judged(queries, qrels, name)
-    return Dataset(name, judged, qrels, lambda doc_ids: _texts_of_ir_dataset(opened, doc_ids))
+    return Dataset(name, judged, qrels, lambda doc_ids: _passages_of_ir_dataset(opened, doc_ids))
 
 
-def _texts_of_ir_dataset(opened: Any, doc_ids: Collection[str]) -> dict[str, str]:
+def _passages_of_ir_dataset(opened: Any, doc_ids: Collection[str]) -> dict[str, Passage]:
     try:
         docs = opened.docs_store().get_many(doc_ids)
     except OSError as error:
         raise ConfigError(f"passages of ir_datasets cannot be downloaded, which needs a network: {error}") from error
-    return {doc_id: doc.default_text() for doc_id, doc in docs.items()}
+    return {
+        doc_id: _passage(doc_id, doc.default_text(), getattr(doc, "title", "") or "") for doc_id, doc in docs.items()
+    }
+
+
+def _passage(doc_id: str, text: str, title: str) -> Passage:
+    return Passage(doc_id, text, title=title if text.startswith(title) else "")
 
 
 def _judged(queries: Sequence[Query], qrels: Sequence[Qrel], name: str) -> dict[str, Query]:

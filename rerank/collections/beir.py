@@ -48,7 +48,7 @@ def _passage(line: bytes, place: str) -> Passage:
     try:
         row: Any = json.loads(line.decode("utf-8"))
         title, text = row.get("title") or "", row["text"]
-        return Passage(doc_id=str(row["_id"]), text=f"{title} {text}".strip())
+        return Passage(doc_id=str(row["_id"]), text=f"{title} {text}".strip(), title=title.strip())
     except UnicodeDecodeError as error:
         raise CollectionError(f"{place}: the line is not UTF-8 ({error}); convert the file to UTF-8") from error
     except (json.JSONDecodeError, AttributeError, TypeError, KeyError) as error:

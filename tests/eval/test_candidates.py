@@ -14,14 +14,18 @@ from rerank_eval.candidates import candidates_of_prebuilt, candidates_of_run
 from rerank_eval.datasets import Dataset
 
 from rerank.errors import CollectionError, ConfigError
-from rerank.types import CandidateSource, Query
+from rerank.types import CandidateSource, Passage, Query
 
-TEXTS = {"a": "one", "b": "two", "c": "three"}
+PASSAGES = {
+    "a": Passage("a", "one"),
+    "b": Passage("b", "Title two", title="Title"),
+    "c": Passage("c", "three"),
+}
 DATASET = Dataset(
     "small",
     {"1": Query("x", "1"), "2": Query("y", "2")},
     [Qrel("1", "a", 1), Qrel("2", "b", 1)],
-    lambda doc_ids: {doc_id: TEXTS[doc_id] for doc_id in doc_ids if doc_id in TEXTS},
+    lambda doc_ids: {doc_id: PASSAGES[doc_id] for doc_id in doc_ids if doc_id in PASSAGES},
 )
 
 
@@ -37,7 +41,7 @@ def test_run_is_sorted_by_score_as_in_trec_eval(tmp_path: Path) -> None:
     (request,) = candidates_of_run(run_file(tmp_path, *rows), DATASET)
     assert request.query == DATASET.queries["1"]
     assert request.candidates == (
-        CandidateSource("b", text="two", score=5.0),
+        CandidateSource("b", text="Title two", score=5.0, title="Title"),
         CandidateSource("c", text="three", score=2.0),
         CandidateSource("a", text="one", score=2.0),
     )
@@ -96,12 +100,14 @@ def offer(monkeypatch: pytest.MonkeyPatch, opened: object) -> None:
     monkeypatch.setattr(candidates, "pyserini_module", lambda name: module)
 
 
-@pytest.mark.parametrize("stored", [json.dumps({"title": "T", "text": "body"}), "T body"])
-def test_prebuilt_index_gives_candidates_with_texts(monkeypatch: pytest.MonkeyPatch, stored: str) -> None:
+@pytest.mark.parametrize(
+    ("stored", "title"), [(json.dumps({"title": "T", "text": "body"}), "T"), ("T body", "")], ids=["JSON", "plain"]
+)
+def test_prebuilt_index_gives_candidates_with_texts(monkeypatch: pytest.MonkeyPatch, stored: str, title: str) -> None:
     offer(monkeypatch, Searcher(stored))
     requests = candidates_of_prebuilt("msmarco", DATASET, depth=2)
     assert [request.query.query_id for request in requests] == ["1", "2"]
-    assert requests[0].candidates[1] == CandidateSource("d1", text="T body", score=8.0)
+    assert requests[0].candidates[1] == CandidateSource("d1", text="T body", score=8.0, title=title)
     assert len(requests[0].candidates) == 2
 
 

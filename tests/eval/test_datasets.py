@@ -11,7 +11,7 @@ from ir_measures import Qrel
 from rerank_eval.datasets import open_dataset
 
 from rerank.errors import CollectionError, ConfigError
-from rerank.types import Query
+from rerank.types import Passage, Query
 
 
 @pytest.fixture
@@ -31,13 +31,13 @@ def test_folder_has_judged_queries_and_texts(folder: Path) -> None:
     assert dataset.name == folder.name
     assert dataset.queries == {"1": Query("x", "1")}
     assert dataset.qrels == [Qrel("1", "a", 1)]
-    assert dataset.texts(["a", "b"]) == {"a": "T one", "b": "two"}
-    assert dataset.texts([]) == {}
+    assert dataset.passages(["a", "b"]) == {"a": Passage("a", "T one", title="T"), "b": Passage("b", "two")}
+    assert dataset.passages([]) == {}
 
 
 def test_missing_passages_are_named(folder: Path) -> None:
     with pytest.raises(CollectionError, match=r"1 of 2 passages are not in .*: 'c'"):
-        open_dataset(str(folder)).texts(["a", "c"])
+        open_dataset(str(folder)).passages(["a", "c"])
 
 
 def test_hashes_change_with_the_content(folder: Path) -> None:
@@ -94,7 +94,7 @@ def test_collection_of_ir_datasets(tmp_path: Path) -> None:
     dataset = open_dataset("rerank-test")
     assert dataset.queries == {"1": Query("x", "1")}
     assert dataset.qrels == [Qrel("1", "a", -1)]
-    assert dataset.texts(["b"]) == {"b": "two"}
+    assert dataset.passages(["b"]) == {"b": Passage("b", "two")}
 
 
 @pytest.mark.parametrize(
