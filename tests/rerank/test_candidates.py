@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,13 +17,14 @@ from rerank.types import (
     Candidate,
     CandidateSource,
     Passage,
+    Prepared,
     Query,
     RankOptions,
     candidate_list,
     candidate_source,
 )
 from rerank.v1 import rerank_pb2 as pb
-from tests.serving import Served, reranker_of
+from tests.serving import Served, reranker_of, serving
 
 FORMS = [
     {"doc_id": "a", "text": "first", "score": 2.5},
@@ -84,6 +87,30 @@ def test_clients_take_every_form_and_messages(service: Served, call: Any) -> Non
     results = call(service.address, (form for form in [*FORMS, message])).results
     found = [(r.doc_id, r.text, r.first_stage_score if r.HasField("first_stage_score") else None) for r in results]
     assert found == [*EXPECTED, ("g", "seventh", None)]
+
+
+class TitleReader(IdentityRanker):
+    """Remembers the titles of the passages that it is given."""
+
+    def __init__(self) -> None:
+        self.titles: list[str] = []
+
+    def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
+        self.titles += [passage.title for passage in passages]
+        return super().prepare(query, passages)
+
+
+def test_title_reaches_the_ranker(encoder: Encoder) -> None:
+    ranker = TitleReader()
+    ranker.info = replace(ranker.info, reads_passages=True)
+    candidates = [
+        CandidateSource("a", "T one", title="T"),
+        CandidateSource("b", "two"),
+        Candidate(Passage("c", "U three", title="U")),
+    ]
+    with serving(reranker_of(encoder, {"identity": ranker})) as served:
+        by_blocking_client(served.address, candidates)
+    assert ranker.titles == ["T", "", "U"]
 
 
 @pytest.mark.parametrize("call", [by_blocking_client, by_async_client])
