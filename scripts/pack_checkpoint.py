@@ -3,14 +3,16 @@
 python scripts/pack_checkpoint.py runs/pe-rank/final --out rerank/checkpoints/pe_rank_minilm [--max-shard-size 36MB]
 
 With `--start` and `--share` the weights are interpolated between the start and the end of the training (WiSE-FT,
-Wortsman et al., CVPR 2022): less of the training is kept, and less is lost on data unlike the training's.
+Wortsman et al., CVPR 2022): less of the training is kept, and less is lost on data unlike the training's. With `--save`
+the weights are the mean of several saves of the run (Izmailov et al., UAI 2018), which ranks better than the last one.
 """
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import torch
 import typer
@@ -21,6 +23,9 @@ from rerank.errors import CheckpointError
 from rerank.files import atomic_folder, sha256_of_files
 from rerank.manifest import MANIFEST_FILE, read_manifest, write_manifest
 from rerank.models.loading import ADAPTER_FILE, read_weights
+
+#: Name → tensor.
+Weights: TypeAlias = dict[str, torch.Tensor]
 
 _ADAPTER_WEIGHTS = "adapter_model.safetensors"
 
@@ -35,31 +40,47 @@ def main(
     share: Annotated[
         float, typer.Option(min=0, max=1, help="Share of the trained weights in the interpolation with --start, 0-1.")
     ] = 1.0,
+    save: Annotated[
+        list[Path] | None,
+        typer.Option(help="Folder `checkpoint-N` of the same run. Repeatable: packs the mean of these saves."),
+    ] = None,
 ) -> None:
     """Pack a checkpoint."""
     if (start is None) != (share == 1.0):
         raise typer.BadParameter("give --start and a --share below 1 together, or neither")
     with atomic_folder(out) as folder:
-        pack(checkpoint, folder, max_shard_size, start, share)
+        pack(checkpoint, folder, max_shard_size, start, share, save or ())
         size = sum(path.stat().st_size for path in folder.iterdir())
     print(f"{out}: {size / 2**20:.1f} MiB")
 
 
-def pack(checkpoint: Path, out: Path, max_shard_size: str, start: Path | None = None, share: float = 1.0) -> None:
+def pack(
+    checkpoint: Path,
+    out: Path,
+    max_shard_size: str,
+    start: Path | None = None,
+    share: float = 1.0,
+    saves: Sequence[Path] = (),
+) -> None:
     """Writes the packed checkpoint to the empty folder `out`, with the hash of the new weights in its manifest.
 
     Raises:
         CheckpointError: the checkpoint has no manifest or does not match it, its weights have other names or shapes
-            than those of `start`, or a number exceeds the range of float16.
+            than those of `start` or `saves`, or a number exceeds the range of float16.
     """
     manifest = read_manifest(checkpoint)
     if manifest is None:
         raise CheckpointError(f"{checkpoint} holds no {MANIFEST_FILE}; give the `final` folder of a training run")
     trained = _read(checkpoint)
+    steps = [f"--save {save.name}" for save in saves]
+    if saves:
+        trained = _mean([_read(save) for save in saves], like=trained)
     if start is not None:
         trained = _interpolated(trained, _read(start), share)
-        command = f"{manifest.command} && pack_checkpoint.py --start {start.name} --share {share}"
-        manifest = manifest.model_copy(update={"command": command, "metrics": {}})  # they are those of share 1
+        steps.append(f"--start {start.name} --share {share}")
+    if steps:  # the metrics are those of the last weights
+        command = f"{manifest.command} && pack_checkpoint.py {' '.join(steps)}"
+        manifest = manifest.model_copy(update={"command": command, "metrics": {}})
     weights = {name: _to_float16(name, tensor) for name, tensor in trained.items()}
     if _is_adapter(checkpoint):
         save_file(weights, out / _ADAPTER_WEIGHTS, metadata={"format": "pt"})
@@ -77,7 +98,7 @@ def pack(checkpoint: Path, out: Path, max_shard_size: str, start: Path | None = 
     write_manifest(out, manifest.model_copy(update={"weights_sha256": hashed}))
 
 
-def _read(checkpoint: Path) -> dict[str, torch.Tensor]:
+def _read(checkpoint: Path) -> Weights:
     return load_file(checkpoint / _ADAPTER_WEIGHTS) if _is_adapter(checkpoint) else read_weights(checkpoint)
 
 
@@ -85,19 +106,26 @@ def _is_adapter(checkpoint: Path) -> bool:
     return (checkpoint / ADAPTER_FILE).is_file()
 
 
-def _interpolated(
-    trained: dict[str, torch.Tensor], start: dict[str, torch.Tensor], share: float
-) -> dict[str, torch.Tensor]:
+def _mean(saves: Sequence[Weights], like: Weights) -> Weights:
+    """The mean of each weight. Raises: CheckpointError when names or shapes differ from those of `like`."""
+    for save in saves:
+        _check_same_shapes(like, save, "--save must be a save of the same run")
+    return {name: torch.stack([save[name].float() for save in saves]).mean(dim=0) for name in like}
+
+
+def _interpolated(trained: Weights, start: Weights, share: float) -> Weights:
     """start + share (trained - start). Raises: CheckpointError when names or shapes differ."""
-    if differing := sorted(trained.keys() ^ start.keys()):
-        raise CheckpointError(
-            f"{differing[0]} is in only one of the two checkpoints; --start must be the --base of the training"
-        )
-    for name, tensor in trained.items():
-        if tensor.shape != start[name].shape:
-            shapes = f"{tuple(tensor.shape)} and {tuple(start[name].shape)}"
-            raise CheckpointError(f"{name} has the shapes {shapes}; --start must be the --base of the training")
+    _check_same_shapes(trained, start, "--start must be the --base of the training")
     return {name: torch.lerp(start[name].float(), tensor.float(), share) for name, tensor in trained.items()}
+
+
+def _check_same_shapes(trained: Weights, other: Weights, way_out: str) -> None:
+    if differing := sorted(trained.keys() ^ other.keys()):
+        raise CheckpointError(f"{differing[0]} is in only one of the two checkpoints; {way_out}")
+    for name, tensor in trained.items():
+        if tensor.shape != other[name].shape:
+            shapes = f"{tuple(tensor.shape)} and {tuple(other[name].shape)}"
+            raise CheckpointError(f"{name} has the shapes {shapes}; {way_out}")
 
 
 def _to_float16(name: str, tensor: torch.Tensor) -> torch.Tensor:
