@@ -24,8 +24,9 @@ def serve(
     model: Annotated[
         list[str] | None,
         typer.Option(
-            help="NAME=PATH of a checkpoint with a manifest, as training writes it. Precedes the models of --config "
-            "and replaces the bundled model of the same name. Repeatable."
+            help="NAME=PATH of a checkpoint with a manifest, as training writes it, or NAME=PROFILE:PATH of a "
+            "published one. Precedes the models of --config and replaces the bundled model of the same name. "
+            "Repeatable."
         ),
     ] = None,
     http: Annotated[
