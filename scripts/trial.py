@@ -6,10 +6,15 @@ python scripts/trial.py soak --seconds 3600
 from __future__ import annotations
 
 import asyncio
+import signal
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from trials import cancel as cancels
+from trials import fuzz as fuzzing
+from trials import overload as overloads
+from trials import restarts
 from trials.soak import soak as run_soak
 
 from rerank.commands.run import run
@@ -35,6 +40,58 @@ def soak(
 ) -> None:
     """Mixed traffic with clients that vanish; a further run in the same folder continues it."""
     print(asyncio.run(run_soak(work, seconds, rate, seed)).report())
+
+
+@app.command()
+def kill(
+    rounds: Annotated[int, typer.Option(help="Starts of the service for each signal.")] = 100,
+    signals: Annotated[str, typer.Option(help="Signals, separated by commas.")] = "SIGTERM,SIGKILL",
+    seed: Seed = 0,
+) -> None:
+    """Ends the service under load with SIGTERM and with SIGKILL, and starts it again at the same address."""
+    print(restarts.HEADER)
+    for name in signals.split(","):
+        print(asyncio.run(restarts.restarts(signal.Signals[name], rounds, seed)).row(name), flush=True)
+
+
+@app.command()
+def cancel(
+    requests: Annotated[int, typer.Option(help="Requests to cancel.")] = 500,
+    model: Annotated[str, typer.Option(help="Name of the model.")] = "pe-rank",
+    passages: Annotated[int, typer.Option(help="Passages per request.")] = 40,
+    seed: Seed = 0,
+) -> None:
+    """Cancels requests at random moments and counts the batches of model work that go on."""
+    print(cancels.HEADER)
+    print(asyncio.run(cancels.cancel(model, requests, passages, seed)).row(model))
+
+
+@app.command()
+def overload(
+    model: Annotated[str, typer.Option(help="Name of the model.")] = "pe-rank",
+    passages: Annotated[int, typer.Option(help="Passages per request, of 300 characters.")] = 20,
+    seconds: Annotated[float, typer.Option(help="Length of each load.")] = 20.0,
+    seed: Seed = 0,
+) -> None:
+    """Open-loop load at multiples of the capacity, with deadlines of 2 s."""
+
+    async def show() -> None:
+        async for line in overloads.overload(model, passages, seconds, seed):
+            print(line, flush=True)
+
+    asyncio.run(show())
+
+
+@app.command()
+def fuzz(
+    requests: Annotated[int, typer.Option(help="Mutated requests.")] = 100_000,
+    garbage: Annotated[int, typer.Option(help="Garbage payloads and connections.")] = 5000,
+    work: Work = _WORK,
+    seed: Seed = 0,
+) -> None:
+    """Mutated requests over both RPCs, and garbage in place of messages and of frames."""
+    for line in asyncio.run(fuzzing.fuzz(work, requests, garbage, seed)).lines():
+        print(line)
 
 
 if __name__ == "__main__":

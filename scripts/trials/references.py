@@ -12,6 +12,7 @@ from rerank.v1 import rerank_pb2 as pb
 
 #: A stub of grpc.aio; the generated stubs are typed as those of a blocking channel.
 Stub: TypeAlias = Any
+Message: TypeAlias = pb.RerankRequest | pb.SearchRequest
 #: Scores of the same passage in two batches differ by less; they are log-probabilities, or z-scores.
 _TOLERANCE = 0.01
 _TIMEOUT_S = 120.0
@@ -21,7 +22,7 @@ _TIMEOUT_S = 120.0
 class Reference:
     """A request and its answer by a calm service."""
 
-    message: pb.RerankRequest | pb.SearchRequest
+    message: Message
     answer: pb.RerankResponse | pb.SearchResponse
 
     def is_right(self, answer: pb.RerankResponse | pb.SearchResponse) -> bool:
@@ -35,22 +36,21 @@ class Reference:
         return all(abs(given[doc_id] - score) < _TOLERANCE for doc_id, score in expected.items())
 
 
-def messages(draw: random.Random, with_search: bool) -> list[pb.RerankRequest | pb.SearchRequest]:
-    """Requests of both RPCs, of all default models and of several strategies and sizes."""
+def rerank_messages(draw: random.Random) -> list[pb.RerankRequest]:
+    """Requests to all default models, of several strategies and sizes."""
     models = ["identity"] * 8 + ["pe-rank"] * 6 + ["first"] * 2
-    made: list[pb.RerankRequest | pb.SearchRequest] = [
-        made_request(draw, model, passages=draw.choice([1, 5, 12]), characters=draw.choice([40, 200]))
-        for model in models
-    ]
+    made = [made_request(draw, model, draw.choice([1, 5, 12]), draw.choice([40, 200])) for model in models]
     sliding = pb.Strategy(kind="STRATEGY_KIND_SLIDING", window_size=4, stride=2)
     tournament = pb.Strategy(kind="STRATEGY_KIND_TOURNAMENT", window_size=3)
     made += [made_request(draw, "identity", 30, 80, strategy=strategy, top_n=5) for strategy in (sliding, tournament)]
-    made.append(made_request(draw, "pe-rank", 12, 80, strategy=sliding, return_passages=True))
-    if with_search:
-        for stage in pb.FirstStage.keys()[1:]:
-            made.append(pb.SearchRequest(query=words(draw, 30), first_stage=stage, depth=10, model="identity"))
-        made.append(pb.SearchRequest(query=words(draw, 30), depth=10, model="pe-rank", feedback=pb.Feedback(steps=3)))
-    return made
+    return [*made, made_request(draw, "pe-rank", 12, 80, strategy=sliding, return_passages=True)]
+
+
+def search_messages(draw: random.Random) -> list[pb.SearchRequest]:
+    """Searches with each first stage, and one with relevance feedback."""
+    stages = pb.FirstStage.keys()[1:]
+    plain = [pb.SearchRequest(query=words(draw, 30), first_stage=stage, depth=10, model="identity") for stage in stages]
+    return [*plain, pb.SearchRequest(query=words(draw, 30), depth=10, model="pe-rank", feedback=pb.Feedback(steps=3))]
 
 
 async def call(stub: Stub, message: Any, timeout_s: float = _TIMEOUT_S) -> Any:
@@ -59,6 +59,6 @@ async def call(stub: Stub, message: Any, timeout_s: float = _TIMEOUT_S) -> Any:
     return await method(message, timeout=timeout_s)
 
 
-async def references(stub: Stub, requests: Sequence[pb.RerankRequest | pb.SearchRequest]) -> list[Reference]:
+async def references(stub: Stub, requests: Sequence[Message]) -> list[Reference]:
     """The references for these requests, asked one after the other."""
     return [Reference(message, await call(stub, message)) for message in requests]

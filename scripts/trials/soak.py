@@ -15,7 +15,7 @@ from attacks.server import Service, running_service
 
 from rerank.v1 import rerank_pb2_grpc
 from trials.index import trial_index
-from trials.references import Reference, Stub, call, messages, references
+from trials.references import Reference, Stub, call, references, rerank_messages, search_messages
 
 #: Shares of the clients that go on until their answer; that cancel; that have 50 ms; whose connection breaks.
 _BEHAVIOURS = {"patient": 80, "cancelling": 10, "hasty": 5, "vanishing": 5}
@@ -64,7 +64,8 @@ async def soak(work: Path, seconds: float, rate: float, seed: int) -> SoakState:
     with running_service({"index": str(trial_index(work)), "telemetry": {"metrics": "127.0.0.1:0"}}) as service:
         async with grpc.aio.insecure_channel(service.address) as channel:
             stub = rerank_pb2_grpc.RerankServiceStub(channel)
-            known = await references(stub, messages(random.Random(seed), with_search=True))
+            texts = random.Random(seed)
+            known = await references(stub, [*rerank_messages(texts), *search_messages(texts)])
             samples: list[list[float]] = []
             state.samples.append(samples)
             start_s, tasks = time.monotonic(), set[asyncio.Task[None]]()

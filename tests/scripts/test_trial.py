@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import random
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +57,9 @@ def test_another_order_is_wrong_where_scores_are_ranks(trial: Any) -> None:
 
 def test_messages_are_the_same_for_the_same_seed(trial: Any) -> None:
     references = importlib.import_module("trials.references")
-    first, second = (references.messages(random.Random(0), with_search=True) for _ in range(2))
-    assert first == second
-    assert {type(message) for message in first} == {pb.RerankRequest, pb.SearchRequest}
+    for made in (references.rerank_messages, references.search_messages):
+        assert made(random.Random(0)) == made(random.Random(0))
+        assert made(random.Random(0)) != made(random.Random(1))
 
 
 @pytest.mark.slow
@@ -69,3 +70,31 @@ def test_soak_goes_on_where_the_last_run_ended(trial: Any, tmp_path: Path) -> No
     assert result.exit_code == 0, result.output
     assert result.output.startswith("63 s in 2 runs: ")
     assert " 0 wrong answers" in result.output
+
+
+def test_mutated_requests_differ_and_are_the_same_for_the_same_seed(trial: Any) -> None:
+    fuzz = importlib.import_module("trials.fuzz")
+    references = importlib.import_module("trials.references")
+    draw = random.Random(0)
+    messages = [*references.rerank_messages(draw), *references.search_messages(draw)]
+    made = [[fuzz.mutated(random.Random(seed), message) for seed in range(40)] for message in messages]
+    assert made == [[fuzz.mutated(random.Random(seed), message) for seed in range(40)] for message in messages]
+    for message, results in zip(messages, made, strict=True):
+        methods = {method for method, _ in results}
+        assert methods == {f"/rerank.v1.RerankService/{'Search' if 'Search' in type(message).__name__ else 'Rerank'}"}
+        assert len({data for _, data in results} - {message.SerializeToString()}) > 20
+
+
+def test_reports_are_rows_of_their_tables(trial: Any) -> None:
+    cancel, restarts = (importlib.import_module(f"trials.{name}") for name in ("cancel", "restarts"))
+    overload, load = importlib.import_module("trials.overload"), importlib.import_module("rerank.service.load")
+    row = cancel.CancelReport(3, 1, Counter({0: 2, 1: 1})).row("pe-rank")
+    assert row == "| pe-rank | 3 | 1 | 2 with 0, 1 with 1 |"
+    assert row.count("|") == cancel.HEADER.splitlines()[0].count("|")
+    row = restarts.RestartReport(2, Counter(OK=3, UNAVAILABLE=1)).row("SIGTERM")
+    assert row == "| SIGTERM | 2 | 3 OK, 1 UNAVAILABLE | 0 | 0 | 0 |"
+    assert row.count("|") == restarts.HEADER.splitlines()[0].count("|")
+    calls = [load.TimedCall(0.0, 0.1, load.Outcome(status)) for status in ("OK", "OK", "RESOURCE_EXHAUSTED")]
+    row = overload._row("4x", load.LoadReport(calls, 2.0), 1.25)
+    assert row == "| 4x | 1.5 | 1.0 | 80% | 100 | 100 | 1 | 0 | 1 |"
+    assert row.count("|") == overload.HEADER.splitlines()[0].count("|")
