@@ -8,10 +8,11 @@ WORKERS ?= 2
 BIN := $(VENV)/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test check newcomer lint bench proto env
+.PHONY: demo test check newcomer browser-tests lint bench proto env
 
+# make demo STAY=1: go on with the inspector in the browser.
 demo: $(VENV)/ready
-	$(BIN)/rerank demo --work build/demo
+	$(BIN)/rerank demo --work build/demo $(if $(STAY),--stay)
 
 # Lint, types and the whole suite.
 test: lint
@@ -24,6 +25,13 @@ check: lint
 # Search, training and evaluation as a new user would, from the wheel in a fresh environment. About a minute.
 newcomer: $(VENV)/ready
 	OMP_NUM_THREADS=1 PYTHON=$(BIN)/python scripts/newcomer.sh
+
+# The inspector's pages in a real browser. Needs Chromium: apt-get install chromium, or CHROMIUM=PATH. Half a minute.
+CHROMIUM ?= $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
+browser-tests: $(VENV)/ready
+	@test -x "$(CHROMIUM)" || { echo "no Chromium found; apt-get install chromium, or set CHROMIUM=PATH" >&2; exit 2; }
+	@$(BIN)/pip install --disable-pip-version-check -qq -c constraints.txt -e '.[browser]'
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 0 --browser "$(CHROMIUM)" tests/browser
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check .

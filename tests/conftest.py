@@ -44,6 +44,7 @@ PASSAGES = {
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--shared", type=Path, help="folder with data/ for the tests marked 'shared'")
     parser.addoption("--public-tokenizers", type=Path, help="folder with the packages of test_public_tokenizers.py")
+    parser.addoption("--browser", type=Path, help="program of Chromium for the tests marked 'browser'")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -53,6 +54,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if "gpu" in item.keywords and not cuda_is_available():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device, torch sees none"))
+        if "browser" in item.keywords and not config.getoption("--browser"):
+            item.add_marker(pytest.mark.skip(reason="drives a browser; `make browser-tests` runs it"))
         if "public_tokenizers" in item.keywords and not config.getoption("--public-tokenizers"):
             item.add_marker(
                 pytest.mark.skip(

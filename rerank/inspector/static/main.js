@@ -24,9 +24,11 @@ async function start() {
   } catch (error) {
     show(error);
     if (error.status !== 401) return;
+    at("form").noValidate = true; // the key is all that is needed
     at("form").addEventListener("submit", enterKey, { once: true });
     return;
   }
+  at("form").noValidate = false;
   at("form").addEventListener("submit", submit);
   addEventListener("popstate", () => open(location.hash.slice(1)));
   await open(location.hash.slice(1));
@@ -34,7 +36,9 @@ async function start() {
 
 function enterKey(event) {
   event.preventDefault();
-  apiKey.set(at("form").elements.key.value);
+  const { key, query } = at("form").elements;
+  apiKey.set(key.value);
+  state.query = query.value;
   start();
 }
 

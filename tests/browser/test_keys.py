@@ -1,0 +1,51 @@
+"""The inspector of a service with API keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rerank.config.http import HttpConfig
+from rerank.service.callers import CallerLimits
+from rerank.service.key_file import add_key
+from tests.browser.conftest import new_tab
+from tests.fakes import NumberRanker
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture
+def guarded(encoder: Any, index: Any, tmp_path: Path) -> Iterator[tuple[str, str]]:
+    """The address of a service with keys, and a key."""
+    from rerank.registry import ModelRegistry
+    from rerank.reranker import AsyncReranker
+    from tests.rerank.http.conftest import serving_http
+    from tests.serving import config_for
+
+    key = add_key(tmp_path / "keys", "tester", CallerLimits())
+    rankers: dict[str, Any] = {"number": NumberRanker()}
+    config = config_for(rankers, http=HttpConfig(listen="127.0.0.1:0"), keys=tmp_path / "keys")
+    with serving_http(AsyncReranker(config, encoder, index, ModelRegistry(config.models, rankers))) as (_, client):
+        yield f"http://{client.address}", key
+
+
+def test_key_is_asked_for_and_is_never_part_of_the_link(chromium: Any, guarded: tuple[str, str]) -> None:
+    base, key = guarded
+    for tab in new_tab(chromium, base):
+        page = tab.open()
+        page.locator(".problem").wait_for()
+        assert "API key" in page.get_by_role("alert").inner_text()
+        page.get_by_label("Query").fill("moon")
+        page.get_by_label("API key").fill(key)
+        page.get_by_role("button", name="Rank", exact=True).click()
+        page.locator(".ranking").wait_for()
+        page.get_by_label("Query").fill("bread")
+        page.get_by_role("button", name="Rank", exact=True).click()
+        tab.wait_for_title("bread")
+        assert key not in page.url
+        page.reload()
+        page.locator(".ranking").wait_for()
+        assert tab.expected_refusals() == 1
