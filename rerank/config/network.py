@@ -32,12 +32,12 @@ class ConnectionsConfig(Settings):
 
     Attributes:
         keepalive_s: after this time without data, in seconds, a client is asked whether it is still there; its
-            connection ends if it does not reply within 20 s. Default: 30.
+            connection ends if it does not reply within the same time. Default: 30.
         handshake_s: time that a new connection has for TLS and the first frames of HTTP/2, in seconds. Default: 10.
         max_connection_age_s: age at which a connection is closed after its calls, in seconds, so that clients connect
             anew and a load balancer can send them elsewhere. Default: none.
-        max_streams: number of calls at the same time on one connection; further ones wait at the client. Default:
-            1,000.
+        max_streams: number of calls at the same time on one connection; further ones wait at the client, or fail with
+            UNAVAILABLE. Default: 1,000.
         max_metadata_bytes: size of the metadata (headers) of a call in bytes; calls with more are refused. Default: 16
             KiB.
     """

@@ -19,6 +19,8 @@ def server_options(config: ServiceConfig) -> list[tuple[str, int]]:
         ("grpc.max_send_message_length", -1),
         ("grpc.so_reuseport", 0),  # so that a second server on the same port fails instead of sharing it
         ("grpc.keepalive_time_ms", _ms(connections.keepalive_s)),  # clients that vanished leave no connection behind
+        ("grpc.http2.ping_timeout_ms", _ms(connections.keepalive_s)),
+        ("grpc.keepalive_permit_without_calls", 1),  # also when they vanished in the middle of a frame
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.bdp_probe", 0),  # otherwise calls whose turn to send has not come send megabytes
         ("grpc.server_handshake_timeout_ms", _ms(connections.handshake_s)),

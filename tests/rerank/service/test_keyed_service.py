@@ -143,7 +143,7 @@ def test_calls_and_tokens_of_one_key_are_limited_and_those_of_others_are_not(enc
         for key in (few_calls, few_tokens):
             calls.append(stub.Rerank.future(REQUEST, timeout=TIMEOUT_S, metadata=bearer(key)))
             assert ranker.entered.wait(TIMEOUT_S)
-        while len(served.server.calls._bytes) < 2:
+        while served.server.calls.number < 2:
             time.sleep(0.01)
         for key, message in ((few_calls, "1 calls of key few-calls are in flight"), (few_tokens, "its limit of 100")):
             many = pb.RerankRequest(query="q", candidates=numbered_candidates(range(50)))

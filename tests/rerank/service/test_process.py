@@ -113,7 +113,7 @@ def test_signal_ends_the_service(number: signal.Signals) -> None:
         addresses.append(address)
         os.kill(os.getpid(), number)
 
-    asyncio.run(serve(config, announce))
+    asyncio.run(serve(config, announce, lambda: config))
     with RerankClient(addresses[0]) as client, pytest.raises(ServiceError) as caught:
         client.list_models(TIMEOUT_S)
     assert caught.value.code is grpc.StatusCode.UNAVAILABLE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,8 @@ def test_limits_change_for_new_calls(encoder: Encoder, caplog: pytest.LogCapture
         refused = refusal(lambda: held.stub.Rerank(THREE, timeout=TIMEOUT_S))
         assert refused.detail(error_details_pb2.ErrorInfo).metadata["limit"] == "2"
         second = held.stub.Rerank.future(pb.RerankRequest(query="q", candidates=THREE.candidates[:2]))
-        while len(held.served.server.calls._bytes) < 2:
-            pass
+        while held.served.server.calls.number < 2:
+            time.sleep(0.01)
         assert "2 calls are in flight" in refusal(lambda: held.stub.Rerank(THREE, timeout=TIMEOUT_S)).message
         held.ranker.release.set()
         assert [len(call.result(TIMEOUT_S).results) for call in (running, second)] == [3, 2]

@@ -1,0 +1,147 @@
+"""Connections that are no good HTTP/2: half-sent, silent, many, garbage. They end in time and slow nobody down."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from rerank.models.encoder import Encoder
+from rerank.rankers.identity import IdentityRanker
+from rerank.service.credentials import PLAIN
+from rerank.service.health_check import check_health
+from rerank.v1 import rerank_pb2 as pb
+from rerank.v1.rerank_pb2_grpc import RerankServiceStub
+from tests.serving import TIMEOUT_S, Served, held_service, numbered_candidates, refusal, reranker_of, serving
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+SETTINGS = bytes.fromhex("000000 04 00 00000000")
+#: The header of a HEADERS frame of 100 bytes on stream 1, and its first ten bytes.
+HALF_A_FRAME = bytes.fromhex("000064 01 04 00000001") + bytes(10)
+REQUEST = pb.RerankRequest(query="q", candidates=numbered_candidates([1, 2]))
+
+
+@contextmanager
+def identity_service(encoder: Encoder, **connections: float) -> Iterator[Served]:
+    with serving(reranker_of(encoder, {"identity": IdentityRanker()}, connections=connections)) as served:
+        yield served
+
+
+def connect(served: Served) -> socket.socket:
+    host, port = served.address.split(":")
+    return socket.create_connection((host, int(port)), timeout=TIMEOUT_S)
+
+
+def seconds_until_closed(connection: socket.socket) -> float:
+    """How long the server keeps the connection; a client that reads, but answers nothing."""
+    start_s = time.monotonic()
+    try:
+        while connection.recv(65_536):
+            pass
+    except ConnectionResetError:
+        pass
+    return time.monotonic() - start_s
+
+
+def latency_s(served: Served) -> float:
+    """How long a short request on a new connection takes."""
+    start_s = time.monotonic()
+    with grpc.insecure_channel(served.address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+        assert len(RerankServiceStub(channel).Rerank(REQUEST, timeout=TIMEOUT_S).results) == 2
+    return time.monotonic() - start_s
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", PREFACE[:10], PREFACE, PREFACE + SETTINGS[:5], PREFACE + SETTINGS, PREFACE + SETTINGS + HALF_A_FRAME]
+)
+def test_half_sent_connection_ends_in_time(encoder: Encoder, sent: bytes) -> None:
+    with identity_service(encoder, handshake_s=0.5, keepalive_s=0.5) as served, connect(served) as connection:
+        connection.sendall(sent)
+        assert latency_s(served) < 5
+        assert seconds_until_closed(connection) < 10
+
+
+@pytest.mark.parametrize("sent", [b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01" + bytes(200), PREFACE + b"\xff" * 1000])
+def test_other_protocols_are_closed_at_once(encoder: Encoder, sent: bytes) -> None:
+    with identity_service(encoder) as served, connect(served) as connection:
+        connection.sendall(sent)
+        assert seconds_until_closed(connection) < 5
+        assert latency_s(served) < 5
+
+
+def test_300_silent_connections_do_not_slow_others_down(encoder: Encoder) -> None:
+    with identity_service(encoder) as served, ExitStack() as stack:
+        for number in range(300):
+            connection = stack.enter_context(connect(served))
+            connection.sendall((PREFACE + SETTINGS + HALF_A_FRAME)[: number % 60])
+        assert sorted(latency_s(served) for _ in range(10))[8] < 1
+        assert check_health(served.address, PLAIN, TIMEOUT_S) == "SERVING"
+
+
+def test_old_connections_are_replaced_without_a_failed_call(encoder: Encoder) -> None:
+    with (
+        identity_service(encoder, max_connection_age_s=0.3) as served,
+        grpc.insecure_channel(served.address) as channel,
+    ):
+        stub, peers = RerankServiceStub(channel), set()
+        for _ in range(30):
+            peers.add(local_ports(served))
+            stub.Rerank(REQUEST, timeout=TIMEOUT_S)
+            time.sleep(0.05)
+        assert len(peers) > 2
+
+
+def local_ports(served: Served) -> frozenset[int]:
+    """The ports of the clients that are connected to the service."""
+    own = int(served.address.split(":")[1])
+    tables = [Path(f"/proc/self/net/{name}").read_text(encoding="ascii") for name in ("tcp", "tcp6")]
+    rows = [line.split() for table in tables for line in table.splitlines()[1:]]
+    ends = [(int(row[1].split(":")[1], 16), int(row[2].split(":")[1], 16), row[3]) for row in rows]
+    return frozenset(remote for local, remote, state in ends if local == own and state == "01")
+
+
+def test_oversized_metadata_is_refused(encoder: Encoder) -> None:
+    with (
+        identity_service(encoder, max_metadata_bytes=2000) as served,
+        grpc.insecure_channel(served.address) as channel,
+    ):
+        stub = RerankServiceStub(channel)
+        for _ in range(3):  # always, although gRPC by itself refuses some sizes at random
+            stub.Rerank(REQUEST, timeout=TIMEOUT_S, metadata=[("x-note", "n" * 1000)])
+            large: Any = [("x-note", "n" * 4000)]
+            error = refusal(lambda large=large: stub.Rerank(REQUEST, timeout=TIMEOUT_S, metadata=large))
+            assert error.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+def test_calls_of_one_connection_are_limited(encoder: Encoder) -> None:
+    with held_service(encoder, connections={"max_streams": 2}) as held:
+        calls = [held.start_call(candidates=REQUEST.candidates)]
+        calls += [held.stub.Rerank.future(REQUEST, timeout=TIMEOUT_S) for _ in range(4)]
+        while held.served.server.calls.number < 2:
+            time.sleep(0.01)
+        time.sleep(0.2)
+        assert held.served.server.calls.number == 2
+        held.ranker.release.set()
+        codes = {call.code() for call in calls}  # gRPC refuses some that it could let wait
+        assert grpc.StatusCode.OK in codes <= {grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE}
+
+
+@pytest.mark.parametrize("method", ["Check", "Watch"])
+def test_garbage_health_checks_are_invalid_and_log_no_traceback(
+    encoder: Encoder, method: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    with identity_service(encoder) as served, grpc.insecure_channel(served.address) as channel:
+        for garbage in (b"\xff", b"\x0a\x05\xff", bytes(100), b"\x0a\xff\xff\xff\xff\x0f"):
+            call = channel.unary_stream(f"/grpc.health.v1.Health/{method}")
+            error = refusal(lambda call=call, garbage=garbage: next(call(garbage, timeout=TIMEOUT_S)))
+            assert error.code is grpc.StatusCode.INVALID_ARGUMENT
+        assert check_health(served.address, PLAIN, TIMEOUT_S) == "SERVING"
+    assert not [record for record in caplog.records if record.exc_info]
