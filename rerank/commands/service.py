@@ -91,8 +91,9 @@ def serve(
     if stop_at_eof:
         process.stop_at_eof()
     from rerank.service import server  # imports torch, and follows the checks, which take milliseconds
+    from rerank.service.logs import set_up_logging
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    set_up_logging(settings.telemetry)
     for verbose in ("sentence_transformers", "httpx2"):
         logging.getLogger(verbose).setLevel(logging.WARNING)
     asyncio.run(server.serve(settings, process.announce, read_config))

@@ -33,6 +33,8 @@ def check_before_loading(config: ServiceConfig) -> None:
     _check_address(config.listen, "--listen")
     if config.http is not None:
         _check_http(config.http)
+    if config.telemetry.metrics is not None:
+        _check_address(config.telemetry.metrics, "telemetry.metrics")
     _check_access(config)
     if config.keys is not None:
         read_keys(config.keys)

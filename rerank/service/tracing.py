@@ -21,6 +21,7 @@ from rerank.engine.worker import Completed
 from rerank.service.servicer import FinishedCall
 from rerank.v1 import rerank_pb2 as pb
 
+_SERVICE_NAME_VARIABLE = "OTEL_SERVICE_NAME"
 _SPAN_NAMES = {Stage.PREPARE: "prepare", Stage.RANK: "window"}
 
 
@@ -34,7 +35,7 @@ class Tracing:
     """
 
     def __init__(self, processor: SpanProcessor) -> None:
-        service = {} if SERVICE_NAME_VARIABLE in os.environ else {SERVICE_NAME: "rerank"}
+        service = {} if _SERVICE_NAME_VARIABLE in os.environ else {SERVICE_NAME: "rerank"}
         provider = TracerProvider(resource=Resource.create(service), shutdown_on_exit=False)
         provider.add_span_processor(processor)
         self._tracer = provider.get_tracer("rerank")
@@ -44,6 +45,8 @@ class Tracing:
 
     def on_results(self, stage: ModelStage, submitted_s: float, results: Sequence[Completed[Any]]) -> None:
         """Adds a span for each piece of work, from the beginning of its batch to its end, to the span of the call."""
+        if not trace.get_current_span().is_recording():  # a call that is not sampled, or not of gRPC
+            return
         for done in results:
             start_s = submitted_s + done.queue_ms / 1000
             attributes = {"rerank.model": stage.model, "rerank.queue_ms": done.queue_ms}
@@ -52,6 +55,8 @@ class Tracing:
     def on_end(self, call: FinishedCall) -> None:
         """Adds the first stage of a search, and what the reply says about its cost, to the span of the call."""
         span = trace.get_current_span()
+        if not span.is_recording():
+            return
         span.set_attribute("rerank.request_id", call.request_id)
         if isinstance(call.response, pb.RerankResponse | pb.SearchResponse):
             execution = call.response.execution
@@ -65,9 +70,6 @@ class Tracing:
     def _add(self, name: str, start_s: float, end_s: float, attributes: dict[str, Any]) -> None:
         span = self._tracer.start_span(name, start_time=_epoch_ns(start_s), attributes=attributes)
         span.end(_epoch_ns(end_s))
-
-
-SERVICE_NAME_VARIABLE = "OTEL_SERVICE_NAME"
 
 
 @contextmanager

@@ -1,0 +1,130 @@
+"""Traces: the spans of calls as an OpenTelemetry collector receives them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+
+import grpc
+import pytest
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from rerank.config import TelemetryConfig
+from rerank.models.encoder import Encoder
+from rerank.reranker import AsyncReranker
+from rerank.retrieval.index import Index
+from rerank.v1 import rerank_pb2 as pb
+from rerank.v1.rerank_pb2_grpc import RerankServiceStub
+from tests.fakes import NumberRanker
+from tests.serving import TIMEOUT_S, config_for, numbered_candidates, refusal, reranker_of, serving
+
+TRACES = TelemetryConfig(traces=True)
+TRACE_ID, SPAN_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+
+
+class Collector(trace_service_pb2_grpc.TraceServiceServicer):
+    """An OpenTelemetry collector that keeps the spans."""
+
+    def __init__(self) -> None:
+        self.spans: list[Span] = []
+        self.services: set[str] = set()
+
+    def Export(  # noqa: N802
+        self, request: trace_service_pb2.ExportTraceServiceRequest, context: grpc.ServicerContext
+    ) -> trace_service_pb2.ExportTraceServiceResponse:
+        for of_resource in request.resource_spans:
+            self.services |= {
+                each.value.string_value for each in of_resource.resource.attributes if each.key == "service.name"
+            }
+            self.spans += [span for of_scope in of_resource.scope_spans for span in of_scope.spans]
+        return trace_service_pb2.ExportTraceServiceResponse()
+
+    def named(self, name: str) -> list[Span]:
+        return [span for span in self.spans if span.name == name]
+
+
+@pytest.fixture
+def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
+    """A collector to which services send that start within the test; it has all spans once they have stopped."""
+    collector, server = Collector(), grpc.server(ThreadPoolExecutor(2))
+    trace_service_pb2_grpc.add_TraceServiceServicer_to_server(collector, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{port}")
+    yield collector
+    server.stop(None).wait()
+
+
+def attributes(span: Span) -> dict[str, object]:
+    return {each.key: getattr(each.value, each.value.WhichOneof("value")) for each in span.attributes}
+
+
+def test_call_has_a_span_with_its_preparation_and_each_window_inside(encoder: Encoder, collector: Collector) -> None:
+    reranker = reranker_of(encoder, {"number": NumberRanker()}, telemetry=TRACES)
+    with serving(reranker) as served, grpc.insecure_channel(served.address) as channel:
+        request = pb.RerankRequest(query="secret", candidates=numbered_candidates(range(30)))
+        metadata = [("traceparent", f"00-{TRACE_ID}-{SPAN_ID}-01"), ("x-request-id", "r-1")]
+        RerankServiceStub(channel).Rerank(request, timeout=TIMEOUT_S, metadata=metadata)
+    (call,) = collector.named("rerank.v1.RerankService/Rerank") or collector.named("/rerank.v1.RerankService/Rerank")
+    assert (call.trace_id.hex(), call.parent_span_id.hex()) == (TRACE_ID, SPAN_ID)
+    assert attributes(call)["rerank.request_id"] == "r-1"
+    assert attributes(call)["rerank.windows"] == 2
+    inside = collector.named("prepare") + collector.named("window")
+    assert [span.name for span in inside] == ["prepare", "window", "window"]
+    times = [call.start_time_unix_nano]
+    for span in inside:
+        assert (span.trace_id, span.parent_span_id) == (call.trace_id, call.span_id)
+        assert attributes(span)["rerank.model"] == "number"
+        times += [span.start_time_unix_nano, span.end_time_unix_nano]
+    slack_ns = 2_000_000  # of two clocks
+    assert all(
+        after >= before - slack_ns for before, after in zip(times, [*times[1:], call.end_time_unix_nano], strict=True)
+    )
+    assert collector.services == {"rerank"}
+    assert "secret" not in str(collector.spans)
+
+
+def test_search_has_a_span_for_its_first_stage(encoder: Encoder, index: Index, collector: Collector) -> None:
+    from rerank.registry import ModelRegistry
+
+    rankers = {"number": NumberRanker()}
+    config = config_for(rankers, telemetry=TRACES)
+    reranker = AsyncReranker(config, encoder, index, ModelRegistry(config.models, rankers))
+    with serving(reranker) as served, grpc.insecure_channel(served.address) as channel:
+        request = pb.SearchRequest(query="moon", first_stage="FIRST_STAGE_DENSE", depth=3)
+        response = RerankServiceStub(channel).Search(request, timeout=TIMEOUT_S)
+    (span,) = collector.named("first_stage")
+    ms = (span.end_time_unix_nano - span.start_time_unix_nano) / 1e6
+    assert ms == pytest.approx(response.first_stage_ms, abs=0.01)
+    assert attributes(span)["rerank.hits"] == 3
+
+
+def test_refused_call_has_its_status_in_its_span(encoder: Encoder, collector: Collector) -> None:
+    reranker = reranker_of(encoder, {"number": NumberRanker()}, telemetry=TRACES)
+    with serving(reranker) as served, grpc.insecure_channel(served.address) as channel:
+        refusal(lambda: RerankServiceStub(channel).Rerank(pb.RerankRequest(query="q"), timeout=TIMEOUT_S))
+    (span,) = collector.spans
+    assert attributes(span)["rpc.grpc.status_code"] == grpc.StatusCode.INVALID_ARGUMENT.value[0]
+
+
+def test_service_name_and_sampling_are_set_by_the_standard_variables(
+    encoder: Encoder, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = pb.RerankRequest(query="q", candidates=numbered_candidates([1]))
+    for name, value in (("OTEL_SERVICE_NAME", "mine"), ("OTEL_TRACES_SAMPLER", "always_off")):
+        monkeypatch.setenv(name, value)
+        reranker = reranker_of(encoder, {"number": NumberRanker()}, telemetry=TRACES)
+        with serving(reranker) as served, grpc.insecure_channel(served.address) as channel:
+            RerankServiceStub(channel).Rerank(request, timeout=TIMEOUT_S)
+    assert collector.services == {"mine"}
+    assert len(collector.spans) == 3  # of the first service only
+
+
+def test_without_the_setting_nothing_is_traced(encoder: Encoder, collector: Collector) -> None:
+    reranker = reranker_of(encoder, {"number": NumberRanker()})
+    with serving(reranker) as served, grpc.insecure_channel(served.address) as channel:
+        request = pb.RerankRequest(query="q", candidates=numbered_candidates([1]))
+        RerankServiceStub(channel).Rerank(request, timeout=TIMEOUT_S)
+    assert collector.spans == []
