@@ -46,8 +46,10 @@ class QuestionWriter:
 
     def __init__(self, name: str) -> None:
         folder = locate_causal_lm(name)
-        self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, padding_side="left")
-        self._model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
+        self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, padding_side="left", trust_remote_code=False)
+        self._model: Any = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.bfloat16, trust_remote_code=False
+        ).eval()
         examples = "".join(f"Passage: {passage}\nSearch query: {query}\n\n" for passage, query in _EXAMPLES)
         self._examples = self._tokenizer(f"{examples}Passage:", return_tensors="pt")["input_ids"]
         with torch.inference_mode():

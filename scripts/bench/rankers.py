@@ -26,7 +26,7 @@ PERMUTATION_TOKENS = 79
 @torch.inference_mode()
 def measure_first(workload: Workload) -> Values:
     """FIRST on one window, compared with generating and with logits at all positions."""
-    model: Any = AutoModelForCausalLM.from_pretrained(workload.checkpoint)
+    model: Any = AutoModelForCausalLM.from_pretrained(workload.checkpoint, trust_remote_code=False)
     prompt = torch.tensor([workload.prompts[0]])
     mask = torch.ones_like(prompt)
 
@@ -57,7 +57,7 @@ def measure_first(workload: Workload) -> Values:
 @torch.inference_mode()
 def measure_packing(workload: Workload) -> Values:
     """FIRST on eight packed windows, compared with a padded batch that computes the last logits only, too."""
-    model = AutoModelForCausalLM.from_pretrained(workload.checkpoint)
+    model = AutoModelForCausalLM.from_pretrained(workload.checkpoint, trust_remote_code=False)
     longest = max(map(len, workload.prompts))
     rows = torch.tensor([[0] * (longest - len(ids)) + ids for ids in workload.prompts])
     mask = torch.tensor([[0] * (longest - len(ids)) + [1] * len(ids) for ids in workload.prompts])
@@ -78,7 +78,7 @@ class PublishedPERank:
     """PE-Rank as published: passages are additional tokens, and `generate` may choose among those that remain."""
 
     def __init__(self, workload: Workload) -> None:
-        self._model: Any = AutoModelForCausalLM.from_pretrained(workload.checkpoint)
+        self._model: Any = AutoModelForCausalLM.from_pretrained(workload.checkpoint, trust_remote_code=False)
         self._vocabulary = self._model.config.vocab_size
         self._model.resize_token_embeddings(self._vocabulary + PASSAGES, mean_resizing=False)
         checkpoint = load_pe_checkpoint(workload.checkpoint, workload.encoder, torch.device("cpu"), None)

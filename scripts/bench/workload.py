@@ -72,7 +72,7 @@ class Workload:
     @cached_property
     def prompts(self) -> list[list[int]]:
         """FIRST's prompt of each window as token ids, without the opening bracket of the answer."""
-        tokenizer = AutoTokenizer.from_pretrained(self.checkpoint)
+        tokenizer = AutoTokenizer.from_pretrained(self.checkpoint, trust_remote_code=False)
         renderer = ListwiseRenderer(load_template("first"), tokenizer, 8192, 1)
         letters = list("abcdefghijklmnopqrstuvwxyz")
         return [list(renderer.prompt(window, letters).token_ids) for window in self.windows]
