@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from rerank.config import ServiceConfig
+from rerank.config.named import config_of_model
 from rerank.engine.engine import Engine
 from rerank.engine.job import Job
 from rerank.engine.strategies import Strategy
@@ -210,27 +212,61 @@ class AsyncReranker:
 
 
 class Reranker:
-    """AsyncReranker for code without an event loop, such as a notebook. Use it in a `with` block.
+    """AsyncReranker for code without an event loop, such as a notebook: `Reranker("pe-rank").rank(query, documents)`.
+
+    Its threads end with the process, or earlier with a `with` block or `close`.
+
+    Args:
+        model: the settings of models and engine, or a single model: "first", "pe-rank", "identity", or the folder of a
+            checkpoint, see `config_of_model`.
 
     Raises:
         ConfigError, CheckpointError, IndexMismatch: see `load_reranker`.
     """
 
-    def __init__(self, config: ServiceConfig) -> None:
+    def __init__(self, model: ServiceConfig | str) -> None:
+        self._reranker = load_reranker(config_of_model(model) if isinstance(model, str) else model)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="reranker", daemon=True)
-        self._reranker = load_reranker(config)
+        self._thread.start()
+        self._end = weakref.finalize(self, _end_loop, self._loop, self._thread)
+        self._wait(self._reranker.__aenter__())
 
     def __enter__(self) -> Reranker:
-        self._thread.start()
-        self._wait(self._reranker.__aenter__())
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._wait(self._reranker.__aexit__(*error))
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        self.close()
+
+    def close(self) -> None:
+        """Ends the threads. The reranker cannot be used afterwards."""
+        if self._end.alive:
+            self._wait(self._reranker.__aexit__(None, None, None))
+            self._end()
+
+    def rank(
+        self, query: str, documents: Sequence[str], top_k: int | None = None, return_documents: bool = False
+    ) -> list[dict[str, Any]]:
+        """Ranks texts, with the arguments and the results of sentence-transformers' `CrossEncoder.rank`.
+
+        Args:
+            query: the query.
+            documents: in first-stage order, best first, if there is one.
+            top_k: the number of results; None for all.
+            return_documents: whether each result has its "text".
+
+        Returns:
+            Dicts with "corpus_id", the place in `documents`, and "score", best first. Scores fall strictly; they are
+            comparable within the list only.
+        """
+        if not documents:
+            return []
+        ranking = self.rerank(Query(query), documents, RankOptions(top_n=top_k or 0))
+        return [
+            {"corpus_id": item.position, "score": item.score}
+            | ({"text": documents[item.position]} if return_documents else {})
+            for item in ranking.ranked
+        ]
 
     def rerank(self, query: Query, candidates: Iterable[CandidateLike], options: RankOptions | None = None) -> Ranking:
         """See AsyncReranker.rerank."""
@@ -249,6 +285,21 @@ class Reranker:
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+
+def _end_loop(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+    """Cancels the tasks of a loop, and ends its thread."""
+
+    async def cancel_tasks() -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    asyncio.run_coroutine_threadsafe(cancel_tasks(), loop).result()
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
 
 
 def load_reranker(config: ServiceConfig, kind: type[AsyncReranker] = AsyncReranker) -> AsyncReranker:

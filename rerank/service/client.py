@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import asyncio
+import time
+from collections.abc import Iterable
 from typing import Any
 
 import grpc
-from google.protobuf.message import DecodeError
-from google.rpc import error_details_pb2
-from grpc_status import rpc_status
 
 from rerank.errors import ConfigError, RerankError
 from rerank.service.credentials import PLAIN, Credentials
+from rerank.service.error_details import error_info, retry_delay_s
+from rerank.service.retries import DEFAULT_ATTEMPTS, DEFAULT_TIMEOUT_S, Attempts
 from rerank.types import CandidateLike, candidate_list, candidate_source
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1 import rerank_pb2_grpc
@@ -24,31 +25,36 @@ class ServiceError(RerankError):
         code: the gRPC status code.
         reason: `reason` of the google.rpc.ErrorInfo, such as "OVERLOADED"; empty when the status carries none.
         metadata: `metadata` of the google.rpc.ErrorInfo: the numbers and names of the message.
+        retry_after_s: when the service expects to have room again, in seconds; None if it does not say.
     """
 
     def __init__(self, error: grpc.RpcError, target: str) -> None:
-        info = _error_info(error)
+        info = error_info(error)
         message = error.details() or str(error.code())
         if error.code() is grpc.StatusCode.UNAVAILABLE and not info.reason:  # gRPC itself got no answer
             message = f"no answer from {target}: is `rerank serve` running at {target}? ({message})"
         super().__init__(message, dict(info.metadata))
         self.code: grpc.StatusCode = error.code()
         self.reason: str = info.reason
+        self.retry_after_s = retry_delay_s(error)
 
 
 class RerankClient:
     """Blocking client of a service. Use it in a `with` block, or close it.
 
+    A call that fails because the service is unavailable or overloaded is sent again, see `rerank.service.retries`.
+
     Args:
         target: HOST:PORT of the service, or another target name of gRPC, such as unix:/run/rerank.
         credentials: TLS and API key, for a service that asks for them.
+        attempts: how often a call is sent at most; 1 for no retries.
 
     Raises:
         ConfigError: `target` has no port, or a file of the credentials cannot be read.
     """
 
-    def __init__(self, target: str, credentials: Credentials = PLAIN) -> None:
-        self._target = _checked_target(target)
+    def __init__(self, target: str, credentials: Credentials = PLAIN, attempts: int = DEFAULT_ATTEMPTS) -> None:
+        self._target, self._attempts = _checked_target(target), attempts
         self._channel = credentials.channel(target)
         self._metadata = credentials.metadata
         self._stub = rerank_pb2_grpc.RerankServiceStub(self._channel)
@@ -66,7 +72,7 @@ class RerankClient:
         self,
         query: str,
         candidates: Iterable[pb.Candidate | CandidateLike],
-        timeout_s: float | None = None,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
         **options: Any,
     ) -> pb.RerankResponse:
         """Reranks candidates.
@@ -76,7 +82,7 @@ class RerankClient:
             candidates: in first-stage order, best first: dicts with "doc_id", "text" and optionally "score",
                 (doc_id, text) pairs, plain texts (their ids are "0", "1", …), Candidates, CandidateSources, or
                 protobuf messages.
-            timeout_s: deadline of the call in seconds; None leaves it to the service.
+            timeout_s: deadline of the call in seconds, with all its attempts.
             options: further fields of RerankRequest, such as model, top_n or strategy.
 
         Raises:
@@ -86,22 +92,26 @@ class RerankClient:
         """
         return self._call(self._stub.Rerank, rerank_request(query, candidates, options), timeout_s)
 
-    def search(self, query: str, timeout_s: float | None = None, **options: Any) -> pb.SearchResponse:
+    def search(self, query: str, timeout_s: float = DEFAULT_TIMEOUT_S, **options: Any) -> pb.SearchResponse:
         """Retrieves candidates from the service's index and reranks them.
 
         `options` are further fields of SearchRequest, such as first_stage, depth or model. Raises as `rerank` does.
         """
         return self._call(self._stub.Search, pb.SearchRequest(query=query, **options), timeout_s)
 
-    def list_models(self, timeout_s: float | None = None) -> pb.ListModelsResponse:
+    def list_models(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> pb.ListModelsResponse:
         """Lists the models that requests may name, and describes the index. Raises: ServiceError."""
         return self._call(self._stub.ListModels, pb.ListModelsRequest(), timeout_s)
 
-    def _call(self, method: Any, request: Any, timeout_s: float | None) -> Any:
-        try:
-            return method(request, timeout=timeout_s, metadata=self._metadata)
-        except grpc.RpcError as error:
-            raise ServiceError(error, self._target) from error
+    def _call(self, method: Any, request: Any, timeout_s: float) -> Any:
+        attempts = Attempts(timeout_s, self._attempts)
+        while True:
+            try:
+                return method(request, timeout=attempts.remaining_s, metadata=self._metadata)
+            except grpc.RpcError as error:
+                if (wait_s := attempts.wait_s(error)) is None:
+                    raise ServiceError(error, self._target) from error
+            time.sleep(wait_s)
 
 
 class AsyncRerankClient:
@@ -110,13 +120,14 @@ class AsyncRerankClient:
     Args:
         target: HOST:PORT of the service, or another target name of gRPC, such as unix:/run/rerank.
         credentials: TLS and API key, for a service that asks for them.
+        attempts: how often a call is sent at most; 1 for no retries.
 
     Raises:
         ConfigError: `target` has no port, or a file of the credentials cannot be read.
     """
 
-    def __init__(self, target: str, credentials: Credentials = PLAIN) -> None:
-        self._target = _checked_target(target)
+    def __init__(self, target: str, credentials: Credentials = PLAIN, attempts: int = DEFAULT_ATTEMPTS) -> None:
+        self._target, self._attempts = _checked_target(target), attempts
         self._channel = credentials.aio_channel(target)
         self._metadata = credentials.metadata
         self._stub = rerank_pb2_grpc.RerankServiceStub(self._channel)
@@ -131,25 +142,29 @@ class AsyncRerankClient:
         self,
         query: str,
         candidates: Iterable[pb.Candidate | CandidateLike],
-        timeout_s: float | None = None,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
         **options: Any,
     ) -> pb.RerankResponse:
         """See RerankClient.rerank."""
         return await self._call(self._stub.Rerank, rerank_request(query, candidates, options), timeout_s)
 
-    async def search(self, query: str, timeout_s: float | None = None, **options: Any) -> pb.SearchResponse:
+    async def search(self, query: str, timeout_s: float = DEFAULT_TIMEOUT_S, **options: Any) -> pb.SearchResponse:
         """See RerankClient.search."""
         return await self._call(self._stub.Search, pb.SearchRequest(query=query, **options), timeout_s)
 
-    async def list_models(self, timeout_s: float | None = None) -> pb.ListModelsResponse:
+    async def list_models(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> pb.ListModelsResponse:
         """See RerankClient.list_models."""
         return await self._call(self._stub.ListModels, pb.ListModelsRequest(), timeout_s)
 
-    async def _call(self, method: Any, request: Any, timeout_s: float | None) -> Any:
-        try:
-            return await method(request, timeout=timeout_s, metadata=self._metadata)
-        except grpc.aio.AioRpcError as error:
-            raise ServiceError(error, self._target) from error
+    async def _call(self, method: Any, request: Any, timeout_s: float) -> Any:
+        attempts = Attempts(timeout_s, self._attempts)
+        while True:
+            try:
+                return await method(request, timeout=attempts.remaining_s, metadata=self._metadata)
+            except grpc.aio.AioRpcError as error:
+                if (wait_s := attempts.wait_s(error)) is None:
+                    raise ServiceError(error, self._target) from error
+            await asyncio.sleep(wait_s)
 
 
 def _checked_target(target: str) -> str:
@@ -179,16 +194,3 @@ def _message(candidate: pb.Candidate | CandidateLike, place: int) -> pb.Candidat
         first_stage_score=source.score,
         title=source.title,
     )
-
-
-def _error_info(error: grpc.RpcError) -> error_details_pb2.ErrorInfo:
-    info = error_details_pb2.ErrorInfo()
-    try:
-        status = rpc_status.from_call(error)
-    except (ValueError, DecodeError):  # gRPC or a proxy replaced the status but kept the old details
-        return info
-    details: Sequence[Any] = status.details if status is not None else ()
-    for detail in details:
-        if detail.Unpack(info):
-            break
-    return info
