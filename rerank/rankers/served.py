@@ -20,14 +20,14 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from rerank.config.served import ServedBy
-from rerank.errors import ModelServerUnfit
+from rerank.errors import ModelServerUnfit, RerankError, SelfTestFailed
 from rerank.rankers.base import Ranker, RankerInfo
 from rerank.rankers.first import FirstPrompts, FirstScoring, window_orders
 from rerank.rankers.generation import GenerationPrompts
 from rerank.served.api import ServerApi
 from rerank.served.llama_cpp import LlamaCppApi
 from rerank.served.pool import ServerPool
-from rerank.served.server import Server, client_of
+from rerank.served.server import NoAnswer, Server, client_of
 from rerank.served.sglang import SglangApi
 from rerank.served.vllm import VllmApi
 from rerank.types import EncodedWindow, Passage, Prepared, Query, Window, WindowRanking
@@ -131,7 +131,12 @@ class _ServedRanker(ABC, Generic[P]):
         await self._check_tokenizer(server)
         await self._check_answers(server)
         on_server = _OnServer(self, server, asyncio.get_running_loop())
-        await asyncio.to_thread(self._model.self_test, on_server)
+        try:
+            await asyncio.to_thread(self._model.self_test, on_server)
+        except SelfTestFailed as error:
+            if isinstance(error.__cause__, NoAnswer | RerankError):
+                raise error.__cause__ from error
+            raise SelfTestFailed(f"{server.url}: {error}") from error
 
     async def _check_name_and_length(self, server: Server) -> None:
         name = self._model.served_by.model

@@ -14,7 +14,7 @@ from rerank.served.api import Post
 _TRY_AGAIN = {429, 500, 502, 503, 504}
 #: Characters of a server's answer that an error quotes.
 _QUOTED = 200
-_CONNECT_S = 2.0
+_CONNECT_S = 5.0
 #: A server that is alive answers GET /health within this time, however busy it is.
 _HEALTH_S = 5.0
 #: Servers close idle connections after 5 s; one that is used at that moment would break.

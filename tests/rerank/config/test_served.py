@@ -1,0 +1,57 @@
+"""Settings of models in inference servers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from rerank import bundled
+from rerank.config import FirstModel, GenerationModel, ServedBy
+
+SERVERS = {"kind": "vllm", "urls": ["http://gpu1:8000/", "http://gpu2:8000"], "model": "zephyr"}
+
+
+def test_urls_have_no_trailing_slash() -> None:
+    assert ServedBy.model_validate(SERVERS).urls == ("http://gpu1:8000", "http://gpu2:8000")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"urls": []}, "at least 1 item"),
+        ({"urls": ["gpu1:8000"]}, "write it as http://HOST:PORT"),
+        ({"urls": ["ftp://gpu1"]}, "write it as http://HOST:PORT"),
+        ({"urls": ["http://gpu1/?a=b"]}, "write it as http://HOST:PORT"),
+        ({"urls": ["http://gpu1:8000", "http://gpu1:8000/"]}, "named twice"),
+        ({"model": ""}, "at least 1 character"),
+        ({"kind": "tgi"}, "'vllm', 'sglang' or 'llama-cpp'"),
+        ({"max_in_flight": 0}, "greater than 0"),
+        ({"timeout_s": 0}, "greater than 0"),
+        ({"kind": "sglang", "allow_top_k": True}, "returns all that is asked for"),
+        ({"port": 8000}, "Extra inputs"),
+    ],
+)
+def test_settings_that_no_server_can_have_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        ServedBy.model_validate(SERVERS | settings)
+
+
+@pytest.mark.parametrize("kind", [FirstModel, GenerationModel])
+def test_served_model_needs_its_tokenizer(kind: type[FirstModel | GenerationModel]) -> None:
+    name = "first" if kind is FirstModel else "generation"
+    with pytest.raises(ValidationError, match="needs `tokenizer`"):
+        kind(name="zephyr", ranker=name, served_by=SERVERS)
+    given = kind(name="zephyr", ranker=name, served_by=SERVERS, tokenizer="org/zephyr")
+    assert given.path == Path("org/zephyr")
+
+
+def test_checkpoint_of_a_served_model_brings_its_window_size() -> None:
+    assert FirstModel(name="zephyr", ranker="first", served_by=SERVERS, path=bundled.FIRST).window_size == 20
+
+
+def test_tokenizer_alone_means_nothing() -> None:
+    with pytest.raises(ValidationError, match="is for a model with served_by"):
+        FirstModel(name="first", ranker="first", tokenizer="org/zephyr")

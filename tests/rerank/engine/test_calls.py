@@ -1,0 +1,152 @@
+"""Concurrent calls of an inference server: limit, order, cancellation, failures and the measured rate."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from rerank.engine.admission import ModelStage, PendingRequest, Stage, Throughput
+from rerank.engine.calls import ConcurrentCalls
+from rerank.errors import ModelServerUnavailable, RankerFailure, ShuttingDown
+
+STAGE = ModelStage(Stage.RANK, "zephyr")
+
+
+class SlowServer:
+    """Answers a number with its double after `seconds`; fails on 13 with `error`."""
+
+    def __init__(self, seconds: float = 0.02) -> None:
+        self.seconds = seconds
+        self.error: Exception = ModelServerUnavailable("gone")
+        self.running = self.most_running = 0
+        self.started: list[int] = []
+
+    async def __call__(self, work: int) -> int:
+        self.started.append(work)
+        self.running += 1
+        self.most_running = max(self.running, self.most_running)
+        try:
+            await asyncio.sleep(self.seconds)
+            if work == 13:
+                raise self.error
+            return 2 * work
+        finally:
+            self.running -= 1
+
+
+@asynccontextmanager
+async def calls_of(
+    server: SlowServer, max_in_flight: int, throughput: Throughput | None = None
+) -> AsyncIterator[ConcurrentCalls[int, int]]:
+    calls: ConcurrentCalls[int, int] = ConcurrentCalls(STAGE, server, throughput or Throughput(0.05), max_in_flight)
+    calls.open()
+    yield calls
+    await calls.close()
+
+
+def request(remaining: float = 0.0) -> PendingRequest:
+    return PendingRequest(asyncio.get_running_loop().time(), remaining={STAGE: remaining})
+
+
+async def test_results_keep_the_order_of_the_work() -> None:
+    async with calls_of(SlowServer(), max_in_flight=2) as calls:
+        results = await calls.run(request(), [1, 2, 3, 4, 5], [10] * 5)
+    assert [each.result for each in results] == [2, 4, 6, 8, 10]
+    assert all(each.batch_ms > 0 for each in results)
+    assert results[4].queue_ms > results[0].queue_ms
+
+
+async def test_no_more_calls_than_allowed_are_in_flight() -> None:
+    server = SlowServer()
+    async with calls_of(server, max_in_flight=3) as calls:
+        await asyncio.gather(*(calls.run(request(), [1, 2], [10, 10]) for _ in range(5)))
+    assert server.most_running == 3
+
+
+async def test_calls_do_not_wait_for_one_another() -> None:
+    server = SlowServer()
+    async with calls_of(server, max_in_flight=64) as calls:
+        await asyncio.gather(*(calls.run(request(), [1], [10]) for _ in range(20)))
+    assert server.most_running == 20
+
+
+async def test_request_with_the_least_work_goes_first() -> None:
+    server, throughput = SlowServer(), Throughput(0.05)
+    for _ in range(3):
+        throughput.observe(STAGE, 100, 1.0, 0.0)
+    async with calls_of(server, max_in_flight=1, throughput=throughput) as calls:
+        first = asyncio.create_task(calls.run(request(), [0, 1], [10, 10]))
+        await asyncio.sleep(0)
+        long = asyncio.create_task(calls.run(request(10_000), [2], [10]))
+        short = asyncio.create_task(calls.run(request(10), [3], [10]))
+        await asyncio.gather(first, long, short)
+    assert server.started.index(3) < server.started.index(2)
+
+
+async def test_cancelled_request_ends_its_calls_and_leaves_the_queue() -> None:
+    server = SlowServer(seconds=30)
+    async with calls_of(server, max_in_flight=2) as calls:
+        task = asyncio.create_task(calls.run(request(), [1, 2, 3, 4], [10] * 4))
+        await asyncio.sleep(0.1)
+        assert server.running == 2
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await asyncio.sleep(0.01)
+        assert (server.running, len(calls)) == (0, 0)
+        server.seconds = 0.0
+        results = await calls.run(request(), [5], [10])  # the places are free again
+        assert [each.result for each in results] == [10]
+    assert 4 not in server.started
+
+
+async def test_failed_call_ends_the_others_of_its_request_only() -> None:
+    server = SlowServer()
+    async with calls_of(server, max_in_flight=8) as calls:
+        other = asyncio.create_task(calls.run(request(), [1], [10]))
+        with pytest.raises(ModelServerUnavailable, match="gone"):
+            await calls.run(request(), [13, 2], [10, 10])
+        assert [each.result for each in await other] == [2]
+
+
+async def test_bug_in_a_call_is_reported_as_one() -> None:
+    server = SlowServer()
+    server.error = KeyError("choices")
+    async with calls_of(server, max_in_flight=8) as calls:
+        with pytest.raises(RankerFailure, match=r"zephyr failed to rank.*this is a bug"):
+            await calls.run(request(), [13], [10])
+
+
+async def test_closing_ends_queued_work_and_lets_calls_finish() -> None:
+    server = SlowServer(seconds=0.1)
+    async with calls_of(server, max_in_flight=1) as calls:
+        running = asyncio.create_task(calls.run(request(), [1], [10]))
+        await asyncio.sleep(0.01)
+        queued = [asyncio.create_task(calls.run(request(), [number], [10])) for number in (2, 3)]
+        await asyncio.sleep(0.01)
+    assert [each.result for each in await running] == [2]
+    for task in queued:
+        with pytest.raises(ShuttingDown):
+            await task
+    with pytest.raises(ShuttingDown):
+        await calls.run(request(), [4], [10])
+
+
+async def test_measured_rate_is_that_of_all_calls_together() -> None:
+    """Ten calls of 100 tokens that take 0.1 s side by side are 10,000 tokens per second, not 1,000."""
+    server, throughput = SlowServer(seconds=0.1), Throughput(0.05)
+    async with calls_of(server, max_in_flight=64, throughput=throughput) as calls:
+        for _ in range(3):
+            await asyncio.gather(*(calls.run(request(), [1], [100]) for _ in range(10)))
+    assert 2_500 < throughput.tokens_in(STAGE, 1.0) < 10_500
+
+
+async def test_measured_rate_does_not_count_idle_time() -> None:
+    server, throughput = SlowServer(seconds=0.05), Throughput(0.05)
+    async with calls_of(server, max_in_flight=64, throughput=throughput) as calls:
+        for _ in range(4):
+            await calls.run(request(), [1], [100])
+            await asyncio.sleep(0.2)
+    assert throughput.tokens_in(STAGE, 1.0) > 800  # 2,000 without the machine's own delays, 400 with the idle time

