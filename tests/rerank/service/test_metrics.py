@@ -24,10 +24,15 @@ METRICS = TelemetryConfig(metrics="127.0.0.1:0")
 
 def value(served: Served, name: str, **labels: str) -> float:
     """The sum of the samples of this name that have these labels; 0 if there is none."""
-    with urllib.request.urlopen(f"http://{served.server.metrics_address}/metrics", timeout=TIMEOUT_S) as page:
-        families = list(text_string_to_metric_families(page.read().decode()))
+    families = text_string_to_metric_families(scraped(served))
     samples = [sample for family in families for sample in family.samples if sample.name == name]
     return sum(sample.value for sample in samples if labels.items() <= sample.labels.items())
+
+
+def scraped(served: Served) -> str:
+    """What Prometheus reads at /metrics."""
+    with urllib.request.urlopen(f"http://{served.server.metrics_address}/metrics", timeout=TIMEOUT_S) as page:
+        return page.read().decode()
 
 
 def wait_for(condition: Callable[[], bool]) -> None:

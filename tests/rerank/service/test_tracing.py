@@ -79,9 +79,7 @@ def test_call_has_a_span_with_its_preparation_and_each_window_inside(encoder: En
         assert attributes(span)["rerank.model"] == "number"
         times += [span.start_time_unix_nano, span.end_time_unix_nano]
     slack_ns = 2_000_000  # of two clocks
-    assert all(
-        after >= before - slack_ns for before, after in zip(times, [*times[1:], call.end_time_unix_nano], strict=True)
-    )
+    assert all(after >= before - slack_ns for before, after in pairwise([*times, call.end_time_unix_nano]))
     assert collector.services == {"rerank"}
     assert "secret" not in str(collector.spans)
 
