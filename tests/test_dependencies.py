@@ -22,7 +22,7 @@ FOLDERS = {
     "rerank": ["http", "observability", "published"],
     "eval": ["eval"],
     "training": ["train"],
-    "scripts": ["eval", "train", "dev"],
+    "scripts": ["browser", "eval", "train", "dev"],
     "tests": list(EXTRAS),
 }
 

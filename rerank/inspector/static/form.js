@@ -30,7 +30,8 @@ export class Form {
   write(state) {
     const { elements } = this.form;
     for (const name of ["source", "query", "depth", "instruction", "passages"]) elements[name].value = state[name];
-    this.systems.replaceChildren(...state.systems.map((system, place) => this.#systemView(system, place, state)));
+    this.form.querySelector("#more").open = Boolean(state.instruction);
+    this.systems.replaceChildren(...state.systems.map((system, place) => this.#systemView(system, place)));
     this.#showSource();
   }
 

@@ -74,6 +74,22 @@ function windowOf(window, byPosition) {
   return { ...window, passages };
 }
 
+/** The first stage and the strategy of an answer, such as "BM25 → sliding(20/10)". */
+export function pathOf(outcome) {
+  return [firstStageTitle(outcome), outcome.execution.strategy].filter(Boolean).join(" → ");
+}
+
+/** The name of the first stage; empty if the passages were given. */
+export function firstStageTitle(outcome) {
+  const titles = {
+    FIRST_STAGE_BM25: "BM25",
+    FIRST_STAGE_DENSE: "dense",
+    FIRST_STAGE_HYBRID_RRF: "hybrid (RRF)",
+    FIRST_STAGE_HYBRID_Z_SCORE: "hybrid (z-score)",
+  };
+  return titles[outcome.firstStageName] ?? "";
+}
+
 /** What the scores of an answer mean. */
 export function scoreMeaning(kind) {
   const meanings = {

@@ -1,7 +1,7 @@
 // The answers of one or two systems to a query: figures, orders side by side, time and windows.
 
 import { element } from "./dom.js";
-import { scoreMeaning } from "./outcome.js";
+import { firstStageTitle, scoreMeaning } from "./outcome.js";
 import { rankingView } from "./ranking.js";
 import { summaryView } from "./summary.js";
 import { stepsOf, timingView } from "./timing.js";
@@ -29,8 +29,7 @@ function pairsOf(outcomes) {
 }
 
 function firstStageOrder(outcome) {
-  const name = { FIRST_STAGE_BM25: "BM25", FIRST_STAGE_DENSE: "dense" }[outcome.firstStageName];
-  const note = name ?? (outcome.firstStageName ? "hybrid" : "as given");
+  const note = firstStageTitle(outcome) || "as given";
   return { title: "First stage", note, outcome, docIds: outcome.firstStage, scoreOf: (each) => each.firstStageScore };
 }
 

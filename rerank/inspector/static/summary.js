@@ -3,6 +3,7 @@
 import { element } from "./dom.js";
 import { count, duration, signed } from "./format.js";
 import { ndcg } from "./measures.js";
+import { pathOf } from "./outcome.js";
 
 /** A list of figures, and the notes on what was left out or deviates. */
 export function summaryView(outcome, grades) {
@@ -10,7 +11,7 @@ export function summaryView(outcome, grades) {
   return element(
     "section",
     { class: "summary" },
-    element("h2", {}, outcome.name, element("span", { class: "quiet" }, outcome.execution.strategy)),
+    element("h2", {}, outcome.name, element("span", { class: "quiet" }, pathOf(outcome))),
     element(
       "dl",
       {},
