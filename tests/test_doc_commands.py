@@ -34,7 +34,7 @@ SERVICE = pb.DESCRIPTOR.services_by_name["RerankService"]
 #: The address in the documentation.
 ADDRESS = "127.0.0.1:50051"
 #: Commands that are not ours and that no test needs to look at.
-FOREIGN = {"echo", "source", "git", "accelerate", "torchrun"}
+FOREIGN = {"echo", "export", "source", "git", "accelerate", "torchrun"}
 #: Scripts that hand unknown flags on to a command.
 HANDS_ON = {"scripts/distill_folds.py": "distill-retriever"}
 
@@ -125,7 +125,8 @@ def check_command(words: Sequence[str]) -> None:
     """Fails if a command, a script, a make target, an extra or a flag does not exist."""
     first = words[0]
     if first in PROJECT["scripts"]:
-        subcommand = [word for word in words[1:2] if first == "rerank" and not word.startswith("-")]
+        names = 2 if words[1:2] == ["keys"] else 1  # it has subcommands of its own
+        subcommand = [word for word in words[1 : 1 + names] if first == "rerank" and not word.startswith("-")]
         check_flags(words, first, *subcommand)
     elif first in ("python", "python3") and words[1].startswith("scripts/"):
         assert (ROOT / words[1]).is_file(), words[1]

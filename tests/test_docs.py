@@ -11,13 +11,17 @@ import pytest
 from pydantic import BaseModel
 
 from rerank.config import (
+    ConnectionsConfig,
     EngineConfig,
     FirstModel,
     GenerationModel,
     IdentityModel,
     Limits,
     PERankModel,
+    ServedBy,
     ServiceConfig,
+    TelemetryConfig,
+    TLSConfig,
 )
 from scripts import draw_ranking, update_doc_links
 
@@ -98,7 +102,7 @@ def table_rows(text: str) -> Iterator[list[str]]:
 
 def shown(default: object) -> str:
     """A default value as the tables of docs/service.md show it."""
-    return "none" if default is None else f"`{default}`"
+    return "none" if default is None else f"`{str(default).lower() if isinstance(default, bool) else default}`"
 
 
 @pytest.mark.parametrize(
@@ -108,9 +112,13 @@ def shown(default: object) -> str:
         ("### `models`: every model", IdentityModel),
         ("### `models`: `ranker: pe-rank`", PERankModel),
         ("### `models`: `ranker: first`", FirstModel),
+        ("### `models`: `served_by`", ServedBy),
         ("### `models`: `ranker: generation`", GenerationModel),
         ("### `engine`", EngineConfig),
         ("### `limits`", Limits),
+        ("### `telemetry`", TelemetryConfig),
+        ("### `tls`", TLSConfig),
+        ("### `connections`", ConnectionsConfig),
     ],
 )
 def test_service_page_lists_every_setting_with_its_default(heading: str, settings: type[BaseModel]) -> None:

@@ -22,7 +22,7 @@ class TrainableEncoder(nn.Module):
 
     def __init__(self, folder: Path, lora_rank: int, lora_alpha: int) -> None:
         super().__init__()
-        self.encoder: Any = SentenceTransformer(str(folder), local_files_only=True).float()
+        self.encoder: Any = SentenceTransformer(str(folder), local_files_only=True, trust_remote_code=False).float()
         self._adapters: list[Any] = []  # a list, because the weights of a submodule would be saved twice
         if lora_rank:
             lora = LoraConfig(r=lora_rank, lora_alpha=lora_alpha, target_modules="all-linear")
