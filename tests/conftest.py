@@ -43,7 +43,11 @@ PASSAGES = {
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--shared", type=Path, help="folder with data/ for the tests marked 'shared'")
+    parser.addoption("--vllm", help="URL of the vLLM server that tests/rerank/served/test_real_vllm.py describes")
+    parser.addoption("--vllm-command", help="command that starts that server again, for the test that kills it")
     parser.addoption("--public-tokenizers", type=Path, help="folder with the packages of test_public_tokenizers.py")
+    parser.addoption("--sdk", type=Path, help="folder of the environments for the tests marked 'sdk'")
+    parser.addoption("--sdk-table", type=Path, help="Markdown file whose table of clients the tests marked 'sdk' write")
     parser.addoption("--browser", type=Path, help="program of Chromium for the tests marked 'browser'")
 
 
@@ -54,6 +58,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if "gpu" in item.keywords and not cuda_is_available():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device, torch sees none"))
+        if "sdk" in item.keywords and not config.getoption("--sdk"):
+            item.add_marker(pytest.mark.skip(reason="runs clients of others; `make sdk-tests` installs and runs them"))
         if "browser" in item.keywords and not config.getoption("--browser"):
             item.add_marker(pytest.mark.skip(reason="drives a browser; `make browser-tests` runs it"))
         if "public_tokenizers" in item.keywords and not config.getoption("--public-tokenizers"):
@@ -63,6 +69,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                     "mistral-common dashscope llama-models"
                 )
             )
+        if "vllm" in item.keywords and not config.getoption("--vllm"):
+            item.add_marker(pytest.mark.skip(reason="needs a vLLM server; give it with --vllm URL"))
         if "shared" in item.keywords and not config.getoption("--shared"):
             item.add_marker(
                 pytest.mark.skip(reason="measures on data outside the repository; give it with --shared DIR")

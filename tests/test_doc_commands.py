@@ -34,7 +34,7 @@ SERVICE = pb.DESCRIPTOR.services_by_name["RerankService"]
 #: The address in the documentation.
 ADDRESS = "127.0.0.1:50051"
 #: Commands that are not ours and that no test needs to look at.
-FOREIGN = {"echo", "export", "source", "git", "accelerate", "torchrun"}
+FOREIGN = {"echo", "export", "source", "git", "accelerate", "torchrun", "vllm"}
 #: Scripts that hand unknown flags on to a command.
 HANDS_ON = {"scripts/distill_folds.py": "distill-retriever"}
 

@@ -23,6 +23,7 @@ from rerank.config import (
     TelemetryConfig,
     TLSConfig,
 )
+from rerank.config.http import HttpConfig
 from scripts import draw_ranking, update_doc_links
 
 ROOT = Path(__file__).parent.parent
@@ -116,6 +117,7 @@ def shown(default: object) -> str:
         ("### `models`: `ranker: generation`", GenerationModel),
         ("### `engine`", EngineConfig),
         ("### `limits`", Limits),
+        ("### `http`", HttpConfig),
         ("### `telemetry`", TelemetryConfig),
         ("### `tls`", TLSConfig),
         ("### `connections`", ConnectionsConfig),
