@@ -8,7 +8,7 @@ WORKERS ?= 2
 BIN := $(VENV)/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test check newcomer browser-tests lint bench proto env
+.PHONY: demo test check newcomer browser-tests sdk-tests lint bench proto env
 
 # make demo STAY=1: go on with the inspector in the browser.
 demo: $(VENV)/ready
@@ -25,6 +25,11 @@ check: lint
 # Search, training and evaluation as a new user would, from the wheel in a fresh environment. About a minute.
 newcomer: $(VENV)/ready
 	OMP_NUM_THREADS=1 PYTHON=$(BIN)/python scripts/newcomer.sh
+
+# The clients that others wrote for Cohere, Jina and TEI, against this service. Installs them in build/sdk: 0.6 GB.
+sdk-tests: $(VENV)/ready
+	PYTHON=$(PYTHON) scripts/sdk_environments.sh build/sdk
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 0 --sdk build/sdk --sdk-table docs/clients.md tests/sdk
 
 # The inspector's pages in a real browser. Needs Chromium: apt-get install chromium, or CHROMIUM=PATH. Half a minute.
 CHROMIUM ?= $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)

@@ -9,10 +9,13 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from rerank.config import ServiceConfig
 from rerank.http.cohere import Documents, DocumentsRequestOrAll
 from rerank.http.description import Description
 from rerank.http.dialect import Dialect
@@ -50,7 +53,22 @@ def create_app(reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd) -> 
         *description.routes(),
         *inspector_routes(reranker, description.counted),
     ]
-    return Starlette(routes=routes, exception_handlers={HTTPException: partial(_no_such_route, undecided)})
+    return Starlette(
+        routes=routes,
+        middleware=_only_own_names(config),
+        exception_handlers={HTTPException: partial(_no_such_route, undecided)},
+    )
+
+
+def _only_own_names(config: ServiceConfig) -> list[Middleware]:
+    """Without keys, refuses requests to other host names.
+
+    Otherwise a web page whose name is made to point at this machine could read the service in its visitor's browser.
+    """
+    if config.keys is not None or config.insecure or config.http is None:
+        return []
+    own = config.http.listen.rpartition(":")[0].strip("[]")
+    return [Middleware(TrustedHostMiddleware, allowed_hosts=["localhost", "127.0.0.1", "::1", "[::1]", own])]
 
 
 def _rerank_routes(

@@ -75,6 +75,27 @@ def test_small_answers_are_sent_without_delay(http: HttpClient) -> None:
     assert min(durations_s[1:]) < 0.035
 
 
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost:8080", 200),
+        ("127.0.0.1", 200),
+        ("[::1]:1", 200),
+        ("evil.example", 400),
+        ("localhost.evil.example", 400),
+    ],
+)
+def test_without_keys_other_host_names_are_refused(http: HttpClient, host: str, status: int) -> None:
+    """A page of evil.example, whose name was made to point at 127.0.0.1, would be of the same origin."""
+    assert http.send("GET", "/health", headers={"host": host}).status == status
+
+
+def test_insecure_service_answers_to_every_host_name(encoder: Encoder) -> None:
+    reranker = reranker_of(encoder, {"identity": IdentityRanker()}, http=HTTP, insecure=True)
+    with serving_http(reranker) as (_, client):
+        assert client.send("GET", "/health", headers={"host": "search.example"}).status == 200
+
+
 def test_keys_are_those_of_grpc(encoder: Encoder, tmp_path: Path) -> None:
     path = tmp_path / "keys.yaml"
     key = add_key(path, "batch", CallerLimits(models=("identity",)))

@@ -1,0 +1,249 @@
+"""Reranks with one client: python python_clients.py CLIENT BASE_URL MODEL. Prints {"version", "results"} as JSON.
+
+It runs in an environment that has the client, but neither this project nor its packages. Every client asks for the best
+two of DOCUMENTS; `results` are [index, score] pairs, or what the client raised is `error`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Any
+
+QUERY = "how long does a flea live"
+DOCUMENTS = ["relevance 1", "relevance 3", "relevance 2"]
+TOP_N = 2
+KEY = "unused"
+
+#: Pairs of index and score, best first.
+Results = list[tuple[int, float]]
+CLIENTS: dict[str, tuple[str, Callable[[str, str], Results]]] = {}
+
+
+def client(name: str, package: str) -> Callable[[Callable[[str, str], Results]], Callable[[str, str], Results]]:
+    """Registers a function of base URL and model under the name of its client."""
+
+    def register(function: Callable[[str, str], Results]) -> Callable[[str, str], Results]:
+        CLIENTS[name] = package, function
+        return function
+
+    return register
+
+
+def pairs(results: Any) -> Results:
+    return [(result.index, result.relevance_score) for result in results]
+
+
+def by_text(found: Any, text: Callable[[Any], str], score: Callable[[Any], float]) -> Results:
+    """For clients that return documents without their index."""
+    return [(DOCUMENTS.index(text(each)), score(each)) for each in found]
+
+
+@client("cohere v2", "cohere")
+def cohere_v2(base_url: str, model: str) -> Results:
+    import cohere
+
+    reply = cohere.ClientV2(KEY, base_url=base_url).rerank(model=model, query=QUERY, documents=DOCUMENTS, top_n=TOP_N)
+    return pairs(reply.results)
+
+
+@client("cohere v2 async", "cohere")
+def cohere_v2_async(base_url: str, model: str) -> Results:
+    import asyncio
+
+    import cohere
+
+    async def call() -> Results:
+        reply = await cohere.AsyncClientV2(KEY, base_url=base_url).rerank(
+            model=model, query=QUERY, documents=DOCUMENTS, top_n=TOP_N, max_tokens_per_doc=512
+        )
+        return pairs(reply.results)
+
+    return asyncio.run(call())
+
+
+@client("cohere v1", "cohere")
+def cohere_v1(base_url: str, model: str) -> Results:
+    import cohere
+
+    documents = [{"text": text} for text in DOCUMENTS]
+    reply = cohere.Client(KEY, base_url=base_url).rerank(
+        model=model, query=QUERY, documents=documents, top_n=TOP_N, return_documents=True
+    )
+    assert [result.document.text for result in reply.results] == [DOCUMENTS[result.index] for result in reply.results]
+    return pairs(reply.results)
+
+
+@client("langchain-cohere", "langchain-cohere")
+def langchain_cohere(base_url: str, model: str) -> Results:
+    from langchain_cohere import CohereRerank
+    from langchain_core.documents import Document
+
+    ranker = CohereRerank(base_url=base_url, cohere_api_key=KEY, model=model, top_n=TOP_N)
+    found = ranker.compress_documents([Document(page_content=text) for text in DOCUMENTS], QUERY)
+    return by_text(found, lambda each: each.page_content, lambda each: each.metadata["relevance_score"])
+
+
+@client("langchain-community Jina", "langchain-community")
+def langchain_jina(base_url: str, model: str) -> Results:
+    from langchain_community.document_compressors import jina_rerank
+
+    jina_rerank.JINA_API_URL = f"{base_url}/v1/rerank"  # it has no setting
+    ranker = jina_rerank.JinaRerank(jina_api_key=KEY, model=model, top_n=TOP_N)
+    return [(each["index"], each["relevance_score"]) for each in ranker.rerank(DOCUMENTS, QUERY)]
+
+
+def llama_index(ranker: Any) -> Results:
+    from llama_index.core.schema import NodeWithScore, TextNode
+
+    nodes = [NodeWithScore(node=TextNode(text=text)) for text in DOCUMENTS]
+    found = ranker.postprocess_nodes(nodes, query_str=QUERY)
+    return by_text(found, lambda each: each.node.get_content(), lambda each: each.score)
+
+
+@client("llama-index Cohere", "llama-index-postprocessor-cohere-rerank")
+def llama_index_cohere(base_url: str, model: str) -> Results:
+    from llama_index.postprocessor.cohere_rerank import CohereRerank
+
+    return llama_index(CohereRerank(api_key=KEY, base_url=base_url, model=model, top_n=TOP_N))
+
+
+@client("llama-index Jina", "llama-index-postprocessor-jinaai-rerank")
+def llama_index_jina(base_url: str, model: str) -> Results:
+    from llama_index.postprocessor.jinaai_rerank import JinaRerank
+
+    return llama_index(JinaRerank(api_key=KEY, base_url=f"{base_url}/v1", model=model, top_n=TOP_N))
+
+
+@client("llama-index TEI", "llama-index-postprocessor-tei-rerank")
+def llama_index_tei(base_url: str, model: str) -> Results:
+    from llama_index.postprocessor.tei_rerank import TextEmbeddingInference
+
+    return llama_index(TextEmbeddingInference(base_url=base_url, top_n=TOP_N))
+
+
+def haystack(ranker: Any, **options: Any) -> Results:
+    from haystack import Document
+
+    if hasattr(ranker, "warm_up"):
+        ranker.warm_up()
+    found = ranker.run(query=QUERY, documents=[Document(content=text) for text in DOCUMENTS], top_k=TOP_N)
+    return by_text(found["documents"], lambda each: each.content, lambda each: each.score)
+
+
+def secret() -> Any:
+    from haystack.utils import Secret
+
+    return Secret.from_token(KEY)
+
+
+@client("haystack Cohere", "cohere-haystack")
+def haystack_cohere(base_url: str, model: str) -> Results:
+    from haystack_integrations.components.rankers.cohere import CohereRanker
+
+    return haystack(CohereRanker(model=model, api_key=secret(), api_base_url=base_url))
+
+
+@client("haystack Jina", "jina-haystack")
+def haystack_jina(base_url: str, model: str) -> Results:
+    from haystack_integrations.components.rankers.jina import JinaRanker
+
+    return haystack(JinaRanker(model=model, api_key=secret(), base_url=f"{base_url}/v1/rerank"))
+
+
+@client("haystack TEI", "huggingface-api-haystack")
+def haystack_tei(base_url: str, model: str) -> Results:
+    from haystack_integrations.components.rankers.huggingface_api import HuggingFaceTEIRanker
+
+    return haystack(HuggingFaceTEIRanker(url=base_url, token=secret()))
+
+
+@client("haystack vLLM", "vllm-haystack")
+def haystack_vllm(base_url: str, model: str) -> Results:
+    from haystack_integrations.components.rankers.vllm import VLLMRanker
+
+    return haystack(VLLMRanker(model=model, api_key=secret(), api_base_url=f"{base_url}/v1"))
+
+
+def litellm(provider: str, base_url: str, model: str, **options: Any) -> Results:
+    import litellm as package
+
+    reply = package.rerank(
+        model=f"{provider}/{model}",
+        query=QUERY,
+        documents=DOCUMENTS,
+        top_n=TOP_N,
+        api_base=base_url,
+        api_key=KEY,
+        **options,
+    )
+    return [(result["index"], result["relevance_score"]) for result in reply.results]
+
+
+@client("litellm cohere/", "litellm")
+def litellm_cohere(base_url: str, model: str) -> Results:
+    return litellm("cohere", base_url, model)
+
+
+@client("litellm jina_ai/", "litellm")
+def litellm_jina(base_url: str, model: str) -> Results:
+    return litellm("jina_ai", f"{base_url}/v1", model)
+
+
+@client("litellm hosted_vllm/", "litellm")
+def litellm_vllm(base_url: str, model: str) -> Results:
+    return litellm("hosted_vllm", base_url, model)
+
+
+@client("litellm huggingface/", "litellm")
+def litellm_tei(base_url: str, model: str) -> Results:
+    return litellm("huggingface", base_url, model)
+
+
+@client("litellm infinity/, return_documents=False", "litellm")
+def litellm_infinity(base_url: str, model: str) -> Results:
+    return litellm("infinity", base_url, model, return_documents=False)
+
+
+@client("litellm infinity/", "litellm")
+def litellm_infinity_documents(base_url: str, model: str) -> Results:
+    return litellm("infinity", base_url, model)
+
+
+def rerankers(provider: str, url: str, model: str) -> Results:
+    from rerankers.models.api_rankers import APIRanker
+
+    found = APIRanker(model, KEY, provider, url=url).rank(QUERY, DOCUMENTS).results  # it always asks for all
+    return [(result.document.doc_id, result.score) for result in found][:TOP_N]
+
+
+@client("rerankers Cohere", "rerankers")
+def rerankers_cohere(base_url: str, model: str) -> Results:
+    return rerankers("cohere", f"{base_url}/v1/rerank", model)
+
+
+@client("rerankers Jina", "rerankers")
+def rerankers_jina(base_url: str, model: str) -> Results:
+    return rerankers("jina", f"{base_url}/v1/rerank", model)
+
+
+@client("rerankers TEI", "rerankers")
+def rerankers_tei(base_url: str, model: str) -> Results:
+    return rerankers("text-embeddings-inference", f"{base_url}/rerank", model)
+
+
+def main(name: str, base_url: str, model: str) -> None:
+    """Runs one client and prints what it returned or raised."""
+    package, function = CLIENTS[name]
+    answer: dict[str, Any] = {"version": version(package)}
+    try:
+        answer["results"] = function(base_url, model)
+    except Exception as error:
+        answer["error"] = f"{type(error).__name__}: {error}"
+    print(json.dumps(answer))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

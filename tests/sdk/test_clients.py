@@ -1,0 +1,122 @@
+"""Real clients of Cohere, Jina, TEI, vLLM and Infinity rerank with this service, after a change of the base URL.
+
+`make sdk-tests` installs each client in an environment of its own, which has none of our packages, runs these tests and
+writes the table in docs/clients.md.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rerank.config.http import HttpConfig
+from rerank.models.encoder import Encoder
+from rerank.registry import ModelRegistry
+from rerank.reranker import AsyncReranker
+from tests.fakes import NumberRanker
+from tests.rerank.http.conftest import HttpClient, serving_http
+from tests.sdk.table import write_table
+from tests.serving import config_for
+
+pytestmark = pytest.mark.sdk
+
+HERE = Path(__file__).parent
+#: The documents' relevance is the number in them; the clients ask for the best two of 1, 3 and 2.
+EXPECTED = [1, 2]
+TIMEOUT_S = 280
+
+
+@dataclass(frozen=True)
+class SDK:
+    """A client: the environment that has it, how its base URL is set, and why it does not work if it does not."""
+
+    environment: str
+    setting: str
+    problem: str = ""
+
+
+SDKS = {
+    "cohere v2": SDK("cohere", "`ClientV2(key, base_url=BASE)`, or `CO_API_URL`"),
+    "cohere v2 async": SDK("cohere", "`AsyncClientV2(key, base_url=BASE)`"),
+    "cohere v1": SDK("cohere", "`Client(key, base_url=BASE)`"),
+    "langchain-cohere": SDK("langchain-cohere", "`CohereRerank(base_url=BASE)`"),
+    "langchain-community Jina": SDK("frameworks", "none; replace `JINA_API_URL` of its module `jina_rerank`"),
+    "llama-index Cohere": SDK("frameworks", "`CohereRerank(base_url=BASE)`"),
+    "llama-index Jina": SDK("frameworks", "`JinaRerank(base_url=BASE/v1)`"),
+    "llama-index TEI": SDK("frameworks", "`TextEmbeddingInference(base_url=BASE)`"),
+    "haystack Cohere": SDK("frameworks", "`CohereRanker(api_base_url=BASE)`"),
+    "haystack Jina": SDK("frameworks", "`JinaRanker(base_url=BASE/v1/rerank)`"),
+    "haystack TEI": SDK("frameworks", "`HuggingFaceTEIRanker(url=BASE)`"),
+    "haystack vLLM": SDK("frameworks", "`VLLMRanker(api_base_url=BASE/v1)`"),
+    "litellm cohere/": SDK("frameworks", "`rerank(api_base=BASE)`"),
+    "litellm jina_ai/": SDK("frameworks", "`rerank(api_base=BASE/v1)`"),
+    "litellm hosted_vllm/": SDK("frameworks", "`rerank(api_base=BASE)`"),
+    "litellm huggingface/": SDK("frameworks", "`rerank(api_base=BASE)`"),
+    "litellm infinity/, return_documents=False": SDK("frameworks", "`rerank(api_base=BASE)`"),
+    "litellm infinity/": SDK(
+        "frameworks", "`rerank(api_base=BASE)`", "it asks for documents and wants them as texts, not as objects"
+    ),
+    "rerankers Cohere": SDK("frameworks", '`APIRanker(model, key, "cohere", url=BASE/v1/rerank)`'),
+    "rerankers Jina": SDK("frameworks", '`APIRanker(model, key, "jina", url=BASE/v1/rerank)`'),
+    "rerankers TEI": SDK("frameworks", '`APIRanker(model, key, "text-embeddings-inference", url=BASE/rerank)`'),
+    "npm cohere-ai v2": SDK("node", "`new CohereClientV2({token, baseUrl: BASE})`"),
+    "npm cohere-ai v1": SDK("node", "`new CohereClient({token, baseUrl: BASE})`"),
+    "npm @langchain/cohere": SDK("node", "`new CohereRerank({client: new CohereClient({environment: BASE})})`"),
+    "npm ai with @ai-sdk/cohere": SDK("node", "`createCohere({baseURL: BASE/v2})`"),
+}
+
+
+@pytest.fixture(scope="module")
+def base_url(encoder: Encoder) -> Iterator[str]:
+    """A service whose model `number` is perfect."""
+    rankers = {"number": NumberRanker()}
+    config = config_for(rankers, http=HttpConfig(listen="127.0.0.1:0"))
+    with serving_http(AsyncReranker(config, encoder, None, ModelRegistry(config.models, rankers))) as (_, client):
+        yield base_url_of(client)
+
+
+def base_url_of(client: HttpClient) -> str:
+    return f"http://{client.address}"
+
+
+@pytest.fixture(scope="module")
+def rows(request: pytest.FixtureRequest) -> Iterator[dict[str, list[str]]]:
+    """The rows of the table: client, version, setting, result. Written if all clients ran and a file is given."""
+    found: dict[str, list[str]] = {}
+    yield found
+    path: Path | None = request.config.getoption("--sdk-table")
+    if path is not None and found.keys() == SDKS.keys():
+        write_table(path, ["Client", "Version", "Base URL", "Works"], list(found.values()))
+
+
+@pytest.mark.parametrize("name", SDKS)
+def test_client_gets_the_best_documents_in_order(
+    name: str, base_url: str, rows: dict[str, list[str]], request: pytest.FixtureRequest
+) -> None:
+    sdk = SDKS[name]
+    answer = run(name, sdk.environment, base_url, request.config.getoption("--sdk"))
+    rows[name] = [f"`{name}`", answer["version"], sdk.setting, f"no: {sdk.problem}" if "error" in answer else "yes"]
+    if sdk.problem:
+        assert "error" in answer, f"{name} works now: remove its problem from the table"
+        return
+    assert "error" not in answer, answer["error"]
+    assert [index for index, _ in answer["results"]] == EXPECTED
+    scores = [score for _, score in answer["results"]]
+    assert 1 >= scores[0] > scores[1] >= 0
+
+
+def run(name: str, environment: str, base_url: str, folder: Path) -> dict[str, Any]:
+    """What one client returned, run in its own environment."""
+    if environment == "node":
+        command = ["node", str(HERE / "node_clients.mjs"), name, base_url, "number", str(folder.absolute() / "node")]
+    else:
+        command = [str(folder / environment / "bin/python"), str(HERE / "python_clients.py"), name, base_url, "number"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
