@@ -124,7 +124,8 @@ def draw(found: Sequence[Gain], path: Path) -> None:
         axes.annotate(name, (before, top), rotation=60, fontsize=8, annotation_clip=False)
     axes.set(xlabel=f"{MAIN_MEASURE} of the first stage", ylabel=f"gain in {MAIN_MEASURE}, 95 % interval")
     axes.legend()
-    figure.savefig(path, dpi=120, metadata={"Date": None} if path.suffix == ".svg" else None)
+    metadata = {"Date": None} if path.suffix == ".svg" else None
+    figure.savefig(path, dpi=120, bbox_inches="tight", metadata=metadata)  # tight: names may be long
     plt.close(figure)
 
 
