@@ -99,23 +99,12 @@ class Progress:
         self.repairs += sum(result.ranking.repairs for result in results)
         self.last = results[-1]
         for positions, own_scores, result in zip(round_.windows, scores, results, strict=True):
-            self.windows.append(
-                WindowTrace(
-                    positions,
-                    result.ranking.permutation,
-                    result.encoded.tokens,
-                    own_scores,
-                    info.score_kind,
-                    self.rounds,
-                    round_.model or self.job.model,
-                    result.encoded.truncated,
-                    result.queue_ms,
-                    result.model_ms,
-                )
-            )
+            order, encoded, model = result.ranking.permutation, result.encoded, round_.model or self.job.model
+            ranked = (positions, order, encoded.tokens, own_scores, info.score_kind, self.rounds, model)
+            self.windows.append(WindowTrace(*ranked, encoded.truncated, result.queue_ms, result.model_ms))
             self.read.update(positions if info.reads_passages else ())
             self.unscored.update(positions[place] for place in result.ranking.unscored)
-            truncated = (positions[place] for place in result.encoded.truncated)
+            truncated = (positions[place] for place in encoded.truncated)
             self.truncated_doc_ids.update(self.job.candidates[position].passage.doc_id for position in truncated)
         self.rounds += 1
         return [result.ranking for result in results]

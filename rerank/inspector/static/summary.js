@@ -52,6 +52,8 @@ function notesOf({ execution, feedback, passages }) {
   return [
     execution.reason && `Not all was reranked: ${execution.reason}.`,
     cut > 0 && `${count(cut, "passage")} of ${passages.size} cut: the model read the beginning only.`,
+    execution.unscored_doc_ids.length > 0 &&
+      `${count(execution.unscored_doc_ids.length, "passage")} without a score of the model, which come last.`,
     interpolation?.applied && `The order counts the first stage with weight ${interpolation.first_stage}.`,
     interpolation?.reason && `No interpolation with the first stage: ${interpolation.reason}.`,
     execution.repaired_identifiers && `${count(execution.repaired_identifiers, "identifier")} repaired in what the model wrote.`,
