@@ -22,7 +22,7 @@ FOLDERS = {
     "rerank": ["http", "observability", "published"],
     "eval": ["eval"],
     "training": ["train"],
-    "scripts": ["browser", "eval", "train", "dev"],
+    "scripts": ["browser", "eval", "observability", "train", "dev"],
     "tests": list(EXTRAS),
 }
 

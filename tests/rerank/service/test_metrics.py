@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 import urllib.request
@@ -13,6 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from rerank.config import EngineConfig, Limits, TelemetryConfig
+from rerank.config.http import HttpConfig
 from rerank.errors import ConfigError, DeadlineExceeded, InvalidRequest, Overloaded
 from rerank.models.encoder import Encoder
 from rerank.service.metrics import metrics_server, part_ms, refusal_reason
@@ -22,6 +24,7 @@ from tests.fakes import NumberRanker
 from tests.serving import TIMEOUT_S, Served, held_service, numbered_candidates, refusal, reranker_of, serving
 
 METRICS = TelemetryConfig(metrics="127.0.0.1:0")
+HTTP = HttpConfig(listen="127.0.0.1:0")
 
 
 def value(served: Served, name: str, **labels: str) -> float:
@@ -171,3 +174,15 @@ def test_documentation_lists_every_metric(service: Served) -> None:
     listed = re.findall(r"^\| `(rerank_\w+)` \|", page, re.MULTILINE)
     served = re.findall(r"^# TYPE (rerank_\w+) ", scraped(service), re.MULTILINE)
     assert sorted(listed) == sorted(name for name in served if not name.endswith("_created"))
+
+
+def test_requests_over_http_are_counted_too(encoder: Encoder) -> None:
+    with serving(reranker_of(encoder, {"number": NumberRanker()}, telemetry=METRICS, http=HTTP)) as served:
+        body = {"model": "number", "query": "q", "documents": ["relevance 1", "relevance 2"]}
+        url = f"http://{served.server.http_address}/v1/rerank"
+        headers = {"content-type": "application/json"}
+        with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), headers)) as answer:
+            assert len(json.load(answer)["results"]) == 2
+        wait_for(lambda: value(served, "rerank_requests_total", status="OK", model="number") == 1)
+        assert value(served, "rerank_requests_total", method="POST /v1/rerank") == 1
+        assert value(served, "rerank_candidates_total", model="number") == 2
