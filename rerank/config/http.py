@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from pydantic import model_validator
 
@@ -32,3 +32,9 @@ class HttpConfig(Settings):
     @classmethod
     def _from_address(cls, settings: Any) -> Any:
         return {"listen": settings} if isinstance(settings, str) else settings
+
+    @model_validator(mode="after")
+    def _queries_need_judgements(self) -> Self:
+        if self.queries is not None and self.qrels is None:
+            raise ValueError("queries are given without judgements; give those as qrels, too")
+        return self

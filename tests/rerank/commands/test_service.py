@@ -111,3 +111,21 @@ def test_check_refuses_settings_that_open_the_service_to_strangers(rerank: Comma
     error = rerank("serve", "--check", "--listen", "0.0.0.0:0").error
     assert error.startswith("listen 0.0.0.0:0: anyone who reaches this address could call the service; ")
     assert rerank("serve", "--check", "--listen", "0.0.0.0:0", "--insecure").code == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--qrels", "nowhere"], "nowhere/queries.jsonl cannot be read"),
+        (["--qrels", "pydoc", "--queries", "queries.tsv"], "--qrels pydoc is no file, and needs no --queries"),
+        (["--queries", "queries.tsv"], "queries are given without judgements; give those as qrels, too"),
+    ],
+)
+def test_serve_refuses_judgements_that_it_cannot_show(rerank: Command, options: list[str], message: str) -> None:
+    error = rerank("serve", "--check", "--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", *options).error
+    assert message in error
+
+
+def test_judgements_of_pydoc_are_accepted(rerank: Command) -> None:
+    given = rerank("serve", "--check", "--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", "--qrels", "pydoc")
+    assert (given.code, given.err) == (0, "")
