@@ -65,6 +65,8 @@ def call_fields(call: FinishedCall) -> dict[str, Any]:
         "status": call.status,
         "total_ms": round(call.seconds * 1000, 3),
     }
+    if call.key:
+        fields["key"] = call.key
     if call.request is not None and not isinstance(call.request, pb.ListModelsRequest):
         fields["model"] = call.request.model
     if isinstance(call.request, pb.RerankRequest):

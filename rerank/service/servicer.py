@@ -24,6 +24,7 @@ from rerank.config import Limits
 from rerank.errors import InvalidRequest, Overloaded, RerankError, ShuttingDown
 from rerank.reranker import AsyncReranker
 from rerank.service import convert
+from rerank.service.callers import current_caller
 from rerank.service.status import status_of
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1 import rerank_pb2_grpc
@@ -207,9 +208,16 @@ class FinishedCall:
     response: Any
     error: Exception | None
 
+    @property
+    def key(self) -> str:
+        """The name of the caller's API key; empty without one. To be read in the task of the call."""
+        caller = current_caller.get()
+        return caller.name if caller else ""
+
     def __str__(self) -> str:
         execution = getattr(self.response, "execution", None)
         fields = {
+            "key": self.key,
             "model": execution.model if execution else reprlib.repr(getattr(self.request, "model", "")),
             "candidates": len(getattr(self.request, "candidates", ())) or getattr(self.response, "first_stage_hits", 0),
             "windows": execution.windows if execution else 0,

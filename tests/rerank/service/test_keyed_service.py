@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +25,7 @@ from rerank.service.callers import CallerLimits
 from rerank.service.health import SERVICE
 from rerank.service.key_file import add_key
 from rerank.service.keyed_reranker import KeyedReranker
+from rerank.service.logs import JsonFormatter
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.fakes import HeldRanker, NumberRanker
@@ -177,3 +180,21 @@ def test_client_sends_its_key_and_names_the_refusal(encoder: Encoder, path: Path
             client.list_models(TIMEOUT_S)
         assert caught.value.code is UNAUTHENTICATED
         assert "needs an API key; send the header `authorization: Bearer KEY`" in str(caught.value)
+
+
+def test_log_names_the_key_and_never_shows_it(encoder: Encoder, path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "rerank.calls")
+    log, json_lines = logging.getLogger("rerank.calls"), io.StringIO()
+    handler = logging.StreamHandler(json_lines)
+    handler.setFormatter(JsonFormatter(log_texts=True))
+    key = add_key(path, "frontend", CallerLimits())
+    log.addHandler(handler)
+    try:
+        with keyed_service(encoder, path) as (_, stub):
+            stub.Rerank(REQUEST, timeout=TIMEOUT_S, metadata=bearer(key))
+            refused(stub, bearer("stolen"))
+    finally:
+        log.removeHandler(handler)
+    assert caplog.text.count(" key=frontend ") == 1
+    assert json_lines.getvalue().count('"key": "frontend"') == 1
+    assert not any(secret in caplog.text + json_lines.getvalue() for secret in (key, "stolen"))

@@ -16,7 +16,10 @@ import yaml
 
 from rerank.config import load_config
 from rerank.errors import CheckpointError, ConfigError, RerankError
+from rerank.service.callers import CallerLimits
 from rerank.service.client import RerankClient, ServiceError
+from rerank.service.credentials import Credentials
+from rerank.service.key_file import add_key
 from rerank.service.process import service_process
 from rerank.service.server import serve
 from rerank.v1 import rerank_pb2 as pb
@@ -117,6 +120,32 @@ def test_signal_ends_the_service(number: signal.Signals) -> None:
     with RerankClient(addresses[0]) as client, pytest.raises(ServiceError) as caught:
         client.list_models(TIMEOUT_S)
     assert caught.value.code is grpc.StatusCode.UNAVAILABLE
+
+
+@pytest.mark.slow
+def test_sighup_reads_keys_and_limits_again_and_does_not_end_the_service(tmp_path: Path) -> None:
+    config, keys = tmp_path / "config.yaml", tmp_path / "keys.yaml"
+    settings = {"models": [{"name": "identity", "ranker": "identity"}], "listen": "127.0.0.1:0", "keys": str(keys)}
+    config.write_text(yaml.safe_dump(settings))
+    key = add_key(keys, "a", CallerLimits())
+    command = [sys.executable, "-m", "rerank.commands.cli", "serve", "--config", str(config), "--device", "cpu"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            address = process.stdout.readline().removeprefix("listening on ").strip()
+            with RerankClient(address, Credentials(api_key=key)) as client:
+                assert len(client.rerank("q", ["1", "2"], TIMEOUT_S).results) == 2
+                config.write_text(yaml.safe_dump(settings | {"limits": {"max_candidates": 1}}))
+                process.send_signal(signal.SIGHUP)
+                while "limits read again" not in (line := process.stderr.readline()):
+                    assert line, "the service has ended"
+                with pytest.raises(ServiceError, match="2 candidates"):
+                    client.rerank("q", ["1", "2"], TIMEOUT_S)
+            process.terminate()
+            assert process.wait(TIMEOUT_S) == 0
+        finally:
+            process.kill()
 
 
 @pytest.mark.slow
