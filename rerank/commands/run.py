@@ -12,8 +12,8 @@ from rerank.errors import CheckpointError, RerankError
 console = plain_console()
 
 _OURS = {"rerank", "rerank_eval", "rerank_training"}
-#: Packages that only the extra `eval` is sure to install.
-_FOR_EVALUATION = {"markdown_it", "matplotlib", "scipy"}
+#: Package → the extra that is sure to install it.
+_EXTRAS = {"markdown_it": "eval", "matplotlib": "eval", "scipy": "eval", "starlette": "http", "uvicorn": "http"}
 
 
 def run(command: Callable[[], object]) -> None:
@@ -32,7 +32,7 @@ def run(command: Callable[[], object]) -> None:
         package = (error.name or "").partition(".")[0]
         if package in _OURS:
             raise  # this is a bug
-        extra = "[eval]" if package in _FOR_EVALUATION else ""
+        extra = f"[{_EXTRAS[package]}]" if package in _EXTRAS else ""
         _fail(f"this command needs {package}, which is not installed; install rerank-listwise{extra}")
 
 

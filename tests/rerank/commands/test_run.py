@@ -9,7 +9,12 @@ from rerank.errors import CheckpointError, ConfigError
 
 
 @pytest.mark.parametrize(
-    ("module", "requirement"), [("scipy", "rerank-listwise[eval]"), ("torch.nn", "rerank-listwise\n")]
+    ("module", "requirement"),
+    [
+        ("scipy", "rerank-listwise[eval]"),
+        ("uvicorn", "rerank-listwise[http]"),
+        ("torch.nn", "rerank-listwise\n"),
+    ],
 )
 def test_missing_package_is_one_line_and_exit_code_2(
     module: str, requirement: str, capsys: pytest.CaptureFixture[str]
