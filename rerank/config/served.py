@@ -20,7 +20,8 @@ class ServedBy(Settings):
         model: the name of the model at the servers, or of a LoRA adapter that they have loaded.
         api_key_env: the environment variable with the key that is sent as `Authorization: Bearer`. Default: none.
         max_in_flight: the most windows that are sent and not answered, over all servers. Default: 64.
-        timeout_s: seconds to wait for the answer to one window; then it is sent once more. Default: 60.
+        timeout_s: seconds after which a server that has not answered counts as hanging, however busy it is; the window
+            is then sent once more. Default: 300, which is more than a request may take.
         allow_top_k: rank also with a server that returns only the log-probabilities of the most probable tokens. A
             passage whose identifier is not among them comes last, and the reply names it. Default: false.
     """
@@ -30,7 +31,7 @@ class ServedBy(Settings):
     model: Annotated[str, Field(min_length=1)]
     api_key_env: str = ""
     max_in_flight: Positive = 64
-    timeout_s: Annotated[float, Field(gt=0, le=3600)] = 60.0
+    timeout_s: Annotated[float, Field(gt=0, le=3600)] = 300.0
     allow_top_k: bool = False
 
     @field_validator("urls")

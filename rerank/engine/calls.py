@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from rerank.engine.admission import ModelStage, Throughput
+from rerank.engine.admission import ModelStage, PendingRequest, Throughput
 from rerank.engine.worker import Completed, QueueEntry, Submission, Worker, fail, now_s
 from rerank.errors import ShuttingDown
 
@@ -40,7 +40,7 @@ class ConcurrentCalls(Worker[T, R]):
         super().__init__(model_stage, _no_batches, throughput, max_batch_tokens=1)  # one entry at a time
         self._call = call
         self._free = asyncio.Semaphore(max_in_flight)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], PendingRequest] = {}
         #: The sum over time of 1 / (calls in flight), in seconds, and when it was last updated.
         self._share_s, self._updated_s = 0.0, 0.0
 
@@ -60,13 +60,13 @@ class ConcurrentCalls(Worker[T, R]):
             return
         share_s = self._shared_s()
         task = asyncio.create_task(self._finish(entry, share_s))
-        self._tasks.add(task)
+        self._tasks[task] = entry.request
         task.add_done_callback(self._end)
         entry.payload.future.add_done_callback(lambda _: task.cancel())
 
     def _end(self, task: asyncio.Task[None]) -> None:
         self._shared_s()
-        self._tasks.discard(task)
+        del self._tasks[task]
         self._free.release()
 
     async def _finish(self, entry: QueueEntry[Submission[T, R]], share_s: float) -> None:
@@ -76,6 +76,9 @@ class ConcurrentCalls(Worker[T, R]):
             result = await self._call(entry.payload.work)
         except Exception as error:
             fail(entry, self._failure(entry, error))
+            for task, request in self._tasks.items():
+                if request is entry.request and task is not asyncio.current_task():
+                    task.cancel()  # nobody waits for the other results of a request that has failed
             return
         seconds = time.perf_counter() - start_s
         self._throughput.observe(self._model_stage, entry.tokens, self._shared_s() - share_s, now_s())

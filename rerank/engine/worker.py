@@ -204,8 +204,6 @@ class Worker(Generic[T, R]):
             return results
         finally:
             self._batcher.discard(request)
-            for future in futures:
-                future.cancel()
 
     def set_max_batch_tokens(self, tokens: int) -> None:
         self._batcher.max_batch_tokens = max(1, tokens)

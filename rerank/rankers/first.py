@@ -118,12 +118,7 @@ class FirstPrompts:
         return EncodedWindow(window, tuple(prompts), sum(map(len, prompts)), tuple(sorted(truncated)))
 
     def ranking(self, n: int, logits: torch.Tensor, prior: torch.Tensor | None) -> WindowRanking:
-        """The ranking of a window of n passages.
-
-        Args:
-            logits: (permutations, identifiers) logits, or log-probabilities, of at least n identifiers.
-            prior: (n,) log-prior of the identifiers, which is subtracted; None: no calibration.
-        """
+        """The ranking of n passages by (permutations, identifiers) logits, less the (n,) log-prior if there is one."""
         log_probs = torch.log_softmax(logits[:, :n], dim=1)
         if prior is not None:
             log_probs = torch.log_softmax(log_probs - prior, dim=1)

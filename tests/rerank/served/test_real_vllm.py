@@ -116,20 +116,31 @@ async def test_32_requests_at_once_get_their_own_orders(url: str) -> None:
             assert [each.score for each in at_once[seed].ranked] == pytest.approx(scores, abs=CLOSE)
 
 
-async def test_cancelled_requests_leave_the_server_within_a_second(url: str) -> None:
+async def test_cancelled_requests_leave_the_server_after_the_step_that_runs(url: str) -> None:
+    """Within a second after that step: vLLM ends none that runs, and a step on a slow CPU takes longer than a second.
+
+    A step reads up to 2,048 tokens by default, which are fewer than four windows; twelve are cancelled.
+    """
     async with Engine({"zephyr": served(url)}, EngineConfig()) as engine:
-        tasks = [asyncio.create_task(engine.run(job(50, seed, strategy=Single(52)))) for seed in range(12)]
-        await asyncio.sleep(1.5)
-        before = await asyncio.to_thread(running, url)
+        jobs = [job(50, seed, strategy=Single(52)) for seed in range(13)]
+        start_s = time.perf_counter()
+        await engine.run(jobs.pop())
+        window_s = time.perf_counter() - start_s
+        tasks = [asyncio.create_task(engine.run(each)) for each in jobs]
+        before, end_s = 0.0, time.perf_counter() + 120
+        while before < len(tasks) and time.perf_counter() < end_s:
+            before = await asyncio.to_thread(running, url)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        start_s = time.perf_counter()
-        after = await asyncio.to_thread(running, url)
-        while after and time.perf_counter() < start_s + 1.0:
+        start_s, after = time.perf_counter(), before
+        while after and time.perf_counter() < start_s + 4 * window_s + 1.0:
             after = await asyncio.to_thread(running, url)
-    print(f"{before:.0f} requests before, {after:.0f} after {time.perf_counter() - start_s:.2f} s")
-    assert before > 0
+    gone_s = time.perf_counter() - start_s
+    print(
+        f"a window: {window_s:.2f} s; {before:.0f} requests before, {after:.0f} {gone_s:.2f} s after the cancellation"
+    )
+    assert before == len(tasks)
     assert after == 0
 
 
@@ -142,9 +153,9 @@ async def test_killed_server_ends_no_call_wrongly_and_service_resumes(url: str, 
     async with Engine({"zephyr": ranker}, EngineConfig()) as engine:
         right = {seed: order_of(await engine.run(job(8, seed))) for seed in range(10)}
         now_s = asyncio.get_running_loop().time
-        deadline = now_s() + 60
+        deadline = now_s() + 900  # so that none is refused on a slow machine
         calls = [asyncio.create_task(engine.run(job(8, i % 10, deadline=deadline))) for i in range(100)]
-        await until(lambda: sum(call.done() for call in calls) >= 20, within_s=60)
+        await until(lambda: sum(call.done() for call in calls) >= 20, within_s=600)
         await asyncio.to_thread(kill_server, url)
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
         late_s = now_s() - deadline
@@ -157,6 +168,7 @@ async def test_killed_server_ends_no_call_wrongly_and_service_resumes(url: str, 
         assert all(order_of(ranking) == right[seed] for seed, ranking in answered)
         errors = [each for each in outcomes if isinstance(each, BaseException)]
         assert all(isinstance(each, ModelServerUnavailable | DeadlineExceeded | Overloaded) for each in errors)
+        assert answered
         assert errors
         assert late_s < 1.0
         await asyncio.to_thread(start_server, command)
