@@ -9,7 +9,7 @@ from itertools import accumulate
 from rerank.types import Trace, WindowTrace
 from rerank.v1 import rerank_pb2 as pb
 
-#: Passages in all windows of a message: some 150 kB. Sliding windows over 1,000 candidates hold 2,000.
+#: Passages in all windows of a message: some 100 kB. Sliding windows over 1,000 candidates hold 2,000.
 MAX_PASSAGES = 10_000
 
 

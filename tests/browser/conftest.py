@@ -100,7 +100,7 @@ def base(encoder: Encoder, index: Index, collection: Path) -> Iterator[str]:
     """The address of a service over `index` with judgements and the models number (the default) and identity."""
     from rerank.registry import ModelRegistry
     from rerank.reranker import AsyncReranker
-    from tests.rerank.http.conftest import serving_http
+    from tests.http_client import serving_http
     from tests.serving import config_for
 
     rankers: dict[str, Any] = {"number": NumberRanker(), "identity": IdentityRanker()}

@@ -106,6 +106,23 @@ def test_back_returns_to_the_search_before(tab: Tab) -> None:
     assert page.get_by_label("Query").input_value() == "moon"
 
 
+def test_back_to_the_empty_page_removes_the_ranking(tab: Tab) -> None:
+    page = tab.open()
+    page.get_by_label("Query").fill("moon")
+    page.get_by_role("button", name="Rank", exact=True).click()
+    page.locator(".ranking").wait_for()
+    page.go_back()
+    page.locator(".ranking").wait_for(state="detached")
+    assert page.get_by_label("Query").input_value() == ""
+
+
+def test_system_that_finds_nothing_is_compared_with_one_that_does(tab: Tab) -> None:
+    page = tab.open(query="zzz", a__stage="dense", compare=1, b__stage="bm25")
+    assert page.get_by_role("status").inner_text() == "Ranked 12 passages and 0 passages."
+    page.get_by_text("First stage → B · number").click()
+    assert tab.names("after") == []
+
+
 def test_two_systems_are_compared(tab: Tab) -> None:
     state = {"query": "moon", "a.stage": "dense", "compare": 1, "b.stage": "bm25", "b.model": "identity", "view": "ab"}
     page = tab.open(**{name.replace(".", "__"): value for name, value in state.items()})

@@ -22,7 +22,7 @@ def guarded(encoder: Any, index: Any, tmp_path: Path) -> Iterator[tuple[str, str
     """The address of a service with keys, and a key."""
     from rerank.registry import ModelRegistry
     from rerank.reranker import AsyncReranker
-    from tests.rerank.http.conftest import serving_http
+    from tests.http_client import serving_http
     from tests.serving import config_for
 
     key = add_key(tmp_path / "keys", "tester", CallerLimits())

@@ -14,6 +14,7 @@ const at = (id) => document.getElementById(id);
 const [status, problem, report, result] = ["status", "problem", "report", "result"].map(at);
 
 let form;
+let firstSource = "index";
 let state = emptyState();
 let answers = { outcomes: [], grades: {} };
 let running = new AbortController();
@@ -30,7 +31,12 @@ async function start() {
   }
   at("form").noValidate = false;
   at("form").addEventListener("submit", submit);
-  addEventListener("popstate", () => open(location.hash.slice(1)));
+  addEventListener("popstate", () => {
+    state = { ...emptyState(), source: firstSource };
+    status.textContent = "";
+    report.replaceChildren();
+    open(location.hash.slice(1));
+  });
   await open(location.hash.slice(1));
 }
 
@@ -50,7 +56,7 @@ function setUp({ service, judged_queries: judged }) {
   at("judged").replaceChildren(...judged.map((query) => element("option", { value: query })));
   form = new Form(at("form"), service.models);
   for (const radio of at("form").elements.source) radio.disabled = radio.value === "index" && !index;
-  if (!index) state.source = "pasted";
+  if (!index) state.source = firstSource = "pasted";
   form.write(state);
 }
 
@@ -114,9 +120,9 @@ function render() {
   const { outcomes, grades } = answers;
   document.title = `${state.query} · rerank inspector`;
   const sizes = outcomes.map((outcome) => count(outcome.result.length, "passage"));
-  status.textContent = outcomes[0].result.length ? `Ranked ${sizes.join(" and ")}.` : "The first stage found no passage.";
-  const nonEmpty = outcomes.every((outcome) => outcome.result.length);
-  report.replaceChildren(...(nonEmpty ? reportView(outcomes, grades, state, change, openDialog) : []));
+  const found = outcomes.some((outcome) => outcome.result.length);
+  status.textContent = found ? `Ranked ${sizes.join(" and ")}.` : "The first stage found no passage.";
+  report.replaceChildren(...(found ? reportView(outcomes, grades, state, change, openDialog) : []));
 }
 
 async function change(parts) {
