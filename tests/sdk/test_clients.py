@@ -20,7 +20,7 @@ from rerank.models.encoder import Encoder
 from rerank.registry import ModelRegistry
 from rerank.reranker import AsyncReranker
 from tests.fakes import NumberRanker
-from tests.rerank.http.conftest import HttpClient, serving_http
+from tests.http_client import HttpClient, serving_http
 from tests.sdk.table import write_table
 from tests.serving import config_for
 

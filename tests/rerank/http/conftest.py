@@ -1,84 +1,32 @@
-"""A service with gRPC and HTTP over fake rankers, and a client of its HTTP port."""
+"""A service with gRPC and HTTP over fake rankers."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
-from http.client import HTTPConnection
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
 from rerank.config.http import HttpConfig
-from rerank.models.encoder import Encoder
 from rerank.rankers.identity import IdentityRanker
-from rerank.registry import ModelRegistry
-from rerank.reranker import AsyncReranker
-from rerank.retrieval.index import Index
 from tests.fakes import NumberRanker
-from tests.serving import TIMEOUT_S, Served, config_for, serving
 
-
-@dataclass(frozen=True)
-class Reply:
-    """An HTTP response with its JSON."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.body)
-
-
-@dataclass(frozen=True)
-class HttpClient:
-    """A client of the HTTP port of a service, with a connection per request."""
-
-    address: str
-
-    @property
-    def host_and_port(self) -> tuple[str, int]:
-        host, _, port = self.address.rpartition(":")
-        return host, int(port)
-
-    def send(
-        self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
-    ) -> Reply:
-        with closing(HTTPConnection(*self.host_and_port, timeout=TIMEOUT_S)) as connection:
-            connection.request(method, path, body, dict(headers or {}))
-            response = connection.getresponse()
-            lower = {name.lower(): value for name, value in response.getheaders()}
-            return Reply(response.status, lower, response.read())
-
-    def get(self, path: str) -> Reply:
-        return self.send("GET", path)
-
-    def post(self, path: str, document: object, **headers: str) -> Reply:
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
-        return self.send("POST", path, json.dumps(document).encode(), {"content-type": "application/json", **named})
-
-
-@contextmanager
-def serving_http(reranker: AsyncReranker) -> Iterator[tuple[Served, HttpClient]]:
-    """Serves gRPC and HTTP until the block ends. The configuration of the reranker must have settings of HTTP."""
-    with serving(reranker) as served:
-        yield served, HttpClient(served.server.http_address)
+if TYPE_CHECKING:
+    from rerank.models.encoder import Encoder
+    from rerank.retrieval.index import Index
+    from tests.http_client import HttpClient
 
 
 @pytest.fixture(scope="session")
 def http(encoder: Encoder, index: Index) -> Iterator[HttpClient]:
     """A service over `index` with the models number (the default; "vendor-model" is its alias) and identity."""
+    from rerank.registry import ModelRegistry
+    from rerank.reranker import AsyncReranker
+    from tests.http_client import serving_http
+    from tests.serving import config_for
+
     rankers = {"number": NumberRanker(), "identity": IdentityRanker()}
     settings = HttpConfig(listen="127.0.0.1:0", model_aliases={"vendor-model": "number"})
     config = config_for(rankers, http=settings)
     with serving_http(AsyncReranker(config, encoder, index, ModelRegistry(config.models, rankers))) as (_, client):
         yield client
-
-
-def texts(*numbers: float) -> list[str]:
-    """Texts whose relevance is the number in them."""
-    return [f"relevance {number}" for number in numbers]

@@ -11,7 +11,7 @@ from rerank.models.encoder import Encoder
 from rerank.registry import FailedModel, ModelRegistry
 from rerank.reranker import AsyncReranker
 from tests.fakes import NumberRanker
-from tests.rerank.http.conftest import HttpClient, serving_http
+from tests.http_client import HttpClient, serving_http
 from tests.serving import config_for
 
 

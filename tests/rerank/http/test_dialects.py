@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.rerank.http.conftest import HttpClient, texts
+from tests.http_client import HttpClient, texts
 
 DOCUMENTS_PATHS = ["/v1/rerank", "/v2/rerank", "/rerank"]
 #: Path → the name of the passages in its requests, and the names of the texts in its errors.

@@ -16,7 +16,7 @@ import pytest
 from rerank.config.http import HttpConfig
 from rerank.models.encoder import Encoder
 from rerank.rankers.identity import IdentityRanker
-from tests.rerank.http.conftest import HttpClient, Reply, serving_http, texts
+from tests.http_client import HttpClient, Reply, serving_http, texts
 from tests.serving import TIMEOUT_S, HeldService, Served, held_service, numbered_candidates, reranker_of
 
 HTTP = HttpConfig(listen="127.0.0.1:0")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.rerank.http.conftest import HttpClient
+from tests.http_client import HttpClient
 from tests.serving import TIMEOUT_S
 
 SEEDS = 8

@@ -23,7 +23,7 @@ from rerank.service.keyed_reranker import KeyedReranker
 from rerank.service.startup import check_before_loading
 from tests.certificates import Authority
 from tests.fakes import NumberRanker
-from tests.rerank.http.conftest import HttpClient, serving_http
+from tests.http_client import HttpClient, serving_http
 from tests.serving import TIMEOUT_S, config_for, reranker_of, serving
 
 HTTP = HttpConfig(listen="127.0.0.1:0")

@@ -22,7 +22,7 @@ from rerank.service.callers import CallerLimits
 from rerank.service.key_file import add_key
 from rerank.service.startup import check_before_loading
 from tests.fakes import NumberRanker
-from tests.rerank.http.conftest import HttpClient, serving_http
+from tests.http_client import HttpClient, serving_http
 from tests.serving import config_for
 
 
