@@ -12,7 +12,7 @@ from http import HTTPStatus
 from typing import Any, ParamSpec, TypeVar
 
 import grpc
-from pydantic_core import from_json
+from pydantic import TypeAdapter, ValidationError
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
@@ -30,6 +30,7 @@ P = ParamSpec("P")
 
 #: Bodies up to this size are converted on the event loop; larger ones beside it, as they take milliseconds.
 _SMALL_BODY = 64 * 1024
+_OBJECT = TypeAdapter(dict[str, Any])
 
 
 @dataclass(frozen=True)
@@ -133,12 +134,10 @@ class _Exchange:
 def _json_object(body: bytes) -> dict[str, Any]:
     """Raises: InvalidRequest if the body is no JSON object."""
     try:
-        value = from_json(body, allow_inf_nan=False)
-    except ValueError as error:
-        raise InvalidRequest("body", f"it is no JSON in UTF-8: {error}") from error
-    if not isinstance(value, dict):
-        raise InvalidRequest("body", f"it is a JSON {type(value).__name__}; send an object")
-    return value
+        return _OBJECT.validate_json(body)
+    except ValidationError as error:
+        problem = error.errors(include_url=False, include_input=False, include_context=False)[0]["msg"]
+        raise InvalidRequest("body", f"{problem}; send a JSON object in UTF-8") from error
 
 
 async def _convert(size: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
