@@ -34,7 +34,7 @@ from rerank.errors import DeadlineExceeded, ModelServerUnavailable, Overloaded
 from rerank.rankers.base import Ranker, ServedRanker, rank_windows
 from rerank.registry import load_ranker, load_served
 from rerank.types import Candidate, Passage, Query, Window
-from tests.rerank.served.cases import QUERY, adapter
+from tests.rerank.served.cases import QUERY, adapter, generation
 from tests.rerank.served.stand_in import until
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1800)]
@@ -116,31 +116,23 @@ async def test_32_requests_at_once_get_their_own_orders(url: str) -> None:
             assert [each.score for each in at_once[seed].ranked] == pytest.approx(scores, abs=CLOSE)
 
 
-async def test_cancelled_requests_leave_the_server_after_the_step_that_runs(url: str) -> None:
-    """Within a second after that step: vLLM ends none that runs, and a step on a slow CPU takes longer than a second.
-
-    A step reads up to 2,048 tokens by default, which are fewer than four windows; twelve are cancelled.
-    """
-    async with Engine({"zephyr": served(url)}, EngineConfig()) as engine:
-        jobs = [job(50, seed, strategy=Single(52)) for seed in range(13)]
-        start_s = time.perf_counter()
-        await engine.run(jobs.pop())
-        window_s = time.perf_counter() - start_s
-        tasks = [asyncio.create_task(engine.run(each)) for each in jobs]
-        before, end_s = 0.0, time.perf_counter() + 120
-        while before < len(tasks) and time.perf_counter() < end_s:
+async def test_cancelled_requests_leave_the_server_within_a_second(url: str) -> None:
+    """Of requests that generate, in many steps. The step that runs ends first: a slow CPU gets a second more for it."""
+    async with Engine({"zephyr": load_served(generation(url))}, EngineConfig()) as engine:
+        tasks = [asyncio.create_task(engine.run(job(20, seed))) for seed in range(8)]
+        before, end_s = 0.0, time.perf_counter() + 60
+        while before < 3 and time.perf_counter() < end_s:
             before = await asyncio.to_thread(running, url)
+        unfinished = sum(not task.done() for task in tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         start_s, after = time.perf_counter(), before
-        while after and time.perf_counter() < start_s + 4 * window_s + 1.0:
+        while after and time.perf_counter() < start_s + 2.0:
             after = await asyncio.to_thread(running, url)
     gone_s = time.perf_counter() - start_s
-    print(
-        f"a window: {window_s:.2f} s; {before:.0f} requests before, {after:.0f} {gone_s:.2f} s after the cancellation"
-    )
-    assert before == len(tasks)
+    print(f"{unfinished} unfinished; {before:.0f} at the server before, {after:.0f} after {gone_s:.2f} s")
+    assert before >= 3
     assert after == 0
 
 
