@@ -167,7 +167,7 @@ class CallsInFlight:
         self._bytes[context] = 0
         others, limit = sum(self._bytes.values()), self.limits.max_bytes_in_flight
         if others and others + size > limit and size > _SMALL_MESSAGE:
-            raise _overloaded("max_bytes_in_flight", f"{others} bytes in flight and {size} more exceed {limit}")
+            raise _overloaded("max_bytes_in_flight", f"{others} bytes in flight + {size} exceed the limit of {limit}")
         self._bytes[context] = size
 
     def _leave(self, context: Context) -> None:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import grpc
 
@@ -40,6 +41,7 @@ def telemetry(reranker: AsyncReranker, calls: CallsInFlight) -> Iterator[Telemet
         ConfigError: the address of the metrics cannot be bound, or a package of the extra `observability` is missing.
     """
     config = reranker.config.telemetry
+    log_call: OnEnd = partial(_calls_log.info, "%s")  # a call is made a line only if the log is read
     result = Telemetry(log_call)
     with ExitStack() as stack:
         observers: list[OnEnd] = [log_call]
@@ -65,11 +67,6 @@ def telemetry(reranker: AsyncReranker, calls: CallsInFlight) -> Iterator[Telemet
         if len(observers) > 1:
             result.on_end = _all_of(observers)
         yield result
-
-
-def log_call(call: FinishedCall) -> None:
-    """Logs a call that has ended."""
-    _calls_log.info("%s", call)
 
 
 def _all_of(observers: list[OnEnd]) -> OnEnd:
