@@ -53,6 +53,8 @@ def test_status_codes() -> None:
         "IndexMismatch": "FAILED_PRECONDITION",
         "CheckpointError": "FAILED_PRECONDITION",
         "SelfTestFailed": "FAILED_PRECONDITION",
+        "ModelServerUnavailable": "UNAVAILABLE",
+        "ModelServerUnfit": "FAILED_PRECONDITION",
     }
 
 
