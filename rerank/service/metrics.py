@@ -36,55 +36,65 @@ class Metrics:
     """
 
     def __init__(self, reranker: AsyncReranker, calls: CallsInFlight) -> None:
-        self.registry = registry = CollectorRegistry()
+        self.registry = CollectorRegistry()
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
-            collector(registry=registry)
-        counter = partial(Counter, namespace="rerank", registry=registry)
-        gauge = partial(Gauge, namespace="rerank", registry=registry)
-        histogram = partial(Histogram, namespace="rerank", registry=registry)
+            collector(registry=self.registry)
+        gauge = partial(Gauge, namespace="rerank", registry=self.registry)
         self._reranker = reranker
-        self._names = [model.name for model in reranker.models()]
-        self._requests = counter("requests", "Calls that ended.", ["method", "model", "status"])
-        self._seconds = histogram(
-            "request_seconds", "Time of a call from its arrival to its end.", ["method", "model"], buckets=_SECONDS
-        )
-        self._part_seconds = histogram(
-            "request_part_seconds",
-            "Time of a part of an answered request: first_stage, feedback, queue, prepare or model.",
-            ["part", "model"],
-            buckets=_SECONDS,
-        )
-        self._candidates = counter("candidates", "Candidates of answered requests.", ["model"])
-        self._answers = counter(
-            "answers", "Answers by the part of the list that was reranked.", ["model", "completeness"]
-        )
-        self._truncated = counter("truncated_passages", "Passages too long for the model, of answers.", ["model"])
-        self._repaired = counter("repaired_identifiers", "Identifiers repaired in generated permutations.", ["model"])
-        self._refusals = counter("refusals", "Calls refused by admission, by what they exceeded.", ["reason"])
-        self._batch_seconds = histogram(
-            "batch_seconds", "Time of a batch on the model's thread.", ["model", "stage"], buckets=_SECONDS
-        )
-        self._batch_tokens = histogram("batch_tokens", "Tokens of a batch.", ["model", "stage"], buckets=_TOKENS)
-        self._batch_windows = histogram("batch_windows", "Windows of a ranked batch.", ["model"], buckets=_WINDOWS)
-        self._after_end = counter(
-            "batches_after_cancellation",
-            "Batches of requests that were cancelled or late when the batch ended.",
-            ["model", "stage"],
-        )
-        self._tokens_after_end = counter(
-            "tokens_after_cancellation", "Tokens of such requests in these batches.", ["model", "stage"]
-        )
+        self._calls = _CallMetrics(self.registry, [model.name for model in reranker.models()])
+        self._batches = _BatchMetrics(self.registry)
         self._queued_requests = gauge("queued_requests", "Admitted requests, with those that are running.")
         self._queued_tokens = gauge("queued_tokens", "Tokens that remain of the admitted requests.")
         self._queued_windows = gauge("queued_windows", "Windows that wait for a batch.")
         gauge("calls_in_flight", "Calls in flight.").set_function(lambda: calls.number)
         model_up = gauge("model_up", "1 if the model is served, 0 if it failed.", ["model"])
-        for name in self._names:
-            model_up.labels(name).set_function(partial(self._is_up, name))
-        Info("rerank_build", "The version of the service.", registry=registry).info({"version": __version__})
+        for model in reranker.models():
+            model_up.labels(model.name).set_function(partial(self._is_up, model.name))
+        Info("rerank_build", "The version of the service.", registry=self.registry).info({"version": __version__})
 
     def on_end(self, call: FinishedCall) -> None:
         """Counts a call that has ended."""
+        self._calls.count(call)
+        self._measure_queue()
+
+    def on_batch(self, stage: ModelStage, batch: Sequence[QueueEntry[Submission[Any, Any]]], seconds: float) -> None:
+        """Counts a batch of the engine."""
+        self._batches.count(stage, batch, seconds)
+        self._measure_queue()
+
+    def _measure_queue(self) -> None:
+        engine = self._reranker.engine
+        self._queued_requests.set(engine.queued_requests)
+        self._queued_tokens.set(engine.queued_tokens)
+        self._queued_windows.set(engine.waiting_windows)
+
+    def _is_up(self, name: str) -> float:
+        return float(not any(model.problem for model in self._reranker.models() if model.name == name))
+
+
+class _CallMetrics:
+    """The metrics of calls and of their answers. `models` are the configured ones, the default one first."""
+
+    def __init__(self, registry: CollectorRegistry, models: Sequence[str]) -> None:
+        counter = partial(Counter, namespace="rerank", registry=registry)
+        histogram = partial(Histogram, namespace="rerank", registry=registry, buckets=_SECONDS)
+        self._models = models
+        self._requests = counter("requests", "Calls that ended.", ["method", "model", "status"])
+        self._seconds = histogram("request_seconds", "Time from a call's arrival to its end.", ["method", "model"])
+        self._part_seconds = histogram(
+            "request_part_seconds",
+            "Time of a part of an answered request: first_stage, feedback, queue, prepare or model.",
+            ["part", "model"],
+        )
+        self._candidates = counter("candidates", "Candidates of answered requests.", ["model"])
+        self._answers = counter(
+            "answers", "Answers by the part of the list that was ranked.", ["model", "completeness"]
+        )
+        self._truncated = counter("truncated_passages", "Passages too long for the model, of answers.", ["model"])
+        self._repaired = counter("repaired_identifiers", "Identifiers repaired in generated permutations.", ["model"])
+        self._refusals = counter("refusals", "Calls refused by admission, by what they exceeded.", ["reason"])
+
+    def count(self, call: FinishedCall) -> None:
         model = self._model(call)
         self._requests.labels(call.method, model, call.status).inc()
         self._seconds.labels(call.method, model).observe(call.seconds)
@@ -92,19 +102,6 @@ class Metrics:
             self._refusals.labels(reason).inc()
         if isinstance(call.response, pb.RerankResponse | pb.SearchResponse):
             self._count_answer(call.request, call.response, model)
-        self._measure_queue()
-
-    def on_batch(self, stage: ModelStage, batch: Sequence[QueueEntry[Submission[Any, Any]]], seconds: float) -> None:
-        """Counts a batch of the engine."""
-        labels = stage.model, stage.stage.value
-        self._batch_seconds.labels(*labels).observe(seconds)
-        self._batch_tokens.labels(*labels).observe(sum(entry.tokens for entry in batch))
-        if stage.stage is Stage.RANK:
-            self._batch_windows.labels(stage.model).observe(len(batch))
-        if ended := [entry for entry in batch if entry.payload.future.cancelled()]:
-            self._after_end.labels(*labels).inc(len({entry.request for entry in ended}))
-            self._tokens_after_end.labels(*labels).inc(sum(entry.tokens for entry in ended))
-        self._measure_queue()
 
     def _count_answer(self, request: Message, response: pb.RerankResponse | pb.SearchResponse, model: str) -> None:
         execution = response.execution
@@ -125,16 +122,33 @@ class Metrics:
         asked = execution.model if execution else getattr(call.request, "model", None)
         if asked is None:
             return ""
-        return (asked or self._names[0]) if asked in ("", *self._names) else _UNKNOWN
+        return (asked or self._models[0]) if asked in ("", *self._models) else _UNKNOWN
 
-    def _measure_queue(self) -> None:
-        engine = self._reranker.engine
-        self._queued_requests.set(engine.queued_requests)
-        self._queued_tokens.set(engine.queued_tokens)
-        self._queued_windows.set(engine.waiting_windows)
 
-    def _is_up(self, name: str) -> float:
-        return float(not any(model.problem for model in self._reranker.models() if model.name == name))
+class _BatchMetrics:
+    """The metrics of the engine's batches."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        labels = ["model", "stage"]
+        counter = partial(Counter, namespace="rerank", registry=registry, labelnames=labels)
+        histogram = partial(Histogram, namespace="rerank", registry=registry)
+        self._seconds = histogram("batch_seconds", "Time of a batch on the model's thread.", labels, buckets=_SECONDS)
+        self._tokens = histogram("batch_tokens", "Tokens of a batch.", labels, buckets=_TOKENS)
+        self._windows = histogram("batch_windows", "Windows of a ranked batch.", ["model"], buckets=_WINDOWS)
+        self._after_end = counter(
+            "batches_after_cancellation", "Batches of requests that were cancelled or late when the batch ended."
+        )
+        self._tokens_after_end = counter("tokens_after_cancellation", "Tokens of such requests in these batches.")
+
+    def count(self, stage: ModelStage, batch: Sequence[QueueEntry[Submission[Any, Any]]], seconds: float) -> None:
+        labels = stage.model, stage.stage.value
+        self._seconds.labels(*labels).observe(seconds)
+        self._tokens.labels(*labels).observe(sum(entry.tokens for entry in batch))
+        if stage.stage is Stage.RANK:
+            self._windows.labels(stage.model).observe(len(batch))
+        if ended := [entry for entry in batch if entry.payload.future.cancelled()]:
+            self._after_end.labels(*labels).inc(len({entry.request for entry in ended}))
+            self._tokens_after_end.labels(*labels).inc(sum(entry.tokens for entry in ended))
 
 
 def part_ms(response: pb.RerankResponse | pb.SearchResponse) -> dict[str, float]:
