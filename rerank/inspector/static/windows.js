@@ -5,6 +5,8 @@ import { count, duration, score } from "./format.js";
 
 /** Rows of a window's table before the button that shows the others. */
 const ROWS = 10;
+/** Windows of an answer up to which their tables are open at first. */
+const OPEN = 2;
 
 /** A section with all windows of an answer, under a heading. */
 export function windowsView(outcome, title, open) {
@@ -23,7 +25,7 @@ export function windowsView(outcome, title, open) {
         : "No model ranked a window.",
       missing > 0 ? ` The last ${count(missing, "window")} are left out, because the trace would be too long.` : "",
     ),
-    [...rounds].map(([round, windows]) => roundView(round, windows, outcome, windows.length === 1, open)),
+    [...rounds].map(([round, windows]) => roundView(round, windows, outcome, outcome.windows.length <= OPEN, open)),
   );
 }
 
