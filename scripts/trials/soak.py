@@ -7,6 +7,7 @@ import json
 import random
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from trials.references import Reference, Stub, call, references, rerank_messages
 
 #: Shares of the clients that go on until their answer; that cancel; that have 50 ms; whose connection breaks.
 _BEHAVIOURS = {"patient": 80, "cancelling": 10, "hasty": 5, "vanishing": 5}
+_HASTY_S, _PATIENT_S = 0.05, 120.0
 _SAMPLE_S = 10.0
 #: The first minutes fill caches and thread pools; growth counts from their end.
 _WARM_UP_S = 120.0
@@ -32,7 +34,7 @@ class SoakState:
     runs: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
     wrong: int = 0
-    #: Of each run: [seconds, resident MB, open files, threads] at the end of the warm-up, and at its end.
+    #: Of each run: [seconds, resident MB, open files, threads] every ten seconds after the warm-up.
     samples: list[list[list[float]]] = field(default_factory=list)
 
     def report(self) -> str:
@@ -42,6 +44,8 @@ class SoakState:
             ", ".join(f"{count} {outcome}" for outcome, count in sorted(self.outcomes.items())),
         ]
         for number, samples in enumerate(self.samples, start=1):
+            if not samples:  # the run was ended during the warm-up
+                continue
             (_, *first), (seconds, *last) = samples[0], samples[-1]
             most = [max(sample[place] for sample in samples) for place in (1, 2, 3)]
             names = "resident MB", "open files", "threads"
@@ -58,59 +62,74 @@ async def soak(work: Path, seconds: float, rate: float, seed: int) -> SoakState:
     """
     file = work / "soak.json"
     state = SoakState(**json.loads(file.read_text())) if file.is_file() else SoakState()
-    state.outcomes, draw = Counter(state.outcomes), random.Random(f"{seed} {state.runs}")
-    state.runs += 1
-    before_s = state.seconds
-    with running_service({"index": str(trial_index(work)), "telemetry": {"metrics": "127.0.0.1:0"}}) as service:
+    state.outcomes, draw, texts = Counter(state.outcomes), random.Random(f"{seed} {state.runs}"), random.Random(seed)
+    before_s, state.runs = state.seconds, state.runs + 1
+    state.samples.append([])
+    with running_service({"index": str(trial_index(work))}) as service:
         async with grpc.aio.insecure_channel(service.address) as channel:
             stub = rerank_pb2_grpc.RerankServiceStub(channel)
-            texts = random.Random(seed)
             known = await references(stub, [*rerank_messages(texts), *search_messages(texts)])
-            samples: list[list[float]] = []
-            state.samples.append(samples)
-            start_s, tasks = time.monotonic(), set[asyncio.Task[None]]()
-            sampled_s = start_s
-            while (now_s := time.monotonic()) < start_s + seconds:
-                task = asyncio.create_task(_client(service.address, stub, draw.choice(known), draw, state))
-                tasks.add(task)
-                task.add_done_callback(tasks.discard)
-                if now_s >= sampled_s + _SAMPLE_S:
-                    sampled_s, state.seconds = now_s, before_s + now_s - start_s
-                    if now_s >= start_s + min(_WARM_UP_S, seconds / 10):
-                        samples.append([now_s - start_s, *_process(service)])
-                        _save(file, state)
-                await asyncio.sleep(draw.expovariate(rate))
-            await asyncio.gather(*tasks)
-            samples.append([time.monotonic() - start_s, *_process(service)])
+            clients = _Clients(service.address, stub, known, draw, state)
+            sampling = asyncio.create_task(_sample(service, state, seconds, file))
+            await clients.come(rate, seconds)
+            sampling.cancel()
     state.seconds = before_s + seconds
     _save(file, state)
     return state
 
 
-async def _client(
-    address: str,
-    stub: Stub,
-    reference: Reference,
-    draw: random.Random,
-    state: SoakState,
-) -> None:
-    """One client: asks for a reference, behaves as drawn, and counts how its call ended."""
-    (behaviour,) = draw.choices(list(_BEHAVIOURS), list(_BEHAVIOURS.values()))
-    patience_s = draw.expovariate(20.0)
-    try:
+async def _sample(service: Service, state: SoakState, seconds: float, file: Path) -> None:
+    """Adds a sample of the process every ten seconds from the end of the warm-up on, and saves the state."""
+    start_s, before_s = time.monotonic(), state.seconds
+    every_s = min(_SAMPLE_S, seconds / 4)
+    while True:
+        await asyncio.sleep(every_s)
+        run_s = time.monotonic() - start_s
+        state.seconds = before_s + min(run_s, seconds)
+        if run_s >= min(_WARM_UP_S, seconds / 10):
+            state.samples[-1].append([run_s, service.resident_mb(), service.open_files(), service.threads()])
+        _save(file, state)
+
+
+@dataclass(frozen=True)
+class _Clients:
+    """Clients of the service at an address, each of which asks for one of the references and behaves as drawn."""
+
+    address: str
+    stub: Stub
+    known: Sequence[Reference]
+    draw: random.Random
+    state: SoakState
+
+    async def come(self, rate: float, seconds: float) -> None:
+        """So many clients per second, at random moments; returns when the last one has ended."""
+        start_s, tasks = time.monotonic(), set[asyncio.Task[None]]()
+        while time.monotonic() < start_s + seconds:
+            task = asyncio.create_task(self._client(self.draw.choice(self.known)))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+            await asyncio.sleep(self.draw.expovariate(rate))
+        await asyncio.gather(*tasks)
+
+    async def _client(self, reference: Reference) -> None:
+        """Asks for a reference, and counts how its call ended."""
+        (behaviour,) = self.draw.choices(list(_BEHAVIOURS), list(_BEHAVIOURS.values()))
+        patience_s = self.draw.expovariate(20.0)
         if behaviour == "vanishing":
-            await _vanish(address, reference, patience_s)
-            state.outcomes["vanishing"] += 1
+            await _vanish(self.address, reference, patience_s)
+            self.state.outcomes["vanishing"] += 1
             return
-        pending = asyncio.ensure_future(call(stub, reference.message, 0.05 if behaviour == "hasty" else 120.0))
+        timeout_s = _HASTY_S if behaviour == "hasty" else _PATIENT_S
+        pending = asyncio.ensure_future(call(self.stub, reference.message, timeout_s))
         if behaviour == "cancelling":
             asyncio.get_running_loop().call_later(patience_s, pending.cancel)
-        state.wrong += not reference.is_right(await pending)
-        state.outcomes[f"{behaviour} OK"] += 1
-    except grpc.aio.AioRpcError as error:
-        state.outcomes[f"{behaviour} {error.code().name}"] += 1
-    except asyncio.CancelledError:
-        state.outcomes[f"{behaviour} CANCELLED"] += 1
+        try:
+            self.state.wrong += not reference.is_right(await pending)
+            self.state.outcomes[f"{behaviour} OK"] += 1
+        except grpc.aio.AioRpcError as error:
+            self.state.outcomes[f"{behaviour} {error.code().name}"] += 1
+        except asyncio.CancelledError:
+            self.state.outcomes[f"{behaviour} CANCELLED"] += 1
 
 
 async def _vanish(address: str, reference: Reference, after_s: float) -> None:
@@ -120,10 +139,6 @@ async def _vanish(address: str, reference: Reference, after_s: float) -> None:
     await asyncio.sleep(after_s)
     await channel.close()
     await asyncio.gather(pending, return_exceptions=True)
-
-
-def _process(service: Service) -> list[float]:
-    return [service.resident_mb(), service.open_files(), service.threads()]
 
 
 def _save(file: Path, state: SoakState) -> None:

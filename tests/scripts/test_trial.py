@@ -64,7 +64,7 @@ def test_messages_are_the_same_for_the_same_seed(trial: Any) -> None:
 
 @pytest.mark.slow
 def test_soak_goes_on_where_the_last_run_ended(trial: Any, tmp_path: Path) -> None:
-    earlier = {"seconds": 60, "runs": 1, "outcomes": {"patient OK": 9}, "wrong": 0, "samples": [[[6, 1, 2, 3]]]}
+    earlier = {"seconds": 60, "runs": 1, "outcomes": {"patient OK": 9}, "wrong": 0, "samples": [[]]}
     (tmp_path / "soak.json").write_text(json.dumps(earlier))
     result = CliRunner().invoke(trial.app, ["soak", "--seconds", "3", "--rate", "3", "--work", str(tmp_path)])
     assert result.exit_code == 0, result.output
