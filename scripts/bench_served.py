@@ -61,14 +61,16 @@ def main(
     name: Annotated[str, typer.Option(help="Name of the model at the server.")],
     windows: Annotated[int, typer.Option(help="Windows per pass.")] = 8,
     repeats: Annotated[int, typer.Option(help="Passes of each system at each number of requests.")] = 3,
+    at_once: Annotated[str, typer.Option(help="Numbers of requests at once, in turn.")] = "1,8",
     precision: Annotated[str, typer.Option(help="Number format of our engine: float32 or bfloat16.")] = "float32",
 ) -> None:
     """Compare the local engine with a vLLM server."""
     jobs = _jobs(requests)
-    needed = 2 * repeats * windows + 2
+    loads = [int(load) for load in at_once.split(",")]
+    needed = len(loads) * repeats * windows + 2
     if len(first := list(islice(jobs, needed))) < needed:
         raise ConfigError(f"{requests} has {len(first)} windows of {_PASSAGES} passages, {needed} are needed")
-    asyncio.run(_compare(_models(model, url, name, precision), first, windows, repeats))
+    asyncio.run(_compare(_models(model, url, name, precision), first, windows, repeats, loads))
 
 
 def _models(folder: Path, url: str, name: str, precision: str) -> dict[str, FirstModel]:
@@ -88,7 +90,9 @@ def _jobs(requests: Path) -> Iterator[Job]:
             yield Job("", request.query, passages, Single(_PASSAGES), top_n=0)
 
 
-async def _compare(models: dict[str, FirstModel], jobs: Sequence[Job], windows: int, repeats: int) -> None:
+async def _compare(
+    models: dict[str, FirstModel], jobs: Sequence[Job], windows: int, repeats: int, loads: Sequence[int]
+) -> None:
     rankers: dict[str, Ranker | ServedRanker] = {
         "local": load_ranker(models["local"], Encoder(device="cpu"), "cpu"),
         "served": load_served(models["served"]),
@@ -98,7 +102,7 @@ async def _compare(models: dict[str, FirstModel], jobs: Sequence[Job], windows: 
             await _measure(engine, system, jobs[:2], 1)  # warms up
         print("requests at once | system | tokens/s (range) | windows/s | p50 ms | p95 ms | x of the server's tokens/s")
         rest = iter(jobs[2:])
-        for at_once in (1, 8):
+        for at_once in loads:
             passes: dict[str, list[Measured]] = {system: [] for system in rankers}
             for _ in range(repeats):
                 some = list(islice(rest, windows))
