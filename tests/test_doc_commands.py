@@ -130,7 +130,7 @@ def check_command(words: Sequence[str]) -> None:
         check_flags(words, first, *subcommand)
     elif first in ("python", "python3") and words[1].startswith("scripts/"):
         assert (ROOT / words[1]).is_file(), words[1]
-        check_flags(words, words[1])
+        check_flags(words, words[1], *filter(str.isalpha, words[2:3]))  # a subcommand, if it has some
     elif first.startswith("scripts/"):
         assert (ROOT / first).is_file(), first
     elif first == "make":
