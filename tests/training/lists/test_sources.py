@@ -58,7 +58,7 @@ def test_file_that_is_not_gzip_is_named(tmp_path: Path) -> None:
 def test_empty_passages_are_left_out_and_titles_are_read(tmp_path: Path) -> None:
     rows = [{"_id": "1", "title": "Fleas", "text": "They jump far."}, {"_id": "2", "title": "", "text": ""}]
     (tmp_path / "corpus.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    assert read_collection(tmp_path, words=2) == [Passage("1", "Fleas They")]
+    assert read_collection(tmp_path, words=2) == [Passage("1", "Fleas They", title="Fleas")]
     assert read_titles(tmp_path) == {"1": "Fleas", "2": ""}
 
 
