@@ -24,7 +24,7 @@ from rerank.config import (
     TLSConfig,
 )
 from rerank.config.http import HttpConfig
-from scripts import draw_ranking, update_doc_links
+from scripts import update_doc_links
 
 ROOT = Path(__file__).parent.parent
 PAGES = update_doc_links.pages()
@@ -147,9 +147,3 @@ def test_service_page_lists_every_status_and_reason() -> None:
         )
         assert not is_raised_by_requests or reason in listed[code.name]
     assert {code for code in listed if code.isupper()} <= {code.name for code in grpc.StatusCode}
-
-
-def test_picture_is_drawn_from_the_stored_reply() -> None:
-    rows = draw_ranking.read_rows(ROOT / "docs" / "ranking.json", ("datetime.datetime.strptime", "time.strptime"))
-    drawn = draw_ranking.chart(rows, "parse a date string with a known format", "BM25", "the default model")
-    assert drawn == (ROOT / "docs" / "ranking.svg").read_text(encoding="utf-8")
