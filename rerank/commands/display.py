@@ -189,7 +189,7 @@ def _formatted(message: pb.Execution | pb.FeedbackReport, field: Any) -> str:
         return str(field.enum_type.values_by_number[value].name)
     if field.message_type is not None:
         return text_format.MessageToString(value, as_one_line=True) or "-"
-    if field.name == "truncated_doc_ids":
+    if field.name.endswith("_doc_ids"):
         return ", ".join(value) or "none"
     if isinstance(value, float):
         return f"{value:.1f}" if field.name.endswith("_ms") else f"{value:.4f}"

@@ -86,6 +86,14 @@ def test_field_that_is_a_message_is_one_line() -> None:
     assert "first_stage: 0.25 applied: true" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
+def test_lists_of_passages_are_their_ids() -> None:
+    console = Console(width=80, file=io.StringIO())
+    console.print(fields_table("execution", pb.Execution(truncated_doc_ids=["a", "b"])))
+    lines = [line.split() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+    assert any({"truncated_doc_ids", "a,", "b"} <= set(line) for line in lines)
+    assert any({"unscored_doc_ids", "none"} <= set(line) for line in lines)
+
+
 def test_feedback_line_names_the_effect() -> None:
     assert feedback_line(pb.FeedbackReport(updated=True, new_passages=4)) == "feedback: 4 new passages"
     assert feedback_line(pb.FeedbackReport(reason="too few")) == "feedback: query vector unchanged: too few"
