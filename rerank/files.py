@@ -101,7 +101,7 @@ def is_missing_folder(name: str) -> bool:
 
 
 def file_version(path: Path) -> tuple[int, ...]:
-    """What changes when a file is written or replaced: its time, inode and size; empty if there is no such file."""
+    """Modification time, inode and size of a file, which change when it is written; empty if there is no such file."""
     try:
         state = path.stat()
     except OSError:

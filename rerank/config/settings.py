@@ -1,4 +1,4 @@
-"""What all settings have in common: frozen pydantic models that refuse unknown keys."""
+"""Base class of all settings: a frozen pydantic model that refuses unknown keys."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ class Documents:
 
 
 def warnings(execution: pb.Execution) -> list[str]:
-    """What a client should know about a ranking: passages that were cut or not read, and doubts about the model."""
+    """Warnings about a ranking: passages that were truncated or not read, and doubts about the model."""
     cut = len(execution.truncated_doc_ids)
     found = [
         f"{cut} documents are longer than the model reads and were truncated" if cut else "",

@@ -1,4 +1,4 @@
-"""What the HTTP port says about the service: health, models, limits and its own interface."""
+"""GET routes that describe the service: health, models, limits and the OpenAPI document."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ _OBJECT = TypeAdapter(dict[str, Any])
 
 @dataclass(frozen=True)
 class Shared:
-    """What all endpoints share.
+    """Settings and services that all endpoints share.
 
     Attributes:
         calls: the limits of calls in flight, and the keys; the same as those of gRPC.
@@ -114,7 +114,7 @@ class Endpoint:
 
 @dataclass
 class _Exchange:
-    """What became of a request so far."""
+    """A request with its dialect, its messages and its outcome so far."""
 
     dialect: Dialect
     request_id: str

@@ -45,7 +45,7 @@ class RefusedByHttp(RerankError):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What a client is told about an error.
+    """An error as a client sees it: HTTP status, message and headers.
 
     Attributes:
         status: the HTTP status.
@@ -71,7 +71,7 @@ class Problem:
 
 
 def problem_of(error: Exception, passages_field: str = "candidates") -> Problem:
-    """What a client is told about an exception.
+    """Converts an exception to the error that a client sees.
 
     Args:
         error: the exception; any but a RerankError is a bug, whose message stays in the log.

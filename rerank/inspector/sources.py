@@ -18,7 +18,7 @@ FindTexts: TypeAlias = Callable[[Collection[str]], Mapping[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What the results of an evaluation refer to.
+    """Queries, judgements and passages that the results of an evaluation refer to.
 
     Attributes:
         queries: texts by query_id.

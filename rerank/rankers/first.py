@@ -34,7 +34,7 @@ _NO_CONTENT = "N/A"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstScoring:
-    """How the logits of a window's identifiers become the scores of its passages.
+    """Settings that turn the logits of a window's identifiers into the scores of its passages.
 
     Attributes:
         identifier_tokens: `bare` reads the logit of "A", `max` the larger one of "A" and "▁A", its token at the start

@@ -77,7 +77,7 @@ class ServedModel:
 
 
 class _ServedRanker(ABC, Generic[P]):
-    """What rankers of served models have in common; see `rerank.rankers.base.ServedRanker`.
+    """Base class of rankers of served models; see `rerank.rankers.base.ServedRanker`.
 
     Args:
         model: the model and its servers.
@@ -282,7 +282,7 @@ def _api_of(served_by: ServedBy) -> ServerApi:
 
 
 def _read(server: Server, read: Callable[[Any], T], answer: Any) -> T:
-    """What an answer says. Raises: ModelServerUnfit if it has another form than documented."""
+    """Reads an answer of a server. Raises: ModelServerUnfit if it has another form than documented."""
     try:
         return read(answer)
     except (LookupError, TypeError, ValueError, AttributeError) as error:

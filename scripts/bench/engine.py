@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from bench.models import make_windows
 from bench.timing import Values, ratios, time_in_turns, time_in_turns_async
 from bench.workload import PASSAGES, Workload
 from rerank.config import EngineConfig, FirstModel, PERankModel, ServiceConfig
+from rerank.config.http import HttpConfig
 from rerank.engine.engine import Engine
 from rerank.engine.job import Job
 from rerank.engine.strategies import Sliding
@@ -81,14 +82,19 @@ def measure_service(workload: Workload) -> Values:
     return asyncio.run(_measure_service(workload))
 
 
-async def _measure_service(workload: Workload) -> Values:
+def reranker_of(workload: Workload, rankers: Mapping[str, Ranker], http: HttpConfig | None = None) -> AsyncReranker:
+    """A reranker with the rankers "first" and "pe", to be served on free ports."""
     models = (
         FirstModel(name="first", ranker="first", path=workload.checkpoint),
         PERankModel(name="pe", ranker="pe-rank", path=workload.checkpoint),
     )
+    config = ServiceConfig(listen="127.0.0.1:0", http=http, models=models)
+    return AsyncReranker(config, workload.encoder, None, ModelRegistry(config.models, rankers))
+
+
+async def _measure_service(workload: Workload) -> Values:
     rankers: dict[str, Ranker] = {"first": workload.first, "pe": workload.pe_rank()}
-    config = ServiceConfig(listen="127.0.0.1:0", models=models)
-    reranker = AsyncReranker(config, workload.encoder, None, ModelRegistry(config.models, rankers))
+    reranker = reranker_of(workload, rankers)
     # Requests hold texts, so PE-Rank encodes the passages with and without gRPC; short ones keep that cost low.
     windows = {"first": workload.windows, "pe": make_windows(workload.encoder, 8, PASSAGES, words=6)}
     values: Values = {}

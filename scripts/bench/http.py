@@ -6,14 +6,12 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
 
+from bench.engine import reranker_of
 from bench.models import make_windows
 from bench.timing import Values, ratios, time_in_turns_async
 from bench.workload import PASSAGES, Workload
-from rerank.config import FirstModel, PERankModel, ServiceConfig
 from rerank.config.http import HttpConfig
 from rerank.rankers.base import Ranker
-from rerank.registry import ModelRegistry
-from rerank.reranker import AsyncReranker
 from rerank.service.client import AsyncRerankClient
 from rerank.service.server import running_server
 from rerank.types import Window
@@ -28,13 +26,8 @@ def measure_http(workload: Workload) -> Values:
 
 
 async def _measure(workload: Workload) -> Values:
-    models = (
-        FirstModel(name="first", ranker="first", path=workload.checkpoint),
-        PERankModel(name="pe", ranker="pe-rank", path=workload.checkpoint),
-    )
     rankers: dict[str, Ranker] = {"first": workload.first, "pe": workload.pe_rank()}
-    config = ServiceConfig(listen="127.0.0.1:0", http=HttpConfig(listen="127.0.0.1:0"), models=models)
-    reranker = AsyncReranker(config, workload.encoder, None, ModelRegistry(config.models, rankers))
+    reranker = reranker_of(workload, rankers, HttpConfig(listen="127.0.0.1:0"))
     windows = {
         "first": workload.windows,
         "pe": make_windows(workload.encoder, 4 if workload.quick else 64, PASSAGES, words=40),
