@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -48,6 +49,22 @@ class Served:
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         return self.start(work).result(TIMEOUT_S)
+
+    def wait_until_idle(self) -> None:
+        """Waits until no call is in flight: a call ends, and over HTTP is logged, after its client has the answer."""
+        self.wait(self.server.calls.wait_until_idle())
+
+    def wait_for_calls(self, number: int) -> None:
+        """Waits until at least this number of calls is in flight."""
+        wait_for(lambda: self.server.calls.number >= number)
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Waits until a condition holds."""
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < deadline_s, f"the condition does not hold after {TIMEOUT_S} s"
+        time.sleep(0.01)
 
 
 @contextmanager

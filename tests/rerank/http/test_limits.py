@@ -17,7 +17,7 @@ from rerank.config.http import HttpConfig
 from rerank.models.encoder import Encoder
 from rerank.rankers.identity import IdentityRanker
 from tests.http_client import HttpClient, Reply, serving_http, texts
-from tests.serving import TIMEOUT_S, HeldService, Served, held_service, numbered_candidates, reranker_of
+from tests.serving import TIMEOUT_S, HeldService, Served, held_service, numbered_candidates, reranker_of, wait_for
 
 HTTP = HttpConfig(listen="127.0.0.1:0")
 BODY = {"query": "q", "texts": texts(1, 2)}
@@ -45,14 +45,6 @@ def in_background(client: HttpClient, replies: list[Reply]) -> threading.Thread:
 def raw_request(body: bytes, *headers: str) -> bytes:
     lines = ["POST /rerank HTTP/1.1", "host: localhost", "content-type: application/json", *headers, "", ""]
     return "\r\n".join(lines).encode() + body
-
-
-def wait_until_called(served: Served) -> None:
-    for _ in range(100 * TIMEOUT_S):
-        if served.server.calls.number:
-            return
-        time.sleep(0.01)
-    raise AssertionError("no call arrived")
 
 
 def bytes_until_the_end(connection: socket.socket) -> int:
@@ -122,7 +114,7 @@ def test_calls_over_the_limit_are_429_with_retry_after(encoder: Encoder) -> None
         assert client.get("/health").status == 200
         service.ranker.release.set()
         call.result(TIMEOUT_S)
-        service.served.wait(service.served.server.calls.wait_until_idle())
+        service.served.wait_until_idle()
         assert client.post("/rerank", BODY).status == 200
 
 
@@ -133,7 +125,7 @@ def test_client_that_hangs_up_cancels_its_request(encoder: Encoder, caplog: pyte
             body = json.dumps(BODY).encode()
             connection.sendall(raw_request(body, f"content-length: {len(body)}"))
             assert service.ranker.entered.wait(TIMEOUT_S)
-        service.served.wait(service.served.server.calls.wait_until_idle())
+        service.served.wait_until_idle()
         assert not service.ranker.release.is_set()
         assert any("POST /rerank CANCELLED" in record.getMessage() for record in caplog.records)
 
@@ -144,8 +136,7 @@ def test_shutdown_refuses_new_requests_and_finishes_those_in_flight(encoder: Enc
         thread = in_background(client, replies)
         assert service.ranker.entered.wait(TIMEOUT_S)
         drain = service.served.start(service.served.server.drain(TIMEOUT_S))
-        while not service.served.server.calls.shutting_down:
-            time.sleep(0.01)
+        wait_for(lambda: service.served.server.calls.shutting_down)
         refused = client.post("/rerank", BODY)
         assert (refused.status, refused.headers["retry-after"]) == (503, "1")
         assert client.get("/health").status == 503
@@ -163,7 +154,7 @@ def test_body_that_never_arrives_is_refused_in_time(encoder: Encoder) -> None:
         connection.settimeout(TIMEOUT_S)
         connection.sendall(raw_request(b"{", "content-length: 100"))
         assert connection.recv(1000).startswith(b"HTTP/1.1 429 ")
-        served.wait(served.server.calls.wait_until_idle())
+        served.wait_until_idle()
 
 
 @pytest.mark.parametrize("sent", [b"", b"POST /rerank HTTP/1.1\r\nhost: localhost\r\nx-slow: "])
@@ -187,8 +178,8 @@ def test_unread_answer_ends_the_connection_and_leaves_no_call(encoder: Encoder) 
         socket.create_connection(client.host_and_port) as connection,
     ):
         connection.sendall(raw_request(body, f"content-length: {len(body)}"))
-        wait_until_called(served)
-        served.wait(served.server.calls.wait_until_idle())
+        served.wait_for_calls(1)
+        served.wait_until_idle()
         connection.settimeout(TIMEOUT_S)
         assert bytes_until_the_end(connection) < len(body)
         assert client.post("/rerank", {"query": "q", "texts": ["a"]}).status == 200
@@ -198,6 +189,7 @@ def test_request_is_named_by_its_id_in_log_and_reply(http: HttpClient, caplog: p
     caplog.set_level(logging.INFO, "rerank.calls")
     reply = http.post("/v2/rerank", {"query": "secret", "documents": ["a", "b"]}, x_request_id="abc-1")
     assert reply.headers["x-request-id"] == "abc-1"
+    wait_for(lambda: "abc-1" in caplog.text)  # the line is written after the client has its answer
     (line,) = [record.getMessage() for record in caplog.records if "abc-1" in record.getMessage()]
     assert line.startswith("POST /v2/rerank OK ")
     assert "candidates=2" in line

@@ -67,7 +67,7 @@ def test_calls_over_the_limit_are_refused_before_their_message_is_read(encoder: 
         assert check.status == health_pb2.HealthCheckResponse.SERVING
         held.ranker.release.set()
         call.result(TIMEOUT_S)
-        held.served.wait(held.served.server.calls.wait_until_idle())
+        held.served.wait_until_idle()
         assert len(held.stub.Rerank(SMALL, timeout=TIMEOUT_S).results) == 2
 
 
@@ -82,14 +82,15 @@ def test_bytes_over_the_limit_are_refused_and_small_messages_are_not(encoder: En
         held.ranker.release.set()
         assert len(small.result(TIMEOUT_S).results) == 2
         assert len(call.result(TIMEOUT_S).results) == 100
-        held.served.wait(held.served.server.calls.wait_until_idle())
+        held.served.wait_until_idle()
         assert len(held.stub.Rerank(large(80), timeout=TIMEOUT_S).results) == 80
 
 
 def test_message_alone_may_exceed_the_bytes_in_flight(encoder: Encoder) -> None:
-    with identity_service(encoder, max_bytes_in_flight=1000) as (_, stub):
+    with identity_service(encoder, max_bytes_in_flight=1000) as (served, stub):
         for _ in range(3):
             assert len(stub.Rerank(large(100, return_passages=True), timeout=TIMEOUT_S).results) == 100
+            served.wait_until_idle()
 
 
 def test_call_without_a_message_ends_in_time(encoder: Encoder) -> None:
@@ -97,7 +98,7 @@ def test_call_without_a_message_ends_in_time(encoder: Encoder) -> None:
         error = refusal(lambda: call.result(TIMEOUT_S))
         assert (error.code, error.reason) == (EXHAUSTED, "OVERLOADED")
         assert "did not arrive in time" in error.message
-        served.wait(served.server.calls.wait_until_idle())
+        served.wait_until_idle()
 
 
 def test_ended_call_without_a_message_is_invalid(encoder: Encoder) -> None:
@@ -126,18 +127,10 @@ def test_unread_answer_ends_the_connection_and_leaves_no_call(encoder: Encoder) 
             iter([large(15_000, return_passages=True)]),
             timeout=TIMEOUT_S,
         )
-        wait_until_called(served)
-        served.wait(served.server.calls.wait_until_idle())
+        served.wait_for_calls(1)
+        served.wait_until_idle()
         assert responses.code() is grpc.StatusCode.UNAVAILABLE
         assert len(stub.Rerank(SMALL, timeout=TIMEOUT_S).results) == 2
-
-
-def wait_until_called(served: Served) -> None:
-    for _ in range(100 * TIMEOUT_S):
-        if served.server.calls._bytes:
-            return
-        time.sleep(0.01)
-    raise AssertionError("no call arrived")
 
 
 def test_refused_messages_are_not_kept(encoder: Encoder) -> None:
@@ -147,6 +140,7 @@ def test_refused_messages_are_not_kept(encoder: Encoder) -> None:
         before_mb = resident_mb()
         for _ in range(30):
             assert refusal(lambda: channel.unary_unary(METHOD)(garbage)).code is grpc.StatusCode.INVALID_ARGUMENT
+            served.wait_until_idle()
         assert resident_mb() - before_mb < 120  # of 240
 
 

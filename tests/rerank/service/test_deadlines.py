@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-
 import grpc
 import pytest
 from google.rpc import error_details_pb2
@@ -12,7 +9,7 @@ from google.rpc import error_details_pb2
 from rerank.models.encoder import Encoder
 from rerank.v1 import rerank_pb2 as pb
 from tests.rerank.engine.jobs import set_throughput
-from tests.serving import TIMEOUT_S, HeldService, held_service, numbered_candidates, refusal
+from tests.serving import TIMEOUT_S, HeldService, held_service, numbered_candidates, refusal, wait_for
 
 #: Nine windows of 20 tokens each.
 CANDIDATES = numbered_candidates(range(10))
@@ -103,7 +100,7 @@ def test_full_queue_is_an_overload_until_a_call_is_cancelled(encoder: Encoder) -
         assert "200" in overload.message
         assert overload.detail(error_details_pb2.RetryInfo).retry_delay.seconds == 1
         first.cancel()
-        wait_until(lambda: not held.reranker.engine._admission.queued_tokens)
+        wait_for(lambda: not held.reranker.engine._admission.queued_tokens)
         second = held.stub.Rerank.future(REQUEST, timeout=TIMEOUT_S)
         held.ranker.release.set()
         assert len(second.result().results) == 10
@@ -113,17 +110,8 @@ def test_cancelled_call_ranks_no_further_windows(encoder: Encoder) -> None:
     with held_service(encoder) as held:
         call = start_call(held)
         call.cancel()
-        held.served.wait(held.served.server.calls.wait_until_idle())
+        held.served.wait_until_idle()
         held.ranker.release.set()
         other = pb.RerankRequest(query="q", candidates=CANDIDATES[:2])
         assert [result.doc_id for result in held.stub.Rerank(other, timeout=TIMEOUT_S).results] == ["d1", "d0"]
         assert held.ranker.batches == [1, 1]  # the window that ran when the call was cancelled, and the other call's
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    tick = threading.Event()
-    for _ in range(100 * TIMEOUT_S):
-        if condition():
-            return
-        tick.wait(0.01)
-    raise AssertionError(f"the condition does not hold after {TIMEOUT_S} s")

@@ -157,7 +157,7 @@ def test_calls_and_tokens_of_one_key_are_limited_and_those_of_others_are_not(enc
         calls.append(stub.Rerank.future(REQUEST, timeout=TIMEOUT_S, metadata=bearer(free)))
         ranker.release.set()
         assert all(len(call.result(TIMEOUT_S).results) == 2 for call in calls)
-        served.wait(served.server.calls.wait_until_idle())
+        served.wait_until_idle()
         for key in (few_calls, few_tokens):
             assert len(stub.Rerank(REQUEST, timeout=TIMEOUT_S, metadata=bearer(key)).results) == 2
 
@@ -168,7 +168,7 @@ def test_refused_calls_do_not_count_as_in_flight(encoder: Encoder, path: Path) -
         for _ in range(5):
             assert refused(stub, ()).code is UNAUTHENTICATED
             assert len(stub.Rerank(REQUEST, timeout=TIMEOUT_S, metadata=bearer(key)).results) == 2
-            served.wait(served.server.calls.wait_until_idle())
+            served.wait_until_idle()
 
 
 def test_client_sends_its_key_and_names_the_refusal(encoder: Encoder, path: Path) -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
@@ -21,7 +20,7 @@ from rerank.service.metrics import metrics_server, part_ms, refusal_reason
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.fakes import NumberRanker
-from tests.serving import TIMEOUT_S, Served, held_service, numbered_candidates, refusal, reranker_of, serving
+from tests.serving import TIMEOUT_S, Served, held_service, numbered_candidates, refusal, reranker_of, serving, wait_for
 
 METRICS = TelemetryConfig(metrics="127.0.0.1:0")
 HTTP = HttpConfig(listen="127.0.0.1:0")
@@ -38,14 +37,6 @@ def scraped(served: Served) -> str:
     """What Prometheus reads at /metrics."""
     with urllib.request.urlopen(f"http://{served.server.metrics_address}/metrics", timeout=TIMEOUT_S) as page:
         return page.read().decode()
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Waits for a condition: a call is counted after its client has the answer."""
-    deadline_s = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < deadline_s, "the metric did not come"
-        time.sleep(0.01)
 
 
 @pytest.fixture

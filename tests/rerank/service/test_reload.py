@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from rerank.service.keyed_reranker import KeyedReranker
 from rerank.service.reload import reload
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
-from tests.serving import TIMEOUT_S, config_for, held_service, numbered_candidates, refusal, serving
+from tests.serving import TIMEOUT_S, config_for, held_service, numbered_candidates, refusal, serving, wait_for
 
 THREE = pb.RerankRequest(query="q", candidates=numbered_candidates([1, 2, 3]))
 
@@ -39,9 +38,9 @@ def test_limits_change_for_new_calls(encoder: Encoder, caplog: pytest.LogCapture
         reload(held.reranker, held.served.server.calls, lambda: config)
         refused = refusal(lambda: held.stub.Rerank(THREE, timeout=TIMEOUT_S))
         assert refused.detail(error_details_pb2.ErrorInfo).metadata["limit"] == "2"
+        wait_for(lambda: held.served.server.calls.number == 1)
         second = held.stub.Rerank.future(pb.RerankRequest(query="q", candidates=THREE.candidates[:2]))
-        while held.served.server.calls.number < 2:
-            time.sleep(0.01)
+        held.served.wait_for_calls(2)
         assert "2 calls are in flight" in refusal(lambda: held.stub.Rerank(THREE, timeout=TIMEOUT_S)).message
         held.ranker.release.set()
         assert [len(call.result(TIMEOUT_S).results) for call in (running, second)] == [3, 2]
