@@ -28,7 +28,7 @@ from rerank_eval.trace import Ranking
 if TYPE_CHECKING:
     from rerank.models.encoder import Encoder
 
-#: Deadline of a request to a service that the evaluation starts: long enough for the slowest machine.
+#: Deadline of a request, and limit of the service that the evaluation starts: long enough for the slowest machine.
 _MAX_REQUEST_S = 24 * 3600.0
 
 
@@ -250,7 +250,7 @@ class ServedModel:
         self, client: RerankClient, model: pb.Model, strategy: pb.Strategy, index: Mapping[str, object]
     ) -> None:
         self._client = client
-        self._options: dict[str, Any] = {"model": model.name, "strategy": strategy}
+        self._options: dict[str, Any] = {"model": model.name, "strategy": strategy, "timeout_s": _MAX_REQUEST_S}
         self.fingerprint: Mapping[str, object] = {
             "ranker": model.ranker,
             "model_id": model.model_id,

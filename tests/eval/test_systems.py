@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from rerank_eval.specs import SystemSpec, parse_systems
 from rerank_eval.systems import ServiceOptions, model_config, models_of, open_systems, strategy_of
 
 from rerank import bundled
+from rerank.client import RerankClient
 from rerank.commands.messages import strategy_message
 from rerank.config import ServiceConfig
 from rerank.errors import ConfigError
 from rerank.manifest import TEMPLATE_FILE, read_manifest
-from rerank.types import Query, StrategyKind
+from rerank.types import CandidateSource, Query, StrategyKind
 from tests.serving import Served
 
 DEFAULTS = strategy_message(None, 0, 0)
@@ -136,3 +139,18 @@ def test_baseline_reranks_what_the_service_retrieves(service: Served) -> None:
     with open_systems(parse_systems(["cosine"], [], ""), DEFAULTS, [], target=service.address) as systems:
         ranking = systems["cosine"].search(Query("the pull of the moon"), first_stage="FIRST_STAGE_DENSE", depth=12)
     assert ranking.positions == tuple(range(12))
+
+
+def test_slow_models_are_given_time(service: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    timeouts_s: list[float] = []
+    call = RerankClient._call
+
+    def recorded(self: RerankClient, method: Any, request: Any, timeout_s: float) -> Any:
+        timeouts_s.append(timeout_s)
+        return call(self, method, request, timeout_s)
+
+    with open_systems(parse_systems(["default"], [], ""), DEFAULTS, [], target=service.address) as systems:
+        monkeypatch.setattr(RerankClient, "_call", recorded)
+        systems["default"].rerank(Query("q"), [CandidateSource("a", "1"), CandidateSource("b", "2")])
+        systems["default"].search(Query("q"), first_stage="FIRST_STAGE_BM25", depth=2)
+    assert min(timeouts_s) >= 3600
