@@ -8,17 +8,14 @@ rerank serve --index runs/retriever/index --encoder runs/retriever/encoder
 
 from __future__ import annotations
 
-import logging
-
-from rerank.commands.run import run
 from rerank_training.retriever.arguments import RetrieverArguments, RetrieverRunFlags
+from rerank_training.trainer.command import run_training
 from rerank_training.trainer.flags import parse_arguments
 
 
 def main() -> None:
     """Console entry point."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    run(_distill)
+    run_training(_distill)
 
 
 def _distill() -> None:

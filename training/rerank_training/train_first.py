@@ -6,17 +6,14 @@ train-first --lists train.jsonl --eval-lists held-out.jsonl --base mistralai/Mis
 
 from __future__ import annotations
 
-import logging
-
-from rerank.commands.run import run
 from rerank_training.first.arguments import FirstArguments
+from rerank_training.trainer.command import run_training
 from rerank_training.trainer.flags import parse_arguments
 
 
 def main() -> None:
     """Console entry point."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    run(_train)
+    run_training(_train)
 
 
 def _train() -> None:

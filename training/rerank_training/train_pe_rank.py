@@ -8,17 +8,14 @@ train-pe-rank --lists train.jsonl --eval-lists held-out.jsonl --base runs/align/
 
 from __future__ import annotations
 
-import logging
-
-from rerank.commands.run import run
 from rerank_training.pe_rank.arguments import PERankArguments
+from rerank_training.trainer.command import run_training
 from rerank_training.trainer.flags import parse_arguments
 
 
 def main() -> None:
     """Console entry point."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    run(_train)
+    run_training(_train)
 
 
 def _train() -> None:

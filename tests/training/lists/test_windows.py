@@ -22,7 +22,7 @@ def positions_of(window: TrainingList) -> list[int]:
 
 
 def windows_of(lists: list[TrainingList], epochs: int = 2, seed: int = 3, share: float = 0.5) -> TrainingWindows:
-    return TrainingWindows(lists, WindowSampling(6, 2, share), epochs, seed)
+    return TrainingWindows(lists, WindowSampling(6, 2, share), epochs * len(lists), seed)
 
 
 def test_window_depends_on_seed_and_index_alone() -> None:
@@ -43,8 +43,15 @@ def test_each_epoch_shows_each_list_once_in_a_new_order() -> None:
     assert len({tuple(epoch) for epoch in epochs}) == 3
 
 
+def test_last_pass_may_be_a_part_of_one() -> None:
+    lists = [numbered_list(4, str(number)) for number in range(6)]
+    whole, part = windows_of(lists), TrainingWindows(lists, WindowSampling(6, 2, 0.5), n_windows=8, seed=3)
+    assert len(part) == 8
+    assert [part[index] for index in range(8)] == [whole[index] for index in range(8)]
+
+
 def test_windows_of_a_list_differ_between_epochs() -> None:
-    windows = TrainingWindows([numbered_list(40)], WindowSampling(10, 10, 0.0), epochs=5, seed=0)
+    windows = TrainingWindows([numbered_list(40)], WindowSampling(10, 10, 0.0), n_windows=5, seed=0)
     assert len({tuple(positions_of(windows[index])) for index in range(5)}) == 5
 
 
@@ -62,21 +69,21 @@ def test_windows_hold_a_best_passage_and_fit_the_sizes(
 
 
 def test_all_sizes_of_the_range_occur() -> None:
-    windows = TrainingWindows([numbered_list(20)], WindowSampling(7, 3, 0.5), epochs=200, seed=0)
+    windows = TrainingWindows([numbered_list(20)], WindowSampling(7, 3, 0.5), n_windows=200, seed=0)
     assert {len(windows[index].passages) for index in range(200)} == {3, 4, 5, 6, 7}
 
 
 @pytest.mark.parametrize(("share", "in_order"), [(0.0, 200), (1.0, 0)])
 def test_shuffled_share_of_windows_is_in_random_order(share: float, in_order: int) -> None:
     """A random order of 20 passages is practically never the list's."""
-    windows = TrainingWindows([numbered_list(30)], WindowSampling(20, 20, share), epochs=200, seed=0)
+    windows = TrainingWindows([numbered_list(30)], WindowSampling(20, 20, share), n_windows=200, seed=0)
     assert sum(
         positions_of(window) == sorted(positions_of(window)) for window in map(windows.__getitem__, range(200))
     ) == (in_order)
 
 
 def test_shuffled_windows_put_the_best_at_every_position() -> None:
-    windows = TrainingWindows([numbered_list(5)], WindowSampling(5, 5, 1.0), epochs=100, seed=0)
+    windows = TrainingWindows([numbered_list(5)], WindowSampling(5, 5, 1.0), n_windows=100, seed=0)
     assert {positions_of(windows[index]).index(0) for index in range(100)} == {0, 1, 2, 3, 4}
 
 

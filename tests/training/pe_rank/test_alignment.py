@@ -69,7 +69,8 @@ def test_loss_depends_on_the_vector(base: PEBase, collator: AlignCollator) -> No
 
 def test_each_pass_has_every_text_once_in_a_new_order() -> None:
     texts = [str(number) for number in range(20)]
-    order = shuffled_passes(texts, epochs=2, seed=0)
+    order = shuffled_passes(texts, n=40, seed=0)
     assert sorted(order[:20]) == sorted(order[20:]) == sorted(texts)
     assert order[:20] != order[20:]
-    assert shuffled_passes(texts, 2, 0) == order
+    assert shuffled_passes(texts, 40, 0) == order
+    assert shuffled_passes(texts, 33, 0) == order[:33]

@@ -27,12 +27,12 @@ from tests.word_lists import first_flags, first_run, write_inputs
 
 pytestmark = pytest.mark.slow
 
-#: 30 windows in 15 batches, so 8 steps of which the last has one batch; three passes; noise that depends on the seed.
+#: Three passes of 10 windows: 8 steps of 4 windows, the last with two of a fourth pass; noise that depends on the seed.
 FLAGS = shlex.split(
     "--num-train-epochs 3 --per-device-train-batch-size 2 --gradient-accumulation-steps 2 --save-steps 3 "
     "--learning-rate 1e-3 --neftune-noise-alpha 5 --min-window-size 2"
 )
-N_LISTS, BATCHES = 10, 15
+N_LISTS, BATCHES = 10, 16
 
 
 class Killed(Exception):
@@ -161,6 +161,22 @@ def test_run_with_other_arguments_is_not_resumed(inputs: Path, tmp_path: Path) -
         with pytest.raises(ConfigError) as refused:
             first_run(inputs, tmp_path / "run", *FLAGS, flag, value)
         assert message in str(refused.value)
+
+
+def test_run_with_another_number_of_processes_is_not_resumed(inputs: Path, tmp_path: Path) -> None:
+    with killed_at_batch(7), pytest.raises(Killed):
+        first_run(inputs, tmp_path / "run", *FLAGS)
+    path = tmp_path / "run" / "arguments.json"
+    stored = json.loads(path.read_text(encoding="utf-8"))
+    assert stored["num_processes"] == "1"
+    path.write_text(json.dumps(stored | {"num_processes": "2"}), encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"\(--num-processes 2, now 1\); give the same arguments"):
+        first_run(inputs, tmp_path / "run", *FLAGS)
+    del stored["num_processes"]  # a run of a version before the number was stored
+    path.write_text(json.dumps(stored), encoding="utf-8")
+    with killed_at_batch(-1) as seen:
+        first_run(inputs, tmp_path / "run", *FLAGS)
+    assert len(seen) == BATCHES - 6
 
 
 def test_run_without_a_save_starts_again_with_other_arguments(inputs: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from rerank_training.trainer.losses import RankLoss, language_model_loss
+from rerank_training.trainer.processes import over_all_processes
 
 ObjectiveName: TypeAlias = Literal["lm", "rank", "joint"]
 Batch: TypeAlias = dict[str, Tensor]
@@ -35,24 +36,26 @@ class FirstObjective:
     probe_layer: int = 0
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Scalar."""
+        """Scalar; the mean over the processes is the loss over the windows of all of them."""
         output, logits = self._forward(model, batch)
         terms = []
         if self.objective != "rank":
             terms.append(language_model_loss(logits, batch["labels"][:, -logits.shape[1] :]))
         if self.objective != "lm":
-            scores = self._scores(logits, batch)
             weight = self.rank_weight if self.objective == "joint" else 1.0
-            terms.append(weight * self.rank_loss(scores, batch["relevance"], batch["mask"]))
+            terms.append(weight * self._rank(self._scores(logits, batch), batch))
         if self.probe_weight:
             scores = self._probe(output.hidden_states[self.probe_layer], batch["identifier_indices"])
-            terms.append(self.probe_weight * self.rank_loss(scores, batch["relevance"], batch["mask"]))
+            terms.append(self.probe_weight * self._rank(scores, batch))
         return torch.stack(terms).sum()
 
     def scores(self, model: nn.Module, batch: Batch) -> Tensor:
         """(B, N) logits; undefined at the padding of short windows."""
         _, logits = self._forward(model, batch)
         return self._scores(logits, batch)
+
+    def _rank(self, scores: Tensor, batch: Batch) -> Tensor:
+        return over_all_processes(self.rank_loss)(scores, batch["relevance"], batch["mask"])
 
     def _forward(self, model: nn.Module, batch: Batch) -> tuple[Any, Tensor]:
         """The model's output, and (B, K, vocabulary) logits of the last K positions, from before the first bracket."""

@@ -39,20 +39,20 @@ class WindowSampling:
 
 
 class TrainingWindows(Dataset[TrainingList]):
-    """`epochs` passes over the lists: one window per list and pass, with the lists in a new order in each pass.
+    """Windows of passes over the lists: one window per list and pass, with the lists in a new order in each pass.
 
     Window i depends only on the seed and on i, so that a resumed run continues with the windows it has not seen yet.
     """
 
-    def __init__(self, lists: Sequence[TrainingList], sampling: WindowSampling, epochs: int, seed: int) -> None:
+    def __init__(self, lists: Sequence[TrainingList], sampling: WindowSampling, n_windows: int, seed: int) -> None:
         self._lists = lists
         self._sampling = sampling
-        self._epochs = epochs
+        self._n_windows = n_windows
         self._seed = seed
         self._orders: dict[int, list[int]] = {}
 
     def __len__(self) -> int:
-        return self._epochs * len(self._lists)
+        return self._n_windows
 
     def __getitem__(self, index: int) -> TrainingList:
         epoch, position = divmod(index, len(self._lists))

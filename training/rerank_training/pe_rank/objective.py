@@ -13,6 +13,7 @@ from rerank.models.kv_cache import GroupedDecodeState
 from rerank.rankers.pe_decode import dynamic
 from rerank_training.pe_rank.model import PEModel
 from rerank_training.trainer.losses import RankLoss, kl, stepwise_kl
+from rerank_training.trainer.processes import over_all_processes
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class PEObjective:
         return self.text_weight > 0 or self.kl_weight > 0
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        """Scalar."""
+        """Scalar; the mean over the processes is the loss over the windows of all of them."""
         scores = self._scores(model, batch)
         loss = self.vectors_weight * self._rank(scores, batch)
         if self.reads_text:
@@ -76,11 +77,12 @@ class PEObjective:
         return scores if self.stepwise else scores[:, 0]
 
     def _rank(self, scores: Tensor, batch: dict[str, Tensor]) -> Tensor:
-        return self.rank_loss(scores, batch["relevance"], batch["mask"])
+        return over_all_processes(self.rank_loss)(scores, batch["relevance"], batch["mask"])
 
     def _divergence(self, scores: Tensor, teacher: Tensor, batch: dict[str, Tensor]) -> Tensor:
         if not self.stepwise:
-            return kl(scores, teacher, batch["mask"])
+            return over_all_processes(kl)(scores, teacher, batch["mask"])
         ranks = batch["order"].argsort(dim=1)
         steps = torch.arange(ranks.shape[1], device=ranks.device)
-        return stepwise_kl(scores, teacher, (ranks[:, None, :] >= steps[:, None]) & batch["mask"][:, None, :])
+        left = (ranks[:, None, :] >= steps[:, None]) & batch["mask"][:, None, :]
+        return over_all_processes(stepwise_kl)(scores, teacher, left)

@@ -35,7 +35,7 @@ from rerank_training.trainer.flags import WINDOW_SIZE
 from rerank_training.trainer.losses import RANK_LOSSES, stepwise_listmle
 from rerank_training.trainer.ranking_trainer import RankingTrainer
 from rerank_training.trainer.reports import print_summary
-from rerank_training.trainer.run import passes_needed, result_folder, select_checkpoint, train
+from rerank_training.trainer.run import items_needed, result_folder, select_checkpoint, train
 
 logger = logging.getLogger(__name__)
 
@@ -115,7 +115,7 @@ def _alignment(
     prompts = _prompts(load_template(ALIGN_TEMPLATE), base, arguments)
     return {
         "objective": AlignObjective(),
-        "train_dataset": shuffled_passes(texts, passes_needed(settings, len(texts)), settings.seed),
+        "train_dataset": shuffled_passes(texts, items_needed(settings, len(texts)), settings.seed),
         "data_collator": AlignCollator(prompts, VectorTable(encoder, texts, console), base.tokenizer),
     }
 

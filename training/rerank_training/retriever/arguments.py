@@ -83,3 +83,7 @@ class RetrieverRunFlags(RunFlags):
 
     learning_rate: float = field(default=2e-4, metadata={"help": "Peak learning rate."})
     per_device_train_batch_size: int = field(default=8, metadata={"help": "Queries per step and device."})
+    ddp_timeout: int = field(
+        default=7 * 86400,
+        metadata={"help": "Seconds that processes wait for the main one, which finds passages and encodes them."},
+    )

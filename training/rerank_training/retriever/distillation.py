@@ -38,8 +38,9 @@ from rerank_training.retriever.reencoding import reencode
 from rerank_training.trainer.arguments import RunArguments
 from rerank_training.trainer.checkpoint import data_hashes, package_versions, report_write_errors
 from rerank_training.trainer.losses import RANK_LOSSES
+from rerank_training.trainer.processes import is_main_process, wait_for_all_processes
 from rerank_training.trainer.ranking_trainer import RankingTrainer
-from rerank_training.trainer.run import check_same_run, passes_needed, refuse_foreign_files, select_checkpoint, train
+from rerank_training.trainer.run import check_same_run, items_needed, refuse_foreign_files, select_checkpoint, train
 
 #: Names in the folder of a run. The report is written last.
 ENCODER, INDEX, REPORT = "encoder", "index", "report.json"
@@ -63,14 +64,18 @@ class Distillation:
     qrels: Sequence[Qrel]
 
     def run(self) -> None:
-        """Runs all rounds, each from the index of the one before, and writes the report."""
+        """Runs all rounds, each from the index of the one before, and writes the report.
+
+        All processes train; the main process does the rest, and the others wait for it.
+        """
         index = Path(self.arguments.index)
         for number in range(1, self.arguments.rounds + 1):
             work = self.folder / f"round-{number}"
             out = self.folder if number == self.arguments.rounds else work
             self._round(index, out, work)
             index = out / INDEX
-        self._report()
+        if is_main_process():
+            self._report()
 
     def _round(self, index: Path, out: Path, work: Path) -> None:
         """Trains the encoder of an index and writes encoder and index to `out`; skips files that exist already.
@@ -79,13 +84,15 @@ class Distillation:
             work: folder of the round's lists and training saves.
         """
         encoder = Encoder(read_manifest(index).encoder.name, self._device)
-        if not (work / "lists.jsonl").exists():
+        if is_main_process() and not (work / "lists.jsonl").exists():
             self._mine(index, encoder, work / "lists.jsonl")
+        wait_for_all_processes()
         if not (out / ENCODER).exists():
             self._train(encoder.folder, out / ENCODER, work)
-        if not (out / INDEX).exists():
+        if is_main_process() and not (out / INDEX).exists():
             with report_write_errors(out / INDEX), indexing_progress(console) as progress:
                 reencode(index, out / INDEX, Encoder(str(out / ENCODER), self._device), progress.report)
+        wait_for_all_processes()
 
     def _mine(self, index: Path, encoder: Encoder, out: Path) -> None:
         """Finds passages for all training queries, has them graded, and writes the lists."""
@@ -117,13 +124,14 @@ class Distillation:
             RetrieverObjective(RANK_LOSSES[arguments.rank_loss], arguments.scale, arguments.in_batch_weight),
             model=model,
             args=settings,
-            train_dataset=TrainingWindows(lists, sampling, passes_needed(settings, len(lists)), settings.seed),
+            train_dataset=TrainingWindows(lists, sampling, items_needed(settings, len(lists)), settings.seed),
             data_collator=RetrieverCollator(model.tokenizer, max_tokens),
             processing_class=model.tokenizer,
         )
         train(trainer, [arguments, settings])
-        with report_write_errors(out), atomic_folder(out) as temporary:
-            model.save_pretrained(temporary)
+        if is_main_process():
+            with report_write_errors(out), atomic_folder(out) as temporary:
+                model.save_pretrained(temporary)
 
     def _report(self) -> None:
         """Evaluates the held-out queries, prints the change, and writes report.json."""
@@ -171,16 +179,12 @@ def distill_retriever(arguments: RetrieverArguments, settings: RunArguments) -> 
     Raises:
         ConfigError, CollectionError, IndexMismatch: an input cannot be used, or the run is finished already.
     """
-    if settings.world_size > 1:
-        raise ConfigError(
-            f"{settings.world_size} processes would write the same files; start one process, without a launcher"
-        )
     folder = Path(settings.output_dir).absolute()
     if (folder / REPORT).exists():
         raise ConfigError(f"{folder / REPORT} exists: that run is finished; choose another --output-dir or remove it")
     refuse_foreign_files(folder)
     queries, held_out, qrels = split_queries(Path(arguments.queries), arguments.held_out)
-    with report_write_errors(folder):
+    with report_write_errors(folder), settings.main_process_first(local=False):
         folder.mkdir(parents=True, exist_ok=True)
         check_same_run(folder, [arguments, settings], started=any(folder.glob("round-*")))
     Distillation(arguments, settings, folder, queries, held_out, qrels).run()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,13 +13,14 @@ from transformers import PreTrainedTokenizerBase
 
 from rerank_training.lists.training_list import TrainingList
 from rerank_training.trainer.losses import RankLoss
+from rerank_training.trainer.processes import gather_tensors
 
 
 class RetrieverCollator:
-    """Collates lists into `input_ids` and `attention_mask` (B + P, T), `relevance` and `mask` (B, P).
+    """Collates lists into `input_ids` and `attention_mask` (B + P, T), `relevance` and `mask` (B, P), and `keys` (P,).
 
     The first B texts are the queries, the others the P distinct passages of the batch, so that each is encoded once.
-    `mask` is True for the passages of a list; `relevance` is 0 elsewhere.
+    `mask` is True for the passages of a list; `relevance` is 0 elsewhere. `keys` are hashes of the passages' doc_ids.
 
     Args:
         max_tokens: number of tokens to which texts are truncated.
@@ -49,12 +51,21 @@ class RetrieverCollator:
             "attention_mask": tokens["attention_mask"],
             "relevance": relevance,
             "mask": mask,
+            "keys": torch.tensor([_key(doc_id) for doc_id in texts]),
         }
+
+
+def _key(doc_id: str) -> int:
+    """A hash of 63 bits that is the same in every process."""
+    return int.from_bytes(hashlib.blake2b(doc_id.encode(), digest_size=8).digest()) >> 1
 
 
 @dataclass(frozen=True)
 class RetrieverObjective:
     """Loss of a batch of `RetrieverCollator`, and its scores.
+
+    With several processes, the batch is that of all of them: each computes the loss over all lists, with the passages
+    of all processes as negatives.
 
     Attributes:
         rank_loss: any of RANK_LOSSES.
@@ -68,22 +79,50 @@ class RetrieverObjective:
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         """Scalar."""
-        scores = self._scores(model, batch)
-        loss = self.rank_loss(scores, batch["relevance"], batch["mask"])
+        vectors = model(batch["input_ids"], batch["attention_mask"])
+        n = len(batch["relevance"])
+        queries, passages, relevance, mask = _of_all_processes(vectors[:n], vectors[n:], batch)
+        scores = self.scale * queries @ passages.T
+        loss = self.rank_loss(scores, relevance, mask)
         if self.in_batch_weight:
-            loss = loss + self.in_batch_weight * in_batch_loss(scores, batch["relevance"], batch["mask"])
+            loss = loss + self.in_batch_weight * in_batch_loss(scores, relevance, mask)
         return loss
 
     @torch.no_grad()
     def scores(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         """(B, P) scaled cosines of every query with every passage of the batch."""
-        return self._scores(model, batch)
-
-    def _scores(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         vectors = model(batch["input_ids"], batch["attention_mask"])
-        queries = len(batch["relevance"])
-        scores: Tensor = self.scale * vectors[:queries] @ vectors[queries:].T
+        n = len(batch["relevance"])
+        scores: Tensor = self.scale * vectors[:n] @ vectors[n:].T
         return scores
+
+
+def _of_all_processes(
+    queries: Tensor, passages: Tensor, batch: dict[str, Tensor]
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Vectors of the queries (B, D) and passages (P, D), relevance and mask (B, P), of the batches of all processes.
+
+    A passage of several processes gets one column, so that it is not its own negative. Columns are in the order in
+    which a single process would have found the passages.
+    """
+    parts = {name: gather_tensors(batch[name]) for name in ("relevance", "mask", "keys")}
+    keys = torch.cat(parts["keys"]).tolist()
+    first = {key: row for row, key in reversed(list(enumerate(keys)))}
+    rows_of_columns = sorted(first.values())
+    column = {keys[row]: number for number, row in enumerate(rows_of_columns)}
+    columns = torch.tensor([column[key] for key in keys], device=queries.device)
+
+    def merge(blocks: list[Tensor]) -> Tensor:
+        """(B, P) of the (B, P) blocks of the processes. No list has passages in two blocks, so nothing is added up."""
+        rows = torch.block_diag(*(block.float() for block in blocks))
+        return rows.new_zeros(len(rows), len(column)).index_add_(1, columns, rows)
+
+    return (
+        torch.cat(gather_tensors(queries)),
+        torch.cat(gather_tensors(passages))[rows_of_columns],
+        merge(parts["relevance"]),
+        merge(parts["mask"]).bool(),
+    )
 
 
 def in_batch_loss(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from transformers import TrainingArguments
 from transformers.integrations.integration_utils import get_reporting_integration_callbacks, is_tensorboard_available
+from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
 from rerank.errors import ConfigError
 from rerank_training.trainer.flags import RunFlags
@@ -25,6 +26,9 @@ class RunArguments(RunFlags, TrainingArguments):  # type: ignore[misc]  # RunFla
         self.use_cpu = self.use_cpu or not torch.accelerator.is_available()  # otherwise bf16 would ask for a GPU
         self.dataloader_pin_memory = self.dataloader_pin_memory and torch.cuda.is_available()
         TrainingArguments.__post_init__(self)
+        if self.process_index:  # the others say the same
+            disable_progress_bar()
+            set_verbosity_error()
         self._check_report_to()
 
     def _check_report_to(self) -> None:

@@ -15,6 +15,7 @@ from rerank.errors import ConfigError
 from rerank.files import atomic_folder, sha256_of_files
 from rerank.manifest import TEMPLATE_FILE, Manifest, write_manifest
 from rerank.models.smollm2 import locate_causal_lm
+from rerank_training.trainer.processes import is_lost_process
 
 _PACKAGES = ("torch", "transformers", "peft")
 
@@ -49,6 +50,8 @@ def report_write_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError, SafetensorError) as error:
+        if is_lost_process(error):
+            raise
         raise ConfigError(
             f"{folder} cannot be written: {error}; free disk space and give the same command again, which resumes from "
             "the last save"

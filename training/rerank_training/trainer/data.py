@@ -10,7 +10,7 @@ from rerank_training.lists.training_list import TrainingList
 from rerank_training.lists.windows import HeldOutWindows, TrainingWindows, WindowSampling
 from rerank_training.trainer.arguments import RunArguments
 from rerank_training.trainer.flags import ListArguments
-from rerank_training.trainer.run import passes_needed
+from rerank_training.trainer.run import items_needed
 
 
 def read_training_lists(arguments: ListArguments) -> tuple[list[TrainingList], list[TrainingList]]:
@@ -24,13 +24,13 @@ def read_training_lists(arguments: ListArguments) -> tuple[list[TrainingList], l
 def training_windows(
     arguments: ListArguments, settings: RunArguments, lists: Sequence[TrainingList]
 ) -> TrainingWindows:
-    """The windows of all passes over the lists. Raises: ConfigError when sizes or shares are out of range."""
+    """The windows of all steps. Raises: ConfigError when sizes or shares are out of range."""
     sampling = WindowSampling(
         max_size=arguments.window_size,
         min_size=arguments.min_window_size or arguments.window_size,
         shuffled_share=arguments.shuffled_share,
     )
-    return TrainingWindows(lists, sampling, passes_needed(settings, len(lists)), settings.seed)
+    return TrainingWindows(lists, sampling, items_needed(settings, len(lists)), settings.seed)
 
 
 def held_out_windows(arguments: ListArguments, lists: Sequence[TrainingList]) -> HeldOutWindows | None:

@@ -35,6 +35,7 @@ from rerank.losses import (
 )
 from rerank.losses import weighted_ranknet as weighted_ranknet_per_list
 from rerank_training.trainer.ndcg import dcg
+from rerank_training.trainer.processes import mean_of_all_processes
 
 #: (scores, relevance, mask) → scalar
 RankLoss: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -219,6 +220,8 @@ RANK_LOSSES: Mapping[str, RankLoss] = {
 def language_model_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """Mean cross entropy of the next token over the labels other than -100; a zero with a graph if there is none.
 
+    Of several processes, each returns its share of the mean over the labels of all; see `mean_of_all_processes`.
+
     Args:
         logits: (B, T, V), as a model returns them.
         labels: (B, T) token ids at the positions of the tokens in the input, as in transformers: `logits[:, t]` is
@@ -227,7 +230,8 @@ def language_model_loss(logits: Tensor, labels: Tensor) -> Tensor:
     next_labels = labels[:, 1:]
     labelled = next_labels != IGNORE_INDEX
     predicted = _at_least_float32(logits[:, :-1][labelled])  # only the labelled rows, because V is large
-    return functional.cross_entropy(predicted, next_labels[labelled], reduction="sum") / labelled.sum().clamp(min=1)
+    total = functional.cross_entropy(predicted, next_labels[labelled], reduction="sum")
+    return mean_of_all_processes(total, labelled.sum())
 
 
 def _checked(scores: Tensor, relevance: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:

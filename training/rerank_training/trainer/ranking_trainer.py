@@ -93,6 +93,7 @@ class RankingTrainer(Trainer):
         try:
             with report_write_errors(folder):
                 super()._save_checkpoint(model, trial)
+                self.accelerator.wait_for_everyone()  # each process writes the state of its random numbers
                 if self.args.should_save:
                     (folder / COMPLETE_MARKER).touch()
         finally:

@@ -11,9 +11,8 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from torch.utils.data import Dataset, Subset
 from transformers import IntervalStrategy, PrinterCallback, ProgressCallback
 
 from rerank.errors import ConfigError
@@ -21,6 +20,7 @@ from rerank.files import atomic_file
 from rerank.manifest import RESULT_FOLDER
 from rerank_training.trainer.arguments import RunArguments
 from rerank_training.trainer.checkpoint import report_write_errors
+from rerank_training.trainer.processes import is_main_process, process_count
 from rerank_training.trainer.ranking_trainer import COMPLETE_MARKER, RankingTrainer
 from rerank_training.trainer.reports import MeasureBefore, SpeedLog
 
@@ -34,8 +34,10 @@ _FREE_ARGUMENTS = {
     *("dataloader_persistent_workers", "disable_tqdm", "report_to", "run_name", "project", "trackio_space_id"),
     *("logging_dir", "logging_strategy", "logging_first_step", "logging_steps", "logging_nan_inf_filter"),
     *("log_level", "log_level_replica", "log_on_each_node", "include_num_input_tokens_seen"),
-    *("save_steps", "save_total_limit", "push_to_hub"),
+    *("save_steps", "save_total_limit", "push_to_hub", "local_rank", "ddp_backend", "ddp_timeout"),
 }
+#: The number of processes, which decides the lists of a step; by the name of the flag of `accelerate launch`.
+_PROCESSES = "num_processes"
 #: The length of a run; a resumed run may have another, and its learning rate follows the new length from there on.
 _LENGTH = "max_steps"
 
@@ -68,16 +70,15 @@ def refuse_foreign_files(folder: Path) -> None:
         )
 
 
-def passes_needed(settings: RunArguments, items: int) -> int:
-    """Number of passes over the items that a run makes, rounded up. The dataset of the run holds all of them."""
-    needed = (
-        settings.max_steps * _items_per_step(settings) if settings.max_steps > 0 else settings.num_train_epochs * items
-    )
-    return math.ceil(needed / items)
+def items_needed(settings: RunArguments, items: int) -> int:
+    """Number of training items in all steps of a run, of which the dataset holds `items` per pass.
 
-
-def _items_per_step(settings: Any) -> int:
-    return int(settings.train_batch_size * settings.gradient_accumulation_steps * settings.world_size)
+    A part of a pass is rounded up to a pass, and then the last step is completed with items of the next pass. So every
+    process gets the same number of full batches.
+    """
+    per_step = settings.train_batch_size * settings.gradient_accumulation_steps * settings.world_size
+    steps = math.ceil(math.ceil(settings.num_train_epochs) * items / per_step)
+    return per_step * (settings.max_steps if settings.max_steps > 0 else steps)
 
 
 def select_checkpoint(settings: RunArguments, held_out: bool) -> None:
@@ -93,20 +94,17 @@ def train(trainer: RankingTrainer, arguments: Sequence[Any]) -> dict[str, float]
     """Trains to the end, from the last complete save if there is one, and returns the metrics of the selected save.
 
     Args:
-        trainer: its dataset holds all passes, so that a resumed run skips the items it has seen.
+        trainer: its dataset holds the items of all steps, so that a resumed run skips those it has seen.
         arguments: the dataclasses of the command; a run that was started with other arguments is not resumed.
 
     Raises:
         ConfigError: the folder holds a run with other arguments, or cannot be written to.
     """
     folder = Path(str(trainer.args.output_dir))
-    with report_write_errors(folder):
+    with report_write_errors(folder), trainer.args.main_process_first(local=False):
         save = last_save(folder)
         check_same_run(folder, arguments, started=save is not None)
     trainer.args.num_train_epochs = 1
-    if trainer.args.max_steps > 0:  # not one step more when a run resumes that was killed after its last step
-        steps = range(trainer.args.max_steps * _items_per_step(trainer.args))
-        trainer.train_dataset = Subset(cast("Dataset[Any]", trainer.train_dataset), steps)
     for callback in (PrinterCallback, ProgressCallback):
         if callback is PrinterCallback or not sys.stderr.isatty():
             trainer.remove_callback(callback)
@@ -123,7 +121,7 @@ def last_save(folder: Path) -> str | None:
     saves = {int(match[1]): path for match, path in found if match}
     for path in saves.values():
         if not (path / COMPLETE_MARKER).is_file():
-            shutil.rmtree(path, ignore_errors=True)  # of several processes, each removes it
+            shutil.rmtree(path, ignore_errors=True)
     complete = [step for step, path in saves.items() if (path / COMPLETE_MARKER).is_file()]
     return str(saves[max(complete)]) if complete else None
 
@@ -139,8 +137,10 @@ def check_same_run(folder: Path, arguments: Sequence[Any], started: bool) -> Non
     """
     given = {key: str(value) for part in arguments for key, value in dataclasses.asdict(part).items()}
     given = {key: value for key, value in given.items() if key not in _FREE_ARGUMENTS}
+    given[_PROCESSES] = str(process_count())
     path = folder / _ARGUMENTS_FILE
     stored = json.loads(path.read_text(encoding="utf-8")) if started and path.is_file() else given
+    stored = {_PROCESSES: "1"} | stored  # a run of a version before this number was stored
     changed = sorted(key for key in given if given[key] != stored.get(key))
     if changed == [_LENGTH]:
         logger.warning(
@@ -153,5 +153,6 @@ def check_same_run(folder: Path, arguments: Sequence[Any], started: bool) -> Non
             f"{folder} holds a run with other arguments ({differences}); give the same arguments to resume it, or "
             "another --output-dir"
         )
-    with atomic_file(path) as temporary:
-        temporary.write_text(json.dumps(given, indent=1) + "\n", encoding="utf-8")
+    if is_main_process():
+        with atomic_file(path) as temporary:
+            temporary.write_text(json.dumps(given, indent=1) + "\n", encoding="utf-8")

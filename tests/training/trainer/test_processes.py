@@ -1,0 +1,241 @@
+"""Losses and gradients of two processes, which must be those of one process with the lists of both."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from rerank_training.retriever.objective import RetrieverObjective
+from rerank_training.trainer.command import LostProcess, report_lost_process, run_training
+from rerank_training.trainer.losses import (
+    IGNORE_INDEX,
+    RANK_LOSSES,
+    language_model_loss,
+    listmle,
+    ranknet,
+    stepwise_kl,
+    stepwise_listmle,
+)
+from rerank_training.trainer.position_bias import inverse_propensity_loss
+from rerank_training.trainer.processes import (
+    gather_rows,
+    is_main_process,
+    mean_of_all_processes,
+    over_all_processes,
+    process_count,
+)
+from torch import Tensor, distributed, multiprocessing, nn
+
+from rerank.commands.run import console
+
+#: Lists and passages of each process. One list of each has a single passage, which does not count in any loss.
+SHAPES = ((3, 5), (2, 4))
+
+
+def lists_of(rank: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Scores with a gradient, relevance and mask."""
+    generator = torch.Generator().manual_seed(rank)
+    shape = SHAPES[rank]
+    mask = torch.ones(shape, dtype=torch.bool)
+    mask[0, 1:] = False
+    mask[1, 3:] = False
+    relevance = torch.randint(0, 4, shape, generator=generator).float()
+    return (torch.randn(shape, generator=generator) + 3).requires_grad_(), relevance, mask
+
+
+def joined(*tensors: Tensor) -> Tensor:
+    """The rows of both processes, padded with 0: what one process has."""
+    width = max(tensor.shape[1] for tensor in tensors)
+    return torch.cat([nn.functional.pad(tensor, (0, width - tensor.shape[1])) for tensor in tensors])
+
+
+def stepwise(loss: Callable[..., Tensor]) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """A loss of (B, N, N) scores as one of (B, N) scores, which are the same at every rank but for a factor."""
+
+    def of_scores(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
+        ranks = torch.arange(1, scores.shape[1] + 1)
+        every_step = scores[:, None, :] / ranks[None, :, None]
+        if loss is stepwise_kl:
+            left = mask[:, None, :] & (ranks[None, :, None] <= mask.sum(dim=1)[:, None, None])
+            return over_all_processes(loss)(every_step, relevance[:, None, :] * every_step.detach(), left)
+        return over_all_processes(loss)(every_step, relevance, mask)
+
+    return of_scores
+
+
+WEIGHTS = torch.tensor([0.5, 1.0, 2.0, 1.0, 1.0])
+LOSSES = {name: over_all_processes(loss) for name, loss in RANK_LOSSES.items()} | {
+    "inverse propensity": over_all_processes(inverse_propensity_loss(ranknet, WEIGHTS)),
+    "stepwise listmle": stepwise(stepwise_listmle),
+    "stepwise kl": stepwise(stepwise_kl),
+}
+
+
+class Vectors(nn.Module):
+    """Texts are rows of a table, so that the gradient of each text can be compared."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        table = torch.randn(9, 4, generator=torch.Generator().manual_seed(7))
+        self.table = nn.Parameter(nn.functional.normalize(table, dim=1))
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        return self.table[input_ids]
+
+
+#: Batches of the retriever by process: numbers of the queries and of the passages, and the relevance of each list.
+#: Passages 4 and 5 are in both batches, 4 in different columns.
+RETRIEVER = (
+    ([0, 1], [4, 5, 6], [{4: 2.0, 5: 1.0}, {5: 3.0, 6: 0.0}]),
+    ([2], [7, 4, 5], [{7: 1.0, 4: 1.0, 5: 0.0}]),
+)
+
+
+def retriever_batch(*ranks: int) -> dict[str, Tensor]:
+    queries = [number for rank in ranks for number in RETRIEVER[rank][0]]
+    passages = list(dict.fromkeys(number for rank in ranks for number in RETRIEVER[rank][1]))
+    rows = [row for rank in ranks for row in RETRIEVER[rank][2]]
+    return {
+        "input_ids": torch.tensor([*queries, *passages]),
+        "attention_mask": torch.empty(0),
+        "relevance": torch.tensor([[row.get(number, 0.0) for number in passages] for row in rows]),
+        "mask": torch.tensor([[number in row for number in passages] for row in rows]),
+        "keys": torch.tensor(passages) * 10**17,
+    }
+
+
+RETRIEVER_OBJECTIVES = {
+    "retriever": RetrieverObjective(ranknet, 5.0),
+    "retriever with negatives": RetrieverObjective(listmle, 5.0, in_batch_weight=0.5),
+}
+
+
+def label_rows(rank: int) -> tuple[Tensor, Tensor]:
+    """Logits with a gradient and labels: five of them in process 0, one in process 1."""
+    logits = torch.randn(2, 4, 6, generator=torch.Generator().manual_seed(rank)).requires_grad_()
+    labels = torch.tensor([[IGNORE_INDEX, 1, 2, 3], [IGNORE_INDEX, IGNORE_INDEX, 4, 5]])
+    return logits, labels if rank == 0 else labels.masked_fill(labels != 5, IGNORE_INDEX)
+
+
+def run_process(rank: int, folder: Path) -> None:
+    """Stores the losses and gradients that a process finds."""
+    distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    found: dict[str, object] = {"count": process_count(), "main": is_main_process()}
+    found["rows"] = gather_rows(torch.full((rank + 1, 2 - rank), float(rank + 1)))
+    found["nothing"] = mean_of_all_processes(torch.tensor(0.0), torch.tensor(0))
+    for name, loss in LOSSES.items():
+        scores, relevance, mask = lists_of(rank)
+        value = loss(scores, relevance, mask)
+        value.backward()
+        found[name] = (value.detach(), scores.grad)
+    for name, objective in RETRIEVER_OBJECTIVES.items():
+        model = Vectors()
+        value = objective.loss(model, retriever_batch(rank))
+        value.backward()
+        found[name] = (value.detach(), model.table.grad)
+    logits, labels = label_rows(rank)
+    value = language_model_loss(logits, labels)
+    value.backward()
+    found["language model"] = (value.detach(), logits.grad)
+    torch.save(found, folder / f"{rank}.pt")
+    distributed.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, object]]:
+    """What each of two processes found."""
+    folder = tmp_path_factory.mktemp("processes")
+    multiprocessing.spawn(run_process, (folder,), nprocs=2)
+    return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LOSSES)
+def test_two_processes_have_the_loss_and_the_gradient_of_one(found: list[dict[str, object]], name: str) -> None:
+    """The average of the gradients is that of one process, so each is twice its own part of it."""
+    parts = [lists_of(rank) for rank in range(2)]
+    scores, relevance, mask = (joined(*tensors) for tensors in zip(*parts, strict=True))
+    value = LOSSES[name](scores, relevance, mask)
+    value.backward()
+    for (own, *_), process in zip(parts, found, strict=True):
+        loss, gradient = process[name]  # type: ignore[misc]
+        torch.testing.assert_close(loss, value.detach())
+        torch.testing.assert_close(gradient, 2 * own.grad)
+        assert gradient.abs().max() > 1e-3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RETRIEVER_OBJECTIVES)
+def test_passage_of_two_processes_is_one_passage(found: list[dict[str, object]], name: str) -> None:
+    """Not its own negative, and no second negative of others."""
+    model = Vectors()
+    value = RETRIEVER_OBJECTIVES[name].loss(model, retriever_batch(0, 1))
+    value.backward()
+    losses, gradients = zip(*(process[name] for process in found), strict=True)  # type: ignore[misc]
+    for loss in losses:
+        torch.testing.assert_close(loss, value.detach())
+    queries = [number for numbers, *_ in RETRIEVER for number in numbers]
+    average = sum(gradients) / 2
+    torch.testing.assert_close(average[queries], model.table.grad[queries])  # type: ignore[index]
+    torch.testing.assert_close(average, model.table.grad)
+
+
+@pytest.mark.slow
+def test_language_models_loss_is_the_mean_over_the_labels_of_all_processes(found: list[dict[str, object]]) -> None:
+    parts = [label_rows(rank) for rank in range(2)]
+    logits, labels = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
+    value = language_model_loss(logits, labels)
+    value.backward()
+    losses, gradients = zip(*(process["language model"] for process in found), strict=True)  # type: ignore[misc]
+    torch.testing.assert_close(sum(losses) / 2, value.detach())
+    torch.testing.assert_close(torch.cat(gradients), 2 * torch.cat([own.grad for own, _ in parts]))  # type: ignore[misc]
+
+
+@pytest.mark.slow
+def test_first_process_is_the_main_one_and_rows_are_in_the_order_of_the_processes(
+    found: list[dict[str, object]],
+) -> None:
+    assert [(process["count"], process["main"]) for process in found] == [(2, True), (2, False)]
+    for process in found:
+        assert process["rows"].tolist() == [[1, 1], [2, 0], [2, 0]]  # type: ignore[attr-defined]
+        assert process["nothing"] == 0
+
+
+def test_single_process_is_the_main_one_and_gathers_nothing() -> None:
+    scores, relevance, mask = lists_of(0)
+    assert is_main_process()
+    assert process_count() == 1
+    assert gather_rows(scores).tolist() == scores.tolist()
+    assert over_all_processes(ranknet)(scores, relevance, mask) == ranknet(scores, relevance, mask)
+
+
+@pytest.mark.parametrize(("rank", "level", "is_quiet"), [("0", logging.INFO, False), ("1", logging.ERROR, True)])
+def test_only_the_first_process_logs_and_shows_progress(
+    monkeypatch: pytest.MonkeyPatch, rank: str, level: int, is_quiet: bool
+) -> None:
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setattr(console, "quiet", False)
+    logging.getLogger().handlers.clear()  # those of pytest; the fixture of all tests restores them
+    found: list[object] = []
+    run_training(lambda: found.extend([logging.getLogger().level, console.quiet]))
+    assert found == [level, is_quiet]
+
+
+def test_lost_connection_names_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    gone = RuntimeError("[/src/third_party/gloo/gloo/transport/tcp/pair.cc:537] Connection reset by peer")
+    for error in (gone, distributed.DistBackendError("NCCL timeout")):
+        with pytest.raises(LostProcess, match=r"process 1 lost the connection .* give the same command again"):
+            report_lost_process(_raise(error))
+    with pytest.raises(RuntimeError, match="shapes differ"):
+        report_lost_process(_raise(RuntimeError("shapes differ")))
+
+
+def _raise(error: Exception) -> Callable[[], None]:
+    def command() -> None:
+        raise error
+
+    return command

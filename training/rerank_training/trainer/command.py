@@ -1,0 +1,41 @@
+"""Runs a training command in one process, or in one of several."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+
+from rerank.commands.run import console, run
+from rerank.errors import RerankError
+
+
+class LostProcess(RerankError):
+    """Another process of the same training has ended, and this one cannot go on alone."""
+
+
+def run_training(command: Callable[[], object]) -> None:
+    """Runs a command as `rerank.commands.run.run` does. Of several processes, only the first logs and shows progress.
+
+    The launcher gives the number of the process as the environment variable RANK.
+    """
+    is_first = os.environ.get("RANK", "0") == "0"
+    level = logging.INFO if is_first else logging.ERROR
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    console.quiet = not is_first
+    run(lambda: report_lost_process(command))
+
+
+def report_lost_process(command: Callable[[], object]) -> None:
+    """Runs a command. Raises: LostProcess instead of the exceptions of torch about a lost connection."""
+    try:
+        command()
+    except RuntimeError as error:
+        from rerank_training.trainer.processes import is_lost_process  # imports torch, which --help does not need
+
+        if not is_lost_process(error):
+            raise
+        raise LostProcess(
+            f"process {os.environ.get('RANK')} lost the connection to another training process, which has ended: see "
+            f"its own message ({error}); give the same command again, which resumes from the last save"
+        ) from error

@@ -1,0 +1,91 @@
+"""Losses over the lists of all training processes, so that several processes take the steps of one with all the lists.
+
+Processes average their gradients. The average is the gradient of all lists only if every process contributes its share
+of one loss over all of them, which is what these functions compute. In a single process they change nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, distributed
+from torch.nn.functional import pad
+
+
+def process_count() -> int:
+    """Number of training processes."""
+    return distributed.get_world_size() if distributed.is_initialized() else 1
+
+
+def is_main_process() -> bool:
+    """True in the process that writes files and reports."""
+    return not distributed.is_initialized() or distributed.get_rank() == 0
+
+
+def is_lost_process(error: BaseException) -> bool:
+    """True for what torch raises when another process has ended: its own class for NCCL, a RuntimeError for gloo."""
+    return isinstance(error, distributed.DistError) or (isinstance(error, RuntimeError) and "/gloo/" in str(error))
+
+
+def wait_for_all_processes() -> None:
+    """Returns when every process has called it."""
+    if distributed.is_initialized():
+        distributed.barrier()
+
+
+def gather_tensors(local: Tensor) -> list[Tensor]:
+    """This tensor of every process, by rank. The number of dimensions must be the same, the sizes may differ.
+
+    The gradient flows into the tensor of this process only. It is multiplied by the number of processes, because they
+    average their gradients afterwards.
+    """
+    if (count := process_count()) == 1:
+        return [local]
+    sent = local.detach().to(torch.uint8) if local.dtype == torch.bool else local.detach()
+    shape = torch.tensor(local.shape, device=local.device)
+    shapes = [torch.empty_like(shape) for _ in range(count)]
+    distributed.all_gather(shapes, shape)
+    largest = torch.stack(shapes).amax(dim=0).tolist()
+    padded = _padded(sent, largest)
+    received = [torch.empty_like(padded) for _ in range(count)]
+    distributed.all_gather(received, padded)
+    found = [
+        tensor[tuple(slice(size) for size in sizes.tolist())].to(local.dtype)
+        for tensor, sizes in zip(received, shapes, strict=True)
+    ]
+    if local.requires_grad:
+        found[distributed.get_rank()] = local + (count - 1) * (local - local.detach())
+    return found
+
+
+def gather_rows(local: Tensor) -> Tensor:
+    """The rows of all processes in one tensor, by rank; further dimensions are padded with 0 to the largest size."""
+    tensors = gather_tensors(local)
+    sizes = torch.tensor([tensor.shape[1:] for tensor in tensors]).amax(dim=0).tolist()
+    return torch.cat([_padded(tensor, [len(tensor), *sizes]) for tensor in tensors])
+
+
+def over_all_processes(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The same loss over the lists of all processes: its arguments are tensors with one row per list."""
+    return lambda *tensors: loss(*map(gather_rows, tensors))
+
+
+def mean_of_all_processes(total: Tensor, count: Tensor) -> Tensor:
+    """The share of this process in a mean over all processes; the average of the shares is that mean.
+
+    Args:
+        total: sum of the values of this process.
+        count: number of them; 0 in all processes gives 0.
+    """
+    processes = process_count()
+    if processes > 1:
+        count = count.clone()
+        distributed.all_reduce(count)
+    return total * processes / count.clamp(min=1)
+
+
+def _padded(tensor: Tensor, sizes: Sequence[int]) -> Tensor:
+    """The tensor with zeros behind its values, up to these sizes."""
+    missing = [size - have for size, have in zip(sizes, tensor.shape, strict=True)]
+    return pad(tensor, [number for size in reversed(missing) for number in (0, size)]).contiguous()
