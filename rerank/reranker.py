@@ -34,7 +34,6 @@ from rerank.types import (
     Query,
     Ranking,
     RankOptions,
-    ScoredDoc,
     candidate_list,
     candidate_source,
 )
@@ -113,7 +112,7 @@ class AsyncReranker:
             InvalidRequest, Overloaded, DeadlineExceeded, ShuttingDown: see Engine.run.
         """
         model, strategy = self._models.resolve(options)
-        return await self._run(model, strategy, query, self._resolve(candidates), options, deadline)
+        return await self._run(model, strategy, query, await self._resolve(candidates), options, deadline)
 
     async def search(
         self,
@@ -167,22 +166,18 @@ class AsyncReranker:
     ) -> tuple[Query, tuple[Candidate, ...]]:
         """The query with its vector, and its candidates."""
 
-        def search() -> tuple[Query, list[ScoredDoc]]:
+        def search() -> tuple[Query, tuple[Candidate, ...]]:
             needs_vector = first_stage is not FirstStage.BM25 and query.vector is None
             encoded = self._with_vector(query) if needs_vector else query
-            return encoded, index.retrievers[first_stage].search([encoded], depth)[0]
+            return encoded, index.candidates(first_stage, encoded, depth)
 
         try:
             async with asyncio.timeout_at(deadline):
-                encoded, hits = await asyncio.get_running_loop().run_in_executor(self._first_stage_thread, search)
+                return await asyncio.get_running_loop().run_in_executor(self._first_stage_thread, search)
         except TimeoutError as error:
             raise DeadlineExceeded(
                 f"deadline reached in the first stage ({first_stage.value}); allow more time"
             ) from error
-        passages = index.store.passages([hit.doc_id for hit in hits])
-        return encoded, tuple(
-            Candidate(passage, hit.score, hit.bm25_score) for passage, hit in zip(passages, hits, strict=True)
-        )
 
     def _with_vector(self, query: Query) -> Query:
         """The query with its vector. Raises: InvalidRequest if the query is longer than the encoder reads."""
@@ -196,12 +191,19 @@ class AsyncReranker:
             )
         return with_vector(self._encoder, query)
 
-    def _resolve(self, candidates: Iterable[CandidateLike]) -> tuple[Candidate, ...]:
+    async def _resolve(self, candidates: Iterable[CandidateLike]) -> tuple[Candidate, ...]:
         """The candidates with their text, and with their vectors if they are in the index."""
-        sources = [candidate_source(candidate, place) for place, candidate in enumerate(candidate_list(candidates))]
+        sources = [
+            each if isinstance(each, CandidateSource) else candidate_source(each, place)
+            for place, each in enumerate(candidate_list(candidates))
+        ]
         doc_ids = [source.doc_id for source in sources if source.in_index]
-        stored = {p.doc_id: p for p in self._open_index().store.passages(doc_ids)} if doc_ids else {}
+        stored = await asyncio.to_thread(self._stored, doc_ids) if doc_ids else {}
         return tuple(Candidate(_passage(source, stored), source.score) for source in sources)
+
+    def _stored(self, doc_ids: Sequence[str]) -> dict[str, Passage]:
+        """The passages of the index with these ids."""
+        return {passage.doc_id: passage for passage in self._open_index().store.passages(doc_ids)}
 
     def _open_index(self) -> Index:
         if self.index is None:

@@ -22,6 +22,8 @@ T = TypeVar("T")
 Vector: TypeAlias = npt.NDArray[np.float32]
 #: (N, D) float32, each row a unit vector.
 Matrix: TypeAlias = npt.NDArray[np.float32]
+#: Precision of an encoder's matrix products.
+EncoderDtype: TypeAlias = Literal["float32", "bfloat16"]
 #: How a ranker runs a batch: all windows side by side in one row, or one forward pass after the other.
 Batching: TypeAlias = Literal["packed", "one_by_one"]
 
@@ -239,11 +241,7 @@ class WindowRanking:
 
 
 def check_rankings(rankings: Sequence[WindowRanking], windows: Sequence[EncodedWindow]) -> None:
-    """Checks that there is one ranking per window with one finite score per passage.
-
-    Raises:
-        RankerFailure: there is not; a bug of the ranker.
-    """
+    """Raises: RankerFailure unless there is one ranking per window with one finite score per passage."""
     expected = [len(encoded.window.passages) for encoded in windows]
     found = [len(ranking.scores) for ranking in rankings]
     if found != expected:

@@ -21,7 +21,7 @@ from rerank_eval.trec_dl import TrecDLSettings
 
 from rerank.collections import open_collection
 from rerank.models.encoder import Encoder
-from rerank.retrieval.index import build_index
+from rerank.retrieval.build import build_index
 from rerank.types import FirstStage
 
 EXPECTED = Path(__file__).parents[1] / "eval" / "expected"
@@ -54,7 +54,7 @@ def measured(name: str, data: Path, work: Path) -> tuple[dict[str, float], int]:
     collection = "pydoc" if name == "pydoc" else str(data / name)
     index = work / f"{name}-index"
     if not index.exists():
-        build_index(open_collection(collection), index, Encoder(), hnsw=False, report=lambda *_: None)
+        build_index(open_collection(collection), index, Encoder())
     return measured_on_index(index, collection, entries, work / name)
 
 

@@ -49,6 +49,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--public-tokenizers", type=Path, help="folder with the packages of test_public_tokenizers.py")
     parser.addoption("--sdk", type=Path, help="folder of the environments for the tests marked 'sdk'")
     parser.addoption("--sdk-table", type=Path, help="Markdown file whose table of clients the tests marked 'sdk' write")
+    parser.addoption("--ray", action="store_true", help="run the tests marked 'ray', which start Ray on this machine")
     parser.addoption("--browser", type=Path, help="program of Chromium for the tests marked 'browser'")
 
 
@@ -61,6 +62,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device, torch sees none"))
         if "sdk" in item.keywords and not config.getoption("--sdk"):
             item.add_marker(pytest.mark.skip(reason="runs clients of others; `make sdk-tests` installs and runs them"))
+        if "ray" in item.keywords and not config.getoption("--ray"):
+            item.add_marker(pytest.mark.skip(reason="starts Ray on this machine; `make ray-tests` runs it"))
         if "browser" in item.keywords and not config.getoption("--browser"):
             item.add_marker(pytest.mark.skip(reason="drives a browser; `make browser-tests` runs it"))
         if "public_tokenizers" in item.keywords and not config.getoption("--public-tokenizers"):
@@ -142,10 +145,10 @@ def beir_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def index_folder(beir_folder: Path, encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of an index of PASSAGES."""
-    from rerank.retrieval.index import build_index
+    from rerank.retrieval.build import build_index
 
     out = tmp_path_factory.mktemp("indexes") / "twelve"
-    build_index(open_collection(str(beir_folder)), out, encoder, hnsw=False, report=lambda *_: None)
+    build_index(open_collection(str(beir_folder)), out, encoder)
     return out
 
 

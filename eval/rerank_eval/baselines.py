@@ -15,7 +15,7 @@ from ir_measures import Qrel
 from rerank.errors import ConfigError
 from rerank.files import sha256_of_files
 from rerank.retrieval.hybrid import z_score_sum
-from rerank.types import CandidateSource, Matrix, Query, ScoredDoc
+from rerank.types import CandidateSource, Matrix, Query
 
 if TYPE_CHECKING:
     from rerank.models.encoder import Encoder
@@ -66,9 +66,8 @@ class ZScoreFusion:
     def __call__(self, query: Query, candidates: Sequence[CandidateSource]) -> list[float]:
         if any(candidate.score is None for candidate in candidates):
             raise ConfigError(f"query {query.query_id}: z-score needs a first-stage score of every candidate")
-        first = [ScoredDoc(candidate.doc_id, candidate.score or 0.0) for candidate in candidates]
-        cosines = self._cosine(query, candidates)
-        second = [ScoredDoc(doc.doc_id, cosine) for doc, cosine in zip(first, cosines, strict=True)]
+        first = {candidate.doc_id: candidate.score or 0.0 for candidate in candidates}
+        second = dict(zip(first, self._cosine(query, candidates), strict=True))
         fused = z_score_sum([first, second])
         return [fused[candidate.doc_id] for candidate in candidates]
 

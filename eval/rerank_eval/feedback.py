@@ -92,7 +92,7 @@ class FeedbackExperiment:
 
     def _retrieve(self, vectors: Mapping[str, Vector]) -> Metrics:
         queries = [replace(query, vector=vectors[query_id]) for query_id, query in self._queries.items()]
-        rankings = self._index.retrievers[FirstStage.DENSE].search(queries, _DEPTH)
+        rankings = self._index.search(FirstStage.DENSE, queries, _DEPTH)
         return self._evaluator.evaluate(dict(zip(self._queries, rankings, strict=True)))
 
     def _tensors(self, rankings: Sequence[Sequence[ScoredDoc]]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -14,12 +14,17 @@ from rerank.types import Passage
 class Collection:
     """A named source of passages. Each call of `passages` reads it from the start.
 
-    `lines_of` returns the numbers of the lines that define a doc_id, for error messages.
+    Attributes:
+        name: for people.
+        passages: reads the passages.
+        lines_of: the numbers of the lines that define a doc_id, for error messages.
+        fingerprint: changes when the content does.
     """
 
     name: str
     passages: Callable[[], Iterator[Passage]]
     lines_of: Callable[[str], list[int]] = lambda _: []
+    fingerprint: Callable[[], str] = lambda: ""
 
 
 def open_collection(name_or_folder: str) -> Collection:
@@ -31,4 +36,5 @@ def open_collection(name_or_folder: str) -> Collection:
     if name_or_folder == "pydoc":
         return Collection(pydoc.name(), pydoc.passages)
     folder = beir.checked_folder(name_or_folder)
-    return Collection(folder.name, partial(beir.passages, folder), partial(beir.lines_of, folder))
+    lines_of, fingerprint = partial(beir.lines_of, folder), partial(beir.fingerprint, folder)
+    return Collection(folder.name, partial(beir.passages, folder), lines_of, fingerprint)

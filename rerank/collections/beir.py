@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rerank.errors import CollectionError
+from rerank.files import sha256_of_files
 from rerank.types import Passage
 
 
@@ -32,6 +33,11 @@ def passages(folder: Path) -> Iterator[Passage]:
 def lines_of(folder: Path, doc_id: str) -> list[int]:
     """The 1-based numbers of the lines of corpus.jsonl with this id."""
     return [number for number, passage in _numbered_passages(folder) if passage.doc_id == doc_id]
+
+
+def fingerprint(folder: Path) -> str:
+    """SHA-256 of corpus.jsonl."""
+    return sha256_of_files([folder / "corpus.jsonl"])
 
 
 def _numbered_passages(folder: Path) -> Iterator[tuple[int, Passage]]:

@@ -25,7 +25,8 @@ from rerank.commands.display import fields_table, indexing_progress, snippet
 from rerank.config import ServiceConfig
 from rerank.config.http import HttpConfig
 from rerank.errors import ConfigError, IndexMismatch
-from rerank.retrieval.index import Manifest, build_index, read_manifest
+from rerank.retrieval.build import build_index
+from rerank.retrieval.index import Manifest, read_manifest
 from rerank.service.client import RerankClient
 from rerank.service.process import service_process
 from rerank.v1 import rerank_pb2 as pb
@@ -71,9 +72,10 @@ def run_demo(work: Path, console: Console, ranker: str = "pe-rank", stay: bool =
     if ranker not in _TITLES:
         raise ConfigError(f"--ranker {ranker!r} is not one of {', '.join(_TITLES)}")
     manifest = _index(work / "index", console)
+    speeds = {stage: manifest.passages / seconds for stage, seconds in manifest.seconds.items() if stage != "dense"}
     console.print(
         f"index    {manifest.passages:,} passages of {manifest.collection}; "
-        f"BM25 {manifest.passages / manifest.read_s:,.0f}/s, vectors {manifest.passages / manifest.encode_s:,.0f}/s"
+        + ", ".join(f"{stage} {speed:,.0f}/s" for stage, speed in speeds.items())
     )
     http = HttpConfig(listen=f"127.0.0.1:{_free_port(_HTTP_PORT)}", qrels="pydoc") if stay else None
     service = ServiceConfig(listen="127.0.0.1:0", index=work / "index", http=http)
@@ -115,7 +117,7 @@ def _index(folder: Path, console: Console) -> Manifest:
 
     shutil.rmtree(folder, ignore_errors=True)
     with indexing_progress(console) as progress:
-        return build_index(collection, folder, Encoder(), hnsw=False, report=progress.report)
+        return build_index(collection, folder, Encoder(), report=progress.report)
 
 
 def _show_example(client: RerankClient, console: Console, ranker: str) -> None:

@@ -86,18 +86,19 @@ class ProgressLines:
         self._clock = clock
         self._stage = ""
         self._start_s = self._line_s = clock()
-        self._line_done = 0
+        self._start_done = self._line_done = 0
 
     def report(self, stage: str, done: int, total: int | None) -> None:
         now_s = self._clock()
         if stage != self._stage:
-            self._stage, self._start_s, self._line_s, self._line_done = stage, self._line_s, self._line_s, 0
+            self._stage, self._start_s, self._start_done, self._line_done = stage, now_s, done, 0
+            return
         waited_s = now_s - self._line_s
         advanced = total is not None and done - self._line_done >= 0.05 * total
         if waited_s < _LINE_EVERY_S and not (advanced and waited_s >= 1):
             return
         share = f" of {total:,} ({done / total:.0%})" if total else ""
-        rate = done / (now_s - self._start_s)
+        rate = (done - self._start_done) / (now_s - self._start_s)
         self._console.print(f"{stage}: {done:,}{share} passages, {rate:,.0f} passages/s")
         self._line_s, self._line_done = now_s, done
 

@@ -10,6 +10,8 @@ import typer
 
 from rerank.commands import options
 from rerank.commands.run import console
+from rerank.retrieval.index_format import DenseKind
+from rerank.types import EncoderDtype
 
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 
@@ -113,23 +115,43 @@ def index(
     out: Annotated[Path, typer.Option(help="Folder to create; it appears when the index is complete.")],
     encoder: options.Encoder = None,
     device: Device = "auto",
-    hnsw: Annotated[bool, options.flag("--hnsw", "Approximate dense search (HNSW) instead of exact.")] = False,
+    dense: Annotated[
+        DenseKind,
+        typer.Option(
+            help="Dense search: flat is exact; hnsw and ivf-pq are approximate, for millions of passages, and their "
+            "recall is printed."
+        ),
+    ] = "flat",
+    encoder_dtype: Annotated[
+        EncoderDtype,
+        typer.Option(help="Precision in which passages are encoded; bfloat16 is faster where the processor has it."),
+    ] = "float32",
+    workers: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Processes that encode, and threads of Lucene and FAISS; 0: one for each processor, but one process "
+            "on a GPU.",
+        ),
+    ] = 0,
 ) -> None:
-    """Build an index for BM25 and dense retrieval."""
+    """Build an index for BM25 and dense retrieval. A build that was killed goes on when the command is repeated."""
     from rerank.collections import open_collection
     from rerank.commands.display import indexing_progress
 
     opened = open_collection(collection)
     from rerank.models.encoder import DEFAULT_ENCODER, Encoder  # imports torch
-    from rerank.retrieval.index import build_index
+    from rerank.retrieval.build import BuildSettings, build_index
 
+    loaded = Encoder(encoder or DEFAULT_ENCODER, device)
     with indexing_progress(console) as progress:
-        manifest = build_index(opened, out, Encoder(encoder or DEFAULT_ENCODER, device), hnsw, progress.report)
-    console.print(
-        f"{out}: {manifest.passages:,} passages of {manifest.collection}; "
-        f"read in {manifest.read_s:.1f} s ({manifest.passages / manifest.read_s:,.0f}/s), "
-        f"encoded in {manifest.encode_s:.1f} s ({manifest.passages / manifest.encode_s:,.0f}/s)"
-    )
+        manifest = build_index(opened, out, loaded, progress.report, BuildSettings(dense, encoder_dtype, workers))
+    console.print(f"{out}: {manifest.passages:,} passages of {manifest.collection}")
+    for stage, seconds in manifest.seconds.items():
+        workers_note = ", summed over the workers" if stage == "vectors" else ""
+        console.print(f"  {stage}: {seconds:,.1f} s ({manifest.passages / seconds:,.0f} passages/s{workers_note})")
+    if dense != "flat":
+        console.print(f"  recall@100 of {dense} against flat: {manifest.dense_recall_at_100:.3f}")
 
 
 def verify(folder: Annotated[Path, typer.Argument(help="Folder of the index.", show_default=False)]) -> None:

@@ -26,7 +26,7 @@ from rerank.models.complete import check_complete
 from rerank.models.jina_bert import is_jina_bert, native_folder
 from rerank.models.loading import pick_device
 from rerank.prompting.truncate import beginning
-from rerank.types import Matrix
+from rerank.types import EncoderDtype, Matrix
 
 DEFAULT_ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
 #: SHA-256 of the default encoder's published weights, and the package (extra `offline`) that contains the same file.
@@ -103,12 +103,18 @@ class Encoder:
         """(vocabulary, hidden) float32 input embeddings of the transformer, on the CPU."""
         return cast(torch.nn.Embedding, self.transformer.get_input_embeddings()).weight.detach().float().cpu()
 
-    def encode(self, texts: Sequence[str], batch_size: int = 16) -> Matrix:
-        """(N, D) float32 unit vectors. Equal texts get bitwise equal vectors; text after `id.max_tokens` is ignored."""
+    def encode(self, texts: Sequence[str], batch_size: int = 16, dtype: EncoderDtype = "float32") -> Matrix:
+        """(N, D) float32 unit vectors. Equal texts get bitwise equal vectors; text after `id.max_tokens` is ignored.
+
+        Args:
+            texts: what to encode.
+            batch_size: number of texts that run through the model together.
+            dtype: of the matrix products; with bfloat16 the rest is computed in float32 (autocast).
+        """
         distinct = list(dict.fromkeys(texts))
         if not distinct:
             return np.empty((0, self.id.dimension), dtype=np.float32)
-        with self._lock:
+        with self._lock, torch.autocast(self.device.type, torch.bfloat16, enabled=dtype == "bfloat16"):
             vectors = self._model.encode(
                 distinct,
                 batch_size=batch_size,
@@ -118,6 +124,11 @@ class Encoder:
             )
         row = {text: index for index, text in enumerate(distinct)}
         return np.ascontiguousarray(vectors[[row[text] for text in texts]], dtype=np.float32)
+
+    @property
+    def device(self) -> torch.device:
+        """The device that the model is on."""
+        return self._model.device
 
     @property
     def pooling(self) -> str:

@@ -1,25 +1,35 @@
-"""BM25 retrieval with Lucene, through Pyserini."""
+"""BM25 retrieval with Lucene: search through Pyserini, indexing by Anserini's own threads."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import shutil
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from rerank.errors import IndexMismatch
+from rerank.retrieval.base import ScoredRow
 from rerank.retrieval.jvm import pyserini_module
-from rerank.types import Passage, Query, ScoredDoc
+from rerank.types import Query
 
 #: Anserini's defaults for MS MARCO passages and BEIR.
 K1, B = 0.9, 0.4
 #: Limit on the distinct terms of a query; Lucene's default of 1,024 is too low for long queries.
 _MAX_QUERY_TERMS = 65_536
+#: Passages in a file of texts. A thread of Anserini indexes one file at a time.
+_FILE_ROWS = 50_000
+#: Rows as Lucene ids have so many digits, so that Lucene's order of ids is that of the rows.
+_ROW_DIGITS = 10
+#: Memory of the Lucene writer before it flushes a segment, in MB.
+_BUFFER_MB = 256
+_POLL_S = 0.2
 
 
 class BM25Retriever:
-    """Searches a Lucene index that `BM25Writer` wrote.
+    """Searches a Lucene index that `write_bm25` wrote. Passages with equal scores come in collection order.
 
     Raises:
         IndexMismatch: the folder holds no index that Lucene can read.
@@ -36,38 +46,58 @@ class BM25Retriever:
         self._searcher.set_bm25(K1, B)
         _allow_long_queries()
 
-    def search(self, queries: Sequence[Query], depth: int) -> list[list[ScoredDoc]]:
+    def search(self, queries: Sequence[Query], depth: int) -> list[list[ScoredRow]]:
         return [
-            [ScoredDoc(hit.docid, float(hit.score)) for hit in self._searcher.search(query.text, k=depth)]
+            [ScoredRow(int(hit.docid), float(hit.score)) for hit in self._searcher.search(query.text, k=depth)]
             for query in queries
         ]
 
 
-class BM25Writer:
-    """Writes a Lucene index; the index is committed when the `with` block ends."""
+def write_bm25(texts: Iterable[str], work: Path, out: Path, threads: int, report: Callable[[int], None]) -> None:
+    """Writes a Lucene index of texts to the new folder `out`, with Anserini's IndexCollection.
 
-    def __init__(self, folder: Path) -> None:
-        self._indexer: Any = pyserini_module("pyserini.index.lucene").LuceneIndexer(str(folder), threads=2)
-        self._batch: list[str] = []
+    Args:
+        texts: of each row of the passage store.
+        work: folder for the texts as JSON lines, which Anserini reads; it is emptied, and removed at the end.
+        threads: indexing threads; each works on files of 50,000 texts.
+        report: called with the number of indexed texts from time to time.
+    """
+    shutil.rmtree(work, ignore_errors=True)
+    shutil.rmtree(out, ignore_errors=True)
+    work.mkdir()
+    n = _write_json_lines(texts, work)
+    indexer = _indexer(work, out, threads)
+    thread = threading.Thread(target=indexer.run, name="lucene-indexer", daemon=True)
+    thread.start()
+    counters = indexer.getCounters()
+    while thread.is_alive():
+        thread.join(_POLL_S)
+        report(counters.indexed.get() + counters.empty.get())
+    indexed = counters.indexed.get() + counters.empty.get()  # empty texts match no query and are left out
+    if indexed != n:
+        raise RuntimeError(f"Lucene indexed {indexed} of {n} texts in {out}; its messages above say why")
+    shutil.rmtree(work)
 
-    def __enter__(self) -> BM25Writer:
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._flush()
-        self._indexer.close()
+def _write_json_lines(texts: Iterable[str], folder: Path) -> int:
+    """Writes the texts as Anserini's JsonCollection, and returns their number."""
+    rows = enumerate(texts)
+    n = 0
+    while part := list(islice(rows, _FILE_ROWS)):
+        lines = (json.dumps({"id": f"{row:0{_ROW_DIGITS}d}", "contents": text}) + "\n" for row, text in part)
+        (folder / f"{n:0{_ROW_DIGITS}d}.json").write_text("".join(lines), encoding="utf-8")
+        n += len(part)
+    return n
 
-    def add(self, passage: Passage) -> None:
-        self._batch.append(json.dumps({"id": passage.doc_id, "contents": passage.text}))
-        if len(self._batch) == 1000:
-            self._flush()
 
-    def _flush(self) -> None:
-        if self._batch:
-            self._indexer.add_batch_raw(self._batch)
-            self._batch = []
+def _indexer(texts: Path, out: Path, threads: int) -> Any:
+    """Anserini's IndexCollection with its defaults for BM25 (Porter stemmer, stop words, no positions)."""
+    autoclass = pyserini_module("pyserini.pyclass").autoclass
+    args = autoclass("io.anserini.index.IndexCollection$Args")()
+    args.collectionClass, args.input, args.index = "JsonCollection", str(texts), str(out)
+    args.threads, args.memoryBuffer, args.quiet = threads, _BUFFER_MB, True
+    args.optimize = True  # one segment, which is searched faster than several
+    return autoclass("io.anserini.index.IndexCollection")(args)
 
 
 def _allow_long_queries() -> None:

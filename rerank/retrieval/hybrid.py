@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import TypeAlias
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from rerank.retrieval.base import Retriever
-from rerank.types import Query, ScoredDoc
+from rerank.retrieval.base import Retriever, ScoredRow
+from rerank.types import Query
 
-#: Ranked lists of several retrievers for one query → fused score by doc_id.
-Fusion: TypeAlias = Callable[[Sequence[Sequence[ScoredDoc]]], dict[str, float]]
+#: What identifies a passage: a row of the index or a doc_id.
+K = TypeVar("K", bound=Hashable)
 
 #: The constant k of reciprocal rank fusion (Cormack et al., SIGIR 2009, section 2).
 RRF_K = 60
 #: Weights of BM25 and of dense retrieval in the sum of z-scores.
 _Z_WEIGHTS = (0.3, 1.0)
+
+
+class Fusion(Protocol):
+    """Fuses the results of several retrievers for one query, each a mapping of passages to scores, best first."""
+
+    def __call__(self, runs: Sequence[Mapping[K, float]]) -> dict[K, float]: ...
 
 
 class HybridRetriever:
@@ -31,41 +36,46 @@ class HybridRetriever:
         self._retrievers = (bm25, dense)
         self._fusion = fusion
 
-    def search(self, queries: Sequence[Query], depth: int) -> list[list[ScoredDoc]]:
+    def search(self, queries: Sequence[Query], depth: int) -> list[list[ScoredRow]]:
         results = [retriever.search(queries, depth) for retriever in self._retrievers]
-        return [_with_bm25_scores(best(self._fusion(runs), depth), runs[0]) for runs in zip(*results, strict=True)]
+        runs = [[{hit.row: hit.score for hit in hits} for hits in result] for result in results]
+        return [self._fuse(bm25, dense, depth) for bm25, dense in zip(*runs, strict=True)]
+
+    def _fuse(self, bm25: Mapping[int, float], dense: Mapping[int, float], depth: int) -> list[ScoredRow]:
+        lowest = min(bm25.values(), default=0.0)
+        fused = best(self._fusion([bm25, dense]), depth)
+        return [ScoredRow(row, score, bm25.get(row, lowest)) for row, score in fused.items()]
 
 
-def reciprocal_rank(runs: Sequence[Sequence[ScoredDoc]]) -> dict[str, float]:
+def reciprocal_rank(runs: Sequence[Mapping[K, float]]) -> dict[K, float]:
     """Reciprocal rank fusion: score(d) = Σ over runs of 1 / (60 + rank of d), rank 1 for the first.
 
     A run without d contributes nothing.
     """
-    fused: dict[str, float] = {}
+    fused: dict[K, float] = {}
     for run in runs:
-        for rank, doc in enumerate(run, start=1):
-            fused[doc.doc_id] = fused.get(doc.doc_id, 0.0) + 1.0 / (RRF_K + rank)
+        for rank, passage in enumerate(run, start=1):
+            fused[passage] = fused.get(passage, 0.0) + 1.0 / (RRF_K + rank)
     return fused
 
 
-def z_score_sum(runs: Sequence[Sequence[ScoredDoc]], weights: Sequence[float] = _Z_WEIGHTS) -> dict[str, float]:
+def z_score_sum(runs: Sequence[Mapping[K, float]], weights: Sequence[float] = _Z_WEIGHTS) -> dict[K, float]:
     """Weighted sum of z-scores: score(d) = Σ over runs of wᵢ · (scoreᵢ(d) - meanᵢ) / standard deviationᵢ.
 
     A run without d contributes its lowest z-score.
     """
-    fused: dict[str, float] = {doc.doc_id: 0.0 for run in runs for doc in run}
+    fused: dict[K, float] = {passage: 0.0 for run in runs for passage in run}
     for weight, run in zip(weights, runs, strict=True):
-        z = dict(zip((doc.doc_id for doc in run), z_scores([doc.score for doc in run]).tolist(), strict=True))
+        z = dict(zip(run, z_scores(list(run.values())).tolist(), strict=True))
         lowest = min(z.values(), default=0.0)
-        for doc_id in fused:
-            fused[doc_id] += weight * z.get(doc_id, lowest)
+        for passage in fused:
+            fused[passage] += weight * z.get(passage, lowest)
     return fused
 
 
-def best(scores: Mapping[str, float], depth: int) -> list[ScoredDoc]:
-    """The `depth` documents with the highest scores; equal scores keep the order of `scores`."""
-    ranked = sorted(scores.items(), key=lambda item: -item[1])[:depth]
-    return [ScoredDoc(doc_id, score) for doc_id, score in ranked]
+def best(scores: Mapping[K, float], depth: int) -> dict[K, float]:
+    """The `depth` highest scores, best first; equal scores keep the order of `scores`."""
+    return dict(sorted(scores.items(), key=lambda item: -item[1])[:depth])
 
 
 def z_scores(scores: Sequence[float]) -> npt.NDArray[np.float64]:
@@ -76,9 +86,3 @@ def z_scores(scores: Sequence[float]) -> npt.NDArray[np.float64]:
     values = values / np.abs(values).max()  # so that the squares of large scores are finite
     deviation = values.std()
     return (values - values.mean()) / deviation if deviation > 0 else np.zeros(len(values))
-
-
-def _with_bm25_scores(fused: Sequence[ScoredDoc], bm25: Sequence[ScoredDoc]) -> list[ScoredDoc]:
-    scores = {doc.doc_id: doc.score for doc in bm25}
-    lowest = min(scores.values(), default=0.0)
-    return [replace(doc, bm25_score=scores.get(doc.doc_id, lowest)) for doc in fused]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from rerank.errors import IndexMismatch
 
-FORMAT = "rerank-index-1"
+FORMAT = "rerank-index-2"
 MANIFEST_FILE = "manifest.json"
+
+#: Kinds of dense search: exact, or approximate by an HNSW graph or by IVF-PQ.
+DenseKind: TypeAlias = Literal["flat", "hnsw", "ivf-pq"]
 
 
 def read_index_settings(folder: Path) -> dict[str, Any]:

@@ -1,20 +1,25 @@
-"""The passage store of an index: text (SQLite) and vector (NumPy) of each passage, memory-mapped."""
+"""The passage store of an index: text (SQLite) and vector (NumPy, memory-mapped) of each passage."""
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from rerank.errors import CollectionError, NotFound
+from rerank.retrieval.base import ScoredRow
 from rerank.retrieval.integrity import damaged
-from rerank.types import Matrix, Passage, is_valid_doc_id
+from rerank.types import Matrix, Passage, ScoredDoc, is_valid_doc_id
 
 _PASSAGES = "passages.sqlite"
 _VECTORS = "vectors.npy"
+_TRUNCATED = "truncated.npy"
 _MMAP_BYTES = 1 << 40  # larger than any file, so that SQLite maps all of it
+_WRITE_CACHE_KIB = 256 * 1024  # keeps the upper levels of the index of doc_ids in memory while it grows
 _MAX_VARIABLES = 10_000  # per SQL statement; SQLite's own limit is 32,766
 
 
@@ -27,7 +32,7 @@ class DuplicateDocId(CollectionError):
 
 
 class PassageStore:
-    """Reads the passages of a folder that `StoreWriter` wrote. Rows are 0-based and in collection order.
+    """Reads the passages that `write_passages` wrote to a folder. Rows are 0-based and in collection order.
 
     Args:
         folder: of the index.
@@ -46,7 +51,9 @@ class PassageStore:
         except sqlite3.DatabaseError as error:
             raise damaged(folder / _PASSAGES, error) from error
         #: (N, D) float32, memory-mapped: the unit vector of each row.
-        self.vectors: Matrix = _open_vectors(folder / _VECTORS)
+        self.vectors: Matrix = _open_array(folder / _VECTORS, np.float32, dimensions=2)
+        #: (N,) memory-mapped: whether the vector of a row covers only the beginning of its text.
+        self.truncated: npt.NDArray[np.bool_] = _open_array(folder / _TRUNCATED, np.bool_, dimensions=1)
         if shape is not None and self.vectors.shape != shape:
             raise damaged(folder / _VECTORS, f"it has {self.vectors.shape} numbers instead of {shape}")
         if last_row != len(self) - 1:
@@ -61,10 +68,8 @@ class PassageStore:
         Raises:
             NotFound: the index lacks some of them; the message names the first five.
         """
-        found: dict[str, Passage] = {}
-        sql = "SELECT row, doc_id, text, truncated FROM passages WHERE doc_id IN ({})"
-        for row, doc_id, text, truncated in self._select(sql, doc_ids):
-            found[doc_id] = Passage(doc_id, text, np.array(self.vectors[row]), bool(truncated))
+        sql = "SELECT row, doc_id, text FROM passages WHERE doc_id IN ({})"
+        found = {doc_id: self._passage(row, doc_id, text) for row, doc_id, text in self._select(sql, doc_ids)}
         if missing := [doc_id for doc_id in doc_ids if doc_id not in found]:
             names = ", ".join(map(repr, missing[:5]))
             raise NotFound(
@@ -73,81 +78,94 @@ class PassageStore:
             )
         return [found[doc_id] for doc_id in doc_ids]
 
+    def at_rows(self, rows: Sequence[int]) -> list[Passage]:
+        """The passages in these rows, with text and vector, in the given order."""
+        sql = "SELECT row, doc_id, text FROM passages WHERE row IN ({})"
+        found = {row: self._passage(row, doc_id, text) for row, doc_id, text in self._select(sql, rows)}
+        return [found[row] for row in rows]
+
     def texts(self, doc_ids: Sequence[str]) -> dict[str, str]:
         """Texts by doc_id; leaves out those that are not in the index."""
         return dict(self._select("SELECT doc_id, text FROM passages WHERE doc_id IN ({})", doc_ids))
+
+    def texts_from(self, first: int, stop: int) -> Iterator[str]:
+        """The texts of the rows from `first` to before `stop`, read one after the other."""
+        sql = "SELECT text FROM passages WHERE row >= ? AND row < ? ORDER BY row"
+        return (text for (text,) in self._db.execute(sql, (first, stop)))
 
     def doc_ids(self, rows: Sequence[int]) -> list[str]:
         """The doc_ids of the passages in these rows."""
         doc_id_of = dict(self._select("SELECT row, doc_id FROM passages WHERE row IN ({})", sorted(set(rows))))
         return [doc_id_of[row] for row in rows]
 
-    def _select(self, sql: str, values: Sequence[object]) -> Iterator[tuple]:  # type: ignore[type-arg]
+    def scored_docs(self, hits: Sequence[ScoredRow]) -> list[ScoredDoc]:
+        """The results of a retriever, by doc_id."""
+        doc_ids = self.doc_ids([hit.row for hit in hits])
+        return [ScoredDoc(doc_id, hit.score, hit.bm25_score) for doc_id, hit in zip(doc_ids, hits, strict=True)]
+
+    def _passage(self, row: int, doc_id: str, text: str) -> Passage:
+        return Passage(doc_id, text, np.array(self.vectors[row]), bool(self.truncated[row]))
+
+    def _select(self, sql: str, values: Sequence[object]) -> Iterator[tuple[Any, ...]]:
         for start in range(0, len(values), _MAX_VARIABLES):
             chunk = values[start : start + _MAX_VARIABLES]
             yield from self._db.execute(sql.format(",".join("?" * len(chunk))), chunk)
 
 
-def _open_vectors(path: Path) -> Matrix:
+def write_passages(folder: Path, passages: Iterable[Passage]) -> Iterator[int]:
+    """Writes the texts of a passage store; yields the number of passages so far after each one.
+
+    Raises:
+        DuplicateDocId: a doc_id occurs twice.
+        CollectionError: a doc_id is empty, or contains white space or control characters.
+    """
+    db = sqlite3.connect(folder / _PASSAGES)
+    for setting in ("synchronous = OFF", "journal_mode = OFF", f"cache_size = -{_WRITE_CACHE_KIB}"):
+        db.execute(f"PRAGMA {setting}")  # a file that is not complete is written anew
     try:
-        vectors: Matrix = np.load(path, mmap_mode="r")
+        db.execute("CREATE TABLE passages (row INTEGER PRIMARY KEY, doc_id TEXT NOT NULL UNIQUE, text TEXT NOT NULL)")
+        for row, passage in enumerate(passages):
+            _insert(db, row, passage)
+            yield row + 1
+        db.commit()
+    finally:
+        db.close()
+
+
+def allocate_vectors(folder: Path, n: int, dimension: int) -> tuple[Matrix, npt.NDArray[np.bool_]]:
+    """Creates the vectors and the marks of truncation of a passage store.
+
+    Returns:
+        PassageStore's `vectors` (all 0) and `truncated` (all False), for the caller to fill.
+    """
+    vectors = np.lib.format.open_memmap(folder / _VECTORS, mode="w+", dtype=np.float32, shape=(n, dimension))
+    truncated = np.lib.format.open_memmap(folder / _TRUNCATED, mode="w+", dtype=np.bool_, shape=(n,))
+    return vectors, truncated
+
+
+def writable_vectors(folder: Path) -> tuple[np.memmap[Any, Any], np.memmap[Any, Any]]:
+    """PassageStore's `vectors` and `truncated`, to be changed."""
+    vectors, truncated = (np.load(folder / name, mmap_mode="r+") for name in (_VECTORS, _TRUNCATED))
+    return vectors, truncated
+
+
+def _insert(db: sqlite3.Connection, row: int, passage: Passage) -> None:
+    if not is_valid_doc_id(passage.doc_id):
+        raise CollectionError(
+            f"passage {row}: doc_id {passage.doc_id!r} is empty or contains white space or control characters"
+        )
+    try:
+        db.execute("INSERT INTO passages (row, doc_id, text) VALUES (?, ?, ?)", (row, passage.doc_id, passage.text))
+    except sqlite3.IntegrityError as error:
+        raise DuplicateDocId(row, passage.doc_id) from error
+
+
+def _open_array(path: Path, dtype: type, dimensions: int) -> npt.NDArray[Any]:
+    try:
+        array: npt.NDArray[Any] = np.load(path, mmap_mode="r")
     except (OSError, ValueError, EOFError) as error:
         raise damaged(path, error) from error
-    if vectors.ndim != 2 or vectors.dtype != np.float32:
-        raise damaged(path, f"it has {vectors.ndim} dimensions of {vectors.dtype} instead of 2 of float32")
-    return vectors
-
-
-class StoreWriter:
-    """Writes a passage store: first `add` all passages, then allocate and fill their vectors, then `close`."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._db = sqlite3.connect(folder / _PASSAGES)
-        self._db.execute(
-            "PRAGMA synchronous = OFF"
-        )  # a crash loses nothing, because the folder gets its name when it is complete
-        self._db.execute(
-            "CREATE TABLE passages (row INTEGER PRIMARY KEY, doc_id TEXT NOT NULL UNIQUE, text TEXT NOT NULL, "
-            "truncated INTEGER NOT NULL DEFAULT 0)"
-        )
-
-    def add(self, passages: Iterable[Passage]) -> Iterator[Passage]:
-        """Stores each passage and yields it.
-
-        Raises:
-            DuplicateDocId: a doc_id occurs twice.
-            CollectionError: a doc_id is empty, or contains white space or control characters.
-        """
-        for row, passage in enumerate(passages):
-            if not is_valid_doc_id(passage.doc_id):
-                raise CollectionError(
-                    f"passage {row}: doc_id {passage.doc_id!r} is empty or contains white space or control characters"
-                )
-            try:
-                self._db.execute(
-                    "INSERT INTO passages (row, doc_id, text) VALUES (?, ?, ?)", (row, passage.doc_id, passage.text)
-                )
-            except sqlite3.IntegrityError as error:
-                raise DuplicateDocId(row, passage.doc_id) from error
-            yield passage
-        self._db.commit()
-
-    def longest_first(self, chunk_size: int) -> Iterator[tuple[list[int], list[str]]]:
-        """Chunks of (rows, texts), longest text first, so that batches of the encoder need little padding."""
-        cursor = self._db.execute("SELECT row, text FROM passages ORDER BY length(text) DESC, row")
-        while chunk := cursor.fetchmany(chunk_size):
-            yield [row for row, _ in chunk], [text for _, text in chunk]
-
-    def allocate_vectors(self, n: int, dimension: int) -> Matrix:
-        """An (n, dimension) float32 array on disk, for the caller to fill."""
-        return np.lib.format.open_memmap(self._folder / _VECTORS, mode="w+", dtype=np.float32, shape=(n, dimension))
-
-    def mark_truncated(self, rows: Iterable[int]) -> None:
-        """Marks the rows of which the vector covers only the beginning of the text."""
-        self._db.executemany("UPDATE passages SET truncated = 1 WHERE row = ?", ((row,) for row in rows))
-
-    def close(self) -> None:
-        """Completes the store."""
-        self._db.commit()
-        self._db.close()
+    if array.ndim != dimensions or array.dtype != dtype:
+        expected = f"{dimensions} of {np.dtype(dtype)}"
+        raise damaged(path, f"it has {array.ndim} dimensions of {array.dtype} instead of {expected}")
+    return array

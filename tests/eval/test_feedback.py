@@ -23,7 +23,8 @@ from rich.console import Console
 from rerank.collections import open_collection
 from rerank.collections.requests import read_beir_queries
 from rerank.models.encoder import Encoder
-from rerank.retrieval.index import Index, build_index
+from rerank.retrieval.build import build_index
+from rerank.retrieval.index import Index
 from rerank.types import FeedbackMethod, FirstStage, Query, ScoredDoc
 from tests.conftest import PASSAGES
 
@@ -80,9 +81,9 @@ def test_printed_figures_are_those_of_the_file(experiment: FeedbackExperiment, t
 def test_cranfield_figures(shared: Path, encoder: Encoder, tmp_path: Path) -> None:
     """Dense retrieval after the z-score fusion and after the judgements; before, R@100 is .772 and nDCG@10 .400."""
     folder, built = shared / "cranfield", tmp_path / "cranfield"
-    build_index(open_collection(str(folder)), built, encoder, hnsw=False, report=lambda *_: None)
+    build_index(open_collection(str(folder)), built, encoder)
     queries, qrels = {query.query_id: query for query in read_beir_queries(folder)}, read_beir_qrels(folder)
-    rankings = Index(built, encoder).retrievers[FirstStage.HYBRID_Z_SCORE].search(list(queries.values()), 100)
+    rankings = Index(built, encoder).search(FirstStage.HYBRID_Z_SCORE, list(queries.values()), 100)
     fusion = dict(zip(queries, rankings, strict=True))
     experiment = FeedbackExperiment(built, queries, Evaluator(FEEDBACK_MEASURES, qrels))
     assert experiment.before.mean["R@100"] == pytest.approx(0.772, abs=0.002)

@@ -90,7 +90,7 @@ def test_result_is_an_encoder_and_an_index_that_names_it(finished: Path) -> None
     encoder = Encoder(str(finished / "encoder"), "cpu")
     index = Index(finished / "index", encoder)
     assert index.manifest.encoder == encoder.id
-    assert index.retrievers[FirstStage.HYBRID_RRF].search([Query("flea")], 2)[0]
+    assert index.search(FirstStage.HYBRID_RRF, [Query("flea")], 2)[0]
 
 
 def test_encoder_is_trained_and_keeps_its_layout(finished: Path, encoder: Encoder) -> None:

@@ -7,54 +7,100 @@ from pathlib import Path
 import pytest
 
 from rerank.errors import IndexMismatch
-from rerank.retrieval.bm25 import BM25Retriever, BM25Writer
-from rerank.types import Passage, Query
+from rerank.retrieval import bm25
+from rerank.retrieval.bm25 import BM25Retriever, write_bm25
+from rerank.types import Query
 
-TEXTS = {"a": "the flea jumps", "b": "the flea and the flea circus", "c": "a violin", "d": ""}
+TEXTS = ["the flea jumps", "the flea and the flea circus", "a violin", ""]
+A, B, C, _ = range(4)
 
 
 @pytest.fixture(scope="module")
 def retriever(tmp_path_factory: pytest.TempPathFactory) -> BM25Retriever:
-    folder = tmp_path_factory.mktemp("bm25")
-    with BM25Writer(folder) as writer:
-        for doc_id, text in TEXTS.items():
-            writer.add(Passage(doc_id, text))
-    return BM25Retriever(folder)
+    return BM25Retriever(indexed(TEXTS, tmp_path_factory.mktemp("bm25")))
 
 
-def search(retriever: BM25Retriever, text: str, depth: int = 10) -> list[str]:
-    return [hit.doc_id for hit in retriever.search([Query(text)], depth)[0]]
+def indexed(texts: list[str], folder: Path, threads: int = 1) -> Path:
+    """The folder of a Lucene index of the texts."""
+    folder.mkdir(exist_ok=True)
+    write_bm25(texts, folder / "texts", folder / "bm25", threads, lambda done: None)
+    return folder / "bm25"
+
+
+def search(retriever: BM25Retriever, text: str, depth: int = 10) -> list[int]:
+    return [hit.row for hit in retriever.search([Query(text)], depth)[0]]
 
 
 def test_passage_with_more_query_terms_ranks_higher(retriever: BM25Retriever) -> None:
     best, second = retriever.search([Query("flea circus")], 10)[0]
-    assert (best.doc_id, second.doc_id) == ("b", "a")
+    assert (best.row, second.row) == (B, A)
     assert best.score > second.score > 0
 
 
 def test_query_terms_are_stemmed(retriever: BM25Retriever) -> None:
-    assert set(search(retriever, "fleas jumping")) == {"a", "b"}
+    assert set(search(retriever, "fleas jumping")) == {A, B}
 
 
 def test_depth_limits_the_results(retriever: BM25Retriever) -> None:
-    assert search(retriever, "flea circus", depth=1) == ["b"]
+    assert search(retriever, "flea circus", depth=1) == [B]
 
 
 def test_results_have_the_order_of_the_queries(retriever: BM25Retriever) -> None:
     found = retriever.search([Query("violin"), Query("nothing-of-this"), Query("circus")], 10)
-    assert [[hit.doc_id for hit in hits] for hits in found] == [["c"], [], ["b"]]
+    assert [[hit.row for hit in hits] for hits in found] == [[C], [], [B]]
     assert retriever.search([], 10) == []
 
 
 @pytest.mark.parametrize("text", ["the of and", "?!", "AND OR NOT", 'flea" AND (', "field:value^2 ~ [a TO b]", "🎻"])
 def test_query_syntax_of_lucene_is_plain_text(retriever: BM25Retriever, text: str) -> None:
-    assert set(search(retriever, text)) <= {"a", "b", "c"}
+    assert set(search(retriever, text)) <= {A, B, C}
 
 
 def test_query_may_have_more_terms_than_the_default_limit_of_lucene(retriever: BM25Retriever) -> None:
-    assert search(retriever, " ".join(f"term{n}" for n in range(5_000)) + " violin") == ["c"]
+    assert search(retriever, " ".join(f"term{n}" for n in range(5_000)) + " violin") == [C]
 
 
 def test_folder_without_an_index_is_refused(tmp_path: Path) -> None:
     with pytest.raises(IndexMismatch, match="no Lucene index"):
         BM25Retriever(tmp_path)
+
+
+def test_equal_scores_keep_collection_order(tmp_path: Path) -> None:
+    retriever = BM25Retriever(indexed(["a flea"] * 12, tmp_path))
+    assert search(retriever, "flea", depth=12) == list(range(12))
+    assert search(retriever, "flea", depth=3) == [0, 1, 2]
+
+
+def test_scores_do_not_depend_on_the_number_of_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bm25, "_FILE_ROWS", 7)
+    texts = [f"flea number {n} and {'circus ' * (n % 5)}" for n in range(100)]
+    one, four = (BM25Retriever(indexed(texts, tmp_path / str(n), n)) for n in (1, 4))
+    query = [Query("circus flea 7")]
+    assert one.search(query, 100) == four.search(query, 100)
+    assert len(one.search(query, 1000)[0]) == 100
+
+
+def test_unfinished_index_is_replaced_and_the_texts_are_removed(tmp_path: Path) -> None:
+    for name in ("texts", "bm25"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "old.json").write_text("{", encoding="utf-8")
+    reported: list[int] = []
+    write_bm25(TEXTS, tmp_path / "texts", tmp_path / "bm25", 1, reported.append)
+    assert search(BM25Retriever(tmp_path / "bm25"), "violin") == [C]
+    assert [path.name for path in tmp_path.iterdir()] == ["bm25"]
+    assert reported[-1] == len(TEXTS)
+
+
+def test_texts_that_are_not_indexed_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when the disk is full: the file of texts ends early."""
+    write = bm25._write_json_lines
+
+    def truncated(texts: list[str], folder: Path) -> int:
+        n = write(texts, folder)
+        (path,) = folder.iterdir()
+        path.write_bytes(path.read_bytes()[:70])
+        return n
+
+    monkeypatch.setattr(bm25, "_write_json_lines", truncated)
+    with pytest.raises(RuntimeError, match=r"Lucene indexed \d of 4 texts"):
+        indexed(TEXTS, tmp_path)

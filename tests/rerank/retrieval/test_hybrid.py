@@ -7,34 +7,40 @@ from math import sqrt
 
 import pytest
 
+from rerank.retrieval.base import ScoredRow
 from rerank.retrieval.hybrid import Fusion, HybridRetriever, best, reciprocal_rank, z_score_sum
-from rerank.types import Query, ScoredDoc
+from rerank.types import Query
 
 each_fusion = pytest.mark.parametrize("fusion", [reciprocal_rank, z_score_sum])
 
 
-def run(**scores: float) -> list[ScoredDoc]:
+#: Rows of the passages with these names.
+ROWS = {name: row for row, name in enumerate(["both", *"abcde"])}
+
+
+def run(**scores: float) -> dict[str, float]:
     """A ranked list, best first, from the keyword arguments doc_id=score."""
-    return [ScoredDoc(doc_id, score) for doc_id, score in scores.items()]
+    return scores
 
 
 class FixedRetriever:
     """A retriever with fixed results: query text → ranked list."""
 
-    def __init__(self, runs: dict[str, list[ScoredDoc]]) -> None:
+    def __init__(self, runs: dict[str, dict[str, float]]) -> None:
         self._runs = runs
 
-    def search(self, queries: Sequence[Query], depth: int) -> list[list[ScoredDoc]]:
-        return [self._runs[query.text][:depth] for query in queries]
+    def search(self, queries: Sequence[Query], depth: int) -> list[list[ScoredRow]]:
+        runs = [[ScoredRow(ROWS[name], score) for name, score in self._runs[q.text].items()] for q in queries]
+        return [hits[:depth] for hits in runs]
 
 
-def ids(docs: Sequence[ScoredDoc]) -> list[str]:
-    return [doc.doc_id for doc in docs]
+def fused(hits: Sequence[ScoredRow]) -> dict[str, float]:
+    """The scores of the passages, in their order."""
+    return {name: hit.score for hit in hits for name, row in ROWS.items() if row == hit.row}
 
 
-def fused(docs: Sequence[ScoredDoc]) -> list[ScoredDoc]:
-    """The documents without their BM25 scores."""
-    return [ScoredDoc(doc.doc_id, doc.score) for doc in docs]
+def first(ranked: dict[str, float], depth: int) -> dict[str, float]:
+    return dict(list(ranked.items())[:depth])
 
 
 def test_reciprocal_rank_equals_the_formula() -> None:
@@ -43,7 +49,7 @@ def test_reciprocal_rank_equals_the_formula() -> None:
 
 
 def test_reciprocal_rank_ignores_scores() -> None:
-    assert reciprocal_rank([run(a=9.0, b=8.0), []]) == reciprocal_rank([run(a=0.2, b=0.2), []])
+    assert reciprocal_rank([run(a=9.0, b=8.0), {}]) == reciprocal_rank([run(a=0.2, b=0.2), {}])
 
 
 def test_z_score_sum_equals_the_formula() -> None:
@@ -55,7 +61,7 @@ def test_z_score_sum_equals_the_formula() -> None:
 
 def test_z_score_sum_does_not_depend_on_the_scale_of_the_scores() -> None:
     bm25, dense = run(a=3.0, b=2.0, c=1.0), run(d=10.0, b=6.0)
-    scaled = [ScoredDoc(doc.doc_id, 100 * doc.score - 7) for doc in bm25]
+    scaled = {name: 100 * score - 7 for name, score in bm25.items()}
     assert z_score_sum([scaled, dense]) == pytest.approx(z_score_sum([bm25, dense]))
 
 
@@ -72,31 +78,31 @@ def test_single_score_has_z_score_0() -> None:
 @each_fusion
 def test_empty_list_keeps_the_order_of_the_other(fusion: Fusion) -> None:
     full = run(a=3.0, b=2.0, c=1.0)
-    for runs in ([full, []], [[], full]):
-        assert ids(best(fusion(runs), 10)) == ["a", "b", "c"]
+    for runs in ([full, {}], [{}, full]):
+        assert list(best(fusion(runs), 10)) == ["a", "b", "c"]
 
 
 @each_fusion
 def test_two_empty_lists_give_an_empty_list(fusion: Fusion) -> None:
-    assert fusion([[], []]) == {}
+    assert fusion([{}, {}]) == {}
 
 
 @each_fusion
 def test_document_of_both_lists_occurs_once_and_first(fusion: Fusion) -> None:
     fused = best(fusion([run(both=2.0, a=1.0), run(both=2.0, b=1.0)]), 10)
-    assert ids(fused)[0] == "both"
-    assert sorted(ids(fused)) == ["a", "b", "both"]
+    assert next(iter(fused)) == "both"
+    assert sorted(fused) == ["a", "b", "both"]
 
 
 @pytest.mark.parametrize(("depth", "expected"), [(0, []), (1, ["b"]), (3, ["b", "a", "c"]), (9, ["b", "a", "c", "d"])])
 def test_best_keeps_the_order_of_equal_scores(depth: int, expected: list[str]) -> None:
-    assert ids(best({"a": 1.0, "b": 2.0, "c": 1.0, "d": 0.5}, depth)) == expected
+    assert list(best({"a": 1.0, "b": 2.0, "c": 1.0, "d": 0.5}, depth)) == expected
 
 
 @each_fusion
 def test_hybrid_fuses_query_by_query(fusion: Fusion) -> None:
-    bm25 = {"x": run(a=2.0, b=1.0), "y": run(c=1.0), "z": []}
-    dense = {"x": run(b=0.9, d=0.1), "y": [], "z": []}
+    bm25 = {"x": run(a=2.0, b=1.0), "y": run(c=1.0), "z": {}}
+    dense = {"x": run(b=0.9, d=0.1), "y": {}, "z": {}}
     found = HybridRetriever(FixedRetriever(bm25), FixedRetriever(dense), fusion).search(
         [Query(text) for text in "xyz"], 10
     )
@@ -109,7 +115,7 @@ def test_depth_limits_each_list_and_the_result(fusion: Fusion, depth: int) -> No
     bm25, dense = run(a=3.0, b=2.0, c=1.0), run(d=3.0, e=2.0, a=1.0)
     retriever = HybridRetriever(FixedRetriever({"x": bm25}), FixedRetriever({"x": dense}), fusion)
     (found,) = retriever.search([Query("x")], depth)
-    assert fused(found) == best(fusion([bm25[:depth], dense[:depth]]), depth)
+    assert fused(found) == best(fusion([first(bm25, depth), first(dense, depth)]), depth)
     assert len(found) == min(depth, 5)
 
 
@@ -117,15 +123,15 @@ def test_depth_limits_each_list_and_the_result(fusion: Fusion, depth: int) -> No
 def test_results_have_their_bm25_score_or_the_lowest_one(fusion: Fusion) -> None:
     runs = {"x": run(a=3.0, b=2.0)}, {"x": run(c=0.9, a=0.8)}
     (found,) = HybridRetriever(*map(FixedRetriever, runs), fusion).search([Query("x")], 10)
-    assert {doc.doc_id: doc.bm25_score for doc in found} == {"a": 3.0, "b": 2.0, "c": 2.0}
+    assert {hit.row: hit.bm25_score for hit in found} == {ROWS["a"]: 3.0, ROWS["b"]: 2.0, ROWS["c"]: 2.0}
 
 
 @each_fusion
 def test_bm25_scores_are_equal_if_bm25_finds_nothing(fusion: Fusion) -> None:
-    (found,) = HybridRetriever(FixedRetriever({"x": []}), FixedRetriever({"x": run(c=0.9, a=0.8)}), fusion).search(
+    (found,) = HybridRetriever(FixedRetriever({"x": {}}), FixedRetriever({"x": run(c=0.9, a=0.8)}), fusion).search(
         [Query("x")], 10
     )
-    assert [doc.bm25_score for doc in found] == [0.0, 0.0]
+    assert [hit.bm25_score for hit in found] == [0.0, 0.0]
 
 
 def test_no_query_gives_no_result() -> None:

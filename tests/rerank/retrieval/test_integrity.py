@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,20 +13,13 @@ from rerank.collections import open_collection
 from rerank.errors import IndexMismatch
 from rerank.models.encoder import Encoder
 from rerank.retrieval import integrity
-from rerank.retrieval.index import Index, build_index, read_manifest, verify_index
+from rerank.retrieval.build import BuildSettings, build_index
+from rerank.retrieval.index import Index, read_manifest, verify_index
 
 
 @pytest.fixture
 def copy(index_folder: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(index_folder, tmp_path / "copy"))
-
-
-def without_hashes(folder: Path) -> None:
-    """Makes the index one of an earlier version."""
-    path = folder / "manifest.json"
-    settings = json.loads(path.read_text(encoding="utf-8"))
-    del settings["files"]
-    path.write_text(json.dumps(settings), encoding="utf-8")
 
 
 def truncate(path: Path) -> None:
@@ -68,25 +60,16 @@ DAMAGES: dict[str, tuple[str, Callable[[Path], object]]] = {
     "garbage vectors": ("vectors.npy", fill_with_garbage),
     "too few vectors": ("vectors.npy", drop_last_vector),
     "no vectors": ("vectors.npy", Path.unlink),
+    "truncated marks": ("truncated.npy", truncate),
+    "no marks": ("truncated.npy", Path.unlink),
     "NaN vectors": ("vectors.npy", write_nan),
 }
-each_damage = pytest.mark.parametrize(("name", "damage"), DAMAGES.values(), ids=DAMAGES)
 
 
-@each_damage
+@pytest.mark.parametrize(("name", "damage"), DAMAGES.values(), ids=DAMAGES)
 def test_damaged_file_is_named(copy: Path, encoder: Encoder, name: str, damage: Callable[[Path], object]) -> None:
     damage(copy / name)
     with pytest.raises(IndexMismatch, match=rf"{name} is damaged: .*; copy the index again, or build it again"):
-        Index(copy, encoder)
-
-
-@each_damage
-def test_damaged_index_of_an_earlier_version_is_refused(
-    copy: Path, encoder: Encoder, name: str, damage: Callable[[Path], object]
-) -> None:
-    without_hashes(copy)
-    damage(copy / name)
-    with pytest.raises(IndexMismatch, match=rf"{name} is damaged|vectors among the rows 0 to 11 .* are not finite"):
         Index(copy, encoder)
 
 
@@ -109,24 +92,14 @@ def test_flipped_byte_of_a_large_file_is_found_on_request(
 
 
 @pytest.mark.parametrize("damage", [truncate, empty, fill_with_garbage, Path.unlink])
-@pytest.mark.parametrize("has_hashes", [True, False])
 def test_damaged_hnsw_graph_is_named(
-    beir_folder: Path, encoder: Encoder, tmp_path: Path, damage: Callable[[Path], object], has_hashes: bool
+    beir_folder: Path, encoder: Encoder, tmp_path: Path, damage: Callable[[Path], object]
 ) -> None:
     folder = tmp_path / "hnsw"
-    build_index(open_collection(str(beir_folder)), folder, encoder, hnsw=True, report=lambda *_: None)
-    if not has_hashes:
-        without_hashes(folder)
+    build_index(open_collection(str(beir_folder)), folder, encoder, settings=BuildSettings("hnsw"))
     damage(folder / "hnsw.faiss")
     with pytest.raises(IndexMismatch, match=r"hnsw\.faiss is damaged"):
         Index(folder, encoder)
-
-
-def test_index_of_an_earlier_version_is_opened_but_cannot_be_verified(copy: Path, encoder: Encoder) -> None:
-    without_hashes(copy)
-    assert len(Index(copy, encoder).store) == 12
-    with pytest.raises(IndexMismatch, match=r"manifest\.json has no hashes, because an earlier version built"):
-        verify_index(copy)
 
 
 def test_every_file_has_its_size_and_hash(index_folder: Path) -> None:

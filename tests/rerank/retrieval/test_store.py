@@ -9,18 +9,17 @@ import numpy as np
 import pytest
 
 from rerank.errors import CollectionError, NotFound
-from rerank.retrieval.store import PassageStore, StoreWriter
+from rerank.retrieval.base import ScoredRow
+from rerank.retrieval.store import PassageStore, allocate_vectors, write_passages
 from rerank.types import Passage
 
 
 def write_store(folder: Path, passages: Iterable[Passage], truncated_rows: Iterable[int] = ()) -> PassageStore:
     """A store in which row r has the vector (r, r)."""
-    writer = StoreWriter(folder)
-    n = len(list(writer.add(passages)))
-    vectors = writer.allocate_vectors(n, 2)
+    n = len(list(write_passages(folder, passages)))
+    vectors, truncated = allocate_vectors(folder, n, 2)
     vectors[:] = np.arange(n, dtype=np.float32)[:, None]
-    writer.mark_truncated(truncated_rows)
-    writer.close()
+    truncated[list(truncated_rows)] = True
     return PassageStore(folder)
 
 
@@ -48,6 +47,7 @@ def test_more_doc_ids_than_one_sql_statement_takes(tmp_path: Path) -> None:
     assert store.passages([]) == []
     assert [p.doc_id for p in store.passages(ids[::-1])] == ids[::-1]
     assert store.doc_ids(range(25_000)) == ids
+    assert [p.doc_id for p in store.at_rows(range(24_999, -1, -1))] == ids[::-1]
 
 
 def test_text_with_quotes_nul_and_unicode_is_stored_unchanged(tmp_path: Path) -> None:
@@ -62,19 +62,35 @@ def test_vectors_are_memory_mapped(tmp_path: Path) -> None:
 
 def test_duplicate_doc_id_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CollectionError, match=r"passage 2: doc_id 'a' occurs twice"):
-        list(StoreWriter(tmp_path).add([Passage("a", "x"), Passage("b", "y"), Passage("a", "z")]))
+        list(write_passages(tmp_path, [Passage("a", "x"), Passage("b", "y"), Passage("a", "z")]))
 
 
 @pytest.mark.parametrize("doc_id", ["", " ", "a b", "a\tb", "a\x00", "a\n"])
 def test_doc_id_that_cannot_stand_in_a_trec_file_is_refused(tmp_path: Path, doc_id: str) -> None:
     with pytest.raises(CollectionError, match="passage 0: doc_id"):
-        list(StoreWriter(tmp_path).add([Passage(doc_id, "x")]))
+        list(write_passages(tmp_path, [Passage(doc_id, "x")]))
 
 
-def test_longest_first_covers_every_row_once(tmp_path: Path) -> None:
-    writer = StoreWriter(tmp_path)
-    list(writer.add([Passage(str(n), "x" * (n % 7)) for n in range(50)]))
-    chunks = list(writer.longest_first(chunk_size=8))
-    lengths = [len(text) for _, texts in chunks for text in texts]
-    assert sorted(row for rows, _ in chunks for row in rows) == list(range(50))
-    assert lengths == sorted(lengths, reverse=True)
+def test_passages_have_the_order_of_the_rows(tmp_path: Path) -> None:
+    store = write_store(tmp_path, [Passage("a", "first"), Passage("b", "second"), Passage("c", "")], truncated_rows=[2])
+    found = store.at_rows([2, 0, 2])
+    assert [(p.doc_id, p.text, p.vector_truncated) for p in found] == [
+        ("c", "", True),
+        ("a", "first", False),
+        ("c", "", True),
+    ]
+    assert [p.vector.tolist() for p in found if p.vector is not None] == [[2, 2], [0, 0], [2, 2]]
+    assert store.at_rows([]) == []
+
+
+def test_texts_of_a_range_come_in_collection_order(tmp_path: Path) -> None:
+    store = write_store(tmp_path, [Passage(f"d{9 - n}", f"text {n}") for n in range(10)])
+    assert list(store.texts_from(3, 6)) == ["text 3", "text 4", "text 5"]
+    assert list(store.texts_from(8, 100)) == ["text 8", "text 9"]
+    assert list(store.texts_from(10, 20)) == []
+
+
+def test_results_of_a_retriever_get_their_doc_ids(tmp_path: Path) -> None:
+    store = write_store(tmp_path, [Passage("a", ""), Passage("b", "")])
+    hits = [ScoredRow(1, 0.9, bm25_score=3.0), ScoredRow(0, 0.5)]
+    assert [(d.doc_id, d.score, d.bm25_score) for d in store.scored_docs(hits)] == [("b", 0.9, 3.0), ("a", 0.5, None)]

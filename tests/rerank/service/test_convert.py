@@ -16,7 +16,8 @@ from rerank.models.encoder import EncoderId
 from rerank.rankers.base import RankerInfo
 from rerank.registry import ModelDescription
 from rerank.reranker import SearchResult
-from rerank.retrieval.index import FORMAT, Manifest
+from rerank.retrieval.index import Manifest
+from rerank.retrieval.index_format import FORMAT
 from rerank.retrieval.query_update import FeedbackSettings
 from rerank.service.convert import (
     RerankCall,
@@ -383,13 +384,15 @@ def test_models_and_index_are_converted() -> None:
         collection="twelve",
         passages=12,
         encoder=EncoderId("encoder", "e" * 64, 384, 256),
+        encoder_dtype="float32",
         dense="flat",
+        dense_recall_at_100=1.0,
         bm25_k1=0.9,
         bm25_b=0.4,
         versions={},
         created_utc=datetime(2026, 1, 1, tzinfo=UTC),
-        read_s=1.0,
-        encode_s=1.0,
+        seconds={},
+        files={},
     )
     model = ModelDescription("m", NumberRanker(max_window_size=50).info, Sliding(20, 10), is_default=True)
     reply = list_models_response([model], manifest)

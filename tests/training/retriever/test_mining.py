@@ -56,7 +56,7 @@ def test_split_without_training_or_held_out_queries_is_refused(queries: Path, he
 def test_list_has_the_passages_of_both_first_stages_once(index: Index, encoder: Encoder) -> None:
     query, depth = Query("library that searches with BM25", "1"), 3
     (mined,) = ListMiner(index, encoder, index, depth).lists([query], by_length)
-    found = [index.retrievers[stage].search([query], depth)[0] for stage in (FirstStage.DENSE, FirstStage.BM25)]
+    found = [index.search(stage, [query], depth)[0] for stage in (FirstStage.DENSE, FirstStage.BM25)]
     expected = list(dict.fromkeys(doc.doc_id for docs in found for doc in docs))
     assert [passage.doc_id for passage in mined.passages] == expected
     assert mined.relevance == by_length(None, mined.passages)  # type: ignore[arg-type]
@@ -66,8 +66,8 @@ def test_fusion_grades_are_the_scores_of_the_hybrid(index: Index, encoder: Encod
     query = Query("water and the moon", "1")
     with open_teacher(TeacherName.FUSION, None, "") as teacher:
         (mined,) = ListMiner(index, encoder, index, depth=12).lists([query], teacher)
-    bm25 = index.retrievers[FirstStage.BM25].search([query], 12)[0]
-    fused = z_score_sum([bm25, index.retrievers[FirstStage.DENSE].search([query], 12)[0]])
+    stages = FirstStage.BM25, FirstStage.DENSE
+    fused = z_score_sum([{hit.doc_id: hit.score for hit in index.search(s, [query], 12)[0]} for s in stages])
     for passage, relevance in zip(mined.passages, mined.relevance, strict=True):
         assert relevance == pytest.approx(fused[passage.doc_id], abs=1e-4)
 

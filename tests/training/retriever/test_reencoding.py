@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
-from rerank_training.retriever import reencoding
 from rerank_training.retriever.model import TrainableEncoder
 from rerank_training.retriever.reencoding import reencode
 
 from rerank.errors import ConfigError
 from rerank.models.encoder import Encoder
 from rerank.retrieval.index import Index, read_manifest
-from rerank.types import FirstStage, Matrix, Query
-
-CHUNK = 5
+from rerank.types import FirstStage, Query
 
 
 class Killed(Exception):
@@ -33,28 +29,14 @@ def other(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Encoder
     return Encoder(str(folder), "cpu")
 
 
-@pytest.fixture(autouse=True)
-def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reencoding, "_CHUNK", CHUNK)
-
-
 def nothing(stage: str, done: int, total: int | None) -> None:
     pass
 
 
-def killed_after(monkeypatch: pytest.MonkeyPatch, chunks: int) -> list[int]:
-    """Ends the encoding at this chunk; returns the sizes of the encoded chunks."""
-    encoded: list[int] = []
-    original = Encoder.encode
-
-    def encode(self: Encoder, texts: Sequence[str], batch_size: int = 16) -> Matrix:
-        if len(encoded) == chunks:
-            raise Killed
-        encoded.append(len(texts))
-        return original(self, texts, batch_size)
-
-    monkeypatch.setattr(Encoder, "encode", encode)
-    return encoded
+def kill_at_the_end(stage: str, done: int, total: int | None) -> None:
+    """A progress callback that ends the encoding when all vectors are stored."""
+    if done == total:
+        raise Killed
 
 
 def test_new_index_finds_with_the_new_vectors(index_folder: Path, other: Encoder, tmp_path: Path) -> None:
@@ -63,8 +45,8 @@ def test_new_index_finds_with_the_new_vectors(index_folder: Path, other: Encoder
     passages = opened.store.passages(["flea", "moon", "cello"])
     expected = other.encode([passage.text for passage in passages])
     np.testing.assert_allclose(np.stack([p.vector for p in passages if p.vector is not None]), expected, atol=1e-6)
-    assert opened.retrievers[FirstStage.DENSE].search([Query("string instruments")], 3)[0]
-    assert opened.retrievers[FirstStage.BM25].search([Query("flea")], 1)[0][0].doc_id == "flea"
+    assert opened.search(FirstStage.DENSE, [Query("string instruments")], 3)[0]
+    assert opened.search(FirstStage.BM25, [Query("flea")], 1)[0][0].doc_id == "flea"
 
 
 def test_manifest_names_the_new_encoder_and_keeps_the_rest(index_folder: Path, other: Encoder, tmp_path: Path) -> None:
@@ -74,30 +56,23 @@ def test_manifest_names_the_new_encoder_and_keeps_the_rest(index_folder: Path, o
     assert (after.collection, after.passages, after.dense) == (before.collection, before.passages, before.dense)
 
 
-def test_killed_encoding_resumes(
-    index_folder: Path, other: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killed_encoding_resumes(index_folder: Path, other: Encoder, tmp_path: Path) -> None:
     reencode(index_folder, tmp_path / "uninterrupted", other, nothing)
-    with monkeypatch.context() as patch:
-        killed_after(patch, 2)
-        with pytest.raises(Killed):
-            reencode(index_folder, tmp_path / "killed", other, nothing)
+    with pytest.raises(Killed):
+        reencode(index_folder, tmp_path / "killed", other, kill_at_the_end)
     assert not (tmp_path / "killed").exists()
-    with monkeypatch.context() as patch:
-        encoded = killed_after(patch, 100)
-        reencode(index_folder, tmp_path / "killed", other, nothing)
-    assert encoded == [2]  # 12 passages in chunks of five, two of them done
+    reports: list[tuple[str, int, int | None]] = []
+    reencode(index_folder, tmp_path / "killed", other, lambda *report: reports.append(report))
+    assert reports == [("vectors", 12, 12)]  # which are there when the second call begins
     vectors = [np.load(tmp_path / name / "vectors.npy") for name in ("uninterrupted", "killed")]
     assert np.array_equal(*vectors)
 
 
 def test_vectors_of_another_encoder_are_not_reused(
-    index_folder: Path, encoder: Encoder, other: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    index_folder: Path, encoder: Encoder, other: Encoder, tmp_path: Path
 ) -> None:
-    with monkeypatch.context() as patch:
-        killed_after(patch, 2)
-        with pytest.raises(Killed):
-            reencode(index_folder, tmp_path / "new", other, nothing)
+    with pytest.raises(Killed):
+        reencode(index_folder, tmp_path / "new", other, kill_at_the_end)
     reencode(index_folder, tmp_path / "new", encoder, nothing)
     vectors = [np.load(folder / "vectors.npy") for folder in (index_folder, tmp_path / "new")]
     np.testing.assert_allclose(*vectors, atol=1e-6)

@@ -11,7 +11,7 @@ from typing import Protocol
 from rerank.config import load_config
 from rerank.reranker import Reranker
 from rerank.retrieval.hybrid import z_score_sum
-from rerank.types import CandidateSource, Passage, Query, RankOptions, ScoredDoc
+from rerank.types import CandidateSource, Passage, Query, RankOptions
 from rerank_training.lists.sampling import Pool, cosine
 from rerank_training.lists.settings import TeacherName
 from rerank_training.lists.training_list import relevance_from_ranking
@@ -46,10 +46,9 @@ class FusionTeacher:
     weight: float = 0.3
 
     def __call__(self, pool: Pool, passages: Sequence[Passage]) -> tuple[float, ...]:
-        scored = [(c.passage.doc_id, c.score) for c in pool.candidates]
-        first_stage = [ScoredDoc(doc_id, score) for doc_id, score in scored if score is not None]
+        first_stage = {c.passage.doc_id: c.score for c in pool.candidates if c.score is not None}
         by_id = {passage.doc_id: passage for passage in [*(c.passage for c in pool.candidates), *passages]}
-        dense = [ScoredDoc(doc_id, cosine(pool.query, passage)) for doc_id, passage in by_id.items()]
+        dense = {doc_id: cosine(pool.query, passage) for doc_id, passage in by_id.items()}
         fused = z_score_sum([first_stage, dense], (self.weight, 1.0))
         return tuple(fused[passage.doc_id] for passage in passages)
 

@@ -13,6 +13,7 @@ from rerank.models.encoder import Encoder
 from rerank.retrieval.dense import DenseRetriever
 from rerank.retrieval.index import read_manifest
 from rerank.retrieval.store import PassageStore
+from rerank.retrieval.vector_index import open_vector_index
 from rerank.types import Query
 
 try:
@@ -41,11 +42,12 @@ class Change:
 
 def evaluate_index(index: Path, device: str, queries: Sequence[Query], qrels: Sequence[Qrel]) -> Measured:
     """Both measures of dense retrieval for each query; 0 for a query without results."""
-    dense = DenseRetriever(PassageStore(index), Encoder(read_manifest(index).encoder.name, device))
+    store, encoder = PassageStore(index), Encoder(read_manifest(index).encoder.name, device)
+    dense = DenseRetriever(open_vector_index("flat", index, store.vectors), encoder, len(store))
     run = [
-        ir_measures.ScoredDoc(query.query_id, doc.doc_id, -rank)
-        for query, docs in zip(queries, dense.search(queries, _DEPTH), strict=True)
-        for rank, doc in enumerate(docs)
+        ir_measures.ScoredDoc(query.query_id, doc_id, -rank)
+        for query, hits in zip(queries, dense.search(queries, _DEPTH), strict=True)
+        for rank, doc_id in enumerate(store.doc_ids([hit.row for hit in hits]))
     ]
     judged = [ir_measures.Qrel(qrel.query_id, qrel.doc_id, max(qrel.relevance, 0)) for qrel in qrels]
     values = {str(measure): {query.query_id: 0.0 for query in queries} for measure in _MEASURES}

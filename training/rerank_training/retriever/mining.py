@@ -75,8 +75,8 @@ class ListMiner:
 
     def _retrieve(self, query: Query) -> tuple[Pool, tuple[Passage, ...]]:
         """A pool of BM25's results, as the fusion teacher needs it, and all passages, the retriever's first."""
-        dense = self._current.retrievers[FirstStage.DENSE].search([query], self._depth)[0]
-        bm25 = self._base.retrievers[FirstStage.BM25].search([query], self._depth)[0]
+        dense = self._current.search(FirstStage.DENSE, [query], self._depth)[0]
+        bm25 = self._base.search(FirstStage.BM25, [query], self._depth)[0]
         doc_ids = list(dict.fromkeys(doc.doc_id for doc in [*dense, *bm25]))
         passages = {passage.doc_id: passage for passage in self._base.store.passages(doc_ids) if passage.text.strip()}
         candidates = [Candidate(passages[doc.doc_id], doc.score) for doc in bm25 if doc.doc_id in passages]

@@ -1,0 +1,222 @@
+"""Building of an index, in stages of which a build after a kill repeats only the unfinished one.
+
+The stages are the passages (SQLite), BM25 (Lucene), the vectors, and the index of the vectors (FAISS).
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+
+from rerank import __version__
+from rerank.collections import Collection
+from rerank.errors import CollectionError, ConfigError
+from rerank.models.encoder import Encoder
+from rerank.retrieval.bm25 import K1, B, write_bm25
+from rerank.retrieval.build_folder import BuildFolder, build_folder
+from rerank.retrieval.encoding import EncodingJob, encode_passages
+from rerank.retrieval.index import Manifest, write_manifest
+from rerank.retrieval.index_format import FORMAT, DenseKind
+from rerank.retrieval.store import DuplicateDocId, PassageStore, allocate_vectors, write_passages
+from rerank.retrieval.vector_index import MIN_IVF_PQ_PASSAGES, open_vector_index, recall, write_vector_index
+from rerank.types import EncoderDtype
+
+#: Progress callback: (stage, passages done, passages in total or None if unknown).
+Report: TypeAlias = Callable[[str, int, int | None], None]
+
+#: Passages between two reports of progress while the collection is read.
+_REPORT_EVERY = 1000
+#: Queries of the measured recall, each the first words of a passage.
+_RECALL_QUERIES, _RECALL_WORDS, _RECALL_DEPTH = 200, 8, 100
+
+
+@dataclass(frozen=True, slots=True)
+class BuildSettings:
+    """How an index is built.
+
+    Attributes:
+        dense: kind of dense search.
+        encoder_dtype: precision in which passages are encoded.
+        workers: processes that encode, and threads of Lucene and FAISS; 0: as many as this process may use processors,
+            but one process on a GPU.
+    """
+
+    dense: DenseKind = "flat"
+    encoder_dtype: EncoderDtype = "float32"
+    workers: int = 0
+
+    @property
+    def threads(self) -> int:
+        """Threads of Lucene and FAISS."""
+        return self.workers or len(os.sched_getaffinity(0))
+
+
+def build_index(
+    collection: Collection,
+    out: Path,
+    encoder: Encoder,
+    report: Report = lambda *_: None,
+    settings: BuildSettings | None = None,
+) -> Manifest:
+    """Builds the index of a collection in the new folder `out`, which appears when the index is complete.
+
+    A build that is killed leaves the folder OUT.partial, and the next call with the same arguments goes on there.
+    Worker processes import the main module anew, so that a script needs `if __name__ == "__main__"`.
+
+    Args:
+        collection: the passages to index.
+        out: must not exist.
+        encoder: computes the vectors.
+        report: progress callback.
+        settings: how to build it.
+
+    Raises:
+        ConfigError: `out` exists already, another build of it runs, one with other arguments is unfinished, or the
+            collection is too small for ivf-pq.
+        CollectionError: the collection is empty or malformed, or a doc_id occurs twice.
+    """
+    settings = settings or BuildSettings()
+    plan = {
+        "format": FORMAT,
+        "collection": collection.name,
+        "content": collection.fingerprint(),
+        "encoder": asdict(encoder.id),
+        "encoder_dtype": settings.encoder_dtype,
+        "dense": settings.dense,
+    }
+    with build_folder(out, plan) as build:
+        try:
+            dimension = encoder.id.dimension
+            build.stage(
+                "passages", partial(_write_passages, collection, build.index, dimension, settings.dense, report)
+            )
+        except (CollectionError, ConfigError):
+            build.discard()
+            raise
+        build.stage("BM25", partial(_write_bm25, build, settings.threads, report))
+        stages = VectorStages(build, encoder, settings, report)
+        build.stage("vectors", stages.vectors)
+        build.stage("dense", stages.dense)
+        manifest = write_manifest(build.index, _manifest(collection.name, build, stages, encoder, settings))
+        build.finish()
+    return manifest
+
+
+class VectorStages:
+    """The stages of a build that depend on the encoder."""
+
+    def __init__(self, build: BuildFolder, encoder: Encoder, settings: BuildSettings, report: Report) -> None:
+        self._build = build
+        self._encoder = encoder
+        self._settings = settings
+        self._report = report
+
+    def vectors(self) -> float:
+        """Encodes the passages; returns the time that it took, summed over workers, in seconds."""
+        n = len(PassageStore(self._build.index))
+        journal = self._build.folder / "shards"
+        device, dtype = self._encoder.device, self._settings.encoder_dtype
+        job = EncodingJob(self._build.index, journal, self._encoder.id, str(device), dtype)
+        workers = self._settings.workers or (1 if device.type == "cuda" else self._settings.threads)
+        return encode_passages(job, self._encoder, workers, lambda done: self._report("vectors", done, n))
+
+    def dense(self) -> None:
+        """Writes the file of approximate search, if that was asked for."""
+        kind, vectors = self._settings.dense, PassageStore(self._build.index).vectors
+        write_vector_index(
+            kind,
+            self._build.index,
+            vectors,
+            self._settings.threads,
+            lambda done: self._report(kind, done, len(vectors)),
+        )
+
+    def recall(self) -> float:
+        """Recall@100 of dense search against exact search, for the first words of some passages as queries."""
+        if self._settings.dense == "flat":
+            return 1.0
+        store = PassageStore(self._build.index)
+        rows = np.random.default_rng(0).choice(len(store), min(len(store), _RECALL_QUERIES), replace=False)
+        beginnings = [" ".join(p.text.split()[:_RECALL_WORDS]) for p in store.at_rows(np.sort(rows).tolist())]
+        opened = open_vector_index(self._settings.dense, self._build.index, store.vectors)
+        return round(recall(opened, store.vectors, self._encoder.encode(beginnings), _RECALL_DEPTH), 4)
+
+
+def _write_passages(collection: Collection, folder: Path, dimension: int, dense: DenseKind, report: Report) -> None:
+    """Reads the collection into the passage store in the new folder, with vectors that are still 0."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    n = 0
+    try:
+        for n in write_passages(folder, collection.passages()):
+            if n % _REPORT_EVERY == 0:
+                report("passages", n, None)
+    except DuplicateDocId as error:
+        lines = ", ".join(map(str, collection.lines_of(error.doc_id)))
+        raise CollectionError(f"{error}; it is on the lines {lines}" if lines else str(error)) from error
+    _check_size(collection.name, n, dense)
+    report("passages", n, n)
+    allocate_vectors(folder, n, dimension)
+
+
+def _write_bm25(build: BuildFolder, threads: int, report: Report) -> None:
+    """Indexes the texts of the passage store with Lucene."""
+    store = PassageStore(build.index)
+    n = len(store)
+    write_bm25(
+        store.texts_from(0, n),
+        build.folder / "texts",
+        build.index / "bm25",
+        threads,
+        lambda done: report("BM25", done, n),
+    )
+
+
+def _manifest(
+    collection: str, build: BuildFolder, stages: VectorStages, encoder: Encoder, settings: BuildSettings
+) -> Manifest:
+    """The manifest, still without files."""
+    return Manifest(
+        format=FORMAT,
+        collection=collection,
+        passages=len(PassageStore(build.index)),
+        encoder=encoder.id,
+        encoder_dtype=settings.encoder_dtype,
+        dense=settings.dense,
+        dense_recall_at_100=stages.recall(),
+        bm25_k1=K1,
+        bm25_b=B,
+        versions=_versions(),
+        created_utc=datetime.now(UTC),
+        seconds=build.seconds,
+        files={},
+    )
+
+
+def _check_size(collection: str, n: int, dense: DenseKind) -> None:
+    if n == 0:
+        raise CollectionError(f"collection {collection} is empty; it needs at least one passage")
+    if dense == "ivf-pq" and n < MIN_IVF_PQ_PASSAGES:
+        raise ConfigError(
+            f"ivf-pq needs {MIN_IVF_PQ_PASSAGES:,} passages or more, but {collection} has {n:,}; use flat"
+        )
+
+
+def _versions() -> dict[str, str]:
+    versions = {"python": platform.python_version(), "rerank": __version__}
+    for package in ("pyserini", "faiss-cpu", "faiss-gpu", "sentence-transformers", "torch"):
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return versions

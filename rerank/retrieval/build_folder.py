@@ -1,0 +1,122 @@
+"""The folder of an unfinished index, which a build that was killed leaves for the next one to go on with."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rerank.errors import ConfigError
+from rerank.files import atomic_file
+
+_INDEX, _PLAN, _STAGES = "index", "plan.json", "stages.json"
+
+
+class BuildFolder:
+    """The stages of a build and its files: the index in `index`, anything else beside it.
+
+    Attributes:
+        folder: OUT.partial, beside the target OUT.
+        index: becomes the target.
+        seconds: duration of each finished stage, without the time that kills cost.
+    """
+
+    def __init__(self, folder: Path, out: Path) -> None:
+        self.folder = folder
+        self.index = folder / _INDEX
+        self._out = out
+        self.seconds: dict[str, float] = _read_json(folder / _STAGES)
+
+    def stage(self, name: str, work: Callable[[], float | None]) -> None:
+        """Calls `work` unless an earlier build has finished this stage; `work` may return its duration in seconds."""
+        if name in self.seconds:
+            return
+        start_s = time.perf_counter()
+        duration_s = work() or time.perf_counter() - start_s
+        self.seconds[name] = round(duration_s, 3)
+        _write_json(self.folder / _STAGES, self.seconds)
+
+    def finish(self) -> None:
+        """Gives the index its name, and removes the rest."""
+        try:
+            if self._out.exists():  # an empty folder would be replaced
+                raise FileExistsError
+            self.index.rename(self._out)
+        except FileExistsError as error:
+            raise ConfigError(f"{self._out} exists already; another process created it in the meantime") from error
+        self.discard()
+
+    def discard(self) -> None:
+        """Removes the folder."""
+        shutil.rmtree(self.folder)
+
+
+@contextmanager
+def build_folder(out: Path, plan: Mapping[str, Any], replace_others: bool = False) -> Iterator[BuildFolder]:
+    """The folder for the build of `out`, with the finished stages of an earlier build by the same plan.
+
+    Args:
+        out: must not exist.
+        plan: what the index depends on, as JSON.
+        replace_others: begin anew, instead of raising, if an unfinished index has another plan.
+
+    Raises:
+        ConfigError: `out` exists, cannot be created, is being built by another process, or was begun by another plan.
+    """
+    out = out.absolute()
+    if out.exists():
+        raise ConfigError(f"{out} exists already; remove it first or choose another folder")
+    folder = out.with_name(f"{out.name}.partial")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        reason = error.strerror or error
+        raise ConfigError(f"{out} cannot be created: {reason}; choose a folder that you may write") from error
+    try:
+        _lock(lock, out)
+        _check_plan(folder, plan, replace_others)
+        yield BuildFolder(folder, out)
+    finally:
+        os.close(lock)
+
+
+def _lock(descriptor: int, out: Path) -> None:
+    """Locks the folder until its descriptor is closed, as the end of the process does."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise ConfigError(f"another process is building {out}; wait for it, or choose another folder") from error
+
+
+def _check_plan(folder: Path, plan: Mapping[str, Any], replace_others: bool) -> None:
+    """Empties the folder unless it holds an unfinished index by this plan. Raises: ConfigError for another plan."""
+    unfinished = (folder / _INDEX).is_dir()  # it is not if the index got its name and then the process was killed
+    begun = _read_json(folder / _PLAN) if unfinished else {}
+    if begun == plan:
+        return
+    if begun and not replace_others:
+        differences = [f"{name} {begun[name]} instead of {plan[name]}" for name in plan if begun[name] != plan[name]]
+        raise ConfigError(
+            f"{folder} holds an unfinished index with {'; '.join(differences)}; repeat the command that began it, or "
+            "remove the folder to begin anew"
+        )
+    for path in folder.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    _write_json(folder / _PLAN, plan)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """The content of a file; empty if there is none."""
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    with atomic_file(path) as temporary:
+        temporary.write_text(json.dumps(content, indent=2), encoding="utf-8")

@@ -1,0 +1,210 @@
+"""Search among the vectors of an index with FAISS: exact (flat), or approximate by an HNSW graph or by IVF-PQ.
+
+Every kind reads the vectors from the memory-mapped file of the index and returns exact inner products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import isqrt
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from rerank.errors import ConfigError
+from rerank.files import atomic_file
+from rerank.retrieval.index_format import DenseKind
+from rerank.retrieval.integrity import damaged
+from rerank.types import Matrix
+
+try:
+    import faiss as typed_faiss
+except ModuleNotFoundError as error:
+    raise ConfigError(
+        "FAISS is not installed; install rerank-listwise[cpu], or rerank-listwise[gpu] on a machine with CUDA"
+    ) from error
+
+faiss: Any = typed_faiss  # its annotations leave out what SWIG generates
+#: (Q, depth) float32 scores and int64 rows, best first; rows are -1 where no more are found.
+Found: TypeAlias = tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]
+_Approximate: TypeAlias = Literal["hnsw", "ivf-pq"]
+
+#: Fewest passages of an IVF-PQ index: 39 training vectors, as FAISS asks for, for each of the 256 values of a code.
+MIN_IVF_PQ_PASSAGES = 9_984
+
+#: Links of a node, and candidates that construction and search keep (M, efConstruction, efSearch of Malkov and
+#: Yashunin 2018).
+_HNSW_M, _HNSW_EF_CONSTRUCTION, _HNSW_EF_SEARCH = 32, 100, 256
+#: Dimensions per byte of a code, lists that a query visits, and candidates per result that are scored exactly.
+_PQ_DIMENSIONS, _IVF_PROBES, _PQ_CANDIDATES = 8, 64, 5
+_TRAINING_VECTORS_PER_LIST = 64
+#: Vectors between two saves of an unfinished index: so many, or a sixteenth of those that it has.
+_SAVE_EVERY, _SAVE_SHARE = 32_768, 16
+
+
+class VectorIndex(Protocol):
+    """Finds the vectors with the largest inner products."""
+
+    def search(self, queries: Matrix, depth: int) -> Found: ...
+
+
+def open_vector_index(kind: DenseKind, folder: Path, vectors: Matrix) -> VectorIndex:
+    """Opens the vectors of an index for search; on GPUs, if this build of FAISS finds any and the kind is flat.
+
+    Raises:
+        IndexMismatch: the file that `write_vector_index` wrote to `folder` is missing or damaged.
+    """
+    match kind:
+        case "hnsw":
+            return _open_hnsw(_path(folder, kind), vectors)
+        case "ivf-pq":
+            return _IvfPq(_read(_path(folder, kind), faiss.IO_FLAG_MMAP, len(vectors)), vectors)
+        case "flat":
+            return _on_gpus(vectors) if faiss.get_num_gpus() else _Flat(vectors)
+
+
+def write_vector_index(
+    kind: DenseKind, folder: Path, vectors: Matrix, threads: int, report: Callable[[int], None]
+) -> None:
+    """Writes the file for approximate search, none for flat. A call after a kill goes on where the last save was.
+
+    Args:
+        vectors: (N, D). For hnsw they are held in memory while the graph grows.
+        threads: with more than one, the graph and the code book differ a little from build to build.
+        report: called with the number of vectors that are in the file.
+    """
+    if kind == "flat":
+        return
+    path = _path(folder, kind)
+    for unfinished in folder.glob(f".{path.name}.*"):  # a kill while a save was written leaves it
+        unfinished.unlink()
+    with _faiss_threads(threads):
+        index = _resumed(kind, path, vectors) if path.exists() else _created(kind, vectors)
+        while index.ntotal < len(vectors):
+            report(index.ntotal)
+            first = index.ntotal
+            stop = min(len(vectors), first + max(_SAVE_EVERY, first // _SAVE_SHARE))
+            if kind == "hnsw":
+                index.hnsw.rng = faiss.RandomGenerator(first)  # so that a resumed graph gets the same levels
+            index.add(np.ascontiguousarray(vectors[first:stop]))
+            with atomic_file(path) as temporary:
+                faiss.write_index(index, str(temporary), faiss.IO_FLAG_SKIP_STORAGE if kind == "hnsw" else 0)
+    report(len(vectors))
+
+
+def recall(index: VectorIndex, vectors: Matrix, queries: Matrix, depth: int) -> float:
+    """Share of the `depth` best rows of each query, by exact search, that the index finds; mean over the queries."""
+    depth = min(depth, len(vectors))
+    _, exact = _Flat(vectors).search(queries, depth)
+    _, found = index.search(queries, depth)
+    return float(np.mean([len(np.intersect1d(a, b)) / depth for a, b in zip(exact, found, strict=True)]))
+
+
+class _Flat:
+    """Exact search that reads all vectors."""
+
+    def __init__(self, vectors: Matrix) -> None:
+        self._vectors = vectors
+
+    def search(self, queries: Matrix, depth: int) -> Found:
+        found: Found = faiss.knn(queries, self._vectors, depth, metric=faiss.METRIC_INNER_PRODUCT)
+        return found
+
+
+class _Hnsw:
+    """An HNSW graph over the vectors, both memory-mapped."""
+
+    def __init__(self, graph: Any, vectors: Matrix) -> None:
+        storage = faiss.IndexFlatIP(vectors.shape[1])
+        owner = graph.hnsw.neighbors.owner  # an owner is required; the mapping of `vectors` is kept alive below
+        storage.codes = faiss.MaybeOwnedVectorUInt8.create_view(faiss.swig_ptr(vectors), vectors.nbytes, owner)
+        storage.ntotal = len(vectors)
+        graph.storage, graph.own_fields = storage, False
+        self._graph, self._storage, self._vectors = graph, storage, vectors
+
+    def search(self, queries: Matrix, depth: int) -> Found:
+        found: Found = self._graph.search(queries, depth)
+        return found
+
+
+class _IvfPq:
+    """Product-quantised vectors in inverted lists; the best candidates are scored exactly."""
+
+    def __init__(self, index: Any, vectors: Matrix) -> None:
+        self._index, self._vectors = index, vectors
+
+    def search(self, queries: Matrix, depth: int) -> Found:
+        _, rows = self._index.search(queries, min(_PQ_CANDIDATES * depth, len(self._vectors)))
+        best = [self._exact(query, found, depth) for query, found in zip(queries, rows, strict=True)]
+        return np.stack([scores for scores, _ in best]), np.stack([found for _, found in best])
+
+    def _exact(self, query: npt.NDArray[np.float32], rows: npt.NDArray[np.int64], depth: int) -> Found:
+        rows = np.sort(rows[rows >= 0])
+        scores = self._vectors[rows] @ query
+        order = np.argsort(-scores, kind="stable")[:depth]
+        missing = (0, depth - len(order))
+        return np.pad(scores[order], missing), np.pad(rows[order], missing, constant_values=-1)
+
+
+def _path(folder: Path, kind: _Approximate) -> Path:
+    return folder / f"{kind}.faiss"
+
+
+def _created(kind: _Approximate, vectors: Matrix) -> Any:
+    """An empty index; for ivf-pq with the code book of a seeded sample of the vectors."""
+    n, dimension = vectors.shape
+    if kind == "hnsw":
+        index = faiss.IndexHNSWFlat(dimension, _HNSW_M, faiss.METRIC_INNER_PRODUCT)
+        index.hnsw.efConstruction, index.hnsw.efSearch = _HNSW_EF_CONSTRUCTION, _HNSW_EF_SEARCH
+        return index
+    lists = min(4 * isqrt(n), n // 39)
+    codes = max(m for m in range(1, max(1, dimension // _PQ_DIMENSIONS) + 1) if dimension % m == 0)
+    index = faiss.index_factory(dimension, f"IVF{lists},PQ{codes}", faiss.METRIC_INNER_PRODUCT)
+    index.nprobe = _IVF_PROBES
+    sample = np.random.default_rng(0).choice(n, min(n, _TRAINING_VECTORS_PER_LIST * lists), replace=False)
+    index.train(vectors[np.sort(sample)])
+    return index
+
+
+def _resumed(kind: _Approximate, path: Path, vectors: Matrix) -> Any:
+    index = faiss.read_index(str(path))
+    if kind == "hnsw":
+        index.storage, index.own_fields = faiss.IndexFlatIP(vectors.shape[1]), True
+        index.storage.this.disown()
+        index.storage.add(np.ascontiguousarray(vectors[: index.ntotal]))
+    return index
+
+
+def _open_hnsw(path: Path, vectors: Matrix) -> _Hnsw:
+    return _Hnsw(_read(path, faiss.IO_FLAG_MMAP_IFC, len(vectors)), vectors)
+
+
+def _read(path: Path, flags: int, n: int) -> Any:
+    try:
+        index = faiss.read_index(str(path), flags)
+    except RuntimeError as error:
+        raise damaged(path, error) from error
+    if index.ntotal != n:
+        raise damaged(path, f"it has {index.ntotal} vectors instead of {n}")
+    return index
+
+
+def _on_gpus(vectors: Matrix) -> VectorIndex:
+    index = faiss.IndexFlatIP(vectors.shape[1])
+    for first in range(0, len(vectors), _SAVE_EVERY):
+        index.add(np.ascontiguousarray(vectors[first : first + _SAVE_EVERY]))
+    on_gpus: VectorIndex = faiss.index_cpu_to_all_gpus(index)
+    return on_gpus
+
+
+@contextmanager
+def _faiss_threads(threads: int) -> Iterator[None]:
+    before = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(threads)
+    try:
+        yield
+    finally:
+        faiss.omp_set_num_threads(before)

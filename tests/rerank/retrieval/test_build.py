@@ -1,0 +1,198 @@
+"""Building of indexes: invalid collections, other settings, and builds that were killed at any moment."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rerank.collections import Collection, open_collection
+from rerank.errors import CollectionError, ConfigError
+from rerank.files import sha256_of_files
+from rerank.models.encoder import Encoder
+from rerank.retrieval.build import BuildSettings, build_index
+from rerank.retrieval.index import Index
+from rerank.retrieval.index_format import DenseKind
+from rerank.types import FirstStage, Passage, Query
+from tests.conftest import PASSAGES
+from tests.serving import wait_for
+
+QUERY = Query("string instruments")
+#: 2,100 short passages, which are five shards.
+N = 2100
+
+
+def collection(n: int = 40) -> Collection:
+    """n short passages."""
+    texts = [f"{text} {number}" for number, (_, text) in zip(range(n), [*PASSAGES.values()] * n, strict=False)]
+    return Collection("short", lambda: (Passage(f"d{row}", text) for row, text in enumerate(texts)))
+
+
+class Killed(Exception):
+    """Stands for the end of the process."""
+
+
+def kill_at(moment: tuple[str, int], stage: str, done: int, total: int | None) -> None:
+    """A progress callback that ends the build when this stage has come so far."""
+    if (stage, done) == moment:
+        raise Killed
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """Hashes of the files, without those of Lucene, whose segments have random ids, and the manifest with its times."""
+    paths = [path for path in folder.iterdir() if path.is_file() and path.name != "manifest.json"]
+    return {path.name: sha256_of_files([path]) for path in paths}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("undisturbed") / "index"
+    build_index(collection(), out, encoder, settings=BuildSettings("hnsw", workers=1))
+    return out
+
+
+@pytest.mark.parametrize("moment", [("passages", 40), ("BM25", 40), ("vectors", 0), ("vectors", 40), ("hnsw", 40)])
+def test_killed_build_goes_on_and_gives_the_same_index(
+    encoder: Encoder, tmp_path: Path, undisturbed: Path, moment: tuple[str, int]
+) -> None:
+    out, settings = tmp_path / "index", BuildSettings("hnsw", workers=1)
+    with pytest.raises(Killed):
+        build_index(collection(), out, encoder, partial(kill_at, moment), settings)
+    assert [path.name for path in tmp_path.iterdir()] == ["index.partial"]
+    build_index(collection(), out, encoder, settings=settings)
+    assert contents(out) == contents(undisturbed)
+    for first_stage in (FirstStage.BM25, FirstStage.DENSE):
+        opened = [Index(folder, encoder) for folder in (out, undisturbed)]
+        found, expected = (index.search(first_stage, [QUERY], 40) for index in opened)
+        assert found == expected
+    assert [path.name for path in tmp_path.iterdir()] == ["index"]
+
+
+def test_finished_stages_are_not_repeated(encoder: Encoder, tmp_path: Path) -> None:
+    out = tmp_path / "index"
+    with pytest.raises(Killed):
+        build_index(collection(), out, encoder, partial(kill_at, ("vectors", 40)))
+    reports: list[tuple[str, int, int | None]] = []
+    manifest = build_index(collection(), out, encoder, lambda *report: reports.append(report))
+    assert reports == [("vectors", 40, 40)]
+    assert manifest.seconds.keys() == {"passages", "BM25", "vectors", "dense"}
+    assert min(manifest.seconds[stage] for stage in ("BM25", "vectors")) > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "difference"),
+    [
+        ({"dense": "hnsw"}, "dense flat instead of hnsw"),
+        ({"encoder_dtype": "bfloat16"}, "encoder_dtype float32 instead of bfloat16"),
+        ({"content": "b"}, "content a instead of b"),
+    ],
+)
+def test_unfinished_build_with_other_settings_is_refused(
+    encoder: Encoder, tmp_path: Path, change: dict[str, str], difference: str
+) -> None:
+    def build(dense: DenseKind = "flat", content: str = "a", **settings: str) -> None:
+        passages = Collection("short", collection().passages, fingerprint=lambda: content)
+        chosen = BuildSettings(dense, workers=1, **settings)  # type: ignore[arg-type]
+        build_index(passages, tmp_path / "index", encoder, partial(kill_at, ("vectors", 0)), chosen)
+
+    with pytest.raises(Killed):
+        build()
+    with pytest.raises(ConfigError, match=rf"index\.partial holds an unfinished index with {difference}; repeat"):
+        build(**change)  # type: ignore[arg-type]
+
+
+def test_changed_corpus_file_is_another_collection(encoder: Encoder, tmp_path: Path) -> None:
+    corpus = tmp_path / "mine" / "corpus.jsonl"
+    corpus.parent.mkdir()
+    for text in ("one", "two"):
+        corpus.write_text(json.dumps({"_id": "a", "text": text}), encoding="utf-8")
+        mine, moment = open_collection(str(corpus.parent)), ("vectors", 0)
+        with pytest.raises(Killed if text == "one" else ConfigError):
+            build_index(mine, tmp_path / "index", encoder, partial(kill_at, moment))
+
+
+def test_index_is_not_overwritten(encoder: Encoder, index_folder: Path) -> None:
+    with pytest.raises(ConfigError, match="exists already"):
+        build_index(collection(), index_folder, encoder)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([], "is empty"),
+        ([Passage("a", "x"), Passage("a", "y")], "'a' occurs twice"),
+        ([Passage("a b", "x")], "white space"),
+    ],
+)
+def test_invalid_collection_leaves_nothing(encoder: Encoder, tmp_path: Path, rows: list[Passage], message: str) -> None:
+    with pytest.raises(CollectionError, match=message):
+        build_index(Collection("bad", lambda: iter(rows)), tmp_path / "out", encoder)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_collection_too_small_for_ivf_pq_is_refused_before_it_is_encoded(encoder: Encoder, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="ivf-pq needs 9,984 passages or more, but short has 40; use flat"):
+        build_index(collection(), tmp_path / "out", encoder, settings=BuildSettings("ivf-pq"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_manifest_says_how_the_index_was_built(encoder: Encoder, tmp_path: Path) -> None:
+    manifest = build_index(collection(), tmp_path / "out", encoder, settings=BuildSettings("hnsw", "bfloat16", 1))
+    assert (manifest.dense, manifest.encoder_dtype, manifest.passages) == ("hnsw", "bfloat16", 40)
+    assert manifest.dense_recall_at_100 == 1.0
+    opened = Index(tmp_path / "out", encoder)
+    assert opened.manifest == manifest
+    best = opened.candidates(FirstStage.DENSE, QUERY, 1)[0].passage
+    assert PASSAGES["violin"][1] in best.text
+
+
+def test_passage_that_is_too_long_for_the_encoder_is_marked(encoder: Encoder, tmp_path: Path) -> None:
+    rows = [Passage("short", "a b c"), Passage("long", "word " * (encoder.id.max_tokens + 1))]
+    build_index(Collection("two", lambda: iter(rows)), tmp_path / "two", encoder)
+    store = Index(tmp_path / "two", encoder).store
+    assert [passage.vector_truncated for passage in store.passages(["short", "long"])] == [False, True]
+
+
+#: Builds with two workers, and kills its own process when the vectors have come so far.
+_KILLED_BUILD = """
+import multiprocessing, os, signal, sys
+from pathlib import Path
+from rerank.models.encoder import Encoder
+from rerank.retrieval.build import BuildSettings, build_index
+from tests.rerank.retrieval.test_build import N, collection
+
+def report(stage, done, total):
+    if stage == "vectors" and done:
+        print(*[child.pid for child in multiprocessing.active_children()], flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+if __name__ == "__main__":
+    build_index(collection(N), Path(sys.argv[1]), Encoder(device="cpu"), report, BuildSettings(workers=2))
+"""
+
+
+@pytest.mark.slow
+def test_killed_processes_leave_an_index_that_one_process_finishes_to_the_same_bytes(
+    encoder: Encoder, tmp_path: Path
+) -> None:
+    """Two worker processes until the kill, then this process; and this process alone."""
+    script, out = tmp_path / "build.py", tmp_path / "index"
+    script.write_text(_KILLED_BUILD, encoding="utf-8")
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    killed = subprocess.run([sys.executable, script, out], stdout=subprocess.PIPE, env=environment, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    workers = [int(pid) for pid in killed.stdout.split()]
+    assert len(workers) == 2
+    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
+    shards = np.fromfile(tmp_path / "index.partial" / "shards")
+    assert 0 < np.count_nonzero(shards) < len(shards)
+    build_index(collection(N), out, encoder, settings=BuildSettings(workers=1))
+    build_index(collection(N), tmp_path / "alone", encoder, settings=BuildSettings(workers=1))
+    assert contents(out) == contents(tmp_path / "alone")

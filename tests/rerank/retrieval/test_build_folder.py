@@ -1,0 +1,90 @@
+"""The folder of an unfinished index: its lock, its stages, and its end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rerank.errors import ConfigError
+from rerank.retrieval.build_folder import BuildFolder, build_folder
+
+PLAN = {"dense": "flat"}
+
+
+def fill(build: BuildFolder) -> None:
+    build.index.mkdir()
+    (build.index / "file").write_text("content", encoding="utf-8")
+
+
+def test_finished_index_gets_its_name_and_nothing_else_stays(tmp_path: Path) -> None:
+    with build_folder(tmp_path / "out", PLAN) as build:
+        build.stage("all", lambda: fill(build))
+        build.finish()
+    assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")] == ["out", "out/file"]
+
+
+def test_finished_stage_is_not_repeated(tmp_path: Path) -> None:
+    with build_folder(tmp_path / "out", PLAN) as build:
+        build.stage("first", lambda: fill(build))
+    with build_folder(tmp_path / "out", PLAN) as build:
+        build.stage("first", lambda: pytest.fail("repeated"))
+        build.stage("second", lambda: 12.0)
+        assert build.seconds.keys() == {"first", "second"}
+        assert build.seconds["second"] == 12.0
+
+
+def test_stage_that_fails_is_repeated(tmp_path: Path) -> None:
+    def fail() -> None:
+        raise OSError("disk full")
+
+    with build_folder(tmp_path / "out", PLAN) as build:
+        fill(build)
+        with pytest.raises(OSError, match="disk full"):
+            build.stage("first", fail)
+    with build_folder(tmp_path / "out", PLAN) as build:
+        assert build.seconds == {}
+
+
+def test_two_builds_of_the_same_index_are_refused(tmp_path: Path) -> None:
+    with (
+        build_folder(tmp_path / "out", PLAN),
+        pytest.raises(ConfigError, match=r"another process is building .*out; wait"),
+        build_folder(tmp_path / "out", PLAN),
+    ):
+        pass
+    with build_folder(tmp_path / "out", PLAN):
+        pass
+
+
+def test_folder_left_without_its_index_is_begun_anew(tmp_path: Path) -> None:
+    """As after a kill between the naming of the index and the removal of the rest, when the index was deleted."""
+    with build_folder(tmp_path / "out", PLAN) as build:
+        build.stage("all", lambda: fill(build))
+        (build.folder / "shards").touch()
+        build.index.rename(tmp_path / "elsewhere")
+    with build_folder(tmp_path / "out", {"dense": "hnsw"}) as build:
+        assert build.seconds == {}
+        assert [path.name for path in build.folder.iterdir()] == ["plan.json"]
+
+
+def test_other_plan_replaces_the_unfinished_index_on_request(tmp_path: Path) -> None:
+    with build_folder(tmp_path / "out", PLAN) as build:
+        build.stage("all", lambda: fill(build))
+    with build_folder(tmp_path / "out", {"dense": "hnsw"}, replace_others=True) as build:
+        assert (build.seconds, build.index.exists()) == ({}, False)
+
+
+def test_target_that_appears_during_the_build_is_kept(tmp_path: Path) -> None:
+    with build_folder(tmp_path / "out", PLAN) as build:
+        fill(build)
+        (tmp_path / "out").mkdir()
+        with pytest.raises(ConfigError, match="out exists already; another process created it"):
+            build.finish()
+    assert (tmp_path / "out.partial" / "index" / "file").exists()
+
+
+def test_folder_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="cannot be created"), build_folder(tmp_path / "file" / "out", PLAN):
+        pass

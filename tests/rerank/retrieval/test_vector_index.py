@@ -1,0 +1,127 @@
+"""Approximate search: close to exact search, with exact scores, memory-mapped, and resumed after a kill."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rerank.errors import IndexMismatch
+from rerank.retrieval import vector_index
+from rerank.retrieval.index_format import DenseKind
+from rerank.retrieval.vector_index import MIN_IVF_PQ_PASSAGES, open_vector_index, recall, write_vector_index
+from rerank.types import Matrix
+
+N, D = MIN_IVF_PQ_PASSAGES, 16
+KINDS: tuple[DenseKind, ...] = ("flat", "hnsw", "ivf-pq")
+APPROXIMATE: tuple[DenseKind, ...] = ("hnsw", "ivf-pq")
+
+
+class Killed(Exception):
+    """Stands for the end of the process."""
+
+
+def unit_rows(n: int, seed: int) -> Matrix:
+    rows = np.random.default_rng(seed).normal(size=(n, D)).astype(np.float32)
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+@pytest.fixture(scope="module")
+def vectors(tmp_path_factory: pytest.TempPathFactory) -> Matrix:
+    path = tmp_path_factory.mktemp("vectors") / "vectors.npy"
+    np.save(path, unit_rows(N, seed=1))
+    return np.load(path, mmap_mode="r")  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="module")
+def folder(vectors: Matrix, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of all kinds."""
+    folder = tmp_path_factory.mktemp("written")
+    for kind in KINDS:
+        write_vector_index(kind, folder, vectors, threads=1, report=lambda done: None)
+    return folder
+
+
+QUERIES = unit_rows(50, seed=2)
+
+
+def test_flat_needs_no_file(folder: Path) -> None:
+    assert sorted(path.name for path in folder.iterdir()) == ["hnsw.faiss", "ivf-pq.faiss"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_scores_are_exact_and_fall(kind: DenseKind, folder: Path, vectors: Matrix) -> None:
+    scores, rows = open_vector_index(kind, folder, vectors).search(QUERIES, 20)
+    assert scores.shape == rows.shape == (50, 20)
+    np.testing.assert_allclose(scores, np.einsum("qkd,qd->qk", vectors[rows], QUERIES), atol=1e-6)
+    assert (np.diff(scores) <= 0).all()
+    assert all(len(set(found)) == 20 for found in rows.tolist())
+
+
+@pytest.mark.parametrize(("kind", "least"), [("flat", 1.0), ("hnsw", 0.99), ("ivf-pq", 0.8)])
+def test_recall_against_exact_search(kind: DenseKind, least: float, folder: Path, vectors: Matrix) -> None:
+    found = recall(open_vector_index(kind, folder, vectors), vectors, QUERIES, 100)
+    assert least <= found <= 1.0
+
+
+def test_recall_counts_what_is_found(vectors: Matrix) -> None:
+    class Half:
+        def search(self, queries: Matrix, depth: int) -> vector_index.Found:
+            scores, rows = open_vector_index("flat", Path(), vectors).search(queries, depth)
+            return scores, np.where(np.arange(depth) % 2, rows, -1)
+
+    assert recall(Half(), vectors, QUERIES, 10) == 0.5
+
+
+def test_graph_holds_no_copy_of_the_vectors(folder: Path, vectors: Matrix) -> None:
+    assert (folder / "hnsw.faiss").stat().st_size < N * (2 * 32 + 16) * 4
+    changed = vectors.copy()
+    changed[:] = 0
+    scores, _ = open_vector_index("hnsw", folder, changed).search(QUERIES[:1], 5)
+    assert not scores.any()
+
+
+@pytest.mark.parametrize("kind", APPROXIMATE)
+def test_killed_build_gives_the_same_file(
+    kind: DenseKind, vectors: Matrix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vector_index, "_SAVE_EVERY", 3000)
+
+    def kill(done: int) -> None:
+        if done == 6000:
+            raise Killed
+
+    for name in ("killed", "undisturbed"):
+        (tmp_path / name).mkdir()
+    with pytest.raises(Killed):
+        write_vector_index(kind, tmp_path / "killed", vectors, threads=1, report=kill)
+    (tmp_path / "killed" / f".{kind}.faiss.123.writing").touch()  # as of a kill while the file was saved
+    reported: list[int] = []
+    write_vector_index(kind, tmp_path / "killed", vectors, threads=1, report=reported.append)
+    assert reported == [6000, 9000, N]
+    write_vector_index(kind, tmp_path / "undisturbed", vectors, threads=1, report=lambda done: None)
+    assert [path.name for path in (tmp_path / "killed").iterdir()] == [f"{kind}.faiss"]
+    killed, undisturbed = ((tmp_path / name / f"{kind}.faiss").read_bytes() for name in ("killed", "undisturbed"))
+    assert killed == undisturbed
+
+
+@pytest.mark.parametrize("kind", APPROXIMATE)
+def test_missing_damaged_and_incomplete_files_are_named(
+    kind: DenseKind, folder: Path, vectors: Matrix, tmp_path: Path
+) -> None:
+    content = (folder / f"{kind}.faiss").read_bytes()
+    for damaged in (b"", content[:1000], b"\xa5" * 1000):
+        (tmp_path / f"{kind}.faiss").write_bytes(damaged)
+        with pytest.raises(IndexMismatch, match=rf"{kind}\.faiss is damaged"):
+            open_vector_index(kind, tmp_path, vectors)
+    (tmp_path / f"{kind}.faiss").write_bytes(content)
+    with pytest.raises(IndexMismatch, match=rf"it has {N} vectors instead of 5"):
+        open_vector_index(kind, tmp_path, vectors[:5])
+
+
+def test_vectors_from_which_a_copy_would_be_made_are_searched_too() -> None:
+    """A dimension that 8 does not divide, and rows that are no memory mapping."""
+    rows = np.eye(7, dtype=np.float32)
+    _, found = open_vector_index("flat", Path(), rows).search(rows, 1)
+    assert found.tolist() == [[row] for row in range(7)]
