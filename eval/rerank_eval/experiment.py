@@ -77,13 +77,13 @@ class Experiment:
     ) -> AbstractContextManager[dict[str, System]]:
         """The systems by name, and a service if they need one; see `rerank_eval.systems.open_systems`."""
         served = [spec.name for spec in self.specs if spec.is_served]
-        if not self.settings.target and (served or index):
+        if not self.settings.targets and (served or index):
             console.print(f"starting a service for {', '.join(served) or 'the first stage'} …")
         return open_systems(
             self.specs,
             self.strategy,
             qrels,
-            target=self.settings.target,
+            targets=self.settings.targets,
             options=ServiceOptions(
                 index=index,
                 template=self.settings.template,

@@ -106,7 +106,7 @@ def _sources(settings: BeirSettings) -> Sequence[_Source]:
     }
     used = [sources for sources in by_flag.values() if sources]
     collections = len(settings.collection)
-    if not used and settings.target and collections == 1:
+    if not used and settings.targets and collections == 1:
         return [None]
     if not used:
         raise ConfigError(
@@ -153,7 +153,7 @@ def _evaluate(opened: _Input, settings: BeirSettings, experiment: Experiment, ou
     measured = responses[experiment.loads[0]]
     if source is None:
         found = [response for rows in measured.values() for response in rows]
-        check_responses(found, dataset.qrels, f"the service at {settings.target}")
+        check_responses(found, dataset.qrels, f"the service at {', '.join(settings.targets)}")
     evaluator = Evaluator(BEIR, qrels, partial(without_query_documents, dataset.qrels))
     results = experiment.measure(plan.variants, responses, evaluator, out, dataset.qrels_sha256, notes)
     first_stage = _first_stage_run(measured[plan.variants[0].name])

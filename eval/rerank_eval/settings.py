@@ -50,8 +50,12 @@ class EvaluationSettings:
         str, typer.Option(help="Name on the hub of an encoder given as a folder, for a PE-Rank checkpoint made for it.")
     ] = ""
     target: Annotated[
-        str, typer.Option(help="HOST:PORT of a running service; empty: start one for the evaluation.")
-    ] = ""
+        list[str],
+        typer.Option(
+            help="HOST:PORT of a running service; without it, one is started for the evaluation. Several services with "
+            "the same models share the queries: repeat the flag, or separate them by commas."
+        ),
+    ] = field(default_factory=list)
     strategy: StrategyOption = None
     window_size: WindowSize = 0
     stride: Stride = 0
@@ -64,10 +68,10 @@ class EvaluationSettings:
     concurrency: Annotated[
         str,
         typer.Option(
-            help="Number of concurrent queries. With 1,8,32, quality is measured at 1, and served systems are timed "
-            "at 8 and 32 as well."
+            help="Number of concurrent queries; by default one for each --target. With 1,8,32, quality is measured at "
+            "1, and served systems are timed at 8 and 32 as well."
         ),
-    ] = "1"
+    ] = ""
     seed: Annotated[int, typer.Option(help="Seed of the shuffled orders and of the permutation test.")] = 0
     margin: Annotated[
         float,
@@ -97,10 +101,21 @@ class EvaluationSettings:
         Raises:
             ConfigError: a part of --concurrency is not a number above 0, or occurs twice.
         """
+        if not self.concurrency:
+            return [max(1, len(self.targets))]
         parts = [part.strip() for part in self.concurrency.split(",")]
         if not all(part.isdecimal() and int(part) for part in parts) or len(set(parts)) != len(parts):
             raise ConfigError(f"--concurrency {self.concurrency}: expected different numbers above 0, as in 1,8,32")
         return [int(part) for part in parts]
+
+    @property
+    def targets(self) -> list[str]:
+        """The addresses of --target. Raises: ConfigError when one is given twice."""
+        parts = [part.strip() for value in self.target for part in value.split(",")]
+        targets = [part for part in parts if part]
+        if len(set(targets)) != len(targets):
+            raise ConfigError(f"--target {', '.join(targets)}: an address is given twice; give each service once")
+        return targets
 
     def as_strings(self) -> dict[str, str]:
         """Every setting by its name, for reports and measures.json; empty if it is not set."""

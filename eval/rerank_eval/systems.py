@@ -16,12 +16,12 @@ from rerank.commands.messages import strategy_message
 from rerank.config import ServiceConfig, load_config
 from rerank.errors import ConfigError
 from rerank.manifest import MANIFEST_FILE, TEMPLATE_FILE, profiled, read_manifest, served_model
-from rerank.service.client import RerankClient
 from rerank.service.credentials import Credentials
 from rerank.service.process import service_process
 from rerank.types import CandidateSource, Query
 from rerank.v1 import rerank_pb2 as pb
 from rerank_eval.baselines import Cosine, Oracle, PointwiseCrossEncoder, Scorer, ZScoreFusion
+from rerank_eval.services import Services
 from rerank_eval.specs import SystemSpec
 from rerank_eval.trace import Ranking
 
@@ -90,29 +90,30 @@ def open_systems(
     strategy: pb.Strategy,
     qrels: Iterable[Qrel],
     *,
-    target: str = "",
+    targets: Sequence[str] = (),
     options: ServiceOptions | None = None,
 ) -> Iterator[dict[str, System]]:
-    """The systems by name. A service is started only if a system or the first stage needs one, and there is no target.
+    """The systems by name. A service is started only if a system or the first stage needs one, and no target is given.
 
     Args:
         strategy: shared by all systems that have none of their own.
         qrels: judgements by which the oracle sorts.
-        target: HOST:PORT of a running service.
+        targets: HOST:PORT of running services with the same models, which share the queries.
         options: of a service that is started; None: all defaults.
 
     Raises:
-        ConfigError: the options do not fit the rankers, a service did not start, or it does not serve a model.
+        ConfigError: the options do not fit the rankers, a service did not start, or does not serve a model, or the
+            targets do not serve the same models.
     """
     options = options or ServiceOptions()
     strategies = {spec.name: strategy_of(spec, strategy) for spec in specs}
     if strategy.preranker and not any(message.preranker for message in strategies.values()):
         raise ConfigError("--preranker needs the strategy cascade, and no system has it; add --strategy cascade")
     scorers = _scorers(specs, qrels, options.encoder)
-    if not target and options.index is None and len(scorers) == len(specs):
+    if not targets and options.index is None and len(scorers) == len(specs):
         yield {name: Baseline(scorer) for name, scorer in scorers.items()}
         return
-    with _service(specs, target, options) as client:
+    with _services(specs, targets, options) as client:
         listed = client.list_models()
         models = {model.name: model for model in listed.models}
         index_info = MessageToDict(listed.index, preserving_proto_field_name=True)
@@ -121,16 +122,16 @@ def open_systems(
             if spec.name in scorers:
                 systems[spec.name] = Baseline(scorers[spec.name], client, index_info)
             else:
-                model = _served_model(models, _model_name(spec, models, bool(target)))
+                model = _served_model(models, _model_name(spec, models, bool(targets)))
                 systems[spec.name] = ServedModel(client, model, strategies[spec.name], index_info)
         yield systems
 
 
 @contextmanager
-def _service(specs: Sequence[SystemSpec], target: str, options: ServiceOptions) -> Iterator[RerankClient]:
-    if target:
-        with RerankClient(target, Credentials.from_environment()) as client:
-            yield client
+def _services(specs: Sequence[SystemSpec], targets: Sequence[str], options: ServiceOptions) -> Iterator[Services]:
+    if targets:
+        with Services(targets, Credentials.from_environment()) as services:
+            yield services
         return
     models = models_of(specs, options)
     config = load_config(
@@ -142,8 +143,8 @@ def _service(specs: Sequence[SystemSpec], target: str, options: ServiceOptions) 
         models=models,
         limits={"max_request_s": _MAX_REQUEST_S},
     )
-    with service_process(config) as address, RerankClient(address) as client:
-        yield client
+    with service_process(config) as address, Services([address]) as services:
+        yield services
 
 
 def models_of(specs: Sequence[SystemSpec], options: ServiceOptions) -> list[object]:
@@ -246,9 +247,7 @@ def _load_encoder(name: str) -> Encoder:
 class ServedModel:
     """A model of a service, with a strategy."""
 
-    def __init__(
-        self, client: RerankClient, model: pb.Model, strategy: pb.Strategy, index: Mapping[str, object]
-    ) -> None:
+    def __init__(self, client: Services, model: pb.Model, strategy: pb.Strategy, index: Mapping[str, object]) -> None:
         self._client = client
         self._options: dict[str, Any] = {"model": model.name, "strategy": strategy, "timeout_s": _MAX_REQUEST_S}
         self.fingerprint: Mapping[str, object] = {
@@ -273,7 +272,7 @@ class Baseline:
     """A scorer in this process, on given candidates or on those that a service retrieves."""
 
     def __init__(
-        self, scorer: Scorer, client: RerankClient | None = None, index: Mapping[str, object] | None = None
+        self, scorer: Scorer, client: Services | None = None, index: Mapping[str, object] | None = None
     ) -> None:
         self._scorer = scorer
         self._client = client

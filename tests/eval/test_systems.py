@@ -85,7 +85,7 @@ def test_shared_interpolation_is_left_out_of_rankers_without_scores(ranker: str)
 
 
 def test_default_is_the_default_model_of_the_target(service: Served) -> None:
-    with open_systems(parse_systems(["default"], [], ""), DEFAULTS, [], target=service.address) as systems:
+    with open_systems(parse_systems(["default"], [], ""), DEFAULTS, [], targets=[service.address]) as systems:
         assert systems["default"].fingerprint["ranker"] == "pe-rank"
 
 
@@ -121,14 +121,14 @@ def test_model_that_the_target_lacks_is_refused(service: Served) -> None:
     specs = parse_systems([], ["a=first:missing"], "")
     with (
         pytest.raises(ConfigError, match="no model 'missing'; it has pe-rank, identity, number"),
-        open_systems(specs, DEFAULTS, [], target=service.address),
+        open_systems(specs, DEFAULTS, [], targets=[service.address]),
     ):
         pass
 
 
 def test_fingerprint_holds_the_model_and_the_index_of_the_service(service: Served) -> None:
     specs = parse_systems([], ["a=first:number", "b=cosine"], "")
-    with open_systems(specs, DEFAULTS, [], target=service.address) as systems:
+    with open_systems(specs, DEFAULTS, [], targets=[service.address]) as systems:
         assert systems["a"].fingerprint["ranker"] == "number"
         assert systems["a"].fingerprint["model_revision"] == "r1"
         assert systems["a"].fingerprint["searched"] == systems["b"].fingerprint["searched"] != {}
@@ -136,7 +136,7 @@ def test_fingerprint_holds_the_model_and_the_index_of_the_service(service: Serve
 
 def test_baseline_reranks_what_the_service_retrieves(service: Served) -> None:
     """The cosine over the dense retriever's candidates gives the dense retriever's order."""
-    with open_systems(parse_systems(["cosine"], [], ""), DEFAULTS, [], target=service.address) as systems:
+    with open_systems(parse_systems(["cosine"], [], ""), DEFAULTS, [], targets=[service.address]) as systems:
         ranking = systems["cosine"].search(Query("the pull of the moon"), first_stage="FIRST_STAGE_DENSE", depth=12)
     assert ranking.positions == tuple(range(12))
 
@@ -149,7 +149,7 @@ def test_slow_models_are_given_time(service: Served, monkeypatch: pytest.MonkeyP
         timeouts_s.append(timeout_s)
         return call(self, method, request, timeout_s)
 
-    with open_systems(parse_systems(["default"], [], ""), DEFAULTS, [], target=service.address) as systems:
+    with open_systems(parse_systems(["default"], [], ""), DEFAULTS, [], targets=[service.address]) as systems:
         monkeypatch.setattr(RerankClient, "_call", recorded)
         systems["default"].rerank(Query("q"), [CandidateSource("a", "1"), CandidateSource("b", "2")])
         systems["default"].search(Query("q"), first_stage="FIRST_STAGE_BM25", depth=2)
