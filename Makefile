@@ -8,7 +8,7 @@ WORKERS ?= 2
 BIN := $(VENV)/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test check newcomer browser-tests sdk-tests lint bench proto env
+.PHONY: demo test check newcomer ray-tests browser-tests sdk-tests lint bench proto env
 
 # make demo STAY=1: go on with the inspector in the browser.
 demo: $(VENV)/ready
@@ -37,6 +37,11 @@ browser-tests: $(VENV)/ready
 	@test -x "$(CHROMIUM)" || { echo "no Chromium found; apt-get install chromium, or set CHROMIUM=PATH" >&2; exit 2; }
 	@$(BIN)/pip install --disable-pip-version-check -qq -c constraints.txt -e '.[browser]'
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 0 --browser "$(CHROMIUM)" tests/browser
+
+# Replicas on Ray Serve: the contract, and what happens when one is killed or replaced. Some minutes, 4 GB of memory.
+ray-tests: $(VENV)/ready
+	@$(BIN)/pip install --disable-pip-version-check -qq -c constraints.txt -e '.[ray]'
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 0 --ray tests/rerank/ray_serve tests/deploy/test_ray_serve.py
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check .

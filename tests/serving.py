@@ -59,11 +59,11 @@ class Served:
         wait_for(lambda: self.server.calls.number >= number)
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
+def wait_for(condition: Callable[[], bool], timeout_s: float = TIMEOUT_S) -> None:
     """Waits until a condition holds."""
-    deadline_s = time.monotonic() + TIMEOUT_S
+    deadline_s = time.monotonic() + timeout_s
     while not condition():
-        assert time.monotonic() < deadline_s, f"the condition does not hold after {TIMEOUT_S} s"
+        assert time.monotonic() < deadline_s, f"the condition does not hold after {timeout_s} s"
         time.sleep(0.01)
 
 

@@ -19,10 +19,11 @@ EXTRAS = PROJECT["optional-dependencies"]
 
 #: Folder → the extras that its commands may need, beside the package's own dependencies and one of the FAISS builds.
 FOLDERS = {
-    "rerank": ["http", "observability", "published"],
+    "rerank": ["http", "observability", "published", "ray"],
     "eval": ["eval"],
     "training": ["train"],
     "scripts": ["browser", "eval", "observability", "train", "dev"],
+    "deploy": ["ray"],
     "tests": list(EXTRAS),
 }
 

@@ -15,7 +15,7 @@ LAYERS = [
     "engine",
     "registry",
     "reranker",
-    "service client http inspector",
+    "service client http inspector ray_serve",
     "commands",
 ]
 LAYER_OF = {name: number for number, layer in enumerate(LAYERS) for name in layer.split()}

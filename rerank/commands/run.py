@@ -13,7 +13,14 @@ console = plain_console()
 
 _OURS = {"rerank", "rerank_eval", "rerank_training"}
 #: Package → the extra that is sure to install it.
-_EXTRAS = {"markdown_it": "eval", "matplotlib": "eval", "scipy": "eval", "starlette": "http", "uvicorn": "http"}
+_EXTRAS = {
+    "markdown_it": "eval",
+    "matplotlib": "eval",
+    "ray": "ray",
+    "scipy": "eval",
+    "starlette": "http",
+    "uvicorn": "http",
+}
 
 
 def run(command: Callable[[], object]) -> None:

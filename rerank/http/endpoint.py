@@ -21,7 +21,8 @@ from rerank.http.answer import Answer, execution_headers, send_answer
 from rerank.http.call import HttpCall
 from rerank.http.dialect import Dialect
 from rerank.http.problem import problem_of
-from rerank.service.servicer import REQUEST_ID, CallsInFlight, FinishedCall, OnEnd, request_id_of
+from rerank.service.servicer import CallsInFlight, FinishedCall, OnEnd, request_id_of
+from rerank.service.status import REQUEST_ID
 
 log = logging.getLogger(__name__)
 

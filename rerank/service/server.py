@@ -13,22 +13,20 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 
 import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from rerank.config import ServiceConfig
 from rerank.reranker import AsyncReranker, load_reranker
 from rerank.service.connections import end_connection_of, end_connections
 from rerank.service.health import SERVICE, HealthServicer
-from rerank.service.keyed_calls import KeyedCalls
 from rerank.service.keyed_reranker import KeyedReranker
-from rerank.service.keys import KeyStore
 from rerank.service.port import bind, server_options
 from rerank.service.reload import reload
-from rerank.service.servicer import CallsInFlight, GuardedServer, RerankServicer
+from rerank.service.servicer import CallsInFlight
+from rerank.service.services import add_services, calls_in_flight, guarded_quietly
 from rerank.service.startup import description
 from rerank.service.telemetry import telemetry
-from rerank.v1 import rerank_pb2_grpc
 
 log = logging.getLogger(__name__)
 
@@ -92,26 +90,18 @@ async def running_server(reranker: AsyncReranker) -> AsyncIterator[RunningServer
     """
     config = reranker.config
     async with reranker, AsyncExitStack() as stack:
-        keys = None if config.keys is None else KeyStore(config.keys)
-        calls = CallsInFlight(config.limits) if keys is None else KeyedCalls(config.limits, keys)
-        others = CallsInFlight(config.limits)
+        calls = calls_in_flight(config)
         observed = stack.enter_context(telemetry(reranker, calls))
         server = grpc.aio.server(options=server_options(config), interceptors=observed.interceptors)
-        health_servicer = HealthServicer()
-        rerank_pb2_grpc.add_RerankServiceServicer_to_server(
-            RerankServicer(reranker), GuardedServer(server, calls, observed.on_end)
-        )
-        guarded = GuardedServer(server, others, partial(log.debug, "%s"))  # health checks come often
-        health_pb2_grpc.add_HealthServicer_to_server(health_servicer, guarded)
-        if config.reflection or (config.reflection is None and keys is None):
+        health_servicer = await add_services(server, reranker, calls, observed.on_end, stack)
+        if config.reflection or (config.reflection is None and config.keys is None):
             reflection_servicer = reflection.aio.ReflectionServicer((SERVICE, HEALTH, reflection.SERVICE_NAME))
-            reflection_pb2_grpc.add_ServerReflectionServicer_to_server(reflection_servicer, guarded)
+            reflection_pb2_grpc.add_ServerReflectionServicer_to_server(
+                reflection_servicer, guarded_quietly(server, config)
+            )
         port = bind(server, config)
         calls.on_unread_answer = partial(end_connection_of, port)
         await server.start()
-        await health_servicer.set_statuses(reranker.models())
-        if any(getattr(model, "served_by", None) for model in config.models):
-            stack.callback(asyncio.create_task(health_servicer.follow(reranker.models)).cancel)
         address = f"{config.listen.rpartition(':')[0]}:{port}"
         running = RunningServer(address, server, calls, health_servicer, observed.metrics_address)
         if config.http is not None:

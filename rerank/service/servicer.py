@@ -25,7 +25,7 @@ from rerank.errors import InvalidRequest, Overloaded, RerankError, ShuttingDown
 from rerank.reranker import AsyncReranker
 from rerank.service import convert
 from rerank.service.callers import current_caller
-from rerank.service.status import status_of
+from rerank.service.status import REQUEST_ID, status_of
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1 import rerank_pb2_grpc
 
@@ -41,8 +41,6 @@ OnEnd: TypeAlias = "Callable[[FinishedCall], None]"
 _RECEIVING, _RECEIVING_FROM_ONE = 16, 2
 #: Seconds that calls have to send the rest of their messages when all places are taken.
 _HURRY_S = 0.15
-#: Metadata of a call that names it in logs: taken from the caller or made, and returned in the trailing metadata.
-REQUEST_ID = "x-request-id"
 _VALID_REQUEST_ID = re.compile(r"[!-~]{1,128}")
 #: Messages up to this size do not count as bytes in flight: `max_calls` bounds them.
 _SMALL_MESSAGE = 64 * 1024

@@ -27,6 +27,8 @@ from rerank.errors import (
     Unauthenticated,
 )
 
+#: Metadata of a call that names it in logs: taken from the caller or made, and returned in the trailing metadata.
+REQUEST_ID = "x-request-id"
 #: ErrorInfo.domain of every status.
 DOMAIN = "rerank.v1"
 
