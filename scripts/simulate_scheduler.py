@@ -27,9 +27,8 @@ from rerank.engine.admission import (
     Throughput,
     TokenRatio,
     WorkEstimate,
-    window_tokens,
 )
-from rerank.engine.job import Job
+from rerank.engine.job import Job, window_tokens
 from rerank.engine.strategies import Sliding
 from rerank.engine.worker import Batcher, QueueEntry
 from rerank.errors import DeadlineExceeded, Overloaded
@@ -72,6 +71,7 @@ class Request:
     windows: Sequence[int]
     deadline_s: float = math.inf
     cancelled_s: float = math.inf
+    caller: str = ""
     ran: int = 0
     rejected: bool = False
     finished_s: float = math.inf
@@ -144,7 +144,8 @@ class EngineScheduler:
         candidates = (Candidate(Passage("", "")),) * request.candidates
         job = Job(MODEL, Query(""), candidates, STRATEGY, top_n=0)
         estimate = WorkEstimate(job, {MODEL: INFO}, self._ratio.average)
-        pending = PendingRequest(request.arrived_s, request.deadline_s, estimate.remaining())
+        remaining = estimate.remaining()
+        pending = PendingRequest(request.arrived_s, request.deadline_s, remaining, caller=request.caller)
         try:
             self._admission.admit(pending, now_s)
         except (DeadlineExceeded, Overloaded):
@@ -172,6 +173,8 @@ class EngineScheduler:
 
     def complete(self, batch: Sequence[Request], seconds: float, now_s: float) -> None:
         self._throughput.observe(RANKING, sum(request.windows[request.ran - 1] for request in batch), seconds, now_s)
+        callers = [(request.caller, request.windows[request.ran - 1]) for request in batch]
+        self._throughput.charge(callers, seconds, now_s)
         for request in batch:
             if request.ran == len(request.windows):
                 self._release(request)

@@ -3,36 +3,35 @@
 The decision compares the estimated remaining work of each request with the measured throughput of each model.
 Nothing here reads a clock or starts a thread: callers pass the time, in seconds of one clock.
 
-A measured rate can be wrong after a stall of the machine, such as swapping or a suspended process. Three rules keep it
-from rejecting requests once the machine is well again, without a rate that expires while long batches run:
+A measured rate can be wrong after a stall of the machine, such as swapping. Three rules keep it from rejecting requests
+once the machine is well again:
 
-- A batch that takes more than four times as long as expected counts only if the one before it did, too, so one stall
-  does not change the rate.
-- A batch that takes less than half of the expected time starts a new average, so the first normal batch corrects the
-  rate, however many slow ones came before it.
+- A batch that takes more than four times as long as expected counts only if the one before it did, too.
+- A batch that takes less than half of the expected time starts a new average.
 - If no batch of a model has run for a second and no admitted request will run one, the next request is admitted as a
-  probe: that rate does not count for it until a batch has run, as in the half-open state of a circuit breaker. A probe
-  costs little, because the model would be idle without it; all other requests are still checked.
+  probe: that rate does not count for it until a batch has run, as in the half-open state of a circuit breaker.
 
 The priority of a request is its remaining seconds of work less a share of its age: shortest remaining work first, as in
-PrefillOnly (arXiv 2505.07203), with ageing, so that no request starves.
+PrefillOnly (arXiv 2505.07203), with ageing, so that no request starves. What its caller has just used counts against
+it among other callers, as in the decay-usage scheduling of Unix, so that callers have about equal shares.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from rerank.engine.job import Job
+from rerank.engine.job import Job, prepare_tokens, window_tokens
 from rerank.engine.strategies import Cascade, Interpolated, Strategy
 from rerank.errors import DeadlineExceeded, Overloaded
 from rerank.rankers.base import RankerInfo
-from rerank.types import Passage, Query
 
 #: The weight of older batches in a measured rate, and of older windows in an average, at each new observation.
 _DECAY = 0.9
@@ -45,14 +44,21 @@ _RESTART_SPEEDUP = 2
 _MARGIN = 1.4
 #: After this many seconds without a batch, a request may probe an idle model.
 _PROBE_AFTER_S = 1.0
-#: The least that a window counts: scheduling, encoding and reporting it take time however short it is.
+#: The least that a window counts, as scheduling, encoding and reporting it take time.
 MIN_WINDOW_TOKENS = 16
+#: After so many seconds, what a caller has used counts less by a factor of e. The longer, the more equal the shares.
+_USAGE_S = 3.0
+_MIN_USAGE_S = 0.001
 #: The retry delay that a rejected caller is told before any rate is measured.
 _DEFAULT_RETRY_S = 1.0
 
 
 #: Seconds of work of each Stage, in its order; the two run concurrently.
 Seconds: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.float64]]"
+
+
+#: The caller whose request the running task answers: the name of its API key, or else the address of its connection.
+current_caller_name: ContextVar[str] = ContextVar("current_caller_name", default="")
 
 
 class Stage(Enum):
@@ -75,7 +81,7 @@ class ModelStage(NamedTuple):
 
 @dataclass(eq=False)
 class PendingRequest:
-    """Arrival, deadline and remaining work of a request in the engine.
+    """Arrival, deadline, remaining work and caller of a request in the engine.
 
     `deadline_s` is infinite without a deadline, and where a partial answer is allowed.
     """
@@ -86,6 +92,7 @@ class PendingRequest:
     remaining: dict[ModelStage, float] = field(default_factory=dict)
     #: The stages that this request probes: their rates count only if they were measured after its arrival.
     probes: frozenset[ModelStage] = frozenset()
+    caller: str = field(default_factory=current_caller_name.get)
 
     def remaining_tokens(self, stage: Stage) -> float:
         return sum(tokens for model_stage, tokens in self.remaining.items() if model_stage.stage is stage)
@@ -131,6 +138,9 @@ class Throughput:
     def __init__(self, age_factor: float) -> None:
         self._age_factor = age_factor
         self._rates: dict[ModelStage, _Rate] = {}
+        #: Caller → seconds that it has used, decayed until the latest batch, and when its own latest batch ended.
+        self._used: dict[str, tuple[float, float]] = {}
+        self._decayed_until_s = -math.inf
 
     def observe(self, model_stage: ModelStage, tokens: float, seconds: float, now_s: float) -> None:
         """Records a batch that ended at `now_s`. The first batch of a model warms it up and is not counted."""
@@ -162,6 +172,19 @@ class Throughput:
     def priority(self, request: PendingRequest) -> float:
         """Remaining seconds - age_factor * age, up to a constant that all requests share; the smallest runs first."""
         return self.seconds(request) + self._age_factor * request.arrived_s
+
+    def turn_s(self, request: PendingRequest) -> float:
+        """The priority among requests of other callers, where it ages only since a batch of its caller has run."""
+        used_s, served_s = self._used.get(request.caller, (0.0, -math.inf))
+        return self.priority(request) + used_s + self._age_factor * max(0.0, served_s - request.arrived_s)
+
+    def charge(self, tokens: Sequence[tuple[str, int]], seconds: float, now_s: float) -> None:
+        """Counts a batch that ended at `now_s` as used by its callers, in proportion to the tokens of each."""
+        decay, total = math.exp((self._decayed_until_s - now_s) / _USAGE_S), sum(size for _, size in tokens)
+        used = {each: (used_s * decay, at_s) for each, (used_s, at_s) in self._used.items() if used_s > _MIN_USAGE_S}
+        for caller, size in tokens:
+            used[caller] = (used.get(caller, (0.0, now_s))[0] + seconds * size / total, now_s)
+        self._used, self._decayed_until_s = used, now_s
 
     def is_late(self, request: PendingRequest, now_s: float) -> bool:
         """True if the request would miss its deadline even if it ran alone from now on."""
@@ -224,7 +247,7 @@ class WorkEstimate:
         self._to_prepare[model] = 0
 
     def remaining(self) -> dict[ModelStage, float]:
-        """Tokens of the work that is still to come."""
+        """Tokens of the work to come."""
         rank = {ModelStage(Stage.RANK, model): windows.remaining_tokens for model, windows in self._windows.items()}
         prepare = {ModelStage(Stage.PREPARE, model): float(tokens) for model, tokens in self._to_prepare.items()}
         return rank | prepare
@@ -237,23 +260,6 @@ class WorkEstimate:
         remaining = self.remaining()
         remaining[ModelStage(Stage.RANK, model)] += sum(tokens)
         return remaining
-
-
-def prepare_tokens(info: RankerInfo, query: Query, passages: Sequence[Passage]) -> int:
-    """Estimated tokens of the query and the passages to prepare."""
-    return 2 + len(query.text) // 4 + sum(passage_tokens(info, p) for p in passages)
-
-
-def passage_tokens(info: RankerInfo, passage: Passage) -> int:
-    """Estimated tokens of a passage to prepare: 2 and one per 4 characters up to the ranker's limit; 1 for a vector."""
-    is_ready = info.reads_vectors and passage.vector is not None
-    return 1 if is_ready else 2 + min(len(passage.text) // 4, info.max_passage_tokens)
-
-
-def window_tokens(info: RankerInfo, passages: Sequence[Passage], n: int) -> float:
-    """Estimated tokens of a window of n average passages, without the text around them; see TokenRatio."""
-    each = 1 if info.reads_vectors else sum(passage_tokens(info, p) for p in passages) / max(1, len(passages))
-    return min(n * each, info.max_window_tokens)
 
 
 def _strategies_by_model(strategy: Strategy, model: str) -> dict[str, Strategy]:
@@ -276,7 +282,7 @@ class AdmissionController:
     """Admits or rejects requests, and keeps those that are in work.
 
     Args:
-        throughput: measured rates; until there are any, no request is rejected for a deadline in the future.
+        throughput: measured rates; before there are any, no request is rejected for a deadline in the future.
         max_queue_tokens: bound on the remaining tokens of all admitted requests, over all models.
     """
 
@@ -297,9 +303,8 @@ class AdmissionController:
     def admit(self, request: PendingRequest, now_s: float) -> None:
         """Admits the request until `release`. Checks again if it is admitted already and its estimate has changed.
 
-        Raises:
-            DeadlineExceeded: the request would miss its deadline even if it ran alone.
-            Overloaded: the queue is full, or this request or an admitted one would probably be late.
+        Raises: DeadlineExceeded, the request would miss its deadline even if it ran alone; Overloaded, the queue is
+        full, or this request or an admitted one would probably be late.
         """
         others, earliest_s = self._others(request)
         if request not in self._requests:
@@ -338,15 +343,17 @@ class AdmissionController:
             )
 
     def _check_finish_in_time(self, request: PendingRequest, now_s: float) -> None:
-        """Checks that the request finishes in time, and that each admitted one does that would without it."""
-        by_priority = sorted([*self._rivals(request), request], key=self._throughput.priority)
+        """Checks that the request finishes in time, and that each admitted one does that would without it, except those
+        of callers that have more requests in work than its own."""
+        by_priority = sorted([*self._rivals(request), request], key=self._throughput.turn_s)
         seconds = {each: np.array([self._throughput.seconds(each, stage) for stage in Stage]) for each in by_priority}
         ahead = others_ahead = np.zeros(len(Stage))  # with and without the request
         total = sum(seconds.values(), ahead)
+        held = Counter(each.caller for each in by_priority)
         for each in by_priority:
             late_s = now_s + _finish_s(seconds[each], ahead, total) - each.deadline_s
             without_s = now_s + _finish_s(seconds[each], others_ahead, total - seconds[request]) - each.deadline_s
-            if late_s > 0 and (each is request or without_s <= 0):
+            if late_s > 0 and (each is request or (without_s <= 0 and held[each.caller] <= held[request.caller])):
                 raise self._overloaded("the request" if each is request else "an admitted request", late_s)
             ahead = ahead + seconds[each]
             others_ahead = others_ahead if each is request else others_ahead + seconds[each]

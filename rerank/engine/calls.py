@@ -8,17 +8,17 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from rerank.engine.admission import ModelStage, PendingRequest, Throughput
-from rerank.engine.worker import Completed, QueueEntry, Submission, Worker, fail, now_s
+from rerank.engine.worker import QueuedStage, QueueEntry, Submission, fail, now_s
 from rerank.errors import ShuttingDown
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
-class ConcurrentCalls(Worker[T, R]):
-    """A worker that makes one call for each piece of work, on the event loop, up to `max_in_flight` at a time.
+class ConcurrentCalls(QueuedStage[T, R]):
+    """A stage that makes one call for each piece of work, on the event loop, up to `max_in_flight` at a time.
 
-    Work waits in the same queue as that of other workers as long as so many calls are in flight. If its request is
+    Work waits in its queue as long as so many calls are in flight. If its request is
     cancelled or late, its call is cancelled, too.
 
     The measured rate is that of all calls together: while n are in flight, each of them counts 1/n of the time.
@@ -37,7 +37,7 @@ class ConcurrentCalls(Worker[T, R]):
         throughput: Throughput,
         max_in_flight: int,
     ) -> None:
-        super().__init__(model_stage, _no_batches, throughput, max_batch_tokens=1)  # one entry at a time
+        super().__init__(model_stage, throughput, max_batch_tokens=1)  # one entry at a time
         self._call = call
         self._free = asyncio.Semaphore(max_in_flight)
         self._tasks: dict[asyncio.Task[None], PendingRequest] = {}
@@ -49,7 +49,7 @@ class ConcurrentCalls(Worker[T, R]):
         await super().close()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _run_or_split(self, batch: Sequence[QueueEntry[Submission[T, R]]]) -> None:
+    async def _process(self, batch: Sequence[QueueEntry[Submission[T, R]]]) -> None:
         """Starts the call of the only entry as soon as there is room."""
         (entry,) = batch
         await self._free.acquire()
@@ -82,12 +82,7 @@ class ConcurrentCalls(Worker[T, R]):
             return
         seconds = time.perf_counter() - start_s
         self._throughput.observe(self._model_stage, entry.tokens, self._shared_s() - share_s, now_s())
-        entry.request.subtract(self._model_stage, entry.tokens)
-        self._batcher.refresh(entry.request)
-        self.on_batch(self._model_stage, [entry], seconds)
-        if not entry.payload.future.done():
-            queue_ms = (start_s - entry.payload.submitted_s) * 1000
-            entry.payload.future.set_result(Completed(result, queue_ms, seconds * 1000))
+        self._complete([entry], [result], seconds)
 
     def _shared_s(self) -> float:
         """The seconds so far that count for each call in flight."""
@@ -95,7 +90,3 @@ class ConcurrentCalls(Worker[T, R]):
         self._share_s += (now - self._updated_s) / max(1, len(self._tasks))
         self._updated_s = now
         return self._share_s
-
-
-def _no_batches(work: Sequence[T]) -> Sequence[R]:
-    raise NotImplementedError("calls are made one by one; this is a bug")

@@ -20,16 +20,23 @@ from rerank.engine.admission import (
     Throughput,
     TokenRatio,
     WorkEstimate,
-    passage_tokens,
-    prepare_tokens,
-    window_tokens,
 )
 from rerank.engine.calls import ConcurrentCalls
-from rerank.engine.job import Job, Progress, WindowResult, slices, too_many_windows, window_of
+from rerank.engine.job import (
+    Job,
+    Progress,
+    WindowResult,
+    passage_tokens,
+    prepare_tokens,
+    slices,
+    too_many_windows,
+    window_of,
+    window_tokens,
+)
 from rerank.engine.saturation import saturating_tokens
-from rerank.engine.worker import BatchObserver, ResultsObserver, Worker, now_s
+from rerank.engine.worker import BatchObserver, QueuedStage, ResultsObserver, Worker, now_s
 from rerank.errors import DeadlineExceeded, RankerFailure, RerankError
-from rerank.rankers.base import Ranker, ServedRanker
+from rerank.rankers.base import InterruptibleRanker, Ranker, ServedRanker
 from rerank.types import EncodedWindow, Passage, Prepared, Query, Ranking, Window, WindowRanking, check_rankings
 
 log = logging.getLogger(__name__)
@@ -85,11 +92,15 @@ class _ModelThreads:
 
 def _rank_worker(
     stage: ModelStage, ranker: Ranker | ServedRanker, throughput: Throughput, max_batch_tokens: int
-) -> Worker[EncodedWindow, WindowRanking]:
-    """The worker that ranks windows: a thread, or concurrent calls of an inference server."""
+) -> QueuedStage[EncodedWindow, WindowRanking]:
+    """The stage that ranks windows: a thread, or concurrent calls of an inference server."""
     if isinstance(ranker, ServedRanker):
         return ConcurrentCalls(stage, partial(_rank_served, ranker), throughput, ranker.max_in_flight)
-    return Worker(stage, partial(_rank, ranker), throughput, max_batch_tokens)
+    worker = Worker(stage, partial(_rank, ranker), throughput, max_batch_tokens)
+    if isinstance(ranker, InterruptibleRanker) and ranker.info.batching == "packed":
+        ranker.call_between_layers(worker.run_queued)
+        worker.can_overtake = True
+    return worker
 
 
 def _rank(ranker: Ranker, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
@@ -187,11 +198,7 @@ class Engine:
                 raise
             if job.allow_partial:
                 return progress.partial_ranking(_ms_since(start_s))
-            raise DeadlineExceeded(
-                f"deadline reached after {_ms_since(start_s):.0f} ms with {len(progress.windows)} windows of "
-                f"{job.strategy} done; allow more time, ask for fewer candidates, or allow a partial answer",
-                {"windows_done": str(len(progress.windows))},
-            ) from error
+            raise _deadline_reached(progress, _ms_since(start_s)) from error
         finally:
             self._admission.release(request)
         return progress.ranking(order, _ms_since(start_s))
@@ -222,10 +229,7 @@ class Engine:
                 if model not in prepared:
                     prepared[model] = await self._prepare(job.query, passages, model, request, progress)
                     estimate.mark_prepared(model)
-                windows = [
-                    window_of(prepared[model], positions, round_.top_n(positions, job.top_n))
-                    for positions in round_.windows
-                ]
+                windows = [window_of(prepared[model], each, round_.top_n(each, job.top_n)) for each in round_.windows]
                 results: list[WindowResult] = []
                 while len(results) < len(windows):
                     some = windows[len(results) : len(results) + _WINDOWS_AT_ONCE]
@@ -285,6 +289,14 @@ class Engine:
                 tokens = saturating_tokens(ranker)
                 log.info("model %s: batches of %d tokens saturate the device", model, tokens)
                 self._threads[model].rank.set_max_batch_tokens(tokens)
+
+
+def _deadline_reached(progress: Progress, ms: float) -> DeadlineExceeded:
+    return DeadlineExceeded(
+        f"deadline reached after {ms:.0f} ms with {len(progress.windows)} windows of {progress.job.strategy} done; "
+        "allow more time, ask for fewer candidates, or allow a partial answer",
+        {"windows_done": str(len(progress.windows))},
+    )
 
 
 def _ms_since(start_s: float) -> float:

@@ -203,6 +203,23 @@ def window_of(prepared: Prepared, positions: Positions, top_n: int = 0) -> Windo
     return Window(prepared.query, tuple(prepared.passages[position] for position in positions), top_n)
 
 
+def prepare_tokens(info: RankerInfo, query: Query, passages: Sequence[Passage]) -> int:
+    """Estimated tokens of the query and the passages to prepare."""
+    return 2 + len(query.text) // 4 + sum(passage_tokens(info, p) for p in passages)
+
+
+def passage_tokens(info: RankerInfo, passage: Passage) -> int:
+    """Estimated tokens of a passage to prepare: 2 and one per 4 characters up to the ranker's limit; 1 for a vector."""
+    is_ready = info.reads_vectors and passage.vector is not None
+    return 1 if is_ready else 2 + min(len(passage.text) // 4, info.max_passage_tokens)
+
+
+def window_tokens(info: RankerInfo, passages: Sequence[Passage], n: int) -> float:
+    """Estimated tokens of a window of n average passages, without the text around them; see TokenRatio."""
+    each = 1 if info.reads_vectors else sum(passage_tokens(info, p) for p in passages) / max(1, len(passages))
+    return min(n * each, info.max_window_tokens)
+
+
 def slices(passages: Sequence[Passage], tokens: Callable[[Passage], int], max_tokens: float) -> list[list[int]]:
     """Positions of the passages in slices of at most so many tokens, or of one text; equal texts share a slice.
 

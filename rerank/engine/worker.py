@@ -7,9 +7,10 @@ import heapq
 import itertools
 import logging
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -35,11 +36,15 @@ class QueueEntry(Generic[T]):
     tokens: int
 
 
+_Heap: TypeAlias = list[tuple[float, int, PendingRequest]]
+
+
 class Batcher(Generic[T]):
     """A queue that forms batches: entries of the request of highest priority, and of others that fit beside them.
 
-    The work for a batch does not grow with what waits: the requests are in a heap, by the priority that they had when
-    they were last queued or refreshed, and only those at its top are looked at.
+    The caller whose turn it is comes first, and among its requests, the one of highest priority. The work for a batch
+    grows with the callers that wait, not with their requests: these are in a heap for each caller, by the priority that
+    they had when they were last queued or refreshed, and only those at its top are looked at.
 
     Args:
         throughput: decides on priorities.
@@ -51,8 +56,8 @@ class Batcher(Generic[T]):
         self._throughput = throughput
         self.max_batch_tokens = max_batch_tokens
         self._queues: dict[PendingRequest, deque[QueueEntry[T]]] = {}
-        #: (priority, number, request); a request may be in it several times, or have no queue any more.
-        self._heap: list[tuple[float, int, PendingRequest]] = []
+        #: Caller → (priority, number, request); a request may be in it several times, or have no queue any more.
+        self._heaps: dict[str, _Heap] = {}
         self._numbers = itertools.count()  # requests of equal priority keep the order in which they came
 
     def __len__(self) -> int:
@@ -67,11 +72,29 @@ class Batcher(Generic[T]):
     def refresh(self, request: PendingRequest) -> None:
         """Computes the priority of a request again, because less of its work remains."""
         if request in self._queues:
-            heapq.heappush(self._heap, (self._throughput.priority(request), next(self._numbers), request))
+            heap = self._heaps.setdefault(request.caller, [])
+            heapq.heappush(heap, (self._throughput.priority(request), next(self._numbers), request))
 
     def discard(self, request: PendingRequest) -> None:
         """Removes the entries of a request."""
         self._queues.pop(request, None)
+
+    def overtakes(self, batch: Sequence[QueueEntry[T]]) -> bool:
+        """True if a request waits that comes before all those of a running batch and has less than half their work."""
+        if not (heaps := self._turns()):
+            return False
+        request = heaps[0][0][2]
+        turn_s = self._throughput.turn_s(request) + self._throughput.seconds(request)
+        return all(turn_s < self._throughput.turn_s(entry.request) for entry in batch)
+
+    def _turns(self) -> list[_Heap]:
+        """The heap of each caller that waits, in the order of their turns."""
+        for caller, heap in list(self._heaps.items()):
+            while heap and heap[0][2] not in self._queues:
+                heapq.heappop(heap)
+            if not heap:
+                del self._heaps[caller]
+        return sorted(self._heaps.values(), key=lambda heap: self._throughput.turn_s(heap[0][2]))
 
     def next_batch(self, now_s: float) -> tuple[list[QueueEntry[T]], list[QueueEntry[T]]]:
         """Removes and returns the next batch, and the entries of requests before it that cannot meet their deadlines.
@@ -82,13 +105,17 @@ class Batcher(Generic[T]):
         late: list[QueueEntry[T]] = []
         left_out: list[tuple[float, int, PendingRequest]] = []
         tokens = 0
-        while self._heap and len(left_out) < _LOOK_AHEAD and tokens < self.max_batch_tokens:
-            queued_priority, number, request = heapq.heappop(self._heap)
+        heaps = iter(self._turns())
+        heap: _Heap = []
+        while len(left_out) < _LOOK_AHEAD and tokens < self.max_batch_tokens:
+            if not (heap := heap or next(heaps, [])):
+                break
+            queued_priority, number, request = heapq.heappop(heap)
             if not (queue := self._queues.get(request)):
                 continue
             priority = self._throughput.priority(request)
-            if self._heap and priority > max(queued_priority, self._heap[0][0]):  # the measured rate has changed
-                heapq.heappush(self._heap, (priority, number, request))
+            if heap and priority > max(queued_priority, heap[0][0]):  # the measured rate has changed
+                heapq.heappush(heap, (priority, number, request))
                 continue
             if self._throughput.is_late(request, now_s):
                 late += self._queues.pop(request)
@@ -101,7 +128,7 @@ class Batcher(Generic[T]):
             else:
                 del self._queues[request]
         for each in left_out:
-            heapq.heappush(self._heap, each)
+            heapq.heappush(self._heaps[each[2].caller], each)
         return batch, late
 
 
@@ -128,12 +155,11 @@ BatchObserver: TypeAlias = Callable[[ModelStage, Sequence[QueueEntry[Submission[
 ResultsObserver: TypeAlias = Callable[[ModelStage, float, Sequence[Completed[Any]]], None]
 
 
-class Worker(Generic[T, R]):
-    """Runs the batches of one stage of a model on a thread; queue and results are handled on the event loop.
+class QueuedStage(ABC, Generic[T, R]):
+    """One stage of a model: a queue of its work, and the loop that takes batches from it; all on the event loop.
 
     Args:
         model_stage: the model and the stage of all its work.
-        run: work of a batch → one result each, in order; called on the worker's thread.
         throughput: records the duration of each batch.
         max_batch_tokens: see Batcher.
 
@@ -141,19 +167,11 @@ class Worker(Generic[T, R]):
         on_batch, on_results: see their types; they do nothing unless they are set.
     """
 
-    def __init__(
-        self,
-        model_stage: ModelStage,
-        run: Callable[[Sequence[T]], Sequence[R]],
-        throughput: Throughput,
-        max_batch_tokens: int,
-    ) -> None:
+    def __init__(self, model_stage: ModelStage, throughput: Throughput, max_batch_tokens: int) -> None:
         self._model_stage = model_stage
         self._name = f"{model_stage.stage.value} {model_stage.model}"
-        self._run_batch = run
         self._throughput = throughput
         self._batcher: Batcher[Submission[T, R]] = Batcher(throughput, max_batch_tokens)
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=self._name)
         self._wake_up = asyncio.Event()
         self._loop: asyncio.Task[None] | None = None
         self._closed = False
@@ -165,21 +183,20 @@ class Worker(Generic[T, R]):
         return len(self._batcher)
 
     def open(self) -> None:
-        self._loop = asyncio.create_task(self._run_batches(), name=self._name)
+        self._loop = asyncio.create_task(self._process_batches(), name=self._name)
 
     def refuse_new_work(self) -> None:
         self._closed = True
         self._wake_up.set()
 
     async def close(self) -> None:
-        """Lets the running batch finish; queued work fails with ShuttingDown."""
+        """Lets the running batches finish; queued work fails with ShuttingDown."""
         self.refuse_new_work()
         if self._loop is not None:
             await self._loop
         while any(entries := self._batcher.next_batch(now_s())):
             for entry in itertools.chain(*entries):
                 fail(entry, ShuttingDown("the service is stopping; try another replica"))
-        await asyncio.to_thread(self._thread.shutdown)
 
     async def run(self, request: PendingRequest, work: Sequence[T], tokens: Sequence[int]) -> list[Completed[R]]:
         """The results of a request's work, with the tokens of each piece. A request has one such call at a time.
@@ -187,9 +204,9 @@ class Worker(Generic[T, R]):
         If the caller is cancelled or a piece fails, those that have not started do not run.
 
         Raises:
-            ShuttingDown: the worker is closing.
+            ShuttingDown: the stage is closing.
             DeadlineExceeded: the request would miss its deadline even if it ran alone.
-            RankerFailure: the work failed. Any RerankError that it raises is passed on instead.
+            RerankError: what the work raised; RankerFailure in the place of any other exception.
         """
         if self._closed:
             raise ShuttingDown("the service is stopping; try another replica")
@@ -198,6 +215,7 @@ class Worker(Generic[T, R]):
         for payload, future, size in zip(work, futures, tokens, strict=True):
             self._batcher.add(QueueEntry(Submission(payload, future, submitted_s), request, size))
         self._wake_up.set()
+        self._on_new_work()
         try:
             results = await asyncio.gather(*futures)
             self.on_results(self._model_stage, submitted_s, results)
@@ -208,16 +226,118 @@ class Worker(Generic[T, R]):
     def set_max_batch_tokens(self, tokens: int) -> None:
         self._batcher.max_batch_tokens = max(1, tokens)
 
-    async def _run_batches(self) -> None:
+    def _on_new_work(self) -> None:
+        """Called when work was added to the queue."""
+
+    async def _process_batches(self) -> None:
         while not self._closed:
-            batch, late = self._batcher.next_batch(now_s())
-            for entry in late:
-                fail(entry, unreachable_deadline(self._throughput, entry.request, now_s()))
-            if batch:
-                await self._run_or_split(batch)
-            elif not late:
+            if batch := self._next_batch():
+                await self._process(batch)
+            else:
                 self._wake_up.clear()
                 await self._wake_up.wait()
+
+    def _next_batch(self) -> list[QueueEntry[Submission[T, R]]]:
+        """The next batch, empty if nothing waits. What is late fails."""
+        batch, late = self._batcher.next_batch(now_s())
+        for entry in late:
+            fail(entry, unreachable_deadline(self._throughput, entry.request, now_s()))
+        return batch
+
+    @abstractmethod
+    async def _process(self, batch: Sequence[QueueEntry[Submission[T, R]]]) -> None:
+        """Runs or starts a batch, and returns when the next one may follow."""
+
+    def _complete(self, batch: Sequence[QueueEntry[Submission[T, R]]], results: Sequence[R], seconds: float) -> None:
+        """Hands the results of a batch over, which took so many seconds."""
+        ended_s = time.perf_counter()
+        for entry, result in zip(batch, results, strict=True):
+            entry.request.subtract(self._model_stage, entry.tokens)
+            if not entry.payload.future.done():
+                queue_ms = (ended_s - entry.payload.submitted_s - seconds) * 1000
+                entry.payload.future.set_result(Completed(result, queue_ms, seconds * 1000))
+        self._throughput.charge([(entry.request.caller, entry.tokens) for entry in batch], seconds, now_s())
+        for request in dict.fromkeys(entry.request for entry in batch):
+            self._batcher.refresh(request)
+        self.on_batch(self._model_stage, batch, seconds)
+
+    def _failure(self, entry: QueueEntry[Submission[T, R]], error: Exception) -> Exception:
+        if isinstance(error, RerankError):
+            return error
+        problem = f"model {self._model_stage.model} failed to {self._model_stage.stage.value}"
+        log.error("%s", problem, exc_info=error)
+        if isinstance(error, MemoryError):
+            reason = f"a window of {entry.tokens} tokens exceeds the memory; use a smaller window_size"
+        else:
+            reason = f"{error!r}; this is a bug"
+        failure = RankerFailure(f"{problem}: {reason}")
+        failure.__cause__ = error
+        return failure
+
+
+class Worker(QueuedStage[T, R]):
+    """A stage that runs its batches on a thread of its own.
+
+    Args:
+        model_stage, throughput, max_batch_tokens: see QueuedStage.
+        run: work of a batch → one result each, in order; called on the thread.
+
+    Attributes:
+        can_overtake: `run` calls `run_queued` again and again while it works, so that batches of higher priority
+            overtake the running one.
+    """
+
+    def __init__(
+        self,
+        model_stage: ModelStage,
+        run: Callable[[Sequence[T]], Sequence[R]],
+        throughput: Throughput,
+        max_batch_tokens: int,
+    ) -> None:
+        super().__init__(model_stage, throughput, max_batch_tokens)
+        self._run_batch = run
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=self._name)
+        self._queued: deque[tuple[Sequence[T], Future[tuple[Sequence[R], float]]]] = deque()
+        #: Seconds for which the running batch has stood still, as others overtook it.
+        self._paused_s = 0.0
+        self.can_overtake = False
+        self._running: Sequence[QueueEntry[Submission[T, R]]] = ()
+        self._overtaking: asyncio.Task[None] | None = None
+
+    async def close(self) -> None:
+        """Lets the running batch finish; queued work fails with ShuttingDown."""
+        await super().close()
+        await asyncio.to_thread(self._thread.shutdown)
+
+    def run_queued(self) -> None:
+        """Runs the batches that were given to the thread. Called on it, also in the middle of a batch."""
+        while self._queued:
+            work, done = self._queued.popleft()
+            start_s, paused_s, self._paused_s = time.perf_counter(), self._paused_s, 0.0
+            try:
+                results = self._run_batch(work)
+                done.set_result((results, time.perf_counter() - start_s - self._paused_s))
+            except BaseException as error:  # raised where the batch is awaited
+                done.set_exception(error)
+            self._paused_s = paused_s + time.perf_counter() - start_s
+
+    async def _process(self, batch: Sequence[QueueEntry[Submission[T, R]]]) -> None:
+        self._running = batch
+        await self._run_or_split(batch)
+        self._running = ()
+        if self._overtaking is not None:
+            await self._overtaking
+
+    def _on_new_work(self) -> None:
+        if self.can_overtake and self._running and self._overtaking is None:
+            self._overtaking = asyncio.create_task(self._overtake())
+
+    async def _overtake(self) -> None:
+        """Gives the thread batches that overtake the running one."""
+        while self._running and not self._closed and self._batcher.overtakes(self._running):
+            if urgent := self._next_batch():
+                await self._run_or_split(urgent)
+        self._overtaking = None
 
     async def _run_or_split(self, batch: Sequence[QueueEntry[Submission[T, R]]]) -> None:
         """Runs a batch. If it fails, its entries run one by one, so that a failure affects only its own request."""
@@ -238,23 +358,12 @@ class Worker(Generic[T, R]):
                 await self._run_or_split([entry])
 
     async def _run(self, batch: Sequence[QueueEntry[Submission[T, R]]]) -> None:
-        start_s = time.perf_counter()
-        work = [entry.payload.work for entry in batch]
-        results, seconds = await asyncio.get_running_loop().run_in_executor(self._thread, self._timed, work)
+        done: Future[tuple[Sequence[R], float]] = Future()
+        self._queued.append(([entry.payload.work for entry in batch], done))
+        self._thread.submit(self.run_queued)
+        results, seconds = await asyncio.wrap_future(done)
         self._throughput.observe(self._model_stage, sum(entry.tokens for entry in batch), seconds, now_s())
-        for entry, result in zip(batch, results, strict=True):
-            entry.request.subtract(self._model_stage, entry.tokens)
-            queue_ms = (start_s - entry.payload.submitted_s) * 1000
-            if not entry.payload.future.done():
-                entry.payload.future.set_result(Completed(result, queue_ms, seconds * 1000))
-        for request in dict.fromkeys(entry.request for entry in batch):
-            self._batcher.refresh(request)
-        self.on_batch(self._model_stage, batch, seconds)
-
-    def _timed(self, work: Sequence[T]) -> tuple[Sequence[R], float]:
-        """The results and the seconds they took, without the wait for the thread."""
-        start_s = time.perf_counter()
-        return self._run_batch(work), time.perf_counter() - start_s
+        self._complete(batch, results, seconds)
 
     def _halve_max_batch_tokens(self, batch: Sequence[QueueEntry[Submission[T, R]]]) -> None:
         """Limits the batches to half of the one that ran out of memory."""
@@ -262,19 +371,6 @@ class Worker(Generic[T, R]):
         limit = min(self._batcher.max_batch_tokens, tokens) // 2
         self.set_max_batch_tokens(limit)
         log.warning("%s ran out of memory at %d tokens; limiting its batches to %d", self._name, tokens, limit)
-
-    def _failure(self, entry: QueueEntry[Submission[T, R]], error: Exception) -> Exception:
-        if isinstance(error, RerankError):
-            return error
-        problem = f"model {self._model_stage.model} failed to {self._model_stage.stage.value}"
-        log.error("%s", problem, exc_info=error)
-        if isinstance(error, MemoryError):
-            reason = f"a window of {entry.tokens} tokens exceeds the memory; use a smaller window_size"
-        else:
-            reason = f"{error!r}; this is a bug"
-        failure = RankerFailure(f"{problem}: {reason}")
-        failure.__cause__ = error
-        return failure
 
 
 def now_s() -> float:

@@ -44,6 +44,9 @@ class LastTokenReader:
         autocast: compute in bfloat16 where autocast considers it safe, for float32 weights on a CPU.
         packed: the model's attention implementation is PACKED_ATTENTION.
         last_layer_shortened: the last layer of a packed row returns the last positions only.
+
+    Attributes:
+        between_layers: called in each layer that reads a packed row; it may read other rows meanwhile.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class LastTokenReader:
         self._has_logits_to_keep = "logits_to_keep" in inspect.signature(model.forward).parameters
         self.batching: Batching = "packed" if packed else "one_by_one"
         self.last_layer_shortened = last_layer_shortened
+        self.between_layers: Callable[[], None] = lambda: None
 
     @torch.inference_mode()
     def read(self, sequences: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -66,18 +70,16 @@ class LastTokenReader:
     def read_packed(self, sequences: Sequence[torch.Tensor], **options: Any) -> tuple[torch.Tensor, Pack]:
         """(B, outputs) of B sequences in one row, and the pack with the counts of the layers that read it."""
         pack = Pack([len(sequence) for sequence in sequences], sequences[0].device)
+        pack.on_call = self.between_layers
         row = torch.cat(list(sequences))
         return self.read_row(row, pack.last, position_ids=pack.position_ids, pack=pack, **options), pack
 
     def read_row(self, row: torch.Tensor, positions: torch.Tensor, **options: Any) -> torch.Tensor:
-        """(B, outputs) at B positions of one row, (T,) token ids or (T, D) input vectors.
-
-        The model is run without a cache, which would be of no use here, and wrong for a packed row.
-        """
+        """(B, outputs) at B positions of one row, (T,) token ids or (T, D) input vectors."""
         inputs = {"inputs_embeds" if row.is_floating_point() else "input_ids": row[None]}
         if self._has_logits_to_keep and not ("pack" in options and self.last_layer_shortened):
             options["logits_to_keep"] = positions
-        outputs = self._forward(**inputs, use_cache=False, **options)[0][0]
+        outputs = self._forward(**inputs, use_cache=False, **options)[0][0]  # a cache would be wrong for a packed row
         return outputs if len(outputs) == len(positions) else outputs[positions]
 
     def prefill(self, sequences: Sequence[torch.Tensor], max_steps: int) -> DecodeState:
@@ -139,6 +141,7 @@ class Pack:
         total_tokens: T, the length of the row.
         calls: number of attention layers that have read it.
         windowed_calls: number of those that used a sliding window.
+        on_call: called by each of them.
     """
 
     def __init__(self, lengths: Sequence[int], device: torch.device) -> None:
@@ -150,6 +153,7 @@ class Pack:
         self.total_tokens = self._boundaries[-1]
         self.calls = 0
         self.windowed_calls = 0
+        self.on_call: Callable[[], None] = lambda: None
 
     def slices(self) -> Iterator[slice]:
         """The slice of the row that holds each sequence."""
@@ -173,14 +177,12 @@ def packed_attention(
 ) -> tuple[torch.Tensor, None]:
     """Causal attention inside each sequence of a packed row, with the signature of transformers' attention functions.
 
-    With a `kv_cache` and no `pack` it is a decode step: each of B rows holds the next position of one sequence, which
-    attends to what the cache holds of that sequence.
+    With a `kv_cache` and no `pack` it is a decode step: each of B rows holds the next position of one sequence.
 
     Args:
         query: (1, H, T, D), with key and value (1, H_kv, T, D). In a decode step (B, H, 1, D) and (B, H_kv, 1, D).
         sliding_window: the number of positions that each position attends to, itself included.
-        softcap: Gemma-2's bound on the attention scores.
-        s_aux: (H,) attention sinks of gpt-oss: one extra score per head that attends to nothing.
+        softcap, s_aux: Gemma-2's bound on the scores; (H,) attention sinks of gpt-oss, which attend to nothing.
         kv_cache: stores keys and values of the packed row, or is read and extended by a decode step.
         last_only: compute the last position of each sequence and leave the others 0.
 
@@ -196,6 +198,7 @@ def packed_attention(
         return attended.transpose(1, 2), None
     if pack is None or attention_mask is not None or len(query) != 1 or key.shape[2] != pack.total_tokens:
         raise ValueError("packed attention takes one row and the pack that describes it, without a mask or a cache")
+    pack.on_call()
     pack.calls += 1
     pack.windowed_calls += sliding_window is not None
     if kv_cache is not None:
@@ -271,14 +274,26 @@ def _attend(
 
     Args:
         mask: (Q, L) or broadcastable booleans, True where a position attends; None: everywhere.
-        softcap, sinks: see `packed_attention`. No kernel of torch computes them, so the formula is written out.
+        softcap, sinks: see `packed_attention`.
         is_causal: apply a causal mask in the kernel; excludes the three before.
     """
-    groups = q.shape[1] // k.shape[1]
     if softcap is None and sinks is None:
-        return scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, is_causal=is_causal, scale=scaling, enable_gqa=groups > 1
-        )
+        gqa = q.shape[1] != k.shape[1]
+        return scaled_dot_product_attention(q, k, v, mask, is_causal=is_causal, scale=scaling, enable_gqa=gqa)
+    return _attend_by_formula(q, k, v, scaling, mask, softcap, sinks)
+
+
+def _attend_by_formula(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scaling: float | None,
+    mask: torch.Tensor | None,
+    softcap: float | None,
+    sinks: torch.Tensor | None,
+) -> torch.Tensor:
+    """Attention with a soft cap or with sinks, which no kernel of torch computes; arguments as in `_attend`."""
+    groups = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
     scores = q @ k.transpose(2, 3) * (q.shape[3] ** -0.5 if scaling is None else scaling)  # (B, H, Q, L)
     if softcap is not None:
@@ -332,10 +347,8 @@ def translate_out_of_memory() -> Iterator[None]:
     """
     try:
         yield
-    except torch.OutOfMemoryError as error:
-        torch.cuda.empty_cache()
-        raise MemoryError(str(error)) from error
     except RuntimeError as error:
-        if _CPU_ALLOCATOR not in str(error):
+        if not isinstance(error, torch.OutOfMemoryError) and _CPU_ALLOCATOR not in str(error):
             raise
+        torch.cuda.empty_cache()
         raise MemoryError(str(error)) from error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -77,6 +77,20 @@ class Ranker(Protocol):
 
         Raises:
             MemoryError: the windows do not fit into the device's memory together; the engine tries fewer at once.
+        """
+        ...
+
+
+@runtime_checkable
+class InterruptibleRanker(Protocol):
+    """A ranker that can pause in the middle of a batch, so that a more urgent one overtakes it."""
+
+    info: RankerInfo
+
+    def call_between_layers(self, function: Callable[[], None]) -> None:
+        """From now on `rank` calls the function, on its own thread, in each layer of a model that packs windows.
+
+        The function may call `rank` again.
         """
         ...
 

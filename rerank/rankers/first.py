@@ -7,7 +7,7 @@ log-probabilities over the identifiers of the window rank all passages; nothing 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -182,6 +182,10 @@ class FirstRanker(FirstPrompts):
             self.ranking(n, rows, self._prior(n) if self._calibrated else None)
             for n, rows in zip(sizes, per_window, strict=True)
         ]
+
+    def call_between_layers(self, function: Callable[[], None]) -> None:
+        """See InterruptibleRanker."""
+        self._reader.between_layers = function
 
     def _head(self, vocabulary: nn.Module) -> IdentifierHead:
         """The head that computes the logits of the identifiers alone, from that of the whole vocabulary."""

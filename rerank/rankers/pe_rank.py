@@ -7,7 +7,7 @@ the projected passages by inner product: all in one step, or one passage after t
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -129,6 +129,10 @@ class PERankRanker:
         else:
             scores = one_step(self._reader, inputs, passages)
         return [WindowRanking(row) for row in scores]
+
+    def call_between_layers(self, function: Callable[[], None]) -> None:
+        """See InterruptibleRanker."""
+        self._reader.between_layers = function
 
     def _project(self, window: Window, queries: int) -> torch.Tensor:
         """(queries + n, D) vectors of the query, if the template reads it, and the passages, in the model's space.

@@ -86,11 +86,7 @@ class SearchCall:
 
 
 def rerank_call(request: pb.RerankRequest, limits: Limits) -> RerankCall:
-    """The validated form of a RerankRequest.
-
-    Raises:
-        InvalidRequest: names the invalid field and, when a limit is exceeded, the value and the limit.
-    """
+    """The validated form of a RerankRequest. Raises: InvalidRequest, which names the field, the value and the limit."""
     return RerankCall(
         query=_query(request.query, request.instruction, limits),
         candidates=_candidates(request.candidates, limits),

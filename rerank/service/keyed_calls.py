@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rerank.config import Limits
+from rerank.engine.admission import current_caller_name
 from rerank.service.callers import current_caller
 from rerank.service.keys import KeyStore
 from rerank.service.servicer import CallsInFlight, Context
@@ -31,6 +32,7 @@ class KeyedCalls(CallsInFlight):
             raise
         context.add_done_callback(lambda _: caller.leave())  # type: ignore[arg-type]  # the stubs want a class
         current_caller.set(caller)
+        current_caller_name.set(caller.name)
 
 
 def _authorization(context: Context) -> str | None:

@@ -21,6 +21,7 @@ from google.protobuf.message import DecodeError
 from grpc_status import rpc_status
 
 from rerank.config import Limits
+from rerank.engine.admission import current_caller_name
 from rerank.errors import InvalidRequest, Overloaded, RerankError, ShuttingDown
 from rerank.reranker import AsyncReranker
 from rerank.service import convert
@@ -123,6 +124,7 @@ class CallsInFlight:
             raise ShuttingDown("the service is shutting down; send the request to another replica")
         if len(self._bytes) >= self.limits.max_calls:
             raise _overloaded("max_calls", f"{len(self._bytes)} calls are in flight, the most that may be")
+        current_caller_name.set(context.peer())
         self._bytes[context] = 0
         self._idle.clear()
         context.add_done_callback(self._leave)  # type: ignore[arg-type]  # the stubs want a class

@@ -13,10 +13,8 @@ from rerank.engine.admission import (
     Stage,
     TokenRatio,
     WorkEstimate,
-    prepare_tokens,
-    window_tokens,
 )
-from rerank.engine.job import Job
+from rerank.engine.job import Job, prepare_tokens, window_tokens
 from rerank.engine.strategies import Cascade, Interpolated, Single, Sliding, Strategy
 from rerank.rankers.base import RankerInfo
 from rerank.types import Candidate, Passage, Query, ScoreKind

@@ -78,6 +78,50 @@ def test_long_request_would_starve_without_ageing() -> None:
     assert long.finished_s > max(request.finished_s for request in stream)
 
 
+SLOW = Device(tokens_per_s=500, max_batch_tokens=512)
+
+
+def probes(caller: str, seconds: int) -> list[Request]:
+    """One short request per second, of .5 s of work."""
+    return [Request(float(number), SHORT, [250], caller=caller) for number in range(1, seconds)]
+
+
+def test_caller_does_not_wait_behind_the_flood_of_another() -> None:
+    """At most behind the batch that runs and one more; without callers, behind those of the flood that are older."""
+    slowest_s = {}
+    for caller in ("", "other"):
+        flood = [Request(0.0, SHORT, [500]) for _ in range(100)]
+        short = probes(caller, 60)
+        simulate([*flood, *short], EngineScheduler(SLOW), SLOW)
+        slowest_s[caller] = max(request.latency_s for request in short)
+    assert slowest_s["other"] <= 3 * SLOW.seconds(500)
+    assert slowest_s[""] > 20
+
+
+def test_callers_that_always_wait_have_equal_shares() -> None:
+    """Whatever the numbers and the lengths of their requests."""
+    few = [Request(0.0, SHORT, [500], caller="few") for _ in range(200)]
+    many = [Request(0.0, SHORT, [250], caller="many") for _ in range(2000)]
+    simulate([*few, *many], EngineScheduler(SLOW), SLOW)
+    done_s = {
+        each: sum(one.finished_s <= 150 for one in each_s) * size / 500
+        for each, each_s, size in (("few", few, 500), ("many", many, 250))
+    }
+    assert done_s["few"] == pytest.approx(done_s["many"], rel=0.2)
+
+
+def test_flood_of_one_caller_keeps_no_place_from_another() -> None:
+    """The flood fills the queue up to its deadlines, and the requests of the other caller are admitted all the same."""
+    for caller, admitted in (("", False), ("other", True)):
+        warm_up = [Request(0.1 * number, SHORT, [250]) for number in range(3)]
+        flood = [Request(5.0, SHORT, [500], deadline_s=35.0) for _ in range(100)]
+        late = Request(6.0, SHORT, [250], deadline_s=10.0, caller=caller)
+        simulate([*warm_up, *flood, late], EngineScheduler(SLOW), SLOW)
+        assert any(request.rejected for request in flood)
+        assert late.rejected is not admitted
+        assert late.in_time is admitted
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_batches_keep_to_the_batch_size_unless_they_are_one_window(seed: int) -> None:
     requests = workload(1.2, 300, DEVICE, seed)

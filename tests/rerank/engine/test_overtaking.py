@@ -1,0 +1,155 @@
+"""Worker: a batch of higher priority overtakes a running one where the ranker pauses, and changes nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from rerank.engine.engine import Engine
+from rerank.engine.job import Job
+from rerank.errors import RankerFailure
+from rerank.types import EncodedWindow, Ranking, WindowRanking
+from tests.fakes import HeldRanker
+from tests.rerank.engine.jobs import (
+    ONE_BY_ONE,
+    Blocks,
+    engine_for,
+    job_for,
+    positions,
+    set_throughput,
+    start,
+    wait_for_queue,
+    wait_until_blocked,
+)
+
+#: A tenth of a second at the rate of `set_throughput` below, and 5 s.
+SHORT, LONG = 1, 50
+TOKENS_PER_S = 100
+
+
+class PausingRanker(HeldRanker):
+    """Pauses again and again in a batch of many passages until `release` is set; raises on the query "bad"."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pause: Callable[[], None] | None = None
+
+    def call_between_layers(self, function: Callable[[], None]) -> None:
+        self.pause = function
+
+    def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
+        if windows[0].window.query.text == "bad":
+            raise ValueError("bad")
+        if len(windows[0].window.passages) < LONG:
+            time.sleep(0.02)
+            self.batches.append(len(windows))
+            self.ranked += [encoded.window for encoded in windows]
+            return [WindowRanking(tuple(map(float, range(len(each.window.passages))))) for each in windows]
+        self.entered.set()
+        assert self.pause is not None
+        while not self.release.is_set():
+            self.pause()
+            time.sleep(0.001)
+        return super().rank(windows)
+
+
+def of_size(n: int, query: str = "q") -> Job:
+    return job_for(range(n), Blocks(100), query=query)
+
+
+async def blocked(engine: Engine, ranker: PausingRanker) -> asyncio.Task[Ranking]:
+    """A long job in the middle of its batch."""
+    set_throughput(engine, TOKENS_PER_S)
+    (long,) = start(engine.run(of_size(LONG)))
+    await wait_until_blocked(ranker)
+    return long
+
+
+async def test_short_request_overtakes_a_long_one_in_the_middle_of_its_batch() -> None:
+    ranker = PausingRanker()
+    async with engine_for(ranker, ONE_BY_ONE) as engine:
+        long = await blocked(engine, ranker)
+        for _ in range(3):
+            assert positions(await asyncio.wait_for(engine.run(of_size(SHORT)), 10)) == [0]
+        assert not long.done()
+        ranker.release.set()
+        assert sorted(positions(await long)) == list(range(LONG))
+
+
+async def test_request_with_as_much_work_waits() -> None:
+    ranker = PausingRanker()
+    async with engine_for(ranker, ONE_BY_ONE) as engine:
+        long = await blocked(engine, ranker)
+        (other,) = start(engine.run(of_size(LONG - 1)))
+        await wait_for_queue(engine, 1)
+        await engine.run(of_size(SHORT))
+        assert not other.done(), "although a shorter one has overtaken"
+        ranker.release.set()
+        await asyncio.gather(long, other)
+    assert [len(window.passages) for window in ranker.ranked] == [SHORT, LONG, LONG - 1]
+
+
+async def test_overtaken_batch_does_not_count_the_time_of_those_that_overtook_it() -> None:
+    ranker = PausingRanker()
+    async with engine_for(ranker, ONE_BY_ONE) as engine:
+        start_s = time.perf_counter()
+        long = await blocked(engine, ranker)
+        overtook = [await engine.run(of_size(SHORT)) for _ in range(3)]
+        ranker.release.set()
+        trace = (await long).trace
+        total_ms = (time.perf_counter() - start_s) * 1000
+    overtook_ms = sum(ranking.trace.model_ms for ranking in overtook)
+    assert overtook_ms >= 3 * 20
+    assert trace.model_ms <= total_ms - overtook_ms
+    assert trace.queue_ms >= overtook_ms, "it waited for them"
+
+
+async def test_failure_of_a_batch_that_overtakes_is_its_own() -> None:
+    ranker = PausingRanker()
+    async with engine_for(ranker, ONE_BY_ONE) as engine:
+        long = await blocked(engine, ranker)
+        with pytest.raises(RankerFailure, match="bad"):
+            await engine.run(of_size(SHORT, query="bad"))
+        await engine.run(of_size(SHORT))
+        ranker.release.set()
+        assert sorted(positions(await long)) == list(range(LONG))
+
+
+async def test_overtaking_ends_with_the_running_batch() -> None:
+    """What follows is run by the thread as usual."""
+    ranker = PausingRanker()
+    async with engine_for(ranker, ONE_BY_ONE) as engine:
+        long = await blocked(engine, ranker)
+        short = start(*(engine.run(of_size(SHORT)) for _ in range(10)))
+        ranker.release.set()
+        await asyncio.gather(long, *short)
+        await engine.run(of_size(SHORT))
+    assert len(ranker.ranked) == 12
+
+
+async def test_engine_closes_although_a_batch_is_overtaken() -> None:
+    ranker = PausingRanker()
+    engine = engine_for(ranker, ONE_BY_ONE)
+    await engine.__aenter__()
+    long = await blocked(engine, ranker)
+    await engine.run(of_size(SHORT))
+    ranker.release.set()
+    await asyncio.wait_for(engine.__aexit__(None, None, None), 60)
+    assert long.done()
+
+
+async def test_ranker_without_pauses_is_not_overtaken() -> None:
+    ranker = HeldRanker()
+    async with engine_for(ranker, ONE_BY_ONE) as engine:
+        set_throughput(engine, TOKENS_PER_S)
+        (long,) = start(engine.run(of_size(LONG)))
+        await wait_until_blocked(ranker)
+        (short,) = start(engine.run(of_size(SHORT)))
+        await wait_for_queue(engine, 1)
+        assert not short.done()
+        ranker.release.set()
+        await asyncio.gather(long, short)
+    assert [len(window.passages) for window in ranker.ranked] == [LONG, SHORT]

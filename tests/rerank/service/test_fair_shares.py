@@ -1,0 +1,86 @@
+"""Callers have shares of the engine: who counts as a caller, and that one does not wait behind the calls of another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from rerank.client import Credentials
+from rerank.config import EngineConfig
+from rerank.engine.admission import ModelStage
+from rerank.engine.worker import QueueEntry, Submission
+from rerank.models.encoder import Encoder
+from rerank.registry import ModelRegistry
+from rerank.reranker import AsyncReranker
+from rerank.service.callers import CallerLimits
+from rerank.service.key_file import add_key
+from rerank.service.keyed_reranker import KeyedReranker
+from rerank.v1 import rerank_pb2 as pb
+from rerank.v1.rerank_pb2_grpc import RerankServiceStub
+from tests.fakes import NumberRanker
+from tests.serving import TIMEOUT_S, config_for, held_service, numbered_candidates, reranker_of, serving, wait_for
+
+REQUEST = pb.RerankRequest(query="q", candidates=numbered_candidates([1, 2]))
+#: Separate connections, although the addresses are equal.
+OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]
+
+
+def callers_seen(reranker: AsyncReranker) -> list[str]:
+    """The caller of each window that is ranked from now on."""
+    seen: list[str] = []
+
+    def on_batch(stage: ModelStage, batch: Sequence[QueueEntry[Submission[Any, Any]]], seconds: float) -> None:
+        seen.extend(entry.request.caller for entry in batch)
+
+    reranker.engine.observe_work(on_batch)
+    return seen
+
+
+def test_without_keys_each_connection_is_a_caller(encoder: Encoder) -> None:
+    reranker = reranker_of(encoder, {"number": NumberRanker()})
+    seen = callers_seen(reranker)
+    with serving(reranker) as served:
+        for _ in range(2):
+            with grpc.insecure_channel(served.address, options=OWN_CONNECTION) as channel:
+                for _ in range(2):
+                    RerankServiceStub(channel).Rerank(REQUEST, timeout=TIMEOUT_S)
+    per_call = len(seen) // 4
+    first, second = seen[0], seen[-1]
+    assert seen == [first] * (2 * per_call) + [second] * (2 * per_call)
+    assert first != second
+    assert first.startswith("ipv4:127.0.0.1:")
+
+
+def test_with_keys_each_key_is_a_caller_on_whatever_connection(encoder: Encoder, tmp_path: Path) -> None:
+    path = tmp_path / "keys.yaml"
+    keys = [add_key(path, name, CallerLimits()) for name in ("frontend", "nightly")]
+    config = config_for(["number"], keys=path)
+    reranker = KeyedReranker(config, encoder, None, ModelRegistry(config.models, {"number": NumberRanker()}))
+    seen = callers_seen(reranker)
+    with serving(reranker) as served:
+        for key in (*keys, keys[0]):
+            with grpc.insecure_channel(served.address, options=OWN_CONNECTION) as channel:
+                metadata = Credentials(api_key=key).metadata
+                RerankServiceStub(channel).Rerank(REQUEST, timeout=TIMEOUT_S, metadata=metadata)
+    per_call = len(seen) // 3
+    assert seen == ["frontend"] * per_call + ["nightly"] * per_call + ["frontend"] * per_call
+
+
+def test_call_does_not_wait_behind_those_of_another_connection(encoder: Encoder) -> None:
+    """One is running and 50 wait, all of one connection; a later call of another one is the next."""
+    with held_service(encoder, engine=EngineConfig(max_batch_tokens=1)) as service:
+        flood = [service.start_call(candidates=REQUEST.candidates) for _ in range(50)]
+        wait_for(lambda: service.reranker.engine.waiting_windows == 49)
+        with grpc.insecure_channel(service.served.address, options=OWN_CONNECTION) as channel:
+            single = RerankServiceStub(channel).Rerank.future(REQUEST, timeout=TIMEOUT_S)
+            wait_for(lambda: service.reranker.engine.waiting_windows == 50)
+            seen = callers_seen(service.reranker)
+            service.ranker.release.set()
+            single.result(TIMEOUT_S)
+            for call in flood:
+                call.result(TIMEOUT_S)
+    flood_caller = max(seen, key=seen.count)
+    assert [caller == flood_caller for caller in seen].index(False) <= 2, "the running one, and one of equal turn"
