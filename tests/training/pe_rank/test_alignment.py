@@ -29,9 +29,10 @@ def base(encoder: Encoder, tmp_path: Path) -> PEBase:
 
 
 @pytest.fixture
-def collator(base: PEBase, encoder: Encoder) -> AlignCollator:
+def collator(base: PEBase, encoder: Encoder, tmp_path: Path) -> AlignCollator:
     prompts = VectorPrompts(load_template(ALIGN_TEMPLATE), base.tokenizer, in_chat=True, text_tokens=16)
-    return AlignCollator(prompts, VectorTable(encoder, TEXTS, Console(quiet=True)), base.tokenizer)
+    table = VectorTable(encoder, TEXTS, Console(quiet=True), tmp_path)
+    return AlignCollator(prompts, table, base.tokenizer)
 
 
 def test_text_follows_one_vector(base: PEBase, collator: AlignCollator) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from rerank_training.pe_rank.examples import PECollator, VectorTable, texts_of, with_text
+from rerank_training.pe_rank.examples import ListTexts, PECollator, VectorTable, with_text
 from rerank_training.pe_rank.model import PEModel, load_pe_base
 from rerank_training.pe_rank.objective import PEObjective
 from rerank_training.trainer.losses import RANK_LOSSES, kl, listmle, stepwise_listmle
@@ -45,7 +45,7 @@ def model_and_batch(folder: Path, encoder: Encoder, stepwise: bool = False) -> t
         VectorPrompts(template, base.tokenizer, base.model.own_vocabulary, text_tokens=4)
         for template in (base.template, with_text(base.template))
     ]
-    table = VectorTable(encoder, texts_of(LISTS, with_queries=True), Console(quiet=True))
+    table = VectorTable(encoder, ListTexts([LISTS], with_queries=True), Console(quiet=True), folder)
     collator = PECollator(views[0], table, 4096, text_prompts=views[1], with_choices=stepwise)
     return base.model, collator(LISTS)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import resource
 import shlex
 import signal
 import subprocess
@@ -23,6 +22,7 @@ from safetensors.torch import load_file
 from transformers import Trainer
 
 from rerank.errors import ConfigError
+from tests.full_disk import largest_file
 from tests.word_lists import first_flags, first_run, write_inputs
 
 pytestmark = pytest.mark.slow
@@ -239,17 +239,6 @@ def test_folder_that_cannot_be_created_is_refused(inputs: Path, tmp_path: Path) 
 
 
 # --- no disk space
-
-
-@contextmanager
-def largest_file(n_bytes: int) -> Iterator[None]:
-    """The kernel refuses longer files, like a full disk."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.mark.parametrize("part", ["_save_optimizer_and_scheduler", "_save"], ids=["torch", "safetensors"])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
 import numpy as np
 from rich.console import Console
@@ -18,9 +19,18 @@ _CHUNK = 512
 def encode_texts(encoder: Encoder, texts: Sequence[str], console: Console) -> Matrix:
     """(len(texts), D) unit vectors. On two CPU cores, some 70 passages per second."""
     vectors = np.empty((len(texts), encoder.id.dimension), dtype=np.float32)
-    with indexing_progress(console) as progress:
-        for start in range(0, len(texts), _CHUNK):
-            chunk = texts[start : start + _CHUNK]
-            vectors[start : start + len(chunk)] = encoder.encode(chunk)
-            progress.report("vectors", start + len(chunk), len(texts))
+    done = 0
+    for chunk in encoded_chunks(encoder, texts, len(texts), console):
+        vectors[done : done + len(chunk)] = chunk
+        done += len(chunk)
     return vectors
+
+
+def encoded_chunks(encoder: Encoder, texts: Iterable[str], n: int, console: Console) -> Iterator[Matrix]:
+    """Unit vectors (C, D) of one chunk of the `n` texts after the other."""
+    remaining, done = iter(texts), 0
+    with indexing_progress(console) as progress:
+        while chunk := list(islice(remaining, _CHUNK)):
+            yield encoder.encode(chunk)
+            done += len(chunk)
+            progress.report("vectors", done, n)

@@ -13,17 +13,18 @@ from __future__ import annotations
 
 import json
 import logging
+from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Annotated, Any, TextIO, TypeAlias
+from typing import Annotated, Any, TextIO, TypeAlias, overload
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rerank.collections.requests import Qrel, Request, parse_request, read_trec_qrels
 from rerank.errors import CollectionError
-from rerank.files import atomic_file
+from rerank.files import atomic_file, file_version
 from rerank.types import Passage, Query
 from rerank_training.lists.conversations import Conversation, parse_conversation
 from rerank_training.lists.training_list import TrainingList, relevance_from_ranking
@@ -37,8 +38,46 @@ Grades: TypeAlias = Mapping[str, Mapping[str, float]]
 _QUOTED_LINES = 5
 
 
-def read_lists(path: Path, max_bad_share: float = 0.01, qrels: Path | None = None) -> list[TrainingList]:
-    """Reads training lists from JSONL, or from a file that is one JSON array.
+class ListFile(Sequence[TrainingList]):
+    """Training lists of a JSONL file that may be larger than memory: each is read from the file when it is needed.
+
+    Args:
+        lines: offset in bytes and number, from 1, of the line of each list, one after the other.
+        grades: of requests, by which they are graded.
+    """
+
+    def __init__(self, path: Path, lines: array[int], grades: Grades | None) -> None:
+        self._path = path
+        self._lines = lines
+        self._grades = grades
+        self._version = file_version(path)
+
+    def __len__(self) -> int:
+        return len(self._lines) // 2
+
+    @overload
+    def __getitem__(self, index: int) -> TrainingList: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[TrainingList]: ...
+
+    def __getitem__(self, index: int | slice) -> TrainingList | Sequence[TrainingList]:
+        """Raises: CollectionError when the file has changed."""
+        if isinstance(index, slice):
+            return [self[position] for position in range(*index.indices(len(self)))]
+        position = range(len(self))[index]
+        offset, number = self._lines[2 * position : 2 * position + 2]
+        if file_version(self._path) != self._version:
+            raise CollectionError(f"{self._path} was changed while its lists were in use; start the command again")
+        with self._path.open("rb") as file:
+            file.seek(offset)
+            return _parse(json.loads(file.readline()), f"{self._path.name}:{number}", self._grades)
+
+
+def read_lists(path: Path, max_bad_share: float = 0.01, qrels: Path | None = None) -> Sequence[TrainingList]:
+    """Checks training lists in JSONL, or in a file that is one JSON array, and returns them.
+
+    The lists of JSONL stay in the file, see `ListFile`; those of an array are kept in memory.
 
     Three formats are recognised by the keys of each row:
 
@@ -56,15 +95,11 @@ def read_lists(path: Path, max_bad_share: float = 0.01, qrels: Path | None = Non
         CollectionError: the file cannot be read, holds no list, or has more invalid rows than accepted.
     """
     grades = None if qrels is None else read_grades(qrels)
-    lists: list[TrainingList] = []
     errors: list[str] = []
-    for location, row in _rows(path):
-        try:
-            lists.append(_parse(json.loads(row) if isinstance(row, str) else row, location, grades))
-        except CollectionError as error:
-            errors.append(f"{location}: {error}")
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            errors.append(f"{location}: not in a supported format ({error!r})")
+    try:
+        lists = _read_array(path, grades, errors) if _is_array(path) else _find_lists(path, grades, errors)
+    except (OSError, ValueError) as error:
+        raise CollectionError(f"{path} cannot be read: {error}") from error
     _check_errors(path, len(lists), errors, max_bad_share)
     return lists
 
@@ -145,18 +180,39 @@ class _ListRow(BaseModel):
     ranking: list[str | int] | None = None
 
 
-def _rows(path: Path) -> Iterator[tuple[str, Any]]:
-    """(location, row) for each row: an unparsed line of JSONL, or a parsed element of the array."""
+def _is_array(path: Path) -> bool:
+    """True for a file that is one JSON array."""
+    with path.open("rb") as file:
+        return next((line.lstrip() for line in file if line.strip()), b"").startswith(b"[")
+
+
+def _read_array(path: Path, grades: Grades | None, errors: list[str]) -> list[TrainingList]:
+    """The valid lists of an array. Adds a message for each other one to `errors`."""
+    rows = enumerate(json.loads(path.read_bytes()))
+    found = (_checked(row, f"{path.name}[{number}]", grades, errors) for number, row in rows)
+    return [item for item in found if item is not None]
+
+
+def _find_lists(path: Path, grades: Grades | None, errors: list[str]) -> ListFile:
+    """The valid lists of JSONL. Adds a message for each other line to `errors`."""
+    lines, offset = array("q"), 0
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if line.strip() and _checked(line, f"{path.name}:{number}", grades, errors):
+                lines.extend((offset, number))
+            offset += len(line)
+    return ListFile(path, lines, grades)
+
+
+def _checked(row: Any, location: str, grades: Grades | None, errors: list[str]) -> TrainingList | None:
+    """The list of a row, which is bytes if it is not parsed yet; None and a message in `errors` if it is invalid."""
     try:
-        text = path.read_text(encoding="utf-8")
-        array = json.loads(text) if text.lstrip().startswith("[") else None
-    except (OSError, ValueError) as error:
-        raise CollectionError(f"{path} cannot be read: {error}") from error
-    if array is not None:
-        yield from ((f"{path.name}[{number}]", row) for number, row in enumerate(array))
-    else:
-        lines = enumerate(text.split("\n"), start=1)
-        yield from ((f"{path.name}:{number}", line) for number, line in lines if line.strip())
+        return _parse(json.loads(row) if isinstance(row, bytes) else row, location, grades)
+    except CollectionError as error:
+        errors.append(f"{location}: {error}")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        errors.append(f"{location}: not in a supported format ({error!r})")
+    return None
 
 
 def _parse(row: Any, location: str, grades: Grades | None) -> TrainingList:

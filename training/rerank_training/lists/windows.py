@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -49,7 +50,7 @@ class TrainingWindows(Dataset[TrainingList]):
         self._sampling = sampling
         self._n_windows = n_windows
         self._seed = seed
-        self._orders: dict[int, list[int]] = {}
+        self._orders: dict[int, array[int]] = {}
 
     def __len__(self) -> int:
         return self._n_windows
@@ -58,9 +59,10 @@ class TrainingWindows(Dataset[TrainingList]):
         epoch, position = divmod(index, len(self._lists))
         return sample_window(self._lists[self._order(epoch)[position]], self._sampling, f"{self._seed}/{index}")
 
-    def _order(self, epoch: int) -> list[int]:
+    def _order(self, epoch: int) -> array[int]:
         if epoch not in self._orders:
-            self._orders = {epoch: random.Random(f"{self._seed}/order/{epoch}").sample(range(n := len(self._lists)), n)}
+            n = len(self._lists)
+            self._orders = {epoch: array("q", random.Random(f"{self._seed}/order/{epoch}").sample(range(n), n))}
         return self._orders[epoch]
 
 
@@ -68,13 +70,15 @@ class HeldOutWindows(Dataset[TrainingList]):
     """The first `max_size` passages of each held-out list, in the order of the list, as serving would rank them."""
 
     def __init__(self, lists: Sequence[TrainingList], max_size: int) -> None:
-        self._windows = [item.select(range(min(max_size, len(item.passages)))) for item in lists]
+        self._lists = lists
+        self._max_size = max_size
 
     def __len__(self) -> int:
-        return len(self._windows)
+        return len(self._lists)
 
     def __getitem__(self, index: int) -> TrainingList:
-        return self._windows[index]
+        item = self._lists[index]
+        return item.select(range(min(self._max_size, len(item.passages))))
 
 
 def sample_window(item: TrainingList, sampling: WindowSampling, seed: str) -> TrainingList:

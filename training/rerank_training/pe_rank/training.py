@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from rerank.types import Passage
 from rerank_training.lists.training_list import TrainingList
 from rerank_training.pe_rank.alignment import ALIGN_TEMPLATE, AlignCollator, AlignObjective, shuffled_passes
 from rerank_training.pe_rank.arguments import PERankArguments
-from rerank_training.pe_rank.examples import PECollator, VectorTable, texts_of, with_text
+from rerank_training.pe_rank.examples import ListTexts, PECollator, VectorTable, with_text
 from rerank_training.pe_rank.model import PEBase, load_pe_base, set_trainable
 from rerank_training.pe_rank.objective import PEObjective
 from rerank_training.trainer.arguments import RunArguments
@@ -60,7 +61,7 @@ def train_pe_rank(arguments: PERankArguments, settings: RunArguments, encoder: E
     set_seed(settings.seed)  # for the initial weights of a new projector or adapter
     encoder = encoder or Encoder(arguments.encoder or DEFAULT_ENCODER)
     base = load_pe_base(Path(arguments.base), encoder, arguments.template, settings.device)
-    arguments = replace(arguments, passage_text_tokens=_passage_text_tokens(arguments, base, [*lists, *held_out]))
+    arguments = replace(arguments, passage_text_tokens=_passage_text_tokens(arguments, base, chain(lists, held_out)))
     set_trainable(base.model, arguments.stage == "rank", arguments.lora_rank, arguments.lora_alpha)
     select_checkpoint(settings, bool(held_out))
     if arguments.stage == "align":
@@ -84,7 +85,7 @@ def _window_size(arguments: PERankArguments) -> int:
     )
 
 
-def _passage_text_tokens(arguments: PERankArguments, base: PEBase, lists: Sequence[TrainingList]) -> int:
+def _passage_text_tokens(arguments: PERankArguments, base: PEBase, lists: Iterable[TrainingList]) -> int:
     """The flag; without it, the default or as many tokens as fit beside the longest query."""
     if arguments.passage_text_tokens or arguments.stage == "align":
         return arguments.passage_text_tokens or _TEXT_TOKENS
@@ -111,12 +112,13 @@ def _alignment(
             f"{arguments.base} reads the encoder's token embeddings and writes no text, so it cannot be aligned; use "
             "--stage rank, or a base with a vocabulary of its own"
         )
-    texts = list(dict.fromkeys(texts_of(lists, with_queries=False)))
+    texts = list(dict.fromkeys(ListTexts([lists], with_queries=False)))
     prompts = _prompts(load_template(ALIGN_TEMPLATE), base, arguments)
+    table = VectorTable(encoder, texts, console, Path(settings.output_dir))
     return {
         "objective": AlignObjective(),
         "train_dataset": shuffled_passes(texts, items_needed(settings, len(texts)), settings.seed),
-        "data_collator": AlignCollator(prompts, VectorTable(encoder, texts, console), base.tokenizer),
+        "data_collator": AlignCollator(prompts, table, base.tokenizer),
     }
 
 
@@ -132,7 +134,8 @@ def _ranking(
     objective = _objective(arguments)
     prompts = _prompts(base.template, base, arguments)
     text_prompts = _prompts(with_text(base.template), base, arguments) if objective.reads_text else None
-    table = VectorTable(encoder, texts_of([*lists, *held_out], prompts.reads_query_vector), console)
+    texts = ListTexts([lists, held_out], prompts.reads_query_vector)
+    table = VectorTable(encoder, texts, console, Path(settings.output_dir))
     return {
         "objective": objective,
         "train_dataset": training_windows(arguments, settings, lists),

@@ -13,7 +13,7 @@ from rerank_training.trainer.flags import ListArguments
 from rerank_training.trainer.run import items_needed
 
 
-def read_training_lists(arguments: ListArguments) -> tuple[list[TrainingList], list[TrainingList]]:
+def read_training_lists(arguments: ListArguments) -> tuple[Sequence[TrainingList], Sequence[TrainingList]]:
     """The training lists and the held-out lists, of which there may be none. Raises: CollectionError."""
     qrels = Path(arguments.qrels) if arguments.qrels else None
     paths = (arguments.lists, arguments.eval_lists)
