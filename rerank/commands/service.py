@@ -148,8 +148,9 @@ def index(
         manifest = build_index(opened, out, loaded, progress.report, BuildSettings(dense, encoder_dtype, workers))
     console.print(f"{out}: {manifest.passages:,} passages of {manifest.collection}")
     for stage, seconds in manifest.seconds.items():
-        workers_note = ", summed over the workers" if stage == "vectors" else ""
-        console.print(f"  {stage}: {seconds:,.1f} s ({manifest.passages / seconds:,.0f} passages/s{workers_note})")
+        if stage != "dense" or dense != "flat":
+            note = ", summed over the workers" if stage == "vectors" else ""
+            console.print(f"  {stage}: {seconds:,.1f} s ({manifest.passages / seconds:,.0f} passages/s{note})")
     if dense != "flat":
         console.print(f"  recall@100 of {dense} against flat: {manifest.dense_recall_at_100:.3f}")
 

@@ -37,10 +37,10 @@ MIN_IVF_PQ_PASSAGES = 9_984
 
 #: Links of a node, and candidates that construction and search keep (M, efConstruction, efSearch of Malkov and
 #: Yashunin 2018).
-_HNSW_M, _HNSW_EF_CONSTRUCTION, _HNSW_EF_SEARCH = 32, 100, 256
+_HNSW_M, _HNSW_EF_CONSTRUCTION, _HNSW_EF_SEARCH = 32, 100, 512
 #: Dimensions per byte of a code, lists that a query visits, and candidates per result that are scored exactly.
-_PQ_DIMENSIONS, _IVF_PROBES, _PQ_CANDIDATES = 8, 64, 5
-_TRAINING_VECTORS_PER_LIST = 64
+_PQ_DIMENSIONS, _IVF_PROBES, _PQ_CANDIDATES = 8, 256, 10
+_TRAINING_VECTORS_PER_LIST = 40
 #: Vectors between two saves of an unfinished index: so many, or a sixteenth of those that it has.
 _SAVE_EVERY, _SAVE_SHARE = 32_768, 16
 
