@@ -8,7 +8,7 @@ WORKERS ?= 2
 BIN := $(VENV)/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test check newcomer ray-tests browser-tests sdk-tests lint bench proto env
+.PHONY: demo test check newcomer ray-tests image-tests browser-tests sdk-tests lint bench proto env
 
 # make demo STAY=1: go on with the inspector in the browser.
 demo: $(VENV)/ready
@@ -42,6 +42,11 @@ browser-tests: $(VENV)/ready
 ray-tests: $(VENV)/ready
 	@$(BIN)/pip install --disable-pip-version-check -qq -c constraints.txt -e '.[ray]'
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 0 --ray tests/rerank/ray_serve tests/deploy/test_ray_serve.py
+
+# deploy/: manifests against their schemas, and what the Dockerfile does, in a fresh environment of 2 GB. Some minutes.
+image-tests: $(VENV)/ready
+	@$(BIN)/pip install --disable-pip-version-check -qq -c constraints.txt -e '.[images]'
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 0 --image tests/deploy
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check .

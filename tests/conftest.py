@@ -49,6 +49,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--public-tokenizers", type=Path, help="folder with the packages of test_public_tokenizers.py")
     parser.addoption("--sdk", type=Path, help="folder of the environments for the tests marked 'sdk'")
     parser.addoption("--sdk-table", type=Path, help="Markdown file whose table of clients the tests marked 'sdk' write")
+    parser.addoption("--image", action="store_true", help="run the tests marked 'image', which install the package")
     parser.addoption("--ray", action="store_true", help="run the tests marked 'ray', which start Ray on this machine")
     parser.addoption("--browser", type=Path, help="program of Chromium for the tests marked 'browser'")
 
@@ -62,6 +63,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device, torch sees none"))
         if "sdk" in item.keywords and not config.getoption("--sdk"):
             item.add_marker(pytest.mark.skip(reason="runs clients of others; `make sdk-tests` installs and runs them"))
+        if "image" in item.keywords and not config.getoption("--image"):
+            item.add_marker(pytest.mark.skip(reason="installs the package, 2 GB; `make image-tests` runs it"))
         if "ray" in item.keywords and not config.getoption("--ray"):
             item.add_marker(pytest.mark.skip(reason="starts Ray on this machine; `make ray-tests` runs it"))
         if "browser" in item.keywords and not config.getoption("--browser"):

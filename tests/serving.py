@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
@@ -65,6 +66,13 @@ def wait_for(condition: Callable[[], bool], timeout_s: float = TIMEOUT_S) -> Non
     while not condition():
         assert time.monotonic() < deadline_s, f"the condition does not hold after {timeout_s} s"
         time.sleep(0.01)
+
+
+def free_port() -> int:
+    """A port that was free just now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 @contextmanager

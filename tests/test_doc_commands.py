@@ -34,7 +34,7 @@ SERVICE = pb.DESCRIPTOR.services_by_name["RerankService"]
 #: The address in the documentation.
 ADDRESS = "127.0.0.1:50051"
 #: Commands that are not ours and that no test needs to look at.
-FOREIGN = {"curl", "echo", "export", "source", "git", "accelerate", "torchrun", "vllm"}
+FOREIGN = {"curl", "echo", "export", "source", "git", "docker", "kubectl", "accelerate", "torchrun", "vllm"}
 #: Scripts that hand unknown flags on to a command.
 HANDS_ON = {"scripts/distill_folds.py": "distill-retriever"}
 
@@ -128,7 +128,7 @@ def check_command(words: Sequence[str]) -> None:
         names = 2 if words[1:2] == ["keys"] else 1  # it has subcommands of its own
         subcommand = [word for word in words[1 : 1 + names] if first == "rerank" and not word.startswith("-")]
         check_flags(words, first, *subcommand)
-    elif first in ("python", "python3") and words[1].startswith("scripts/"):
+    elif first in ("python", "python3") and words[1].startswith(("scripts/", "deploy/")):
         assert (ROOT / words[1]).is_file(), words[1]
         check_flags(words, words[1], *filter(str.isalpha, words[2:3]))  # a subcommand, if it has some
     elif first.startswith("scripts/"):

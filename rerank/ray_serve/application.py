@@ -121,7 +121,8 @@ def deploy(config: ServiceConfig, scale: Scale, **replica: Any) -> None:
     try:
         serve.run(deployment.bind(config.model_dump(mode="json"), **replica), name=NAME)
     except RuntimeError as error:
-        raise ConfigError(f"the replicas did not start; {error}") from error
+        reason = serve.status().applications[NAME].deployments[NAME].message
+        raise ConfigError(f"the replicas did not start: {reason or error}") from error
 
 
 def _options(config: ServiceConfig, scale: Scale) -> dict[str, Any]:

@@ -14,12 +14,12 @@ import yaml
 
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
-from tests.rerank.ray_serve.replicas import ROOT, free_port
-from tests.serving import TIMEOUT_S
+from tests.serving import TIMEOUT_S, free_port
 
 pytest.importorskip("ray", reason="needs the extra ray; `make ray-tests` installs it")
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 
+ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "deploy" / "ray_serve.py"
 #: Time in which Ray and a replica start on a busy machine.
 START_S = 240

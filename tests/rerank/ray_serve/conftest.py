@@ -10,7 +10,8 @@ import grpc
 import pytest
 
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
-from tests.rerank.ray_serve.replicas import free_port, load_fakes, ray_cluster, ray_config
+from tests.rerank.ray_serve.replicas import load_fakes, ray_cluster, ray_config
+from tests.serving import free_port
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,13 +42,6 @@ def ray_cluster() -> Iterator[None]:
             ray.shutdown()
 
 
-def free_port() -> int:
-    """A port that was free just now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def ray_config(names: Iterable[str], port: int, **settings: Any) -> ServiceConfig:
     """A configuration that Ray Serve can follow, with models of these names."""
     return config_for(names, listen=f"[::]:{port}", insecure=True, **settings)
@@ -87,8 +79,12 @@ def load_fakes(
 
 def replica_pids() -> set[int]:
     """The processes of replicas that this process started by way of Ray."""
-    return {
-        process.pid
-        for process in psutil.Process().children(recursive=True)
-        if process.is_running() and "".join(process.cmdline()).startswith(_TITLE)
-    }
+    return {child.pid for child in psutil.Process().children(recursive=True) if _title(child).startswith(_TITLE)}
+
+
+def _title(process: psutil.Process) -> str:
+    """The title of a process; empty if it has ended."""
+    try:
+        return "".join(process.cmdline())
+    except psutil.Error:
+        return ""

@@ -1,0 +1,145 @@
+"""compose.yaml and the manifests of Kubernetes: they fit their schemas, each other, the image and the settings."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+import pytest
+import yaml
+
+from rerank.config import load_config
+from rerank.service.health import LIVENESS
+from tests.deploy.test_dockerfile import DEPLOY, LAST, SETTINGS
+
+KUBERNETES = DEPLOY / "kubernetes"
+MANIFESTS = ["deployment.yaml", "network.yaml", "disruption.yaml", "autoscaling.yaml"]
+#: The newest and the oldest version that is checked. The pause before the end of a pod needs 1.30.
+VERSIONS = ["1.30", "1.37"]
+WHY = "needs the extra images; `make image-tests` installs it"
+
+
+@cache
+def read(name: str) -> Any:
+    return yaml.safe_load((DEPLOY / name).read_text(encoding="utf-8"))
+
+
+def pod() -> Any:
+    return read("kubernetes/deployment.yaml")["spec"]["template"]["spec"]
+
+
+def container() -> Any:
+    (only,) = pod()["containers"]
+    return only
+
+
+def ports() -> dict[str, int]:
+    """The ports of the settings, by their names in the manifests."""
+    settings = load_config(SETTINGS)
+    assert settings.telemetry.metrics is not None
+    return {"grpc": int(settings.listen.split(":")[1]), "metrics": int(settings.telemetry.metrics.split(":")[1])}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_manifest_fits_the_schema_of_kubernetes(name: str, version: str) -> None:
+    kubernetes_validate = pytest.importorskip("kubernetes_validate", reason=WHY)
+    kubernetes_validate.validate(read(f"kubernetes/{name}"), version, strict=True)
+
+
+def test_wrong_manifest_does_not_fit_the_schema() -> None:
+    kubernetes_validate = pytest.importorskip("kubernetes_validate", reason=WHY)
+    wrong = read("kubernetes/disruption.yaml") | {"spec": {"maxUnavailable": 1, "selectors": {}}}
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(wrong, VERSIONS[0], strict=True)
+
+
+def test_compose_file_fits_the_specification() -> None:
+    compose_spec = pytest.importorskip("compose_spec", reason=WHY)
+    text = re.sub(r"\$\{\w+:-(\w*)\}", r"\1", (DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
+    assert set(compose_spec.PyCompose.from_yaml(text).service_names()) == {"rerank", "prometheus"}
+    with pytest.raises(ValueError, match="restarts"):
+        compose_spec.PyCompose.from_yaml(text.replace("restart:", "restarts:"))
+
+
+def test_kustomization_names_every_manifest() -> None:
+    kustomization = read("kubernetes/kustomization.yaml")
+    assert kustomization["resources"] == MANIFESTS
+    others = {"kustomization.yaml", *kustomization["configMapGenerator"][0]["files"]}
+    assert {path.name for path in KUBERNETES.iterdir()} == others | set(MANIFESTS)
+
+
+def test_image_compose_and_kubernetes_have_the_ports_of_the_settings() -> None:
+    expected = ports()
+    (exposed,) = LAST.of("EXPOSE")
+    assert [int(port) for port in exposed.split()] == list(expected.values())
+    assert {port["name"]: port["containerPort"] for port in container()["ports"]} == expected
+    assert {port["targetPort"]: port["port"] for port in read("kubernetes/network.yaml")["spec"]["ports"]} == expected
+    assert read("compose.yaml")["services"]["rerank"]["ports"] == ["127.0.0.1:{0}:{0}".format(expected["grpc"])]
+    (scraped,) = read("prometheus.yml")["scrape_configs"]
+    assert scraped["static_configs"] == [{"targets": [f"rerank:{expected['metrics']}"]}]
+    assert LAST.command("HEALTHCHECK")[-1] == f"127.0.0.1:{expected['grpc']}"
+    annotations = read("kubernetes/deployment.yaml")["spec"]["template"]["metadata"]["annotations"]
+    assert annotations["prometheus.io/port"] == str(expected["metrics"])
+
+
+def test_probes_ask_for_the_default_model_and_for_liveness() -> None:
+    probes = {name: container()[f"{name}Probe"]["grpc"] for name in ("startup", "readiness", "liveness")}
+    port = ports()["grpc"]
+    assert probes == {
+        "startup": {"port": port},
+        "readiness": {"port": port},
+        "liveness": {"port": port, "service": LIVENESS},
+    }
+
+
+def test_pods_and_containers_end_later_than_the_drain() -> None:
+    drain_s = load_config(SETTINGS).drain_s
+    pause_s = container()["lifecycle"]["preStop"]["sleep"]["seconds"]
+    assert pod()["terminationGracePeriodSeconds"] > pause_s + drain_s
+    assert int(read("compose.yaml")["services"]["rerank"]["stop_grace_period"].removesuffix("s")) > drain_s
+
+
+def test_settings_are_where_the_command_reads_them() -> None:
+    folder, _, name = LAST.command("CMD")[-1].rpartition("/")
+    (generated,) = read("kubernetes/kustomization.yaml")["configMapGenerator"]
+    assert generated["files"] == [name]
+    assert {"configMap": {"name": generated["name"]}, "name": "settings"} in pod()["volumes"]
+    mounts = {mount["name"]: mount["mountPath"] for mount in container()["volumeMounts"]}
+    assert mounts["settings"] == folder
+    mounted = [volume.split(":") for volume in read("compose.yaml")["services"]["rerank"]["volumes"]]
+    assert [each[0] for each in mounted if each[1] == f"{folder}/{name}"] == [f"./kubernetes/{name}"]
+
+
+def test_containers_are_not_root_and_write_only_where_they_may() -> None:
+    (user,) = LAST.of("USER")
+    security = pod()["securityContext"]
+    assert f"{security['runAsUser']}:{security['runAsGroup']}" == user
+    assert security["runAsNonRoot"]
+    own = container()["securityContext"]
+    assert own["readOnlyRootFilesystem"]
+    assert not own["allowPrivilegeEscalation"]
+    assert own["capabilities"] == {"drop": ["ALL"]}
+    writable = {mount["mountPath"] for mount in container()["volumeMounts"] if not mount.get("readOnly")}
+    assert writable == {LAST.variables({"PATH": ""})["XDG_CACHE_HOME"], "/tmp"}
+    assert read("compose.yaml")["services"]["rerank"]["read_only"]
+
+
+def test_selectors_and_targets_are_those_of_the_deployment() -> None:
+    deployment = read("kubernetes/deployment.yaml")
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert deployment["spec"]["selector"]["matchLabels"] == labels
+    assert read("kubernetes/disruption.yaml")["spec"]["selector"]["matchLabels"] == labels
+    assert read("kubernetes/network.yaml")["spec"]["selector"] == labels
+    target = read("kubernetes/autoscaling.yaml")["spec"]["scaleTargetRef"]
+    assert target == {
+        "apiVersion": deployment["apiVersion"],
+        "kind": "Deployment",
+        "name": deployment["metadata"]["name"],
+    }
+
+
+def test_threads_are_the_cores_that_a_pod_requests() -> None:
+    threads = {each["name"]: each["value"] for each in container()["env"]}["OMP_NUM_THREADS"]
+    assert threads == container()["resources"]["requests"]["cpu"]

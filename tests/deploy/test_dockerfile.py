@@ -1,0 +1,82 @@
+"""The Dockerfile: what its last stage is, and the whole of it run without a container in a fresh environment."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.deploy.dockerfile import Stage, below, run_build, stages
+from tests.serving import free_port, wait_for
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+BUILD, LAST = stages((DEPLOY / "Dockerfile").read_text(encoding="utf-8"))
+SETTINGS = DEPLOY / "kubernetes" / "service.yaml"
+#: Time in which the service starts on a busy machine.
+START_S = 240
+
+
+def test_last_stage_has_no_compiler_and_installs_nothing() -> None:
+    assert LAST.base == "python:${PYTHON}-slim"  # the slim images of Python have none
+    assert not LAST.of("RUN")
+    assert all("--from=build" in copied for copied in LAST.of("COPY"))
+
+
+def test_process_is_not_root_and_may_write_to_its_cache_only() -> None:
+    (user,) = LAST.of("USER")
+    assert user == "10001:10001"
+    assert [copied.split()[-1] for copied in LAST.of("COPY") if f"--chown={user}" in copied] == ["/var/cache/rerank"]
+    variables = LAST.variables({"PATH": "/usr/bin"})
+    assert all(variables[name].startswith("/var/cache/rerank") for name in ("HOME", "XDG_CACHE_HOME", "HF_HOME"))
+
+
+def test_build_sends_what_it_copies_and_nothing_else() -> None:
+    copied = {source for each in BUILD.of("COPY") for source in each.split()[:-1]}
+    ignore = (DEPLOY / "Dockerfile.dockerignore").read_text(encoding="utf-8").split("\n*\n")[1]
+    assert {line[1:] for line in ignore.split() if line.startswith("!")} == copied
+    assert all((ROOT / source).exists() for source in copied)
+
+
+def test_shell_paths_move_below_the_folder(tmp_path: Path) -> None:
+    moved = below(tmp_path, 'mkdir /opt/a /src/b "/src[cpu]" c/src/d')
+    assert moved == f'mkdir {tmp_path}/opt/a {tmp_path}/src/b "{tmp_path}/src[cpu]" c/src/d'
+
+
+@pytest.mark.image
+@pytest.mark.timeout(3600)
+def test_image_serves_and_its_health_check_succeeds(tmp_path: Path) -> None:
+    run_build(BUILD, tmp_path, ROOT, {"DEVICE": "cpu"})
+    port = free_port()
+    (tmp_path / "etc" / "rerank").mkdir(parents=True)
+    settings = yaml.safe_load(SETTINGS.read_text(encoding="utf-8"))
+    settings |= {"listen": f"0.0.0.0:{port}", "telemetry": settings["telemetry"] | {"metrics": "0.0.0.0:0"}}
+    (tmp_path / "etc" / "rerank" / "service.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
+    environment = LAST.variables({"PATH": os.environ["PATH"]})
+    environment = {name: below(tmp_path, value) for name, value in environment.items()}
+    check = [word.replace("50051", str(port)) for word in LAST.command("HEALTHCHECK")]
+
+    def words(of: list[str]) -> list[str]:
+        return [below(tmp_path, word) for word in [str(tmp_path / "opt/rerank/bin" / of[0]), *of[1:]]]
+
+    def is_healthy() -> bool:
+        return subprocess.run(words(check), env=environment, capture_output=True).returncode == 0
+
+    with subprocess.Popen(words(LAST.command("ENTRYPOINT") + LAST.command("CMD")), env=environment) as service:
+        try:
+            wait_for(lambda: service.poll() is not None or is_healthy(), START_S)
+            assert service.poll() is None
+        finally:
+            service.send_signal(signal.SIGTERM)
+        assert service.wait(60) == 0
+
+
+def test_instructions_over_several_lines_are_one() -> None:
+    (stage,) = stages('ARG A=1\nFROM base AS last\n# a comment\nENV X=1 \\\n    Y=${X}2\nCMD ["a", "b"]\n')
+    assert stage == Stage("base", "last", [("ENV", "X=1  Y=${X}2"), ("CMD", '["a", "b"]')])
+    assert stage.variables({}) == {"X": "1", "Y": "12"}
+    assert stage.command("CMD") == ["a", "b"]
