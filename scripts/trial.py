@@ -13,11 +13,13 @@ from typing import Annotated
 import typer
 from trials import cancel as cancels
 from trials import fuzz as fuzzing
+from trials import isolation as isolations
 from trials import overload as overloads
 from trials import restarts
 from trials.soak import soak as run_soak
 
 from rerank.commands.run import run
+from rerank.errors import ConfigError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -79,6 +81,29 @@ def overload(
         async for line in overloads.overload(model, passages, seconds, seed):
             print(line, flush=True)
 
+    asyncio.run(show())
+
+
+@app.command()
+def isolation(
+    models: Annotated[str, typer.Option(help="Models of the short requests, separated by commas.")] = (
+        "identity,pe-rank,first"
+    ),
+    worst: Annotated[str, typer.Option(help="all, or the number of a worst request, from 1.")] = "all",
+    requests: Annotated[int, typer.Option(help="Short requests to each model, alone and beside each.")] = 40,
+    seed: Seed = 0,
+) -> None:
+    """Short requests beside one request of the worst allowed size, and without it."""
+    names = list(isolations.WORST)
+    if worst != "all" and worst not in map(str, range(1, len(names) + 1)):
+        raise ConfigError(f"--worst {worst}: choose all, or a number from 1 to {len(names)}")
+    chosen = names if worst == "all" else [names[int(worst) - 1]]
+
+    async def show() -> None:
+        async for line in isolations.isolation(models.split(","), chosen, requests, seed):
+            print(line, flush=True)
+
+    print(isolations.HEADER)
     asyncio.run(show())
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 import h11
 import uvicorn
-from starlette.applications import Starlette
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rerank.config.network import TLSConfig
@@ -86,7 +86,9 @@ def _protocol(max_transfer_s: float) -> type[H11Protocol]:
 
 
 @asynccontextmanager
-async def running_http(reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd) -> AsyncIterator[str]:
+async def running_http(
+    reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd, wrap_app: Callable[[ASGIApp], ASGIApp]
+) -> AsyncIterator[str]:
     """Serves an open reranker at the address `http.listen` of its configuration; yields that address as HOST:PORT.
 
     When the block ends, no new connections are accepted, and those without a call in flight are closed.
@@ -95,6 +97,7 @@ async def running_http(reranker: AsyncReranker, calls: CallsInFlight, on_end: On
         reranker: answers the requests.
         calls: limits of calls in flight, and the keys; shared with gRPC.
         on_end: called when a request has ended.
+        wrap_app: application → the one to serve, such as one that traces its requests.
 
     Raises:
         ConfigError: the address cannot be bound, or a file of the TLS settings cannot be used.
@@ -104,7 +107,7 @@ async def running_http(reranker: AsyncReranker, calls: CallsInFlight, on_end: On
     listening = _bind(config.http.listen)
     port = listening.getsockname()[1]
     _end_unread_answers(calls, port)
-    app = create_app(reranker, calls, on_end)
+    app = wrap_app(create_app(reranker, calls, on_end))
     server = _Server(_settings(app, _protocol(config.limits.max_transfer_s), config.tls))
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     try:
@@ -115,7 +118,7 @@ async def running_http(reranker: AsyncReranker, calls: CallsInFlight, on_end: On
         await serving
 
 
-def _settings(app: Starlette, protocol: type[H11Protocol], tls: TLSConfig | None) -> uvicorn.Config:
+def _settings(app: ASGIApp, protocol: type[H11Protocol], tls: TLSConfig | None) -> uvicorn.Config:
     settings = uvicorn.Config(
         app,
         http=protocol,

@@ -107,7 +107,9 @@ async def running_server(reranker: AsyncReranker) -> AsyncIterator[RunningServer
         if config.http is not None:
             from rerank.http.server import running_http  # needs the extra http
 
-            running.http_address = await stack.enter_async_context(running_http(reranker, calls, observed.on_end))
+            running.http_address = await stack.enter_async_context(
+                running_http(reranker, calls, observed.on_end, observed.wrap_app)
+            )
         try:
             yield running
         finally:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import grpc
 
@@ -25,11 +26,13 @@ class Telemetry:
     Attributes:
         on_end: called when a call has ended.
         interceptors: for the gRPC server.
+        wrap_app: ASGI application → the one to serve over HTTP.
         metrics_address: HOST:PORT of /metrics with the port that was bound; empty without metrics.
     """
 
     on_end: OnEnd
     interceptors: list[grpc.aio.ServerInterceptor] = field(default_factory=list)
+    wrap_app: Callable[[Any], Any] = lambda app: app
     metrics_address: str = ""
 
 
@@ -59,6 +62,7 @@ def telemetry(reranker: AsyncReranker, calls: CallsInFlight) -> Iterator[Telemet
                 tracing = Tracing(stack.enter_context(otlp_processor()))
                 reranker.engine.observe_work(on_results=tracing.on_results)
                 result.interceptors.append(tracing.interceptor)
+                result.wrap_app = tracing.traced_app
                 observers.append(tracing.on_end)
         except ModuleNotFoundError as error:
             raise ConfigError(

@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 from opentelemetry import trace
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+from opentelemetry.instrumentation.asgi import OpenTelemetryMiddleware
 from opentelemetry.instrumentation.grpc import aio_server_interceptor, filters
 from opentelemetry.sdk.resources import SERVICE_NAME, Resource
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
@@ -38,14 +39,32 @@ class Tracing:
         service = {} if _SERVICE_NAME_VARIABLE in os.environ else {SERVICE_NAME: "rerank"}
         provider = TracerProvider(resource=Resource.create(service), shutdown_on_exit=False)
         provider.add_span_processor(processor)
+        self._provider = provider
         self._tracer = provider.get_tracer("rerank")
         self.interceptor: grpc.aio.ServerInterceptor = aio_server_interceptor(
             tracer_provider=provider, filter_=filters.negate(filters.health_check())
         )
 
+    def traced_app(self, app: Any) -> Any:
+        """An ASGI application that makes a span of each request to the given one, except for health checks.
+
+        Inside it is the span `answer`, to which `on_end` adds, because the outer one ends with the last byte sent.
+        """
+
+        async def answer(scope: Any, receive: Any, send: Any) -> None:
+            if not trace.get_current_span().is_recording():
+                await app(scope, receive, send)
+                return
+            with self._tracer.start_as_current_span("answer"):
+                await app(scope, receive, send)
+
+        return OpenTelemetryMiddleware(
+            answer, excluded_urls="/health$", tracer_provider=self._provider, exclude_spans=["receive", "send"]
+        )
+
     def on_results(self, stage: ModelStage, submitted_s: float, results: Sequence[Completed[Any]]) -> None:
         """Adds a span for each piece of work, from the beginning of its batch to its end, to the span of the call."""
-        if not trace.get_current_span().is_recording():  # a call that is not sampled, or not of gRPC
+        if not trace.get_current_span().is_recording():  # a call that is not sampled
             return
         for done in results:
             start_s = submitted_s + done.queue_ms / 1000

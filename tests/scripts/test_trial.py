@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from rerank.config import Limits
+from rerank.errors import ConfigError
+from rerank.service.convert import rerank_call
 from rerank.v1 import rerank_pb2 as pb
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
@@ -98,3 +101,28 @@ def test_reports_are_rows_of_their_tables(trial: Any) -> None:
     row = overload._row("4x", load.LoadReport(calls, 2.0), 1.25)
     assert row == "| 4x | 1.5 | 1.0 | 80% | 100 | 100 | 1 | 0 | 1 |"
     assert row.count("|") == overload.HEADER.splitlines()[0].count("|")
+
+
+def test_worst_requests_are_allowed(trial: Any) -> None:
+    isolation, limits = importlib.import_module("trials.isolation"), Limits()
+    for make in isolation.WORST.values():
+        message = make(random.Random(0))
+        assert message.ByteSize() <= limits.max_message_bytes
+        assert rerank_call(message, limits).candidates
+
+
+def test_unknown_worst_request_is_refused(trial: Any) -> None:
+    result = CliRunner().invoke(trial.app, ["isolation", "--worst", "9"])
+    assert isinstance(result.exception, ConfigError)
+    assert "--worst 9: choose all, or a number from 1 to 4" in str(result.exception)
+
+
+@pytest.mark.slow
+def test_isolation_has_a_row_for_each_worst_request(trial: Any) -> None:
+    options = ["--models", "identity", "--worst", "4", "--requests", "3"]
+    result = CliRunner().invoke(trial.app, ["isolation", *options])
+    assert result.exit_code == 0, result.output
+    rows = result.output.splitlines()
+    assert rows[2].startswith("| identity | identity, tournament of 2 over 1,000 passages | ")
+    assert rows[2].endswith(" | 0 |")
+    assert rows[2].count("|") == rows[0].count("|")

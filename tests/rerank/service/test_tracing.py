@@ -18,6 +18,7 @@ from rerank.retrieval.index import Index
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.fakes import NumberRanker
+from tests.http_client import serving_http
 from tests.serving import TIMEOUT_S, config_for, numbered_candidates, refusal, reranker_of, serving
 
 TRACES = TelemetryConfig(traces=True)
@@ -81,6 +82,26 @@ def test_call_has_a_span_with_its_preparation_and_each_window_inside(encoder: En
     slack_ns = 2_000_000  # of two clocks
     assert all(after >= before - slack_ns for before, after in pairwise([*times, call.end_time_unix_nano]))
     assert collector.services == {"rerank"}
+    assert "secret" not in str(collector.spans)
+
+
+def test_http_request_has_a_span_with_its_windows_inside(encoder: Encoder, collector: Collector) -> None:
+    reranker = reranker_of(encoder, {"number": NumberRanker()}, telemetry=TRACES, http={"listen": "127.0.0.1:0"})
+    with serving_http(reranker) as (_, client):
+        client.get("/health")
+        question = {"query": "secret", "documents": ["relevance 1", "relevance 2"]}
+        client.post("/v1/rerank", question, traceparent=f"00-{TRACE_ID}-{SPAN_ID}-01", x_request_id="r-1")
+    (call,) = [span for span in collector.spans if span.kind == Span.SPAN_KIND_SERVER]
+    assert call.name.startswith("POST")
+    assert (call.trace_id.hex(), call.parent_span_id.hex()) == (TRACE_ID, SPAN_ID)
+    assert attributes(call)["http.status_code"] == 200
+    (answer,) = collector.named("answer")
+    assert answer.parent_span_id == call.span_id
+    assert attributes(answer)["rerank.request_id"] == "r-1"
+    assert attributes(answer)["rerank.windows"] == 1
+    inside = collector.named("prepare") + collector.named("window")
+    assert [span.parent_span_id for span in inside] == [answer.span_id] * 2
+    assert len(collector.spans) == 4, "none for the health check"
     assert "secret" not in str(collector.spans)
 
 
