@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -223,3 +224,25 @@ def test_help_and_wrong_flags_import_no_heavy_library(command: str, flag: str, c
     assert done.returncode == code
     assert ("--save-steps" in done.stdout) == (flag == "--help")
     assert not {"torch", "transformers"} & set(done.stderr.split())
+
+
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="needs a machine without a GPU")
+@pytest.mark.parametrize("flags", [["--fsdp"], ["--fsdp", "true"]])
+def test_fsdp_is_refused_on_a_cpu(flags: list[str]) -> None:
+    with pytest.raises(ConfigError, match="--fsdp needs GPUs"):
+        parsed(*flags)
+
+
+@pytest.mark.skipif(find_spec("deepspeed") is not None, reason="deepspeed is installed")
+def test_deepspeed_names_its_package() -> None:
+    with pytest.raises(ConfigError, match="the package deepspeed is not installed; install it, or use --fsdp"):
+        parsed("--deepspeed", "zero3.json")
+
+
+@pytest.mark.parametrize("setting", ["fsdp", "deepspeed"])
+def test_command_that_cannot_write_a_divided_model_says_so(setting: str) -> None:
+    _, settings = parsed()
+    settings.check_not_sharded("train-pe-rank")
+    setattr(settings, setting, True)
+    with pytest.raises(ConfigError, match="train-pe-rank does not write a model that --fsdp or --deepspeed divides"):
+        settings.check_not_sharded("train-pe-rank")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from rerank_training.retriever.objective import RetrieverObjective
+from rerank_training.trainer.checkpoint import gather_weights
 from rerank_training.trainer.command import LostProcess, report_lost_process, run_training
 from rerank_training.trainer.losses import (
     IGNORE_INDEX,
@@ -28,8 +30,13 @@ from rerank_training.trainer.processes import (
     process_count,
 )
 from torch import Tensor, distributed, multiprocessing, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from transformers import AutoModelForCausalLM
 
 from rerank.commands.run import console
+from tests.causal_lms import write_causal_lm
+from tests.small_tokenizers import uncased
 
 #: Lists and passages of each process. One list of each has a single passage, which does not count in any loss.
 SHAPES = ((3, 5), (2, 4))
@@ -120,6 +127,25 @@ def label_rows(rank: int) -> tuple[Tensor, Tensor]:
     return logits, labels if rank == 0 else labels.masked_fill(labels != 5, IGNORE_INDEX)
 
 
+def sharded_scores(model: Any, rank: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Scores of two windows, logits of the tokens 3 to 6, with their relevance and mask."""
+    ids = torch.arange(8).reshape(2, 4) + 5 * rank
+    scores = model(input_ids=ids).logits[:, -1, 3:7]
+    return scores, torch.tensor([[0.0, 1, 2, 0], [3, 0, 0, rank]]), torch.ones(2, 4, dtype=torch.bool)
+
+
+def divided_among_processes(folder: Path, rank: int) -> dict[str, object]:
+    """The loss, a gradient and the weights of a model that FSDP divides, on the CPU."""
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    mesh = init_device_mesh("cpu", (2,))
+    for part in (*model.model.layers, model):
+        fully_shard(part, mesh=mesh)
+    loss = over_all_processes(ranknet)(*sharded_scores(model, rank))
+    loss.backward()
+    gradient = model.model.layers[0].self_attn.q_proj.weight.grad.full_tensor()
+    return {"loss": loss.detach(), "gradient": gradient, "weights": dict(gather_weights(model))}
+
+
 def run_process(rank: int, folder: Path) -> None:
     """Stores the losses and gradients that a process finds."""
     distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
@@ -140,28 +166,30 @@ def run_process(rank: int, folder: Path) -> None:
     value = language_model_loss(logits, labels)
     value.backward()
     found["language model"] = (value.detach(), logits.grad)
+    found["divided"] = divided_among_processes(folder / "model", rank)
     torch.save(found, folder / f"{rank}.pt")
     distributed.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, object]]:
+def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each of two processes found."""
     folder = tmp_path_factory.mktemp("processes")
+    write_causal_lm(folder / "model", "llama", uncased())
     multiprocessing.spawn(run_process, (folder,), nprocs=2)
-    return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
+    return [torch.load(folder / f"{rank}.pt") | {"folder": folder} for rank in range(2)]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LOSSES)
-def test_two_processes_have_the_loss_and_the_gradient_of_one(found: list[dict[str, object]], name: str) -> None:
+def test_two_processes_have_the_loss_and_the_gradient_of_one(found: list[dict[str, Any]], name: str) -> None:
     """The average of the gradients is that of one process, so each is twice its own part of it."""
     parts = [lists_of(rank) for rank in range(2)]
     scores, relevance, mask = (joined(*tensors) for tensors in zip(*parts, strict=True))
     value = LOSSES[name](scores, relevance, mask)
     value.backward()
     for (own, *_), process in zip(parts, found, strict=True):
-        loss, gradient = process[name]  # type: ignore[misc]
+        loss, gradient = process[name]
         torch.testing.assert_close(loss, value.detach())
         torch.testing.assert_close(gradient, 2 * own.grad)
         assert gradient.abs().max() > 1e-3
@@ -169,38 +197,62 @@ def test_two_processes_have_the_loss_and_the_gradient_of_one(found: list[dict[st
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RETRIEVER_OBJECTIVES)
-def test_passage_of_two_processes_is_one_passage(found: list[dict[str, object]], name: str) -> None:
+def test_passage_of_two_processes_is_one_passage(found: list[dict[str, Any]], name: str) -> None:
     """Not its own negative, and no second negative of others."""
     model = Vectors()
     value = RETRIEVER_OBJECTIVES[name].loss(model, retriever_batch(0, 1))
     value.backward()
-    losses, gradients = zip(*(process[name] for process in found), strict=True)  # type: ignore[misc]
+    losses, gradients = zip(*(process[name] for process in found), strict=True)
     for loss in losses:
         torch.testing.assert_close(loss, value.detach())
     queries = [number for numbers, *_ in RETRIEVER for number in numbers]
     average = sum(gradients) / 2
-    torch.testing.assert_close(average[queries], model.table.grad[queries])  # type: ignore[index]
+    torch.testing.assert_close(average[queries], model.table.grad[queries])
     torch.testing.assert_close(average, model.table.grad)
 
 
 @pytest.mark.slow
-def test_language_models_loss_is_the_mean_over_the_labels_of_all_processes(found: list[dict[str, object]]) -> None:
+def test_language_models_loss_is_the_mean_over_the_labels_of_all_processes(found: list[dict[str, Any]]) -> None:
     parts = [label_rows(rank) for rank in range(2)]
     logits, labels = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
     value = language_model_loss(logits, labels)
     value.backward()
-    losses, gradients = zip(*(process["language model"] for process in found), strict=True)  # type: ignore[misc]
+    losses, gradients = zip(*(process["language model"] for process in found), strict=True)
     torch.testing.assert_close(sum(losses) / 2, value.detach())
-    torch.testing.assert_close(torch.cat(gradients), 2 * torch.cat([own.grad for own, _ in parts]))  # type: ignore[misc]
+    torch.testing.assert_close(torch.cat(gradients), 2 * torch.cat([own.grad for own, _ in parts]))
+
+
+@pytest.mark.slow
+def test_model_that_is_divided_among_processes_has_the_loss_and_the_gradient_of_one(
+    found: list[dict[str, Any]],
+) -> None:
+    model: Any = AutoModelForCausalLM.from_pretrained(found[0]["folder"] / "model", dtype=torch.float32)
+    parts = [sharded_scores(model, rank) for rank in range(2)]
+    loss = ranknet(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
+    loss.backward()
+    expected = model.model.layers[0].self_attn.q_proj.weight.grad
+    assert expected.abs().max() > 1e-6
+    for process in found:
+        torch.testing.assert_close(process["divided"]["loss"], loss.detach())
+        torch.testing.assert_close(process["divided"]["gradient"], expected)
+
+
+@pytest.mark.slow
+def test_main_process_gets_the_whole_weights_of_a_model_that_is_divided(found: list[dict[str, Any]]) -> None:
+    base = AutoModelForCausalLM.from_pretrained(found[0]["folder"] / "model", dtype=torch.float32).state_dict()
+    main, other = (process["divided"]["weights"] for process in found)
+    assert main.keys() == base.keys()
+    assert all(torch.equal(main[name], base[name]) for name in base)
+    assert other == {}
 
 
 @pytest.mark.slow
 def test_first_process_is_the_main_one_and_rows_are_in_the_order_of_the_processes(
-    found: list[dict[str, object]],
+    found: list[dict[str, Any]],
 ) -> None:
     assert [(process["count"], process["main"]) for process in found] == [(2, True), (2, False)]
     for process in found:
-        assert process["rows"].tolist() == [[1, 1], [2, 0], [2, 0]]  # type: ignore[attr-defined]
+        assert process["rows"].tolist() == [[1, 1], [2, 0], [2, 0]]
         assert process["nothing"] == 0
 
 

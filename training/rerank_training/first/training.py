@@ -25,7 +25,13 @@ from rerank_training.first.objective import FirstObjective
 from rerank_training.first.prompt import PromptSettings, prompt_settings
 from rerank_training.lists.windows import TrainingWindows
 from rerank_training.trainer.arguments import RunArguments
-from rerank_training.trainer.checkpoint import base_revision, data_hashes, package_versions, write_checkpoint
+from rerank_training.trainer.checkpoint import (
+    base_revision,
+    data_hashes,
+    package_versions,
+    whole_weights,
+    write_checkpoint,
+)
 from rerank_training.trainer.data import held_out_windows, read_training_lists, training_windows
 from rerank_training.trainer.losses import RANK_LOSSES
 from rerank_training.trainer.position_bias import inverse_propensity_loss, position_weights
@@ -61,9 +67,10 @@ def train_first(arguments: FirstArguments, settings: RunArguments) -> Path:
     # Autocast converts the inputs of the adapter's products; peft would convert them to float32 and back before.
     with disable_input_dtype_casting(model) if settings.bf16 else nullcontext():
         metrics = train(trainer, [arguments, settings])
+    weights = whole_weights(trainer)
     if trainer.is_world_process_zero():
         manifest = _manifest(arguments, prompt, model, metrics)
-        write_checkpoint(folder, trainer.model, tokenizer, prompt.template.source, manifest)
+        write_checkpoint(folder, trainer.model, tokenizer, prompt.template.source, manifest, weights)
         print_summary(trainer, folder, metrics)
     return folder
 

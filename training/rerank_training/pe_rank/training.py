@@ -55,6 +55,7 @@ def train_pe_rank(arguments: PERankArguments, settings: RunArguments, encoder: E
     Raises:
         ConfigError, CollectionError, CheckpointError: an input cannot be used, or the run is finished already.
     """
+    settings.check_not_sharded("train-pe-rank")
     folder = result_folder(settings.output_dir)
     arguments = replace(arguments, window_size=_window_size(arguments))
     lists, held_out = read_training_lists(arguments)

@@ -179,6 +179,7 @@ def distill_retriever(arguments: RetrieverArguments, settings: RunArguments) -> 
     Raises:
         ConfigError, CollectionError, IndexMismatch: an input cannot be used, or the run is finished already.
     """
+    settings.check_not_sharded("distill-retriever")
     folder = Path(settings.output_dir).absolute()
     if (folder / REPORT).exists():
         raise ConfigError(f"{folder / REPORT} exists: that run is finished; choose another --output-dir or remove it")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 import torch
 from transformers import TrainingArguments
@@ -18,18 +19,30 @@ class RunArguments(RunFlags, TrainingArguments):  # type: ignore[misc]  # RunFla
     """transformers' TrainingArguments, FSDP and DeepSpeed included; the fields of RunFlags have its defaults.
 
     Raises:
-        ConfigError: a tracker of `report_to` is unknown or not installed.
+        ConfigError: DeepSpeed or a tracker of `report_to` is not installed, or FSDP is asked for on a CPU.
     """
 
     def __post_init__(self) -> None:
         self.remove_unused_columns = False  # our datasets have windows, not columns
         self.use_cpu = self.use_cpu or not torch.accelerator.is_available()  # otherwise bf16 would ask for a GPU
+        if self.deepspeed and find_spec("deepspeed") is None:
+            raise ConfigError("--deepspeed: the package deepspeed is not installed; install it, or use --fsdp")
         self.dataloader_pin_memory = self.dataloader_pin_memory and torch.cuda.is_available()
         TrainingArguments.__post_init__(self)
         if self.process_index:  # the others say the same
             disable_progress_bar()
             set_verbosity_error()
         self._check_report_to()
+        if self.fsdp and self.use_cpu:
+            raise ConfigError("--fsdp needs GPUs: on a CPU, every process would hold the whole model; leave --fsdp out")
+
+    def check_not_sharded(self, command: str) -> None:
+        """Raises: ConfigError when the weights are to be divided among processes."""
+        if self.fsdp or self.deepspeed:
+            raise ConfigError(
+                f"{command} does not write a model that --fsdp or --deepspeed divides among processes; leave them out, "
+                "and use --lora-rank for a base that does not fit into one GPU's memory with all weights trained"
+            )
 
     def _check_report_to(self) -> None:
         try:

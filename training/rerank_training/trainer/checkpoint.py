@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from safetensors import SafetensorError
-from transformers import PreTrainedTokenizerBase
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from transformers import PreTrainedTokenizerBase, Trainer
 
 from rerank.errors import ConfigError
 from rerank.files import atomic_folder, sha256_of_files
@@ -21,7 +23,12 @@ _PACKAGES = ("torch", "transformers", "peft")
 
 
 def write_checkpoint(
-    folder: Path, model: Any, tokenizer: PreTrainedTokenizerBase | None, template: bytes, manifest: Manifest
+    folder: Path,
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase | None,
+    template: bytes,
+    manifest: Manifest,
+    weights: Mapping[str, Tensor] | None = None,
 ) -> None:
     """Writes all files to a temporary folder and renames it to `folder`.
 
@@ -30,18 +37,37 @@ def write_checkpoint(
         tokenizer: None if the checkpoint uses that of the encoder.
         template: content of the template file.
         manifest: complete except for `weights_sha256`, which is filled in.
+        weights: of a model that is divided among processes, as `whole_weights` returns them.
 
     Raises:
         ConfigError: `folder` exists, or the disk is full.
     """
     with report_write_errors(folder), atomic_folder(folder) as temporary:
-        model.save_pretrained(temporary)
+        model.save_pretrained(temporary, **({} if weights is None else {"state_dict": weights}))
         (temporary / "README.md").unlink(missing_ok=True)  # peft's empty form of a model card
         if tokenizer is not None:
             tokenizer.save_pretrained(temporary)
         (temporary / TEMPLATE_FILE).write_bytes(template)
-        weights = sha256_of_files(sorted(temporary.glob("*.safetensors")))
-        write_manifest(temporary, manifest.model_copy(update={"weights_sha256": weights}))
+        sha256 = sha256_of_files(sorted(temporary.glob("*.safetensors")))
+        write_manifest(temporary, manifest.model_copy(update={"weights_sha256": sha256}))
+
+
+def whole_weights(trainer: Trainer) -> Mapping[str, Tensor] | None:
+    """The weights of a model that FSDP or DeepSpeed divides among the processes; None if every process has them all.
+
+    All processes must call it. The main one gets the weights on its CPU, the others get no weights.
+    """
+    if trainer.is_fsdp_enabled:
+        return gather_weights(cast(nn.Module, trainer.model))
+    if trainer.is_deepspeed_enabled:
+        return cast(Mapping[str, Tensor], trainer.accelerator.get_state_dict(trainer.model_wrapped))
+    return None
+
+
+def gather_weights(model: nn.Module) -> Mapping[str, Tensor]:
+    """The whole weights of a model that FSDP divides among the processes; see `whole_weights`."""
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    return cast(Mapping[str, Tensor], get_model_state_dict(model, options=options))
 
 
 @contextmanager

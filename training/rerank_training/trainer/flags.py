@@ -87,8 +87,11 @@ class RunFlags:
     save_total_limit: int | None = field(default=2, metadata={"help": "Saves to keep besides the best one."})
     seed: int = field(default=42, metadata={"help": "Seed of the windows, of new weights and of dropout."})
     use_cpu: bool = field(default=False, metadata={"help": "Train on the CPU although there is a GPU."})
-    fsdp: str | None = field(default=None, metadata={"help": "Fully sharded data parallel training with PyTorch."})
-    deepspeed: str | None = field(default=None, metadata={"help": "JSON configuration of DeepSpeed."})
+    fsdp: bool | None = field(
+        default=None,
+        metadata={"help": "Divide weights among the GPUs (PyTorch's FSDP2); --fsdp-config FILE has its options."},
+    )
+    deepspeed: str | None = field(default=None, metadata={"help": "JSON configuration of the package deepspeed."})
 
 
 @dataclass(kw_only=True)

@@ -11,7 +11,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from transformers import IntervalStrategy, PrinterCallback, ProgressCallback
 
@@ -76,9 +76,13 @@ def items_needed(settings: RunArguments, items: int) -> int:
     A part of a pass is rounded up to a pass, and then the last step is completed with items of the next pass. So every
     process gets the same number of full batches.
     """
-    per_step = settings.train_batch_size * settings.gradient_accumulation_steps * settings.world_size
+    per_step = _items_per_step(settings)
     steps = math.ceil(math.ceil(settings.num_train_epochs) * items / per_step)
     return per_step * (settings.max_steps if settings.max_steps > 0 else steps)
+
+
+def _items_per_step(settings: RunArguments) -> int:
+    return int(settings.train_batch_size * settings.gradient_accumulation_steps * settings.world_size)
 
 
 def select_checkpoint(settings: RunArguments, held_out: bool) -> None:
@@ -104,6 +108,7 @@ def train(trainer: RankingTrainer, arguments: Sequence[Any]) -> dict[str, float]
     with report_write_errors(folder), trainer.args.main_process_first(local=False):
         save = last_save(folder)
         check_same_run(folder, arguments, started=save is not None)
+    logger.info("processes: %d, lists per step: %d", process_count(), _items_per_step(cast(RunArguments, trainer.args)))
     trainer.args.num_train_epochs = 1
     for callback in (PrinterCallback, ProgressCallback):
         if callback is PrinterCallback or not sys.stderr.isatty():
