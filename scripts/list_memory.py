@@ -17,7 +17,10 @@ import typer
 from rerank_training.lists.files import read_lists
 from rerank_training.lists.windows import TrainingWindows, WindowSampling
 
-WORDS = "flea moon tide glacier desert violin search index ranking passage query model".split()
+WORDS = [
+    *("flea", "moon", "tide", "glacier", "desert", "violin"),
+    *("search", "index", "ranking", "passage", "query", "model"),
+]
 PASSAGES, WORDS_OF_PASSAGE, WINDOW = 20, 100, 20
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)

@@ -5,16 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from rerank_training.lists.files import read_lists
 
-from scripts.list_memory import app
+from scripts.list_memory import PASSAGES, measure, write
 
 
-@pytest.mark.slow
-def test_lists_in_their_file_take_less_memory_than_in_memory(tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, ["--lists", "1000", "--windows", "50", "--out", str(tmp_path / "lists.jsonl")])
-    assert done.exit_code == 0, done.output
-    rows = [line.split("|")[1:-1] for line in done.output.splitlines() if line.startswith("| in ")]
-    held, in_file = (float(row[1]) for row in rows)
-    assert [row[0].strip() for row in rows] == ["in memory", "in file"]
-    assert in_file < held / 2
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_written_lists_are_measured_both_ways(tmp_path: Path, in_memory: bool) -> None:
+    path = tmp_path / "lists.jsonl"
+    write(path, lists=3)
+    assert [len(item.passages) for item in read_lists(path)] == [PASSAGES] * 3
+    found = measure(path, windows=5, in_memory=in_memory)
+    assert found["memory_mb"] >= 0
+    assert found["check_s"] > 0
+    assert found["window_ms"] > 0
