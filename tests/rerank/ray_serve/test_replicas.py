@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Any
 
 import grpc
 import pytest
@@ -28,12 +29,12 @@ CALLERS = 8
 START_S = 240
 
 
-def deploy_models(port: int, names: list[str]) -> None:
+def deploy_models(port: int, names: list[str], **scale: Any) -> None:
     from rerank.ray_serve.application import Scale, check, deploy
 
     config = ray_config(names, port)
     check(config)
-    deploy(config, Scale(replicas=2), load=load_fakes)
+    deploy(config, Scale(**{"replicas": 2} | scale), load=load_fakes)
 
 
 def outcome(stub: RerankServiceStub) -> str:
@@ -78,8 +79,8 @@ def served_models(stub: RerankServiceStub) -> list[str]:
 
 
 def test_killed_replica_leaves_only_right_answers_and_unavailable_and_comes_back(stub: RerankServiceStub) -> None:
+    wait_for(lambda: len(replica_pids()) == 2, START_S)
     before = replica_pids()
-    assert len(before) == 2
     with load(stub) as outcomes:
         wait_for(lambda: outcomes["right"] > 50)
         killed = before.pop()
@@ -100,7 +101,7 @@ def test_update_to_a_second_model_loses_no_call(stub: RerankServiceStub, ray_por
         wait_for(lambda: outcomes["right"] > answered + 50)
     assert outcomes.keys() == {"right"}, outcomes
     assert served_models(stub) == ["number", "second"]
-    assert not before & replica_pids()
+    wait_for(lambda: not before & replica_pids(), START_S)
 
 
 def test_update_to_a_model_that_fails_its_self_test_keeps_the_replicas(stub: RerankServiceStub, ray_port: int) -> None:
@@ -111,3 +112,14 @@ def test_update_to_a_model_that_fails_its_self_test_keeps_the_replicas(stub: Rer
         deploy_models(ray_port, ["broken"])
     assert outcomes.keys() == {"right"}, outcomes
     assert served_models(stub) == ["number"]
+
+
+def test_second_replica_starts_when_the_first_has_many_calls_in_flight(ray_port: int) -> None:
+    deploy_models(ray_port, ["held"], replicas=1, max_replicas=2, target_calls=1.0)
+    wait_for(lambda: len(replica_pids()) == 1, START_S)
+    with grpc.insecure_channel(f"127.0.0.1:{ray_port}") as channel:
+        request = pb.RerankRequest(query="q", candidates=REQUEST.candidates)
+        calls = [RerankServiceStub(channel).Rerank.future(request, timeout=START_S) for _ in range(CALLERS)]
+        wait_for(lambda: len(replica_pids()) == 2, START_S)
+        for call in calls:
+            call.cancel()
