@@ -2,7 +2,7 @@
 
 python scripts/bench_index.py --queries million --work bench-indexes indexes/10k indexes/100k indexes/million
 
-Each index, which must be flat, is searched as it is, with an HNSW graph and with IVF-PQ, which are built in --work. A
+Each index is searched with each kind of dense search, for which it is built in --work without another encoding. A
 service on one processor core, with the bundled models, answers the queries one after the other. Latency is that of the
 first stage with a depth of 100: encoding of the query, search, and reading of the passages. Resident memory is that of
 the service after the queries. The figures stand in --work as JSON, one file per service, and are not measured again.
@@ -33,6 +33,7 @@ from rerank.retrieval.build import BuildSettings, VectorStages
 from rerank.retrieval.build_folder import build_folder
 from rerank.retrieval.index import read_manifest, write_manifest
 from rerank.retrieval.index_format import DenseKind
+from rerank.retrieval.vector_index import MIN_IVF_PQ_PASSAGES
 from rerank.service.process import service_process
 from rerank.v1 import rerank_pb2 as pb
 
@@ -82,9 +83,9 @@ class Figures:
 
 
 def main(
-    indexes: Annotated[list[Path], typer.Argument(help="Flat indexes, the smallest one first.")],
+    indexes: Annotated[list[Path], typer.Argument(help="Indexes of any kind, the smallest one first.")],
     queries: Annotated[Path, typer.Option(help="Folder with a queries.jsonl in BEIR layout.")],
-    work: Annotated[Path, typer.Option(help="Folder for the approximate indexes and the figures.")],
+    work: Annotated[Path, typer.Option(help="Folder for the indexes of all kinds and the figures.")],
     number: Annotated[int, typer.Option(min=1, help="Number of queries.")] = 300,
     plot: Annotated[Path | None, typer.Option(help="File to draw latency and memory into.")] = None,
 ) -> None:
@@ -101,14 +102,14 @@ def main(
 
 
 def _fits(index: Path, kind: DenseKind) -> bool:
-    return kind != "ivf-pq" or read_manifest(index).passages >= 10_000
+    return kind != "ivf-pq" or read_manifest(index).passages >= MIN_IVF_PQ_PASSAGES
 
 
 def _figures(index: Path, kind: DenseKind, work: Path, queries: Sequence[str]) -> Figures:
     """Measures an index with one kind of dense search, unless its figures are there."""
     path = work / f"{index.name}-{kind}.json"
     if not path.exists():
-        measured = _measured(index if kind == "flat" else _variant(index, kind, work), queries)
+        measured = _measured(_variant(index, kind, work), queries)
         with atomic_file(path) as temporary:
             temporary.write_text(json.dumps(asdict(measured), indent=2), encoding="utf-8")
     stored = json.loads(path.read_text(encoding="utf-8"))
@@ -135,7 +136,7 @@ def _variant(index: Path, kind: DenseKind, work: Path) -> Path:
 
 def _link(index: Path, folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(index, folder, copy_function=os.link, ignore=shutil.ignore_patterns("manifest.json"))
+    shutil.copytree(index, folder, copy_function=os.link, ignore=shutil.ignore_patterns("manifest.json", "*.faiss"))
 
 
 def _measured(index: Path, queries: Sequence[str]) -> Figures:

@@ -98,7 +98,7 @@ class FeedbackExperiment:
     def _tensors(self, rankings: Sequence[Sequence[ScoredDoc]]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Passages (Q, k, D), teacher (Q, k) and mask (Q, k), padded to the longest ranking."""
         width = max(map(len, rankings))
-        passages = np.zeros((len(rankings), width, self._index.store.vectors.shape[1]), dtype=np.float32)
+        passages = np.zeros((len(rankings), width, self._index.store.vectors.mapped.shape[1]), dtype=np.float32)
         teacher = np.zeros((len(rankings), width), dtype=np.float32)
         mask = np.zeros((len(rankings), width), dtype=bool)
         for row, docs in enumerate(rankings):

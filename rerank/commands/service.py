@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from rerank.commands import options
 from rerank.commands.run import console
+from rerank.errors import ConfigError
 from rerank.retrieval.index_format import DenseKind
 from rerank.types import EncoderDtype
 
@@ -127,13 +128,12 @@ def index(
         typer.Option(help="Precision in which passages are encoded; bfloat16 is faster where the processor has it."),
     ] = "float32",
     workers: Annotated[
-        int,
+        str,
         typer.Option(
-            min=0,
             help="Processes that encode, and threads of Lucene and FAISS; 0: one for each processor, but one process "
-            "on a GPU.",
+            "on a GPU. ray: the processors of a Ray cluster encode (extra `ray`)."
         ),
-    ] = 0,
+    ] = "0",
 ) -> None:
     """Build an index for BM25 and dense retrieval. A build that was killed goes on when the command is repeated."""
     from rerank.collections import open_collection
@@ -143,9 +143,10 @@ def index(
     from rerank.models.encoder import DEFAULT_ENCODER, Encoder  # imports torch
     from rerank.retrieval.build import BuildSettings, build_index
 
+    settings = BuildSettings(dense, encoder_dtype, _workers(workers))
     loaded = Encoder(encoder or DEFAULT_ENCODER, device)
     with indexing_progress(console) as progress:
-        manifest = build_index(opened, out, loaded, progress.report, BuildSettings(dense, encoder_dtype, workers))
+        manifest = build_index(opened, out, loaded, progress.report, settings)
     console.print(f"{out}: {manifest.passages:,} passages of {manifest.collection}")
     for stage, seconds in manifest.seconds.items():
         if stage != "dense" or dense != "flat":
@@ -153,6 +154,15 @@ def index(
             console.print(f"  {stage}: {seconds:,.1f} s ({manifest.passages / seconds:,.0f} passages/s{note})")
     if dense != "flat":
         console.print(f"  recall@100 of {dense} against flat: {manifest.dense_recall_at_100:.3f}")
+
+
+def _workers(given: str) -> int | Literal["ray"]:
+    """The value of --workers. Raises: ConfigError."""
+    if given == "ray":
+        return "ray"
+    if not given.isdecimal():
+        raise ConfigError(f"--workers {given!r} is neither a number, such as 4, nor ray")
+    return int(given)
 
 
 def verify(folder: Annotated[Path, typer.Argument(help="Folder of the index.", show_default=False)]) -> None:

@@ -24,7 +24,7 @@ from rerank.errors import CollectionError, ConfigError
 from rerank.models.encoder import Encoder
 from rerank.retrieval.bm25 import K1, B, write_bm25
 from rerank.retrieval.build_folder import BuildFolder, build_folder
-from rerank.retrieval.encoding import EncodingJob, encode_passages
+from rerank.retrieval.encoding import EncodingJob, Workers, encode_passages
 from rerank.retrieval.index import Manifest, write_manifest
 from rerank.retrieval.index_format import FORMAT, DenseKind
 from rerank.retrieval.store import DuplicateDocId, PassageStore, allocate_vectors, write_passages
@@ -48,17 +48,17 @@ class BuildSettings:
         dense: kind of dense search.
         encoder_dtype: precision in which passages are encoded.
         workers: processes that encode, and threads of Lucene and FAISS; 0: as many as this process may use processors,
-            but one process on a GPU.
+            but one process on a GPU. "ray": the processors of a Ray cluster encode.
     """
 
     dense: DenseKind = "flat"
     encoder_dtype: EncoderDtype = "float32"
-    workers: int = 0
+    workers: Workers = 0
 
     @property
     def threads(self) -> int:
         """Threads of Lucene and FAISS."""
-        return self.workers or len(os.sched_getaffinity(0))
+        return self.workers if isinstance(self.workers, int) and self.workers else len(os.sched_getaffinity(0))
 
 
 def build_index(
@@ -132,7 +132,7 @@ class VectorStages:
 
     def dense(self) -> None:
         """Writes the file of approximate search, if that was asked for."""
-        kind, vectors = self._settings.dense, PassageStore(self._build.index).vectors
+        kind, vectors = self._settings.dense, PassageStore(self._build.index).vectors.mapped
         write_vector_index(
             kind,
             self._build.index,
@@ -149,7 +149,7 @@ class VectorStages:
         rows = np.random.default_rng(0).choice(len(store), min(len(store), _RECALL_QUERIES), replace=False)
         beginnings = [" ".join(p.text.split()[:_RECALL_WORDS]) for p in store.at_rows(np.sort(rows).tolist())]
         opened = open_vector_index(self._settings.dense, self._build.index, store.vectors)
-        return round(recall(opened, store.vectors, self._encoder.encode(beginnings), _RECALL_DEPTH), 4)
+        return round(recall(opened, store.vectors.mapped, self._encoder.encode(beginnings), _RECALL_DEPTH), 4)
 
 
 def _write_passages(collection: Collection, folder: Path, dimension: int, dense: DenseKind, report: Report) -> None:

@@ -16,7 +16,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -25,6 +25,9 @@ from rerank.errors import CheckpointError, ConfigError
 from rerank.models.encoder import Encoder, EncoderId
 from rerank.retrieval.store import PassageStore, writable_vectors
 from rerank.types import EncoderDtype
+
+#: Number of processes that encode, or the processors of a Ray cluster.
+Workers: TypeAlias = int | Literal["ray"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +99,13 @@ class ShardEncoder:
         return len(texts)
 
 
-def encode_passages(job: EncodingJob, encoder: Encoder, workers: int, report: Callable[[int], None]) -> float:
+def encode_passages(job: EncodingJob, encoder: Encoder, workers: Workers, report: Callable[[int], None]) -> float:
     """Encodes the passages that are not encoded yet.
 
     Args:
         job: what to encode.
         encoder: the encoder of the job, for work in this process.
-        workers: number of processes; 1 is this process.
+        workers: number of processes, of which 1 is this process; or the processors of a Ray cluster.
         report: called with the number of passages that are encoded.
 
     Returns:
@@ -116,21 +119,30 @@ def encode_passages(job: EncodingJob, encoder: Encoder, workers: int, report: Ca
     shards = np.flatnonzero(journal == 0).tolist()
     done = rows - sum(min(job.shard_rows, rows - shard * job.shard_rows) for shard in shards)
     report(done)
-    for encoded in _here(job, encoder, shards) if min(workers, len(shards)) <= 1 else _pool(job, workers, shards):
+    for encoded in _encoded(job, encoder, workers, shards):
         done += encoded
         report(done)
     return float(journal.sum())
 
 
+def _encoded(job: EncodingJob, encoder: Encoder, workers: Workers, shards: list[int]) -> Iterator[int]:
+    """Encodes the shards; yields the number of passages of each one as it is finished."""
+    if workers == "ray":
+        from rerank.retrieval.ray_workers import encode_on_ray  # Ray is an extra
+
+        return encode_on_ray(job, shards) if shards else iter(())
+    return _here(job, encoder, shards) if min(workers, len(shards)) <= 1 else _pool(job, workers, shards)
+
+
 def _here(job: EncodingJob, encoder: Encoder, shards: list[int]) -> Iterator[int]:
-    """Encodes in this process; yields the number of passages of each shard."""
+    """Encodes in this process."""
     shard_encoder = ShardEncoder(job, encoder)
     with _one_thread():
         yield from map(shard_encoder.encode, shards)
 
 
 def _pool(job: EncodingJob, workers: int, shards: list[int]) -> Iterator[int]:
-    """Encodes in worker processes; yields the number of passages of each shard as it is finished."""
+    """Encodes in worker processes."""
     context = multiprocessing.get_context("spawn")  # a fork would copy the locks of torch, the JVM and this process
     with ProcessPoolExecutor(min(workers, len(shards)), context, _start_worker, (job,)) as pool:
         try:

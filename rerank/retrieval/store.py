@@ -1,7 +1,8 @@
-"""The passage store of an index: text (SQLite) and vector (NumPy, memory-mapped) of each passage."""
+"""The passage store of an index: text (SQLite) and vector (NumPy) of each passage."""
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -50,17 +51,17 @@ class PassageStore:
             ((last_row,),) = self._db.execute("SELECT max(row) FROM passages")
         except sqlite3.DatabaseError as error:
             raise damaged(folder / _PASSAGES, error) from error
-        #: (N, D) float32, memory-mapped: the unit vector of each row.
-        self.vectors: Matrix = _open_array(folder / _VECTORS, np.float32, dimensions=2)
+        #: The unit vector of each row.
+        self.vectors = VectorFile(folder / _VECTORS)
         #: (N,) memory-mapped: whether the vector of a row covers only the beginning of its text.
         self.truncated: npt.NDArray[np.bool_] = _open_array(folder / _TRUNCATED, np.bool_, dimensions=1)
-        if shape is not None and self.vectors.shape != shape:
-            raise damaged(folder / _VECTORS, f"it has {self.vectors.shape} numbers instead of {shape}")
+        if shape is not None and self.vectors.mapped.shape != shape:
+            raise damaged(folder / _VECTORS, f"it has {self.vectors.mapped.shape} numbers instead of {shape}")
         if last_row != len(self) - 1:
             raise damaged(folder / _PASSAGES, f"its last row is {last_row} instead of {len(self) - 1}")
 
     def __len__(self) -> int:
-        return len(self.vectors)
+        return len(self.vectors.mapped)
 
     def passages(self, doc_ids: Sequence[str]) -> list[Passage]:
         """The passages with these ids, with text and vector, in the given order.
@@ -69,7 +70,7 @@ class PassageStore:
             NotFound: the index lacks some of them; the message names the first five.
         """
         sql = "SELECT row, doc_id, text FROM passages WHERE doc_id IN ({})"
-        found = {doc_id: self._passage(row, doc_id, text) for row, doc_id, text in self._select(sql, doc_ids)}
+        found = {passage.doc_id: passage for _, passage in self._passages(sql, doc_ids)}
         if missing := [doc_id for doc_id in doc_ids if doc_id not in found]:
             names = ", ".join(map(repr, missing[:5]))
             raise NotFound(
@@ -81,7 +82,7 @@ class PassageStore:
     def at_rows(self, rows: Sequence[int]) -> list[Passage]:
         """The passages in these rows, with text and vector, in the given order."""
         sql = "SELECT row, doc_id, text FROM passages WHERE row IN ({})"
-        found = {row: self._passage(row, doc_id, text) for row, doc_id, text in self._select(sql, rows)}
+        found = dict(self._passages(sql, rows))
         return [found[row] for row in rows]
 
     def texts(self, doc_ids: Sequence[str]) -> dict[str, str]:
@@ -103,13 +104,37 @@ class PassageStore:
         doc_ids = self.doc_ids([hit.row for hit in hits])
         return [ScoredDoc(doc_id, hit.score, hit.bm25_score) for doc_id, hit in zip(doc_ids, hits, strict=True)]
 
-    def _passage(self, row: int, doc_id: str, text: str) -> Passage:
-        return Passage(doc_id, text, np.array(self.vectors[row]), bool(self.truncated[row]))
+    def _passages(self, sql: str, values: Sequence[object]) -> Iterator[tuple[int, Passage]]:
+        """The rows and passages that a statement selects."""
+        found = list(self._select(sql, values))
+        vectors = self.vectors.read([row for row, _, _ in found])
+        for (row, doc_id, text), vector in zip(found, vectors, strict=True):
+            yield row, Passage(doc_id, text, vector, bool(self.truncated[row]))
 
     def _select(self, sql: str, values: Sequence[object]) -> Iterator[tuple[Any, ...]]:
         for start in range(0, len(values), _MAX_VARIABLES):
             chunk = values[start : start + _MAX_VARIABLES]
             yield from self._db.execute(sql.format(",".join("?" * len(chunk))), chunk)
+
+
+class VectorFile:
+    """A file of (N, D) float32 vectors. Raises: IndexMismatch when it is missing or damaged.
+
+    Attributes:
+        mapped: (N, D) memory-mapped; what was read of it counts as resident memory of the process.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.mapped: Matrix = _open_array(path, np.float32, dimensions=2)
+        self._file = path.open("rb")
+        self._first_byte = path.stat().st_size - self.mapped.nbytes
+
+    def read(self, rows: Sequence[int]) -> Matrix:
+        """(len(rows), D): the vectors of these rows, without mapping them."""
+        vectors = np.empty((len(rows), self.mapped.shape[1]), dtype=np.float32)
+        for vector, row in zip(vectors, rows, strict=True):
+            os.preadv(self._file.fileno(), [vector.data], self._first_byte + int(row) * vector.nbytes)
+        return vectors
 
 
 def write_passages(folder: Path, passages: Iterable[Passage]) -> Iterator[int]:

@@ -1,6 +1,6 @@
 """Search among the vectors of an index with FAISS: exact (flat), or approximate by an HNSW graph or by IVF-PQ.
 
-Every kind reads the vectors from the memory-mapped file of the index and returns exact inner products.
+The index files are memory-mapped, and every kind returns exact inner products, for which it reads the stored vectors.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from rerank.errors import ConfigError
 from rerank.files import atomic_file
 from rerank.retrieval.index_format import DenseKind
 from rerank.retrieval.integrity import damaged
+from rerank.retrieval.store import VectorFile
 from rerank.types import Matrix
 
 try:
@@ -38,11 +39,11 @@ MIN_IVF_PQ_PASSAGES = 9_984
 #: Links of a node, and candidates that construction and search keep (M, efConstruction, efSearch of Malkov and
 #: Yashunin 2018).
 _HNSW_M, _HNSW_EF_CONSTRUCTION, _HNSW_EF_SEARCH = 32, 100, 512
-#: Dimensions per byte of a code, lists that a query visits, and candidates per result that are scored exactly.
+#: Dimensions per byte of a code, lists that a query visits, and candidates per result.
 _PQ_DIMENSIONS, _IVF_PROBES, _PQ_CANDIDATES = 8, 256, 10
 _TRAINING_VECTORS_PER_LIST = 40
-#: Vectors between two saves of an unfinished index: so many, or a sixteenth of those that it has.
-_SAVE_EVERY, _SAVE_SHARE = 32_768, 16
+#: Vectors between two saves of an unfinished index: so many, or an eighth of those that it has.
+_SAVE_EVERY, _SAVE_SHARE = 32_768, 8
 
 
 class VectorIndex(Protocol):
@@ -51,19 +52,16 @@ class VectorIndex(Protocol):
     def search(self, queries: Matrix, depth: int) -> Found: ...
 
 
-def open_vector_index(kind: DenseKind, folder: Path, vectors: Matrix) -> VectorIndex:
+def open_vector_index(kind: DenseKind, folder: Path, vectors: VectorFile) -> VectorIndex:
     """Opens the vectors of an index for search; on GPUs, if this build of FAISS finds any and the kind is flat.
 
     Raises:
         IndexMismatch: the file that `write_vector_index` wrote to `folder` is missing or damaged.
     """
-    match kind:
-        case "hnsw":
-            return _open_hnsw(_path(folder, kind), vectors)
-        case "ivf-pq":
-            return _IvfPq(_read(_path(folder, kind), faiss.IO_FLAG_MMAP, len(vectors)), vectors)
-        case "flat":
-            return _on_gpus(vectors) if faiss.get_num_gpus() else _Flat(vectors)
+    if kind == "flat":
+        return _on_gpus(vectors.mapped) if faiss.get_num_gpus() else _Flat(vectors.mapped)
+    index = _read(_path(folder, kind), len(vectors.mapped))
+    return _Rescored(index, vectors, 1 if kind == "hnsw" else _PQ_CANDIDATES)
 
 
 def write_vector_index(
@@ -72,7 +70,7 @@ def write_vector_index(
     """Writes the file for approximate search, none for flat. A call after a kill goes on where the last save was.
 
     Args:
-        vectors: (N, D). For hnsw they are held in memory while the graph grows.
+        vectors: (N, D). For hnsw they are held in memory, in float16, while the graph grows.
         threads: with more than one, the graph and the code book differ a little from build to build.
         report: called with the number of vectors that are in the file.
     """
@@ -82,7 +80,7 @@ def write_vector_index(
     for unfinished in folder.glob(f".{path.name}.*"):  # a kill while a save was written leaves it
         unfinished.unlink()
     with _faiss_threads(threads):
-        index = _resumed(kind, path, vectors) if path.exists() else _created(kind, vectors)
+        index = faiss.read_index(str(path)) if path.exists() else _created(kind, vectors)
         while index.ntotal < len(vectors):
             report(index.ntotal)
             first = index.ntotal
@@ -91,7 +89,7 @@ def write_vector_index(
                 index.hnsw.rng = faiss.RandomGenerator(first)  # so that a resumed graph gets the same levels
             index.add(np.ascontiguousarray(vectors[first:stop]))
             with atomic_file(path) as temporary:
-                faiss.write_index(index, str(temporary), faiss.IO_FLAG_SKIP_STORAGE if kind == "hnsw" else 0)
+                faiss.write_index(index, str(temporary))
     report(len(vectors))
 
 
@@ -114,36 +112,20 @@ class _Flat:
         return found
 
 
-class _Hnsw:
-    """An HNSW graph over the vectors, both memory-mapped."""
+class _Rescored:
+    """An approximate index, of whose results the best candidates are scored exactly."""
 
-    def __init__(self, graph: Any, vectors: Matrix) -> None:
-        storage = faiss.IndexFlatIP(vectors.shape[1])
-        owner = graph.hnsw.neighbors.owner  # an owner is required; the mapping of `vectors` is kept alive below
-        storage.codes = faiss.MaybeOwnedVectorUInt8.create_view(faiss.swig_ptr(vectors), vectors.nbytes, owner)
-        storage.ntotal = len(vectors)
-        graph.storage, graph.own_fields = storage, False
-        self._graph, self._storage, self._vectors = graph, storage, vectors
+    def __init__(self, index: Any, vectors: VectorFile, candidates: int) -> None:
+        self._index, self._vectors, self._candidates = index, vectors, candidates
 
     def search(self, queries: Matrix, depth: int) -> Found:
-        found: Found = self._graph.search(queries, depth)
-        return found
-
-
-class _IvfPq:
-    """Product-quantised vectors in inverted lists; the best candidates are scored exactly."""
-
-    def __init__(self, index: Any, vectors: Matrix) -> None:
-        self._index, self._vectors = index, vectors
-
-    def search(self, queries: Matrix, depth: int) -> Found:
-        _, rows = self._index.search(queries, min(_PQ_CANDIDATES * depth, len(self._vectors)))
+        _, rows = self._index.search(queries, min(self._candidates * depth, len(self._vectors.mapped)))
         best = [self._exact(query, found, depth) for query, found in zip(queries, rows, strict=True)]
         return np.stack([scores for scores, _ in best]), np.stack([found for _, found in best])
 
     def _exact(self, query: npt.NDArray[np.float32], rows: npt.NDArray[np.int64], depth: int) -> Found:
         rows = np.sort(rows[rows >= 0])
-        scores = self._vectors[rows] @ query
+        scores = self._vectors.read(rows.tolist()) @ query
         order = np.argsort(-scores, kind="stable")[:depth]
         missing = (0, depth - len(order))
         return np.pad(scores[order], missing), np.pad(rows[order], missing, constant_values=-1)
@@ -157,7 +139,8 @@ def _created(kind: _Approximate, vectors: Matrix) -> Any:
     """An empty index; for ivf-pq with the code book of a seeded sample of the vectors."""
     n, dimension = vectors.shape
     if kind == "hnsw":
-        index = faiss.IndexHNSWFlat(dimension, _HNSW_M, faiss.METRIC_INNER_PRODUCT)
+        fp16 = faiss.ScalarQuantizer.QT_fp16
+        index = faiss.IndexHNSWSQ(dimension, fp16, _HNSW_M, faiss.METRIC_INNER_PRODUCT)
         index.hnsw.efConstruction, index.hnsw.efSearch = _HNSW_EF_CONSTRUCTION, _HNSW_EF_SEARCH
         return index
     lists = min(4 * isqrt(n), n // 39)
@@ -169,22 +152,9 @@ def _created(kind: _Approximate, vectors: Matrix) -> Any:
     return index
 
 
-def _resumed(kind: _Approximate, path: Path, vectors: Matrix) -> Any:
-    index = faiss.read_index(str(path))
-    if kind == "hnsw":
-        index.storage, index.own_fields = faiss.IndexFlatIP(vectors.shape[1]), True
-        index.storage.this.disown()
-        index.storage.add(np.ascontiguousarray(vectors[: index.ntotal]))
-    return index
-
-
-def _open_hnsw(path: Path, vectors: Matrix) -> _Hnsw:
-    return _Hnsw(_read(path, faiss.IO_FLAG_MMAP_IFC, len(vectors)), vectors)
-
-
-def _read(path: Path, flags: int, n: int) -> Any:
+def _read(path: Path, n: int) -> Any:
     try:
-        index = faiss.read_index(str(path), flags)
+        index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
     except RuntimeError as error:
         raise damaged(path, error) from error
     if index.ntotal != n:

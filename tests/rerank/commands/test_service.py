@@ -36,6 +36,11 @@ def test_verify_names_the_damaged_file(rerank: Command, index_folder: Path, tmp_
     assert rerank("verify", copy).error.startswith(f"{copy / 'vectors.npy'} is damaged: it has 0 bytes, but manifest")
 
 
+def test_number_of_workers_that_is_none_is_refused(rerank: Command, beir_folder: Path, tmp_path: Path) -> None:
+    error = rerank("index", "--collection", beir_folder, "--out", tmp_path / "index", "--workers", "many").error
+    assert error == "--workers 'many' is neither a number, such as 4, nor ray"
+
+
 def test_index_of_a_folder_without_a_collection_is_refused(rerank: Command, tmp_path: Path) -> None:
     error = rerank("index", "--collection", tmp_path, "--out", tmp_path / "index").error
     assert error == f"collection '{tmp_path}' is neither 'pydoc' nor a folder with a corpus.jsonl"

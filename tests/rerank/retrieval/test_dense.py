@@ -44,7 +44,7 @@ def queries(encoder: Encoder) -> list[Query]:
 
 def by_matrix_product(store: PassageStore, query: Query, depth: int) -> list[int]:
     assert query.vector is not None
-    return np.argsort(-(store.vectors @ query.vector), kind="stable")[:depth].tolist()
+    return np.argsort(-(store.vectors.mapped @ query.vector), kind="stable")[:depth].tolist()
 
 
 def test_flat_search_equals_the_matrix_product(
@@ -55,13 +55,13 @@ def test_flat_search_equals_the_matrix_product(
 
 
 def test_scores_are_cosines(store: PassageStore, retriever: DenseRetriever) -> None:
-    itself = Query("x", vector=np.array(store.vectors[5]))
+    itself = Query("x", vector=np.array(store.vectors.mapped[5]))
     best = retriever.search([itself], 1)[0][0]
     assert (best.row, pytest.approx(1.0, abs=1e-6)) == (5, best.score)
 
 
 def test_equal_vectors_keep_collection_order(store: PassageStore, retriever: DenseRetriever) -> None:
-    found = retriever.search([Query("x", vector=np.array(store.vectors[7]))], 2)[0]
+    found = retriever.search([Query("x", vector=np.array(store.vectors.mapped[7]))], 2)[0]
     assert [hit.row for hit in found] == [7, 300]
 
 

@@ -34,7 +34,7 @@ def new_job(encoder: Encoder, folder: Path) -> EncodingJob:
 def test_vectors_are_those_of_the_encoder(job: EncodingJob, encoder: Encoder) -> None:
     seconds = encode_passages(job, encoder, workers=1, report=lambda done: None)
     assert seconds == job.open_journal().sum() > 0
-    np.testing.assert_allclose(PassageStore(job.folder).vectors, encoder.encode(TEXTS), atol=1e-6)
+    np.testing.assert_allclose(PassageStore(job.folder).vectors.mapped, encoder.encode(TEXTS), atol=1e-6)
 
 
 def test_progress_begins_with_what_is_encoded(job: EncodingJob, encoder: Encoder) -> None:
@@ -74,9 +74,9 @@ def test_worker_processes_give_the_same_bytes(encoder: Encoder, tmp_path: Path) 
 
 def test_bfloat16_is_close_to_float32(job: EncodingJob, encoder: Encoder) -> None:
     encode_passages(replace(job, dtype="bfloat16"), encoder, workers=1, report=lambda done: None)
-    cosines = (PassageStore(job.folder).vectors * encoder.encode(TEXTS)).sum(axis=1)
+    cosines = (PassageStore(job.folder).vectors.mapped * encoder.encode(TEXTS)).sum(axis=1)
     assert 0.999 < cosines.min() < cosines.max() <= 1 + 1e-6
-    assert not np.array_equal(PassageStore(job.folder).vectors, encoder.encode(TEXTS))
+    assert not np.array_equal(PassageStore(job.folder).vectors.mapped, encoder.encode(TEXTS))
 
 
 def test_text_longer_than_the_encoder_reads_is_marked(encoder: Encoder, tmp_path: Path) -> None:

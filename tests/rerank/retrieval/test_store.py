@@ -10,7 +10,7 @@ import pytest
 
 from rerank.errors import CollectionError, NotFound
 from rerank.retrieval.base import ScoredRow
-from rerank.retrieval.store import PassageStore, allocate_vectors, write_passages
+from rerank.retrieval.store import PassageStore, VectorFile, allocate_vectors, write_passages
 from rerank.types import Passage
 
 
@@ -57,7 +57,7 @@ def test_text_with_quotes_nul_and_unicode_is_stored_unchanged(tmp_path: Path) ->
 
 
 def test_vectors_are_memory_mapped(tmp_path: Path) -> None:
-    assert isinstance(write_store(tmp_path, [Passage("a", "x")]).vectors, np.memmap)
+    assert isinstance(write_store(tmp_path, [Passage("a", "x")]).vectors.mapped, np.memmap)
 
 
 def test_duplicate_doc_id_is_refused(tmp_path: Path) -> None:
@@ -94,3 +94,11 @@ def test_results_of_a_retriever_get_their_doc_ids(tmp_path: Path) -> None:
     store = write_store(tmp_path, [Passage("a", ""), Passage("b", "")])
     hits = [ScoredRow(1, 0.9, bm25_score=3.0), ScoredRow(0, 0.5)]
     assert [(d.doc_id, d.score, d.bm25_score) for d in store.scored_docs(hits)] == [("b", 0.9, 3.0), ("a", 0.5, None)]
+
+
+def test_vectors_are_read_in_any_order(tmp_path: Path) -> None:
+    np.save(tmp_path / "vectors.npy", rows := np.random.default_rng(0).normal(size=(50, 7)).astype(np.float32))
+    file = VectorFile(tmp_path / "vectors.npy")
+    assert np.array_equal(file.read([49, 0, 7, 7]), rows[[49, 0, 7, 7]])
+    assert file.read([]).shape == (0, 7)
+    assert np.array_equal(file.mapped, rows)
