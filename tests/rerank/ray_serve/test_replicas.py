@@ -115,6 +115,9 @@ def test_update_to_a_model_that_fails_its_self_test_keeps_the_replicas(stub: Rer
 
 
 def test_second_replica_starts_when_the_first_has_many_calls_in_flight(ray_port: int) -> None:
+    from ray import serve
+
+    serve.shutdown()  # an update would begin with as many replicas as there are
     deploy_models(ray_port, ["held"], replicas=1, max_replicas=2, target_calls=1.0)
     wait_for(lambda: len(replica_pids()) == 1, START_S)
     with grpc.insecure_channel(f"127.0.0.1:{ray_port}") as channel:
