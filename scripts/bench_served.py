@@ -1,10 +1,11 @@
-"""Our engine and an inference server, side by side: the same model, windows and number of cores.
+"""Our engine and inference servers, side by side: the same model, windows and number of cores.
 
-    python scripts/bench_served.py --requests requests.jsonl --model FOLDER --url http://127.0.0.1:8000 --name NAME
+    python scripts/bench_served.py --requests requests.jsonl --model FOLDER --name NAME \\
+        --url caching=http://127.0.0.1:8000 --url no-caching=http://127.0.0.1:8001
 
-Both rank windows of 20 passages of BM25 through the engine, one request at a time and eight at once, in turns. Every
+All rank windows of 20 passages of BM25 through the engine, one request at a time and eight at once, in turns. Every
 window is read once by each, so that a prefix cache holds only what windows really share. Elapsed time is measured, as
-the server is another process: pin it to one core (taskset), and run this with OMP_NUM_THREADS=1 on another one.
+a server is another process: pin the servers to one core (taskset), and run this with OMP_NUM_THREADS=1 on another one.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ from rerank.types import Candidate, Passage
 
 _PASSAGES = 20
 _TEMPLATE = "first_smollm2"
+#: The name of our engine's model in the table.
+_LOCAL = "local"
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -57,14 +60,14 @@ class Measured:
 def main(
     requests: Annotated[Path, typer.Option(help="RankLLM request file (JSONL) with 100 candidates per query.")],
     model: Annotated[Path, typer.Option(help="Folder of the causal LM that the server runs, too.")],
-    url: Annotated[str, typer.Option(help="Address of the vLLM server.")],
-    name: Annotated[str, typer.Option(help="Name of the model at the server.")],
+    url: Annotated[list[str], typer.Option(help="A vLLM server as LABEL=URL; may be given several times.")],
+    name: Annotated[str, typer.Option(help="Name of the model at the servers.")],
     windows: Annotated[int, typer.Option(help="Windows per pass.")] = 8,
     repeats: Annotated[int, typer.Option(help="Passes of each system at each number of requests.")] = 3,
     at_once: Annotated[str, typer.Option(help="Numbers of requests at once, in turn.")] = "1,8",
     precision: Annotated[str, typer.Option(help="Number format of our engine: float32 or bfloat16.")] = "float32",
 ) -> None:
-    """Compare the local engine with a vLLM server."""
+    """Compare the local engine with vLLM servers, such as one with prefix caching and one without."""
     jobs = _jobs(requests)
     loads = [int(load) for load in at_once.split(",")]
     needed = len(loads) * repeats * windows + 2
@@ -73,12 +76,17 @@ def main(
     asyncio.run(_compare(_models(model, url, name, precision), first, windows, repeats, loads))
 
 
-def _models(folder: Path, url: str, name: str, precision: str) -> dict[str, FirstModel]:
-    by = ServedBy(kind="vllm", urls=(url,), model=name)
+def _models(folder: Path, urls: Sequence[str], name: str, precision: str) -> dict[str, FirstModel]:
+    """The local model, and that of each server by its label. Raises: ConfigError if an address has none."""
     here: Precision = "bfloat16" if precision == "bfloat16" else "float32"
-    local = FirstModel(name="local", ranker="first", path=folder, template=_TEMPLATE, precision=here)
-    served = FirstModel(name="served", ranker="first", path=folder, template=_TEMPLATE, served_by=by)
-    return {"local": local, "served": served}
+    models = {_LOCAL: FirstModel(name=_LOCAL, ranker="first", path=folder, template=_TEMPLATE, precision=here)}
+    for labelled in urls:
+        label, is_labelled, url = labelled.partition("=")
+        if not is_labelled or label in models:
+            raise ConfigError(f"--url {labelled}: write LABEL=URL, with a label of its own and not {_LOCAL}")
+        by = ServedBy(kind="vllm", urls=(url,), model=name)
+        models[label] = FirstModel(name=label, ranker="first", path=folder, template=_TEMPLATE, served_by=by)
+    return models
 
 
 def _jobs(requests: Path) -> Iterator[Job]:
@@ -94,13 +102,13 @@ async def _compare(
     models: dict[str, FirstModel], jobs: Sequence[Job], windows: int, repeats: int, loads: Sequence[int]
 ) -> None:
     rankers: dict[str, Ranker | ServedRanker] = {
-        "local": load_ranker(models["local"], Encoder(device="cpu"), "cpu"),
-        "served": load_served(models["served"]),
+        system: load_served(model) if model.served_by else load_ranker(model, Encoder(device="cpu"), "cpu")
+        for system, model in models.items()
     }
     async with Engine(rankers, EngineConfig()) as engine:
         for system in rankers:
             await _measure(engine, system, jobs[:2], 1)  # warms up
-        print("requests at once | system | tokens/s (range) | windows/s | p50 ms | p95 ms | x of the server's tokens/s")
+        print("requests at once | system | tokens/s (range) | windows/s | p50 ms | p95 ms | ours / its tokens/s")
         rest = iter(jobs[2:])
         for at_once in loads:
             passes: dict[str, list[Measured]] = {system: [] for system in rankers}
@@ -127,22 +135,29 @@ async def _measure(engine: Engine, system: str, jobs: Sequence[Job], at_once: in
 
 
 def _report(at_once: int, passes: dict[str, list[Measured]]) -> None:
-    """One row for each system, with medians over its passes; and the agreement of their scores."""
-    pairs = list(zip(passes["local"], passes["served"], strict=True))
-    ratios = sorted(local.tokens_per_s / served.tokens_per_s for local, served in pairs)
+    """One row for each system, with medians over its passes; and how its scores agree with ours."""
+    ours = passes[_LOCAL]
     for system, measured in passes.items():
         rates = sorted(each.tokens_per_s for each in measured)
         latencies_ms = 1000 * np.array([latency for each in measured for latency in each.latencies_s])
         windows_per_s = median(len(each.latencies_s) / each.seconds for each in measured)
-        ratio = f"{median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})" if system == "local" else ""
+        ratios = sorted(local.tokens_per_s / its.tokens_per_s for local, its in zip(ours, measured, strict=True))
         print(
             f"{at_once} | {system} | {median(rates):.0f} ({rates[0]:.0f} to {rates[-1]:.0f}) | {windows_per_s:.3f} | "
-            f"{np.percentile(latencies_ms, 50):.0f} | {np.percentile(latencies_ms, 95):.0f} | {ratio}"
+            f"{np.percentile(latencies_ms, 50):.0f} | {np.percentile(latencies_ms, 95):.0f} | "
+            f"{median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
         )
+        if measured is not ours:
+            print(f"  {_agreement(ours, measured)}")
+
+
+def _agreement(ours: Sequence[Measured], its: Sequence[Measured]) -> str:
+    """The largest difference of two systems' scores, and how many of their orders are the same."""
+    pairs = zip(ours, its, strict=True)
     scores = [(np.array(a), np.array(b)) for x, y in pairs for a, b in zip(x.scores, y.scores, strict=True)]
     same = sum(bool((np.argsort(-a, kind="stable") == np.argsort(-b, kind="stable")).all()) for a, b in scores)
     largest = max(float(np.abs(a - b).max()) for a, b in scores)
-    print(f"  scores within {largest:.1e}; {same} of {len(scores)} orders the same")
+    return f"scores within {largest:.1e}; {same} of {len(scores)} orders the same"
 
 
 if __name__ == "__main__":
