@@ -128,7 +128,7 @@ def _variant(index: Path, kind: DenseKind, work: Path) -> Path:
         stages = VectorStages(build, Encoder(manifest.encoder.name), settings, progress.report)
         build.stage("dense", stages.dense)
         seconds = manifest.seconds | {"dense": build.seconds["dense"]}
-        changed = {"dense": kind, "dense_recall_at_100": stages.recall(), "seconds": seconds}
+        changed = {"dense": kind, "seconds": seconds} | stages.quality()
         write_manifest(build.index, manifest.model_copy(update=changed))
         build.finish()
     return out

@@ -152,6 +152,8 @@ def index(
         if stage != "dense" or dense != "flat":
             note = ", summed over the workers" if stage == "vectors" else ""
             console.print(f"  {stage}: {seconds:,.1f} s ({manifest.passages / seconds:,.0f} passages/s{note})")
+    if encoder_dtype != "float32":
+        console.print(f"  mean cosine of the vectors to those in float32: {manifest.cosine_to_float32:.5f}")
     if dense != "flat":
         console.print(f"  recall@100 of {dense} against flat: {manifest.dense_recall_at_100:.3f}")
 

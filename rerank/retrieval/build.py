@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -28,16 +28,16 @@ from rerank.retrieval.encoding import EncodingJob, Workers, encode_passages
 from rerank.retrieval.index import Manifest, write_manifest
 from rerank.retrieval.index_format import FORMAT, DenseKind
 from rerank.retrieval.store import DuplicateDocId, PassageStore, allocate_vectors, write_passages
-from rerank.retrieval.vector_index import MIN_IVF_PQ_PASSAGES, open_vector_index, recall, write_vector_index
-from rerank.types import EncoderDtype
+from rerank.retrieval.vector_index import MIN_IVF_PQ_PASSAGES, open_vector_index, recall_of, write_vector_index
+from rerank.types import EncoderDtype, Passage
 
 #: Progress callback: (stage, passages done, passages in total or None if unknown).
 Report: TypeAlias = Callable[[str, int, int | None], None]
 
 #: Passages between two reports of progress while the collection is read.
 _REPORT_EVERY = 1000
-#: Queries of the measured recall, each the first words of a passage.
-_RECALL_QUERIES, _RECALL_WORDS, _RECALL_DEPTH = 200, 8, 100
+#: Passages whose first words are the queries of the measured recall, and whose vectors are compared with float32.
+_SAMPLE, _RECALL_WORDS, _RECALL_DEPTH = 200, 8, 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,15 +141,24 @@ class VectorStages:
             lambda done: self._report(kind, done, len(vectors)),
         )
 
-    def recall(self) -> float:
-        """Recall@100 of dense search against exact search, for the first words of some passages as queries."""
-        if self._settings.dense == "flat":
-            return 1.0
+    def quality(self) -> dict[str, float]:
+        """The fields of the manifest that say how close the index is to exact search and to float32, from a sample."""
         store = PassageStore(self._build.index)
-        rows = np.random.default_rng(0).choice(len(store), min(len(store), _RECALL_QUERIES), replace=False)
-        beginnings = [" ".join(p.text.split()[:_RECALL_WORDS]) for p in store.at_rows(np.sort(rows).tolist())]
+        rows = np.random.default_rng(0).choice(len(store), min(len(store), _SAMPLE), replace=False)
+        passages = store.at_rows(np.sort(rows).tolist())
+        recall = 1.0 if self._settings.dense == "flat" else self._recall(store, passages)
+        cosine = 1.0 if self._settings.encoder_dtype == "float32" else self._cosine(passages)
+        return {"dense_recall_at_100": round(recall, 4), "cosine_to_float32": round(cosine, 6)}
+
+    def _recall(self, store: PassageStore, passages: Sequence[Passage]) -> float:
+        queries = [" ".join(passage.text.split()[:_RECALL_WORDS]) for passage in passages]
         opened = open_vector_index(self._settings.dense, self._build.index, store.vectors)
-        return round(recall(opened, store.vectors.mapped, self._encoder.encode(beginnings), _RECALL_DEPTH), 4)
+        return recall_of(opened, store.vectors.mapped, self._encoder.encode(queries), _RECALL_DEPTH)
+
+    def _cosine(self, passages: Sequence[Passage]) -> float:
+        exact = self._encoder.encode([passage.text for passage in passages])
+        stored = np.stack([passage.vector for passage in passages if passage.vector is not None])
+        return float((exact * stored).sum(axis=1).mean())
 
 
 def _write_passages(collection: Collection, folder: Path, dimension: int, dense: DenseKind, report: Report) -> None:
@@ -193,7 +202,7 @@ def _manifest(
         encoder=encoder.id,
         encoder_dtype=settings.encoder_dtype,
         dense=settings.dense,
-        dense_recall_at_100=stages.recall(),
+        **stages.quality(),
         bm25_k1=K1,
         bm25_b=B,
         versions=_versions(),

@@ -30,6 +30,7 @@ class Manifest(BaseModel):
         passages: number of passages.
         encoder: the encoder of the vectors.
         encoder_dtype: precision in which the passages were encoded.
+        cosine_to_float32: mean cosine of some of the vectors to those in float32.
         dense: kind of dense search.
         dense_recall_at_100: share of exact search's 100 best passages that dense search finds, for short queries made
             from passages; 1 for flat.
@@ -47,6 +48,7 @@ class Manifest(BaseModel):
     passages: int
     encoder: EncoderId
     encoder_dtype: EncoderDtype
+    cosine_to_float32: float = 1.0
     dense: DenseKind
     dense_recall_at_100: float
     bm25_k1: float

@@ -93,7 +93,7 @@ def write_vector_index(
     report(len(vectors))
 
 
-def recall(index: VectorIndex, vectors: Matrix, queries: Matrix, depth: int) -> float:
+def recall_of(index: VectorIndex, vectors: Matrix, queries: Matrix, depth: int) -> float:
     """Share of the `depth` best rows of each query, by exact search, that the index finds; mean over the queries."""
     depth = min(depth, len(vectors))
     _, exact = _Flat(vectors).search(queries, depth)

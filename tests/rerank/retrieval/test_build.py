@@ -147,6 +147,7 @@ def test_manifest_says_how_the_index_was_built(encoder: Encoder, tmp_path: Path)
     manifest = build_index(collection(), tmp_path / "out", encoder, settings=BuildSettings("hnsw", "bfloat16", 1))
     assert (manifest.dense, manifest.encoder_dtype, manifest.passages) == ("hnsw", "bfloat16", 40)
     assert manifest.dense_recall_at_100 == 1.0
+    assert 0.999 < manifest.cosine_to_float32 < 1
     opened = Index(tmp_path / "out", encoder)
     assert opened.manifest == manifest
     best = opened.candidates(FirstStage.DENSE, QUERY, 1)[0].passage

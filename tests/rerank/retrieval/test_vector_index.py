@@ -11,7 +11,7 @@ from rerank.errors import IndexMismatch
 from rerank.retrieval import vector_index
 from rerank.retrieval.index_format import DenseKind
 from rerank.retrieval.store import VectorFile
-from rerank.retrieval.vector_index import MIN_IVF_PQ_PASSAGES, open_vector_index, recall, write_vector_index
+from rerank.retrieval.vector_index import MIN_IVF_PQ_PASSAGES, open_vector_index, recall_of, write_vector_index
 from rerank.types import Matrix
 
 N, D = MIN_IVF_PQ_PASSAGES, 16
@@ -72,7 +72,7 @@ def test_scores_are_exact_and_fall(kind: DenseKind, folder: Path, file: VectorFi
 def test_recall_against_exact_search(
     kind: DenseKind, least: float, folder: Path, file: VectorFile, vectors: Matrix
 ) -> None:
-    found = recall(open_vector_index(kind, folder, file), vectors, QUERIES, 100)
+    found = recall_of(open_vector_index(kind, folder, file), vectors, QUERIES, 100)
     assert least <= found <= 1.0
 
 
@@ -82,7 +82,7 @@ def test_recall_counts_what_is_found(file: VectorFile, vectors: Matrix) -> None:
             scores, rows = open_vector_index("flat", Path(), file).search(queries, depth)
             return scores, np.where(np.arange(depth) % 2, rows, -1)
 
-    assert recall(Half(), vectors, QUERIES, 10) == 0.5
+    assert recall_of(Half(), vectors, QUERIES, 10) == 0.5
 
 
 def test_graph_holds_the_vectors_in_float16(folder: Path) -> None:

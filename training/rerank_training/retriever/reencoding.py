@@ -38,7 +38,7 @@ def reencode(index: Path, out: Path, encoder: Encoder, report: Report) -> Manife
         changed = {
             "encoder": encoder.id,
             "created_utc": datetime.now(UTC),
-            "dense_recall_at_100": stages.recall(),
+            **stages.quality(),
             "seconds": before.seconds | build.seconds,
         }
         manifest = write_manifest(build.index, before.model_copy(update=changed))
