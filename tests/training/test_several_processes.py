@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -33,13 +34,11 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 240
-#: 10 lists in steps of four windows: two passes are five steps; three passes are eight, the last of which needs two
-#: more windows. Windows differ in size.
+#: Three passes of 10 lists in steps of four windows: eight steps, the last with two windows of a fourth pass. Windows
+#: differ in size.
 FIRST = shlex.split(
     "--learning-rate 1e-3 --min-window-size 2 --logging-steps 1 --save-steps 3 --eval-steps 3 --num-train-epochs 3"
 )
-
-
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 
 
@@ -48,8 +47,8 @@ def launch(module: str, flags: list[str]) -> subprocess.CompletedProcess[str]:
     return run([*TORCHRUN, "-m", f"rerank_training.{module}", *flags])
 
 
-def run(command: list[str], **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
+def run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
     )
@@ -107,32 +106,6 @@ def flags(inputs: Path) -> list[str]:
     return [*FIRST, "--eval-lists", str(inputs / "lists.jsonl")]
 
 
-@pytest.fixture(scope="module")
-def two_processes(inputs: Path, flags: list[str]) -> subprocess.CompletedProcess[str]:
-    """A run of `train-first` in the folder `two`."""
-    ended = launch("train_first", first_flags(inputs, inputs / "two", *flags, *per_device(2)))
-    assert ended.returncode == 0, ended.stderr
-    return ended
-
-
-def test_two_processes_train_first_like_one(
-    inputs: Path, flags: list[str], two_processes: subprocess.CompletedProcess[str]
-) -> None:
-    first_run(inputs, inputs / "one", *flags, *per_device(4))
-    assert_same_curve(logged(inputs / "two"), logged(inputs / "one"))
-    assert len([key for key in logged(inputs / "two") if key[1] == "loss"]) == 8
-    assert_close_weights(inputs / "two" / "final" / "model.safetensors", inputs / "one" / "final" / "model.safetensors")
-    assert read_manifest(inputs / "two" / "final") is not None
-    assert files(inputs / "two") == files(inputs / "one")
-    assert not list(inputs.glob("two/.*"))
-
-
-def test_only_one_process_reports(two_processes: subprocess.CompletedProcess[str]) -> None:
-    assert two_processes.stdout.count("before the training\n") == 1
-    assert two_processes.stdout.count("step      1/8  loss") == 1
-    assert two_processes.stdout.count("serve it:") == 1
-
-
 KILLED_WHILE_SAVING = """
 import os, signal
 from transformers import Trainer
@@ -147,22 +120,58 @@ command.main()
 """
 
 
-def test_run_of_which_one_process_is_killed_while_it_saves_resumes_from_the_save_before(
-    inputs: Path, flags: list[str], two_processes: subprocess.CompletedProcess[str], tmp_path: Path
+@dataclass(frozen=True)
+class Resumed:
+    """A run of `train-first` in two processes, of which the second is killed while it saves; and the same run resumed.
+
+    Attributes:
+        saves: those of the killed run.
+        files: all files of the killed run.
+    """
+
+    folder: Path
+    killed: subprocess.CompletedProcess[str]
+    saves: Mapping[int, bool]
+    files: set[str]
+    resumed: subprocess.CompletedProcess[str]
+
+
+@pytest.fixture(scope="module")
+def run_of_two(inputs: Path, flags: list[str]) -> Resumed:
+    folder = inputs / "two"
+    given = first_flags(inputs, folder, *flags, *per_device(2))
+    killed = run([*TORCHRUN, "--no-python", sys.executable, "-c", KILLED_WHILE_SAVING, *given])
+    found = saves(folder), files(folder)
+    return Resumed(folder, killed, *found, launch("train_first", given))
+
+
+def test_run_of_which_one_process_is_killed_ends(run_of_two: Resumed) -> None:
+    assert run_of_two.killed.returncode == 1
+    assert "Signal 9 (SIGKILL)" in run_of_two.killed.stderr
+    assert run_of_two.saves == {3: True, 6: False}
+    assert not [path for path in run_of_two.files if path.startswith("final")]
+
+
+def test_two_processes_train_first_like_one_even_if_one_of_them_is_killed(
+    inputs: Path, flags: list[str], run_of_two: Resumed
 ) -> None:
-    given = first_flags(inputs, tmp_path / "run", *flags, *per_device(2))
-    ended = run([*TORCHRUN, "--no-python", sys.executable, "-c", KILLED_WHILE_SAVING, *given])
-    assert ended.returncode == 1
-    assert "Signal 9 (SIGKILL)" in ended.stderr
-    assert saves(tmp_path / "run") == {3: True, 6: False}
-    assert not (tmp_path / "run" / "final").exists()
-    resumed = launch("train_first", given)
-    assert resumed.returncode == 0, resumed.stderr
-    assert "resuming at step 3 of 8" in resumed.stdout
-    assert_same_curve(logged(tmp_path / "run"), logged(inputs / "two"))
-    assert_close_weights(
-        tmp_path / "run" / "final" / "model.safetensors", inputs / "two" / "final" / "model.safetensors"
-    )
+    assert run_of_two.resumed.returncode == 0, run_of_two.resumed.stderr
+    one = first_run(inputs, inputs / "one", *flags, *per_device(4))
+    found = logged(run_of_two.folder)
+    assert_same_curve(found, logged(inputs / "one"))
+    assert len([key for key in found if key[1] == "loss"]) == 8
+    assert_close_weights(run_of_two.folder / "final" / "model.safetensors", one / "model.safetensors")
+    assert read_manifest(run_of_two.folder / "final") is not None
+    assert files(run_of_two.folder) == files(inputs / "one")
+    assert not list(run_of_two.folder.glob(".*"))
+
+
+def test_only_one_process_reports(run_of_two: Resumed) -> None:
+    assert run_of_two.killed.stdout.count("before the training\n") == 1
+    assert run_of_two.killed.stdout.count("step      1/8  loss") == 1
+    assert run_of_two.resumed.stdout.count("resuming at step 3 of 8") == 1
+    assert run_of_two.resumed.stdout.count("step      8/8  loss") == 1
+    assert run_of_two.resumed.stdout.count("serve it:") == 1
 
 
 KILLED_IN_A_STEP = """
