@@ -23,7 +23,7 @@ import torch
 
 from rerank.errors import CheckpointError, ConfigError
 from rerank.models.encoder import Encoder, EncoderId
-from rerank.retrieval.store import PassageStore, writable_vectors
+from rerank.retrieval.store import PassageStore, VectorWriter
 from rerank.types import EncoderDtype
 
 #: Number of processes that encode, or the processors of a Ray cluster.
@@ -75,7 +75,7 @@ class ShardEncoder:
         if self._encoder.id != job.encoder:
             raise ConfigError(f"encoder {job.encoder.name} has changed since the build began; start a new build")
         self._store = PassageStore(job.folder)
-        self._vectors, self._truncated = writable_vectors(job.folder)
+        self._writer = VectorWriter(job.folder)
         self._journal = job.open_journal()
 
     def encode(self, shard: int) -> int:
@@ -90,10 +90,7 @@ class ShardEncoder:
         vectors = self._encoder.encode(texts, dtype=self._job.dtype)
         if not np.isfinite(vectors).all():
             raise CheckpointError(f"encoder {self._job.encoder.name} returns numbers that are not finite; use another")
-        self._vectors[first : first + len(texts)] = vectors
-        self._truncated[first : first + len(texts)] = self._encoder.is_truncated(texts)
-        self._vectors.flush()
-        self._truncated.flush()
+        self._writer.write(first, vectors, self._encoder.is_truncated(texts))
         self._journal[shard] = time.perf_counter() - start_s
         self._journal.flush()
         return len(texts)

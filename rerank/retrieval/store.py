@@ -168,10 +168,19 @@ def allocate_vectors(folder: Path, n: int, dimension: int) -> tuple[Matrix, npt.
     return vectors, truncated
 
 
-def writable_vectors(folder: Path) -> tuple[np.memmap[Any, Any], np.memmap[Any, Any]]:
-    """PassageStore's `vectors` and `truncated`, to be changed."""
-    vectors, truncated = (np.load(folder / name, mmap_mode="r+") for name in (_VECTORS, _TRUNCATED))
-    return vectors, truncated
+class VectorWriter:
+    """Fills the vectors of a passage store, in any order and from several processes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._arrays = [np.load(folder / name, mmap_mode="r") for name in (_VECTORS, _TRUNCATED)]
+        self._files = [(folder / name).open("r+b", buffering=0) for name in (_VECTORS, _TRUNCATED)]
+
+    def write(self, first: int, vectors: Matrix, truncated: Sequence[bool]) -> None:
+        """Stores the vectors of the rows from `first` on, and whether they are truncated; they survive a power cut."""
+        for array, file, values in zip(self._arrays, self._files, (vectors, truncated), strict=True):
+            content = np.ascontiguousarray(values, dtype=array.dtype)
+            os.pwrite(file.fileno(), content.data, array.offset + first * array.strides[0])
+            os.fdatasync(file.fileno())
 
 
 def _insert(db: sqlite3.Connection, row: int, passage: Passage) -> None:
