@@ -293,7 +293,8 @@ class Baseline:
         """Scores the candidates that the service's first stage retrieves."""
         if self._client is None:
             raise AssertionError("a baseline without a client was asked to search; this is a bug")
-        response = self._client.search(query.text, **{**options, "model": "identity", "return_passages": True})
+        options = {**options, "model": "identity", "return_passages": True, "timeout_s": _MAX_REQUEST_S}
+        response = self._client.search(query.text, **options)
         hits = response.results
         return self.rerank(query, [CandidateSource(hit.doc_id, hit.text, score=hit.first_stage_score) for hit in hits])
 

@@ -149,8 +149,9 @@ def test_slow_models_are_given_time(service: Served, monkeypatch: pytest.MonkeyP
         timeouts_s.append(timeout_s)
         return call(self, method, request, timeout_s)
 
-    with open_systems(parse_systems(["default"], [], ""), DEFAULTS, [], targets=[service.address]) as systems:
+    with open_systems(parse_systems(["default", "cosine"], [], ""), DEFAULTS, [], targets=[service.address]) as systems:
         monkeypatch.setattr(RerankClient, "_call", recorded)
         systems["default"].rerank(Query("q"), [CandidateSource("a", "1"), CandidateSource("b", "2")])
-        systems["default"].search(Query("q"), first_stage="FIRST_STAGE_BM25", depth=2)
+        for system in systems.values():
+            system.search(Query("q"), first_stage="FIRST_STAGE_BM25", depth=2)
     assert min(timeouts_s) >= 3600
