@@ -41,7 +41,7 @@ browser-tests: $(VENV)/ready
 # Replicas on Ray Serve: the contract, and what happens when one is killed or replaced. Some minutes, 4 GB of memory.
 ray-tests: $(VENV)/ready
 	@$(BIN)/pip install --disable-pip-version-check -qq -c constraints.txt -e '.[ray]'
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 0 --ray tests/rerank/ray_serve tests/deploy/test_ray_serve.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 0 --ray tests/rerank/ray_serve tests/rerank/retrieval/test_ray_workers.py tests/deploy/test_ray_serve.py
 
 # deploy/: manifests against their schemas, and what the Dockerfile does, in a fresh environment of 2 GB. Some minutes.
 image-tests: $(VENV)/ready
