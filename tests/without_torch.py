@@ -36,6 +36,7 @@ NEED_ALL_PACKAGES = (
     "tests/eval/test_settings.py::test_evaluation_of_served_systems_imports_no_torch",
     "tests/scripts/test_attack.py::test_table_has_a_row_per_attack",
     "tests/scripts/test_bench_engine.py",
+    "tests/scripts/test_bench_telemetry.py",
     "tests/scripts/test_first_stages.py::test_all_lists_are_evaluated",
     "tests/scripts/test_trial.py::test_soak_goes_on_where_the_last_run_ended",
     "tests/test_dependencies.py",
