@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from grpc_health.v1 import health_pb2
 from grpc_health.v1.health import aio
 
+from rerank.errors import NotFound
 from rerank.v1 import rerank_pb2
 
 if TYPE_CHECKING:
@@ -26,13 +27,23 @@ _FOLLOW_S = 0.5
 class HealthServicer(aio.HealthServicer):  # type: ignore[misc]  # grpc_health has no types
     """The statuses of `health_statuses`, and SERVING under LIVENESS."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._names: set[str] = set()
+
     async def Check(self, request: health_pb2.HealthCheckRequest, context: Any) -> Any:  # noqa: N802
+        """The status of a service. Raises: NotFound for one that has none."""
         if request.service == LIVENESS:
             return health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.SERVING)
+        if request.service not in self._names:
+            known = f"'' (the default model), '{SERVICE}/MODEL' or '{LIVENESS}'"  # models are not told without a key
+            raise NotFound(f"there is no health status of {request.service!r}; ask for {known}")
         return await super().Check(request, context)
 
     async def set_statuses(self, models: Sequence[ModelDescription]) -> None:
+        """Sets the statuses of the service and of its models."""
         for name, status in health_statuses(models).items():
+            self._names.add(name)
             await self.set(name, status)
 
     async def follow(self, models: Callable[[], Sequence[ModelDescription]]) -> None:
