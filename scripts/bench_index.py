@@ -20,6 +20,7 @@ from typing import Annotated, get_args
 
 import matplotlib as mpl
 import numpy as np
+import psutil
 import typer
 from matplotlib import pyplot
 
@@ -142,8 +143,8 @@ def _link(index: Path, folder: Path) -> None:
 def _measured(index: Path, queries: Sequence[str]) -> Figures:
     manifest = read_manifest(index)
     with _one_core(), service_process(ServiceConfig(listen="127.0.0.1:0", index=index)) as address:
-        (pid,) = Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii").split()
-        service = Path("/proc", pid)
+        (pid,) = (child.pid for child in psutil.Process().children() if "serve" in child.cmdline())
+        service = Path("/proc", str(pid))
         with RerankClient(address) as client:
             latency = {name: _latency(client, service, stage, queries) for name, stage in _FIRST_STAGES.items()}
         resident, private = _memory_mib(service)
