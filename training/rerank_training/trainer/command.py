@@ -30,6 +30,7 @@ def report_lost_process(command: Callable[[], object]) -> None:
     """Runs a command. Raises: LostProcess instead of the exceptions of torch about a lost connection."""
     try:
         command()
+        end_process_group()
     except RuntimeError as error:
         from rerank_training.trainer.processes import is_lost_process  # imports torch, which --help does not need
 
@@ -39,3 +40,11 @@ def report_lost_process(command: Callable[[], object]) -> None:
             f"process {os.environ.get('RANK')} lost the connection to another training process, which has ended: see "
             f"its own message ({error}); give the same command again, which resumes from the last save"
         ) from error
+
+
+def end_process_group() -> None:
+    """Ends the threads of the process group: a process that exits while they run may be aborted."""
+    import torch.distributed  # not needed by --help
+
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
