@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -25,7 +25,11 @@ from rerank.registry import ModelRegistry
 from rerank.reranker import AsyncReranker
 from rerank.service.server import RunningServer, running_server
 from rerank.v1 import rerank_pb2 as pb
-from rerank.v1.rerank_pb2_grpc import RerankServiceStub
+from rerank.v1.rerank_pb2_grpc import (
+    RerankServiceServicer,
+    RerankServiceStub,
+    add_RerankServiceServicer_to_server,
+)
 from tests.fakes import HeldRanker, numbered_passages
 
 T = TypeVar("T")
@@ -142,6 +146,19 @@ def held_service(encoder: Encoder, free_batches: int = 0, **settings: Any) -> It
             yield HeldService(served, reranker, ranker, channel)
         finally:
             ranker.release.set()
+
+
+@contextmanager
+def serving_servicer(servicer: RerankServiceServicer) -> Iterator[str]:
+    """The address of a plain gRPC server of grpcio with this servicer."""
+    server = grpc.server(ThreadPoolExecutor(2))
+    add_RerankServiceServicer_to_server(servicer, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        server.stop(None).wait()
 
 
 def numbered_candidates(numbers: Sequence[float]) -> list[pb.Candidate]:

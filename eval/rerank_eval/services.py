@@ -142,7 +142,7 @@ def _with_attempts(call: Callable[[], T], timeout_s: float) -> T:
 
 
 def _difference(first: pb.ListModelsResponse, second: pb.ListModelsResponse) -> str:
-    """What differs, such as "model 'first'"."""
+    """Names of the models that differ between two services, or "the index" or "the order of the models"."""
     models = [{model.name: model for model in listed.models} for listed in (first, second)]
     names = sorted(name for name in models[0].keys() | models[1].keys() if models[0].get(name) != models[1].get(name))
     if names:

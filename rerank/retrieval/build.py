@@ -42,7 +42,7 @@ _SAMPLE, _RECALL_WORDS, _RECALL_DEPTH = 200, 8, 100
 
 @dataclass(frozen=True, slots=True)
 class BuildSettings:
-    """How an index is built.
+    """Settings of a build: kind of dense search, precision and number of workers.
 
     Attributes:
         dense: kind of dense search.

@@ -32,7 +32,7 @@ Workers: TypeAlias = int | Literal["ray"]
 
 @dataclass(frozen=True, slots=True)
 class EncodingJob:
-    """What to encode, and where. Any process can do any shard of it.
+    """The encoding of all passages of an index, in shards of rows that any process can encode.
 
     Attributes:
         folder: of the index, with its texts and its allocated vectors.

@@ -48,7 +48,7 @@ class ServerPool:
 
     @property
     def problem(self) -> str:
-        """Why no server can be used; empty if one can."""
+        """The problems of all servers, if no server can be used; empty if one can."""
         problems = [server.problem for server in self._servers]
         return "" if None in problems else "; ".join(map(str, problems))
 

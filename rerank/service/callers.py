@@ -16,7 +16,7 @@ _RETRY_S = 1.0
 
 
 class CallerLimits(Settings):
-    """What the holder of a key may do; None stands for the limits of the service only.
+    """Limits of the requests of one API key's holder; None stands for the limits of the service only.
 
     Attributes:
         models: names of the models that its requests may name, also as a preranker. A request that names none needs

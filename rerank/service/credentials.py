@@ -21,7 +21,7 @@ _OPTIONS = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """What a service asks of its clients. By default plain text without a key.
+    """TLS files and API key of a client. By default plain text without a key.
 
     Attributes:
         tls_ca: PEM file of the certificate authority that signed the service's certificate, or "system" for the public
@@ -38,7 +38,7 @@ class Credentials:
 
     @classmethod
     def from_environment(cls, tls_ca: str | None = None, environment: Mapping[str, str] = os.environ) -> Credentials:
-        """Those of the variables RERANK_TLS_CA, RERANK_TLS_CERTIFICATE, RERANK_TLS_KEY and RERANK_API_KEY.
+        """Credentials from the variables RERANK_TLS_CA, RERANK_TLS_CERTIFICATE, RERANK_TLS_KEY and RERANK_API_KEY.
 
         Args:
             tls_ca: replaces RERANK_TLS_CA, unless it is None.

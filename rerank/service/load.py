@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a call ended: the name of its gRPC status, and whether a refusal said when to try again (RetryInfo)."""
+    """Outcome of a call: the name of its gRPC status, and whether a refusal said when to try again (RetryInfo)."""
 
     status: str
     has_retry_info: bool = False
@@ -45,7 +45,7 @@ class LoadReport:
 
     @property
     def statuses(self) -> Counter[str]:
-        """How many calls ended in each status."""
+        """Number of calls by status."""
         return Counter(call.outcome.status for call in self.calls)
 
     @property

@@ -58,7 +58,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def call_fields(call: FinishedCall) -> dict[str, Any]:
-    """What the log has of a call, without any text of the request."""
+    """Fields of a call in the JSON log, without any text of the request."""
     fields: dict[str, Any] = {
         "request_id": call.request_id,
         "method": call.method,

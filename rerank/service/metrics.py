@@ -167,7 +167,7 @@ def part_ms(response: pb.RerankResponse | pb.SearchResponse) -> dict[str, float]
 
 
 def refusal_reason(error: Exception | None) -> str:
-    """What a refused call exceeded: the name of a limit, or its deadline; empty if it was not refused for that."""
+    """The exceeded limit of a refused call: its name, or "own_deadline"; empty if no limit refused it."""
     if isinstance(error, Overloaded):
         return error.metadata.get("exceeded", "other")
     if isinstance(error, DeadlineExceeded) and "needed_ms" in error.metadata:

@@ -21,7 +21,7 @@ _calls_log = logging.getLogger("rerank.calls")
 
 @dataclass
 class Telemetry:
-    """What observes the calls of a service.
+    """The observers of the calls of a service: log, metrics and traces.
 
     Attributes:
         on_end: called when a call has ended.

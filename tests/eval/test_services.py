@@ -21,9 +21,9 @@ from rerank.errors import ConfigError
 from rerank.models.encoder import Encoder
 from rerank.service.client import RerankClient, ServiceError
 from rerank.v1 import rerank_pb2 as pb
-from rerank.v1.rerank_pb2_grpc import RerankServiceServicer, add_RerankServiceServicer_to_server
+from rerank.v1.rerank_pb2_grpc import RerankServiceServicer
 from tests.fakes import HeldRanker, NumberRanker
-from tests.serving import TIMEOUT_S, Served, held_service, reranker_of, serving
+from tests.serving import TIMEOUT_S, Served, held_service, reranker_of, serving, serving_servicer
 
 QUERIES, CANDIDATES = 9, 5
 
@@ -62,19 +62,6 @@ class FailingService(RerankServiceServicer):
         context.abort(self.code, "as it was told")
 
     Search = Rerank
-
-
-@contextmanager
-def failing(servicer: FailingService) -> Iterator[str]:
-    """The address of the service."""
-    server = grpc.server(ThreadPoolExecutor(2))
-    add_RerankServiceServicer_to_server(servicer, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    try:
-        yield f"127.0.0.1:{port}"
-    finally:
-        server.stop(None).wait()
 
 
 @contextmanager
@@ -141,7 +128,7 @@ def test_queries_of_a_service_that_fails_go_to_the_other(encoder: Encoder, reque
     """It is asked once, and then not again for a while."""
     with running_services(encoder, 1) as running, RerankClient(running.addresses[0]) as client:
         broken = FailingService(grpc.StatusCode.UNAVAILABLE, client.list_models())
-        with failing(broken) as address:
+        with serving_servicer(broken) as address:
             done = evaluate(requests, tmp_path / "out", "--target", running.addresses[0], "--target", address)
         assert done.exit_code == 0, done.output
         assert len(running.rankers[0].ranked) == QUERIES
@@ -164,7 +151,7 @@ def test_query_in_flight_goes_to_the_other_service_when_its_own_is_lost(encoder:
 def test_overloaded_service_leaves_the_query_to_the_other(encoder: Encoder) -> None:
     busy = FailingService(grpc.StatusCode.RESOURCE_EXHAUSTED)
     with (
-        failing(busy) as address,
+        serving_servicer(busy) as address,
         running_services(encoder, 1) as running,
         Services([address, *running.addresses]) as services,
     ):
@@ -176,7 +163,7 @@ def test_overloaded_service_leaves_the_query_to_the_other(encoder: Encoder) -> N
 def test_refused_query_is_not_sent_to_the_other_service() -> None:
     refusing = [FailingService(grpc.StatusCode.INVALID_ARGUMENT) for _ in range(2)]
     with ExitStack() as stack:
-        addresses = [stack.enter_context(failing(one)) for one in refusing]
+        addresses = [stack.enter_context(serving_servicer(one)) for one in refusing]
         services = stack.enter_context(Services(addresses))
         with pytest.raises(ServiceError, match="as it was told"):
             services.rerank("q", ["a"])
@@ -187,7 +174,7 @@ def test_refused_query_is_not_sent_to_the_other_service() -> None:
 def test_query_that_no_service_answers_ends_with_an_error_after_some_attempts() -> None:
     broken = [FailingService(grpc.StatusCode.UNAVAILABLE) for _ in range(2)]
     with ExitStack() as stack:
-        addresses = [stack.enter_context(failing(one)) for one in broken]
+        addresses = [stack.enter_context(serving_servicer(one)) for one in broken]
         services = stack.enter_context(Services(addresses))
         with pytest.raises(ServiceError, match=rf"no answer from ({'|'.join(addresses)}): is `rerank serve` running"):
             services.rerank("q", ["a"])
@@ -234,7 +221,7 @@ def test_services_with_other_indexes_are_refused(service: Served) -> None:
         without_index = FailingService(grpc.StatusCode.UNAVAILABLE, client.list_models())
     without_index.listed.ClearField("index")
     with (
-        failing(without_index) as address,
+        serving_servicer(without_index) as address,
         Services([service.address, address]) as services,
         pytest.raises(ConfigError, match="differ in the index"),
     ):
@@ -267,7 +254,7 @@ def test_eval_beir_searches_in_several_services(service: Served, beir_folder: Pa
         "5",
         "--no-plots",
     ]
-    with failing(broken) as address:
+    with serving_servicer(broken) as address:
         for out, targets in (("one", service.address), ("two", f"{service.address},{address}")):
             flags = [*given, "--target", targets, "--out", str(tmp_path / out)]
             done = CliRunner().invoke(beir.app, flags)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -17,9 +16,9 @@ from google.rpc import status_pb2
 from rerank.errors import RerankError
 from rerank.service.client import AsyncRerankClient, RerankClient, ServiceError
 from rerank.v1 import rerank_pb2 as pb
-from rerank.v1.rerank_pb2_grpc import RerankServiceServicer, add_RerankServiceServicer_to_server
+from rerank.v1.rerank_pb2_grpc import RerankServiceServicer
 from tests.conftest import PASSAGES
-from tests.serving import TIMEOUT_S, Served
+from tests.serving import TIMEOUT_S, Served, serving_servicer
 
 PAIRS = [(doc_id, text) for doc_id, (_, text) in PASSAGES.items()]
 QUERY = "how long does a flea live"
@@ -65,14 +64,8 @@ def replaced_status(details: bytes) -> Iterator[str]:
             context.set_trailing_metadata([("grpc-status-details-bin", details)])
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too large")
 
-    server = grpc.server(ThreadPoolExecutor(max_workers=1))
-    add_RerankServiceServicer_to_server(Servicer(), server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    try:
-        yield f"127.0.0.1:{port}"
-    finally:
-        server.stop(None).wait()
+    with serving_servicer(Servicer()) as address:
+        yield address
 
 
 def test_rerank_takes_pairs_and_messages_in_order(client: Client) -> None:

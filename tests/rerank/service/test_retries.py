@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -18,8 +16,8 @@ from rerank.service.client import AsyncRerankClient, RerankClient, ServiceError
 from rerank.service.retries import Attempts
 from rerank.service.status import status_of
 from rerank.v1 import rerank_pb2 as pb
-from rerank.v1.rerank_pb2_grpc import RerankServiceServicer, add_RerankServiceServicer_to_server
-from tests.serving import TIMEOUT_S
+from rerank.v1.rerank_pb2_grpc import RerankServiceServicer
+from tests.serving import TIMEOUT_S, serving_servicer
 
 BUSY = Overloaded("the queue is full; retry in 0.05 s", 0.05)
 
@@ -42,18 +40,6 @@ class FailingServicer(RerankServiceServicer):
         raise AssertionError
 
 
-@contextmanager
-def serving_with(servicer: FailingServicer) -> Iterator[str]:
-    server = grpc.server(ThreadPoolExecutor(max_workers=1))
-    add_RerankServiceServicer_to_server(servicer, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    try:
-        yield f"127.0.0.1:{port}"
-    finally:
-        server.stop(None).wait()
-
-
 def call_blocking(target: str, timeout_s: float = TIMEOUT_S, **settings: Any) -> pb.ListModelsResponse:
     with RerankClient(target, **settings) as client:
         return client.list_models(timeout_s)
@@ -74,7 +60,7 @@ def call(request: pytest.FixtureRequest) -> Callable[..., pb.ListModelsResponse]
 
 def test_overloaded_service_is_called_again_after_the_time_it_asks_for(call: Callable[..., Any]) -> None:
     servicer = FailingServicer(BUSY, BUSY)
-    with serving_with(servicer) as target:
+    with serving_servicer(servicer) as target:
         start_s = time.perf_counter()
         assert call(target).models[0].name == "m"
         assert time.perf_counter() - start_s >= 0.1
@@ -83,7 +69,7 @@ def test_overloaded_service_is_called_again_after_the_time_it_asks_for(call: Cal
 
 def test_unavailable_service_is_called_again(call: Callable[..., Any]) -> None:
     servicer = FailingServicer(ShuttingDown("stopping"))
-    with serving_with(servicer) as target:
+    with serving_servicer(servicer) as target:
         assert call(target).models[0].name == "m"
     assert len(servicer.deadlines_s) == 2
 
@@ -92,14 +78,14 @@ def test_unavailable_service_is_called_again(call: Callable[..., Any]) -> None:
 def test_error_that_stays_is_raised_at_once(call: Callable[..., Any], error: Any) -> None:
     """RESOURCE_EXHAUSTED without RetryInfo is gRPC's refusal of a message that is too large."""
     servicer = FailingServicer(error)
-    with serving_with(servicer) as target, pytest.raises(ServiceError):
+    with serving_servicer(servicer) as target, pytest.raises(ServiceError):
         call(target)
     assert len(servicer.deadlines_s) == 1
 
 
 def test_last_attempt_raises_the_error_of_the_service(call: Callable[..., Any]) -> None:
     servicer = FailingServicer(BUSY, BUSY, BUSY)
-    with serving_with(servicer) as target, pytest.raises(ServiceError, match="the queue is full") as caught:
+    with serving_servicer(servicer) as target, pytest.raises(ServiceError, match="the queue is full") as caught:
         call(target, attempts=2)
     assert len(servicer.deadlines_s) == 2
     assert caught.value.retry_after_s == pytest.approx(0.05)
@@ -107,14 +93,14 @@ def test_last_attempt_raises_the_error_of_the_service(call: Callable[..., Any]) 
 
 def test_one_attempt_is_no_retry(call: Callable[..., Any]) -> None:
     servicer = FailingServicer(BUSY)
-    with serving_with(servicer) as target, pytest.raises(ServiceError):
+    with serving_servicer(servicer) as target, pytest.raises(ServiceError):
         call(target, attempts=1)
     assert len(servicer.deadlines_s) == 1
 
 
 def test_wait_that_the_deadline_does_not_allow_is_not_begun(call: Callable[..., Any]) -> None:
     servicer = FailingServicer(Overloaded("full for a minute", 60.0))
-    with serving_with(servicer) as target, pytest.raises(ServiceError, match="full for a minute"):
+    with serving_servicer(servicer) as target, pytest.raises(ServiceError, match="full for a minute"):
         call(target, timeout_s=5.0)
     assert len(servicer.deadlines_s) == 1
 
@@ -129,7 +115,7 @@ def test_attempts_share_one_deadline() -> None:
 
 def test_call_without_a_deadline_of_the_caller_has_one() -> None:
     servicer = FailingServicer()
-    with serving_with(servicer) as target, RerankClient(target) as client:
+    with serving_servicer(servicer) as target, RerankClient(target) as client:
         client.list_models()
     assert 100 < servicer.deadlines_s[0] <= 121
 
