@@ -30,13 +30,7 @@ from tests.conftest import PASSAGES
 from tests.training.pe_rank.pe_lists import write_training_lists
 from tests.word_lists import first_flags, first_run, write_inputs
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        "TEST_SEVERAL_PROCESSES" not in os.environ,
-        reason="starts gloo processes, one of which was once aborted at its exit; set TEST_SEVERAL_PROCESSES=1",
-    ),
-]
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 240
