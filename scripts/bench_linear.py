@@ -1,10 +1,11 @@
-"""Speed of a linear layer in float32 on one core: torch's (MKL) and oneDNN's with packed weights.
+"""Speed of linear layers in float32 on one core: torch's own (MKL) and oneDNN's, alone and in a forward pass.
 
 python scripts/bench_linear.py
 
-The sizes are those of the layers of SmolLM2-135M, over the tokens of a window of 20 passages.
+The sizes are those of SmolLM2-135M, with random weights, over the tokens of a window of 20 passages.
 """
 
+import copy
 import time
 from collections.abc import Callable
 from functools import partial
@@ -12,41 +13,46 @@ from statistics import median
 
 import torch
 import typer
-from torch.nn import functional
+from bench.models import LlamaSize, llama
+from torch import nn
+
+from rerank.models.last_token import LastTokenReader
+from rerank.models.onednn import OneDNNLinear, use_onednn
 
 _TOKENS = 1440
 _SIZES = ((576, 1536), (1536, 576), (576, 576))
+_SMOLLM2 = LlamaSize(576, 1536, 30, 9, 3, 49_152)
 _ROUNDS = 20
 
 
 def main() -> None:
-    """Print GFLOP/s of both, and their ratio."""
+    """Print GFLOP/s of both, tokens per second of a forward pass with both, and their ratios."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
     print("inputs x outputs | MKL, GFLOP/s | oneDNN, GFLOP/s | ratio")
     for inputs, outputs in _SIZES:
-        x, weight = torch.randn(_TOKENS, inputs), torch.randn(outputs, inputs)
-        packed = torch.ops.mkldnn._reorder_linear_weight(weight, _TOKENS)
+        linear, x = nn.Linear(inputs, outputs, bias=False), torch.randn(_TOKENS, inputs)
         flop = 2 * _TOKENS * inputs * outputs
-        mkl = flop / _seconds(partial(functional.linear, x, weight)) / 1e9
-        onednn = flop / _seconds(partial(_linear, x, packed)) / 1e9
-        print(f"{inputs} x {outputs} | {mkl:.0f} | {onednn:.0f} | {onednn / mkl:.2f}")
+        _report(f"{inputs} x {outputs}", flop / 1e9, partial(linear, x), partial(OneDNNLinear(linear), x), _ROUNDS)
+    print("model | MKL, tokens/s | oneDNN, tokens/s | ratio")
+    model, window = llama(_SMOLLM2).eval(), [torch.randint(49_152, (_TOKENS,))]
+    with_onednn = copy.deepcopy(model)
+    use_onednn(with_onednn)
+    mkl, onednn = (partial(LastTokenReader(each).read, window) for each in (model, with_onednn))
+    _report("SmolLM2-135M", _TOKENS, mkl, onednn, _ROUNDS // 4)
 
 
-def _linear(x: torch.Tensor, packed: torch.Tensor) -> torch.Tensor:
-    result: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, None, "none", [], "")
-    return result
+def _report(name: str, work: float, mkl: Callable[[], object], onednn: Callable[[], object], rounds: int) -> None:
+    """Times both in turns after a round of warming up, and prints the work per second of CPU time."""
+    times = [(_seconds(mkl), _seconds(onednn)) for _ in range(1 + rounds)][1:]
+    mkl_s, onednn_s = (median(column) for column in zip(*times, strict=True))
+    print(f"{name} | {work / mkl_s:.0f} | {work / onednn_s:.0f} | {median(a / b for a, b in times):.2f}")
 
 
-def _seconds(work: Callable[[], torch.Tensor]) -> float:
-    """Median CPU time of the work, after one round of warming up."""
+def _seconds(work: Callable[[], object]) -> float:
+    start_s = time.process_time()
     work()
-    times = []
-    for _ in range(_ROUNDS):
-        start_s = time.process_time()
-        work()
-        times.append(time.process_time() - start_s)
-    return median(times)
+    return time.process_time() - start_s
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from rerank.models.last_token import PACKED_ATTENTION, LastTokenReader, Pack, shorten_last_layer
+from rerank.models.onednn import use_onednn
 
 log = logging.getLogger(__name__)
 
@@ -26,17 +27,19 @@ _NOISE_FACTOR, _MAX_NOISE_TOLERANCE = 4, 0.2
 
 @torch.inference_mode()
 def make_last_token_reader(model: PreTrainedModel, autocast: bool = False) -> LastTokenReader:
-    """A reader that packs sequences if the model allows it.
+    """A reader that packs sequences if the model allows it, and computes linear layers by oneDNN where that is faster.
 
     A few random sequences are read one by one and packed. Where the outputs differ, or the packed row fails, the model
     stays as it is and reads one sequence at a time, and a warning gives the reason: no AttentionInterface, a recurrent
-    state that runs through the row, position embeddings that depend on the row's length. A packed model has another
-    attention implementation and must be called through the reader only.
+    state that runs through the row, position embeddings that depend on the row's length. The model must then be called
+    through the reader only, because its linear layers and its attention implementation are others.
 
     Args:
         model: a transformer with or without a head.
         autocast: see LastTokenReader.
     """
+    if not autocast:
+        use_onednn(model)
     one_by_one = LastTokenReader(model, autocast)
     if problem := _unsupported_config(model.config):
         return _with_warning(one_by_one, model, problem)
