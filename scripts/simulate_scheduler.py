@@ -47,7 +47,8 @@ SHORT, MIDDLE, LONG = 20, 30, 100
 class Device:
     """A simulated device; by default about a 7B model in bfloat16 on an H200 (estimated): 2,000 tokens take 56 ms.
 
-    The batch that runs at `stall_at_s` takes `stall_s` longer, as on a machine that is suspended for that time.
+    The batch that runs at `stall_at_s` takes `stall_s` longer, as on a machine that is suspended for that time. On an
+    `interruptible` device, short requests overtake a running batch at any moment.
     """
 
     tokens_per_s: float = 40_000.0
@@ -55,6 +56,7 @@ class Device:
     max_batch_tokens: int = 4_000
     stall_at_s: float = math.inf
     stall_s: float = 0.0
+    interruptible: bool = False
 
     def seconds(self, tokens: int, start_s: float = 0.0) -> float:
         """Duration of a batch that starts at `start_s`."""
@@ -100,6 +102,10 @@ class Scheduler(Protocol):
         """The requests whose next windows form a batch."""
         ...
 
+    def overtaking_batch(self, running: Sequence[Request], overtaken_by: int, now_s: float) -> list[Request]:
+        """The requests whose next windows overtake a running batch, which so many tokens have overtaken so far."""
+        ...
+
     def complete(self, batch: Sequence[Request], seconds: float, now_s: float) -> None:
         """Records that the batch is done, and queues the next windows of its requests."""
         ...
@@ -126,6 +132,9 @@ class Fifo:
         batch, self.waiting = self.waiting[:size], self.waiting[size:]
         return batch
 
+    def overtaking_batch(self, running: Sequence[Request], overtaken_by: int, now_s: float) -> list[Request]:
+        return []
+
     def complete(self, batch: Sequence[Request], seconds: float, now_s: float) -> None:
         self.waiting += [request for request in batch if request.ran < len(request.windows)]
 
@@ -135,7 +144,7 @@ class EngineScheduler:
 
     def __init__(self, device: Device, config: EngineConfig = EngineConfig(max_queue_tokens=10**9)) -> None:  # noqa: B008  (frozen)
         self._throughput = Throughput(config.age_factor)
-        self._batcher: Batcher[Request] = Batcher(self._throughput, device.max_batch_tokens)
+        self._batcher: Batcher[Request] = Batcher(RANKING, self._throughput, device.max_batch_tokens)
         self._admission = AdmissionController(self._throughput, config.max_queue_tokens)
         self._ratio = TokenRatio()
         self._admitted: dict[Request, tuple[PendingRequest, WorkEstimate]] = {}
@@ -171,10 +180,13 @@ class EngineScheduler:
             self._release(entry.payload)
         return [entry.payload for entry in batch]
 
+    def overtaking_batch(self, running: Sequence[Request], overtaken_by: int, now_s: float) -> list[Request]:
+        admitted = [each for each in running if each in self._admitted]
+        entries = [QueueEntry(each, self._admitted[each][0], each.windows[each.ran]) for each in admitted]
+        return self.next_batch(now_s) if self._batcher.overtakes(entries, overtaken_by) else []
+
     def complete(self, batch: Sequence[Request], seconds: float, now_s: float) -> None:
         self._throughput.observe(RANKING, sum(request.windows[request.ran - 1] for request in batch), seconds, now_s)
-        callers = [(request.caller, request.windows[request.ran - 1]) for request in batch]
-        self._throughput.charge(callers, seconds, now_s)
         for request in batch:
             if request.ran == len(request.windows):
                 self._release(request)
@@ -194,27 +206,41 @@ def simulate(requests: Sequence[Request], scheduler: Scheduler, device: Device) 
     events = [(request.arrived_s, number, request) for number, request in enumerate(arrivals)]
     heapq.heapify(events)
     batches: list[tuple[float, list[Request]]] = []
+
+    def run_batch(batch: list[Request], start_s: float, interruptible: bool) -> float:
+        """Runs a batch and those that overtake it. Returns when it has ended."""
+        batches.append((start_s, batch))
+        seconds = device.seconds(tokens_of(batch), start_s)
+        ended_s, overtaken_by = start_s + seconds, 0
+        while events and events[0][0] <= ended_s:
+            at_s, _, arrived = heapq.heappop(events)
+            scheduler.arrive(arrived, at_s)
+            while interruptible and (urgent := scheduler.overtaking_batch(batch, overtaken_by, at_s)):
+                overtaken_by += tokens_of(urgent)
+                until_s = run_batch(urgent, at_s, interruptible=False)
+                ended_s, at_s = ended_s + until_s - at_s, until_s
+        for request in batch:
+            request.ran += 1
+            if request.ran == len(request.windows):
+                request.finished_s = ended_s
+        scheduler.complete(batch, seconds, ended_s)
+        return ended_s
+
     now_s = 0.0
     while True:
         while events and events[0][0] <= now_s:
             scheduler.arrive(heapq.heappop(events)[2], now_s)
         if batch := scheduler.next_batch(now_s):
-            batches.append((now_s, batch))
-            seconds = device.seconds(sum(request.windows[request.ran] for request in batch), now_s)
-            ended_s = now_s + seconds
-            while events and events[0][0] <= ended_s:
-                arrived_s, _, request = heapq.heappop(events)
-                scheduler.arrive(request, arrived_s)
-            now_s = ended_s
-            for request in batch:
-                request.ran += 1
-                if request.ran == len(request.windows):
-                    request.finished_s = now_s
-            scheduler.complete(batch, seconds, now_s)
+            now_s = run_batch(batch, now_s, device.interruptible)
         elif events:
             now_s = events[0][0]
         else:
             return batches
+
+
+def tokens_of(batch: Sequence[Request]) -> int:
+    """The tokens of the next windows of the requests."""
+    return sum(request.windows[request.ran] for request in batch)
 
 
 def workload(

@@ -12,14 +12,14 @@ once the machine is well again:
   probe: that rate does not count for it until a batch has run, as in the half-open state of a circuit breaker.
 
 The priority of a request is its remaining seconds of work less a share of its age: shortest remaining work first, as in
-PrefillOnly (arXiv 2505.07203), with ageing, so that no request starves. What its caller has just used counts against
-it among other callers, as in the decay-usage scheduling of Unix, so that callers have about equal shares.
+PrefillOnly (arXiv 2505.07203), with ageing, so that no request starves. It decides among the requests of a caller; the
+Batcher of each stage decides which caller's turn it is (rerank/engine/worker.py).
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -46,9 +46,6 @@ _MARGIN = 1.4
 _PROBE_AFTER_S = 1.0
 #: The least that a window counts, as scheduling, encoding and reporting it take time.
 MIN_WINDOW_TOKENS = 16
-#: After so many seconds, what a caller has used counts less by a factor of e. The longer, the more equal the shares.
-_USAGE_S = 3.0
-_MIN_USAGE_S = 0.001
 #: The retry delay that a rejected caller is told before any rate is measured.
 _DEFAULT_RETRY_S = 1.0
 
@@ -92,6 +89,8 @@ class PendingRequest:
     remaining: dict[ModelStage, float] = field(default_factory=dict)
     #: The stages that this request probes: their rates count only if they were measured after its arrival.
     probes: frozenset[ModelStage] = frozenset()
+    #: In each stage where a part of it has run: the tag of its caller since then, see Batcher.
+    tags: dict[ModelStage, float] = field(default_factory=dict)
     caller: str = field(default_factory=current_caller_name.get)
 
     def remaining_tokens(self, stage: Stage) -> float:
@@ -136,11 +135,8 @@ class Throughput:
     """
 
     def __init__(self, age_factor: float) -> None:
-        self._age_factor = age_factor
+        self.age_factor = age_factor
         self._rates: dict[ModelStage, _Rate] = {}
-        #: Caller → seconds that it has used, decayed until the latest batch, and when its own latest batch ended.
-        self._used: dict[str, tuple[float, float]] = {}
-        self._decayed_until_s = -math.inf
 
     def observe(self, model_stage: ModelStage, tokens: float, seconds: float, now_s: float) -> None:
         """Records a batch that ended at `now_s`. The first batch of a model warms it up and is not counted."""
@@ -171,20 +167,7 @@ class Throughput:
 
     def priority(self, request: PendingRequest) -> float:
         """Remaining seconds - age_factor * age, up to a constant that all requests share; the smallest runs first."""
-        return self.seconds(request) + self._age_factor * request.arrived_s
-
-    def turn_s(self, request: PendingRequest) -> float:
-        """The priority among requests of other callers, where it ages only since a batch of its caller has run."""
-        used_s, served_s = self._used.get(request.caller, (0.0, -math.inf))
-        return self.priority(request) + used_s + self._age_factor * max(0.0, served_s - request.arrived_s)
-
-    def charge(self, tokens: Sequence[tuple[str, int]], seconds: float, now_s: float) -> None:
-        """Counts a batch that ended at `now_s` as used by its callers, in proportion to the tokens of each."""
-        decay, total = math.exp((self._decayed_until_s - now_s) / _USAGE_S), sum(size for _, size in tokens)
-        used = {each: (used_s * decay, at_s) for each, (used_s, at_s) in self._used.items() if used_s > _MIN_USAGE_S}
-        for caller, size in tokens:
-            used[caller] = (used.get(caller, (0.0, now_s))[0] + seconds * size / total, now_s)
-        self._used, self._decayed_until_s = used, now_s
+        return self.seconds(request) + self.age_factor * request.arrived_s
 
     def is_late(self, request: PendingRequest, now_s: float) -> bool:
         """True if the request would miss its deadline even if it ran alone from now on."""
@@ -345,7 +328,7 @@ class AdmissionController:
     def _check_finish_in_time(self, request: PendingRequest, now_s: float) -> None:
         """Checks that the request finishes in time, and that each admitted one does that would without it, except those
         of callers that have more requests in work than its own."""
-        by_priority = sorted([*self._rivals(request), request], key=self._throughput.turn_s)
+        by_priority = self._by_turn([*self._rivals(request), request])
         seconds = {each: np.array([self._throughput.seconds(each, stage) for stage in Stage]) for each in by_priority}
         ahead = others_ahead = np.zeros(len(Stage))  # with and without the request
         total = sum(seconds.values(), ahead)
@@ -357,6 +340,16 @@ class AdmissionController:
                 raise self._overloaded("the request" if each is request else "an admitted request", late_s)
             ahead = ahead + seconds[each]
             others_ahead = others_ahead if each is request else others_ahead + seconds[each]
+
+    def _by_turn(self, requests: Sequence[PendingRequest]) -> list[PendingRequest]:
+        """The requests in the order in which they will probably end: by their callers' work until then, as callers have
+        equal shares."""
+        turns: dict[PendingRequest, float] = {}
+        work_s: dict[str, float] = defaultdict(float)
+        for each in sorted(requests, key=self._throughput.priority):
+            work_s[each.caller] += self._throughput.seconds(each)
+            turns[each] = work_s[each.caller]
+        return sorted(turns, key=turns.__getitem__)
 
     def _rivals(self, request: PendingRequest) -> list[PendingRequest]:
         """The other admitted requests that need a model of this one; other models run on other threads."""

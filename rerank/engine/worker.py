@@ -6,12 +6,13 @@ import asyncio
 import heapq
 import itertools
 import logging
+import math
 import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from rerank.engine.admission import ModelStage, PendingRequest, Throughput, unreachable_deadline
@@ -39,25 +40,45 @@ class QueueEntry(Generic[T]):
 _Heap: TypeAlias = list[tuple[float, int, PendingRequest]]
 
 
-class Batcher(Generic[T]):
-    """A queue that forms batches: entries of the request of highest priority, and of others that fit beside them.
+@dataclass
+class _Caller:
+    """What a caller has in a queue, and its tag: the virtual time in tokens at which its next work starts."""
 
-    The caller whose turn it is comes first, and among its requests, the one of highest priority. The work for a batch
-    grows with the callers that wait, not with their requests: these are in a heap for each caller, by the priority that
-    they had when they were last queued or refreshed, and only those at its top are looked at.
+    tag: float = -math.inf
+    #: (priority, number, request); a request may be in it several times, or have no queue any more.
+    heap: _Heap = field(default_factory=list)
+
+
+class Batcher(Generic[T]):
+    """A queue that forms batches: entries of the caller whose turn it is, and of others that fit beside them.
+
+    Callers that always wait have equal shares, by start-time fair queueing (Goyal et al., 1996):
+
+    - A caller's tag grows by the tokens that run for it, as soon as they start. Its tag and the remaining tokens of its
+      first request decide on its turn: a short request goes first, and a caller that is behind catches up.
+    - The virtual time is the tag of the caller that was served last. A caller that begins to wait has saved up no
+      share: its tag is at least the virtual time. Half of what it is ahead is forgiven, so that a caller that asks now
+      and then may have two thirds beside one that always waits. A request keeps its place between its windows.
+    - The virtual time also grows with all that runs, so that no stream of new callers lets an old request starve.
+
+    The first request of a caller is that of highest priority. The work for a batch grows with the callers that wait,
+    not with their requests: these are in a heap for each caller, by the priority that they had when they were last
+    queued or refreshed, and only those at its top are looked at.
 
     Args:
+        model_stage: the model and the stage of all entries.
         throughput: decides on priorities.
         max_batch_tokens: limit of a batch. An entry that exceeds it runs alone: with 1000, ten windows of 100 tokens
             share a batch, and one of 1500 has its own.
     """
 
-    def __init__(self, throughput: Throughput, max_batch_tokens: int) -> None:
+    def __init__(self, model_stage: ModelStage, throughput: Throughput, max_batch_tokens: int) -> None:
+        self._model_stage = model_stage
         self._throughput = throughput
         self.max_batch_tokens = max_batch_tokens
         self._queues: dict[PendingRequest, deque[QueueEntry[T]]] = {}
-        #: Caller → (priority, number, request); a request may be in it several times, or have no queue any more.
-        self._heaps: dict[str, _Heap] = {}
+        self._callers: dict[str, _Caller] = {}
+        self._virtual_time = 0.0
         self._numbers = itertools.count()  # requests of equal priority keep the order in which they came
 
     def __len__(self) -> int:
@@ -72,29 +93,39 @@ class Batcher(Generic[T]):
     def refresh(self, request: PendingRequest) -> None:
         """Computes the priority of a request again, because less of its work remains."""
         if request in self._queues:
-            heap = self._heaps.setdefault(request.caller, [])
-            heapq.heappush(heap, (self._throughput.priority(request), next(self._numbers), request))
+            caller = self._callers.setdefault(request.caller, _Caller())
+            if not caller.heap:
+                least = request.tags.get(self._model_stage, self._virtual_time)
+                caller.tag = max(least, (least + caller.tag) / 2)
+            heapq.heappush(caller.heap, (self._throughput.priority(request), next(self._numbers), request))
 
     def discard(self, request: PendingRequest) -> None:
         """Removes the entries of a request."""
         self._queues.pop(request, None)
 
-    def overtakes(self, batch: Sequence[QueueEntry[T]]) -> bool:
-        """True if a request waits that comes before all those of a running batch and has less than half their work."""
-        if not (heaps := self._turns()):
+    def overtakes(self, running: Sequence[QueueEntry[T]], overtaken_by: int) -> bool:
+        """True if the request whose turn it is may overtake a running batch.
+
+        It has less than half of the work of each request in it. Fewer tokens have overtaken the batch, `overtaken_by`,
+        than it has itself, so that it takes about twice its time at most.
+        """
+        if overtaken_by >= sum(entry.tokens for entry in running) or not (heaps := self._turns()):
             return False
-        request = heaps[0][0][2]
-        turn_s = self._throughput.turn_s(request) + self._throughput.seconds(request)
-        return all(turn_s < self._throughput.turn_s(entry.request) for entry in batch)
+        tokens = self._remaining(heaps[0][0][2])
+        return all(2 * tokens < self._remaining(entry.request) for entry in running)
+
+    def _remaining(self, request: PendingRequest) -> float:
+        return request.remaining.get(self._model_stage, 0.0)
 
     def _turns(self) -> list[_Heap]:
         """The heap of each caller that waits, in the order of their turns."""
-        for caller, heap in list(self._heaps.items()):
-            while heap and heap[0][2] not in self._queues:
-                heapq.heappop(heap)
-            if not heap:
-                del self._heaps[caller]
-        return sorted(self._heaps.values(), key=lambda heap: self._throughput.turn_s(heap[0][2]))
+        for name, caller in list(self._callers.items()):
+            while caller.heap and caller.heap[0][2] not in self._queues:
+                heapq.heappop(caller.heap)
+            if not caller.heap and caller.tag <= self._virtual_time:
+                del self._callers[name]
+        waiting = (caller for caller in self._callers.values() if caller.heap)
+        return [each.heap for each in sorted(waiting, key=lambda each: each.tag + self._remaining(each.heap[0][2]))]
 
     def next_batch(self, now_s: float) -> tuple[list[QueueEntry[T]], list[QueueEntry[T]]]:
         """Removes and returns the next batch, and the entries of requests before it that cannot meet their deadlines.
@@ -103,7 +134,7 @@ class Batcher(Generic[T]):
         """
         batch: list[QueueEntry[T]] = []
         late: list[QueueEntry[T]] = []
-        left_out: list[tuple[float, int, PendingRequest]] = []
+        left_out: _Heap = []
         tokens = 0
         heaps = iter(self._turns())
         heap: _Heap = []
@@ -128,8 +159,17 @@ class Batcher(Generic[T]):
             else:
                 del self._queues[request]
         for each in left_out:
-            heapq.heappush(self._heaps[each[2].caller], each)
+            heapq.heappush(self._callers[each[2].caller].heap, each)
+        self._charge(batch)
         return batch, late
+
+    def _charge(self, batch: Sequence[QueueEntry[T]]) -> None:
+        """Counts the tokens of a batch that starts as used by its callers."""
+        for entry in batch:
+            caller = self._callers[entry.request.caller]
+            self._virtual_time = max(self._virtual_time, caller.tag) + self._throughput.age_factor * entry.tokens
+            caller.tag += entry.tokens
+            entry.request.tags[self._model_stage] = caller.tag
 
 
 class Completed(NamedTuple, Generic[R]):
@@ -171,7 +211,7 @@ class QueuedStage(ABC, Generic[T, R]):
         self._model_stage = model_stage
         self._name = f"{model_stage.stage.value} {model_stage.model}"
         self._throughput = throughput
-        self._batcher: Batcher[Submission[T, R]] = Batcher(throughput, max_batch_tokens)
+        self._batcher: Batcher[Submission[T, R]] = Batcher(model_stage, throughput, max_batch_tokens)
         self._wake_up = asyncio.Event()
         self._loop: asyncio.Task[None] | None = None
         self._closed = False
@@ -256,7 +296,6 @@ class QueuedStage(ABC, Generic[T, R]):
             if not entry.payload.future.done():
                 queue_ms = (ended_s - entry.payload.submitted_s - seconds) * 1000
                 entry.payload.future.set_result(Completed(result, queue_ms, seconds * 1000))
-        self._throughput.charge([(entry.request.caller, entry.tokens) for entry in batch], seconds, now_s())
         for request in dict.fromkeys(entry.request for entry in batch):
             self._batcher.refresh(request)
         self.on_batch(self._model_stage, batch, seconds)
@@ -302,6 +341,8 @@ class Worker(QueuedStage[T, R]):
         self._paused_s = 0.0
         self.can_overtake = False
         self._running: Sequence[QueueEntry[Submission[T, R]]] = ()
+        #: The tokens of the batches that have overtaken the running one.
+        self._overtaken_by = 0
         self._overtaking: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
@@ -322,7 +363,7 @@ class Worker(QueuedStage[T, R]):
             self._paused_s = paused_s + time.perf_counter() - start_s
 
     async def _process(self, batch: Sequence[QueueEntry[Submission[T, R]]]) -> None:
-        self._running = batch
+        self._running, self._overtaken_by = batch, 0
         await self._run_or_split(batch)
         self._running = ()
         if self._overtaking is not None:
@@ -334,8 +375,9 @@ class Worker(QueuedStage[T, R]):
 
     async def _overtake(self) -> None:
         """Gives the thread batches that overtake the running one."""
-        while self._running and not self._closed and self._batcher.overtakes(self._running):
+        while self._running and not self._closed and self._batcher.overtakes(self._running, self._overtaken_by):
             if urgent := self._next_batch():
+                self._overtaken_by += sum(entry.tokens for entry in urgent)
                 await self._run_or_split(urgent)
         self._overtaking = None
 

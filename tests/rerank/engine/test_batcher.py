@@ -36,9 +36,10 @@ def entry(
     remaining: float | None = None,
     arrived_s: float = 0.0,
     deadline_s: float = math.inf,
+    caller: str = "",
 ) -> QueueEntry[int]:
     """A window of a request with `remaining` tokens; by default, those of this window."""
-    request = PendingRequest(arrived_s, deadline_s, {MODEL: tokens if remaining is None else remaining})
+    request = PendingRequest(arrived_s, deadline_s, {MODEL: tokens if remaining is None else remaining}, caller=caller)
     return QueueEntry(number, request, tokens)
 
 
@@ -53,7 +54,7 @@ def entries_of_requests(rows: Sequence[Sequence[int]]) -> list[QueueEntry[int]]:
 
 
 def filled(entries: Sequence[QueueEntry[int]], throughput: Throughput | None = None) -> Batcher[int]:
-    batcher: Batcher[int] = Batcher(throughput or measured_throughput(), MAX_BATCH_TOKENS)
+    batcher: Batcher[int] = Batcher(MODEL, throughput or measured_throughput(), MAX_BATCH_TOKENS)
     for one in entries:
         batcher.add(one)
     return batcher
@@ -208,3 +209,75 @@ def test_a_batch_costs_the_same_whatever_waits() -> None:
         return min(times)
 
     assert seconds_per_batch(200, 100) < 10 * seconds_per_batch(20, 10)
+
+
+# --- callers ---
+
+
+def callers_of(batcher: Batcher[int]) -> list[str]:
+    """The callers of the entries in the order in which they run."""
+    return [one.request.caller for batch in drained(batcher) for one in batch]
+
+
+def test_callers_take_turns_by_tokens() -> None:
+    """Whatever the number of their requests, and the sizes of these."""
+    many = [entry(number, 50, caller="many") for number in range(20)]
+    few = [entry(number, 100, caller="few") for number in range(3)]
+    assert callers_of(filled([*many, *few])) == ["many", "many", "few"] * 3 + ["many"] * 14
+
+
+def test_work_counts_as_used_by_its_caller_when_it_starts() -> None:
+    """It did when it ended, so that the caller of a long batch seemed to have used nothing meanwhile."""
+    batcher = filled([entry(0, 100, caller="busy")])
+    batcher.next_batch(0.0)
+    for one in (entry(1, 80, caller="busy"), entry(2, 100, caller="other")):
+        batcher.add(one)
+    assert callers_of(batcher) == ["other", "busy"]
+
+
+def test_caller_saves_up_no_share_while_it_asks_for_nothing() -> None:
+    batcher = filled([entry(0, 100, caller="late")])
+    batcher.next_batch(0.0)
+    for number in range(10):
+        batcher.add(entry(number, 100, caller="busy"))
+    for _ in range(5):
+        batcher.next_batch(0.0)
+    for number in range(3):
+        batcher.add(entry(number, 100, caller="late"))
+    assert callers_of(batcher)[:4] == ["late", "busy", "late", "busy"]
+
+
+def test_caller_keeps_its_turn_between_the_windows_of_a_request() -> None:
+    """The next window is queued when the one before has run. Had its caller to start anew, it would come last again."""
+    long = entry(0, 100, remaining=900, caller="long")
+    batcher = filled([long, *(entry(number, 100, caller="short") for number in range(1, 100))])
+    ran = list[str]()
+    while long.request.remaining[MODEL]:
+        (done,), _ = batcher.next_batch(0.0)
+        ran.append(done.request.caller)
+        done.request.subtract(MODEL, 100)
+        if done.request is long.request and done.request.remaining[MODEL]:
+            batcher.add(long)
+    assert ran.count("short") <= 10, "as much as the long request"
+
+
+def test_callers_of_the_past_need_no_memory() -> None:
+    batcher = filled([])
+    for number in range(1000):
+        batcher.add(entry(number, 100, caller=str(number)))
+        batcher.next_batch(0.0)
+    assert len(batcher._callers) < 50
+
+
+def test_request_with_less_than_half_of_the_work_overtakes() -> None:
+    running = [entry(0, 100, caller="long")]
+    for tokens, overtakes in ((49, True), (50, False)):
+        for caller in ("long", "other"):
+            assert filled([entry(1, tokens, caller=caller)]).overtakes(running, 0) is overtakes
+    assert not filled([entry(1, 49)]).overtakes([*running, entry(2, 90)], 0), "it would delay one that is not long"
+    assert not filled([]).overtakes(running, 0)
+
+
+def test_batch_is_overtaken_by_as_many_tokens_as_it_has() -> None:
+    batcher, running = filled([entry(1, 10)]), [entry(0, 100), entry(0, 100)]
+    assert [batcher.overtakes(running, tokens) for tokens in (0, 199, 200)] == [True, True, False]

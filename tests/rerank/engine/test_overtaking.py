@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from rerank.engine.admission import MIN_WINDOW_TOKENS
 from rerank.engine.engine import Engine
 from rerank.engine.job import Job
 from rerank.errors import RankerFailure
@@ -105,6 +106,22 @@ async def test_overtaken_batch_does_not_count_the_time_of_those_that_overtook_it
     assert overtook_ms >= 3 * 20
     assert trace.model_ms <= total_ms - overtook_ms
     assert trace.queue_ms >= overtook_ms, "it waited for them"
+
+
+async def test_batch_is_overtaken_by_as_much_work_as_it_has() -> None:
+    """So that it ends however many short requests come."""
+    ranker = PausingRanker()
+    async with engine_for(ranker, ONE_BY_ONE) as engine:
+        long = await blocked(engine, ranker)
+        for _ in range(-(-10 * LONG // MIN_WINDOW_TOKENS)):  # a passage has 10 tokens
+            await asyncio.wait_for(engine.run(of_size(SHORT)), 10)
+        (short,) = start(engine.run(of_size(SHORT)))
+        await wait_for_queue(engine, 1)
+        await asyncio.sleep(0.05)
+        assert not short.done()
+        ranker.release.set()
+        await asyncio.gather(long, short)
+    assert [len(window.passages) for window in ranker.ranked[-2:]] == [LONG, SHORT]
 
 
 async def test_failure_of_a_batch_that_overtakes_is_its_own() -> None:

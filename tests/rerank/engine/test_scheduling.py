@@ -57,6 +57,17 @@ def test_overload_answers_more_requests_in_time_than_fifo(seed: int) -> None:
     assert sum(request.in_time for request in engine) > sum(request.in_time for request in fifo)
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_shorter_requests_go_first_also_among_callers(seed: int) -> None:
+    """By the shares of callers alone, the mean latency would be that of FIFO."""
+    engine, fifo = (workload(0.85, 600, DEVICE, seed) for _ in range(2))
+    for number, request in enumerate(engine):
+        request.caller = str(number)
+    simulate(engine, EngineScheduler(DEVICE), DEVICE)
+    simulate(fifo, Fifo(DEVICE), DEVICE)
+    assert sum(request.latency_s for request in engine) <= 0.85 * sum(request.latency_s for request in fifo)
+
+
 def test_long_request_finishes_under_a_constant_stream_of_short_ones() -> None:
     """The stream alone exceeds the device's capacity. By age_factor, one second of work waits at most 20 s for later
     requests and for the backlog that they leave."""
@@ -108,6 +119,67 @@ def test_callers_that_always_wait_have_equal_shares() -> None:
         for each, each_s, size in (("few", few, 500), ("many", many, 250))
     }
     assert done_s["few"] == pytest.approx(done_s["many"], rel=0.2)
+
+
+#: One window of 1,300 tokens takes 2.6 s, and a short request may overtake it.
+INTERRUPTIBLE = Device(tokens_per_s=500, max_batch_tokens=512, interruptible=True)
+
+
+@pytest.mark.parametrize("idle_s", [0, 2])
+@pytest.mark.parametrize("windows", [1, 9])
+def test_short_requests_overtake_long_windows_of_another_caller(windows: int, idle_s: int) -> None:
+    """Although their caller has used half of the machine before. If the machine had been idle, so that the long request
+    was a probe of its rate, it counted as no work at all and was not overtaken for 2.6 s."""
+    short = [Request(0.7 + number + (idle_s if number > 9 else 0), SHORT, [250]) for number in range(60)]
+    long = Request(10.1 + idle_s, LONG if windows > 1 else SHORT, [1300] * windows, caller="other")
+    simulate([*short, long], EngineScheduler(INTERRUPTIBLE), INTERRUPTIBLE)
+    assert max(request.latency_s for request in short) <= 1.1 * INTERRUPTIBLE.seconds(250)
+    assert long.latency_s <= 2.5 * windows * INTERRUPTIBLE.seconds(1300)
+
+
+@pytest.mark.parametrize("windows", [1, 9])
+def test_long_request_finishes_beside_endless_short_ones_of_another_caller(windows: int) -> None:
+    """They run for twice its work before it, and overtake it for as long as it runs. It waited for their end."""
+    short = [Request(0.5 * number, SHORT, [250], caller="other") for number in range(1000)]
+    long = Request(10.1, LONG if windows > 1 else SHORT, [1300] * windows)
+    simulate([*short, long], EngineScheduler(INTERRUPTIBLE), INTERRUPTIBLE)
+    assert long.latency_s <= 4.5 * windows * INTERRUPTIBLE.seconds(1300)
+
+
+def test_long_request_finishes_beside_endless_short_ones_of_new_callers() -> None:
+    """Each new caller has a share of its own, so that it waits longer: by age_factor, 20 s for each second of work."""
+    short = [Request(0.5 * number, SHORT, [250], caller=str(number)) for number in range(200)]
+    long = Request(10.1, SHORT, [1300])
+    simulate([*short, long], EngineScheduler(INTERRUPTIBLE), INTERRUPTIBLE)
+    assert long.latency_s <= 20 * INTERRUPTIBLE.seconds(1300)
+
+
+def beside_a_flood(tokens: int, flood_tokens: int) -> tuple[list[Request], list[Request]]:
+    """One request per second for a minute, and 500 of another caller at once, all with deadlines of 60 s."""
+    warm_up = [Request(float(number), SHORT, [250]) for number in range(10)]
+    flood = [Request(10.1, SHORT, [flood_tokens], 70.1, caller="flood") for _ in range(500)]
+    short = [Request(10.7 + number, SHORT, [tokens], 70.7 + number) for number in range(58)]
+    simulate([*warm_up, *flood, *short], EngineScheduler(INTERRUPTIBLE), INTERRUPTIBLE)
+    return short, flood
+
+
+def test_short_requests_are_answered_at_once_beside_a_flood_of_longer_ones() -> None:
+    """They use .55 of the machine: more than an equal share. They took up to 12 s."""
+    short, flood = beside_a_flood(275, flood_tokens=600)
+    assert max(request.latency_s for request in short) <= 1.1 * INTERRUPTIBLE.seconds(275)
+    assert sum(request.in_time for request in flood) * INTERRUPTIBLE.seconds(600) >= 60 / 3
+
+
+def test_short_requests_wait_for_one_batch_beside_a_flood_of_short_ones() -> None:
+    short, _ = beside_a_flood(225, flood_tokens=250)
+    assert max(request.latency_s for request in short) <= 2 * INTERRUPTIBLE.seconds(512)
+
+
+def test_flood_of_another_caller_refuses_no_request() -> None:
+    """Those of the busier caller were expected behind the whole flood."""
+    short, flood = beside_a_flood(275, flood_tokens=600)
+    assert not any(request.rejected for request in short)
+    assert any(request.rejected for request in flood)
 
 
 def test_flood_of_one_caller_keeps_no_place_from_another() -> None:

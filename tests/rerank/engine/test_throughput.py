@@ -156,33 +156,3 @@ def test_completed_work_is_subtracted_down_to_zero() -> None:
     request.subtract(OTHER, 1)
     assert request.remaining == {MODEL: 20.0, PREPARE: 0.0, OTHER: 0.0}
     assert request.remaining_tokens(Stage.RANK) == 20.0
-
-
-def caller_turn_s(throughput: Throughput, caller: str, arrived_s: float = 0.0) -> float:
-    return throughput.turn_s(PendingRequest(arrived_s, remaining={MODEL: 100.0}, caller=caller))
-
-
-def test_caller_that_used_less_has_its_turn_first() -> None:
-    throughput = measured(MODEL)
-    throughput.charge([("busy", 40), ("little", 10)], 2.5, 0.0)
-    assert caller_turn_s(throughput, "quiet") == 1.0
-    assert caller_turn_s(throughput, "little") == 1.5
-    assert caller_turn_s(throughput, "busy") == 3.0
-
-
-def test_use_adds_up_and_is_forgotten_within_seconds() -> None:
-    throughput = measured(MODEL)
-    throughput.charge([("busy", 10)], 2.0, 0.0)
-    throughput.charge([("busy", 10)], 1.0, 3.0)
-    assert caller_turn_s(throughput, "busy", arrived_s=3.0) == pytest.approx(1.0 + 0.3 + 2 / math.e + 1)
-    for now_s in (100.0, 200.0):
-        throughput.charge([], 0.0, now_s)
-    assert throughput._used == {}, "the callers of the past need no memory"
-
-
-def test_request_ages_among_those_of_other_callers_only_since_its_caller_was_served() -> None:
-    throughput = measured(MODEL)
-    throughput.charge([("served", 10)], 0.0, 10.0)
-    assert caller_turn_s(throughput, "served") - caller_turn_s(throughput, "waits") == pytest.approx(0.1 * 10)
-    served = PendingRequest(0.0, remaining={MODEL: 100.0}, caller="served")
-    assert throughput.priority(served) == 1.0, "among those of its own caller, it ages since its arrival"
