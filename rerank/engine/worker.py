@@ -132,12 +132,8 @@ class Batcher(Generic[T]):
 
         Both are empty if nothing waits. Entries of equal priority keep their order.
         """
-        batch: list[QueueEntry[T]] = []
-        late: list[QueueEntry[T]] = []
-        left_out: _Heap = []
-        tokens = 0
-        heaps = iter(self._turns())
-        heap: _Heap = []
+        batch, late, tokens = list[QueueEntry[T]](), list[QueueEntry[T]](), 0
+        heaps, heap, left_out = iter(self._turns()), _Heap(), _Heap()
         while len(left_out) < _LOOK_AHEAD and tokens < self.max_batch_tokens:
             if not (heap := heap or next(heaps, [])):
                 break
