@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
+from statistics import median
 
 from attacks.calls import Target
 from attacks.server import Service
@@ -16,8 +17,9 @@ from rerank.service.load import percentile
 from rerank.service.load_requests import made_request
 from rerank.v1 import rerank_pb2 as pb
 
-#: Seconds between two probes of a kind.
+#: Seconds between two probes of a kind; those of FIRST are rarer where they would take more than a third of a core.
 _INTERVAL_S = {"identity": 0.1, "first": 1.0, "health": 0.05}
+_MAX_SHARE = 1 / 3
 #: A probe that takes longer is given up and counts with this latency.
 _TIMEOUT_S = 60.0
 #: Seconds to go on measuring after the last call of the attack has ended.
@@ -49,6 +51,10 @@ async def probe_while(attack: Callable[[], Awaitable[Counter[str]]], service: Se
         for model in ("identity", "first", "pe-rank"):
             for _ in range(3):
                 await target.rerank(made_request(draw, model, passages=20, characters=300), _TIMEOUT_S)
+        interval_s = {
+            **_INTERVAL_S,
+            "first": max(_INTERVAL_S["first"], await _alone_s(target, short["first"]) / _MAX_SHARE),
+        }
         before_mb = service.resident_mb()
         start_s = time.perf_counter()
         attacking = asyncio.ensure_future(attack())
@@ -56,7 +62,7 @@ async def probe_while(attack: Callable[[], Awaitable[Counter[str]]], service: Se
             **{kind: partial(_rerank, target, message) for kind, message in short.items()},
             "health": partial(target.health, _TIMEOUT_S),
         }
-        tasks = [asyncio.create_task(_probe(kind, probe, report)) for kind, probe in probes.items()]
+        tasks = [asyncio.create_task(_probe(kind, probe, report, interval_s[kind])) for kind, probe in probes.items()]
         while not attacking.done() or time.perf_counter() < start_s + seconds:
             report.growth_mb = max(report.growth_mb, service.resident_mb() - before_mb)
             await asyncio.sleep(_POLL_S)
@@ -72,7 +78,17 @@ async def _rerank(target: Target, message: pb.RerankRequest) -> str:
     return await target.rerank(message, _TIMEOUT_S)
 
 
-async def _probe(kind: str, probe: Callable[[], Awaitable[str]], report: Report) -> None:
+async def _alone_s(target: Target, message: pb.RerankRequest) -> float:
+    """The median latency of three requests, one after the other."""
+    latencies_s = []
+    for _ in range(3):
+        start_s = time.perf_counter()
+        await _rerank(target, message)
+        latencies_s.append(time.perf_counter() - start_s)
+    return median(latencies_s)
+
+
+async def _probe(kind: str, probe: Callable[[], Awaitable[str]], report: Report, interval_s: float) -> None:
     """Sends a probe in each interval until cancelled; then waits for the answers to those that were sent."""
 
     async def send() -> None:
@@ -85,6 +101,6 @@ async def _probe(kind: str, probe: Callable[[], Awaitable[str]], report: Report)
     try:
         while True:
             sent.append(asyncio.create_task(send()))
-            await asyncio.sleep(_INTERVAL_S[kind])
+            await asyncio.sleep(interval_s)
     finally:
         await asyncio.gather(*sent)
