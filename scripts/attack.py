@@ -4,7 +4,8 @@
 
 Starts the service with its default models as a process of its own, warms it up, and lets another process attack it over
 a socket. Meanwhile short requests (five short passages, ranked by identity and by FIRST) and health checks are sent at
-a fixed rate, whether or not earlier ones were answered. The attacks are in scripts/attacks/.
+a fixed rate, by which FIRST takes a third of a core at most, whether or not earlier ones were answered. The attacks are
+in scripts/attacks/.
 """
 
 from __future__ import annotations

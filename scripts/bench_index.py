@@ -61,7 +61,7 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What was measured with one index.
+    """Recall, latency, memory, disk space and build time of one index.
 
     Attributes:
         passages: their number.

@@ -6,7 +6,6 @@ The sizes are those of SmolLM2-135M, with random weights, over the tokens of a w
 """
 
 import copy
-import time
 from collections.abc import Callable
 from functools import partial
 from statistics import median
@@ -14,6 +13,7 @@ from statistics import median
 import torch
 import typer
 from bench.models import LlamaSize, llama
+from bench.timing import ratios, time_in_turns
 from torch import nn
 
 from rerank.models.last_token import LastTokenReader
@@ -45,16 +45,10 @@ def main() -> None:
 
 
 def _report(name: str, work: float, mkl: Callable[[], object], onednn: Callable[[], object], rounds: int) -> None:
-    """Times both in turns after a round of warming up, and prints the work per second of CPU time."""
-    times = [(_seconds(mkl), _seconds(onednn)) for _ in range(1 + rounds)][1:]
-    mkl_s, onednn_s = (median(column) for column in zip(*times, strict=True))
-    print(f"{name} | {work / mkl_s:.0f} | {work / onednn_s:.0f} | {median(a / b for a, b in times):.2f}")
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    start_s = time.process_time()
-    work()
-    return time.process_time() - start_s
+    """Prints the work per second of CPU time."""
+    mkl_s, onednn_s = time_in_turns({"MKL": mkl, "oneDNN": onednn}, rounds).values()
+    ratio = median(ratios(mkl_s, onednn_s))
+    print(f"{name} | {work / median(mkl_s):.0f} | {work / median(onednn_s):.0f} | {ratio:.2f}")
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """What a system gains over a first stage, in nDCG@10.
+    """Gain in nDCG@10 of a system over a first stage.
 
     Attributes:
         before: mean of the first stage.

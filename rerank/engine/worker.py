@@ -42,7 +42,7 @@ _Heap: TypeAlias = list[tuple[float, int, PendingRequest]]
 
 @dataclass
 class _Caller:
-    """What a caller has in a queue, and its tag: the virtual time in tokens at which its next work starts."""
+    """A caller's waiting requests, and its tag: the virtual time in tokens at which its next work starts."""
 
     tag: float = -math.inf
     #: (priority, number, request); a request may be in it several times, or have no queue any more.

@@ -22,12 +22,10 @@ def use_onednn(model: PreTrainedModel) -> None:
     """
     if model.device.type != "cpu" or model.dtype != torch.float32 or not torch.backends.mkldnn.is_available():
         return
-    for layer in getattr(model.base_model, "layers", ()):
-        for name in _MODULES:
-            if (module := getattr(layer, name, None)) is not None:
-                for linear in module.modules():
-                    if type(linear) is nn.Linear:
-                        compute_by_onednn(linear)
+    layers = getattr(model.base_model, "layers", ())
+    changed = (getattr(layer, name) for layer in layers for name in _MODULES if hasattr(layer, name))
+    for linear in (each for module in changed for each in module.modules() if type(each) is nn.Linear):
+        compute_by_onednn(linear)
 
 
 def compute_by_onednn(linear: nn.Linear) -> None:

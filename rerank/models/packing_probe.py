@@ -27,7 +27,7 @@ _NOISE_FACTOR, _MAX_NOISE_TOLERANCE = 4, 0.2
 
 @torch.inference_mode()
 def make_last_token_reader(model: PreTrainedModel, autocast: bool = False) -> LastTokenReader:
-    """A reader that packs sequences if the model allows it, and computes linear layers by oneDNN where that is faster.
+    """A reader that packs sequences if the model allows it, and computes float32 on a CPU by oneDNN.
 
     A few random sequences are read one by one and packed. Where the outputs differ, or the packed row fails, the model
     stays as it is and reads one sequence at a time, and a warning gives the reason: no AttentionInterface, a recurrent

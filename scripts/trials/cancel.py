@@ -24,7 +24,7 @@ _WARM_UP = 5
 
 @dataclass
 class CancelReport:
-    """How many calls were cancelled or answered first, and how many had so many batches of work afterwards."""
+    """Numbers of calls that were cancelled, that were answered first, and by batches of work after the cancellation."""
 
     cancelled: int = 0
     answered: int = 0
@@ -65,7 +65,7 @@ async def _seconds(method: Any, message: pb.RerankRequest) -> float:
 
 
 async def _cancelled(method: Any, message: pb.RerankRequest, after_s: float) -> bool:
-    """Whether the call ended by its cancellation after this time, and not with an answer."""
+    """True if the call, cancelled after this time, ended by that and not with an answer."""
     call = method(message)
     await asyncio.sleep(after_s)
     call.cancel()

@@ -48,7 +48,7 @@ _TEXTS = (
 
 @dataclass
 class FuzzReport:
-    """How the calls ended, what changed, and by how much the memory grew after the warm-up."""
+    """Statuses of the calls, number of changed answers, and growth of memory after the warm-up."""
 
     statuses: Counter[str] = field(default_factory=Counter)
     garbage_statuses: Counter[str] = field(default_factory=Counter)
@@ -187,5 +187,5 @@ async def _send_frames(service: Service, draw: random.Random, number: int) -> in
 
 
 async def _changed(stub: Any, known: list[Reference]) -> int:
-    """How many answers are no longer those of the references."""
+    """The number of references that are answered differently now."""
     return sum([not reference.is_right(await call(stub, reference.message)) for reference in known])

@@ -26,7 +26,7 @@ class Reference:
     answer: pb.RerankResponse | pb.SearchResponse
 
     def is_right(self, answer: pb.RerankResponse | pb.SearchResponse) -> bool:
-        """Whether an answer has the passages of the reference, in its order but for passages of nearly equal scores."""
+        """True if an answer has the passages of the reference, in its order but for passages of nearly equal scores."""
         given = {result.doc_id: result.score for result in answer.results}
         expected = {result.doc_id: result.score for result in self.answer.results}
         if given.keys() != expected.keys() or answer.score_kind != self.answer.score_kind:

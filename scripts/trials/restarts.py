@@ -31,7 +31,7 @@ _EXIT_S = 60.0
 
 @dataclass
 class RestartReport:
-    """How the calls of all rounds ended, and how often the service did not do what it should."""
+    """Statuses of the calls of all rounds, and numbers of wrong statuses, exits and starts."""
 
     rounds: int = 0
     statuses: Counter[str] = field(default_factory=Counter)

@@ -28,7 +28,7 @@ _WARM_UP_S = 120.0
 
 @dataclass
 class SoakState:
-    """What the runs of a soak have in common: how far it is, what calls ended in, and samples of the process."""
+    """Progress of a soak over several runs: its duration, outcomes of calls, and samples of the process."""
 
     seconds: float = 0.0
     runs: int = 0
@@ -38,7 +38,7 @@ class SoakState:
     samples: list[list[list[float]]] = field(default_factory=list)
 
     def report(self) -> str:
-        """What the soak has shown so far, in lines."""
+        """The result so far: calls, their outcomes, and memory, files and threads of each run."""
         lines = [
             f"{self.seconds:.0f} s in {self.runs} runs: {self.outcomes.total()} calls, {self.wrong} wrong answers",
             ", ".join(f"{count} {outcome}" for outcome, count in sorted(self.outcomes.items())),
