@@ -342,7 +342,7 @@ class AdmissionController:
             others_ahead = others_ahead if each is request else others_ahead + seconds[each]
 
     def _by_turn(self, requests: Sequence[PendingRequest]) -> list[PendingRequest]:
-        """The requests in the probable order of their ends: with equal shares, that of their callers' work until then."""
+        """The requests in the probable order of their ends: by their callers' work until then, as shares are equal."""
         turns: dict[PendingRequest, float] = {}
         work_s: dict[str, float] = defaultdict(float)
         for each in sorted(requests, key=self._throughput.priority):
