@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rerank_training.lists.sampling import ListOrder, ListSampling, Pool, cosine, make_pool, sample_passages
+from rerank_training.lists.sampling import (
+    ListOrder,
+    ListSampling,
+    Pool,
+    cosine,
+    make_pool,
+    sample_passages,
+    sliding_order,
+)
 
 from rerank.types import Candidate, Passage, Query
 
@@ -47,6 +55,27 @@ def test_cosine_order_samples_the_same_passages() -> None:
     cosines = [cosine(query, passage) for passage in sampled]
     assert cosines == sorted(cosines, reverse=True)
     assert set(ids(sampled)) == set(ids(sample_passages(ranked, [], ListSampling(6, 6), Random(0))))
+
+
+@given(n=st.integers(2, 20), seed=st.integers())
+def test_sliding_order_keeps_the_first_half_and_sorts_the_second_nearly(n: int, seed: int) -> None:
+    random = Random(seed)
+    relevance = [random.random() for _ in range(n)]
+    order = sliding_order(relevance, random)
+    half = n // 2
+    assert order[:half] == list(range(half))
+    assert sorted(order[half:]) == list(range(half, n))
+
+
+def test_sliding_order_puts_a_clearly_better_passage_first_in_the_second_half() -> None:
+    relevance = [0.0] * 19 + [10.0]
+    assert all(sliding_order(relevance, Random(seed))[10] == 19 for seed in range(100))
+
+
+def test_sliding_order_errs_between_similar_passages() -> None:
+    relevance = [float(number) for number in range(20)]
+    orders = {tuple(sliding_order(relevance, Random(seed))[10:]) for seed in range(100)}
+    assert len(orders) > 50
 
 
 def test_random_order_puts_the_relevant_passage_at_every_position() -> None:

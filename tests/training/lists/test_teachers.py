@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rerank_training.lists.sampling import Pool, make_pool
-from rerank_training.lists.teachers import FusionTeacher, RerankerTeacher, by_cosine, by_grades
+from rerank_training.lists.teachers import FusionTeacher, GradesAndFusion, RerankerTeacher, by_cosine, by_grades
 
 from rerank.config import IdentityModel, PERankModel, ServiceConfig
 from rerank.models.encoder import Encoder
@@ -55,6 +55,13 @@ def test_fusion_is_the_sum_of_z_scores_over_the_pool() -> None:
     created = pool()
     expected = z(list(COSINES.values())) + 0.3 * z(list(BM25.values()))
     assert FusionTeacher()(created, passages(created)[1:]) == pytest.approx(tuple(expected[1:]))
+
+
+def test_fusion_orders_the_passages_of_a_grade() -> None:
+    created = pool({"b": 3.0})
+    fused = FusionTeacher()(created, passages(created))
+    judged = GradesAndFusion(FusionTeacher())(created, passages(created))
+    assert judged == pytest.approx((0.3 * fused[0], 3 + 0.3 * fused[1], 0.3 * fused[2]))
 
 
 def test_fusion_weights_the_first_stage() -> None:

@@ -19,8 +19,8 @@ from rerank_training.lists.encoding import encode_texts
 from rerank_training.lists.files import Grades, read_grades, write_split_lists
 from rerank_training.lists.neighbours import CollectionQuery, neighbour_pools, relevant_only_pools, with_vectors
 from rerank_training.lists.progress import with_progress
-from rerank_training.lists.sampling import ListSampling, Pool, sample_passages
-from rerank_training.lists.settings import BuildListsSettings, QuerySource, TeacherName
+from rerank_training.lists.sampling import ListOrder, ListSampling, Pool, sample_passages, sliding_order
+from rerank_training.lists.settings import BuildListsSettings, QuerySource
 from rerank_training.lists.sources import (
     judged_queries,
     pseudo_queries,
@@ -85,7 +85,10 @@ def build_list(
     relevance = teacher(pool, passages)
     if len(set(relevance)) < 2:
         raise CollectionError("all passages equally relevant")
-    return TrainingList(_numbered(pool.query, number), passages, relevance)
+    item = TrainingList(_numbered(pool.query, number), passages, relevance)
+    if sampling.order is ListOrder.SLIDING:
+        return item.select(sliding_order(relevance, random))
+    return item
 
 
 def _build_lists(
@@ -148,7 +151,7 @@ def _open_source(settings: BuildListsSettings, encoder: Encoder | None) -> Sourc
 def _from_requests(path: Path, settings: BuildListsSettings, encoder: Encoder | None) -> Source:
     requests = all_requests = _sample(read_requests(path), settings)
     grades = read_grades(settings.qrels) if settings.qrels else {}
-    if settings.qrels and settings.teacher is TeacherName.QRELS:
+    if settings.qrels and settings.teacher.reads_qrels:
         requests = _judged(requests, grades, settings.qrels)
     passages = request_collection(all_requests, settings.passage_words)
     if encoder:

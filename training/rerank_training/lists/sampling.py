@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -33,6 +34,7 @@ class ListOrder(StrEnum):
     FIRST_STAGE = "first-stage"
     COSINE = "cosine"
     RANDOM = "random"
+    SLIDING = "sliding"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,8 @@ class ListSampling:
     Attributes:
         min_passages, max_passages: range of the list's length; every length in it is equally likely.
         random_share: share of random negatives among the passages other than the relevant one, in 0–1.
-        order: order of the list; COSINE needs vectors on the query and the passages.
+        order: order of the list; COSINE needs vectors on the query and the passages, and SLIDING the relevance, so
+            that `sliding_order` gives it after the sampling.
     """
 
     min_passages: int
@@ -86,6 +89,18 @@ def sample_passages(
     elif sampling.order is ListOrder.COSINE:
         passages.sort(key=lambda passage: -cosine(pool.query, passage))
     return tuple(passages)
+
+
+def sliding_order(relevance: Sequence[float], random: Random) -> list[int]:
+    """Positions of passages of these relevances in the order of a window of a sliding pass over a first-stage list.
+
+    The first half keeps its order. The second half is in the order of relevance, with normal noise of half its standard
+    deviation: those are the passages that the ranker, which errs, has moved up from the windows below.
+    """
+    n, half = len(relevance), len(relevance) // 2
+    noise = statistics.pstdev(relevance) / 2
+    noisy = [value + random.gauss(0, noise) for value in relevance]
+    return [*range(half), *sorted(range(half, n), key=lambda position: -noisy[position])]
 
 
 def cosine(query: Query, passage: Passage) -> float:

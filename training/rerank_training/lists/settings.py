@@ -20,7 +20,18 @@ class TeacherName(StrEnum):
     QRELS = "qrels"
     COSINE = "cosine"
     FUSION = "fusion"
+    QRELS_FUSION = "qrels-fusion"
     RERANKER = "reranker"
+
+    @property
+    def reads_qrels(self) -> bool:
+        """True if requests need their judgements."""
+        return self in (TeacherName.QRELS, TeacherName.QRELS_FUSION)
+
+    @property
+    def fuses(self) -> bool:
+        """True if it needs the scores of the first stage, and vectors."""
+        return self in (TeacherName.FUSION, TeacherName.QRELS_FUSION)
 
 
 class QuerySource(StrEnum):
@@ -45,13 +56,14 @@ class BuildListsSettings:
         TeacherName,
         typer.Option(
             help="Source of the relevance. qrels: the judgements, or 1 for the passage that the query was taken from; "
-            "cosine: the encoder; fusion: first stage and encoder (--requests only); reranker: a ranker of ours."
+            "cosine: the encoder; fusion: first stage and encoder (--requests only); qrels-fusion: the judgements, and "
+            "the fusion among passages of equal grade; reranker: a ranker of ours."
         ),
     ]
     fusion_weight: Annotated[
         float,
         typer.Option(
-            min=0, help="For --teacher fusion: weight of the first stage's z-scores; that of the encoder's is 1."
+            min=0, help="For the teachers that fuse: weight of the first stage's z-scores; that of the encoder's is 1."
         ),
     ] = 0.3
     requests: Annotated[
@@ -89,7 +101,11 @@ class BuildListsSettings:
         ),
     ] = 0.0
     order: Annotated[
-        ListOrder, typer.Option(help="Order of the passages in a list; with --random-share 1 always random.")
+        ListOrder,
+        typer.Option(
+            help="Order of the passages in a list; with --random-share 1 always random. sliding: the first half in "
+            "first-stage order and the second half nearly in the teacher's, as in a window of a sliding pass."
+        ),
     ] = ListOrder.FIRST_STAGE
     lists_per_query: Annotated[int, typer.Option(min=1, help="Number of lists sampled for each query.")] = 1
     passage_words: Annotated[
@@ -125,10 +141,12 @@ class BuildListsSettings:
             raise ConfigError("give exactly one of --requests, --collection and --medquad")
         if self.qrels and not self.requests:
             raise ConfigError("--qrels is for --requests; a collection has its own (--queries file --split NAME)")
-        if self.requests and self.teacher is TeacherName.QRELS and not self.qrels:
-            raise ConfigError("--teacher qrels needs the judgements of the requests; give --qrels")
-        if not self.requests and self.teacher is TeacherName.FUSION:
-            raise ConfigError("--teacher fusion needs first-stage scores, which --requests have; use --teacher cosine")
+        if self.requests and self.teacher.reads_qrels and not self.qrels:
+            raise ConfigError(f"--teacher {self.teacher} needs the judgements of the requests; give --qrels")
+        if not self.requests and self.teacher.fuses:
+            raise ConfigError(
+                f"--teacher {self.teacher} needs first-stage scores, which --requests have; use --teacher cosine"
+            )
         largest = self.sampling.max_passages
         candidates = largest - round(self.random_share * (largest - 1))
         if self.random_share < 1 and candidates > self.depth:
@@ -158,7 +176,7 @@ class BuildListsSettings:
     @property
     def needs_vectors(self) -> bool:
         """True when the first stage, the teacher or the order reads the encoder's vectors."""
-        read_by_teacher = self.teacher in (TeacherName.COSINE, TeacherName.FUSION)
+        read_by_teacher = self.teacher is TeacherName.COSINE or self.teacher.fuses
         read_by_first_stage = self.requests is None and self.random_share < 1
         return read_by_teacher or read_by_first_stage or self.sampling.order is ListOrder.COSINE
 

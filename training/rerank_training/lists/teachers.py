@@ -16,6 +16,9 @@ from rerank_training.lists.sampling import Pool, cosine
 from rerank_training.lists.settings import TeacherName
 from rerank_training.lists.training_list import relevance_from_ranking
 
+#: Grades that a fused score of 1 is worth.
+_FUSION_SHARE = 0.3
+
 
 class Teacher(Protocol):
     """Gives the relevance of each of `passages`, which were sampled for `pool.query`; higher is better."""
@@ -53,6 +56,21 @@ class FusionTeacher:
         return tuple(fused[passage.doc_id] for passage in passages)
 
 
+@dataclass(frozen=True, slots=True)
+class GradesAndFusion:
+    """The grade of each passage + 0.3 * its fused score, which orders the passages of a grade.
+
+    Attributes:
+        fusion: its scores are sums of z-scores, so that a grade is worth some three standard deviations.
+    """
+
+    fusion: FusionTeacher
+
+    def __call__(self, pool: Pool, passages: Sequence[Passage]) -> tuple[float, ...]:
+        grades, fused = by_grades(pool, passages), self.fusion(pool, passages)
+        return tuple(grade + _FUSION_SHARE * score for grade, score in zip(grades, fused, strict=True))
+
+
 class RerankerTeacher:
     """The order of one of our rankers, as relevance: n for the first of n passages, n - 1 for the second, and so on.
 
@@ -80,7 +98,7 @@ def open_teacher(name: TeacherName, config: Path | None, model: str, fusion_weig
     Args:
         config: reranker only: settings of its models; None: the defaults.
         model: reranker only: name of one of its models; empty: its first.
-        fusion_weight: fusion only: weight of the first stage's scores.
+        fusion_weight: fusion and qrels-fusion only: weight of the first stage's scores.
     """
     match name:
         case TeacherName.QRELS:
@@ -89,6 +107,8 @@ def open_teacher(name: TeacherName, config: Path | None, model: str, fusion_weig
             yield by_cosine
         case TeacherName.FUSION:
             yield FusionTeacher(fusion_weight)
+        case TeacherName.QRELS_FUSION:
+            yield GradesAndFusion(FusionTeacher(fusion_weight))
         case TeacherName.RERANKER:
             with Reranker(load_config(config)) as reranker:
                 yield RerankerTeacher(reranker, model)
