@@ -14,7 +14,7 @@ from rerank.commands.loadtest import LoadTestSettings, loadtest
 from rerank.commands.options import flag
 from rerank.commands.query import RankSettings, SearchSettings, models, rank, search
 from rerank.commands.run import run
-from rerank.commands.service import demo, index, serve, verify
+from rerank.commands.service import demo, expand, index, serve, verify
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -23,6 +23,7 @@ app = typer.Typer(
 )
 app.command()(serve)
 app.command()(index)
+app.command()(expand)
 app.command()(verify)
 app.command()(flags(SearchSettings)(search))
 app.command()(flags(RankSettings)(rank))

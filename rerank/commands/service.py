@@ -1,4 +1,4 @@
-"""`rerank serve`, `rerank index` and `rerank demo`. Torch is imported when a command needs it."""
+"""`rerank serve`, `rerank index`, `rerank expand` and `rerank demo`. Torch is imported when a command needs it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rerank.commands import options
 from rerank.commands.run import console
 from rerank.errors import ConfigError
 from rerank.retrieval.index_format import DenseKind
-from rerank.types import EncoderDtype
+from rerank.types import EncoderDtype, FirstStage
 
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 
@@ -165,6 +165,37 @@ def _workers(given: str) -> int | Literal["ray"]:
     if not given.isdecimal():
         raise ConfigError(f"--workers {given!r} is neither a number, such as 4, nor ray")
     return int(given)
+
+
+def expand(
+    index: Annotated[Path, typer.Option(help="Index folder from `rerank index`; it stays as it is.")],
+    out: Annotated[Path, typer.Option(help="Folder to create; it appears when the index is complete.")],
+    neighbours: Annotated[
+        int, typer.Option(min=1, max=100, help="Number of nearest passages that a vector is moved towards.")
+    ] = 5,
+    weight: Annotated[
+        float, typer.Option(min=0, help="Weight of the mean of their vectors; that of the passage's own is 1.")
+    ] = 0.8,
+    first_stage: Annotated[
+        FirstStage,
+        typer.Option(help="Search that finds the nearest passages; BM25 reads whole passages as queries, slowly."),
+    ] = FirstStage.DENSE,
+    encoder: options.Encoder = None,
+    device: Device = "auto",
+) -> None:
+    """Copy an index with each vector moved towards its nearest passages, so that dense search finds more."""
+    from rerank.commands.display import indexing_progress
+    from rerank.models.encoder import Encoder  # imports torch
+    from rerank.retrieval.expansion import expand_index
+    from rerank.retrieval.index import Expansion, read_manifest
+
+    loaded = Encoder(encoder or read_manifest(index).encoder.name, device)
+    expansion = Expansion(neighbours=neighbours, weight=weight, first_stage=first_stage)
+    with indexing_progress(console) as progress:
+        manifest = expand_index(index, out, loaded, expansion, progress.report)
+    seconds = manifest.seconds["neighbours"]
+    console.print(f"{out}: {manifest.passages:,} passages, each moved towards its nearest {neighbours}")
+    console.print(f"  neighbours: {seconds:,.1f} s ({manifest.passages / seconds:,.0f} passages/s)")
 
 
 def verify(folder: Annotated[Path, typer.Argument(help="Folder of the index.", show_default=False)]) -> None:

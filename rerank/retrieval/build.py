@@ -161,6 +161,13 @@ class VectorStages:
         return float((exact * stored).sum(axis=1).mean())
 
 
+def copy_texts(index: Path, folder: Path, passages: int, dimension: int) -> None:
+    """Copies passages and BM25 of an index to the new folder of another one, with vectors that are still 0."""
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(index, folder, ignore=shutil.ignore_patterns("*.npy", "*.faiss", "manifest.json"))
+    allocate_vectors(folder, passages, dimension)
+
+
 def _write_passages(collection: Collection, folder: Path, dimension: int, dense: DenseKind, report: Report) -> None:
     """Reads the collection into the passage store in the new folder, with vectors that are still 0."""
     shutil.rmtree(folder, ignore_errors=True)
@@ -202,6 +209,7 @@ def _manifest(
         encoder=encoder.id,
         encoder_dtype=settings.encoder_dtype,
         dense=settings.dense,
+        expansion=None,
         **stages.quality(),
         bm25_k1=K1,
         bm25_b=B,

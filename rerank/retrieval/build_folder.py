@@ -102,7 +102,11 @@ def _check_plan(folder: Path, plan: Mapping[str, Any], replace_others: bool) -> 
     if begun == plan:
         return
     if begun and not replace_others:
-        differences = [f"{name} {begun[name]} instead of {plan[name]}" for name in plan if begun[name] != plan[name]]
+        differences = [
+            f"{name} {begun.get(name)} instead of {plan.get(name)}"
+            for name in {**begun, **plan}
+            if begun.get(name) != plan.get(name)
+        ]
         raise ConfigError(
             f"{folder} holds an unfinished index with {'; '.join(differences)}; repeat the command that began it, or "
             "remove the folder to begin anew"

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from rerank.errors import IndexMismatch
 from rerank.models.encoder import Encoder, EncoderId
-from rerank.retrieval.base import Retriever
+from rerank.retrieval.base import Retriever, ScoredRow
 from rerank.retrieval.bm25 import BM25Retriever
 from rerank.retrieval.dense import DenseRetriever
 from rerank.retrieval.hybrid import HybridRetriever, reciprocal_rank, z_score_sum
@@ -19,6 +19,22 @@ from rerank.retrieval.integrity import StoredFile, check_files, stored_files
 from rerank.retrieval.store import PassageStore
 from rerank.retrieval.vector_index import open_vector_index
 from rerank.types import Candidate, EncoderDtype, FirstStage, Query, ScoredDoc
+
+
+class Expansion(BaseModel):
+    """Settings of document expansion, see `rerank.retrieval.expansion`.
+
+    Attributes:
+        neighbours: number of nearest passages that a vector is moved towards.
+        weight: of the mean of their vectors; that of the passage's own is 1.
+        first_stage: which search finds them, with the passage as the query.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    neighbours: int = Field(default=5, ge=1, le=100)
+    weight: float = Field(default=0.8, ge=0)
+    first_stage: FirstStage = FirstStage.DENSE
 
 
 class Manifest(BaseModel):
@@ -30,7 +46,8 @@ class Manifest(BaseModel):
         passages: number of passages.
         encoder: the encoder of the vectors.
         encoder_dtype: precision in which the passages were encoded.
-        cosine_to_float32: mean cosine of some of the vectors to those in float32.
+        cosine_to_float32: mean cosine of some of the vectors to those in float32, before an expansion.
+        expansion: how the vectors were moved towards those of similar passages; None if they are the encoder's.
         dense: kind of dense search.
         dense_recall_at_100: share of exact search's 100 best passages that dense search finds, for short queries made
             from passages; 1 for flat.
@@ -49,6 +66,7 @@ class Manifest(BaseModel):
     encoder: EncoderId
     encoder_dtype: EncoderDtype
     cosine_to_float32: float = 1.0
+    expansion: Expansion | None = None
     dense: DenseKind
     dense_recall_at_100: float
     bm25_k1: float
@@ -87,11 +105,15 @@ class Index:
 
     def search(self, first_stage: FirstStage, queries: Sequence[Query], depth: int) -> list[list[ScoredDoc]]:
         """For each query its best passages, at most `depth` of them, best first."""
-        return [self.store.scored_docs(hits) for hits in self._retrievers[first_stage].search(queries, depth)]
+        return [self.store.scored_docs(hits) for hits in self.search_rows(first_stage, queries, depth)]
+
+    def search_rows(self, first_stage: FirstStage, queries: Sequence[Query], depth: int) -> list[list[ScoredRow]]:
+        """As `search`, with the rows of the passages in the index instead of their doc_ids."""
+        return self._retrievers[first_stage].search(queries, depth)
 
     def candidates(self, first_stage: FirstStage, query: Query, depth: int) -> tuple[Candidate, ...]:
         """The best passages of a query, with text and vector, best first."""
-        (hits,) = self._retrievers[first_stage].search([query], depth)
+        (hits,) = self.search_rows(first_stage, [query], depth)
         passages = self.store.at_rows([hit.row for hit in hits])
         return tuple(Candidate(passage, hit.score, hit.bm25_score) for passage, hit in zip(passages, hits, strict=True))
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
 from rerank.models.encoder import Encoder
-from rerank.retrieval.build import BuildSettings, Report, VectorStages
+from rerank.retrieval.build import BuildSettings, Report, VectorStages, copy_texts
 from rerank.retrieval.build_folder import build_folder
 from rerank.retrieval.index import Manifest, read_manifest, write_manifest
-from rerank.retrieval.store import allocate_vectors
 
 
 def reencode(index: Path, out: Path, encoder: Encoder, report: Report) -> Manifest:
@@ -31,12 +29,13 @@ def reencode(index: Path, out: Path, encoder: Encoder, report: Report) -> Manife
     before = read_manifest(index)
     plan = {"index": str(index.resolve()), "built": before.created_utc.isoformat(), "encoder": asdict(encoder.id)}
     with build_folder(out, plan, replace_others=True) as build:
-        build.stage("passages", partial(_copy, index, build.index, before.passages, encoder.id.dimension))
+        build.stage("passages", partial(copy_texts, index, build.index, before.passages, encoder.id.dimension))
         stages = VectorStages(build, encoder, BuildSettings(before.dense, before.encoder_dtype), report)
         build.stage("vectors", stages.vectors)
         build.stage("dense", stages.dense)
         changed = {
             "encoder": encoder.id,
+            "expansion": None,
             "created_utc": datetime.now(UTC),
             **stages.quality(),
             "seconds": before.seconds | build.seconds,
@@ -44,10 +43,3 @@ def reencode(index: Path, out: Path, encoder: Encoder, report: Report) -> Manife
         manifest = write_manifest(build.index, before.model_copy(update=changed))
         build.finish()
     return manifest
-
-
-def _copy(index: Path, folder: Path, passages: int, dimension: int) -> None:
-    """Copies what does not depend on the encoder."""
-    shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(index, folder, ignore=shutil.ignore_patterns("*.npy", "*.faiss", "manifest.json"))
-    allocate_vectors(folder, passages, dimension)
