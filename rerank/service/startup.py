@@ -61,7 +61,11 @@ def description(address: str, reranker: AsyncReranker) -> Iterator[str]:
         yield "index: none, so that Search is refused; `--index` names the folder of one"
     else:
         manifest = reranker.index.manifest
-        yield f"index: {manifest.passages:,} passages of {manifest.collection}, vectors of {manifest.encoder.name}"
+        expanded = ", expanded" if manifest.expansion else ""
+        yield (
+            f"index: {manifest.passages:,} passages of {manifest.collection}, vectors of {manifest.encoder.name}"
+            f"{expanded}"
+        )
     limits = reranker.config.limits
     yield (
         f"limits: {limits.max_candidates:,} candidates and {limits.max_request_s:g} s per request, "
