@@ -76,11 +76,32 @@ PYTHON
     --order cosine --passage-words 50 --limit 700 --seed 10 --name medquad --out "$lists/medquad.jsonl"
   build-lists --medquad "$lists/questions.jsonl" --teacher cosine $twenty --depth 40 --random-share 0.2 --order random \
     --seed 11 --name questions --out "$lists/written.jsonl"
+  # For the last stage: more queries, candidates and order as in a sliding pass over BM25, and a teacher for equal grades.
+  local sliding="--order sliding $twenty"
+  python scripts/write_questions.py --collection "$lists/passages" --limit 3500 --out "$lists/more-questions.jsonl"
+  python scripts/bm25_requests.py --collection "$lists/passages" --questions "$lists/more-questions.jsonl" \
+    --passage-words 50 --out "$lists/more-requests.jsonl"
+  build-lists --requests "$lists/more-requests.jsonl" --teacher fusion --order sliding --passages 10-20 --depth 60 \
+    --name written --seed 11 --out "$lists/more-written.jsonl"
+  build-lists --requests "$lists/dl21.jsonl" --qrels "$dl21/qrels.txt" --teacher qrels-fusion $sliding \
+    --lists-per-query 20 --name dl21 --seed 3 --out "$lists/more-labels21.jsonl"
+  build-lists --requests "$lists/dl21-splade.jsonl" --qrels "$dl21/qrels.txt" --teacher qrels-fusion --fusion-weight 0.8 \
+    $sliding --lists-per-query 10 --name dl21s --seed 4 --out "$lists/more-labels21s.jsonl"
+  build-lists --requests "$dl22/requests.jsonl" --teacher fusion $sliding --lists-per-query 10 --name dl22 --seed 7 \
+    --out "$lists/more-fusion22.jsonl"
+  build-lists --requests "$dl22/splade-pp.jsonl" --teacher fusion --fusion-weight 0.8 $sliding --lists-per-query 10 \
+    --name dl22s --seed 8 --out "$lists/more-fusion22s.jsonl"
+  build-lists --medquad "$data/medquad/qa.jsonl.gz" --teacher cosine --depth 40 --random-share 0.3 $sliding --limit 1500 \
+    --seed 10 --name medquad --out "$lists/more-medquad.jsonl"
+  $sentences --teacher cosine --passages 10-20 --depth 40 --random-share 0.3 --order sliding --passage-words 45 \
+    --remove-share 0.8 --limit 1000 --seed 2 --out "$lists/more-near.jsonl"
   mix() { (cd "$lists" && python "$OLDPWD/scripts/mix_lists.py" --out "$@"); }
   mix ten.jsonl --seed 0 eight.jsonl:1000:160 labels21.jsonl:260 labels21s.jsonl:130 splade22.jsonl:420
   mix twenty-a.jsonl --seed 1 labels21.jsonl:150 labels21s.jsonl:60 fusion22.jsonl:170 near.jsonl:70 medquad.jsonl:40
   mix twenty-b.jsonl --seed 1 labels21.jsonl:150:380 labels21s.jsonl:60:140 fusion22.jsonl:170:280 written.jsonl:400 \
     near.jsonl:70:110 medquad.jsonl:40:50
+  mix more.jsonl --seed 5 more-written.jsonl:620 more-labels21.jsonl:250 more-labels21s.jsonl:120 \
+    more-fusion22.jsonl:200 more-fusion22s.jsonl:250 more-medquad.jsonl:50 more-near.jsonl:40
 
   # Each layer is compiled by itself, for windows of any length.
   export ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION=1 ACCELERATE_DYNAMO_USE_DYNAMIC=1
@@ -100,7 +121,8 @@ PYTHON
     --per-device-train-batch-size 1 --gradient-accumulation-steps 8"
   stage twenty-a "$runs/ten/final" 40 $steady $wide
   stage twenty-b "$runs/twenty-a/final" 170 --lr-scheduler-type cosine --warmup-steps 5 $wide
-  python scripts/pack_checkpoint.py "$runs/twenty-b/final" --out "$out/first_smollm2"
+  stage more "$runs/twenty-b/final" 190 --lr-scheduler-type cosine --warmup-steps 10 $wide
+  python scripts/pack_checkpoint.py "$runs/more/final" --save "$runs/more/checkpoint-170" --out "$out/first_smollm2"
   python scripts/write_golden.py "$out/first_smollm2"
 }
 
