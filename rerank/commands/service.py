@@ -174,7 +174,7 @@ def expand(
         int, typer.Option(min=1, max=100, help="Number of nearest passages that a vector is moved towards.")
     ] = 5,
     weight: Annotated[
-        float, typer.Option(min=0, help="Weight of the mean of their vectors; that of the passage's own is 1.")
+        float, typer.Option(min=0, max=100, help="Weight of the mean of their vectors; that of the passage's own is 1.")
     ] = 0.8,
     first_stage: Annotated[
         FirstStage,

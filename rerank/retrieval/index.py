@@ -33,7 +33,7 @@ class Expansion(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     neighbours: int = Field(default=5, ge=1, le=100)
-    weight: float = Field(default=0.8, ge=0)
+    weight: float = Field(default=0.8, ge=0, le=100)
     first_stage: FirstStage = FirstStage.DENSE
 
 

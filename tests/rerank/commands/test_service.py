@@ -38,6 +38,16 @@ def test_expanded_index_is_written_beside_the_other(rerank: Command, index_folde
     assert read_manifest(tmp_path / "new").expansion == settings
 
 
+@pytest.mark.parametrize("weight", ["-1", "nan", "inf"])
+def test_weight_of_an_expansion_that_is_none_is_refused(
+    rerank: Command, index_folder: Path, tmp_path: Path, weight: str
+) -> None:
+    refused = rerank("expand", "--index", index_folder, "--out", tmp_path / "new", "--weight", weight)
+    assert refused.code == 2
+    assert "--weight" in refused.err
+    assert not (tmp_path / "new").exists()
+
+
 def test_expansion_of_a_folder_without_an_index_is_refused(rerank: Command, tmp_path: Path) -> None:
     assert str(tmp_path) in rerank("expand", "--index", tmp_path, "--out", tmp_path / "new").error
     assert not (tmp_path / "new").exists()
