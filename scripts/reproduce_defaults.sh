@@ -42,7 +42,7 @@ pe_rank() {
   python scripts/write_golden.py "$out/pe_rank_minilm"
 }
 
-# Takes some two hours on one core with AVX512-BF16 and AMX, in stages: the mechanism on an easy task, then passages without
+# Takes some five hours on one core with AVX512-BF16, in stages: the mechanism on an easy task, then passages without
 # the query's words, then judged and graded lists, last in windows of 20. The last 18 queries of DL 2021 are held out.
 first() {
   local lists=$out/lists/first runs=$out/runs dl21=$data/trec-dl-2021 dl22=$data/trec-dl-2022
