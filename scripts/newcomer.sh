@@ -45,6 +45,16 @@ output_has() {
   grep -qE "$pattern" output || { echo "newcomer.sh: the output lacks: $pattern"; return 1; }
 }
 
+# fails_with PATTERN COMMAND...: runs the command, which must fail with output that matches the pattern and no traceback.
+fails_with() {
+  local pattern=$1
+  shift
+  if "$@" >output 2>&1; then cat output; echo "newcomer.sh: the command did not fail"; return 1; fi
+  cat output
+  if grep -q Traceback output; then echo "newcomer.sh: the output is a traceback"; return 1; fi
+  grep -qE "$pattern" output || { echo "newcomer.sh: the output lacks: $pattern"; return 1; }
+}
+
 install_wheel() {
   if [[ -n ${WHEEL:-} ]]; then
     cp "$WHEEL" .
@@ -166,4 +176,10 @@ step "evaluate it" output_has nDCG eval-beir --collection collection --target "$
   --system identity=identity --system mine=first:mine --out results
 step "report" test -s "$(ls results/*.html results/*/*.html 2>/dev/null | head -n 1)"
 step "stop the service" stop_service
+
+# What a newcomer gets wrong or does differently, a file for each subject. They use the functions and files above.
+for subject in "$checkout"/scripts/newcomer/*.sh; do
+  # shellcheck source=/dev/null
+  source "$subject"
+done
 echo "All steps passed in $SECONDS s"
