@@ -26,7 +26,8 @@ from matplotlib import pyplot
 
 from rerank import RerankClient
 from rerank.collections.requests import read_beir_queries
-from rerank.commands.display import indexing_progress, plain_console
+from rerank.commands.console import PlainConsole
+from rerank.commands.display import indexing_progress
 from rerank.config import ServiceConfig
 from rerank.files import atomic_file
 from rerank.models.encoder import Encoder
@@ -47,7 +48,7 @@ _DEPTH, _WARM_UP = 100, 20
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _MIB = 1024 * 1024
 
-console = plain_console()
+console = PlainConsole()
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from rerank_training.first.training import train_first
 from rerank_training.trainer.arguments import RunArguments
 from rich.table import Table
 
-from rerank.commands.display import plain_console
+from rerank.commands.console import PlainConsole
 from rerank.commands.flags import flags
 from rerank.manifest import read_manifest
 
@@ -119,7 +119,7 @@ def _write(out: Path, measured: dict[str, list[float]]) -> None:
     table = Table("loss", "nDCG@10", "± 95 %", "runs")
     for name, runs in measured.items():
         table.add_row(name, f"{mean(runs):.3f}", f"{half[name]:.3f}", "  ".join(f"{run:.3f}" for run in runs))
-    plain_console().print(table)
+    PlainConsole().print(table)
     (out / "loss-study.json").write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
     figure, axes = plt.subplots(figsize=(6, 3), layout="constrained")
     axes.errorbar(

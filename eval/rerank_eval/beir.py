@@ -1,8 +1,8 @@
 """`eval-beir`: retrieves and reranks for the queries of a collection and measures the result.
 
-rerank index --collection BEIR_DIR --out index
-eval-beir --collection BEIR_DIR --index index --first-stage hybrid-rrf --ranker pe-rank --out results/hybrid-pe-rank
-eval-beir --collection BEIR_DIR --run run.trec --ranker first --out results/first
+rerank index --collection my-corpus --out indexes/my-corpus
+eval-beir --collection my-corpus --index indexes/my-corpus --ranker identity --ranker pe-rank --out results/pe-rank
+eval-beir --collection my-corpus --run run.trec --ranker first --out results/first
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Annotated
 
 import typer
 
+from rerank.commands.app import CommandApp, example_in
 from rerank.commands.flags import flags
 from rerank.commands.options import FirstStageOption
 from rerank.commands.run import run
 from rerank.types import FirstStage
 from rerank_eval.settings import EvaluationSettings
 
-# Without markup: "[/STRATEGY]" in help texts is not a tag, and long words are not cut to fit a column.
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+app = CommandApp()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ class BeirSettings(EvaluationSettings):
     ] = False
 
 
-@app.command()
+@app.command(example=example_in(__doc__))
 @flags(BeirSettings)
 def evaluate(settings: BeirSettings) -> None:
     """Retrieve and rerank, and measure nDCG@10 and other measures."""

@@ -14,6 +14,7 @@ from typing import Annotated
 
 import typer
 
+from rerank.commands.app import CommandApp, example_in
 from rerank.commands.run import run
 from rerank.errors import CollectionError
 from rerank_eval.measures import MAIN_MEASURE
@@ -23,7 +24,7 @@ from rerank_eval.statistics import confidence_interval
 
 SUMMARY_FILE = "summary.json"
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = CommandApp()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +129,7 @@ def _row_cells(row: Row) -> list[str]:
     return [f"{row.mean:.4f}{spread}", "–" if row.p is None else format_p(row.p), speed]
 
 
-@app.command()
+@app.command(example=example_in(__doc__))
 def show(
     folders: Annotated[
         list[str],

@@ -1,6 +1,7 @@
 """`eval-trec-dl`: reranks the candidates of request files or TREC runs and measures the result.
 
-eval-trec-dl --requests requests.jsonl --qrels qrels.txt --ranker pe-rank --out results/pe-rank
+eval-trec-dl --requests requests.jsonl --qrels qrels.txt --ranker identity --ranker pe-rank --out results/pe-rank
+eval-trec-dl --requests run.trec --collection my-corpus --ranker pe-rank --out results/my-run
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from typing import Annotated
 
 import typer
 
+from rerank.commands.app import CommandApp, example_in
 from rerank.commands.flags import flags
 from rerank.commands.run import run
 from rerank_eval.settings import EvaluationSettings
 
-# Without markup: "[/STRATEGY]" in help texts is not a tag, and long words are not cut to fit a column.
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+app = CommandApp()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +62,7 @@ class TrecDLSettings(EvaluationSettings):
     ] = "original"
 
 
-@app.command()
+@app.command(example=example_in(__doc__))
 @flags(TrecDLSettings)
 def evaluate(settings: TrecDLSettings) -> None:
     """Rerank the candidates of request files or TREC runs, and measure nDCG@10 and other measures."""

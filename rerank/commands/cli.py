@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from rerank.commands import keys
+from rerank.commands.app import CommandApp
 from rerank.commands.flags import flags
 from rerank.commands.health import health
 from rerank.commands.inspect_results import inspect
@@ -16,23 +17,46 @@ from rerank.commands.query import RankSettings, SearchSettings, models, rank, se
 from rerank.commands.run import run
 from rerank.commands.service import demo, expand, index, serve, verify
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-app.command()(serve)
-app.command()(index)
-app.command()(expand)
-app.command()(verify)
-app.command()(flags(SearchSettings)(search))
-app.command()(flags(RankSettings)(rank))
-app.command()(models)
-app.command()(health)
-app.command()(flags(LoadTestSettings)(loadtest))
+app = CommandApp(no_args_is_help=True)
+app.command(
+    example="""
+rerank serve                                          # the bundled models, at 127.0.0.1:50051
+rerank serve --index indexes/pydoc --http             # with search, and HTTP at 127.0.0.1:8080
+rerank serve --model mine=runs/first/final            # with a model that train-first wrote
+rerank serve --config service.yaml --check            # only check the settings
+"""
+)(serve)
+app.command(
+    example="""
+rerank index --collection pydoc --out indexes/pydoc   # Python's documentation
+rerank index --collection my-corpus --out indexes/my-corpus   # my-corpus/corpus.jsonl: {"_id": …, "text": …} per line
+"""
+)(index)
+app.command(example="rerank expand --index indexes/pydoc --out indexes/pydoc-expanded")(expand)
+app.command(example="rerank verify indexes/pydoc")(verify)
+app.command(
+    example="""
+rerank search "parse a date string with a known format"
+rerank search "parse a date" --first-stage bm25 --depth 50 --top-n 5 --model pe-rank --verbose
+"""
+)(flags(SearchSettings)(search))
+app.command(
+    example="""
+rerank rank --query "how long does a flea live" candidates.jsonl
+rerank rank --query "how long does a flea live" --top-n 3 --json - < candidates.jsonl
+"""
+)(flags(RankSettings)(rank))
+app.command(example="rerank models --target 127.0.0.1:50051")(models)
+app.command(example="rerank health --target 127.0.0.1:50051 --timeout-s 1")(health)
+app.command(
+    example="""
+rerank loadtest --rate 20 --seconds 60
+rerank loadtest --rate 2x --deadline-s 1 --model pe-rank   # twice the capacity, which is measured first
+"""
+)(flags(LoadTestSettings)(loadtest))
 app.add_typer(keys.app, name="keys")
-app.command()(demo)
-app.command()(inspect)
+app.command(example="rerank demo --work rerank-demo --stay")(demo)
+app.command(example="rerank inspect results/pe-rank")(inspect)
 
 
 def _print_version(requested: bool) -> None:

@@ -21,7 +21,7 @@ from rich.table import Table
 
 from rerank import __version__
 from rerank.collections import open_collection, pydoc
-from rerank.commands.display import fields_table, indexing_progress, snippet
+from rerank.commands.display import fields_table, indexing_progress, one_line
 from rerank.config import ServiceConfig
 from rerank.config.http import HttpConfig
 from rerank.errors import ConfigError, IndexMismatch
@@ -89,7 +89,7 @@ def run_demo(work: Path, console: Console, ranker: str = "pe-rank", stay: bool =
             console.print("see what happens to a query, in a browser: add --stay")
             return
         example = urlencode({"query": _EXAMPLE, "a.stage": "bm25", "a.model": ranker})
-        console.print(f"inspector: http://{http.listen}/#{example}   (Ctrl-C ends)", soft_wrap=True)
+        console.print(f"inspector: http://{http.listen}/#{example}   (Ctrl-C ends)")
         with suppress(KeyboardInterrupt):
             Event().wait()
 
@@ -131,10 +131,10 @@ def _show_example(client: RerankClient, console: Console, ranker: str) -> None:
     table.add_column("BM25", overflow="fold")
     table.add_column(title, overflow="fold")
     table.add_column("BM25 rank", justify="right", no_wrap=True)
-    table.add_column(f"passage of {title}", no_wrap=True)
+    table.add_column(f"passage of {title}")
     text_of = {hit.doc_id: hit.text for hit in found.results}
     for rank, (before, after) in enumerate(zip(found.results[:10], reranked.results[:10], strict=True), start=1):
-        text = snippet(text_of[after.doc_id].partition("\n")[2], chars=40)
+        text = one_line(text_of[after.doc_id].partition("\n")[2])
         table.add_row(str(rank), before.doc_id, after.doc_id, str(after.original_position + 1), text)
     console.print(table)
     console.print(fields_table("execution", reranked.execution))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,16 +20,6 @@ if TYPE_CHECKING:
 _DOC_ID_WIDTH = 24
 #: Seconds between two lines of progress, if no other reason for one comes first.
 _LINE_EVERY_S = 30
-
-
-def plain_console(stderr: bool = False) -> Console:
-    """A console that prints text unchanged, because passages and queries can look like markup.
-
-    It is 120 columns wide when the output is not a terminal.
-    """
-    stream = sys.stderr if stderr else sys.stdout
-    width = None if stream.isatty() else 120
-    return Console(stderr=stderr, markup=False, emoji=False, highlight=False, width=width)
 
 
 class ProgressReport(Protocol):
@@ -124,8 +113,7 @@ def results_table(title: str, response: pb.RerankResponse | pb.SearchResponse, v
         score = f"{result.score:g}" if by_rank else f"{result.score:.4f}"
         first_stage = f"{result.first_stage_score:.4f}" if result.HasField("first_stage_score") else ""
         row = [str(rank), str(result.original_position + 1), score, *([first_stage] if verbose else [])]
-        passage = Text(snippet(result.text), no_wrap=True, overflow="ellipsis")  # the one column that may shrink
-        table.add_row(*row, result.doc_id, passage)
+        table.add_row(*row, result.doc_id, one_line(result.text))  # the one column that may shrink
     return table
 
 
@@ -176,6 +164,11 @@ def fields_table(title: str, message: pb.Execution | pb.FeedbackReport) -> Table
     for field in message.DESCRIPTOR.fields:
         table.add_row(field.name, _formatted(message, field))
     return table
+
+
+def one_line(text: str) -> Text:
+    """A text on one line, of which a terminal shows as much as fits."""
+    return Text(" ".join(text.split()), no_wrap=True, overflow="ellipsis")
 
 
 def snippet(text: str, chars: int = 60) -> str:

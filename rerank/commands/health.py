@@ -22,7 +22,10 @@ def health(
     tls_ca: options.TLSCA = None,
     timeout_s: options.TimeoutS = 5.0,
 ) -> None:
-    """Print SERVING and exit with 0, or print NOT_SERVING and exit with 1; without an answer exit with 2."""
+    """Ask a running service whether it is ready.
+
+    Prints SERVING and exits with 0, or prints NOT_SERVING and exits with 1; without an answer exits with 2.
+    """
     from rerank.service.credentials import Credentials
     from rerank.service.health_check import check_health
 

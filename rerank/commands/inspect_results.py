@@ -14,7 +14,10 @@ def inspect(
     results: Annotated[Path, typer.Argument(help="The --out folder of eval-trec-dl or eval-beir, of one dataset.")],
     listen: Annotated[str, typer.Option(help="HOST:PORT of the page.")] = "127.0.0.1:8081",
 ) -> None:
-    """Show the results of an evaluation in a browser: the gain and the loss of each query, and its rankings."""
+    """Show the results of an evaluation in a browser.
+
+    The page has the gain and the loss of each query, and its rankings.
+    """
     from rerank.errors import ConfigError
     from rerank.inspector.evaluation import read_evaluation
 

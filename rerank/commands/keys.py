@@ -8,7 +8,9 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(no_args_is_help=True, help="API keys of a service.")
+from rerank.commands.app import CommandApp
+
+app = CommandApp(no_args_is_help=True, help="API keys of a service.")
 
 
 @app.callback()
@@ -16,7 +18,7 @@ def keys() -> None:
     """API keys of a service."""
 
 
-@app.command()
+@app.command(example="rerank keys add search-backend --file keys.yaml --max-calls 8")
 def add(
     name: Annotated[str, typer.Argument(help="Who gets the key; the service names it in its log and errors.")],
     file: Annotated[Path, typer.Option(help="The file of the keys, which is created if need be.")],

@@ -53,8 +53,9 @@ class LoadTestSettings:
 
 
 def loadtest(settings: LoadTestSettings) -> None:
-    """Send requests at random times (Poisson) whether or not earlier ones were answered; print latencies and statuses.
+    """Send requests at random times; print latencies and statuses.
 
+    They arrive as a Poisson process, whether or not earlier ones were answered.
     Latencies count from the intended start of a request. Goodput is the number of answered requests per second.
     """
     rate = _RATE.fullmatch(settings.rate)

@@ -12,7 +12,7 @@ from rerank.types import FeedbackMethod, FirstStage, StrategyKind
 
 E = TypeVar("E", bound=StrEnum)
 
-_INT32_MAX = 2**31 - 1  # the largest value of an int32 in the protobuf messages
+_INT32_MAX = 2**31 - 1
 
 
 def _parser(names: type[E]) -> Callable[[str], E]:
@@ -25,6 +25,21 @@ def _parser(names: type[E]) -> Callable[[str], E]:
             raise typer.BadParameter(f"{value!r} is not one of {', '.join(names)}") from error
 
     return parse
+
+
+def _int32(value: str) -> int:
+    """A number that fits into an int32 of the protobuf messages; the service has the narrower limits."""
+    try:
+        number = int(str(value)[:20])  # a default is a number already
+    except ValueError as error:
+        raise typer.BadParameter(f"{value[:50]!r} is not a number") from error
+    if abs(number) > _INT32_MAX:
+        raise typer.BadParameter(f"{value[:50]} is more than {_INT32_MAX}")
+    return number
+
+
+def _int32_option(help_text: str) -> Any:
+    return typer.Option(parser=_int32, metavar="<int>", help=help_text)
 
 
 def _metavar(names: type[StrEnum]) -> str:
@@ -47,8 +62,8 @@ TLSCA = Annotated[
     ),
 ]
 ModelName = Annotated[str, typer.Option("--model", help="Name of a model of the service; empty: its default model.")]
-TopN = Annotated[int, typer.Option(max=_INT32_MAX, help="Number of results to return; 0: all.")]
-Depth = Annotated[int, typer.Option(max=_INT32_MAX, help="Number of candidates that the first stage retrieves.")]
+TopN = Annotated[int, _int32_option("Number of results to return; 0: all.")]
+Depth = Annotated[int, _int32_option("Number of candidates that the first stage retrieves.")]
 FirstStageOption = Annotated[
     FirstStage,
     typer.Option(
@@ -64,13 +79,11 @@ StrategyOption = Annotated[
         help="How the list is split into windows; default: the model's own strategy.",
     ),
 ]
-WindowSize = Annotated[int, typer.Option(max=_INT32_MAX, help="Number of passages per window; 0: the model's default.")]
+WindowSize = Annotated[int, _int32_option("Number of passages per window; 0: the model's default.")]
 Stride = Annotated[
     int,
-    typer.Option(
-        max=_INT32_MAX,
-        help="For sliding: number of passages between the starts of two windows; 0: the model's default, or half a "
-        "window.",
+    _int32_option(
+        "For sliding: number of passages between the starts of two windows; 0: the model's default, or half a window."
     ),
 ]
 EarlyStop = Annotated[

@@ -82,7 +82,7 @@ class RankSettings(_RankingSettings):
 
 
 def search(settings: SearchSettings) -> None:
-    """Retrieve candidates from the index of a running service and rerank them."""
+    """Retrieve candidates from a service's index and rerank them."""
     from rerank.commands.messages import feedback_message
     from rerank.service.client import RerankClient
     from rerank.service.credentials import Credentials

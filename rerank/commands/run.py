@@ -6,10 +6,10 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
-from rerank.commands.display import plain_console
+from rerank.commands.console import PlainConsole
 from rerank.errors import CheckpointError, RerankError
 
-console = plain_console()
+console = PlainConsole()
 
 _OURS = {"rerank", "rerank_eval", "rerank_training"}
 #: Package → the extra that is sure to install it.
@@ -44,5 +44,5 @@ def run(command: Callable[[], object]) -> None:
 
 
 def _fail(message: str, code: int = 2) -> NoReturn:
-    plain_console(stderr=True).print(f"error: {message}", soft_wrap=True)
+    PlainConsole(stderr=True).print(f"error: {message}", soft_wrap=True)
     sys.exit(code)

@@ -62,7 +62,10 @@ def serve(
         bool, options.flag("--stop-at-eof", "Stop when standard input ends, as when the parent process dies.")
     ] = False,
 ) -> None:
-    """Start the service: gRPC, and HTTP if asked for. Options override the settings of --config."""
+    """Start the service: gRPC, and HTTP if asked for.
+
+    Options override the settings of --config.
+    """
     import asyncio
     import logging
 
@@ -135,7 +138,10 @@ def index(
         ),
     ] = "0",
 ) -> None:
-    """Build an index for BM25 and dense retrieval. A build that was killed goes on when the command is repeated."""
+    """Build an index for BM25 and dense retrieval.
+
+    A build that was killed goes on when the command is repeated.
+    """
     from rerank.collections import open_collection
     from rerank.commands.display import indexing_progress
 
@@ -183,7 +189,10 @@ def expand(
     encoder: options.Encoder = None,
     device: Device = "auto",
 ) -> None:
-    """Copy an index with each vector moved towards its nearest passages, so that dense search finds more."""
+    """Copy an index with vectors moved towards their neighbours.
+
+    Dense search then finds more: each vector is moved towards those of its nearest passages.
+    """
     from rerank.commands.display import indexing_progress
     from rerank.models.encoder import Encoder  # imports torch
     from rerank.retrieval.expansion import expand_index
@@ -213,7 +222,10 @@ def demo(
         bool, options.flag("--stay", "Keep serving until Ctrl-C, with the inspector in the browser at / over HTTP.")
     ] = False,
 ) -> None:
-    """Index Python's documentation, start a service, and compare its rankings on a small test collection."""
+    """Index Python's documentation and compare rankings on it.
+
+    Starts a service of its own, and measures on a small test collection.
+    """
     from rerank.commands.demo import run_demo
 
     run_demo(work, console, ranker, stay)

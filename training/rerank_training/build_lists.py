@@ -7,13 +7,12 @@ build-lists --medquad qa.jsonl.gz --passages 4 --random-share 1 --teacher qrels 
 
 from __future__ import annotations
 
-import typer
-
+from rerank.commands.app import CommandApp, example_in
 from rerank.commands.flags import UNDERSCORES_TOO, flags
 from rerank.commands.run import run
 from rerank_training.lists.settings import BuildListsSettings
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = CommandApp()
 
 
 def build_lists(settings: BuildListsSettings) -> None:
@@ -23,7 +22,7 @@ def build_lists(settings: BuildListsSettings) -> None:
     build(settings)
 
 
-app.command(context_settings=UNDERSCORES_TOO)(flags(BuildListsSettings)(build_lists))
+app.command(example=example_in(__doc__), context_settings=UNDERSCORES_TOO)(flags(BuildListsSettings)(build_lists))
 
 
 def main() -> None:

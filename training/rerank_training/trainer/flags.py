@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, cast, get_arg
 
 import yaml
 
+from rerank.commands.app import example_in, example_text
 from rerank.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ def parse_arguments(
         arguments_type: dataclass whose fields are the flags of one command.
         run_flags_type: dataclass with the flags of the run and their defaults.
         flags: None: those of the process.
-        description: of the command, for --help; only its first line is shown.
+        description: docstring of the command's module, of which --help shows the first line and the example.
 
     Raises:
         ConfigError: a flag or key is unknown or missing, or a value cannot be parsed.
@@ -172,8 +173,9 @@ def _parser(parts: Sequence[type], description: str | None, parents: Sequence[Ar
         conflict_handler="resolve",
         parents=parents,
         description=description and description.partition("\n")[0],
-        epilog="--help-all shows the flags of transformers' Trainer too, which are accepted as well. --config FILE "
-        "reads flags from a YAML file; flags override it.",
+        formatter_class=RawDescriptionHelpFormatter,
+        epilog="--help-all shows the flags of transformers' Trainer too, which are accepted as well.\n"
+        f"--config FILE reads flags from a YAML file; flags override it.\n\n{example_text(example_in(description))}",
     )
     for part in parts:
         types_of = get_type_hints(part)

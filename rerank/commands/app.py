@@ -1,0 +1,50 @@
+"""Typer applications of the installed commands: help in plain text, with examples and undivided values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import typer
+from typer.core import TyperCommand
+
+#: Looks like a hyphen, and no line is broken at it.
+_NON_BREAKING_HYPHEN = "\u2011"
+
+
+def example_in(docstring: str | None) -> str:
+    """The commands in the last paragraph of the docstring of a command's module."""
+    return (docstring or "").strip().rpartition("\n\n")[2]
+
+
+def example_text(commands: str) -> str:
+    """The end of a command's help, with one of the commands on each line."""
+    return "\n".join(["Example:", *(f"  {line}" for line in commands.strip().splitlines())])
+
+
+class _Command(TyperCommand):
+    """A command whose help breaks no line inside a value such as pe-rank, and asks for <int>, not for <int range>."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        write_dl = formatter.write_dl
+        formatter.write_dl = lambda rows, *args, **kwargs: write_dl([*map(_undivided, rows)], *args, **kwargs)
+        super().format_help(ctx, formatter)
+        formatter.buffer = [text.replace(_NON_BREAKING_HYPHEN, "-") for text in formatter.buffer]
+
+
+def _undivided(row: tuple[str, str]) -> tuple[str, str]:
+    """A row of the help, an option with its text, without places where a value could be divided."""
+    option, text = row
+    return option.replace(" range>", ">"), text.replace("-", _NON_BREAKING_HYPHEN)
+
+
+class CommandApp(typer.Typer):
+    """A typer application of one command or several."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, **settings)
+
+    def command(self, name: str | None = None, *, example: str, **settings: Any) -> Callable[..., Any]:  # type: ignore[override]
+        """See typer.Typer.command. The help ends with the `example`, in which each line is a command."""
+        # A paragraph that begins with \b keeps its lines.
+        return super().command(name, cls=_Command, epilog=f"\b\n{example_text(example)}", **settings)

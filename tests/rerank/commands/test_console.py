@@ -1,0 +1,68 @@
+"""The console: tables on a terminal, and lines that are neither wrapped nor cut nor padded anywhere else."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+from rich.table import Table
+
+from rerank.commands.console import PlainConsole
+from rerank.commands.display import one_line
+
+LONG = "/a/path/of/300/characters" * 12
+
+
+@pytest.fixture(autouse=True)
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A width that output for programs must not depend on."""
+    monkeypatch.setenv("COLUMNS", "40")
+
+
+def printed(*objects: object) -> str:
+    file = io.StringIO()
+    PlainConsole(file=file).print(*objects)
+    return file.getvalue()
+
+
+def table() -> Table:
+    made = Table(title=f"results of {LONG}", title_justify="left")
+    made.add_column("rank", justify="right")
+    made.add_column("score:\nlog-prob")
+    made.add_column("passage", overflow="fold", width=10)
+    made.add_row("1", "-0.5", one_line(f"{LONG}\nsecond line"))
+    made.add_row("10", "", "[bold]:smile:")
+    return made
+
+
+def test_line_outside_a_terminal_is_unchanged() -> None:
+    for line in (LONG, f"{LONG}: 12 passages", "[red]markup[/red] :smile: [/]", "a\ttab", ""):
+        assert printed(line) == f"{line}\n"
+
+
+def test_table_outside_a_terminal_is_tab_separated_values() -> None:
+    assert printed(table()).split("\n") == [
+        f"results of {LONG}",
+        "rank\tscore: log-prob\tpassage",
+        f"1\t-0.5\t{LONG} second line",
+        "10\t\t[bold]:smile:",
+        "",
+    ]
+
+
+def test_table_without_title_and_headers_is_its_rows() -> None:
+    made = Table(show_header=False)
+    made.add_row("offered", "3.0 requests/s")
+    assert printed(made) == "offered\t3.0 requests/s\n"
+    assert printed(Table(show_header=False)) == "\n"
+
+
+def test_table_on_a_terminal_fits_its_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = io.StringIO()
+    console = PlainConsole(file=file)
+    monkeypatch.setattr(Console, "is_terminal", True)
+    console.print(table())
+    lines = file.getvalue().splitlines()
+    assert len(lines) > 5
+    assert max(map(len, lines)) <= 40
