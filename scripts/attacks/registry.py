@@ -22,12 +22,12 @@ def attack(function: Attack) -> Attack:
     return function
 
 
-def run_attack(name: str, address: str, seed: int) -> Counter[str]:
-    """Runs an attack on the service at `address`; for a process of its own."""
+def run_attack(name: str, address: str, http_address: str, seed: int) -> Counter[str]:
+    """Runs an attack on the service at these addresses, HOST:PORT of gRPC and of HTTP; for a process of its own."""
     from attacks import engine, memory  # noqa: F401  (register their attacks in that process)
 
     async def run() -> Counter[str]:
-        async with Target(address) as target:
+        async with Target(address, http_address) as target:
             return await ATTACKS[name](target, random.Random(seed))
 
     return asyncio.run(run())
