@@ -90,11 +90,26 @@ def test_utf_8_may_be_named(http: HttpClient, content_type: str) -> None:
     assert http.send("POST", "/rerank", json.dumps(BODY).encode(), headers).status == 200
 
 
-@pytest.mark.parametrize("value", ["0", "-1", "1.5", "soon", "", "99999999999999999999999", "١"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "0",
+        "-1",
+        "1.5",
+        "soon",
+        "",
+        "99999999999999999999999",
+        "١",
+        "2147483649",
+        "0" * 19 + "1" + "0" * 400,
+        "0" * 5000,
+    ],
+)
 def test_invalid_deadline_is_refused_by_name(http: HttpClient, value: str) -> None:
     reply = http.post("/rerank", BODY, x_request_timeout_ms=value.encode().decode("latin-1"))
     assert reply.status == 400
     assert reply.json["error"].startswith("X-Request-Timeout-Ms: ")
+    assert reply.json["error"].endswith(" is not a number of milliseconds from 1 to 2147483648")
 
 
 def test_missed_deadline_is_504(encoder: Encoder) -> None:
