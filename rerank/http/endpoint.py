@@ -88,7 +88,8 @@ class Endpoint:
         try:
             self._calls.enter(call.as_context)
             call.check_headers()
-            reply = await self._reply(call, exchange)
+            async with self._calls.until_drained():
+                reply = await self._reply(call, exchange)
             self._calls.expect_read(reply, call.as_context)
             return Answer(HTTPStatus.OK, reply, exchange.headers | execution_headers(exchange.response))
         except ClientDisconnect:
