@@ -18,7 +18,7 @@ from typing import Annotated
 import typer
 from attacks import engine, http, memory  # noqa: F401  (register their attacks)
 from attacks.probes import Report, probe_while
-from attacks.registry import ATTACKS, run_attack
+from attacks.registry import ATTACKS, ENCRYPTED, run_attack
 from attacks.server import running_service
 
 from rerank.commands.run import run
@@ -51,11 +51,11 @@ def main(
 async def measure(name: str, seed: int, seconds: float) -> Report:
     """The latencies of a fresh service during one attack."""
     with (
-        running_service() as service,
+        running_service(encrypted=name in ENCRYPTED) as service,
         ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as attacker,  # its own GIL
     ):
         loop = asyncio.get_running_loop()
-        addresses = service.address, service.http_address
+        addresses = service.address, service.http_address, service.authority
         return await probe_while(
             lambda: loop.run_in_executor(attacker, run_attack, name, *addresses, seed), service, seconds
         )

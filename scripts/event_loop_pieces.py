@@ -79,7 +79,7 @@ async def attacked(attack: str, seed: int, on_start: Callable[[], None]) -> str:
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as attacker:
         target = await address
         on_start()
-        calls = await loop.run_in_executor(attacker, run_attack, attack, target, http, seed)
+        calls = await loop.run_in_executor(attacker, run_attack, attack, target, http, None, seed)
     os.kill(os.getpid(), signal.SIGTERM)
     await serving
     return ", ".join(f"{count} {outcome}" for outcome, count in sorted(calls.items()))

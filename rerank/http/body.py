@@ -18,7 +18,7 @@ _BYTES_PER_VALUE = 32
 _PIECE = 256 * 1024
 
 
-def json_object(body: bytes, max_candidates: int) -> dict[str, Any]:
+def json_object(body: bytes | bytearray, max_candidates: int) -> dict[str, Any]:
     """The JSON object of a body.
 
     The parser builds all values before anyone can look at their number, and meanwhile no other thread runs: 16 MB of
@@ -35,7 +35,7 @@ def json_object(body: bytes, max_candidates: int) -> dict[str, Any]:
         raise InvalidRequest("body", f"{problem}; send a JSON object in UTF-8") from error
 
 
-def _check_number_of_values(body: bytes, max_candidates: int) -> None:
+def _check_number_of_values(body: bytes | bytearray, max_candidates: int) -> None:
     """Raises: InvalidRequest."""
     limit = max_candidates * _VALUES_PER_CANDIDATE + _VALUES_OF_OPTIONS
     quotes = values = size = 0
@@ -54,7 +54,7 @@ def _check_number_of_values(body: bytes, max_candidates: int) -> None:
             )
 
 
-def _pieces(body: bytes) -> Iterator[bytes]:
+def _pieces(body: bytes | bytearray) -> Iterator[bytes | bytearray]:
     """The body in pieces that do not end between a backslash and the character that it escapes."""
     start = 0
     while start < len(body):

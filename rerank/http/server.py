@@ -7,6 +7,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -42,7 +43,8 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Accepts connections at these sockets; as uvicorn does, which has no setting for the times of TLS."""
         config = self.config
-        protocol = partial(config.http_protocol_class, config=config, server_state=self.server_state, app_state={})
+        make: Any = config.http_protocol_class
+        protocol = partial(make, config=config, server_state=self.server_state, app_state={})
         create = partial(asyncio.get_running_loop().create_server, ssl=config.ssl, backlog=config.backlog, **self._tls)
         self.servers = [await create(protocol, sock=each) for each in sockets or ()]
         self.started = True

@@ -20,11 +20,15 @@ class Target:
     Args:
         address: HOST:PORT of gRPC.
         http_address: HOST:PORT of HTTP, for attacks on it.
+        authority: the certificate (PEM) of the authority of a service with TLS.
     """
 
-    def __init__(self, address: str, http_address: str = "") -> None:
+    def __init__(self, address: str, http_address: str = "", authority: bytes | None = None) -> None:
         self.address, self.http_address = address, http_address
-        self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
+        if authority is None:
+            self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
+        else:
+            self._channel = grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(authority), options=_OPTIONS)
         self._stub = rerank_pb2_grpc.RerankServiceStub(self._channel)
         self._health = health_pb2_grpc.HealthStub(self._channel)
 

@@ -1,4 +1,4 @@
-"""Attacks on the HTTP port: bodies of millions of values, unknown fields, and bodies in chunks of one byte."""
+"""Attacks on the HTTP port: bodies of millions of values, bodies in chunks of one byte, and handshakes that stall."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import random
 from collections import Counter
 
 from attacks.calls import Target
-from attacks.registry import attack
+from attacks.registry import attack, attack_with_tls
 
 _MB = 2**20
 _TIMEOUT_S = 60.0
 #: Requests of each attack, on connections of their own, and how many of them at the same time.
 _REQUESTS, _AT_ONCE = 40, 4
+#: How long clients wait that do not go on with their handshake.
+_STAY_S = 15.0
 
 
 @attack
@@ -76,6 +78,28 @@ async def http_tiny_chunks(target: Target, draw: random.Random) -> Counter[str]:
     """Bodies of 500 kB in chunks of one byte."""
     body = b"1\r\n \r\n" * 500_000 + b"0\r\n\r\n"
     return await _posted(target, "/v2/rerank", body, header="transfer-encoding: chunked")
+
+
+@attack_with_tls
+async def https_slow_handshakes(target: Target, draw: random.Random) -> Counter[str]:
+    """300 connections that send the beginning of a TLS handshake, and nothing more for 15 s."""
+    return Counter(await asyncio.gather(*(_stalled_handshake(target.http_address) for _ in range(300))))
+
+
+async def _stalled_handshake(address: str) -> str:
+    """Whether the service ended a connection that stopped in the middle of the first message of TLS."""
+    host, _, port = address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        writer.write(b"\x16\x03\x01\x02\x00\x01")
+        await asyncio.wait_for(reader.read(), _STAY_S)
+    except TimeoutError:
+        return "still open"
+    except ConnectionError:
+        pass
+    finally:
+        writer.transport.abort()
+    return "ended by the service"
 
 
 def _repeated(field: str, element: bytes, size: int = 16 * _MB - 100, around: bytes = b"") -> bytes:

@@ -49,7 +49,7 @@ async def probe_while(attack: Callable[[], Awaitable[Counter[str]]], service: Se
     """Warms the service up, starts the attack, and probes until it has ended, for at least `seconds`."""
     draw, report = random.Random(1), Report()
     short = {kind: made_request(draw, kind, passages=5, characters=200) for kind in ("identity", "first")}
-    async with Target(service.address) as target:
+    async with Target(service.address, authority=service.authority) as target:
         for model in ("identity", "first", "pe-rank"):
             for _ in range(3):
                 await target.rerank(made_request(draw, model, passages=20, characters=300), _TIMEOUT_S)

@@ -13,24 +13,26 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import trustme
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-_HTTP_LINE, _METRICS_LINE = "HTTP at http://", "metrics at "
+_HTTP_LINE, _METRICS_LINE = "HTTP at ", "metrics at "
 
 
 @dataclass(frozen=True)
 class Service:
-    """A running service and its process."""
+    """A running service and its process. `authority` signed its certificate (PEM); None without TLS."""
 
     address: str
     process: subprocess.Popen[str]
     log: Path
+    authority: bytes | None
 
     @property
     def http_address(self) -> str:
         """HOST:PORT of its HTTP port."""
-        return self._logged(_HTTP_LINE)
+        return self._logged(_HTTP_LINE).partition("://")[2]
 
     @property
     def pid(self) -> int:
@@ -77,11 +79,23 @@ def free_port() -> int:
 
 
 @contextmanager
-def running_service(settings: Mapping[str, object] | None = None) -> Iterator[Service]:
-    """Starts `rerank serve` with these settings, HTTP and metrics on free ports; kills the process afterwards."""
+def running_service(settings: Mapping[str, object] | None = None, encrypted: bool = False) -> Iterator[Service]:
+    """Starts `rerank serve` with these settings, HTTP and metrics on free ports; kills the process afterwards.
+
+    Args:
+        settings: of the service.
+        encrypted: whether it has TLS, with a new certificate for 127.0.0.1.
+    """
     with tempfile.TemporaryDirectory(prefix="rerank-trial-") as folder:
         config, log = Path(folder) / "config.yaml", Path(folder) / "serve.log"
-        defaults = {"listen": "127.0.0.1:0", "http": "127.0.0.1:0", "telemetry": {"metrics": "127.0.0.1:0"}}
+        defaults: dict[str, object] = {
+            "listen": "127.0.0.1:0",
+            "http": "127.0.0.1:0",
+            "telemetry": {"metrics": "127.0.0.1:0"},
+        }
+        authority = trustme.CA() if encrypted else None
+        if authority is not None:
+            defaults["tls"] = _certificate(authority, Path(folder))
         config.write_text(yaml.safe_dump(defaults | dict(settings or {})), encoding="utf-8")
         command = [sys.executable, "-c", "from rerank.commands.cli import main; main()", "serve"]
         with log.open("w", encoding="utf-8") as errors:
@@ -94,7 +108,17 @@ def running_service(settings: Mapping[str, object] | None = None) -> Iterator[Se
             )
         try:
             assert process.stdout is not None
-            yield Service(process.stdout.readline().split()[-1], process, log)
+            address = process.stdout.readline().split()[-1]
+            yield Service(address, process, log, authority.cert_pem.bytes() if authority else None)
         finally:
             process.kill()
             process.wait()
+
+
+def _certificate(authority: trustme.CA, folder: Path) -> dict[str, str]:
+    """The setting `tls` with files of a new certificate."""
+    issued = authority.issue_cert("127.0.0.1")
+    certificate, key = folder / "server.pem", folder / "server.key"
+    certificate.write_bytes(b"".join(pem.bytes() for pem in issued.cert_chain_pems))
+    issued.private_key_pem.write_to_path(str(key))
+    return {"certificate": str(certificate), "key": str(key)}
