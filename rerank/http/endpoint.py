@@ -83,6 +83,8 @@ class Endpoint:
         finally:
             call.finish()
             self._on_end(exchange.finished(f"POST {scope['path']}", time.perf_counter() - start_s))
+            if exchange.error is not None:
+                exchange.error.__traceback__ = None  # its frames hold the request, and one another until a collection
 
     async def _answer(self, call: HttpCall, exchange: _Exchange) -> Answer:
         try:
