@@ -1,4 +1,4 @@
-"""Attacks on a running service: latency of other requests and of health checks, and growth of memory, during each.
+"""Attacks on a running service: latency of other requests and of health checks, growth of memory, and log, in each.
 
     python scripts/attack.py --attack all
 
@@ -16,16 +16,17 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import Annotated
 
 import typer
-from attacks import engine, memory  # noqa: F401  (register their attacks)
+from attacks import engine, http, memory  # noqa: F401  (register their attacks)
 from attacks.probes import Report, probe_while
-from attacks.registry import ATTACKS, run_attack
+from attacks.registry import ATTACKS, ENCRYPTED, run_attack
 from attacks.server import running_service
 
 from rerank.commands.run import run
 from rerank.errors import ConfigError
 
 HEADER = (
-    "| attack | identity p99 (ms) | FIRST p99 (ms) | health p99 (ms) | unanswered | growth (MB) | calls of the attack |"
+    "| attack | identity p99 (ms) | FIRST p99 (ms) | health p99 (ms) | unanswered | growth (MB) | log (MB/min) "
+    "| calls of the attack |"
 )
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -50,12 +51,13 @@ def main(
 async def measure(name: str, seed: int, seconds: float) -> Report:
     """The latencies of a fresh service during one attack."""
     with (
-        running_service() as service,
+        running_service(encrypted=name in ENCRYPTED) as service,
         ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as attacker,  # its own GIL
     ):
         loop = asyncio.get_running_loop()
+        addresses = service.address, service.http_address, service.authority
         return await probe_while(
-            lambda: loop.run_in_executor(attacker, run_attack, name, service.address, seed), service, seconds
+            lambda: loop.run_in_executor(attacker, run_attack, name, *addresses, seed), service, seconds
         )
 
 

@@ -20,6 +20,7 @@ from typing import Annotated, Any
 
 import typer
 from attacks.registry import run_attack
+from attacks.server import free_port
 
 from rerank.commands.run import run
 from rerank.config import ServiceConfig, load_config
@@ -66,7 +67,8 @@ def recorded_pieces() -> Iterator[list[float]]:
 
 async def attacked(attack: str, seed: int, on_start: Callable[[], None]) -> str:
     """Serves on a free port, calls `on_start`, attacks, and stops. Returns the outcomes of the attack's calls."""
-    config = load_config(None, models=[{"name": "identity", "ranker": "identity"}], listen="127.0.0.1:0", device="cpu")
+    models, http = [{"name": "identity", "ranker": "identity"}], f"127.0.0.1:{free_port()}"
+    config = load_config(None, models=models, listen="127.0.0.1:0", http=http, device="cpu")
     loop = asyncio.get_running_loop()
     address: asyncio.Future[str] = loop.create_future()
 
@@ -77,7 +79,7 @@ async def attacked(attack: str, seed: int, on_start: Callable[[], None]) -> str:
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as attacker:
         target = await address
         on_start()
-        calls = await loop.run_in_executor(attacker, run_attack, attack, target, seed)
+        calls = await loop.run_in_executor(attacker, run_attack, attack, target, http, None, seed)
     os.kill(os.getpid(), signal.SIGTERM)
     await serving
     return ", ".join(f"{count} {outcome}" for outcome, count in sorted(calls.items()))

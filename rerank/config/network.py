@@ -28,12 +28,13 @@ class TLSConfig(Settings):
 
 
 class ConnectionsConfig(Settings):
-    """Settings of gRPC connections.
+    """Settings of gRPC connections; `handshake_s` holds for HTTP, too.
 
     Attributes:
         keepalive_s: after this time without data, in seconds, a client is asked whether it is still there; its
             connection ends if it does not reply within the same time. Default: 30.
-        handshake_s: time that a new connection has for TLS and the first frames of HTTP/2, in seconds. Default: 10.
+        handshake_s: time that a new connection has for TLS, also one of the HTTP port, and for the first frames of
+            HTTP/2, in seconds. Default: 10.
         max_connection_age_s: age at which a connection is closed after its calls, in seconds, so that clients connect
             anew and a load balancer can send them elsewhere. Default: none.
         max_streams: number of calls at the same time on one connection; further ones wait at the client, or fail with

@@ -10,7 +10,6 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
@@ -20,6 +19,7 @@ from rerank.http.cohere import Documents, DocumentsRequestOrAll
 from rerank.http.description import Description
 from rerank.http.dialect import Dialect
 from rerank.http.endpoint import Endpoint, Shared
+from rerank.http.hosts import own_hosts_only
 from rerank.http.native import Native
 from rerank.http.problem import RefusedByHttp, problem_of
 from rerank.http.tei import Texts
@@ -55,20 +55,21 @@ def create_app(reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd) -> 
     ]
     return Starlette(
         routes=routes,
-        middleware=_only_own_names(config),
+        middleware=_only_own_hosts(config, undecided),
         exception_handlers={HTTPException: partial(_no_such_route, undecided)},
     )
 
 
-def _only_own_names(config: ServiceConfig) -> list[Middleware]:
-    """Without keys, refuses requests to other host names.
-
-    Otherwise a web page whose name is made to point at this machine could read the service in its visitor's browser.
-    """
+def _only_own_hosts(config: ServiceConfig, undecided: Undecided) -> list[Middleware]:
+    """Without keys, refuses requests to other host names."""
     if config.keys is not None or config.insecure or config.http is None:
         return []
-    own = config.http.listen.rpartition(":")[0].strip("[]")
-    return [Middleware(TrustedHostMiddleware, allowed_hosts=["localhost", "127.0.0.1", "::1", "[::1]", own])]
+    return [own_hosts_only(config.http.listen, partial(_refusal, undecided))]
+
+
+def _refusal(undecided: Undecided, error: RefusedByHttp) -> Response:
+    problem = problem_of(error)
+    return JSONResponse(dict(undecided.error(problem)), problem.status, problem.headers)
 
 
 def _rerank_routes(
@@ -97,5 +98,4 @@ async def _no_such_route(undecided: Undecided, request: Request, error: Exceptio
         message = f"{path} does not take {request.method}; use {headers.get('Allow', 'another method')}"
     else:
         message = f"there is no {path[:200]}; GET /openapi.json lists the paths"
-    problem = problem_of(RefusedByHttp(HTTPStatus(error.status_code), message, headers))
-    return JSONResponse(dict(undecided.error(problem)), problem.status, problem.headers)
+    return _refusal(undecided, RefusedByHttp(HTTPStatus(error.status_code), message, headers))

@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, FailFast, Field
+from pydantic_core import PydanticCustomError
 
 from rerank.errors import InvalidRequest
-from rerank.http.dialect import Translated, invalid, to_json
+from rerank.http.dialect import StrictModel, Translated, to_json, validated
 from rerank.http.problem import Problem
 from rerank.http.relevance import relevance_scores
 from rerank.v1 import rerank_pb2 as pb
@@ -18,26 +19,34 @@ from rerank.v1 import rerank_pb2 as pb
 #: Cuts each text to at most so many tokens.
 Cut: TypeAlias = Callable[[Sequence[str], int], list[str]]
 Positive: TypeAlias = Annotated[int, Field(ge=1)]
+#: Each is looked up in every document.
+_MAX_RANK_FIELDS = 100
 
 
-class RelevantSpans(BaseModel):
+def _few(names: Any) -> Any:
+    """The fields to rank, counted before pydantic looks at them and makes an error of each that is no text."""
+    if isinstance(names, list) and len(names) > _MAX_RANK_FIELDS:
+        message = f"{len(names)} fields exceed the limit of {_MAX_RANK_FIELDS}; send at most {_MAX_RANK_FIELDS}"
+        raise PydanticCustomError("too_long", message)
+    return names
+
+
+class RelevantSpans(StrictModel):
     """Option of Cohere's models from v5, which mark the relevant parts of a document."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     mode: Literal["enabled", "disabled"] = "disabled"
     threshold: float | None = None
     max_spans: int | None = None
 
 
-class DocumentsRequest(BaseModel):
+class DocumentsRequest(StrictModel):
     """Request: the query, and the documents in first-stage order, best first."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     query: str
     documents: Annotated[
-        list[str | dict[str, Any]], Field(description='Texts, or objects with the fields of "rank_fields".')
+        list[str | dict[str, Any]],
+        FailFast(),
+        Field(description='Texts, or objects with the fields of "rank_fields".'),
     ]
     model: Annotated[str | None, Field(description="A model of the service; none: the default model.")] = None
     top_n: Annotated[int | None, Field(ge=1, description="Number of results; none: all.")] = None
@@ -46,7 +55,9 @@ class DocumentsRequest(BaseModel):
         str | None, Field(description="What is relevant, in words, for models whose prompt has an instruction.")
     ] = None
     rank_fields: Annotated[
-        list[str] | None, Field(min_length=1, description='Fields of documents that are ranked; none: "text".')
+        list[str] | None,
+        Field(min_length=1, description='Fields of documents that are ranked, 100 at most; none: "text".'),
+        BeforeValidator(_few),
     ] = None
     max_tokens_per_doc: Annotated[
         Positive | None, Field(description="Longer documents are cut to so many tokens of the service's encoder.")
@@ -103,10 +114,7 @@ class Documents:
         self._cut, self._version, self._request = cut, version, request
 
     def translate(self, body: Mapping[str, Any]) -> Translated:
-        try:
-            request = self._request.model_validate(body)
-        except ValidationError as error:
-            raise invalid(error) from error
+        request = validated(self._request, body)
         _refuse_unsupported(request)
         texts = [_text(document, place, request.rank_fields) for place, document in enumerate(request.documents)]
         if request.max_tokens_per_doc is not None:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
 from rerank.errors import InvalidRequest
 from rerank.http.problem import Problem
 from rerank.v1 import rerank_pb2 as pb
+
+RequestT = TypeVar("RequestT", bound=BaseModel)
+
+_UNKNOWN_FIELD = "unknown_field"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +41,37 @@ class Dialect(Protocol):
         ...
 
 
-def invalid(error: ValidationError) -> InvalidRequest:
-    """The first problem that pydantic found in a request, with the path of the field."""
-    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    if first["type"] == "extra_forbidden":
-        return InvalidRequest(_path(first["loc"]), "this service does not know the field; leave it out")
-    return InvalidRequest(_path(first["loc"]), first["msg"].lower())
+class StrictModel(BaseModel):
+    """Base class of requests in JSON: nothing is converted to another type, and unknown fields are refused."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_fields(cls, given: Any) -> Any:
+        """Finds the first unknown field. Pydantic itself makes an error of each, and there may be thousands."""
+        names = given if isinstance(given, Mapping) else ()
+        unknown = next((name for name in names if name not in cls.model_fields), None)
+        if unknown is not None:
+            raise PydanticCustomError(_UNKNOWN_FIELD, "{name}", {"name": unknown})
+        return given
+
+
+def validated(kind: type[RequestT], body: Mapping[str, Any]) -> RequestT:
+    """The request of this type.
+
+    Raises:
+        InvalidRequest: the first problem, with the path of the field. A list in a request stops at its first problem,
+            which its type says with `FailFast`.
+    """
+    try:
+        return kind.model_validate(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        if first["type"] == _UNKNOWN_FIELD:
+            name = _path((*first["loc"], first["ctx"]["name"]))
+            raise InvalidRequest(name, "this service does not know the field; leave it out") from error
+        raise InvalidRequest(_path(first["loc"]), first["msg"].lower()) from error
 
 
 def _path(location: tuple[int | str, ...]) -> str:

@@ -12,15 +12,16 @@ from http import HTTPStatus
 from typing import Any, ParamSpec, TypeVar
 
 import grpc
-from pydantic import TypeAdapter, ValidationError
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from rerank.errors import InvalidRequest, RerankError
+from rerank.errors import RerankError
 from rerank.http.answer import Answer, execution_headers, send_answer
+from rerank.http.body import json_object
 from rerank.http.call import HttpCall
 from rerank.http.dialect import Dialect
 from rerank.http.problem import problem_of
+from rerank.service.convert import check_number_of_candidates
 from rerank.service.servicer import CallsInFlight, FinishedCall, OnEnd, request_id_of
 from rerank.service.status import REQUEST_ID
 
@@ -31,7 +32,6 @@ P = ParamSpec("P")
 
 #: Bodies up to this size are converted on the event loop; larger ones beside it, as they take milliseconds.
 _SMALL_BODY = 64 * 1024
-_OBJECT = TypeAdapter(dict[str, Any])
 
 
 @dataclass(frozen=True)
@@ -83,12 +83,15 @@ class Endpoint:
         finally:
             call.finish()
             self._on_end(exchange.finished(f"POST {scope['path']}", time.perf_counter() - start_s))
+            if exchange.error is not None:
+                exchange.error.__traceback__ = None  # its frames hold the request, and one another until a collection
 
     async def _answer(self, call: HttpCall, exchange: _Exchange) -> Answer:
         try:
             self._calls.enter(call.as_context)
             call.check_headers()
-            reply = await self._reply(call, exchange)
+            async with self._calls.until_drained():
+                reply = await self._reply(call, exchange)
             self._calls.expect_read(reply, call.as_context)
             return Answer(HTTPStatus.OK, reply, exchange.headers | execution_headers(exchange.response))
         except ClientDisconnect:
@@ -104,8 +107,11 @@ class Endpoint:
     async def _reply(self, call: HttpCall, exchange: _Exchange) -> bytes:
         received = await self._calls.receive(call.as_context)
         size = len(received)
-        body = await _convert(size, _json_object, received)
+        limits = self._calls.limits
+        body = await _convert(size, json_object, received, limits.max_candidates)
         exchange.dialect = self._choose(body)
+        if isinstance(candidates := body.get(exchange.dialect.passages_field), list):
+            check_number_of_candidates(candidates, limits)
         translated = await _convert(size, exchange.dialect.translate, body)
         exchange.request = translated.message
         exchange.request.model = self._aliases.get(exchange.request.model, exchange.request.model)
@@ -130,15 +136,6 @@ class _Exchange:
 
     def finished(self, name: str, seconds: float) -> FinishedCall:
         return FinishedCall(name, self.outcome, seconds, self.request_id, self.request, self.response, self.error)
-
-
-def _json_object(body: bytes) -> dict[str, Any]:
-    """Raises: InvalidRequest if the body is no JSON object."""
-    try:
-        return _OBJECT.validate_json(body)
-    except ValidationError as error:
-        problem = error.errors(include_url=False, include_input=False, include_context=False)[0]["msg"]
-        raise InvalidRequest("body", f"{problem}; send a JSON object in UTF-8") from error
 
 
 async def _convert(size: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

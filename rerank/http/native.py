@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from google.protobuf import json_format
@@ -30,6 +31,9 @@ class Native:
         message = self._kind()
         try:
             json_format.ParseDict(dict(body), message)
+        except OverflowError as error:
+            field = next(path for path, number in _numbers(body) if abs(number) > sys.float_info.max)
+            raise InvalidRequest(field, "the number is too large for any field; send a smaller one") from error
         except (json_format.ParseError, ValueError, TypeError, RecursionError) as error:
             raise InvalidRequest("request", f"{error}; see the fields of {self._kind.DESCRIPTOR.full_name}") from error
         return Translated(message, _reply)
@@ -37,6 +41,19 @@ class Native:
     def error(self, problem: Problem) -> Mapping[str, Any]:
         """A google.rpc.Status, as a gRPC client gets it."""
         return problem.as_json
+
+
+def _numbers(value: object, path: str = "") -> Iterator[tuple[str, float]]:
+    """Every number of a JSON value with its path, such as candidates[0].first_stage_score."""
+    match value:
+        case dict():
+            for name, each in value.items():
+                yield from _numbers(each, f"{path}.{name}" if path else name)
+        case list():
+            for place, each in enumerate(value):
+                yield from _numbers(each, f"{path}[{place}]")
+        case int() | float():
+            yield path, value
 
 
 def _reply(response: Message) -> bytes:

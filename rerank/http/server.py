@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from typing import Any
 
-import h11
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -17,6 +17,7 @@ from rerank.config.network import TLSConfig
 from rerank.errors import ConfigError
 from rerank.http.app import create_app
 from rerank.http.call import HttpCall
+from rerank.http.protocol import protocol_with
 from rerank.http.tls import server_context
 from rerank.reranker import AsyncReranker
 from rerank.service.connections import end_connection_of
@@ -27,62 +28,36 @@ _GRACE_S = 1
 
 
 class _Server(uvicorn.Server):
-    """A server whose process handles signals itself. `accepting` is set when it accepts connections."""
+    """A server whose process handles signals itself. `accepting` is set when it accepts connections.
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    Args:
+        config: uvicorn's settings.
+        handshake_s: time that a new connection has for TLS, and a closing one for its end, in seconds.
+    """
+
+    def __init__(self, config: uvicorn.Config, handshake_s: float) -> None:
         super().__init__(config)
         self.accepting = asyncio.Event()
+        self._tls = {"ssl_handshake_timeout": handshake_s, "ssl_shutdown_timeout": handshake_s} if config.ssl else {}
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        """Accepts connections at these sockets; as uvicorn does, which has no setting for the times of TLS."""
+        config = self.config
+        make: Any = config.http_protocol_class
+        protocol = partial(make, config=config, server_state=self.server_state, app_state={})
+        create = partial(asyncio.get_running_loop().create_server, ssl=config.ssl, backlog=config.backlog, **self._tls)
+        self.servers = [await create(protocol, sock=each) for each in sockets or ()]
+        self.started = True
         self.accepting.set()
+
+    def end_connections(self) -> None:
+        """Ends the open connections at once, whether their clients have read the answers or not."""
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
-
-
-def _protocol(max_transfer_s: float) -> type[H11Protocol]:
-    """uvicorn's HTTP/1.1, with a limit on the time in which a connection sends the headers of its next request."""
-
-    class Protocol(H11Protocol):
-        _timer: asyncio.TimerHandle | None = None
-
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            super().connection_made(transport)
-            self._expect_request()
-
-        def data_received(self, data: bytes) -> None:
-            super().data_received(data)
-            if self.cycle is not None and not self.cycle.response_complete:
-                self._stop_timer()
-
-        def on_response_complete(self) -> None:
-            self._expect_request()
-            super().on_response_complete()
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._stop_timer()
-            super().connection_lost(exc)
-
-        def _expect_request(self) -> None:
-            self._stop_timer()
-            self._timer = self.loop.call_later(max_transfer_s, self.transport.abort)
-
-        def _stop_timer(self) -> None:
-            if self._timer is not None:
-                self._timer.cancel()
-
-        def send_400_response(self, msg: str) -> None:
-            """Answers bytes that are no HTTP, with the fields of all dialects."""
-            body = json.dumps({"message": msg, "detail": msg, "error": msg, "error_type": "Validation"}).encode()
-            headers = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close"}
-            response = h11.Response(status_code=400, headers=list(headers.items()))
-            for event in (response, h11.Data(data=body), h11.EndOfMessage()):
-                self.transport.write(self.conn.send(event) or b"")
-            self.transport.close()
-
-    return Protocol
 
 
 @asynccontextmanager
@@ -108,13 +83,15 @@ async def running_http(
     port = listening.getsockname()[1]
     _end_unread_answers(calls, port)
     app = wrap_app(create_app(reranker, calls, on_end))
-    server = _Server(_settings(app, _protocol(config.limits.max_transfer_s), config.tls))
+    settings = _settings(app, protocol_with(config.limits.max_transfer_s), config.tls)
+    server = _Server(settings, config.connections.handshake_s)
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     try:
         await server.accepting.wait()
         yield f"{config.http.listen.rpartition(':')[0]}:{port}"
     finally:
         server.should_exit = True
+        asyncio.get_running_loop().call_later(_GRACE_S, server.end_connections)
         await serving
 
 
@@ -126,9 +103,10 @@ def _settings(app: ASGIApp, protocol: type[H11Protocol], tls: TLSConfig | None) 
         lifespan="off",
         log_config=None,
         access_log=False,
+        log_level="error",  # its warnings are about what clients sent, as often as they like
         server_header=False,
         proxy_headers=False,
-        timeout_graceful_shutdown=_GRACE_S,
+        timeout_graceful_shutdown=10 * _GRACE_S,  # never passes: the connections end before
     )
     settings.load()
     settings.ssl = None if tls is None else server_context(tls)

@@ -7,10 +7,10 @@ from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, RootModel, ValidationError
+from pydantic import BaseModel, FailFast, Field, RootModel
 
 from rerank.errors import InvalidRequest
-from rerank.http.dialect import Translated, invalid, to_json
+from rerank.http.dialect import StrictModel, Translated, to_json, validated
 from rerank.http.problem import Problem
 from rerank.http.relevance import relevance_scores
 from rerank.v1 import rerank_pb2 as pb
@@ -23,13 +23,11 @@ _ERROR_TYPES = {
 }
 
 
-class TextsRequest(BaseModel):
+class TextsRequest(StrictModel):
     """Request: the query, and the texts in first-stage order, best first."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
-
     query: str
-    texts: list[str]
+    texts: Annotated[list[str], FailFast()]
     model: Annotated[str | None, Field(description="A model of the service; none: the default model.")] = None
     top_n: Annotated[int | None, Field(ge=0, description="Number of results; none or 0: all. Not part of TEI.")] = None
     return_text: Annotated[bool | None, Field(description="Whether results have their text.")] = None
@@ -60,10 +58,7 @@ class Texts:
     passages_field = "texts"
 
     def translate(self, body: Mapping[str, Any]) -> Translated:
-        try:
-            request = TextsRequest.model_validate(body)
-        except ValidationError as error:
-            raise invalid(error) from error
+        request = validated(TextsRequest, body)
         if (request.truncation_direction or "right").lower() == "left":
             raise InvalidRequest("truncation_direction", "the end of a text is cut, not its beginning; use right")
         message = pb.RerankRequest(

@@ -10,12 +10,20 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from rerank.errors import NotFound
+from rerank.http.hosts import own_hosts_only
+from rerank.http.problem import RefusedByHttp
 from rerank.inspector.evaluation import Evaluation
 from rerank.inspector.pages import page_routes
 
 
-def evaluation_app(evaluation: Evaluation) -> Starlette:
-    """The page with all queries, and the rankings that it opens."""
+def evaluation_app(evaluation: Evaluation, listen: str, insecure: bool = False) -> Starlette:
+    """The page with all queries, and the rankings that it opens.
+
+    Args:
+        evaluation: what it shows.
+        listen: HOST:PORT of the page.
+        insecure: whether it answers to every host name.
+    """
 
     def overview(request: Request) -> Response:
         return JSONResponse(evaluation.overview())
@@ -33,5 +41,10 @@ def evaluation_app(evaluation: Evaluation) -> Starlette:
             *page_routes("evaluation.html"),
             Route("/inspector/evaluation", overview, methods=["GET"]),
             Route("/inspector/evaluation/ranking", ranking, methods=["GET"]),
-        ]
+        ],
+        middleware=[] if insecure else [own_hosts_only(listen, _refusal)],
     )
+
+
+def _refusal(error: RefusedByHttp) -> Response:
+    return JSONResponse({"message": str(error)}, error.status)

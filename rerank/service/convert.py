@@ -7,7 +7,7 @@ window, is checked when the registry resolves the model.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -111,6 +111,11 @@ def search_call(request: pb.SearchRequest, limits: Limits) -> SearchCall:
     )
 
 
+def check_number_of_candidates(candidates: Sized, limits: Limits) -> None:
+    """To be called before anything looks at each of them. Raises: InvalidRequest if there are too many."""
+    _at_most("candidates", len(candidates), limits.max_candidates, "candidates")
+
+
 def rerank_response(ranking: Ranking, return_passages: bool, include_trace: bool = False) -> pb.RerankResponse:
     """The response to a Rerank request; with the text of each passage if `return_passages`."""
     return pb.RerankResponse(
@@ -151,7 +156,7 @@ def _query(text: str, instruction: str, limits: Limits) -> Query:
 def _candidates(candidates: Sequence[pb.Candidate], limits: Limits) -> tuple[CandidateSource, ...]:
     if not candidates:
         raise InvalidRequest("candidates", "the list is empty; send at least one candidate")
-    _at_most("candidates", len(candidates), limits.max_candidates, "candidates")
+    check_number_of_candidates(candidates, limits)
     position_of: dict[str, int] = {}
     for position, candidate in enumerate(candidates):
         if (first := position_of.setdefault(candidate.doc_id, position)) != position:

@@ -65,7 +65,8 @@ class RunningServer:
     async def drain(self, drain_s: float) -> None:
         """Shuts down: health becomes NOT_SERVING, new calls get UNAVAILABLE, calls in flight have `drain_s` seconds.
 
-        Then the connections end, so that calls which arrive too late or take too long get UNAVAILABLE as well.
+        Then the connections end, so that calls which arrive too late or take too long get UNAVAILABLE as well, and over
+        HTTP 503.
         A second call of this method waits for the first one to finish.
         """
         if self._draining is None:
@@ -77,6 +78,7 @@ class RunningServer:
         self.calls.refuse_new_calls()
         with suppress(TimeoutError):
             await asyncio.wait_for(self.calls.wait_until_idle(), drain_s)
+        self.calls.end_drain()
         end_connections(int(self.address.rpartition(":")[2]))
         await self._server.stop(_GRACE_S)
 

@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, NoReturn, TypeAlias
@@ -102,6 +103,7 @@ class CallsInFlight:
         self._idle.set()
         self._receiving = asyncio.Semaphore(_RECEIVING)
         self._timeouts: set[asyncio.Timeout] = set()
+        self._until_drained: set[asyncio.Timeout] = set()
         self._receiving_from: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self.on_unread_answer: Callable[[str], None] = lambda peer: None
 
@@ -113,6 +115,31 @@ class CallsInFlight:
     def refuse_new_calls(self) -> None:
         """From now on every new call fails with UNAVAILABLE."""
         self.shutting_down = True
+
+    @asynccontextmanager
+    async def until_drained(self) -> AsyncIterator[None]:
+        """Runs a block that ends with the drain, for calls that do not end with their connection.
+
+        Raises:
+            ShuttingDown: the drain has ended first.
+        """
+        timeout = asyncio.timeout(None)
+        try:
+            async with timeout:
+                self._until_drained.add(timeout)
+                yield
+        except TimeoutError as error:
+            if not timeout.expired():
+                raise
+            problem = "the service is shutting down and waits no longer; send the request to another replica"
+            raise ShuttingDown(problem) from error
+        finally:
+            self._until_drained.discard(timeout)
+
+    def end_drain(self) -> None:
+        """Ends the blocks of `until_drained` that still run."""
+        for timeout in self._until_drained:
+            timeout.reschedule(asyncio.get_running_loop().time())
 
     async def wait_until_idle(self) -> None:
         """Waits until no call is in flight."""

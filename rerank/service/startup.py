@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -14,6 +13,7 @@ from rerank.errors import ConfigError
 from rerank.files import is_missing_folder
 from rerank.inspector.judgements import read_judgements
 from rerank.retrieval.index_format import read_index_settings
+from rerank.service.access import check_loopback
 from rerank.service.certificates import check_certificates
 from rerank.service.key_file import read_keys
 
@@ -104,14 +104,4 @@ def _check_access(config: ServiceConfig) -> None:
     if config.http is not None:
         addresses["http"] = config.http.listen
     for name, address in addresses.items():
-        if not _is_loopback(address):
-            raise ConfigError(
-                f"{name} {address}: anyone who reaches this address could call the service; require keys (--keys FILE, "
-                "see `rerank keys add`), listen on 127.0.0.1, or accept that with --insecure"
-            )
-
-
-def _is_loopback(address: str) -> bool:
-    host, _, port = address.rpartition(":")
-    found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
-    return all(ipaddress.ip_address(str(each[4][0])).is_loopback for each in found)
+        check_loopback(name, address, "call the service", "require keys (--keys FILE, see `rerank keys add`), ")

@@ -34,20 +34,22 @@ class Report:
     latency_ms: dict[str, list[float]] = field(default_factory=lambda: {kind: [] for kind in _INTERVAL_S})
     unanswered: int = 0
     growth_mb: float = 0.0
+    log_mb_per_min: float = 0.0
     calls: Counter[str] = field(default_factory=Counter)
 
     def row(self, name: str) -> str:
         """The row of the table; see HEADER in scripts/attack.py."""
         p99 = [f"{percentile(values, 99):.0f}" for values in self.latency_ms.values()]
         calls = ", ".join(f"{count} {outcome}" for outcome, count in sorted(self.calls.items()))
-        return f"| {' | '.join([name, *p99, str(self.unanswered), f'{self.growth_mb:.0f}', calls])} |"
+        cells = [name, *p99, str(self.unanswered), f"{self.growth_mb:.0f}", f"{self.log_mb_per_min:.2f}", calls]
+        return f"| {' | '.join(cells)} |"
 
 
 async def probe_while(attack: Callable[[], Awaitable[Counter[str]]], service: Service, seconds: float) -> Report:
     """Warms the service up, starts the attack, and probes until it has ended, for at least `seconds`."""
     draw, report = random.Random(1), Report()
     short = {kind: made_request(draw, kind, passages=5, characters=200) for kind in ("identity", "first")}
-    async with Target(service.address) as target:
+    async with Target(service.address, authority=service.authority) as target:
         for model in ("identity", "first", "pe-rank"):
             for _ in range(3):
                 await target.rerank(made_request(draw, model, passages=20, characters=300), _TIMEOUT_S)
@@ -55,7 +57,7 @@ async def probe_while(attack: Callable[[], Awaitable[Counter[str]]], service: Se
             **_INTERVAL_S,
             "first": max(_INTERVAL_S["first"], await _alone_s(target, short["first"]) / _MAX_SHARE),
         }
-        before_mb = service.resident_mb()
+        before_mb, log_before_mb = service.resident_mb(), service.log_mb()
         start_s = time.perf_counter()
         attacking = asyncio.ensure_future(attack())
         probes: dict[str, Callable[[], Awaitable[str]]] = {
@@ -71,6 +73,7 @@ async def probe_while(attack: Callable[[], Awaitable[Counter[str]]], service: Se
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        report.log_mb_per_min = (service.log_mb() - log_before_mb) / (time.perf_counter() - start_s) * 60
     return report
 
 

@@ -14,6 +14,8 @@ from attacks.calls import Target
 Attack: TypeAlias = Callable[[Target, random.Random], Awaitable[Counter[str]]]
 
 ATTACKS: dict[str, Attack] = {}
+#: The attacks on a service with TLS.
+ENCRYPTED: set[str] = set()
 
 
 def attack(function: Attack) -> Attack:
@@ -22,12 +24,18 @@ def attack(function: Attack) -> Attack:
     return function
 
 
-def run_attack(name: str, address: str, seed: int) -> Counter[str]:
-    """Runs an attack on the service at `address`; for a process of its own."""
-    from attacks import engine, memory  # noqa: F401  (register their attacks in that process)
+def attack_with_tls(function: Attack) -> Attack:
+    """Registers an attack on a service with TLS."""
+    ENCRYPTED.add(function.__name__.replace("_", "-"))
+    return attack(function)
+
+
+def run_attack(name: str, address: str, http_address: str, authority: bytes | None, seed: int) -> Counter[str]:
+    """Runs an attack on a service, whose addresses are as in Target; for a process of its own."""
+    from attacks import engine, http, memory  # noqa: F401  (register their attacks in that process)
 
     async def run() -> Counter[str]:
-        async with Target(address) as target:
+        async with Target(address, http_address, authority) as target:
             return await ATTACKS[name](target, random.Random(seed))
 
     return asyncio.run(run())

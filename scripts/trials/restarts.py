@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
-import socket
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import grpc
-from attacks.server import Service, running_service
+from attacks.server import Service, free_port, running_service
 
 from rerank.service.credentials import PLAIN
 from rerank.service.load import LoadReport, open_loop, poisson_arrivals
@@ -53,7 +52,7 @@ HEADER = """| signal | rounds | calls | other statuses | bad exits | bad starts 
 async def restarts(number: signal.Signals, rounds: int, seed: int) -> RestartReport:
     """Starts the service so many times at one address, and ends it under load with this signal."""
     report, draw = RestartReport(), random.Random(seed)
-    settings = {"listen": f"127.0.0.1:{_free_port()}", "models": _MODELS, "telemetry": {}}
+    settings = {"listen": f"127.0.0.1:{free_port()}", "models": _MODELS, "telemetry": {}}
     requests = [each for each in rerank_messages(random.Random(seed)) if each.model != "first"]
     known: list[Reference] = []
     for _ in range(rounds):
@@ -90,9 +89,3 @@ async def _load_with_signal(
     asyncio.get_running_loop().call_later(draw.uniform(*_SIGNAL_S), service.process.send_signal, number)
     async with rerank_calls(service.address, PLAIN, requests, _EXIT_S) as call:
         return await open_loop(call, arrivals, _LOAD_S)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

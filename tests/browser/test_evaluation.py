@@ -48,7 +48,7 @@ def evaluation(collection: Path, tmp_path_factory: pytest.TempPathFactory) -> Ev
 
 @pytest.fixture(scope="module")
 def evaluation_base(evaluation: Evaluation) -> Iterator[str]:
-    with serving_app(evaluation_app(evaluation)) as address:
+    with serving_app(evaluation_app(evaluation, "127.0.0.1:8081")) as address:
         yield address
 
 

@@ -30,9 +30,11 @@ def test_unknown_attack_is_refused(attack: Any) -> None:
 
 def test_row_has_a_cell_for_each_column(attack: Any) -> None:
     latency_ms = {"identity": [1.0], "first": [20.4], "health": [0.6]}
-    report = attack.Report(latency_ms, unanswered=1, growth_mb=12.3, calls=Counter(OK=3, CANCELLED=1))
+    report = attack.Report(
+        latency_ms, unanswered=1, growth_mb=12.3, log_mb_per_min=0.456, calls=Counter(OK=3, CANCELLED=1)
+    )
     row = report.row("siege")
-    assert row == "| siege | 1 | 20 | 1 | 1 | 12 | 1 CANCELLED, 3 OK |"
+    assert row == "| siege | 1 | 20 | 1 | 1 | 12 | 0.46 | 1 CANCELLED, 3 OK |"
     assert row.count("|") == attack.HEADER.count("|")
 
 

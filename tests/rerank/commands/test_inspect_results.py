@@ -31,6 +31,17 @@ def test_address_must_be_host_and_port(rerank: Command, results: Path, listen: s
     assert error == f"--listen {listen!r} is not HOST:PORT, such as 127.0.0.1:8081"
 
 
+@pytest.mark.parametrize("listen", ["0.0.0.0:8081", "[::]:8081"])
+def test_other_addresses_than_the_loopback_need_insecure(rerank: Command, results: Path, listen: str) -> None:
+    error = rerank("inspect", results, "--listen", listen).error
+    assert error == (
+        f"--listen {listen}: anyone who reaches this address could read the evaluation; listen on 127.0.0.1, or accept "
+        "that with --insecure"
+    )
+    missing = results / "missing"
+    assert rerank("inspect", missing, "--listen", listen, "--insecure").error.startswith(f"{missing} holds no results")
+
+
 def test_folder_without_results_is_refused(rerank: Command, tmp_path: Path) -> None:
     assert (
         rerank("inspect", tmp_path).error

@@ -157,6 +157,39 @@ def has_form_of(case: Case, answer: dict[str, Any]) -> bool:
     return answer.keys() >= ALL_FIELDS
 
 
+_HUGE = "1" + "0" * 400
+
+
+@pytest.mark.parametrize("number", [f"-{_HUGE}", f"-{'9' * 4000}"])
+@pytest.mark.parametrize(
+    ("path", "field", "fields"),
+    [
+        ("/rerank", "first_stage_score", '"candidates": [{"doc_id": "a", "text": "a", "first_stage_score": NUMBER}]'),
+        ("/search", "interpolation", '"strategy": {"interpolation": {"first_stage": NUMBER}}'),
+        ("/search", "strategy", '"strategy": {"kind": NUMBER}'),
+        ("/search", "strategy", '"strategy": {"kind": 1e400, "window_size": NUMBER}'),
+        ("/search", "learning_rate", '"feedback": {"learning_rate": NUMBER}'),
+        ("/search", "min_cosine", '"feedback": {"min_cosine": NUMBER}'),
+        ("/search", "steps", '"feedback": {"steps": NUMBER}'),
+        ("/v2/rerank", "top_n", '"documents": ["a"], "top_n": NUMBER'),
+        ("/v1/rerank", "relevant_spans.threshold", '"documents": ["a"], "relevant_spans": {"threshold": NUMBER}'),
+    ],
+)
+def test_number_of_hundreds_of_digits_is_refused_by_name(
+    http: HttpClient, number: str, path: str, field: str, fields: str
+) -> None:
+    reply = http.send("POST", path, f'{{"query": "q", {fields.replace("NUMBER", number)}}}'.encode(), JSON_TYPE)
+    assert reply.status == 400
+    assert field in reply.json["message"]
+
+
+def test_number_that_is_too_large_is_refused_with_its_path(http: HttpClient) -> None:
+    candidates = f'[{{"doc_id": "a", "text": "a"}}, {{"doc_id": "b", "text": "b", "first_stage_score": {_HUGE}}}]'
+    sent = f'{{"query": "q", "candidates": {candidates}}}'
+    message = http.send("POST", "/rerank", sent.encode(), JSON_TYPE).json["message"]
+    assert message == "candidates[1].first_stage_score: the number is too large for any field; send a smaller one"
+
+
 @pytest.mark.parametrize(
     "sent",
     [

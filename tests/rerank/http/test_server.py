@@ -6,6 +6,7 @@ import json
 import socket
 import ssl
 import time
+from contextlib import suppress
 from http.client import HTTPConnection, HTTPSConnection
 from pathlib import Path
 
@@ -83,11 +84,36 @@ def test_small_answers_are_sent_without_delay(http: HttpClient) -> None:
         ("[::1]:1", 200),
         ("evil.example", 400),
         ("localhost.evil.example", 400),
+        ("LOCALHOST", 200),
+        ("[::1]", 200),
+        ("localhost@evil.example", 400),
+        ("evil.example@localhost", 400),
+        ("localhost:80:80", 400),
+        ("", 400),
     ],
 )
 def test_without_keys_other_host_names_are_refused(http: HttpClient, host: str, status: int) -> None:
     """A page of evil.example, whose name was made to point at 127.0.0.1, would be of the same origin."""
-    assert http.send("GET", "/health", headers={"host": host}).status == status
+    reply = http.send("GET", "/health", headers={"host": host})
+    assert reply.status == status
+    if status == 400:
+        assert reply.json.keys() >= {"message", "detail", "error", "error_type", "code"}
+        assert reply.json["message"].startswith(f"the host {host!r} is none of 127.0.0.1, ::1, localhost, ")
+
+
+@pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01\x02\x00\x01"])
+def test_tls_handshake_that_stalls_ends_in_time(encoder: Encoder, tmp_path: Path, sent: bytes) -> None:
+    authority = Authority(tmp_path / "authority")
+    files = authority.issue("server")
+    settings = {"tls": {"certificate": files.certificate, "key": files.key}, "connections": {"handshake_s": 0.5}}
+    with (
+        serving_http(reranker_of(encoder, {"identity": IdentityRanker()}, http=HTTP, **settings)) as (_, client),
+        socket.create_connection(client.host_and_port, timeout=10) as connection,
+    ):
+        connection.sendall(sent)
+        with suppress(ConnectionResetError):
+            assert connection.recv(1000) == b""
+        assert ask(client, authority) == 200
 
 
 def test_insecure_service_answers_to_every_host_name(encoder: Encoder) -> None:

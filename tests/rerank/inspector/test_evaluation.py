@@ -19,6 +19,7 @@ from rerank.types import ScoredDoc
 from tests.conftest import PASSAGES
 from tests.rerank.inspector.results import EXECUTION, FIRST_STAGE, QUERIES, write_collection, write_system
 
+LISTEN = "127.0.0.1:8081"
 BETTER = {"q1": ("tides", "moon", "glacier", "desert"), "q2": ("flea", "flea-bite", "cello")}
 
 
@@ -108,7 +109,7 @@ def test_damaged_file_is_named(results: Path) -> None:
 
 
 def test_page_about_an_evaluation(evaluation: Evaluation) -> None:
-    client = TestClient(evaluation_app(evaluation))
+    client = TestClient(evaluation_app(evaluation, LISTEN), base_url=f"http://{LISTEN}")
     assert "<title>Evaluation" in client.get("/").text
     assert client.get("/inspector/evaluation").json() == evaluation.overview()
     query = {"system": "number", "query_id": "q2"}
@@ -116,3 +117,18 @@ def test_page_about_an_evaluation(evaluation: Evaluation) -> None:
     missing = client.get("/inspector/evaluation/ranking")
     assert missing.status_code == 404
     assert missing.json()["message"].startswith("there is no ranking of query ''")
+
+
+@pytest.mark.parametrize("path", ["/", "/inspector/evaluation", "/inspector/evaluation/ranking", "/nothing"])
+def test_other_host_names_are_refused(evaluation: Evaluation, path: str) -> None:
+    """A page of evil.example, whose name was made to point at 127.0.0.1, would be of the same origin."""
+    client = TestClient(evaluation_app(evaluation, LISTEN))
+    reply = client.get(path, headers={"host": "evil.example:8081"})
+    assert reply.status_code == 400
+    assert reply.json()["message"].startswith("the host 'evil.example:8081' is none of 127.0.0.1, ::1, localhost, ")
+    assert client.get("/", headers={"host": "localhost:8081"}).status_code == 200
+
+
+def test_insecure_page_answers_to_every_host_name(evaluation: Evaluation) -> None:
+    client = TestClient(evaluation_app(evaluation, "0.0.0.0:8081", insecure=True))
+    assert client.get("/inspector/evaluation", headers={"host": "results.example"}).status_code == 200
