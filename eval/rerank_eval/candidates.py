@@ -9,8 +9,8 @@ from typing import Any
 
 import ir_measures
 
-from rerank.collections.requests import Request, parse_request
 from rerank.errors import CollectionError, ConfigError
+from rerank.readers.requests import Request, parse_request
 from rerank.retrieval.bm25 import K1, B
 from rerank.retrieval.jvm import pyserini_module
 from rerank.types import CandidateSource, Passage, Query

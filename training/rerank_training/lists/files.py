@@ -22,9 +22,10 @@ from typing import Annotated, Any, TextIO, TypeAlias, overload
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from rerank.collections.requests import Qrel, Request, parse_request, read_trec_qrels
 from rerank.errors import CollectionError
 from rerank.files import atomic_file, file_version
+from rerank.readers.qrels import Qrel, read_qrels
+from rerank.readers.requests import Request, parse_request
 from rerank.types import Passage, Query
 from rerank_training.lists.conversations import Conversation, parse_conversation
 from rerank_training.lists.training_list import TrainingList, relevance_from_ranking
@@ -132,7 +133,7 @@ def _replaced(path: Path) -> Iterator[TextIO]:
 
 def read_grades(qrels: Path) -> Grades:
     """Reads a TREC judgement file. Raises: CollectionError when it cannot be read."""
-    return grades_of(read_trec_qrels(qrels))
+    return grades_of(read_qrels(qrels))
 
 
 def grades_of(qrels: Iterable[Qrel]) -> Grades:
