@@ -20,6 +20,7 @@ from rerank.engine.job import Job
 from rerank.engine.strategies import Strategy
 from rerank.errors import DeadlineExceeded, InvalidRequest, NotConfigured
 from rerank.models.encoder import Encoder
+from rerank.readers.candidates import CandidateLike, candidate_list, candidate_source, with_title
 from rerank.registry import ModelDescription, ModelRegistry, load_models
 from rerank.retrieval.dense import with_vector
 from rerank.retrieval.feedback_search import FeedbackReport, FeedbackSearch
@@ -27,15 +28,12 @@ from rerank.retrieval.index import Index
 from rerank.retrieval.query_update import FeedbackSettings
 from rerank.types import (
     Candidate,
-    CandidateLike,
     CandidateSource,
     FirstStage,
     Passage,
     Query,
     Ranking,
     RankOptions,
-    candidate_list,
-    candidate_source,
 )
 
 log = logging.getLogger(__name__)
@@ -100,9 +98,9 @@ class AsyncReranker:
         """Reranks the candidates. `deadline` is in seconds on the event loop's clock.
 
         Args:
-            candidates: in first-stage order, best first: dicts with "doc_id", "text" and optionally "score",
-                (doc_id, text) pairs, plain texts (their ids are "0", "1", …), Candidates, or CandidateSources, which
-                may refer to the index.
+            candidates: in first-stage order, best first: dicts with "doc_id", "text" and optionally "title" and
+                "score", (doc_id, text) pairs, plain texts (their ids are "0", "1", …), Candidates, or
+                CandidateSources, which may refer to the index.
 
         Raises:
             TypeError: a candidate has none of these forms.
@@ -193,10 +191,7 @@ class AsyncReranker:
 
     async def _resolve(self, candidates: Iterable[CandidateLike]) -> tuple[Candidate, ...]:
         """The candidates with their text, and with their vectors if they are in the index."""
-        sources = [
-            each if isinstance(each, CandidateSource) else candidate_source(each, place)
-            for place, each in enumerate(candidate_list(candidates))
-        ]
+        sources = [candidate_source(each, place) for place, each in enumerate(candidate_list(candidates))]
         doc_ids = [source.doc_id for source in sources if source.in_index]
         stored = await asyncio.to_thread(self._stored, doc_ids) if doc_ids else {}
         return tuple(Candidate(_passage(source, stored), source.score) for source in sources)
@@ -322,7 +317,7 @@ def load_reranker(config: ServiceConfig, kind: type[AsyncReranker] = AsyncRerank
 
 
 def _passage(source: CandidateSource, stored: dict[str, Passage]) -> Passage:
-    if not source.in_index:
-        return Passage(source.doc_id, source.text or "", title=source.title)
-    passage = stored[source.doc_id]
-    return passage if source.text is None else replace(passage, text=source.text, title=source.title)
+    """The passage that is ranked; it begins with its title, if the caller gives one."""
+    passage = stored[source.doc_id] if source.in_index else Passage(source.doc_id, "")
+    text = passage.text if source.text is None else source.text
+    return replace(passage, text=with_title(text, source.title), title=source.title)

@@ -1,22 +1,18 @@
-"""Data types that all modules share: queries, passages, windows and rankings. All are frozen; ids are TREC strings."""
+"""Data types that all modules share: queries, passages, windows and rankings. All are frozen; ids are strings."""
 
 from __future__ import annotations
 
 import math
 import re
-import reprlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
-from numbers import Real
-from typing import Literal, Self, TypeAlias, TypeVar
+from typing import Literal, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from rerank.errors import RankerFailure
-
-T = TypeVar("T")
 
 #: (D,) float32, unit length.
 Vector: TypeAlias = npt.NDArray[np.float32]
@@ -116,7 +112,7 @@ class ScoredDoc:
 class CandidateSource:
     """A candidate as it stands in a request: its text, a reference into the index, or both.
 
-    `title` is the title with which `text` begins; empty if it has none.
+    `title` is empty for a passage without one. The passage that is ranked begins with it: `text` need not.
     """
 
     doc_id: str
@@ -124,45 +120,6 @@ class CandidateSource:
     in_index: bool = False
     score: float | None = None
     title: str = ""
-
-
-#: The forms in which a caller may give a candidate; a mapping has "doc_id", "text" and, optionally, "score".
-CandidateLike: TypeAlias = CandidateSource | Candidate | Mapping[str, object] | tuple[str, str] | str
-
-_CANDIDATE_FORMS = (
-    'a candidate is a dict with "doc_id", "text" and optionally "score", a pair (doc_id, text), a plain text, or a '
-    "Candidate"
-)
-
-
-def candidate_list(candidates: Iterable[T]) -> list[T]:
-    """The candidates as a list. Raises: TypeError when `candidates` is a string, a mapping or no iterable."""
-    if isinstance(candidates, str | bytes | Mapping) or not isinstance(candidates, Iterable):
-        raise TypeError(f"candidates must be a list, found {reprlib.repr(candidates)}; {_CANDIDATE_FORMS}")
-    return list(candidates)
-
-
-def candidate_source(candidate: object, place: int) -> CandidateSource:
-    """Converts a CandidateLike. A plain text gets `place`, its 0-based place in the list, as its doc_id.
-
-    Raises:
-        TypeError: it is no CandidateLike.
-    """
-    match candidate:
-        case CandidateSource():
-            return candidate
-        case Candidate():
-            passage = candidate.passage
-            return CandidateSource(passage.doc_id, passage.text, score=candidate.score, title=passage.title)
-        case str():
-            return CandidateSource(str(place), candidate)
-        case (str(doc_id), str(text)):
-            return CandidateSource(doc_id, text)
-        case {"doc_id": str(doc_id), "text": str(text), **others} if not others.keys() - {"score"}:
-            score = others.get("score")
-            if score is None or (not isinstance(score, bool) and isinstance(score, Real)):
-                return CandidateSource(doc_id, text, score=None if score is None else float(score))
-    raise TypeError(f"candidates[{place}] is {reprlib.repr(candidate)}, but {_CANDIDATE_FORMS}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,10 +331,10 @@ class Ranking:
     trace: Trace
 
 
-#: White space separates the columns of TREC files.
-_INVALID_IN_DOC_ID = re.compile(r"[\s\x00-\x1f\x7f]")
+#: Control characters, among them tabs and line ends, and Unicode's separators of lines and paragraphs.
+_INVALID_IN_DOC_ID = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def is_valid_doc_id(doc_id: str) -> bool:
-    """True if a doc_id can stand in a TREC file: not empty, no white space, no control characters."""
-    return bool(doc_id) and not _INVALID_IN_DOC_ID.search(doc_id)
+    """True if a doc_id is not blank and has no tab, line end or other control character; it may contain spaces."""
+    return bool(doc_id.strip()) and not _INVALID_IN_DOC_ID.search(doc_id)

@@ -25,7 +25,7 @@ import typer
 from matplotlib import pyplot
 
 from rerank import RerankClient
-from rerank.collections.requests import read_beir_queries
+from rerank.collections import beir
 from rerank.commands.console import PlainConsole
 from rerank.commands.display import indexing_progress
 from rerank.config import ServiceConfig
@@ -93,7 +93,7 @@ def main(
 ) -> None:
     """Print the figures of all indexes with all kinds of dense search."""
     work.mkdir(parents=True, exist_ok=True)
-    texts = [query.text for query in read_beir_queries(queries)][:number]
+    texts = [query.text for query in beir.queries(queries)][:number]
     figures = [
         _figures(index, kind, work, texts) for index in indexes for kind in get_args(DenseKind) if _fits(index, kind)
     ]

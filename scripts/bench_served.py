@@ -22,7 +22,6 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from rerank.collections.requests import read_requests
 from rerank.commands.run import run
 from rerank.config import EngineConfig, FirstModel, Precision, ServedBy
 from rerank.engine.engine import Engine
@@ -31,6 +30,7 @@ from rerank.engine.strategies import Single
 from rerank.errors import ConfigError
 from rerank.models.encoder import Encoder
 from rerank.rankers.base import Ranker, ServedRanker
+from rerank.readers.requests import read_requests
 from rerank.registry import load_ranker, load_served
 from rerank.types import Candidate, Passage
 

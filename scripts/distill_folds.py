@@ -19,7 +19,8 @@ from pathlib import Path
 from rerank_training.retriever.distillation import REPORT
 from rerank_training.retriever.evaluation import Change, Measured, changes
 
-from rerank.collections.requests import Qrel, read_beir_qrels
+from rerank.collections import beir
+from rerank.readers.qrels import Qrel
 
 FOLDS = ("odd", "even")
 
@@ -28,7 +29,7 @@ def write_folds(collection: Path, out: Path) -> None:
     """Writes a folder of queries with two judgement files, to which the queries of qrels/test.tsv alternate."""
     (out / "qrels").mkdir(parents=True, exist_ok=True)
     shutil.copyfile(collection / "queries.jsonl", out / "queries.jsonl")
-    qrels = read_beir_qrels(collection)
+    qrels = beir.qrels(collection)
     judged = list(dict.fromkeys(qrel.query_id for qrel in qrels))
     for number, fold in enumerate(FOLDS):
         fold_queries = set(judged[number :: len(FOLDS)])

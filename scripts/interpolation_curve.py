@@ -17,15 +17,15 @@ import typer
 from ir_measures import nDCG
 from rerank_eval.datasets import open_dataset
 from rerank_eval.measures import MAIN_MEASURE, measure
-from rerank_eval.qrels import read_trec_qrels
 
-from rerank.collections.requests import read_requests
 from rerank.commands.options import FirstStageOption
 from rerank.commands.run import run
 from rerank.config import PERankModel, ServiceConfig
 from rerank.engine.interpolation import candidate_scores, interpolate
 from rerank.errors import ConfigError
 from rerank.models.encoder import Encoder
+from rerank.readers.qrels import read_qrels
+from rerank.readers.requests import read_requests
 from rerank.registry import zero_init_checkpoint
 from rerank.reranker import Reranker
 from rerank.types import FirstStage, Ranking, RankOptions, ScoredDoc, WindowRanking
@@ -54,7 +54,7 @@ def curve(
         raise ConfigError("give either --requests and --qrels, or --collection and --index")
     zero_init = PERankModel(name=MODELS[1], ranker="pe-rank", path=zero_init_checkpoint(Encoder()))
     models = PERankModel(name=MODELS[0], ranker="pe-rank"), zero_init
-    judgements = read_trec_qrels(qrels) if qrels else open_dataset(collection).qrels
+    judgements = read_qrels(qrels) if qrels else open_dataset(collection).qrels
     print(f"| model | {' | '.join(f'{weight:g}' for weight in WEIGHTS)} |")
     print(f"| --- | {' | '.join('---:' for _ in WEIGHTS)} |")
     with Reranker(ServiceConfig(index=index, models=models)) as reranker:

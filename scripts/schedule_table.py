@@ -16,13 +16,13 @@ from statistics import fmean
 from typing import Annotated
 
 import typer
-from ir_measures import Qrel, nDCG
+from ir_measures import nDCG
 from rerank_eval.measures import measure
-from rerank_eval.qrels import read_trec_qrels
 
-from rerank.collections.requests import Request, read_requests
 from rerank.commands.run import run
 from rerank.engine.strategies import Cascade, Positions, Single, Sliding, Strategy, TopDown, Tournament
+from rerank.readers.qrels import Qrel, read_qrels
+from rerank.readers.requests import Request, read_requests
 from rerank.types import ScoredDoc, WindowRanking
 
 #: Standard deviations of the noise.
@@ -60,7 +60,7 @@ def table(
     out: Annotated[Path, typer.Option(help="The Markdown file to write.")] = Path("docs/schedules.md"),
 ) -> None:
     """Simulate every schedule and write the table."""
-    rows, judgements = read_requests(requests), read_trec_qrels(qrels)
+    rows, judgements = read_requests(requests), read_qrels(qrels)
     grades: dict[str, dict[str, int]] = {}
     for qrel in judgements:
         grades.setdefault(qrel.query_id, {})[qrel.doc_id] = qrel.relevance

@@ -8,7 +8,7 @@ ROOT = Path(__file__).parent.parent
 #: Modules and folders of `rerank`, from the lowest layer to the highest.
 LAYERS = [
     "errors losses profiles types v1",
-    "config files manifest bundled",
+    "config files manifest bundled readers",
     "collections prompting served",
     "models",
     "rankers retrieval",

@@ -10,10 +10,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from ir_measures import Qrel
-
 from rerank.errors import ConfigError
 from rerank.files import sha256_of_files
+from rerank.readers.qrels import Qrel
 from rerank.retrieval.hybrid import z_score_sum
 from rerank.types import CandidateSource, Matrix, Query
 

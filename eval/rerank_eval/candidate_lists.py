@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from rerank.collections.requests import Request
 from rerank.prompting.style import PromptStyle
+from rerank.readers.requests import Request
 from rerank_eval.measures import Run
 from rerank_eval.orders import Order
 from rerank_eval.systems import Baseline, System

@@ -9,8 +9,9 @@ from typing import Any
 
 import ir_measures
 
-from rerank.collections.requests import Request, parse_request
 from rerank.errors import CollectionError, ConfigError
+from rerank.readers.requests import Request, parse_request
+from rerank.readers.rows import BadRow
 from rerank.retrieval.bm25 import K1, B
 from rerank.retrieval.jvm import pyserini_module
 from rerank.types import CandidateSource, Passage, Query
@@ -88,7 +89,7 @@ def _search(searcher: Any, index: str, query: Query, depth: int) -> Request:
     ]
     try:
         return parse_request({"query": {"text": query.text, "qid": query.query_id}, "candidates": candidates})
-    except KeyError as error:
+    except BadRow as error:
         raise CollectionError(
             f"Pyserini's index {index} stores no passage texts ({error}); use one that does"
         ) from error

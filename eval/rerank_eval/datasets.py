@@ -8,14 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ir_measures import Qrel
-
-from rerank.collections import open_collection, pydoc
-from rerank.collections.requests import read_beir_queries
+from rerank.collections import beir, open_collection, pydoc
 from rerank.errors import CollectionError, ConfigError
+from rerank.readers.qrels import Qrel
 from rerank.types import Passage, Query
 from rerank_eval.overlap import judgements_of
-from rerank_eval.qrels import read_beir_qrels
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +63,9 @@ def open_dataset(name: str, split: str = "test") -> Dataset:
     """
     if name == "pydoc":
         return _pydoc()
-    if (Path(name) / "corpus.jsonl").is_file():
-        folder = Path(name).absolute()
-        queries, qrels = read_beir_queries(folder), read_beir_qrels(folder, split)
+    if beir.is_folder(name):
+        folder = beir.checked_folder(name)
+        queries, qrels = beir.queries(folder), beir.qrels(folder, split)
         judged = _judged(queries, qrels, str(folder))
         return Dataset(folder.name, judged, qrels, lambda doc_ids: _passages_of_collection(name, doc_ids))
     if Path(name).exists():

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from ir_measures import Qrel
-
 from rerank import __version__
 from rerank.commands.messages import strategy_message
 from rerank.commands.run import console
+from rerank.readers.qrels import Qrel
 from rerank.v1 import rerank_pb2 as pb
 from rerank_eval.measures import Evaluator
 from rerank_eval.report import Evaluation

@@ -12,10 +12,11 @@ from statistics import fmean
 
 import numpy as np
 import torch
-from ir_measures import Qrel, R, nDCG
+from ir_measures import R, nDCG
 from rich.console import Console
 
 from rerank.models.encoder import Encoder
+from rerank.readers.qrels import Qrel
 from rerank.retrieval.dense import query_vectors
 from rerank.retrieval.index import Index, read_manifest
 from rerank.retrieval.query_update import FeedbackSettings, UpdateOutcome, update_queries

@@ -8,8 +8,9 @@ from statistics import fmean
 from typing import TypeAlias
 
 import ir_measures
-from ir_measures import AP, RR, Judged, Measure, Qrel, R, nDCG
+from ir_measures import AP, RR, Judged, Measure, R, nDCG
 
+from rerank.readers.qrels import Qrel
 from rerank.types import ScoredDoc
 
 #: query_id → its documents, best first, with strictly decreasing scores.

@@ -6,10 +6,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ir_measures import Qrel
-
-from rerank.collections.requests import Request
 from rerank.errors import CollectionError
+from rerank.readers.qrels import Qrel
+from rerank.readers.requests import Request
 from rerank.retrieval.store import PassageStore
 from rerank_eval.trace import Response
 

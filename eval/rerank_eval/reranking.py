@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ir_measures import Qrel
-
-from rerank.collections.requests import read_requests
 from rerank.commands.run import console
 from rerank.errors import ConfigError
 from rerank.files import sha256_of_files
+from rerank.readers.qrels import Qrel, read_qrels
+from rerank.readers.requests import read_requests
 from rerank_eval.baselines import FirstStageOrder, Oracle
 from rerank_eval.candidate_lists import CandidateLists, with_repaired_texts
 from rerank_eval.candidates import candidates_of_run
@@ -21,7 +20,6 @@ from rerank_eval.experiment import Experiment
 from rerank_eval.measures import MAIN_MEASURE, TREC_DL, Evaluator
 from rerank_eval.orders import ORIGINAL, Order, parse_orders
 from rerank_eval.overlap import Judgements, check_requests, judgements_of
-from rerank_eval.qrels import read_trec_qrels
 from rerank_eval.report import FIRST_STAGE, ORACLE, Evaluation, ScoresByOrder
 from rerank_eval.report_writer import dataset_folder, write_overview
 from rerank_eval.results import Result
@@ -103,7 +101,7 @@ def _dataset(
         fingerprint["queries_sha256"] = collection.queries_sha256
         qrels, qrels_sha256 = collection.qrels, collection.qrels_sha256
     if qrels_file:
-        qrels, qrels_sha256 = read_trec_qrels(qrels_file), sha256_of_files([qrels_file])
+        qrels, qrels_sha256 = read_qrels(qrels_file), sha256_of_files([qrels_file])
     judgements = judgements_of((row.query.query_id for row in requests), qrels, str(path), settings.only_asked)
     lists = CandidateLists.of_requests(requests, settings.depth, settings.seed)
     check_requests(lists.requests.values(), qrels, str(path))

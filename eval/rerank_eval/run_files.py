@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from urllib.parse import quote
 
 import numpy as np
 
@@ -12,6 +14,8 @@ from rerank.errors import ConfigError
 from rerank.files import atomic_file
 from rerank.types import ScoredDoc
 from rerank_eval.measures import Metrics, Run
+
+_WHITE_SPACE = re.compile(r"\s")
 
 
 def write_run(out: Path, run: Run, metrics: Metrics, settings: Mapping[str, object], notes: Sequence[str] = ()) -> None:
@@ -25,7 +29,7 @@ def write_run(out: Path, run: Run, metrics: Metrics, settings: Mapping[str, obje
         "mean": metrics.mean,
         "per_query": metrics.per_query,
         "missing": list(metrics.missing),
-        "notes": list(notes),
+        "notes": [*notes, *_notes_on_ids(run)],
     }
     write_text(out / "run.trec", trec_run(run, tag="rerank"))
     write_text(out / "measures.json", json.dumps(measures, indent=2) + "\n")
@@ -35,12 +39,26 @@ def trec_run(run: Run, tag: str) -> str:
     """A run in TREC form: lines of query_id, Q0, doc_id, rank, score, tag.
 
     The written scores decrease strictly in float32, as which trec_eval reads them; equal scores would lose the order.
+    White space in an id, which would separate columns, is percent-encoded: "my file.pdf" becomes my%20file.pdf.
     """
     return "".join(
-        f"{query_id} Q0 {doc.doc_id} {rank} {score} {tag}\n"
+        f"{_column(query_id)} Q0 {_column(doc.doc_id)} {rank} {score} {tag}\n"
         for query_id, docs in run.items()
         for rank, (doc, score) in enumerate(zip(docs, _written_scores(docs), strict=True), start=1)
     )
+
+
+def _column(text: str) -> str:
+    return _WHITE_SPACE.sub(lambda found: quote(found[0]), text)
+
+
+def _notes_on_ids(run: Run) -> list[str]:
+    """One note if ids have white space, with the first of them."""
+    ids = (name for query_id, docs in run.items() for name in (query_id, *(doc.doc_id for doc in docs)))
+    changed = next((name for name in ids if _WHITE_SPACE.search(name)), None)
+    if changed is None:
+        return []
+    return [f"white space in ids is percent-encoded in run.trec, whose columns it separates: {_column(changed)}"]
 
 
 def _written_scores(docs: Sequence[ScoredDoc]) -> list[str]:

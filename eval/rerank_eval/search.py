@@ -8,13 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ir_measures import Qrel
-
-from rerank.collections.requests import Request
 from rerank.commands.messages import feedback_message
 from rerank.commands.run import console
 from rerank.errors import ConfigError
 from rerank.files import sha256_of_files
+from rerank.readers.qrels import Qrel
+from rerank.readers.requests import Request
 from rerank.retrieval.store import PassageStore
 from rerank.types import CandidateSource, FeedbackMethod, FirstStage, Query, ScoredDoc
 from rerank_eval.baselines import Oracle

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from google.protobuf.json_format import MessageToDict
-from ir_measures import Qrel
 
 from rerank import bundled, profiles
 from rerank.commands.messages import strategy_message
 from rerank.config import ServiceConfig, load_config
 from rerank.errors import ConfigError
 from rerank.manifest import MANIFEST_FILE, TEMPLATE_FILE, profiled, read_manifest, served_model
+from rerank.readers.qrels import Qrel
 from rerank.service.credentials import Credentials
 from rerank.service.process import service_process
 from rerank.types import CandidateSource, Query
@@ -261,8 +261,7 @@ class ServedModel:
         }
 
     def rerank(self, query: Query, candidates: Sequence[CandidateSource]) -> Ranking:
-        messages = [pb.Candidate(doc_id=c.doc_id, text=c.text, first_stage_score=c.score) for c in candidates]
-        return _ranking(self._client.rerank(query.text, messages, **self._options))
+        return _ranking(self._client.rerank(query.text, candidates, **self._options))
 
     def search(self, query: Query, **options: Any) -> Ranking:
         return _ranking(self._client.search(query.text, **self._options | options))

@@ -33,7 +33,9 @@ class TrecDLSettings(EvaluationSettings):
     ]
     qrels: Annotated[
         list[Path],
-        typer.Option(help="Judgements in TREC form, one file for each --requests; not needed with --collection."),
+        typer.Option(
+            help="Judgements in the form of TREC or BEIR, one file for each --requests; not needed with --collection."
+        ),
     ] = field(default_factory=list)
     collection: Annotated[
         list[str],

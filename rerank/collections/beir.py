@@ -1,23 +1,52 @@
-"""Collections in BEIR layout: a folder with corpus.jsonl, whose lines have `_id`, `title` and `text`."""
+"""Collections in BEIR layout: a folder with corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv, plain or gzip."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from rerank.errors import CollectionError
 from rerank.files import sha256_of_files
-from rerank.types import Passage
+from rerank.readers.lines import parsed_lines
+from rerank.readers.qrels import Qrel, read_qrels
+from rerank.readers.queries import read_queries
+from rerank.readers.rows import id_of, json_object, optional_text_of, text_of
+from rerank.types import Passage, Query
+
+#: Number of passages that `checked_folder` reads: it takes milliseconds, and a wrong form shows in the first ones.
+_CHECKED_PASSAGES = 100
+
+
+def is_folder(name: str) -> bool:
+    """True for a folder with a corpus.jsonl."""
+    return corpus_file(Path(name)).is_file()
 
 
 def checked_folder(name: str) -> Path:
-    """The absolute path of a folder in BEIR layout. Raises: CollectionError when it has no corpus.jsonl."""
+    """The absolute path of a folder in BEIR layout, whose first passages can be read.
+
+    Raises:
+        CollectionError: it has no corpus.jsonl, or one of its first 100 lines has another form.
+    """
     folder = Path(name).absolute()
-    if not (folder / "corpus.jsonl").is_file():
+    if not is_folder(name):
         raise CollectionError(f"collection {name!r} is neither 'pydoc' nor a folder with a corpus.jsonl")
+    for _ in islice(passages(folder), _CHECKED_PASSAGES):
+        pass
     return folder
+
+
+def corpus_file(folder: Path) -> Path:
+    return _plain_or_gzip(folder / "corpus.jsonl")
+
+
+def queries_file(folder: Path) -> Path:
+    return _plain_or_gzip(folder / "queries.jsonl")
+
+
+def qrels_file(folder: Path, split: str) -> Path:
+    return _plain_or_gzip(folder / "qrels" / f"{split}.tsv")
 
 
 def passages(folder: Path) -> Iterator[Passage]:
@@ -27,35 +56,36 @@ def passages(folder: Path) -> Iterator[Passage]:
         CollectionError: the file cannot be read, or a line is no JSON object in UTF-8 with `_id` and `text`; the
             message names the line.
     """
-    return (passage for _, passage in _numbered_passages(folder))
+    return (passage for _, passage in parsed_lines(corpus_file(folder), _passage))
+
+
+def queries(folder: Path) -> list[Query]:
+    """The queries of queries.jsonl. Raises: CollectionError as `passages` does."""
+    return read_queries(queries_file(folder))
+
+
+def qrels(folder: Path, split: str = "test") -> list[Qrel]:
+    """The judgements of qrels/SPLIT.tsv. Raises: CollectionError as `passages` does."""
+    return read_qrels(qrels_file(folder, split))
 
 
 def lines_of(folder: Path, doc_id: str) -> list[int]:
     """The 1-based numbers of the lines of corpus.jsonl with this id."""
-    return [number for number, passage in _numbered_passages(folder) if passage.doc_id == doc_id]
+    return [number for number, passage in parsed_lines(corpus_file(folder), _passage) if passage.doc_id == doc_id]
 
 
 def fingerprint(folder: Path) -> str:
-    """SHA-256 of corpus.jsonl."""
-    return sha256_of_files([folder / "corpus.jsonl"])
+    """SHA-256 of the file of passages."""
+    return sha256_of_files([corpus_file(folder)])
 
 
-def _numbered_passages(folder: Path) -> Iterator[tuple[int, Passage]]:
-    try:
-        with (folder / "corpus.jsonl").open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                if line.strip():
-                    yield number, _passage(line, f"{folder.name}/corpus.jsonl:{number}")
-    except OSError as error:
-        raise CollectionError(f"{folder / 'corpus.jsonl'} cannot be read: {error.strerror or error}") from error
+def _plain_or_gzip(path: Path) -> Path:
+    """The path, or that of the file beside it with .gz at the end of its name, if only that is there."""
+    compressed = path.with_name(f"{path.name}.gz")
+    return compressed if compressed.is_file() and not path.exists() else path
 
 
-def _passage(line: bytes, place: str) -> Passage:
-    try:
-        row: Any = json.loads(line.decode("utf-8"))
-        title, text = row.get("title") or "", row["text"]
-        return Passage(doc_id=str(row["_id"]), text=f"{title} {text}".strip(), title=title.strip())
-    except UnicodeDecodeError as error:
-        raise CollectionError(f"{place}: the line is not UTF-8 ({error}); convert the file to UTF-8") from error
-    except (json.JSONDecodeError, AttributeError, TypeError, KeyError) as error:
-        raise CollectionError(f"{place}: expected a JSON object with _id and text ({error!r})") from error
+def _passage(line: str) -> Passage:
+    row = json_object(line)
+    title = optional_text_of(row, "title")
+    return Passage(id_of(row, ["_id"]), f"{title} {text_of(row, 'text')}".strip(), title=title.strip())

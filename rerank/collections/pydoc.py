@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from rerank.collections.requests import Qrel, read_trec_qrels
+from rerank.readers.qrels import Qrel, read_qrels
 from rerank.types import Passage
 
 #: Modules whose import has side effects (opens a browser or a window, prints a poem) or that repeat others' text.
@@ -82,7 +82,7 @@ def queries() -> dict[str, str]:
 
 def qrels() -> list[Qrel]:
     """The relevance judgements of `queries`: 2 answers the query, 1 is useful, 0 is neither."""
-    return read_trec_qrels(Path(__file__).with_name("pydoc_qrels.txt"))
+    return read_qrels(Path(__file__).with_name("pydoc_qrels.txt"))
 
 
 def print_passages() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rerank.commands import options
-from rerank.commands.display import execution_line, feedback_line, fields_table, models_table, results_table, snippet
+from rerank.commands.display import execution_line, feedback_line, fields_table, models_table, results_table
 from rerank.commands.run import console
-from rerank.errors import InvalidRequest
-from rerank.types import CandidateSource, FeedbackMethod, FirstStage, candidate_source
+from rerank.readers.candidates import read_candidates
+from rerank.types import FeedbackMethod, FirstStage
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -75,7 +73,12 @@ class RankSettings(_RankingSettings):
     """Settings of `rerank rank`."""
 
     candidates: Annotated[
-        Path, typer.Argument(help='JSON lines of {"doc_id": …, "text": …, "score": optional}; - reads standard input.')
+        Path,
+        typer.Argument(
+            help='JSON lines, plain or gzip: {"doc_id": …, "text": …}, optionally "title", which is put before the '
+            'text, and "score", that of the first stage. The id may be called _id, docid or id, be an integer, and '
+            "contain spaces. - reads standard input."
+        ),
     ]
     query: Annotated[str, typer.Option(help="The query.")]
     top_n: options.TopN = 0
@@ -106,7 +109,7 @@ def rank(settings: RankSettings) -> None:
     from rerank.service.client import RerankClient
     from rerank.service.credentials import Credentials
 
-    candidates = _read_candidates(settings.candidates)
+    candidates = read_candidates(settings.candidates)
     with RerankClient(settings.target, Credentials.from_environment(settings.tls_ca)) as client:
         response = client.rerank(
             settings.query, candidates, settings.timeout_s, top_n=settings.top_n, **settings.fields()
@@ -136,38 +139,6 @@ def models(
         console.print(f"index: {index.passages:,} passages of {index.collection}, vectors of {index.encoder}")
     else:
         console.print("index: none; `rerank search` needs one, see `rerank serve --index`")
-
-
-def _read_candidates(path: Path) -> list[CandidateSource]:
-    """Raises: InvalidRequest when the file or a line of it cannot be read; the message names the line."""
-    try:
-        lines = sys.stdin.readlines() if str(path) == "-" else path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequest("candidates", f"{path} cannot be read: {error}") from error
-    candidates: list[CandidateSource] = []
-    line_of: dict[str, int] = {}
-    for number, line in enumerate(lines, start=1):
-        if line.strip():
-            candidate = _read_candidate(line, f"{path}:{number}")
-            if (first := line_of.setdefault(candidate.doc_id, number)) != number:
-                raise InvalidRequest(
-                    "candidates", f"{path}:{number}: doc_id {candidate.doc_id!r} is on line {first} already"
-                )
-            candidates.append(candidate)
-    return candidates
-
-
-def _read_candidate(line: str, place: str) -> CandidateSource:
-    try:
-        row: Any = json.loads(line)
-        row["text"].encode("utf-8")  # JSON can hold half of a surrogate pair, which UTF-8 cannot
-        return candidate_source({key: row[key] for key in ("doc_id", "text", "score") if key in row}, 0)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InvalidRequest(
-            "candidates",
-            f'{place}: expected {{"doc_id": …, "text": …}} with two strings and, optionally, a number as "score"; '
-            f"found {snippet(line)}",
-        ) from error
 
 
 def _show(response: pb.RerankResponse | pb.SearchResponse, title: str, settings: _RankingSettings) -> None:

@@ -40,11 +40,14 @@ def serve(
         str | None,
         typer.Option(
             help="Judgements that the inspector at / of the HTTP port shows: pydoc, a folder in BEIR layout, or a file "
-            "in TREC form with --queries."
+            "in the form of TREC or BEIR with --queries."
         ),
     ] = None,
     queries: Annotated[
-        Path | None, typer.Option(help="Texts of the queries of a --qrels file: lines of query_id, tab, text.")
+        Path | None,
+        typer.Option(
+            help="Texts of the queries of a --qrels file: lines of query_id, tab, text, or BEIR's queries.jsonl."
+        ),
     ] = None,
     keys: Annotated[
         Path | None, typer.Option(help="File of API keys, which `rerank keys add` writes; calls then need one.")
@@ -115,7 +118,14 @@ def _http_settings(
 
 
 def index(
-    collection: Annotated[str, typer.Option(help="pydoc, or a folder in BEIR layout with a corpus.jsonl.")],
+    collection: Annotated[
+        str,
+        typer.Option(
+            help='pydoc, or a folder in BEIR layout with a corpus.jsonl, plain or gzip: {"_id": …, "text": …} per '
+            'line, optionally "title", which is put before the text. An _id is a string or an integer. Other fields '
+            "are ignored."
+        ),
+    ],
     out: Annotated[Path, typer.Option(help="Folder to create; it appears when the index is complete.")],
     encoder: options.Encoder = None,
     device: Device = "auto",

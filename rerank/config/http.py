@@ -18,7 +18,7 @@ class HttpConfig(Settings):
         listen: HOST:PORT; port 0 chooses a free one. Default: 127.0.0.1:8080.
         model_aliases: name in requests → name of a model of the service, for clients that can only name the models of
             their vendor. Default: none.
-        qrels: relevance judgements that the inspector shows: "pydoc", a folder in BEIR layout, or a file in TREC form,
+        qrels: relevance judgements that the inspector shows: "pydoc", a folder in BEIR layout, or a file,
             which needs `queries`. Default: none.
         queries: the texts of the queries of `qrels`: lines of query_id, tab, text. Default: none.
     """

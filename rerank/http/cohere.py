@@ -14,6 +14,7 @@ from rerank.errors import InvalidRequest
 from rerank.http.dialect import StrictModel, Translated, to_json, validated
 from rerank.http.problem import Problem
 from rerank.http.relevance import relevance_scores
+from rerank.readers.candidates import with_title
 from rerank.v1 import rerank_pb2 as pb
 
 #: Cuts each text to at most so many tokens.
@@ -117,11 +118,15 @@ class Documents:
         request = validated(self._request, body)
         _refuse_unsupported(request)
         texts = [_text(document, place, request.rank_fields) for place, document in enumerate(request.documents)]
+        titles = [_title(document, place, request.rank_fields) for place, document in enumerate(request.documents)]
         if request.max_tokens_per_doc is not None:
             texts = self._cut(texts, request.max_tokens_per_doc)
         message = pb.RerankRequest(
             query=request.query,
-            candidates=[pb.Candidate(doc_id=str(place), text=text) for place, text in enumerate(texts)],
+            candidates=[
+                pb.Candidate(doc_id=str(place), text=text, title=title if text.startswith(title) else "")
+                for place, (text, title) in enumerate(zip(texts, titles, strict=True))
+            ],
             model=request.model or "",
             top_n=min(request.top_n or 0, len(texts)),
             instruction=request.instruction or "",
@@ -183,14 +188,22 @@ def _refuse_unsupported(request: DocumentsRequest) -> None:
 
 
 def _text(document: str | Mapping[str, Any], place: int, fields: Sequence[str] | None) -> str:
-    """The text that is ranked: of an object, its fields in the given order, one per line."""
+    """The text that is ranked: of an object, its fields in the given order, one per line, or title and text."""
     if isinstance(document, str):
         return document
     values = [document[name] for name in fields or ("text",) if name in document]
     if not values or not all(isinstance(value, str) for value in values):
         wanted = " or ".join(fields or ("text",))
         raise InvalidRequest(f"documents[{place}]", f"the object has no text in the field {wanted}; see rank_fields")
-    return "\n".join(values)
+    return with_title("\n".join(values), _title(document, place, fields))
+
+
+def _title(document: str | Mapping[str, Any], place: int, fields: Sequence[str] | None) -> str:
+    """The title, which is put before the text of an object, unless `fields` say what is ranked."""
+    title = "" if isinstance(document, str) or fields else document.get("title") or ""
+    if not isinstance(title, str):
+        raise InvalidRequest(f"documents[{place}].title", "it is no text; send a text, or leave it out")
+    return title
 
 
 def _as_object(document: str | dict[str, Any]) -> dict[str, Any]:

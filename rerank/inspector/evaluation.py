@@ -10,10 +10,11 @@ from statistics import fmean
 from typing import Any
 
 import ir_measures
-from ir_measures import Qrel, ScoredDoc, nDCG
+from ir_measures import ScoredDoc, nDCG
 
 from rerank.errors import CollectionError, ConfigError, NotFound
 from rerank.inspector.sources import Sources, sources_of
+from rerank.readers.qrels import Qrel
 
 FIRST_STAGE = "first stage"
 _MEASURE = nDCG @ 10

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rerank.collections import pydoc, requests
-from rerank.collections.requests import Qrel
+from rerank.collections import beir, pydoc
 from rerank.errors import ConfigError
+from rerank.readers.qrels import Qrel, read_qrels
+from rerank.readers.queries import read_queries
 from rerank.types import Query
 
 
@@ -38,8 +39,8 @@ def read_judgements(qrels: str, queries: Path | None = None) -> Judgements:
     """The judgements that the settings `qrels` and `queries` name.
 
     Args:
-        qrels: "pydoc", a folder in BEIR layout (queries.jsonl, qrels/test.tsv), or a file of judgements in TREC form.
-        queries: for a file: the texts of its queries, lines of query_id, tab, text.
+        qrels: "pydoc", a folder in BEIR layout (queries.jsonl, qrels/test.tsv), or a file, see `read_qrels`.
+        queries: for a file: the texts of its queries, see `read_queries`.
 
     Raises:
         ConfigError: `queries` is missing for a file, or given for another form.
@@ -50,11 +51,11 @@ def read_judgements(qrels: str, queries: Path | None = None) -> Judgements:
         problem = "is a file, which needs the texts of its queries; give them with --queries FILE"
         raise ConfigError(f"--qrels {qrels} {problem if queries is None else 'is no file, and needs no --queries'}")
     if queries is not None:
-        return _joined(requests.read_queries(queries), requests.read_trec_qrels(path))
+        return _joined(read_queries(queries), read_qrels(path))
     if qrels == "pydoc":
         texts = (Query(text, query_id=query_id) for query_id, text in pydoc.queries().items())
         return _joined(texts, pydoc.qrels())
-    return _joined(requests.read_beir_queries(path), requests.read_beir_qrels(path))
+    return _joined(beir.queries(path), beir.qrels(path))
 
 
 def _joined(queries: Iterable[Query], qrels: Iterable[Qrel]) -> Judgements:

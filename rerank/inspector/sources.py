@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from rerank.collections import open_collection, pydoc, requests
-from rerank.collections.requests import Qrel
+from rerank.collections import beir, open_collection, pydoc
 from rerank.errors import ConfigError
+from rerank.readers.qrels import Qrel, read_qrels
+from rerank.readers.requests import read_requests
 from rerank.retrieval.store import PassageStore
 
 #: doc_ids → their texts by doc_id; leaves out those that are not at hand.
@@ -45,12 +46,12 @@ def sources_of(settings: Mapping[str, object], dataset: str) -> Sources:
     collection = _own(str(settings.get("collection") or ""), lambda path: path.name, dataset)
     asked = _own(str(settings.get("requests") or ""), lambda path: path.absolute().parent.name, dataset)
     if not collection:
-        rows = requests.read_requests(Path(asked))
+        rows = read_requests(Path(asked))
         qrels = _own(str(settings["qrels"]), lambda path: path.absolute().parent.name, dataset)
         texts = {row.doc_id: row.text or "" for request in rows for row in request.candidates}
         return Sources(
             {row.query.query_id: row.query.text for row in rows},
-            _by_query(requests.read_trec_qrels(Path(qrels))),
+            _by_query(read_qrels(Path(qrels))),
             lambda doc_ids: {doc_id: texts[doc_id] for doc_id in doc_ids if doc_id in texts},
         )
     queries, judgements = _collection(collection, str(settings.get("split") or "test"))
@@ -61,14 +62,14 @@ def sources_of(settings: Mapping[str, object], dataset: str) -> Sources:
 def _collection(name: str, split: str) -> tuple[Mapping[str, str], list[Qrel]]:
     if name == "pydoc":
         return pydoc.queries(), pydoc.qrels()
-    if not (Path(name) / "queries.jsonl").is_file():
+    folder = Path(name)
+    if not beir.queries_file(folder).is_file():
         raise ConfigError(
             f"the evaluation ran on {name!r}, which is no folder in BEIR layout here; run `rerank inspect` in the "
             "folder where the evaluation ran (names of ir_datasets cannot be inspected)"
         )
-    folder = Path(name)
-    queries = {query.query_id: query.text for query in requests.read_beir_queries(folder)}
-    return queries, requests.read_beir_qrels(folder, split)
+    queries = {query.query_id: query.text for query in beir.queries(folder)}
+    return queries, beir.qrels(folder, split)
 
 
 def _texts(collection: str, index: Path | None) -> FindTexts:

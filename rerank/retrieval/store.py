@@ -142,7 +142,7 @@ def write_passages(folder: Path, passages: Iterable[Passage]) -> Iterator[int]:
 
     Raises:
         DuplicateDocId: a doc_id occurs twice.
-        CollectionError: a doc_id is empty, or contains white space or control characters.
+        CollectionError: a doc_id is blank, or contains control characters.
     """
     db = sqlite3.connect(folder / _PASSAGES)
     for setting in ("synchronous = OFF", "journal_mode = OFF", f"cache_size = -{_WRITE_CACHE_KIB}"):
@@ -186,7 +186,7 @@ class VectorWriter:
 def _insert(db: sqlite3.Connection, row: int, passage: Passage) -> None:
     if not is_valid_doc_id(passage.doc_id):
         raise CollectionError(
-            f"passage {row}: doc_id {passage.doc_id!r} is empty or contains white space or control characters"
+            f"passage {row}: doc_id {passage.doc_id!r} is blank or contains tabs, line ends or other control characters"
         )
     try:
         db.execute("INSERT INTO passages (row, doc_id, text) VALUES (?, ?, ?)", (row, passage.doc_id, passage.text))

@@ -10,10 +10,10 @@ from typing import Any
 import grpc
 
 from rerank.errors import ConfigError, RerankError
+from rerank.readers.candidates import CandidateLike, candidate_list, candidate_source
 from rerank.service.credentials import PLAIN, Credentials
 from rerank.service.error_details import error_info, retry_delay_s
 from rerank.service.retries import DEFAULT_ATTEMPTS, DEFAULT_TIMEOUT_S, Attempts
-from rerank.types import CandidateLike, candidate_list, candidate_source
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1 import rerank_pb2_grpc
 
@@ -79,8 +79,8 @@ class RerankClient:
 
         Args:
             query: the query.
-            candidates: in first-stage order, best first: dicts with "doc_id", "text" and optionally "score",
-                (doc_id, text) pairs, plain texts (their ids are "0", "1", …), Candidates, CandidateSources, or
+            candidates: in first-stage order, best first: dicts with "doc_id", "text" and optionally "title" and
+                "score", (doc_id, text) pairs, plain texts (their ids are "0", "1", …), Candidates, CandidateSources, or
                 protobuf messages.
             timeout_s: deadline of the call in seconds, with all its attempts.
             options: further fields of RerankRequest, such as model, top_n or strategy.

@@ -192,7 +192,7 @@ def _candidate(candidate: pb.Candidate, field: str, limits: Limits) -> Candidate
 def _invalid_doc_id(doc_id: str, field: str) -> InvalidRequest:
     return InvalidRequest(
         f"{field}.doc_id",
-        f"{doc_id!r} is empty or contains white space or control characters; use an id without them",
+        f"{doc_id!r} is blank or contains tabs, line ends or other control characters; use an id without them",
     )
 
 

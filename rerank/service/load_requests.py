@@ -12,7 +12,7 @@ import grpc
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
-from rerank.collections.requests import read_requests
+from rerank.readers.requests import read_requests
 from rerank.service.client import rerank_request
 from rerank.service.credentials import Credentials
 from rerank.service.load import Call, Outcome

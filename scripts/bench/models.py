@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from rerank.collections.requests import read_requests
 from rerank.models.encoder import Encoder
+from rerank.readers.requests import read_requests
 from rerank.types import Passage, Query, Window
 
 #: Shortest and longest random passage in words; 20 of them have about 2,000 tokens, as in published windows of DL 2019.

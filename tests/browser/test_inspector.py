@@ -10,8 +10,9 @@ from typing import Any
 
 import ir_measures
 import pytest
-from ir_measures import Qrel, ScoredDoc, nDCG
+from ir_measures import ScoredDoc, nDCG
 
+from rerank.readers.qrels import Qrel
 from tests.browser.conftest import Tab, new_tab
 
 pytestmark = pytest.mark.browser

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from ir_measures import Qrel
 from rerank_eval.baselines import Cosine, FirstStageOrder, Oracle, PointwiseCrossEncoder, ZScoreFusion
 from rerank_eval.systems import Baseline
 from transformers import BertConfig, BertForSequenceClassification
 
 from rerank.errors import ConfigError
 from rerank.models.encoder import Encoder
+from rerank.readers.qrels import Qrel
 from rerank.types import CandidateSource, Query
 from tests.small_tokenizers import metaspace
 

@@ -3,7 +3,7 @@
 import pytest
 from rerank_eval.candidate_lists import with_repaired_texts
 
-from rerank.collections.requests import Request
+from rerank.readers.requests import Request
 from rerank.types import CandidateSource, Query
 
 pytest.importorskip("ftfy")

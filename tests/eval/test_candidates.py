@@ -8,12 +8,13 @@ from types import SimpleNamespace
 
 import ir_measures
 import pytest
-from ir_measures import AP, Qrel, R, nDCG
+from ir_measures import AP, R, nDCG
 from rerank_eval import candidates
 from rerank_eval.candidates import candidates_of_prebuilt, candidates_of_run
 from rerank_eval.datasets import Dataset
 
 from rerank.errors import CollectionError, ConfigError
+from rerank.readers.qrels import Qrel
 from rerank.types import CandidateSource, Passage, Query
 
 PASSAGES = {

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ir_measures import Qrel
 from rerank_eval.cases import CASES, CaseFinder, RankedDoc
 from rerank_eval.measures import BEIR, Evaluator, Run
 from rerank_eval.results import Result
 from rerank_eval.trace import Ranking, Response
 
+from rerank.readers.qrels import Qrel
 from rerank.types import ScoredDoc
 
 TEXTS = {"a": "text of a", "b": "text of b"}

@@ -7,10 +7,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from ir_measures import Qrel
 from rerank_eval.datasets import open_dataset
 
 from rerank.errors import CollectionError, ConfigError
+from rerank.readers.qrels import Qrel
 from rerank.types import Passage, Query
 
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from ir_measures import Qrel
 from rerank_eval.feedback import (
     BEFORE,
     FEEDBACK_MEASURES,
@@ -16,13 +15,12 @@ from rerank_eval.feedback import (
     write_feedback_report,
 )
 from rerank_eval.measures import Evaluator, Metrics, Run
-from rerank_eval.qrels import read_beir_qrels
 from rerank_eval.statistics import paired_differences, t_test
 from rich.console import Console
 
-from rerank.collections import open_collection
-from rerank.collections.requests import read_beir_queries
+from rerank.collections import beir, open_collection
 from rerank.models.encoder import Encoder
+from rerank.readers.qrels import Qrel
 from rerank.retrieval.build import build_index
 from rerank.retrieval.index import Index
 from rerank.types import FeedbackMethod, FirstStage, Query, ScoredDoc
@@ -82,7 +80,7 @@ def test_cranfield_figures(shared: Path, encoder: Encoder, tmp_path: Path) -> No
     """Dense retrieval after the z-score fusion and after the judgements; before, R@100 is .772 and nDCG@10 .400."""
     folder, built = shared / "cranfield", tmp_path / "cranfield"
     build_index(open_collection(str(folder)), built, encoder)
-    queries, qrels = {query.query_id: query for query in read_beir_queries(folder)}, read_beir_qrels(folder)
+    queries, qrels = {query.query_id: query for query in beir.queries(folder)}, beir.qrels(folder)
     rankings = Index(built, encoder).search(FirstStage.HYBRID_Z_SCORE, list(queries.values()), 100)
     fusion = dict(zip(queries, rankings, strict=True))
     experiment = FeedbackExperiment(built, queries, Evaluator(FEEDBACK_MEASURES, qrels))

@@ -8,9 +8,10 @@ import random
 import ir_measures
 import pytest
 import pytrec_eval
-from ir_measures import AP, Qrel, R, nDCG
+from ir_measures import AP, R, nDCG
 from rerank_eval.measures import BEIR, TREC_DL, Metrics, measure, without_query_documents
 
+from rerank.readers.qrels import Qrel
 from rerank.types import ScoredDoc
 
 #: doc_id → relevance; documents without judgement are left out.

@@ -9,10 +9,10 @@ import pytest
 from rerank_eval import beir, trec_dl
 from rerank_eval.datasets import open_dataset
 from rerank_eval.overlap import check_index, check_names, judgements_of
-from rerank_eval.qrels import read_trec_qrels
 from typer.testing import CliRunner, Result
 
 from rerank.errors import CollectionError
+from rerank.readers.qrels import read_qrels
 from tests.eval.test_commands import run_command
 from tests.serving import Served
 
@@ -85,7 +85,7 @@ def test_queries_that_were_not_asked_are_named(tmp_path: Path, option: tuple[str
 
 
 def test_complete_data_need_no_note(tmp_path: Path) -> None:
-    qrels = read_trec_qrels(write(tmp_path / "qrels.txt", "1 0 a 1", "2 0 a 1"))
+    qrels = read_qrels(write(tmp_path / "qrels.txt", "1 0 a 1", "2 0 a 1"))
     judgements = judgements_of(["1", "2"], qrels, "x")
     assert (judgements.qrels, judgements.notes) == (qrels, ())
 
@@ -132,7 +132,7 @@ def test_index_of_a_collection_with_another_name_is_named(dataset: str, is_named
 
 
 def test_index_that_lacks_judged_passages_is_named(tmp_path: Path, index_folder: Path) -> None:
-    qrels = read_trec_qrels(write(tmp_path / "qrels.txt", "1 0 moon 1", "1 0 b 1"))
+    qrels = read_qrels(write(tmp_path / "qrels.txt", "1 0 moon 1", "1 0 b 1"))
     assert check_index(index_folder, qrels, "x") == (
         "1 of 2 judged passages are in the index; the others cannot be found.",
     )

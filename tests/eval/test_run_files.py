@@ -41,6 +41,16 @@ def test_scores_that_float32_tells_apart_are_written_with_all_digits() -> None:
     assert text == "q Q0 a 1 0.1234567890123 t\nq Q0 b 2 -1.0 t\n"
 
 
+def test_white_space_in_ids_is_percent_encoded_with_a_note(tmp_path: Path) -> None:
+    run = {"q 1": [ScoredDoc("my\u00a0file.pdf", 1.0), ScoredDoc("a%20b", 0.5)]}
+    write_run(tmp_path, run, Metrics({}, {}), {})
+    assert (tmp_path / "run.trec").read_text(encoding="utf-8") == (
+        "q%201 Q0 my%C2%A0file.pdf 1 1.0 rerank\nq%201 Q0 a%20b 2 0.5 rerank\n"
+    )
+    (note,) = json.loads((tmp_path / "measures.json").read_text(encoding="utf-8"))["notes"]
+    assert note == "white space in ids is percent-encoded in run.trec, whose columns it separates: q%201"
+
+
 def test_both_files_are_written(tmp_path: Path) -> None:
     metrics = Metrics({"nDCG@10": 0.5}, {"q": {"nDCG@10": 0.5}})
     write_run(tmp_path / "out", {"q": [ScoredDoc("a", 1.0)]}, metrics, {"ranker": "identity"})

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-from ir_measures import Qrel
 from rerank_eval.measures import TREC_DL, Evaluator
 from rerank_eval.results import measure_variants
 from rerank_eval.runner import TRACE_FILE, Variant, run_variants
@@ -14,6 +13,7 @@ from rerank_eval.trace import Ranking
 
 from rerank.commands.display import plain_console
 from rerank.errors import ConfigError
+from rerank.readers.qrels import Qrel
 
 QUERIES = [f"q{number}" for number in range(6)]
 QRELS = [Qrel(query_id, "a", 2) for query_id in QUERIES]

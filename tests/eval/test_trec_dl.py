@@ -72,6 +72,18 @@ def test_identity_equals_the_first_stage_in_every_order(files: list[str], tmp_pa
     assert rows["oracle"][0] == rows["oracle"][1]
 
 
+def test_judgements_in_beir_form_and_ids_with_spaces(tmp_path: Path, service: Served) -> None:
+    candidates = [{"_id": f"my file {rank}.pdf", "doc": f"relevance {rank}"} for rank in range(3)]
+    row = {"query": {"_id": 1, "text": "q"}, "candidates": candidates}
+    (tmp_path / "requests.jsonl").write_text(json.dumps(row), encoding="utf-8")
+    (tmp_path / "test.tsv").write_text("query-id\tcorpus-id\tscore\n1\tmy file 2.pdf\t1\n", encoding="utf-8")
+    files = ["--requests", str(tmp_path / "requests.jsonl"), "--qrels", str(tmp_path / "test.tsv")]
+    done = evaluate(files, tmp_path / "out", "--system", "best=first:number", "--target", service.address)
+    assert done.exit_code == 0, done.output
+    assert measures(tmp_path / "out")["mean"]["nDCG@10"] == 1
+    assert "my%20file%202.pdf 1 " in (tmp_path / "out" / "run.trec").read_text(encoding="utf-8")
+
+
 def test_one_system_writes_into_the_folder_itself(files: list[str], tmp_path: Path) -> None:
     """The oracle needs no service."""
     assert evaluate(files, tmp_path / "out", "--ranker", "oracle").exit_code == 0

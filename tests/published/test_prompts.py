@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from rerank.collections.requests import read_requests
 from rerank.models.tokenizer import load_tokenizer
 from rerank.profiles import load_profile
 from rerank.prompting.listwise import ListwiseRenderer
 from rerank.prompting.style import PromptStyle
 from rerank.prompting.templates import Template, load_template
+from rerank.readers.requests import read_requests
 from rerank.types import Passage, Query, Window
 from tests.small_tokenizers import INSTRUCT_CHAT, ZEPHYR_CHAT, metaspace
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from rerank.models.encoder import Encoder
@@ -20,39 +19,20 @@ from rerank.types import (
     Prepared,
     Query,
     RankOptions,
-    candidate_list,
-    candidate_source,
 )
 from rerank.v1 import rerank_pb2 as pb
 from tests.serving import Served, reranker_of, serving
 
 FORMS = [
     {"doc_id": "a", "text": "first", "score": 2.5},
-    {"doc_id": "b", "text": "second"},
+    {"_id": 7, "text": "second", "title": None},
     ("c", "third"),
     "fourth",
     Candidate(Passage("e", "fifth"), 0.5),
     CandidateSource("f", "sixth"),
 ]
-EXPECTED = [("a", "first", 2.5), ("b", "second", None), ("c", "third", None), ("3", "fourth", None)]
+EXPECTED = [("a", "first", 2.5), ("7", "second", None), ("c", "third", None), ("3", "fourth", None)]
 EXPECTED += [("e", "fifth", 0.5), ("f", "sixth", None)]
-
-#: Elements that are no candidates.
-WRONG: list[Any] = [
-    {"doc_id": 7, "text": "t"},
-    {"doc_id": "a"},
-    {"doc_id": "a", "txt": "t"},
-    {"doc_id": "a", "text": "t", "score": "high"},
-    {"doc_id": "a", "text": "t", "score": True},
-    {"doc_id": "a", "text": "t", "title": "would not be read"},
-    ("a", "t", 1.0),
-    ("a", None),
-    7,
-    None,
-    b"text",
-]
-#: Arguments that are no lists, although some of them can be iterated over.
-NO_LISTS: list[Any] = ["a text", b"bytes", {"a": "text"}, 7, None]
 
 
 def rerank_in_process(encoder: Encoder, candidates: Any) -> list[tuple[str, str, float | None]]:
@@ -90,33 +70,37 @@ def test_clients_take_every_form_and_messages(service: Served, call: Any) -> Non
 
 
 class TitleReader(IdentityRanker):
-    """Remembers the titles of the passages that it is given."""
+    """Remembers titles and texts of the passages that it is given."""
 
     def __init__(self) -> None:
         self.titles: list[str] = []
+        self.texts: list[str] = []
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
         self.titles += [passage.title for passage in passages]
+        self.texts += [passage.text for passage in passages]
         return super().prepare(query, passages)
 
 
-def test_title_reaches_the_ranker(encoder: Encoder) -> None:
+def test_title_reaches_the_ranker_as_beginning_of_the_text(encoder: Encoder) -> None:
     ranker = TitleReader()
     ranker.info = replace(ranker.info, reads_passages=True)
     candidates = [
         CandidateSource("a", "T one", title="T"),
         CandidateSource("b", "two"),
         Candidate(Passage("c", "U three", title="U")),
+        {"id": "d", "text": "four", "title": "V"},
     ]
     with serving(reranker_of(encoder, {"identity": ranker})) as served:
         by_blocking_client(served.address, candidates)
-    assert ranker.titles == ["T", "", "U"]
+    assert ranker.titles == ["T", "", "U", "V"]
+    assert ranker.texts == ["T one", "two", "U three", "V four"]
 
 
 @pytest.mark.parametrize("call", [by_blocking_client, by_async_client])
 @pytest.mark.parametrize("candidates", [["ok", 7], {"d1": "text"}, "a text"])
 def test_clients_refuse_other_forms(service: Served, call: Any, candidates: Any) -> None:
-    with pytest.raises(TypeError, match=r'a candidate is a dict with "doc_id", "text"'):
+    with pytest.raises(TypeError, match=r"a candidate is a dict with doc_id \(or _id, docid, id\), text, title, score"):
         call(service.address, candidates)
 
 
@@ -124,19 +108,3 @@ def test_clients_refuse_other_forms(service: Served, call: Any, candidates: Any)
 def test_in_process_reranker_refuses_other_forms(encoder: Encoder, candidates: Any) -> None:
     with pytest.raises(TypeError, match=r"a pair \(doc_id, text\), a plain text, or a Candidate"):
         rerank_in_process(encoder, candidates)
-
-
-@pytest.mark.parametrize("candidate", WRONG)
-def test_error_names_the_place_of_the_candidate(candidate: Any) -> None:
-    with pytest.raises(TypeError, match=r"candidates\[4\] is .*, but a candidate is a dict"):
-        candidate_source(candidate, 4)
-
-
-@pytest.mark.parametrize("candidates", NO_LISTS)
-def test_candidates_must_be_a_list(candidates: Any) -> None:
-    with pytest.raises(TypeError, match=r"candidates must be a list, found "):
-        candidate_list(candidates)
-
-
-def test_scores_of_numpy_are_accepted() -> None:
-    assert candidate_source({"doc_id": "a", "text": "t", "score": np.float32(0.5)}, 0).score == 0.5

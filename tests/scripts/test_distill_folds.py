@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rerank.collections.requests import read_beir_qrels
+from rerank.collections import beir
 from scripts.distill_folds import FOLDS, pooled, write_folds
 
 
@@ -17,9 +17,9 @@ def test_each_judged_query_is_held_out_once(tmp_path: Path) -> None:
     rows = [f"{query_id}\td{doc_id}\t1" for query_id in range(5) for doc_id in range(2)]
     (tmp_path / "qrels" / "test.tsv").write_text("\n".join(["query\tdoc\tscore", *rows]), encoding="utf-8")
     write_folds(tmp_path, tmp_path / "folds")
-    halves = [read_beir_qrels(tmp_path / "folds", fold) for fold in FOLDS]
+    halves = [beir.qrels(tmp_path / "folds", fold) for fold in FOLDS]
     assert [{qrel.query_id for qrel in half} for half in halves] == [{"0", "2", "4"}, {"1", "3"}]
-    assert sorted(halves[0] + halves[1]) == read_beir_qrels(tmp_path)
+    assert sorted(halves[0] + halves[1]) == beir.qrels(tmp_path)
 
 
 def test_folds_are_pooled_by_query(tmp_path: Path) -> None:

@@ -44,6 +44,12 @@ function candidateOf(line, place) {
     throw new Error(`Line ${place + 1} of the passages is not JSON. Write every line as {"doc_id": …, "text": …}.`);
   }
   if (typeof row.text !== "string") throw new Error(`Line ${place + 1} of the passages has no "text".`);
-  const candidate = { doc_id: String(row.doc_id ?? place + 1), text: row.text };
-  return typeof row.score === "number" ? { ...candidate, first_stage_score: row.score } : candidate;
+  const { doc_id, _id, docid, id, text, title, score, ...others } = row;
+  const unknown = Object.keys(others)[0];
+  if (unknown !== undefined)
+    throw new Error(
+      `Line ${place + 1} of the passages has the unknown field "${unknown}". Known are doc_id (or _id, docid, id), text, title and score.`,
+    );
+  const candidate = { doc_id: String(doc_id ?? _id ?? docid ?? id ?? place + 1), text, title: title ?? "" };
+  return typeof score === "number" ? { ...candidate, first_stage_score: score } : candidate;
 }

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from rerank.collections import open_collection
+from rerank.collections import beir, open_collection
 from rerank.errors import CollectionError
+from rerank.readers.qrels import Qrel
+from rerank.types import Query
 
 
 def write(folder: Path, *lines: str) -> str:
@@ -32,11 +36,52 @@ def test_collection_has_the_name_of_the_folder_and_can_be_read_twice(beir_folder
     assert list(collection.passages()) == list(collection.passages())
 
 
-@pytest.mark.parametrize("line", ["{", "[]", '"text"', '{"_id": "1"}', '{"text": "no id"}', "7"])
-def test_bad_line_is_named(tmp_path: Path, line: str) -> None:
-    collection = open_collection(write(tmp_path, '{"_id": "1", "text": "fine"}', line))
-    with pytest.raises(CollectionError, match=r"corpus\.jsonl:2: expected a JSON object with _id and text"):
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("{", "is not JSON"),
+        ("[]", r"is \[\], which is no object"),
+        ('{"_id": "1"}', "has no text; found _id"),
+        ('{"id": "1", "text": "no id"}', "has no _id; found id, text"),
+        ('{"_id": null, "text": "t"}', "has None as _id; give a string or an integer"),
+        ('{"_id": "1", "text": null}', "has None as text; give a string"),
+        ('{"_id": "1", "title": 7, "text": "t"}', "has 7 as title; give a string"),
+    ],
+)
+def test_bad_line_is_named(tmp_path: Path, line: str, problem: str) -> None:
+    """Among the first lines when the collection is opened, before a model is loaded; later ones when they are read."""
+    fine = [f'{{"_id": "{number}", "text": "fine"}}' for number in range(200)]
+    with pytest.raises(CollectionError, match=rf"corpus\.jsonl:3 {problem}"):
+        open_collection(write(tmp_path, *fine[:2], line))
+    collection = open_collection(write(tmp_path, *fine, line))
+    with pytest.raises(CollectionError, match=rf"corpus\.jsonl:201 {problem}"):
         list(collection.passages())
+
+
+def test_compressed_collection(tmp_path: Path, beir_folder: Path) -> None:
+    """By the name corpus.jsonl.gz, and by the content of a corpus.jsonl."""
+    content = gzip.compress((beir_folder / "corpus.jsonl").read_bytes())
+    plain = open_collection(str(beir_folder))
+    for name in ("corpus.jsonl.gz", "corpus.jsonl"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / name).write_bytes(content)
+        compressed = open_collection(str(folder))
+        assert list(compressed.passages()) == list(plain.passages())
+        assert compressed.lines_of("flea") == plain.lines_of("flea") != []
+        assert len(compressed.fingerprint()) == 64
+
+
+@pytest.mark.parametrize("compress", [bytes, gzip.compress])
+def test_queries_and_qrels(tmp_path: Path, compress: Callable[[bytes], bytes]) -> None:
+    end = "" if compress is bytes else ".gz"
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / f"qrels/dev.tsv{end}").write_bytes(compress(b"query-id\tcorpus-id\tscore\n1\ta b\t1\n"))
+    (tmp_path / f"queries.jsonl{end}").write_bytes(compress(b'{"_id": "1", "text": "why"}\n'))
+    assert beir.qrels(tmp_path, "dev") == [Qrel("1", "a b", 1)]
+    assert beir.queries(tmp_path) == [Query("why", "1")]
+    with pytest.raises(CollectionError, match=r"qrels/test\.tsv cannot be read: No such file"):
+        beir.qrels(tmp_path)
 
 
 def test_folder_without_corpus_is_refused(tmp_path: Path) -> None:

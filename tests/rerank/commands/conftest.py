@@ -46,7 +46,7 @@ def rerank(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
 
     def run(*args: object, stdin: str = "") -> Outcome:
         monkeypatch.setattr(sys, "argv", ["rerank", *map(str, args)])
-        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(stdin.encode()))))
         with pytest.raises(SystemExit) as caught:
             main()
         printed = capsys.readouterr()

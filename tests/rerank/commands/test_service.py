@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -65,6 +67,20 @@ def test_verify_names_the_damaged_file(rerank: Command, index_folder: Path, tmp_
 def test_number_of_workers_that_is_none_is_refused(rerank: Command, beir_folder: Path, tmp_path: Path) -> None:
     error = rerank("index", "--collection", beir_folder, "--out", tmp_path / "index", "--workers", "many").error
     assert error == "--workers 'many' is neither a number, such as 4, nor ray"
+
+
+@pytest.mark.slow
+def test_bad_first_line_of_a_collection_is_reported_before_models_are_imported(tmp_path: Path) -> None:
+    (tmp_path / "corpus.jsonl").write_text('{"id": "1", "text": "t"}\n', encoding="utf-8")
+    program = (
+        "import sys\nfrom rerank.commands.service import index\nfrom rerank.errors import CollectionError\n"
+        "from pathlib import Path\n"
+        f"try: index({str(tmp_path)!r}, Path('out'))\n"
+        "except CollectionError as error: print(error)\n"
+        "print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{tmp_path}/corpus.jsonl:1 has no _id; found id, text\nFalse\n"
 
 
 def test_index_of_a_folder_without_a_collection_is_refused(rerank: Command, tmp_path: Path) -> None:

@@ -79,9 +79,25 @@ def test_objects_are_ranked_by_their_text_and_returned_whole(http: HttpClient) -
 
 def test_rank_fields_choose_the_fields_that_are_ranked(http: HttpClient) -> None:
     documents = [{"title": "5", "text": "1"}, {"title": "4", "text": "2"}]
-    assert indexes(http.post("/v1/rerank", {"query": "q", "documents": documents}).json) == [1, 0]
-    by_title = {"query": "q", "documents": documents, "rank_fields": ["title", "text"]}
-    assert indexes(http.post("/v1/rerank", by_title).json) == [0, 1]
+    for fields, expected in ((["text"], [1, 0]), (["title", "text"], [0, 1])):
+        request = {"query": "q", "documents": documents, "rank_fields": fields}
+        assert indexes(http.post("/v1/rerank", request).json) == expected
+
+
+@pytest.mark.parametrize("path", DOCUMENTS_PATHS)
+def test_title_of_a_document_is_ranked_before_its_text(http: HttpClient, path: str) -> None:
+    documents = [{"title": "5", "text": "1", "url": 7}, {"title": None, "text": "4 2"}, {"title": "6", "text": "6 0"}]
+    assert indexes(http.post(path, {"query": "q", "documents": documents}).json) == [2, 0, 1]
+    cut = {"query": "q", "documents": documents, "max_tokens_per_doc": 1}
+    assert indexes(http.post(path, cut).json) == [2, 0, 1]
+    wrong = http.post(path, {"query": "q", "documents": [{"title": 5, "text": "1"}]})
+    assert (wrong.status, "documents[0].title" in wrong.json["message"]) == (400, True)
+
+
+def test_title_of_a_native_candidate_is_ranked_before_its_text(http: HttpClient) -> None:
+    candidates = [{"doc_id": "my file.pdf", "text": "1"}, {"doc_id": "b", "text": "0", "title": "5"}]
+    reply = http.post("/rerank", {"query": "q", "candidates": candidates, "return_passages": True}).json
+    assert [(result["doc_id"], result["text"]) for result in reply["results"]] == [("b", "5 0"), ("my file.pdf", "1")]
 
 
 def test_max_tokens_per_doc_cuts_documents(http: HttpClient) -> None:

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rerank_eval.measures import BEIR, Evaluator
-from rerank_eval.qrels import read_beir_qrels
 from rerank_eval.run_files import write_run
 from rerank_eval.trace import Ranking, Response, TraceFile
+
+from rerank.collections import beir
 
 #: query_id → text
 QUERIES = {"q1": "tides of the moon", "q2": "who bites whom"}
@@ -46,5 +47,5 @@ def write_system(
         ranking = Ranking(tuple(doc_ids), scores, places, execution)
         trace.add(Response(query_id, 3.0, 0.0, ranking))
         run[query_id] = ranking.docs
-    metrics = Evaluator(BEIR, read_beir_qrels(collection)).evaluate(run)
+    metrics = Evaluator(BEIR, beir.qrels(collection)).evaluate(run)
     write_run(out, run, metrics, {"qrels_sha256": "0" * 64, "collection": str(collection), "split": "test", **settings})

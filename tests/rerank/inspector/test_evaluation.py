@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from rerank_eval.measures import BEIR, MAIN_MEASURE, Evaluator
-from rerank_eval.qrels import read_beir_qrels
 from starlette.testclient import TestClient
 
+from rerank.collections import beir
 from rerank.errors import CollectionError, ConfigError, NotFound
 from rerank.inspector.evaluation import FIRST_STAGE as FIRST_STAGE_NAME
 from rerank.inspector.evaluation import Evaluation, read_evaluation
@@ -43,7 +43,7 @@ def evaluation(results: Path) -> Evaluation:
 
 
 def test_values_are_those_of_the_evaluation(evaluation: Evaluation, collection: Path) -> None:
-    evaluator = Evaluator(BEIR, read_beir_qrels(collection))
+    evaluator = Evaluator(BEIR, beir.qrels(collection))
     runs = {FIRST_STAGE_NAME: FIRST_STAGE, "number": BETTER, "oracle": FIRST_STAGE}
     overview = evaluation.overview()
     assert [system["name"] for system in overview["systems"]] == list(runs)

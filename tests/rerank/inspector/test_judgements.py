@@ -45,6 +45,11 @@ def test_beir_folder(tmp_path: Path) -> None:
     assert read_judgements(str(tmp_path)).of_query("tides") == {"moon": 1}
 
 
+def test_files_of_a_beir_folder(tmp_path: Path) -> None:
+    qrels, queries = "query-id\tcorpus-id\tscore\nq\tmy moon.pdf\t1\n", '{"_id": "q", "text": "tides"}\n'
+    assert read_judgements(*trec_files(tmp_path, qrels, queries)).of_query("tides") == {"my moon.pdf": 1}
+
+
 def test_no_judgements_judge_no_query() -> None:
     assert Judgements().of_query("anything") == {}
 

@@ -128,7 +128,7 @@ def test_index_is_not_overwritten(encoder: Encoder, index_folder: Path) -> None:
     [
         ([], "is empty"),
         ([Passage("a", "x"), Passage("a", "y")], "'a' occurs twice"),
-        ([Passage("a b", "x")], "white space"),
+        ([Passage("a\tb", "x")], "tabs, line ends or other control characters"),
     ],
 )
 def test_invalid_collection_leaves_nothing(encoder: Encoder, tmp_path: Path, rows: list[Passage], message: str) -> None:

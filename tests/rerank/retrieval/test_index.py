@@ -10,10 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rerank_eval.measures import BEIR, measure
-from rerank_eval.qrels import read_beir_qrels
 
-from rerank.collections import open_collection
-from rerank.collections.requests import read_beir_queries
+from rerank.collections import beir, open_collection
 from rerank.errors import IndexMismatch
 from rerank.models.encoder import Encoder
 from rerank.retrieval.build import build_index
@@ -101,7 +99,7 @@ def test_cranfield_figures(shared: Path, encoder: Encoder, tmp_path: Path) -> No
     """nDCG@10 with title + text, k1 .9, b .4: BM25 .365, dense .400, RRF .431."""
     folder = shared / "cranfield"
     build_index(open_collection(str(folder)), tmp_path / "cranfield", encoder)
-    opened, queries, qrels = Index(tmp_path / "cranfield", encoder), read_beir_queries(folder), read_beir_qrels(folder)
+    opened, queries, qrels = Index(tmp_path / "cranfield", encoder), beir.queries(folder), beir.qrels(folder)
     found = {}
     for first_stage in (FirstStage.BM25, FirstStage.DENSE, FirstStage.HYBRID_RRF):
         runs = opened.search(first_stage, queries, 100)

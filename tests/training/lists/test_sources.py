@@ -13,16 +13,18 @@ from rerank_training.lists.sources import (
     pseudo_queries,
     read_collection,
     read_medquad,
-    read_titles,
     request_collection,
     request_pools,
 )
 
-from rerank.collections.requests import Qrel, Request
 from rerank.errors import CollectionError
+from rerank.readers.qrels import Qrel
+from rerank.readers.requests import Request
 from rerank.types import CandidateSource, Passage, Query
 
-LONG = Passage("d1", "A flea lives for a whole year. Its eggs take ten days until they hatch in the carpet.")
+LONG = Passage(
+    "d1", "A flea lives for a whole year. Its eggs take ten days until they hatch in the carpet.", title="A flea"
+)
 
 
 def medquad_line(number: int, answer: str) -> str:
@@ -44,22 +46,16 @@ def test_medquad_answers_are_relevant_to_their_questions(tmp_path: Path) -> None
 def test_invalid_medquad_line_is_named(tmp_path: Path, line: str) -> None:
     path = tmp_path / "qa.jsonl"
     path.write_text(medquad_line(1, "one") + line, encoding="utf-8")
-    with pytest.raises(CollectionError, match=r"qa\.jsonl:2: expected _id, question and answer"):
+    with pytest.raises(
+        CollectionError, match=r"qa\.jsonl:2 (is not JSON|is \[\], which|has no answer; found _id, question)"
+    ):
         read_medquad(path, "med", words=0)
 
 
-def test_file_that_is_not_gzip_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "qa.jsonl.gz"
-    path.write_text("plain", encoding="utf-8")
-    with pytest.raises(CollectionError, match=r"qa\.jsonl\.gz cannot be read"):
-        read_medquad(path, "med", words=0)
-
-
-def test_empty_passages_are_left_out_and_titles_are_read(tmp_path: Path) -> None:
+def test_empty_passages_are_left_out(tmp_path: Path) -> None:
     rows = [{"_id": "1", "title": "Fleas", "text": "They jump far."}, {"_id": "2", "title": "", "text": ""}]
     (tmp_path / "corpus.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     assert read_collection(tmp_path, words=2) == [Passage("1", "Fleas They", title="Fleas")]
-    assert read_titles(tmp_path) == {"1": "Fleas", "2": ""}
 
 
 def test_unjudged_queries_are_left_out() -> None:
@@ -69,31 +65,31 @@ def test_unjudged_queries_are_left_out() -> None:
 
 @pytest.mark.parametrize("kind", [QuerySource.SENTENCES, QuerySource.FIRST_WORDS, QuerySource.TITLES])
 def test_pseudo_query_is_a_part_of_its_passage(kind: QuerySource) -> None:
-    (item,) = pseudo_queries([LONG], kind, {"d1": "A flea"}, remove_share=0.0, seed=1, name="name")
+    (item,) = pseudo_queries([LONG], kind, remove_share=0.0, seed=1, name="name")
     assert item.query.text in LONG.text
     assert (item.query.query_id, item.grades, item.replacement) == (f"name/d1/{kind}", {"d1": 1.0}, None)
 
 
 def test_removed_query_is_no_longer_in_the_passage() -> None:
-    (item,) = pseudo_queries([LONG], QuerySource.TITLES, {"d1": "A flea"}, remove_share=1.0, seed=1, name="name")
+    (item,) = pseudo_queries([LONG], QuerySource.TITLES, remove_share=1.0, seed=1, name="name")
     assert item.query == Query("A flea", "name/d1/titles-removed")
     assert item.replacement == Passage("d1", LONG.text.removeprefix("A flea "))
 
 
 def test_queries_are_removed_from_the_stated_share_of_passages() -> None:
     passages = [Passage(f"d{number}", LONG.text) for number in range(400)]
-    queries = pseudo_queries(passages, QuerySource.FIRST_WORDS, {}, remove_share=0.25, seed=1, name="name")
+    queries = pseudo_queries(passages, QuerySource.FIRST_WORDS, remove_share=0.25, seed=1, name="name")
     assert 70 <= sum(item.replacement is not None for item in queries) <= 130  # 100 ± 3.5 deviations
 
 
 def test_pseudo_query_of_a_passage_does_not_depend_on_the_others() -> None:
-    alone = pseudo_queries([LONG], QuerySource.SENTENCES, {}, 0.5, seed=1, name="name")
-    beside = pseudo_queries([Passage("d0", LONG.text), LONG], QuerySource.SENTENCES, {}, 0.5, seed=1, name="name")
+    alone = pseudo_queries([LONG], QuerySource.SENTENCES, 0.5, seed=1, name="name")
+    beside = pseudo_queries([Passage("d0", LONG.text), LONG], QuerySource.SENTENCES, 0.5, seed=1, name="name")
     assert alone == beside[1:]
 
 
 def test_passage_without_a_fitting_part_gives_no_query() -> None:
-    assert pseudo_queries([Passage("d", "Short.")], QuerySource.SENTENCES, {}, 1.0, seed=1, name="name") == []
+    assert pseudo_queries([Passage("d", "Short.")], QuerySource.SENTENCES, 1.0, seed=1, name="name") == []
 
 
 def test_request_pools_hold_the_first_non_empty_candidates() -> None:

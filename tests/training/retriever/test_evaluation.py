@@ -9,7 +9,7 @@ import pytest
 from rerank_training.retriever.evaluation import changes, evaluate_index
 from scipy import stats
 
-from rerank.collections.requests import Qrel
+from rerank.readers.qrels import Qrel
 from rerank.types import Query
 
 R, NDCG = "R@100", "nDCG@10"

@@ -10,10 +10,10 @@ from random import Random
 from typing import TypeVar
 
 from rerank.collections import beir
-from rerank.collections.requests import Request, read_beir_qrels, read_beir_queries, read_requests
 from rerank.commands.run import console
 from rerank.errors import CollectionError, ConfigError
 from rerank.models.encoder import DEFAULT_ENCODER, Encoder
+from rerank.readers.requests import Request, read_requests
 from rerank.types import Passage, Query
 from rerank_training.lists.encoding import encode_texts
 from rerank_training.lists.files import Grades, read_grades, write_split_lists
@@ -26,7 +26,6 @@ from rerank_training.lists.sources import (
     pseudo_queries,
     read_collection,
     read_medquad,
-    read_titles,
     request_collection,
     request_pools,
 )
@@ -185,8 +184,8 @@ def _from_medquad(path: Path, settings: BuildListsSettings, encoder: Encoder | N
 def _from_collection(folder: Path, settings: BuildListsSettings, encoder: Encoder | None) -> Source:
     passages = read_collection(folder, settings.passage_words)
     if settings.queries is QuerySource.FILE:
-        qrels = read_beir_qrels(folder, settings.split)
-        all_queries = list(read_beir_queries(folder))
+        qrels = beir.qrels(folder, settings.split)
+        all_queries = beir.queries(folder)
         judged = judged_queries(all_queries, qrels, settings.prefix)
         if not judged:
             raise CollectionError(
@@ -195,8 +194,7 @@ def _from_collection(folder: Path, settings: BuildListsSettings, encoder: Encode
             )
         return _from_queries(_sample(judged, settings), passages, settings, encoder)
     passages = _sample(passages, settings)
-    titles = read_titles(folder) if settings.queries is QuerySource.TITLES else {}
-    queries = pseudo_queries(passages, settings.queries, titles, settings.remove_share, settings.seed, settings.prefix)
+    queries = pseudo_queries(passages, settings.queries, settings.remove_share, settings.seed, settings.prefix)
     return _from_queries(queries, passages, settings, encoder)
 
 

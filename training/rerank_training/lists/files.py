@@ -22,9 +22,11 @@ from typing import Annotated, Any, TextIO, TypeAlias, overload
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from rerank.collections.requests import Qrel, Request, parse_request, read_trec_qrels
 from rerank.errors import CollectionError
 from rerank.files import atomic_file, file_version
+from rerank.readers.qrels import Qrel, read_qrels
+from rerank.readers.requests import Request, parse_request
+from rerank.readers.rows import BadRow
 from rerank.types import Passage, Query
 from rerank_training.lists.conversations import Conversation, parse_conversation
 from rerank_training.lists.training_list import TrainingList, relevance_from_ranking
@@ -89,7 +91,7 @@ def read_lists(path: Path, max_bad_share: float = 0.01, qrels: Path | None = Non
 
     Args:
         max_bad_share: largest accepted share of invalid rows, in 0–1.
-        qrels: TREC judgements; needed for requests only.
+        qrels: judgements; needed for requests only.
 
     Raises:
         CollectionError: the file cannot be read, holds no list, or has more invalid rows than accepted.
@@ -131,8 +133,8 @@ def _replaced(path: Path) -> Iterator[TextIO]:
 
 
 def read_grades(qrels: Path) -> Grades:
-    """Reads a TREC judgement file. Raises: CollectionError when it cannot be read."""
-    return grades_of(read_trec_qrels(qrels))
+    """Reads a file of judgements. Raises: CollectionError when it cannot be read."""
+    return grades_of(read_qrels(qrels))
 
 
 def grades_of(qrels: Iterable[Qrel]) -> Grades:
@@ -208,7 +210,7 @@ def _checked(row: Any, location: str, grades: Grades | None, errors: list[str]) 
     """The list of a row, which is bytes if it is not parsed yet; None and a message in `errors` if it is invalid."""
     try:
         return _parse(json.loads(row) if isinstance(row, bytes) else row, location, grades)
-    except CollectionError as error:
+    except (CollectionError, BadRow) as error:
         errors.append(f"{location}: {error}")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         errors.append(f"{location}: not in a supported format ({error!r})")

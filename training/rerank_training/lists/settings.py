@@ -74,7 +74,7 @@ class BuildListsSettings:
         Path | None,
         typer.Option(help='Source: questions with answers, JSONL or .gz: {"_id", "question", "answer"}.'),
     ] = None
-    qrels: Annotated[Path | None, typer.Option(help="For --requests: judgements in TREC format.")] = None
+    qrels: Annotated[Path | None, typer.Option(help="For --requests: judgements, in the form of TREC or BEIR.")] = None
     queries: Annotated[
         QuerySource,
         typer.Option(

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Any
 
 from rerank.collections import beir
-from rerank.collections.requests import Qrel, Request
-from rerank.errors import CollectionError
+from rerank.readers.lines import parsed_lines
+from rerank.readers.qrels import Qrel
+from rerank.readers.requests import Request
+from rerank.readers.rows import id_of, json_object, text_of
 from rerank.types import Candidate, Passage, Query
 from rerank_training.lists.files import Grades, grades_of, request_passages
 from rerank_training.lists.neighbours import CollectionQuery, Encode
@@ -31,7 +30,7 @@ def read_medquad(path: Path, name: str, words: int) -> tuple[list[CollectionQuer
     Raises:
         CollectionError: the file or one of its lines cannot be read; the message names the line.
     """
-    rows = list(_medquad_rows(path))
+    rows = [row for _, row in parsed_lines(path, _medquad_row)]
     passages = _non_empty(Passage(row["_id"], truncate_words(row["answer"], words)) for row in rows)
     queries = [CollectionQuery(Query(row["question"], f"{name}/{row['_id']}"), {row["_id"]: 1.0}) for row in rows]
     return queries, passages
@@ -41,13 +40,6 @@ def read_collection(folder: Path, words: int) -> list[Passage]:
     """The non-empty passages of a BEIR folder, truncated to `words` words (0: not). Raises: CollectionError."""
     passages = beir.passages(folder)
     return _non_empty(replace(passage, text=truncate_words(passage.text, words)) for passage in passages)
-
-
-def read_titles(folder: Path) -> dict[str, str]:
-    """doc_id → title, for a BEIR folder that `read_collection` has already checked."""
-    lines = (folder / "corpus.jsonl").read_text(encoding="utf-8").split("\n")
-    rows = [json.loads(line) for line in lines if line.strip()]
-    return {str(row["_id"]): str(row.get("title") or "") for row in rows}
 
 
 def judged_queries(queries: Iterable[Query], qrels: Iterable[Qrel], name: str) -> list[CollectionQuery]:
@@ -63,7 +55,6 @@ def judged_queries(queries: Iterable[Query], qrels: Iterable[Qrel], name: str) -
 def pseudo_queries(
     passages: Sequence[Passage],
     source: QuerySource,
-    titles: Mapping[str, str],
     remove_share: float,
     seed: int,
     name: str,
@@ -71,14 +62,13 @@ def pseudo_queries(
     """One query for each passage that has a part of the requested kind.
 
     Args:
-        titles: doc_id → title.
         remove_share: share of the passages from which the query is removed, unless too little would be left.
         name: prefix of the query_ids, which continue with doc_id and source ("cranfield/184/sentences-removed").
     """
     queries = []
     for passage in passages:
         random = Random(f"{seed}:{passage.doc_id}")
-        if span := _find_span(passage, source, titles, random):
+        if span := _find_span(passage, source, random):
             remaining = remove(passage.text, span) if random.random() < remove_share else None
             query_id = f"{name}/{passage.doc_id}/{source}{'-removed' if remaining else ''}"
             replacement = Passage(passage.doc_id, remaining) if remaining else None
@@ -117,10 +107,10 @@ def request_pools(
         yield make_pool(query, candidates, grades.get(request.query.query_id, {}))
 
 
-def _find_span(passage: Passage, source: QuerySource, titles: Mapping[str, str], random: Random) -> Span | None:
+def _find_span(passage: Passage, source: QuerySource, random: Random) -> Span | None:
     match source:
         case QuerySource.TITLES:
-            return leading_title(passage.text, titles.get(passage.doc_id, ""))
+            return leading_title(passage.text, passage.title)
         case QuerySource.SENTENCES:
             return sentence(passage.text, random)
         case QuerySource.FIRST_WORDS:
@@ -133,16 +123,6 @@ def _non_empty(passages: Iterable[Passage]) -> list[Passage]:
     return [passage for passage in passages if passage.text.strip()]
 
 
-def _medquad_rows(path: Path) -> Iterator[dict[str, Any]]:
-    open_file = gzip.open if path.suffix == ".gz" else open
-    try:
-        with open_file(path, "rt", encoding="utf-8") as file:
-            lines = list(file)
-    except (OSError, UnicodeDecodeError) as error:
-        raise CollectionError(f"{path} cannot be read: {error}") from error
-    for number, line in enumerate(lines, start=1):
-        try:
-            row = json.loads(line)
-            yield {field: str(row[field]) for field in ("_id", "question", "answer")}
-        except (ValueError, KeyError, TypeError) as error:
-            raise CollectionError(f"{path}:{number}: expected _id, question and answer ({error!r})") from error
+def _medquad_row(line: str) -> dict[str, str]:
+    row = json_object(line)
+    return {"_id": id_of(row, ["_id"])} | {field: text_of(row, field) for field in ("question", "answer")}

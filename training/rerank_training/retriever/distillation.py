@@ -18,12 +18,13 @@ from typing import Any
 
 from transformers import set_seed
 
-from rerank.collections.requests import Qrel
+from rerank.collections import beir
 from rerank.commands.display import indexing_progress
 from rerank.commands.run import console
 from rerank.errors import ConfigError
 from rerank.files import atomic_file, atomic_folder, sha256_of_files
 from rerank.models.encoder import Encoder
+from rerank.readers.qrels import Qrel
 from rerank.retrieval.index import Index, read_manifest
 from rerank.types import Query
 from rerank_training.lists.files import read_lists, write_lists
@@ -164,8 +165,8 @@ class Distillation:
     def _data_hashes(self) -> dict[str, str]:
         """SHA-256 of the input files."""
         queries = Path(self.arguments.queries)
-        judged = queries / "qrels" / f"{self.arguments.held_out}.tsv"
-        hashes = data_hashes([str(queries / "queries.jsonl"), str(judged) if self.arguments.held_out else None])
+        judged = str(beir.qrels_file(queries, self.arguments.held_out)) if self.arguments.held_out else None
+        hashes = data_hashes([str(beir.queries_file(queries)), judged])
         return {**hashes, "passages.sqlite": sha256_of_files([Path(self.arguments.index) / "passages.sqlite"])}
 
     @property

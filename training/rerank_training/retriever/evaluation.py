@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from rerank.collections.requests import Qrel
 from rerank.errors import ConfigError
 from rerank.models.encoder import Encoder
+from rerank.readers.qrels import Qrel
 from rerank.retrieval.dense import DenseRetriever
 from rerank.retrieval.index import read_manifest
 from rerank.retrieval.store import PassageStore

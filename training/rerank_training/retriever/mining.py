@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rerank.collections.requests import Qrel, read_beir_qrels, read_beir_queries
+from rerank.collections import beir
 from rerank.errors import CollectionError, ConfigError
 from rerank.models.encoder import Encoder
+from rerank.readers.qrels import Qrel
 from rerank.retrieval.dense import with_vector
 from rerank.retrieval.index import Index
 from rerank.types import Candidate, FirstStage, Passage, Query
@@ -27,8 +28,8 @@ def split_queries(folder: Path, held_out: str) -> tuple[list[Query], list[Query]
         CollectionError: a file cannot be read.
         ConfigError: there are no training queries, or no held-out ones although some were requested.
     """
-    queries = read_beir_queries(folder)
-    qrels = read_beir_qrels(folder, held_out) if held_out else []
+    queries = beir.queries(folder)
+    qrels = beir.qrels(folder, held_out) if held_out else []
     judged = {qrel.query_id for qrel in qrels}
     training = [query for query in queries if query.query_id not in judged]
     measured = [query for query in queries if query.query_id in judged]

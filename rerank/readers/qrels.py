@@ -1,0 +1,78 @@
+"""Relevance judgements (qrels) in the forms of TREC and of BEIR, which are recognised by their content."""
+
+from __future__ import annotations
+
+import math
+import reprlib
+from pathlib import Path
+from typing import NamedTuple
+
+from rerank.readers.lines import parsed_lines
+from rerank.readers.rows import BadRow
+
+_FORMS = "TREC's four (query_id, 0, doc_id, relevance), or BEIR's three with tabs between (query-id, corpus-id, score)"
+
+
+class Qrel(NamedTuple):
+    """One relevance judgement. ir_measures takes it, too."""
+
+    query_id: str
+    doc_id: str
+    relevance: int
+
+
+def read_qrels(path: Path) -> list[Qrel]:
+    """Reads judgements, one per line, in the form that the first line shows.
+
+    - TREC: query_id, an unused column, doc_id, relevance, with white space between.
+    - BEIR: query_id, doc_id, relevance, with tabs between. The first line may be a header, with a word as relevance.
+
+    With tabs between the columns, doc_ids may contain spaces.
+
+    Raises:
+        CollectionError: the file or a line of it cannot be read; the message names the line.
+    """
+    return [qrel for _, qrel in parsed_lines(path, _Form().qrel) if qrel is not None]
+
+
+class _Form:
+    """The form of a file, which its first line decides: the number of columns and what separates them."""
+
+    def __init__(self) -> None:
+        self._columns = 0
+        self._separator: str | None = None  # white space
+
+    def qrel(self, line: str) -> Qrel | None:
+        """The judgement in a line; None for the header. Raises: BadRow."""
+        is_first = not self._columns
+        if is_first:
+            tabs = line.count("\t")
+            self._columns, self._separator = (tabs + 1, "\t") if tabs in (2, 3) else (4, None)
+        columns = [column.strip() for column in line.split(self._separator)]
+        if len(columns) != self._columns:
+            raise BadRow(f"has {len(columns)} columns; expected {_FORMS}, in all lines the same")
+        query_id, doc_id, relevance = columns[0], columns[-2], columns[-1]
+        if is_first and self._columns == 3 and relevance.isidentifier() and not _is_number(relevance):
+            return None
+        if not doc_id or len(query_id.split()) != 1:
+            raise BadRow(f"has the query_id {reprlib.repr(query_id)} and the doc_id {reprlib.repr(doc_id)}; give both")
+        return Qrel(query_id, doc_id, _relevance(relevance))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _relevance(text: str) -> int:
+    """The grade, also if it is written as 1.0. Raises: BadRow when it is no whole number."""
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    if _is_number(text) and math.isfinite(grade := float(text)) and grade.is_integer():
+        return int(grade)
+    raise BadRow(f"has the relevance {reprlib.repr(text.strip())}, which is no whole number")

@@ -1,0 +1,30 @@
+"""Files of queries: BEIR's queries.jsonl, and lines of query_id, tab, text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rerank.readers.lines import parsed_lines
+from rerank.readers.rows import BadRow, id_of, json_object, text_of
+from rerank.types import Query
+
+_ID_FIELDS = ("_id", "query_id", "qid", "id")
+
+
+def read_queries(path: Path) -> list[Query]:
+    """Reads queries in either form, which each line shows by its first character: a JSON object begins with a brace.
+
+    Raises:
+        CollectionError: the file or a line of it cannot be read; the message names the line.
+    """
+    return [query for _, query in parsed_lines(path, _query)]
+
+
+def _query(line: str) -> Query:
+    if line.lstrip().startswith("{"):
+        row = json_object(line)
+        return Query(text_of(row, "text"), query_id=id_of(row, _ID_FIELDS))
+    query_id, tab, text = line.partition("\t")
+    if not tab or "\t" in text:
+        raise BadRow(f"has {line.count(chr(9)) + 1} columns; expected query_id, tab, text, or an object of JSON")
+    return Query(text, query_id=query_id)

@@ -1,0 +1,85 @@
+"""Judgements in the forms of TREC and BEIR, recognised by their content."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import ir_measures
+import pytest
+from ir_measures import nDCG
+
+from rerank.errors import CollectionError
+from rerank.readers.qrels import Qrel, read_qrels
+
+HEADER = "query-id\tcorpus-id\tscore\n"
+
+
+def read(folder: Path, text: str) -> list[Qrel]:
+    path = folder / "qrels.txt"
+    path.write_text(text, encoding="utf-8")
+    return read_qrels(path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1 0 a 2\n1 Q0 b -1\n",
+        "1\t0\ta\t2\n1\tQ0\tb\t-1\n",
+        "  1   0\ta 2\r\n\r\n1 0 b -1",
+        f"{HEADER}1\ta\t2\n1\tb\t-1\n",
+        "q\td\ts\n1\ta\t2\n1\tb\t-1\n",
+        "1\ta\t2\n1\tb\t-1\n",
+        f"\ufeff{HEADER}1\ta\t2.0\r\n1\tb\t-1.0\r\n",
+    ],
+)
+def test_both_forms_are_recognised(tmp_path: Path, text: str) -> None:
+    assert read(tmp_path, text) == [Qrel("1", "a", 2), Qrel("1", "b", -1)]
+
+
+@pytest.mark.parametrize("text", [f"{HEADER}1\tmy file.pdf\t1\n", "1\t0\tmy file.pdf\t1\n"])
+def test_ids_between_tabs_may_contain_spaces(tmp_path: Path, text: str) -> None:
+    assert read(tmp_path, text) == [Qrel("1", "my file.pdf", 1)]
+
+
+def test_compressed_file_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "test.tsv.gz"
+    path.write_bytes(gzip.compress(f"{HEADER}1\ta\t2\n".encode()))
+    assert read_qrels(path) == [Qrel("1", "a", 2)]
+
+
+@pytest.mark.parametrize("text", ["", "\n", HEADER])
+def test_file_may_hold_no_judgement(tmp_path: Path, text: str) -> None:
+    assert read(tmp_path, text) == []
+
+
+@pytest.mark.parametrize("first", ["1 0 a 2\n", f"{HEADER}"])
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("1 0 a", r"has \d columns; expected TREC's four .*, or BEIR's three"),
+        ("1 0 a 2 extra", r"has \d columns"),
+        ("1 0 a two", r"has (1 columns|the relevance 'two', which is no whole number)"),
+        ("1\ta\tscore", r"has (3 columns|the relevance 'score')"),
+        ("1\ta\t0.5", r"has (3 columns|the relevance '0\.5')"),
+        ("1\ta\tinf", r"has (3 columns|the relevance 'inf')"),
+        ("1\ta\t" + "9" * 5000, r"has (3 columns|the relevance '9{12}\.\.\.)"),
+        ("\ta\t1", r"has (2 columns|the query_id '' and the doc_id 'a'; give both)"),
+    ],
+)
+def test_bad_line_is_named(tmp_path: Path, first: str, line: str, problem: str) -> None:
+    with pytest.raises(CollectionError, match=rf"qrels\.txt:2 {problem}"):
+        read(tmp_path, first + line)
+
+
+@pytest.mark.parametrize("line", ["1 0 a two", "1\ta\t0.5", "1 0\ta\t2", "no judgements", '{"query": 1}'])
+def test_bad_first_line_is_no_header(tmp_path: Path, line: str) -> None:
+    with pytest.raises(CollectionError, match=r"qrels\.txt:1 has"):
+        read(tmp_path, f"{line}\n1 0 a 2\n")
+
+
+def test_ir_measures_takes_judgements() -> None:
+    (value,) = ir_measures.calc_aggregate(
+        [nDCG @ 10], [Qrel("1", "a b", 1)], [ir_measures.ScoredDoc("1", "a b", 1.0)]
+    ).values()
+    assert value == 1

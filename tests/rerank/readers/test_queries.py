@@ -1,0 +1,42 @@
+"""Files of queries: BEIR's form and TREC's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rerank.errors import CollectionError
+from rerank.readers.queries import read_queries
+
+
+def read(folder: Path, text: str) -> list[tuple[str, str]]:
+    path = folder / "queries"
+    path.write_text(text, encoding="utf-8")
+    return [(query.query_id, query.text) for query in read_queries(path)]
+
+
+@pytest.mark.parametrize("name", ["_id", "query_id", "qid", "id"])
+def test_json_lines(tmp_path: Path, name: str) -> None:
+    text = f'{{"{name}": 1, "text": "why\u2028so", "metadata": {{}}}}\n'
+    assert read(tmp_path, text) == [("1", "why\u2028so")]
+
+
+def test_two_columns(tmp_path: Path) -> None:
+    assert read(tmp_path, "1\twhy so\r\n\r\n2\tand how\r\n") == [("1", "why so"), ("2", "and how")]
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ('{"text": "why"}', r"has no _id \(or query_id, qid, id\); found text"),
+        ('{"_id": "1"}', "has no text; found _id"),
+        ('{"_id": "1", "text": null}', "has None as text; give a string"),
+        ("{", "is not JSON"),
+        ("1 why", "has 1 columns; expected query_id, tab, text"),
+        ("1\twhy\tso", "has 3 columns; expected query_id, tab, text"),
+    ],
+)
+def test_bad_line_is_named(tmp_path: Path, line: str, problem: str) -> None:
+    with pytest.raises(CollectionError, match=rf"queries:2 {problem}"):
+        read(tmp_path, f"1\tfine\n{line}\n")

@@ -1,0 +1,71 @@
+"""Request files of RankLLM; errors name the line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rerank.errors import CollectionError
+from rerank.readers.requests import Request, read_requests
+from rerank.types import CandidateSource, Query
+
+
+def request_line(doc: object) -> str:
+    return json.dumps({"query": {"text": "q?", "qid": 7}, "candidates": [{"docid": 3, "score": 1.5, "doc": doc}]})
+
+
+@pytest.mark.parametrize(
+    ("doc", "text"),
+    [
+        ({"contents": "c"}, "c"),
+        ({"title": "t", "text": "x"}, "t x"),
+        ({"title": None, "text": "x"}, "x"),
+        ("plain", "plain"),
+        ({"segment": "s"}, "s"),
+        ({"content": "c"}, "c"),
+        ({"contents": "title and text", "text": "text"}, "text"),
+    ],
+)
+def test_text_is_found_under_the_field_names_of_different_indexes(tmp_path: Path, doc: object, text: str) -> None:
+    path = tmp_path / "requests.jsonl"
+    path.write_text(request_line(doc) + "\n\n", encoding="utf-8")
+    (request,) = read_requests(path)
+    assert (request.query.query_id, request.query.text) == ("7", "q?")
+    title = "t" if text.startswith("t x") else ""
+    assert request.candidates == (CandidateSource("3", text=text, score=1.5, title=title),)
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("{", "is not JSON"),
+        ("[]", r"is \[\], which is no object"),
+        ('{"query": {}}', r"has a wrong query: it has no text; found no field"),
+        ('{"query": {"text": "q"}, "candidates": []}', r"has a wrong query: it has no qid \(or query_id, _id, id\)"),
+        ('{"query": {"text": "q", "qid": 1}}', "has no candidates; found query"),
+        (
+            request_line({"nothing": "here"}),
+            r"has a wrong candidates\[0\]: it has a wrong doc: it has no text or segment",
+        ),
+        (request_line(None), r"has a wrong candidates\[0\]: it has a wrong doc: it is None"),
+        (request_line({"text": None}), r"has a wrong candidates\[0\]: it has a wrong doc: it has None as text"),
+    ],
+)
+def test_bad_request_line_is_named(tmp_path: Path, line: str, problem: str) -> None:
+    path = tmp_path / "requests.jsonl"
+    path.write_text(request_line("fine") + "\n" + line + "\n", encoding="utf-8")
+    with pytest.raises(CollectionError, match=rf"requests\.jsonl:2 {problem}"):
+        read_requests(path)
+
+
+def test_score_is_optional(tmp_path: Path) -> None:
+    path = tmp_path / "requests.jsonl"
+    path.write_text('{"query": {"_id": 1, "text": "q"}, "candidates": [{"_id": 2, "doc": "d"}]}', encoding="utf-8")
+    assert read_requests(path) == [Request(Query("q", "1"), (CandidateSource("2", "d"),))]
+
+
+def test_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CollectionError, match=r"missing\.jsonl cannot be read"):
+        read_requests(tmp_path / "missing.jsonl")

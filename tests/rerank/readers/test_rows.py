@@ -1,0 +1,118 @@
+"""Rows: ids and texts, and errors that say what a row lacks and what it has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rerank.readers.rows import (
+    BadRow,
+    id_of,
+    json_object,
+    list_of,
+    object_of,
+    optional_number_of,
+    optional_text_of,
+    refuse_unknown_fields,
+    text_of,
+    within,
+)
+
+
+def message(read: Callable[..., object], *args: object) -> str:
+    with pytest.raises(BadRow) as caught:
+        read(*args)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("oops", r"is not JSON (Expecting value: line 1 column 1 (char 0)); write one object per line; found 'oops'"),
+        ("[1]", "is [1], which is no object with named fields"),
+        ("null", "is None, which is no object with named fields"),
+    ],
+)
+def test_line_that_is_no_object_is_described(line: str, expected: str) -> None:
+    assert message(json_object, line) == expected
+
+
+@pytest.mark.parametrize("line", ["[" * 100_000, '{"a": ' * 100_000, "9" * 5000, '{"a": 1' + "0" * 5000 + "}"])
+def test_extreme_json_is_refused_briefly(line: str) -> None:
+    assert message(json_object, line).startswith("is not JSON (")
+    assert len(message(json_object, line)) < 250
+
+
+def test_missing_field_is_described_by_the_fields_that_are_there() -> None:
+    assert message(id_of, {"id": "d", "text": "t"}, ["_id"]) == "has no _id; found id, text"
+    assert message(text_of, {"body": "t"}, "text") == "has no text; found body"
+    assert message(id_of, {}, ["a", "b", "c"]) == "has no a (or b, c); found no field"
+
+
+def test_many_and_long_fields_are_cut() -> None:
+    found = message(text_of, {f"{number}\x1b" * 100: 0 for number in range(100)}, "text")
+    assert len(found) < 450
+    assert found.isprintable()
+    assert found.endswith(", …")
+
+
+@pytest.mark.parametrize(
+    ("value", "doc_id"), [("d 1.pdf", "d 1.pdf"), (7, "7"), (np.int64(7), "7"), (10**30, "1" + "0" * 30)]
+)
+def test_id_is_a_string_or_an_integer(value: object, doc_id: str) -> None:
+    assert id_of({"_id": value}, ["_id"]) == doc_id
+
+
+@pytest.mark.parametrize("value", [None, True, 1.0, ["d"], {}])
+def test_id_of_another_type_is_refused(value: object) -> None:
+    assert message(id_of, {"_id": value}, ["_id"]) == f"has {value!r} as _id; give a string or an integer"
+
+
+def test_two_ids_must_be_equal() -> None:
+    assert id_of({"_id": 7, "id": "7"}, ["_id", "id"]) == "7"
+    expected = "has the different ids _id '7' and id '8'; give one of them"
+    assert message(id_of, {"id": 8, "_id": 7}, ["_id", "id"]) == expected
+
+
+def test_optional_fields_may_be_null() -> None:
+    assert optional_text_of({"title": None}, "title") == optional_text_of({}, "title") == ""
+    assert optional_number_of({"score": None}, "score") is None
+    assert optional_number_of({"score": np.float32(0.5)}, "score") == 0.5
+
+
+@pytest.mark.parametrize("value", ["1", True, 10**400, [1.0]])
+def test_other_values_are_no_numbers(value: object) -> None:
+    assert message(optional_number_of, {"score": value}, "score").endswith(" as score; give a number")
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [(7, "has 7 as text; give a string"), ("a\ud800", "has half of a surr")]
+)
+def test_text_is_a_string_that_utf_8_can_hold(value: object, expected: str) -> None:
+    assert message(text_of, {"text": value}, "text").startswith(expected)
+
+
+def test_unknown_field_is_named() -> None:
+    refuse_unknown_fields({"a": 1}, ["a", "b"], "a, b")
+    assert message(refuse_unknown_fields, {"a": 1, "c": 2}, ["a"], "a") == "has the unknown field 'c'; known are a"
+
+
+@pytest.mark.parametrize(
+    ("read", "row", "expected"),
+    [
+        (object_of, {}, "has no query; found no field"),
+        (object_of, {"query": "q"}, "has a wrong query: it is 'q', which is no object with named fields"),
+        (list_of, {}, "has no query; found no field"),
+        (list_of, {"query": {}}, "has {} as query; give a list"),
+    ],
+)
+def test_nested_values_have_the_expected_type(read: Callable[..., object], row: Any, expected: str) -> None:
+    assert message(read, row, "query") == expected
+
+
+def test_part_of_a_row_is_named() -> None:
+    with pytest.raises(BadRow, match=r"has a wrong candidates\[3\]: it has no text"), within("candidates[3]"):
+        raise BadRow("has no text")
