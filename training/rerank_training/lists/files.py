@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rerank.collections.requests import Qrel, Request, parse_request, read_trec_qrels
 from rerank.errors import CollectionError
-from rerank.files import atomic_file, file_version
+from rerank.files import atomic_file, file_version, report_disk_errors
 from rerank.types import Passage, Query
 from rerank_training.lists.conversations import Conversation, parse_conversation
 from rerank_training.lists.training_list import TrainingList, relevance_from_ranking
@@ -113,9 +113,13 @@ def write_split_lists(paths: Sequence[Path], lists: Iterable[tuple[int, Training
     """Writes each list to the file with its number, in our own format, and returns the number of lists in each file.
 
     The files are replaced once all lists are written.
+
+    Raises:
+        ConfigError: a file cannot be written.
     """
     counts = [0] * len(paths)
     with ExitStack() as stack:
+        stack.enter_context(report_disk_errors(paths[0], "free disk space and give the same command again"))
         files = [stack.enter_context(_replaced(path.absolute())) for path in paths]
         for number, item in lists:
             files[number].write(json.dumps(_row(item), ensure_ascii=False) + "\n")
