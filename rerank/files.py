@@ -1,7 +1,8 @@
-"""Atomic writes of files and folders, which appear complete or not at all; missing folders; versions and SHA-256."""
+"""Atomic writes of files and folders, which appear complete or not at all; full disks; versions and SHA-256."""
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import logging
 import os
@@ -15,6 +16,13 @@ from pathlib import Path
 from rerank.errors import ConfigError
 
 log = logging.getLogger(__name__)
+
+#: What the operating system says where nothing can be written: the disk, the quota or the largest allowed file is full;
+#: the disk is read-only or broken; no permission; no folder or no file of that name can be there.
+_CANNOT_WRITE = {
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EACCES, errno.EPERM),
+    *(errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG),
+}
 
 
 @contextmanager
@@ -51,6 +59,35 @@ def atomic_file(path: Path) -> Iterator[Path]:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def report_disk_errors(out: Path, way_out: str) -> Iterator[None]:
+    """Turns the OSError of a place where nothing can be written into a ConfigError.
+
+    Args:
+        out: named in the message if the OSError names no file.
+        way_out: the end of the message.
+
+    Raises:
+        ConfigError: nothing can be written there, as on a full disk.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _CANNOT_WRITE:
+            raise
+        raise ConfigError(f"{error.filename or out} cannot be written: {error.strerror}; {way_out}") from error
+
+
+def reserve(path: Path) -> None:
+    """Takes the space of a file that consists of holes, so that no later write to it finds the disk full.
+
+    Raises:
+        OSError: there is not enough space.
+    """
+    with path.open("r+b") as file:
+        os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
 
 
 def _create_temporary(out: Path) -> Path:

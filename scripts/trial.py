@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 from trials import cancel as cancels
+from trials import full_disk as full_disks
 from trials import fuzz as fuzzing
 from trials import isolation as isolations
 from trials import overload as overloads
@@ -105,6 +106,25 @@ def isolation(
 
     print(isolations.HEADER)
     asyncio.run(show())
+
+
+@app.command()
+def disk(
+    command: Annotated[list[str], typer.Argument(help="A command whose output is below DISK, such as DISK/index.")],
+    result: Annotated[
+        list[str], typer.Option(help="Path on the disk that the command writes, such as index. Repeatable.")
+    ],
+    sizes: Annotated[int, typer.Option(min=1, help="Sizes of the disk, all below what the command needs.")] = 8,
+    work: Work = _WORK,
+) -> None:
+    """Runs a command on a disk that becomes full, again with space, and on a read-only disk.
+
+    python scripts/trial.py disk --result index -- rerank index --collection pydoc --out DISK/index
+    """
+    full_disks.enter_namespace()
+    print(full_disks.HEADER)
+    for trial in full_disks.full_disk(command, result, sizes, (work / "disk").absolute()):
+        print(trial.row(), flush=True)
 
 
 @app.command()

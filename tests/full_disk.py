@@ -11,8 +11,14 @@ from contextlib import contextmanager
 def largest_file(n_bytes: int) -> Iterator[None]:
     """The kernel refuses longer files, like a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, hard))
+    now_full(n_bytes)
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def now_full(n_bytes: int) -> None:
+    """Lowers the limit within a block of `largest_file`, whose end restores it."""
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, hard))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from rerank.errors import ConfigError
 from rerank_eval.measures import MAIN_MEASURE
 from rerank_eval.results import Result
+from rerank_eval.run_files import replaced_file
 from rerank_eval.statistics import paired_differences
 
 LATENCY_FILE, DIFFERENCES_FILE = "latency.png", "differences.png"
@@ -22,7 +24,7 @@ def draw(results: Sequence[Result], out: Path) -> list[str]:
         The names of the files written.
 
     Raises:
-        ConfigError: matplotlib is not installed.
+        ConfigError: matplotlib is not installed, or a file cannot be written.
     """
     try:
         import matplotlib as mpl
@@ -53,8 +55,7 @@ def _latency(results: Sequence[Result], path: Path) -> None:
         axes.errorbar(*point, xerr=np.array([[0.0], [tail_ms]]), marker="o", capsize=3)
         axes.annotate(result.name, point, xytext=(5, 5), textcoords="offset points")
     axes.set(xscale="log", xlabel="latency of a query in ms, p50 to p95", ylabel=MAIN_MEASURE)
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    _save(figure, path)
 
 
 def _differences(results: Sequence[Result], path: Path) -> None:
@@ -71,5 +72,12 @@ def _differences(results: Sequence[Result], path: Path) -> None:
         axes.axhline(0, color="black", linewidth=0.5)
         axes.set(title=f"{other.name} - {reference.name}", ylabel=MAIN_MEASURE)
     panels[-1, 0].set(xlabel="queries, sorted by difference")
-    figure.savefig(path, dpi=120)
+    _save(figure, path)
+
+
+def _save(figure: Any, path: Path) -> None:
+    from matplotlib import pyplot as plt
+
+    with replaced_file(path) as temporary:
+        figure.savefig(temporary, dpi=120, format="png")
     plt.close(figure)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
 import numpy as np
 
-from rerank.errors import ConfigError
-from rerank.files import atomic_file
+from rerank.files import atomic_file, report_disk_errors
 from rerank.types import ScoredDoc
 from rerank_eval.measures import Metrics, Run
 
 _WHITE_SPACE = re.compile(r"\s")
+#: What to do where results cannot be written.
+WAY_OUT = "free disk space and give the same command again, which goes on where it stopped, or choose another --out"
 
 
 def write_run(out: Path, run: Run, metrics: Metrics, settings: Mapping[str, object], notes: Sequence[str] = ()) -> None:
@@ -79,9 +81,14 @@ def _written_scores(docs: Sequence[ScoredDoc]) -> list[str]:
 
 def write_text(path: Path, text: str) -> None:
     """Replaces a file atomically and creates its folder. Raises: ConfigError when it cannot be written."""
-    try:
+    with replaced_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def replaced_file(path: Path) -> Iterator[Path]:
+    """`atomic_file`, which also creates the folder. Raises: ConfigError when the file cannot be written."""
+    with report_disk_errors(path, WAY_OUT):
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_file(path) as temporary:
-            temporary.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error}; choose another --out") from error
+            yield temporary

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from rerank.errors import ConfigError
-from rerank.files import atomic_file
+from rerank.files import report_disk_errors
 from rerank.types import ScoredDoc
+from rerank_eval.run_files import WAY_OUT, write_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,27 +64,30 @@ class TraceFile:
         self._lock = threading.Lock()
         self._fingerprint: dict[str, object] = json.loads(json.dumps(fingerprint))
         self.responses: dict[str, Response] = {}
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            rows = _complete_rows(path)
-            if rows:
+        with report_disk_errors(path, WAY_OUT):
+            if rows := _complete_rows(path):
                 self._resume(rows)
-            else:
-                path.write_text(self._header(), encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(f"{path} cannot be written: {error}; choose another --out") from error
+        if not rows:
+            write_text(path, self._header())
 
     def add(self, response: Response) -> None:
-        """Appends one response, from any thread; it survives the process from then on."""
-        with self._lock, self._path.open("a", encoding="utf-8") as file:
+        """Appends one response, from any thread; it survives the process from then on.
+
+        Raises:
+            ConfigError: the file cannot be written.
+        """
+        with self._lock, report_disk_errors(self._path, WAY_OUT):
+            _append(self._path, _line(response).encode())
             self.responses[response.query_id] = response
-            file.write(_line(response))
 
     def finish(self, query_ids: Iterable[str]) -> None:
-        """Rewrites the file in the order of the queries, so that a resumed run ends with the same file."""
+        """Rewrites the file in the order of the queries, so that a resumed run ends with the same file.
+
+        Raises:
+            ConfigError: the file cannot be written.
+        """
         self.responses = {query_id: self.responses[query_id] for query_id in query_ids}
-        with atomic_file(self._path) as temporary:
-            temporary.write_text(self._header() + "".join(map(_line, self.responses.values())), encoding="utf-8")
+        write_text(self._path, self._header() + "".join(map(_line, self.responses.values())))
 
     def _header(self) -> str:
         return json.dumps({"settings": self._fingerprint}, ensure_ascii=False) + "\n"
@@ -99,6 +103,18 @@ class TraceFile:
                 "another --out, or remove that folder"
             )
         self.responses = {response.query_id: response for response in responses}
+
+
+def _append(path: Path, line: bytes) -> None:
+    """Appends a line, or nothing: after a part of it, the next line would not be one. Raises: OSError."""
+    with path.open("ab", buffering=0) as file:
+        size = file.seek(0, os.SEEK_END)
+        try:
+            while line:
+                line = line[file.write(line) :]
+        except OSError:
+            file.truncate(size)
+            raise
 
 
 def _complete_rows(path: Path) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 import threading
@@ -61,6 +62,9 @@ def write_bm25(texts: Iterable[str], work: Path, out: Path, threads: int, report
         work: folder for the texts as JSON lines, which Anserini reads; it is emptied, and removed at the end.
         threads: indexing threads; each works on files of 50,000 texts.
         report: called with the number of indexed texts from time to time.
+
+    Raises:
+        OSError: the disk is full.
     """
     shutil.rmtree(work, ignore_errors=True)
     shutil.rmtree(out, ignore_errors=True)
@@ -73,9 +77,10 @@ def write_bm25(texts: Iterable[str], work: Path, out: Path, threads: int, report
     while thread.is_alive():
         thread.join(_POLL_S)
         report(counters.indexed.get() + counters.empty.get())
-    indexed = counters.indexed.get() + counters.empty.get()  # empty texts match no query and are left out
-    if indexed != n:
-        raise RuntimeError(f"Lucene indexed {indexed} of {n} texts in {out}; its messages above say why")
+    written = _size(out) + counters.empty.get()  # empty texts match no query and are left out
+    if written != n:
+        reason = f"Lucene wrote {written} of {n} texts, and its messages above say why"
+        raise OSError(errno.EIO, reason, str(out))
     shutil.rmtree(work)
 
 
@@ -98,6 +103,20 @@ def _indexer(texts: Path, out: Path, threads: int) -> Any:
     args.threads, args.memoryBuffer, args.quiet = threads, _BUFFER_MB, True
     args.optimize = True  # one segment, which is searched faster than several
     return autoclass("io.anserini.index.IndexCollection")(args)
+
+
+def _size(folder: Path) -> int:
+    """Number of texts in a Lucene index. An index that could not be finished has 0: Anserini only logs its failures."""
+    autoclass = pyserini_module("pyserini.pyclass").autoclass
+    directory = autoclass("org.apache.lucene.store.FSDirectory").open(autoclass("java.io.File")(str(folder)).toPath())
+    try:
+        reader = autoclass("org.apache.lucene.index.DirectoryReader").open(directory)
+    except Exception:  # the JavaException of jnius can be imported only while the JVM runs
+        return 0
+    try:
+        return int(reader.numDocs())
+    finally:
+        reader.close()
 
 
 def _allow_long_queries() -> None:

@@ -5,6 +5,7 @@ The stages are the passages (SQLite), BM25 (Lucene), the vectors, and the index 
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
 import shutil
@@ -162,9 +163,17 @@ class VectorStages:
 
 
 def copy_texts(index: Path, folder: Path, passages: int, dimension: int) -> None:
-    """Copies passages and BM25 of an index to the new folder of another one, with vectors that are still 0."""
+    """Copies passages and BM25 of an index to the new folder of another one, with vectors that are still 0.
+
+    Raises:
+        OSError: the disk is full.
+    """
     shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(index, folder, ignore=shutil.ignore_patterns("*.npy", "*.faiss", "manifest.json"))
+    try:
+        shutil.copytree(index, folder, ignore=shutil.ignore_patterns("*.npy", "*.faiss", "manifest.json"))
+    except shutil.Error as error:  # one failure for each file, with the text of its OSError
+        _, target, reason = error.args[0][0]
+        raise OSError(errno.EIO, reason, target) from error
     allocate_vectors(folder, passages, dimension)
 
 

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from rerank.errors import ConfigError
-from rerank.files import atomic_file
+from rerank.files import atomic_file, report_disk_errors
 
 _INDEX, _PLAN, _STAGES = "index", "plan.json", "stages.json"
+_WAY_OUT = "free disk space and give the same command again, which goes on where it stopped"
 
 
 class BuildFolder:
@@ -67,7 +68,8 @@ def build_folder(out: Path, plan: Mapping[str, Any], replace_others: bool = Fals
         replace_others: begin anew, instead of raising, if an unfinished index has another plan.
 
     Raises:
-        ConfigError: `out` exists, cannot be created, is being built by another process, or was begun by another plan.
+        ConfigError: `out` exists, cannot be created, is being built by another process, or was begun by another plan;
+            or the disk is full, which leaves the folder for the next call.
     """
     out = out.absolute()
     if out.exists():
@@ -81,8 +83,9 @@ def build_folder(out: Path, plan: Mapping[str, Any], replace_others: bool = Fals
         raise ConfigError(f"{out} cannot be created: {reason}; choose a folder that you may write") from error
     try:
         _lock(lock, out)
-        _check_plan(folder, plan, replace_others)
-        yield BuildFolder(folder, out)
+        with report_disk_errors(folder, _WAY_OUT):
+            _check_plan(folder, plan, replace_others)
+            yield BuildFolder(folder, out)
     finally:
         os.close(lock)
 

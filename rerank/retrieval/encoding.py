@@ -16,12 +16,14 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from rerank.errors import CheckpointError, ConfigError
+from rerank.files import atomic_file
 from rerank.models.encoder import Encoder, EncoderId
 from rerank.retrieval.store import PassageStore, VectorWriter
 from rerank.types import EncoderDtype
@@ -50,12 +52,22 @@ class EncodingJob:
     dtype: EncoderDtype
     shard_rows: int = 512
 
-    def open_journal(self) -> np.memmap[Any, Any]:
-        """(number of shards,) seconds, memory-mapped; creates the file on the first call."""
-        shards = -(-len(PassageStore(self.folder)) // self.shard_rows)
+    def create_journal(self) -> None:
+        """Creates the journal unless it is there."""
         if not self.journal.exists():
-            return np.memmap(self.journal, dtype=np.float64, mode="w+", shape=(shards,))
-        return np.memmap(self.journal, dtype=np.float64, mode="r+", shape=(shards,))
+            shards = -(-len(PassageStore(self.folder)) // self.shard_rows)
+            with atomic_file(self.journal) as temporary:
+                temporary.write_bytes(np.zeros(shards).tobytes())
+
+    def read_journal(self) -> npt.NDArray[np.float64]:
+        """(number of shards,) seconds."""
+        return np.fromfile(self.journal, np.float64)
+
+    def finish(self, shard: int, seconds: float) -> None:
+        """Enters the time of a finished shard into the journal, from any process."""
+        with self.journal.open("r+b", buffering=0) as file:
+            os.pwrite(file.fileno(), np.float64(seconds).tobytes(), shard * np.float64().nbytes)
+            os.fdatasync(file.fileno())
 
 
 class ShardEncoder:
@@ -76,7 +88,7 @@ class ShardEncoder:
             raise ConfigError(f"encoder {job.encoder.name} has changed since the build began; start a new build")
         self._store = PassageStore(job.folder)
         self._writer = VectorWriter(job.folder)
-        self._journal = job.open_journal()
+        job.create_journal()
 
     def encode(self, shard: int) -> int:
         """Encodes and stores the passages of a shard; returns their number.
@@ -91,8 +103,7 @@ class ShardEncoder:
         if not np.isfinite(vectors).all():
             raise CheckpointError(f"encoder {self._job.encoder.name} returns numbers that are not finite; use another")
         self._writer.write(first, vectors, self._encoder.is_truncated(texts))
-        self._journal[shard] = time.perf_counter() - start_s
-        self._journal.flush()
+        self._job.finish(shard, time.perf_counter() - start_s)
         return len(texts)
 
 
@@ -111,7 +122,8 @@ def encode_passages(job: EncodingJob, encoder: Encoder, workers: Workers, report
     Raises:
         ConfigError: a worker died.
     """
-    journal = job.open_journal()
+    job.create_journal()
+    journal = job.read_journal()
     rows = len(PassageStore(job.folder))
     shards = np.flatnonzero(journal == 0).tolist()
     done = rows - sum(min(job.shard_rows, rows - shard * job.shard_rows) for shard in shards)
@@ -119,7 +131,7 @@ def encode_passages(job: EncodingJob, encoder: Encoder, workers: Workers, report
     for encoded in _encoded(job, encoder, workers, shards):
         done += encoded
         report(done)
-    return float(journal.sum())
+    return float(job.read_journal().sum())
 
 
 def _encoded(job: EncodingJob, encoder: Encoder, workers: Workers, shards: list[int]) -> Iterator[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rerank.errors import CollectionError, NotFound
+from rerank.files import reserve
 from rerank.retrieval.base import ScoredRow
 from rerank.retrieval.integrity import damaged
 from rerank.types import Matrix, Passage, ScoredDoc, is_valid_doc_id
@@ -143,6 +145,7 @@ def write_passages(folder: Path, passages: Iterable[Passage]) -> Iterator[int]:
     Raises:
         DuplicateDocId: a doc_id occurs twice.
         CollectionError: a doc_id is blank, or contains control characters.
+        OSError: the disk is full.
     """
     db = sqlite3.connect(folder / _PASSAGES)
     for setting in ("synchronous = OFF", "journal_mode = OFF", f"cache_size = -{_WRITE_CACHE_KIB}"):
@@ -153,6 +156,8 @@ def write_passages(folder: Path, passages: Iterable[Passage]) -> Iterator[int]:
             _insert(db, row, passage)
             yield row + 1
         db.commit()
+    except sqlite3.OperationalError as error:  # SQLITE_FULL and the like
+        raise OSError(errno.EIO, str(error), str(folder / _PASSAGES)) from error
     finally:
         db.close()
 
@@ -162,9 +167,14 @@ def allocate_vectors(folder: Path, n: int, dimension: int) -> tuple[Matrix, npt.
 
     Returns:
         PassageStore's `vectors` (all 0) and `truncated` (all False), for the caller to fill.
+
+    Raises:
+        OSError: the disk has no space for them.
     """
     vectors = np.lib.format.open_memmap(folder / _VECTORS, mode="w+", dtype=np.float32, shape=(n, dimension))
     truncated = np.lib.format.open_memmap(folder / _TRUNCATED, mode="w+", dtype=np.bool_, shape=(n,))
+    for name in (_VECTORS, _TRUNCATED):
+        reserve(folder / name)
     return vectors, truncated
 
 
@@ -176,10 +186,17 @@ class VectorWriter:
         self._files = [(folder / name).open("r+b", buffering=0) for name in (_VECTORS, _TRUNCATED)]
 
     def write(self, first: int, vectors: Matrix, truncated: Sequence[bool]) -> None:
-        """Stores the vectors of the rows from `first` on, and whether they are truncated; they survive a power cut."""
+        """Stores the vectors of the rows from `first` on, and whether they are truncated; they survive a power cut.
+
+        Raises:
+            OSError: the disk is full.
+        """
         for array, file, values in zip(self._arrays, self._files, (vectors, truncated), strict=True):
-            content = np.ascontiguousarray(values, dtype=array.dtype)
-            os.pwrite(file.fileno(), content.data, array.offset + first * array.strides[0])
+            content = np.ascontiguousarray(values, dtype=array.dtype).tobytes()
+            place = array.offset + first * array.strides[0]
+            while content:  # a disk that becomes full takes a part before it refuses the rest
+                written = os.pwrite(file.fileno(), content, place)
+                content, place = content[written:], place + written
             os.fdatasync(file.fileno())
 
 

@@ -5,6 +5,8 @@ The index files are memory-mapped, and every kind returns exact inner products, 
 
 from __future__ import annotations
 
+import errno
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import isqrt
@@ -73,6 +75,9 @@ def write_vector_index(
         vectors: (N, D). For hnsw they are held in memory, in float16, while the graph grows.
         threads: with more than one, the graph and the code book differ a little from build to build.
         report: called with the number of vectors that are in the file.
+
+    Raises:
+        OSError: the disk is full.
     """
     if kind == "flat":
         return
@@ -89,7 +94,7 @@ def write_vector_index(
                 index.hnsw.rng = faiss.RandomGenerator(first)  # so that a resumed graph gets the same levels
             index.add(np.ascontiguousarray(vectors[first:stop]))
             with atomic_file(path) as temporary:
-                faiss.write_index(index, str(temporary))
+                _write(index, temporary)
     report(len(vectors))
 
 
@@ -150,6 +155,14 @@ def _created(kind: _Approximate, vectors: Matrix) -> Any:
     sample = np.random.default_rng(0).choice(n, min(n, _TRAINING_VECTORS_PER_LIST * lists), replace=False)
     index.train(vectors[np.sort(sample)])
     return index
+
+
+def _write(index: Any, path: Path) -> None:
+    try:
+        faiss.write_index(index, str(path))
+    except RuntimeError as error:  # its message is long, and ends with the reason in parentheses
+        reason = re.search(r"\(([^()]+)\)\s*$", str(error))
+        raise OSError(errno.EIO, reason[1] if reason else str(error), str(path)) from error
 
 
 def _read(path: Path, n: int) -> Any:

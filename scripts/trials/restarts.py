@@ -1,4 +1,4 @@
-"""SIGTERM and SIGKILL under load: what becomes of the calls, and whether the service comes back."""
+"""SIGTERM and SIGKILL under load over gRPC and HTTP: what becomes of the calls, and whether the service comes back."""
 
 from __future__ import annotations
 
@@ -8,64 +8,96 @@ import signal
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import grpc
 from attacks.server import Service, free_port, running_service
 
 from rerank.service.credentials import PLAIN
 from rerank.service.load import LoadReport, open_loop, poisson_arrivals
-from rerank.service.load_requests import rerank_calls
+from rerank.service.load_requests import made_request, rerank_calls
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1 import rerank_pb2_grpc
+from trials import http_calls
+from trials.http_calls import HttpReference
 from trials.references import Message, Reference, references, rerank_messages
 
 _MODELS = [{"name": "identity", "ranker": "identity"}, {"name": "pe-rank", "ranker": "pe-rank"}]
-_RATE = 30.0
+_RATE, _HTTP_RATE = 30.0, 15.0
 #: The signal comes at a random moment of this part of the load, which goes on after it.
 _SIGNAL_S, _LOAD_S = (0.3, 1.3), 2.0
-#: Statuses that tell the caller to ask another replica.
-_CLEAN = {"OK", "UNAVAILABLE"}
+#: Time for the calls in flight after SIGTERM: enough for all, or so little that some are in flight at its end.
+_DRAINS_S = (30.0, 0.05)
+#: Passages and their characters of a request that takes seconds, so that it is in flight at the end of a short drain.
+_SLOW = (60, 2000)
+#: Statuses that tell the caller to ask another replica, or later.
+_CLEAN = {"OK", "UNAVAILABLE", "RESOURCE_EXHAUSTED"}
 _EXIT_S = 60.0
 
 
 @dataclass
 class RestartReport:
-    """Statuses of the calls of all rounds, and numbers of wrong statuses, exits and starts."""
+    """Ends of the calls of all rounds, and numbers of wrong ends, exits and starts."""
 
     rounds: int = 0
-    statuses: Counter[str] = field(default_factory=Counter)
-    #: Calls that ended in another status than OK or UNAVAILABLE.
-    lost: int = 0
+    grpc_statuses: Counter[str] = field(default_factory=Counter)
+    http_ends: Counter[str] = field(default_factory=Counter)
     #: Rounds in which the process did not end with exit code 0, or that began with a wrong answer or none.
     bad_exits: int = 0
     bad_starts: int = 0
 
+    @property
+    def bad_calls(self) -> int:
+        """Calls that ended neither rightly nor in a way that tells the caller to ask another replica, or later."""
+        bad = [count for status, count in self.grpc_statuses.items() if status not in _CLEAN]
+        return sum(bad) + sum(count for end, count in self.http_ends.items() if end not in http_calls.CLEAN)
+
     def row(self, name: str) -> str:
-        statuses = ", ".join(f"{count} {status}" for status, count in sorted(self.statuses.items()))
-        return f"| {name} | {self.rounds} | {statuses} | {self.lost} | {self.bad_exits} | {self.bad_starts} |"
+        calls = f"{_counts(self.grpc_statuses)} | {_counts(self.http_ends)}"
+        return f"| {name} | {self.rounds} | {calls} | {self.bad_calls} | {self.bad_exits} | {self.bad_starts} |"
 
 
-HEADER = """| signal | rounds | calls | other statuses | bad exits | bad starts |
-| --- | ---: | --- | ---: | ---: | ---: |"""
+HEADER = """| signal | rounds | gRPC calls | HTTP calls | bad ends | bad exits | bad starts |
+| --- | ---: | --- | --- | ---: | ---: | ---: |"""
+
+
+@dataclass(frozen=True)
+class _Known:
+    """Requests over gRPC and HTTP with their answers."""
+
+    over_grpc: Sequence[Reference]
+    over_http: Sequence[HttpReference]
 
 
 async def restarts(number: signal.Signals, rounds: int, seed: int) -> RestartReport:
     """Starts the service so many times at one address, and ends it under load with this signal."""
     report, draw = RestartReport(), random.Random(seed)
-    settings = {"listen": f"127.0.0.1:{free_port()}", "models": _MODELS, "telemetry": {}}
+    http_address = f"127.0.0.1:{free_port()}"
+    settings: dict[str, Any] = {"models": _MODELS, "telemetry": {}, "http": {"listen": http_address}}
+    settings["listen"] = f"127.0.0.1:{free_port()}"
     requests = [each for each in rerank_messages(random.Random(seed)) if each.model != "first"]
-    known: list[Reference] = []
+    requests.append(made_request(random.Random(seed), "pe-rank", *_SLOW))
+    known: _Known | None = None
     for _ in range(rounds):
-        with running_service(settings) as service:
-            known = known or await _references(service, requests)
+        with running_service(settings | {"drain_s": draw.choice(_DRAINS_S)}) as service:
+            known = known or await _known(service, http_address, requests)
             report.rounds += 1
-            report.bad_starts += not await _answers_rightly(service, draw.choice(known))
-            load = await _load_with_signal(service, number, requests, draw)
-            report.statuses += load.statuses
-            report.lost += sum(count for status, count in load.statuses.items() if status not in _CLEAN)
+            report.bad_starts += not await _answers_rightly(service, http_address, known, draw)
+            over_grpc, over_http = await _loads_with_signal(service, http_address, number, known, draw)
+            report.grpc_statuses += over_grpc.statuses
+            report.http_ends += over_http.statuses
             code = await asyncio.to_thread(service.process.wait, _EXIT_S)
             report.bad_exits += number is signal.SIGTERM and code != 0
     return report
+
+
+def _counts(ends: Counter[str]) -> str:
+    return ", ".join(f"{count} {end}" for end, count in sorted(ends.items()))
+
+
+async def _known(service: Service, http_address: str, requests: Sequence[pb.RerankRequest]) -> _Known:
+    over_http = http_calls.http_references(http_address, http_calls.http_requests(requests))
+    return _Known(await _references(service, requests), await over_http)
 
 
 async def _references(service: Service, requests: Sequence[Message]) -> list[Reference]:
@@ -73,19 +105,27 @@ async def _references(service: Service, requests: Sequence[Message]) -> list[Ref
         return await references(rerank_pb2_grpc.RerankServiceStub(channel), requests)
 
 
-async def _answers_rightly(service: Service, reference: Reference) -> bool:
+async def _answers_rightly(service: Service, http_address: str, known: _Known, draw: random.Random) -> bool:
+    """Whether a known request gets its answer over gRPC, and another one over HTTP."""
+    reference = draw.choice(known.over_grpc)
     try:
         (again,) = await _references(service, [reference.message])
     except grpc.aio.AioRpcError:
         return False
-    return reference.is_right(again.answer)
+    over_http = await http_calls.answers_rightly(http_address, draw.choice(known.over_http))
+    return over_http and reference.is_right(again.answer)
 
 
-async def _load_with_signal(
-    service: Service, number: signal.Signals, requests: list[pb.RerankRequest], draw: random.Random
-) -> LoadReport:
-    """The calls of a load during which the process gets the signal."""
-    arrivals = poisson_arrivals(_RATE, _LOAD_S, draw)
+async def _loads_with_signal(
+    service: Service, http_address: str, number: signal.Signals, known: _Known, draw: random.Random
+) -> tuple[LoadReport, LoadReport]:
+    """The calls over gRPC and over HTTP of a load during which the process gets the signal."""
+    arrivals, http_arrivals = (poisson_arrivals(rate, _LOAD_S, draw) for rate in (_RATE, _HTTP_RATE))
+    requests = [each.message for each in known.over_grpc if isinstance(each.message, pb.RerankRequest)]
+    over_http = draw.sample(known.over_http, len(known.over_http))
     asyncio.get_running_loop().call_later(draw.uniform(*_SIGNAL_S), service.process.send_signal, number)
-    async with rerank_calls(service.address, PLAIN, requests, _EXIT_S) as call:
-        return await open_loop(call, arrivals, _LOAD_S)
+    async with (
+        rerank_calls(service.address, PLAIN, requests, _EXIT_S) as call,
+        http_calls.http_calls(http_address, over_http) as http_call,
+    ):
+        return await asyncio.gather(open_loop(call, arrivals, _LOAD_S), open_loop(http_call, http_arrivals, _LOAD_S))

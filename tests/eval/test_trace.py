@@ -9,6 +9,7 @@ import pytest
 from rerank_eval.trace import Ranking, Response, TraceFile
 
 from rerank.errors import ConfigError
+from tests.full_disk import largest_file
 
 
 def response(query_id: str) -> Response:
@@ -90,6 +91,33 @@ def test_finished_file_is_in_the_order_of_the_queries(tmp_path: Path) -> None:
         undisturbed.add(response(query_id))
     resumed.finish(["q1", "q2"])
     assert path.read_text(encoding="utf-8") == (tmp_path / "other.jsonl").read_text(encoding="utf-8")
+
+
+def test_response_for_which_there_is_no_space_leaves_no_part_of_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    file = TraceFile(path, {})
+    file.add(response("q1"))
+    complete = path.read_bytes()
+    with (
+        largest_file(len(complete) + 20),
+        pytest.raises(ConfigError, match=r"trace\.jsonl cannot be written: .*; free disk space"),
+    ):
+        file.add(response("q2"))
+    assert path.read_bytes() == complete
+    assert TraceFile(path, {}).responses.keys() == file.responses.keys() == {"q1"}
+    file.add(response("q2"))
+    assert TraceFile(path, {}).responses.keys() == {"q1", "q2"}
+
+
+def test_order_for_which_there_is_no_space_keeps_the_responses(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    file = TraceFile(path, {})
+    for query_id in ("q2", "q1"):
+        file.add(response(query_id))
+    with largest_file(50), pytest.raises(ConfigError, match="cannot be written"):
+        file.finish(["q1", "q2"])
+    assert TraceFile(path, {}).responses.keys() == {"q1", "q2"}
+    assert [each.name for each in tmp_path.iterdir()] == ["trace.jsonl"]
 
 
 def test_folder_that_cannot_be_created_is_named(tmp_path: Path) -> None:

@@ -94,8 +94,10 @@ def test_reports_are_rows_of_their_tables(trial: Any) -> None:
     row = cancel.CancelReport(3, 1, Counter({0: 2, 1: 1})).row("pe-rank")
     assert row == "| pe-rank | 3 | 1 | 2 with 0, 1 with 1 |"
     assert row.count("|") == cancel.HEADER.splitlines()[0].count("|")
-    row = restarts.RestartReport(2, Counter(OK=3, UNAVAILABLE=1)).row("SIGTERM")
-    assert row == "| SIGTERM | 2 | 3 OK, 1 UNAVAILABLE | 0 | 0 | 0 |"
+    ends = Counter({"200": 3, "500": 1, "503": 1, "503 with Retry-After": 2})
+    row = restarts.RestartReport(2, Counter(OK=3, UNAVAILABLE=1, INTERNAL=1), ends).row("SIGTERM")
+    ends_row = "3 200, 1 500, 1 503, 2 503 with Retry-After"
+    assert row == f"| SIGTERM | 2 | 1 INTERNAL, 3 OK, 1 UNAVAILABLE | {ends_row} | 3 | 0 | 0 |"
     assert row.count("|") == restarts.HEADER.splitlines()[0].count("|")
     calls = [load.TimedCall(0.0, 0.1, load.Outcome(status)) for status in ("OK", "OK", "RESOURCE_EXHAUSTED")]
     row = overload._row("4x", load.LoadReport(calls, 2.0), 1.25)
@@ -115,6 +117,16 @@ def test_unknown_worst_request_is_refused(trial: Any) -> None:
     result = CliRunner().invoke(trial.app, ["isolation", "--worst", "9"])
     assert isinstance(result.exception, ConfigError)
     assert "--worst 9: choose all, or a number from 1 to 4" in str(result.exception)
+
+
+@pytest.mark.slow
+def test_killed_service_comes_back_over_grpc_and_http(trial: Any) -> None:
+    result = CliRunner().invoke(trial.app, ["kill", "--rounds", "2", "--signals", "SIGKILL"])
+    assert result.exit_code == 0, result.output
+    row = result.output.splitlines()[2]
+    assert row.startswith("| SIGKILL | 2 | ")
+    assert row.endswith(" | 0 | 0 | 0 |")
+    assert " 200" in row
 
 
 @pytest.mark.slow

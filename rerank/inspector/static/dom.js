@@ -1,4 +1,5 @@
-// Builds elements. Texts become text nodes and are never read as markup.
+// Builds elements. Texts become text nodes and are never read as markup. A text beside other content is isolated from it,
+// so that characters in it that change the direction of writing do not turn its neighbours.
 
 /** An element with properties (class, attributes, on… listeners) and children, which are elements, texts or null. */
 export function element(name, properties = {}, ...children) {
@@ -16,8 +17,16 @@ function filled(made, properties, children) {
     if (typeof value === "function") made.addEventListener(name, value);
     else made.setAttribute(name, value === true ? "" : String(value));
   }
-  made.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== ""));
+  const given = children.flat().filter((child) => child !== null && child !== undefined && child !== "");
+  made.append(...(given.length > 1 ? given.map(isolated) : given));
   return made;
+}
+
+function isolated(child) {
+  if (typeof child !== "string" || !child.trim()) return child;
+  const text = document.createElement("bdi");
+  text.append(child);
+  return text;
 }
 
 /** A text for screen readers alone. */

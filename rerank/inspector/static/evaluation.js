@@ -2,7 +2,7 @@
 
 import { choices } from "./choices.js";
 import { element } from "./dom.js";
-import { outcomeOf } from "./outcome.js";
+import { byId, outcomeOf } from "./outcome.js";
 import { openPassage } from "./passage.js";
 import { queriesView, sortedRows } from "./queries.js";
 import { reportView } from "./report.js";
@@ -79,7 +79,7 @@ async function showRanking(rows) {
     const names = state.baseline === FIRST_STAGE || state.baseline === state.system ? [] : [state.baseline];
     const replies = await Promise.all([...names, state.system].map((name) => rankingOf(name, state.query)));
     const outcomes = replies.map(([name, reply]) => outcomeOf(name, reply, 0));
-    const grades = replies[0][1].grades;
+    const grades = byId(replies[0][1].grades);
     const view = { ...state, view: state.view || (outcomes.length > 1 ? "ab" : "a") };
     const open = (docId) => openPassage(at("passage"), docId, outcomes, grades[docId]);
     report.replaceChildren(heading(rows), ...reportView(outcomes, grades, view, change, open));

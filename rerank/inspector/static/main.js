@@ -3,7 +3,7 @@
 import { element } from "./dom.js";
 import { Form } from "./form.js";
 import { count } from "./format.js";
-import { outcomeOf } from "./outcome.js";
+import { byId, outcomeOf } from "./outcome.js";
 import { openPassage } from "./passage.js";
 import { reportView } from "./report.js";
 import { requestOf } from "./requests.js";
@@ -94,11 +94,11 @@ async function ask() {
   status.textContent = "Ranking…";
   result.setAttribute("aria-busy", "true");
   try {
-    const grades = get(`/inspector/judgements?query=${encodeURIComponent(state.query)}`);
     const outcomes = [];
     for (const [place, system] of state.systems.entries()) outcomes.push(await answerOf(system, place, signal));
+    const { grades } = await get(`/inspector/judgements?${new URLSearchParams({ query: state.query })}`);
     if (signal.aborted) return;
-    answers = { outcomes, grades: (await grades).grades };
+    answers = { outcomes, grades: byId(grades) };
     render();
   } catch (error) {
     if (error.name === "AbortError" || signal.aborted) return;

@@ -62,7 +62,7 @@ function rowsOf({ outcome, docIds, scoreOf }, grades) {
  */
 export function reportView(outcomes, grades, state, change, open) {
   const pairs = pairsOf(outcomes);
-  const name = state.view in pairs ? state.view : "a";
+  const name = Object.hasOwn(pairs, state.view) ? state.view : "a";
   const { before, after } = pairs[name];
   const detailed = name === "ab" ? outcomes : [after.outcome];
   const orders = [before, after].map((order) => ({ ...order, rows: rowsOf(order, grades) }));

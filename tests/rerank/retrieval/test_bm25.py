@@ -10,6 +10,7 @@ from rerank.errors import IndexMismatch
 from rerank.retrieval import bm25
 from rerank.retrieval.bm25 import BM25Retriever, write_bm25
 from rerank.types import Query
+from tests.full_disk import largest_file, now_full
 
 TEXTS = ["the flea jumps", "the flea and the flea circus", "a violin", ""]
 A, B, C, _ = range(4)
@@ -92,7 +93,7 @@ def test_unfinished_index_is_replaced_and_the_texts_are_removed(tmp_path: Path) 
 
 
 def test_texts_that_are_not_indexed_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As when the disk is full: the file of texts ends early."""
+    """The file of texts ends early."""
     write = bm25._write_json_lines
 
     def truncated(texts: list[str], folder: Path) -> int:
@@ -102,5 +103,19 @@ def test_texts_that_are_not_indexed_are_an_error(tmp_path: Path, monkeypatch: py
         return n
 
     monkeypatch.setattr(bm25, "_write_json_lines", truncated)
-    with pytest.raises(RuntimeError, match=r"Lucene indexed \d of 4 texts"):
+    with pytest.raises(OSError, match=r"Lucene wrote \d of 4 texts"):
+        indexed(TEXTS, tmp_path)
+
+
+def test_index_for_which_there_was_no_space_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lucene itself only logs it."""
+    write = bm25._write_json_lines
+
+    def then_full(texts: list[str], folder: Path) -> int:
+        n = write(texts, folder)
+        now_full(100)
+        return n
+
+    monkeypatch.setattr(bm25, "_write_json_lines", then_full)
+    with largest_file(1_000_000), pytest.raises(OSError, match=r"Lucene wrote \d of 4 texts"):
         indexed(TEXTS, tmp_path)

@@ -22,6 +22,7 @@ from rerank.retrieval.index import Index
 from rerank.retrieval.index_format import DenseKind
 from rerank.types import FirstStage, Passage, Query
 from tests.conftest import PASSAGES
+from tests.full_disk import largest_file, now_full
 from tests.serving import wait_for
 
 QUERY = Query("string instruments")
@@ -73,6 +74,49 @@ def test_killed_build_goes_on_and_gives_the_same_index(
         found, expected = (index.search(first_stage, [QUERY], 40) for index in opened)
         assert found == expected
     assert [path.name for path in tmp_path.iterdir()] == ["index"]
+
+
+@pytest.mark.parametrize(
+    ("moment", "name"),
+    [
+        (None, "passages.sqlite"),
+        (("passages", 40), "index.partial"),
+        (("vectors", 0), "index.partial"),
+        (("vectors", 40), "hnsw.faiss"),
+        (("hnsw", 40), "index.partial"),
+    ],
+)
+def test_full_disk_is_named_and_the_build_goes_on_with_space(
+    encoder: Encoder, tmp_path: Path, undisturbed: Path, moment: tuple[str, int] | None, name: str
+) -> None:
+    out, settings = tmp_path / "index", BuildSettings("hnsw", workers=1)
+
+    def fill_at(stage: str, done: int, total: int | None) -> None:
+        if (stage, done) == moment:
+            now_full(1000)
+
+    way_out = "free disk space and give the same command again, which goes on where it stopped"
+    with (
+        largest_file(1_000_000 if moment else 1000),
+        pytest.raises(ConfigError, match=rf"{name}.* cannot be written: .*; {way_out}$") as refused,
+    ):
+        build_index(collection(), out, encoder, fill_at, settings)
+    assert "\n" not in str(refused.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["index.partial"]
+    build_index(collection(), out, encoder, settings=settings)
+    assert contents(out) == contents(undisturbed)
+    assert [path.name for path in tmp_path.iterdir()] == ["index"]
+
+
+def test_space_of_all_vectors_is_taken_before_the_first_is_encoded(encoder: Encoder, tmp_path: Path) -> None:
+    def stop(stage: str, done: int, total: int | None) -> None:
+        if stage == "vectors":
+            raise Killed
+
+    with pytest.raises(Killed):
+        build_index(collection(), tmp_path / "index", encoder, stop)
+    state = (tmp_path / "index.partial" / "index" / "vectors.npy").stat()
+    assert state.st_blocks * 512 >= state.st_size > 40 * encoder.id.dimension * 4
 
 
 def test_finished_stages_are_not_repeated(encoder: Encoder, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def new_job(encoder: Encoder, folder: Path) -> EncodingJob:
 
 def test_vectors_are_those_of_the_encoder(job: EncodingJob, encoder: Encoder) -> None:
     seconds = encode_passages(job, encoder, workers=1, report=lambda done: None)
-    assert seconds == job.open_journal().sum() > 0
+    assert seconds == job.read_journal().sum() > 0
     np.testing.assert_allclose(PassageStore(job.folder).vectors.mapped, encoder.encode(TEXTS), atol=1e-6)
 
 
@@ -102,4 +102,4 @@ def test_vectors_that_are_not_finite_are_refused(
     monkeypatch.setattr(Encoder, "encode", not_finite)
     with pytest.raises(CheckpointError, match="not finite"):
         encode_passages(job, encoder, workers=1, report=lambda done: None)
-    assert not job.open_journal().any()
+    assert not job.read_journal().any()

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from rerank_training.lists.files import read_lists, write_lists
 from rerank_training.lists.training_list import TrainingList, relevance_from_ranking
 
-from rerank.errors import CollectionError
+from rerank.errors import CollectionError, ConfigError
 from rerank.types import Passage, Query
+from tests.full_disk import largest_file
 
 FLEA = {"doc_id": "flea", "text": "A flea lives a year."}
 DESERT = {"doc_id": "desert", "text": "Deserts are dry."}
@@ -267,3 +268,16 @@ def test_file_is_unchanged_when_writing_fails(tmp_path: Path) -> None:
         write_lists(path, interrupted())
     assert list(read_lists(path)) == [item]
     assert [file.name for file in tmp_path.iterdir()] == ["lists.jsonl"]
+
+
+def test_lists_for_which_there_is_no_space_leave_the_file_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "lists.jsonl"
+    passages = (Passage("a", "text " * 200), Passage("b", "other"))
+    item = TrainingList(Query("q", query_id="1"), passages, (1.0, 0.0))
+    write_lists(path, [item])
+    before = path.read_bytes()
+    way_out = "free disk space and give the same command again"
+    with largest_file(3000), pytest.raises(ConfigError, match=rf"lists\.jsonl cannot be written: .*; {way_out}$"):
+        write_lists(path, [item] * 10)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]

@@ -23,7 +23,7 @@ from typing import Annotated, Any, TextIO, TypeAlias, overload
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rerank.errors import CollectionError
-from rerank.files import atomic_file, file_version
+from rerank.files import atomic_file, file_version, report_disk_errors
 from rerank.readers.qrels import Qrel, read_qrels
 from rerank.readers.requests import Request, parse_request
 from rerank.readers.rows import BadRow
@@ -115,9 +115,13 @@ def write_split_lists(paths: Sequence[Path], lists: Iterable[tuple[int, Training
     """Writes each list to the file with its number, in our own format, and returns the number of lists in each file.
 
     The files are replaced once all lists are written.
+
+    Raises:
+        ConfigError: a file cannot be written.
     """
     counts = [0] * len(paths)
     with ExitStack() as stack:
+        stack.enter_context(report_disk_errors(paths[0], "free disk space and give the same command again"))
         files = [stack.enter_context(_replaced(path.absolute())) for path in paths]
         for number, item in lists:
             files[number].write(json.dumps(_row(item), ensure_ascii=False) + "\n")

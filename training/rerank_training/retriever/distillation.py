@@ -91,7 +91,7 @@ class Distillation:
         if not (out / ENCODER).exists():
             self._train(encoder.folder, out / ENCODER, work)
         if is_main_process() and not (out / INDEX).exists():
-            with report_write_errors(out / INDEX), indexing_progress(console) as progress:
+            with indexing_progress(console) as progress:
                 reencode(index, out / INDEX, Encoder(str(out / ENCODER), self._device), progress.report)
         wait_for_all_processes()
 

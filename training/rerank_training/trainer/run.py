@@ -16,7 +16,7 @@ from typing import Any, cast
 from transformers import IntervalStrategy, PrinterCallback, ProgressCallback
 
 from rerank.errors import ConfigError
-from rerank.files import atomic_file
+from rerank.files import atomic_file, report_disk_errors
 from rerank.manifest import RESULT_FOLDER
 from rerank_training.trainer.arguments import RunArguments
 from rerank_training.trainer.checkpoint import report_write_errors
@@ -116,7 +116,10 @@ def train(trainer: RankingTrainer, arguments: Sequence[Any]) -> dict[str, float]
     trainer.add_callback(SpeedLog())
     if trainer.eval_dataset is not None:
         trainer.add_callback(MeasureBefore(trainer))
-    trainer.train(resume_from_checkpoint=save)
+    with report_disk_errors(
+        folder, "free disk space and give the same command again, which resumes from the last save"
+    ):
+        trainer.train(resume_from_checkpoint=save)
     return {} if trainer.eval_dataset is None else trainer.evaluate()
 
 
