@@ -65,7 +65,10 @@ def serve(
     """Start the service: gRPC, and HTTP if asked for. Options override the settings of --config."""
     import asyncio
     import logging
+    import os
 
+    # Before gRPC is imported: whoever connects can write to its log, and it reports a socket that we close as an error.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from rerank.config import load_config
     from rerank.manifest import served_model
     from rerank.service import process

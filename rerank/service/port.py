@@ -6,6 +6,7 @@ import grpc
 
 from rerank.config import ServiceConfig
 from rerank.errors import ConfigError
+from rerank.service.connection_bounds import connection_bounds
 from rerank.service.tls import server_credentials
 
 _MAX_PORT = 65_535
@@ -28,6 +29,7 @@ def server_options(config: ServiceConfig) -> list[tuple[str, int]]:
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.bdp_probe", 0),  # otherwise calls whose turn to send has not come send megabytes
         ("grpc.server_handshake_timeout_ms", _ms(connections.handshake_s)),
+        ("grpc.max_allowed_incoming_connections", connection_bounds(config).per_port),
         ("grpc.max_concurrent_streams", connections.max_streams),
         ("grpc.max_metadata_size", connections.max_metadata_bytes),
         ("grpc.absolute_max_metadata_size", connections.max_metadata_bytes),  # by default gRPC refuses some at random
