@@ -15,11 +15,20 @@ _OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_len
 
 
 class Target:
-    """A connection to the service. Use it in an `async with` block."""
+    """A connection to the service. Use it in an `async with` block.
 
-    def __init__(self, address: str) -> None:
-        self.address = address
-        self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
+    Args:
+        address: HOST:PORT of gRPC.
+        http_address: HOST:PORT of HTTP, for attacks on it.
+        authority: the certificate (PEM) of the authority of a service with TLS.
+    """
+
+    def __init__(self, address: str, http_address: str = "", authority: bytes | None = None) -> None:
+        self.address, self.http_address = address, http_address
+        if authority is None:
+            self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
+        else:
+            self._channel = grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(authority), options=_OPTIONS)
         self._stub = rerank_pb2_grpc.RerankServiceStub(self._channel)
         self._health = health_pb2_grpc.HealthStub(self._channel)
 

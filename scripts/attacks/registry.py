@@ -24,7 +24,7 @@ def attack(function: Attack) -> Attack:
 
 def run_attack(name: str, address: str, seed: int) -> Counter[str]:
     """Runs an attack on the service at `address`; for a process of its own."""
-    from attacks import engine, memory  # noqa: F401  (register their attacks in that process)
+    from attacks import connections, engine, memory  # noqa: F401  (register their attacks in that process)
 
     async def run() -> Counter[str]:
         async with Target(address) as target:
