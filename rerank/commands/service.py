@@ -71,7 +71,10 @@ def serve(
     """
     import asyncio
     import logging
+    import os
 
+    # Before gRPC is imported: whoever connects can write to its log, and it reports a socket that we close as an error.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from rerank.config import load_config
     from rerank.manifest import served_model
     from rerank.service import process

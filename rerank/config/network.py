@@ -28,9 +28,13 @@ class TLSConfig(Settings):
 
 
 class ConnectionsConfig(Settings):
-    """Settings of gRPC connections; `handshake_s` holds for HTTP, too.
+    """Settings of gRPC connections, and the number of connections of each port; `handshake_s` holds for HTTP, too.
 
     Attributes:
+        max_connections: number of connections at the same time of the gRPC port, and of the HTTP port; further ones are
+            closed. It is less where the process may open fewer files. Default: 8,000.
+        max_connections_per_address: the part of `max_connections` that one address may have, or an IPv6 network of 64
+            bits. A load balancer is one address. Default: 4,000.
         keepalive_s: after this time without data, in seconds, a client is asked whether it is still there; its
             connection ends if it does not reply within the same time. Default: 30.
         handshake_s: time that a new connection has for TLS, also one of the HTTP port, and for the first frames of
@@ -43,6 +47,8 @@ class ConnectionsConfig(Settings):
             KiB.
     """
 
+    max_connections: Positive = 8000
+    max_connections_per_address: Positive = 4000
     keepalive_s: Seconds = 30.0
     handshake_s: Seconds = 10.0
     max_connection_age_s: Seconds | None = None

@@ -17,12 +17,16 @@ from rerank.config.network import TLSConfig
 from rerank.errors import ConfigError
 from rerank.http.app import create_app
 from rerank.http.call import HttpCall
+from rerank.http.listener import BoundedListener
 from rerank.http.protocol import protocol_with
 from rerank.http.tls import server_context
 from rerank.reranker import AsyncReranker
+from rerank.service.connection_bounds import ConnectionBounds, connection_bounds
 from rerank.service.connections import end_connection_of
 from rerank.service.servicer import CallsInFlight, OnEnd
 
+#: Connections that asyncio accepts before it does something else; each takes some .1 ms.
+_ACCEPTED_AT_A_TIME = 32
 #: After the drain, clients have this long to close their connections; then they are closed.
 _GRACE_S = 1
 
@@ -79,7 +83,7 @@ async def running_http(
     """
     config = reranker.config
     assert config.http is not None, "this is a bug: without settings of the HTTP port there is none to open"
-    listening = _bind(config.http.listen)
+    listening = _bind(config.http.listen, connection_bounds(config))
     port = listening.getsockname()[1]
     _end_unread_answers(calls, port)
     app = wrap_app(create_app(reranker, calls, on_end))
@@ -106,6 +110,7 @@ def _settings(app: ASGIApp, protocol: type[H11Protocol], tls: TLSConfig | None) 
         log_level="error",  # its warnings are about what clients sent, as often as they like
         server_header=False,
         proxy_headers=False,
+        backlog=_ACCEPTED_AT_A_TIME,
         timeout_graceful_shutdown=10 * _GRACE_S,  # never passes: the connections end before
     )
     settings.load()
@@ -126,11 +131,11 @@ def _end_unread_answers(calls: CallsInFlight, port: int) -> None:
     calls.on_unread_answer = end
 
 
-def _bind(listen: str) -> socket.socket:
+def _bind(listen: str, bounds: ConnectionBounds) -> socket.socket:
     host, _, port = listen.rpartition(":")
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
-        listening = socket.socket(family, kind, protocol)  # asyncio sets TCP_NODELAY only if it knows the protocol
+        listening = BoundedListener(family, kind, protocol, bounds)  # asyncio sets TCP_NODELAY if it knows the protocol
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
     except (OSError, OverflowError, ValueError) as error:

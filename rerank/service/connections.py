@@ -2,12 +2,53 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import stat
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from urllib.parse import unquote
+
+from rerank.service.connection_bounds import ConnectionBounds, RefusalLog, address_reason, port_reason, source_of
+
+_OWN_FILES = "/dev/fd"
+#: Seconds between two counts of the connections.
+_COUNT_S = 1.0
+
+
+async def keep_within_bounds(port: int, bounds: ConnectionBounds) -> None:
+    """Ends connections of addresses with too many, until cancelled, and logs that gRPC refuses those of a full port.
+
+    gRPC bounds the connections of a port by itself, but not those of an address.
+    """
+    refusals = RefusalLog("gRPC")
+    while True:
+        await asyncio.sleep(_COUNT_S)
+        if len(os.listdir(_OWN_FILES)) > bounds.per_address:
+            open_, ended = await asyncio.to_thread(_end_excess, port, bounds.per_address)
+            for source, number in ended.items():
+                refusals.add(number, address_reason(source, bounds))
+            if open_ >= bounds.per_port:
+                refusals.add(0, port_reason(bounds))
+
+
+def _end_excess(port: int, per_address: int) -> tuple[int, Counter[str]]:
+    """Ends the connections of each address beyond the bound.
+
+    Returns:
+        The number of connections of the port, and address → the number of those that were ended.
+    """
+    open_, ended = Counter[str](), Counter[str]()
+    for each in _sockets_of(port):
+        with each, suppress(OSError):  # it listens, or the client has closed it
+            source = source_of(each.getpeername()[0])
+            open_[source] += 1
+            if open_[source] > per_address:
+                each.shutdown(socket.SHUT_RDWR)
+                ended[source] += 1
+    return open_.total(), ended
 
 
 def end_connections(port: int) -> None:
@@ -41,7 +82,7 @@ def end_connection_of(port: int, peer: str) -> None:
 
 def _sockets_of(port: int) -> Iterator[socket.socket]:
     """Duplicates of this process's TCP sockets with this local port."""
-    for name in os.listdir("/dev/fd"):
+    for name in os.listdir(_OWN_FILES):
         with suppress(OSError):  # closed since it was listed
             descriptor = os.dup(int(name))
             if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import TypeVar
 
+from google.protobuf.descriptor import Descriptor
+
 from rerank.config import Limits
 from rerank.errors import InvalidRequest
 from rerank.registry import ModelDescription
@@ -19,6 +21,7 @@ from rerank.retrieval.feedback_search import FeedbackReport
 from rerank.retrieval.index import Manifest
 from rerank.retrieval.query_update import FeedbackSettings
 from rerank.service.trace import trace_message
+from rerank.service.wire_format import count_fields
 from rerank.types import (
     CandidateSource,
     FeedbackMethod,
@@ -47,6 +50,11 @@ _STRATEGIES = {kind: pb.StrategyKind.Value(f"STRATEGY_KIND_{kind.name}") for kin
 _FIRST_STAGES = {stage: pb.FirstStage.Value(f"FIRST_STAGE_{stage.name}") for stage in FirstStage}
 _FEEDBACK_METHODS = {method: pb.FeedbackMethod.Value(f"FEEDBACK_METHOD_{method.name}") for method in FeedbackMethod}
 
+#: Fields that a message may have for each candidate, which has five and is one itself, and beside the candidates. What
+#: is left over is for fields of later versions of the protocol.
+_FIELDS_PER_CANDIDATE, _OTHER_FIELDS = 8, 64
+#: Bounds the names of models in requests, which logs and errors repeat.
+_MAX_NAME_CHARS = 500
 #: Bound the cost of a query vector update: each step computes top_k² pairs.
 _MAX_TOP_K, _MAX_STEPS = 200, 200
 #: Above this, the trust region is too small for any update.
@@ -83,6 +91,36 @@ class SearchCall:
     return_passages: bool
     include_trace: bool
     feedback: FeedbackSettings | None = None
+
+
+def check_field_count(message: bytes, kind: Descriptor, limits: Limits) -> None:
+    """Refuses a serialized message that has more fields than the largest allowed list of candidates needs.
+
+    It comes before the message is parsed, which takes seconds for millions of fields. A list that is a little too long
+    passes, and `rerank_call` refuses it.
+
+    Args:
+        message: the serialized message.
+        kind: the type of the message.
+        limits: the limits of requests.
+
+    Raises:
+        InvalidRequest: names the number and the limit.
+    """
+    limit = _FIELDS_PER_CANDIDATE * limits.max_candidates + _OTHER_FIELDS
+    count = count_fields(message, kind, limit)
+    if count.total <= limit:
+        return
+    field = kind.fields_by_name.get("candidates")
+    candidates = count.of[field.number] if field else 0
+    if candidates > limits.max_candidates:
+        raise _too_many("candidates", f"{candidates} or more", limits.max_candidates, "candidates")
+    raise InvalidRequest(
+        "request",
+        f"the message has more than {limit} fields, those of its candidates included; send each field once, and at "
+        f"most {limits.max_candidates} candidates",
+        {"limit": str(limit)},
+    )
 
 
 def rerank_call(request: pb.RerankRequest, limits: Limits) -> RerankCall:
@@ -159,9 +197,16 @@ def _candidates(candidates: Sequence[pb.Candidate], limits: Limits) -> tuple[Can
     check_number_of_candidates(candidates, limits)
     position_of: dict[str, int] = {}
     for position, candidate in enumerate(candidates):
+        _check_doc_id(candidate.doc_id, f"candidates[{position}]", limits)
         if (first := position_of.setdefault(candidate.doc_id, position)) != position:
             raise _repeated_doc_id(candidate.doc_id, position, first)
     return tuple(_candidate(candidate, f"candidates[{i}]", limits) for i, candidate in enumerate(candidates))
+
+
+def _check_doc_id(doc_id: str, field: str, limits: Limits) -> None:
+    _at_most(f"{field}.doc_id", len(doc_id), limits.max_doc_id_chars, "characters")
+    if not is_valid_doc_id(doc_id):
+        raise _invalid_doc_id(doc_id, field)
 
 
 def _repeated_doc_id(doc_id: str, position: int, first: int) -> InvalidRequest:
@@ -172,9 +217,6 @@ def _repeated_doc_id(doc_id: str, position: int, first: int) -> InvalidRequest:
 
 
 def _candidate(candidate: pb.Candidate, field: str, limits: Limits) -> CandidateSource:
-    _at_most(f"{field}.doc_id", len(candidate.doc_id), limits.max_doc_id_chars, "characters")
-    if not is_valid_doc_id(candidate.doc_id):
-        raise _invalid_doc_id(candidate.doc_id, field)
     text = candidate.text if candidate.HasField("text") else None
     if text is None and not candidate.in_index:
         raise _missing_text(field)
@@ -204,6 +246,8 @@ def _missing_text(field: str) -> InvalidRequest:
 
 def _options(request: pb.RerankRequest | pb.SearchRequest) -> RankOptions:
     strategy = request.strategy
+    _at_most("model", len(request.model), _MAX_NAME_CHARS, "characters")
+    _at_most("strategy.preranker", len(strategy.preranker), _MAX_NAME_CHARS, "characters")
     return RankOptions(
         model=request.model,
         top_n=_not_negative("top_n", request.top_n),
@@ -259,7 +303,7 @@ def _at_most(field: str, value: int, limit: int, unit: str) -> None:
         raise _too_many(field, value, limit, unit)
 
 
-def _too_many(field: str, value: int, limit: int, unit: str) -> InvalidRequest:
+def _too_many(field: str, value: int | str, limit: int, unit: str) -> InvalidRequest:
     return InvalidRequest(
         field,
         f"{value} {unit} exceed the limit of {limit}; send at most {limit}",

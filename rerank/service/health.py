@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from grpc_health.v1 import health_pb2
 from grpc_health.v1.health import aio
 
-from rerank.errors import NotFound
+from rerank.errors import InvalidRequest, NotFound
 from rerank.v1 import rerank_pb2
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ SERVICE = rerank_pb2.DESCRIPTOR.services_by_name["RerankService"].full_name
 LIVENESS = "liveness"
 #: A value of the enum grpc.health.v1.HealthCheckResponse.ServingStatus.
 HealthStatus: TypeAlias = int
+#: The longest name of a service that is looked up.
+_MAX_NAME_CHARS = 1000
 #: Seconds between two updates of statuses that change.
 _FOLLOW_S = 0.5
 
@@ -32,13 +34,19 @@ class HealthServicer(aio.HealthServicer):  # type: ignore[misc]  # grpc_health h
         self._names: set[str] = set()
 
     async def Check(self, request: health_pb2.HealthCheckRequest, context: Any) -> Any:  # noqa: N802
-        """The status of a service. Raises: NotFound for one that has none."""
+        """The status of a service. Raises: NotFound for one that has none, InvalidRequest for a long name."""
         if request.service == LIVENESS:
             return health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.SERVING)
+        _check_name(request.service)
         if request.service not in self._names:
             known = f"'' (the default model), '{SERVICE}/MODEL' or '{LIVENESS}'"  # models are not told without a key
             raise NotFound(f"there is no health status of {request.service!r}; ask for {known}")
         return await super().Check(request, context)
+
+    async def Watch(self, request: health_pb2.HealthCheckRequest, context: Any) -> None:  # noqa: N802
+        """Sends the status of a service, and again when it changes. Raises: InvalidRequest for a long name."""
+        _check_name(request.service)  # which is kept while the call lasts
+        await super().Watch(request, context)
 
     async def set_statuses(self, models: Sequence[ModelDescription]) -> None:
         """Sets the statuses of the service and of its models."""
@@ -58,6 +66,13 @@ def health_statuses(models: Sequence[ModelDescription]) -> dict[str, HealthStatu
     statuses = {f"{SERVICE}/{model.name}": _health(model) for model in models}
     default = next(_health(model) for model in models if model.is_default)
     return {"": default, SERVICE: default} | statuses
+
+
+def _check_name(service: str) -> None:
+    if len(service) > _MAX_NAME_CHARS:
+        raise InvalidRequest(
+            "service", f"{len(service)} characters exceed the limit of {_MAX_NAME_CHARS}; send the name of a service"
+        )
 
 
 def _health(model: ModelDescription) -> HealthStatus:

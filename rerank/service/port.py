@@ -6,9 +6,13 @@ import grpc
 
 from rerank.config import ServiceConfig
 from rerank.errors import ConfigError
+from rerank.service.connection_bounds import connection_bounds
 from rerank.service.tls import server_credentials
 
 _MAX_PORT = 65_535
+#: gRPC refuses compressed messages before it receives them, with UNIMPLEMENTED. Otherwise 16 kB could become 16 MB, and
+#: a slow client cost what only a fast one can. Of the bits of grpc_compression_algorithm, 1 is no compression.
+_NO_COMPRESSION = 1
 
 
 def server_options(config: ServiceConfig) -> list[tuple[str, int]]:
@@ -17,6 +21,7 @@ def server_options(config: ServiceConfig) -> list[tuple[str, int]]:
     options = [
         ("grpc.max_receive_message_length", config.limits.max_message_bytes),
         ("grpc.max_send_message_length", -1),
+        ("grpc.compression_enabled_algorithms_bitset", _NO_COMPRESSION),
         ("grpc.so_reuseport", 0),  # so that a second server on the same port fails instead of sharing it
         ("grpc.keepalive_time_ms", _ms(connections.keepalive_s)),  # clients that vanished leave no connection behind
         ("grpc.http2.ping_timeout_ms", _ms(connections.keepalive_s)),
@@ -24,6 +29,7 @@ def server_options(config: ServiceConfig) -> list[tuple[str, int]]:
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.bdp_probe", 0),  # otherwise calls whose turn to send has not come send megabytes
         ("grpc.server_handshake_timeout_ms", _ms(connections.handshake_s)),
+        ("grpc.max_allowed_incoming_connections", connection_bounds(config).per_port),
         ("grpc.max_concurrent_streams", connections.max_streams),
         ("grpc.max_metadata_size", connections.max_metadata_bytes),
         ("grpc.absolute_max_metadata_size", connections.max_metadata_bytes),  # by default gRPC refuses some at random

@@ -18,7 +18,8 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from rerank.config import ServiceConfig
 from rerank.reranker import AsyncReranker, load_reranker
-from rerank.service.connections import end_connection_of, end_connections
+from rerank.service.connection_bounds import connection_bounds, raise_open_files_limit
+from rerank.service.connections import end_connection_of, end_connections, keep_within_bounds
 from rerank.service.health import SERVICE, HealthServicer
 from rerank.service.keyed_reranker import KeyedReranker
 from rerank.service.port import bind, server_options
@@ -103,6 +104,7 @@ async def running_server(reranker: AsyncReranker) -> AsyncIterator[RunningServer
             )
         port = bind(server, config)
         calls.on_unread_answer = partial(end_connection_of, port)
+        stack.callback(asyncio.create_task(keep_within_bounds(port, connection_bounds(config))).cancel)
         await server.start()
         address = f"{config.listen.rpartition(':')[0]}:{port}"
         running = RunningServer(address, server, calls, health_servicer, observed.metrics_address)
@@ -152,6 +154,7 @@ async def serve(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
+    raise_open_files_limit()
     loop.add_signal_handler(signal.SIGHUP, lambda: log.warning("SIGHUP ignored: the models are still being loaded"))
     reranker = load_reranker(config, AsyncReranker if config.keys is None else KeyedReranker)
     _favour_event_loop()

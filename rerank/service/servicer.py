@@ -13,11 +13,14 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from typing import Any, NoReturn, TypeAlias
 from weakref import WeakValueDictionary
 
 import grpc
+from google.protobuf import descriptor_pool
+from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError
 from grpc_status import rpc_status
 
@@ -36,6 +39,8 @@ log = logging.getLogger(__name__)
 Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 #: A grpc.RpcMethodHandler, whose stubs are those of synchronous servers.
 Handler: TypeAlias = Any
+#: Message from its bytes.
+Parse: TypeAlias = Callable[[bytes], Any]
 OnEnd: TypeAlias = "Callable[[FinishedCall], None]"
 
 #: Messages that are received at the same time, in all and from one connection. Further calls wait, so that a message of
@@ -58,10 +63,12 @@ class RerankServicer(rerank_pb2_grpc.RerankServiceServicer):
         self._submit = ThreadPoolExecutor(max_workers=1, thread_name_prefix="conversion").submit
 
     async def Rerank(self, request: pb.RerankRequest, context: Context) -> pb.RerankResponse:  # noqa: N802
-        if any(size > _SMALL_MESSAGE for size in accumulate(len(c.text) + len(c.title) for c in request.candidates)):
-            call = await asyncio.wrap_future(self._submit(convert.rerank_call, request, self._reranker.config.limits))
+        limits = self._reranker.config.limits
+        # A list that is too long is refused at once, before anything walks through it.
+        if len(request.candidates) <= limits.max_candidates and _has_long_texts(request):
+            call = await asyncio.wrap_future(self._submit(convert.rerank_call, request, limits))
         else:
-            call = convert.rerank_call(request, self._reranker.config.limits)
+            call = convert.rerank_call(request, limits)
         ranking = await self._reranker.rerank(call.query, call.candidates, call.options, self._deadline(context))
         return convert.rerank_response(ranking, call.return_passages, call.include_trace)
 
@@ -83,6 +90,10 @@ class RerankServicer(rerank_pb2_grpc.RerankServiceServicer):
         remaining_s = context.time_remaining()
         allowed_s = min(self._reranker.config.limits.max_request_s, math.inf if remaining_s is None else remaining_s)
         return asyncio.get_running_loop().time() + allowed_s
+
+
+def _has_long_texts(request: pb.RerankRequest) -> bool:
+    return any(size > _SMALL_MESSAGE for size in accumulate(len(c.text) + len(c.title) for c in request.candidates))
 
 
 class CallsInFlight:
@@ -157,7 +168,14 @@ class CallsInFlight:
         context.add_done_callback(self._leave)  # type: ignore[arg-type]  # the stubs want a class
 
     async def receive(self, context: Context) -> bytes:
-        """The message of a call in flight. Raises: Overloaded, InvalidRequest if there is none."""
+        """The message of a call in flight, whose bytes count. Raises: Overloaded, InvalidRequest if there is none."""
+        message = await self.read(context)
+        self._hold(context, len(message))
+        await asyncio.sleep(0)  # copying 16 MB took some ms, and so does parsing: others are served in between
+        return message
+
+    async def read(self, context: Context) -> bytes:
+        """The message of a call, for which it may have to wait. Raises: Overloaded, InvalidRequest if there is none."""
         timeout = asyncio.timeout(None)
         try:
             async with self._receiving_from.setdefault(context.peer(), asyncio.Semaphore(_RECEIVING_FROM_ONE)):
@@ -174,8 +192,6 @@ class CallsInFlight:
             self._timeouts.discard(timeout)
         if message is grpc.aio.EOF:
             raise InvalidRequest("request", "the call ended without a message; send one")
-        self._hold(context, len(message))
-        await asyncio.sleep(0)  # copying 16 MB took some ms, and so does parsing: others are served in between
         return message
 
     def _make_room(self) -> None:
@@ -269,16 +285,20 @@ class GuardedServer:
 
     def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Handler]) -> None:
         """Registers the handlers of a service by the names of its methods."""
-        guarded = {name: self._guarded(handler) for name, handler in handlers.items()}
+        methods = descriptor_pool.Default().FindServiceByName(service).methods_by_name
+        guarded = {name: self._guarded(handler, methods[name].input_type) for name, handler in handlers.items()}
         self._server.add_registered_method_handlers(service, guarded)
 
-    def _guarded(self, handler: Handler) -> Handler:
+    def _guarded(self, handler: Handler, kind: Descriptor) -> Handler:
+        parse = partial(_parsed, handler.request_deserializer, kind, self._calls)
         if handler.unary_unary is not None:
-            return _with_status(handler, self._calls, self._on_end)
-        return _watch_with_status(handler) if handler.stream_stream is None else _stream_with_status(handler)
+            return _with_status(handler, parse, self._calls, self._on_end)
+        if handler.stream_stream is not None:
+            return _stream_with_status(handler, parse)
+        return _watch_with_status(handler, parse, self._calls)
 
 
-def _with_status(handler: Handler, calls: CallsInFlight, on_end: OnEnd) -> Handler:
+def _with_status(handler: Handler, parse: Parse, calls: CallsInFlight, on_end: OnEnd) -> Handler:
     name = handler.unary_unary.__name__
 
     async def call(_: object, context: Context) -> bytes:  # an iterator over the messages would keep the last one
@@ -286,7 +306,7 @@ def _with_status(handler: Handler, calls: CallsInFlight, on_end: OnEnd) -> Handl
         request = response = answer = failure = None
         try:
             calls.enter(context)
-            request = _parsed(await calls.receive(context), handler)
+            request = parse(await calls.receive(context))
             response = await handler.unary_unary(request, context)
             answer = handler.response_serializer(response)
             calls.expect_read(answer, context)
@@ -312,28 +332,27 @@ def request_id_of(context: Context) -> str:
     return given if _VALID_REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
 
 
-def _watch_with_status(handler: Handler) -> Handler:
-    async def call(message: bytes, context: Context) -> None:
+def _watch_with_status(handler: Handler, parse: Parse, calls: CallsInFlight) -> Handler:
+    async def call(_: object, context: Context) -> None:
         try:
-            request = _parsed(message, handler)
-        except InvalidRequest as error:
+            await handler.unary_stream(parse(await calls.read(context)), context)
+        except RerankError as error:
             await _abort(context, error)
-        await handler.unary_stream(request, context)
 
-    return grpc.unary_stream_rpc_method_handler(call, response_serializer=handler.response_serializer)
+    return grpc.stream_stream_rpc_method_handler(call, response_serializer=handler.response_serializer)
 
 
-async def _abort(context: Context, error: InvalidRequest) -> NoReturn:
+async def _abort(context: Context, error: RerankError) -> NoReturn:
     status = rpc_status.to_status(status_of(error))
     await context.abort(status.code, status.details, status.trailing_metadata)
     raise AssertionError("this is a bug: abort raises")
 
 
-def _stream_with_status(handler: Handler) -> Handler:
+def _stream_with_status(handler: Handler, parse: Parse) -> Handler:
     async def call(messages: AsyncIterator[bytes], context: Context) -> AsyncIterator[Any]:
         async def requests() -> AsyncIterator[Any]:
             async for message in messages:
-                yield _parsed(message, handler)
+                yield parse(message)
 
         try:
             async for response in handler.stream_stream(requests(), context):
@@ -344,8 +363,10 @@ def _stream_with_status(handler: Handler) -> Handler:
     return grpc.stream_stream_rpc_method_handler(call, response_serializer=handler.response_serializer)
 
 
-def _parsed(message: bytes, handler: Handler) -> Any:
+def _parsed(deserialize: Parse, kind: Descriptor, calls: CallsInFlight, message: bytes) -> Any:
+    """The message. Raises: InvalidRequest if it has too many fields, or is none of this type."""
+    convert.check_field_count(message, kind, calls.limits)
     try:
-        return handler.request_deserializer(message)
+        return deserialize(message)
     except DecodeError as error:
         raise InvalidRequest("request", f"the bytes are no message of this type: {error}") from error

@@ -15,6 +15,7 @@ from rerank.inspector.judgements import read_judgements
 from rerank.retrieval.index_format import read_index_settings
 from rerank.service.access import check_loopback
 from rerank.service.certificates import check_certificates
+from rerank.service.connection_bounds import connection_bounds
 from rerank.service.key_file import read_keys
 
 if TYPE_CHECKING:
@@ -71,6 +72,8 @@ def description(address: str, reranker: AsyncReranker) -> Iterator[str]:
         f"limits: {limits.max_candidates:,} candidates and {limits.max_request_s:g} s per request, "
         f"{limits.max_passage_chars:,} characters per passage, {limits.max_message_bytes:,} bytes per message"
     )
+    bounds = connection_bounds(reranker.config)
+    yield f"connections: {bounds.per_port:,} of a port, {bounds.per_address:,} of one address"
     yield f'try: rerank search "…" --target {address}, rerank models --target {address}, or RerankClient("{address}")'
 
 

@@ -32,7 +32,7 @@ def attack_with_tls(function: Attack) -> Attack:
 
 def run_attack(name: str, address: str, http_address: str, authority: bytes | None, seed: int) -> Counter[str]:
     """Runs an attack on a service, whose addresses are as in Target; for a process of its own."""
-    from attacks import engine, http, memory  # noqa: F401  (register their attacks in that process)
+    from attacks import connections, engine, http, memory  # noqa: F401  (register their attacks in that process)
 
     async def run() -> Counter[str]:
         async with Target(address, http_address, authority) as target:

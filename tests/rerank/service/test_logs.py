@@ -57,6 +57,12 @@ def test_answered_call_is_a_json_object_of_its_fields() -> None:
     assert "\n" not in line
 
 
+def test_long_name_of_a_model_does_not_fill_the_log() -> None:
+    long = call(request=pb.RerankRequest(model="m" * 1_000_000), response=None, status="INVALID_ARGUMENT")
+    assert len(TextFormatter(log_texts=False).format(record("%s", long))) < 1000
+    assert len(JsonFormatter(log_texts=False).format(record("%s", long))) < 2000
+
+
 def test_refused_call_names_its_error() -> None:
     refused = call(status="RESOURCE_EXHAUSTED", response=None, error=Overloaded("full", 1.0))
     fields = json.loads(JsonFormatter(log_texts=False).format(record("%s", refused)))

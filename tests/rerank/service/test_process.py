@@ -149,6 +149,26 @@ def test_sighup_reads_keys_and_limits_again_and_does_not_end_the_service(tmp_pat
 
 
 @pytest.mark.slow
+def test_ctrl_c_ends_the_service_without_an_error_in_its_log() -> None:
+    """gRPC logged the socket that stopped listening: "E1122 … Failed accept4"."""
+    command = [sys.executable, "-m", "rerank.commands.cli", "serve", "--listen", "127.0.0.1:0", "--device", "cpu"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            address = process.stdout.readline().removeprefix("listening on ").strip()
+            with RerankClient(address) as client:
+                client.list_models(TIMEOUT_S)
+                process.send_signal(signal.SIGINT)
+                _, log = process.communicate(timeout=TIMEOUT_S)
+        finally:
+            process.kill()
+    assert process.returncode == 0
+    assert "shutting down" in log
+    assert "accept4" not in log
+    assert not [line for line in log.splitlines() if line.startswith("E")]
+
+
+@pytest.mark.slow
 def test_second_signal_ends_the_service_at_once(tmp_path: Path, index_folder: Path, checkpoint: Path) -> None:
     """It took 36 s, for the calls in flight, and ended with a traceback."""
     config = write_config(tmp_path, index_folder, checkpoint, "127.0.0.1:0")

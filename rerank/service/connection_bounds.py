@@ -1,0 +1,99 @@
+"""Bounds on the open connections of a port and of one address, below the number of files that the process may open."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import resource
+import time
+from dataclasses import dataclass
+
+from rerank.config import ServiceConfig
+
+log = logging.getLogger(__name__)
+
+#: Files that are not connections of a port: libraries, models, the index, inference servers, metrics.
+_OTHER_FILES = 256
+_MIN_CONNECTIONS = 16
+#: The part of an IPv6 address that its provider assigns; the rest is the client's to choose.
+_IPV6_PREFIX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionBounds:
+    """The most connections at the same time.
+
+    Attributes:
+        per_port: of a port.
+        per_address: of one address, or of a network of 64 bits for IPv6, at a port.
+    """
+
+    per_port: int
+    per_address: int
+
+
+def raise_open_files_limit() -> None:
+    """Raises the soft limit of open files to the hard one, as far as the system lets it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (ValueError, OSError) as error:  # macOS has a limit of its own below "unlimited"
+            log.warning("the limit of %d open files stays, as it cannot be raised to %d: %s", soft, hard, error)
+
+
+def connection_bounds(config: ServiceConfig) -> ConnectionBounds:
+    """The bounds that `connections` sets, or smaller ones in the same ratio if the process may open fewer files."""
+    connections, ports = config.connections, 1 if config.http is None else 2
+    open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    per_port = connections.max_connections
+    if open_files != resource.RLIM_INFINITY:
+        per_port = min(per_port, max(_MIN_CONNECTIONS, (open_files - _OTHER_FILES) // ports))
+    ratio = min(1.0, connections.max_connections_per_address / connections.max_connections)
+    return ConnectionBounds(per_port, max(1, int(per_port * ratio)))
+
+
+def source_of(host: str) -> str:
+    """What counts as one address: an IPv4 address, or the first 64 bits of an IPv6 address."""
+    address = ipaddress.ip_address(host.partition("%")[0])
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.ip_network((address, _IPV6_PREFIX), strict=False))
+
+
+class RefusalLog:
+    """Logs that connections of a port were refused, at most once a second, whatever an attacker does.
+
+    Args:
+        port: what the port is called in the log, such as "HTTP".
+    """
+
+    def __init__(self, port: str) -> None:
+        self._port = port
+        self._refused = 0
+        self._next_s = 0.0
+
+    def add(self, number: int, reason: str) -> None:
+        """Counts refused connections, and logs how many there were since the line before.
+
+        Args:
+            number: of refused connections.
+            reason: why the last of them was refused, with the setting that allows more.
+        """
+        self._refused += number
+        now_s = time.monotonic()
+        if now_s >= self._next_s:
+            log.warning("%s port: %d connections were refused; %s", self._port, self._refused, reason)
+            self._refused, self._next_s = 0, now_s + 1
+
+
+def address_reason(source: str, bounds: ConnectionBounds) -> str:
+    """Why connections of one address are refused."""
+    return f"{source} has {bounds.per_address}, the most of one address (connections.max_connections_per_address)"
+
+
+def port_reason(bounds: ConnectionBounds) -> str:
+    """Why connections of any address are refused."""
+    return f"{bounds.per_port} are open, the most of a port (connections.max_connections)"

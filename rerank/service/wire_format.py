@@ -1,0 +1,104 @@
+"""The number of fields of a serialized protobuf message, counted before the message is parsed.
+
+Protobuf parses a whole message before anything can be counted: eight million empty candidates, which are 16 MB, take it
+2.4 s and 740 MB, during which nothing else runs. The scanner here stops at a limit, and skips texts without a look at
+them: it reads a thousand candidates with texts of 16,000 characters in about a millisecond.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import TypeAlias
+
+from google.protobuf.descriptor import Descriptor
+
+_VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
+#: The largest wire type: 3 and 4 begin and end a group, whose fields count like any others.
+_MAX_WIRE_TYPE = 5
+#: Bytes that a varint has at most.
+_MAX_VARINT = 10
+
+#: Field number → the same for the message in that field, for the fields of a message type that hold messages.
+_Nested: TypeAlias = Mapping[int, "_Nested"]
+
+
+@dataclass(frozen=True, slots=True)
+class FieldCount:
+    """The fields of a serialized message.
+
+    Attributes:
+        total: the number of fields, with those of the messages within, known or unknown to the message type. Counting
+            ends after `limit` + 1, and where the message is damaged, which the parser reports.
+        of: field number → how often it occurs in the outer message, for the fields that hold messages.
+    """
+
+    total: int
+    of: Mapping[int, int]
+
+
+def count_fields(message: bytes, kind: Descriptor, limit: int) -> FieldCount:
+    """The number of fields of a serialized message of a type, up to `limit` + 1.
+
+    Args:
+        message: the bytes; nothing is known of them.
+        kind: the descriptor of the message type.
+        limit: the largest number that matters. It bounds the time.
+    """
+    outer = _nested(kind)
+    of = dict.fromkeys(outer, 0)
+    total, position = 0, 0
+    enclosing = [(len(message), outer)]  # the end of each message that the position is in, and the messages in it
+    try:
+        while enclosing:
+            end, nested = enclosing[-1]
+            if position >= end:
+                enclosing.pop()
+                continue
+            total += 1
+            if total > limit:
+                break
+            tag, position = _varint(message, position)
+            number, wire_type = tag >> 3, tag & 7
+            if wire_type == _LENGTH_DELIMITED:
+                length, position = _varint(message, position)
+                if length > end - position:
+                    break
+                if number in nested:
+                    if len(enclosing) == 1:
+                        of[number] += 1
+                    enclosing.append((position + length, nested[number]))
+                else:
+                    position += length
+            elif wire_type == _VARINT:
+                _, position = _varint(message, position)
+            elif wire_type == _FIXED64:
+                position += 8
+            elif wire_type == _FIXED32:
+                position += 4
+            elif wire_type > _MAX_WIRE_TYPE:
+                break
+    except IndexError:  # the message ends within a field
+        pass
+    return FieldCount(total, of)
+
+
+@cache
+def _nested(kind: Descriptor) -> _Nested:
+    """Raises: RecursionError for a message type that contains itself, of which the protocol has none."""
+    return {field.number: _nested(field.message_type) for field in kind.fields if field.message_type is not None}
+
+
+def _varint(message: bytes, position: int) -> tuple[int, int]:
+    """The number at a position, and the position after it. Raises: IndexError if there is none."""
+    byte = message[position]
+    if byte < 128:
+        return byte, position + 1
+    value = 0
+    for shift in range(_MAX_VARINT):
+        byte = message[position + shift]
+        value |= (byte & 127) << 7 * shift
+        if byte < 128:
+            return value, position + shift + 1
+    raise IndexError("a varint is longer than ten bytes")

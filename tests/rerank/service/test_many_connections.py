@@ -1,0 +1,209 @@
+"""Thousands of silent connections: each port and each address has its bound, and neither files nor the log run full."""
+
+from __future__ import annotations
+
+import json
+import resource
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import pytest
+import yaml
+
+from rerank.config import ServiceConfig
+from rerank.models.encoder import Encoder
+from rerank.rankers.identity import IdentityRanker
+from rerank.service.connection_bounds import ConnectionBounds, RefusalLog, connection_bounds, source_of
+from rerank.v1 import rerank_pb2 as pb
+from rerank.v1.rerank_pb2_grpc import RerankServiceStub
+from tests.serving import TIMEOUT_S, numbered_candidates, reranker_of, serving, wait_for
+
+PREFACE_AND_SETTINGS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes.fromhex("000000 04 00 00000000")
+REQUEST = pb.RerankRequest(query="q", candidates=numbered_candidates([1, 2]))
+BODY = json.dumps({"query": "q", "documents": ["t"]}).encode()
+#: Runs the command in a process that may open argv[1] files at first and argv[2] at most.
+LIMITED = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]), int(sys.argv[2])))
+from rerank.commands.cli import main
+sys.argv = ["rerank", *sys.argv[3:]]
+main()
+"""
+SOFT, HARD = 300, 700
+#: Of the 700 files, 256 are kept for others, and two ports share the rest.
+PER_PORT, PER_ADDRESS = 222, 111
+#: An address of this machine that is not the attacker's.
+OTHER_ADDRESS = "127.0.0.2"
+
+
+@dataclass(frozen=True)
+class LimitedService:
+    """A service process with a gRPC and an HTTP port."""
+
+    process: subprocess.Popen[str]
+    grpc_port: int
+    http_port: int
+    log: Path
+
+    def limits(self) -> tuple[int, int]:
+        return resource.prlimit(self.process.pid, resource.RLIMIT_NOFILE)
+
+
+def http_port_in(log: Path) -> int | None:
+    lines = [line for line in log.read_text(encoding="utf-8").splitlines() if " HTTP at http://" in line]
+    return int(lines[0].rpartition(":")[2]) if lines else None
+
+
+@contextmanager
+def limited_service(folder: Path, **connections: float) -> Iterator[LimitedService]:
+    config, log = folder / "config.yaml", folder / "serve.log"
+    identity = [{"name": "identity", "ranker": "identity"}]
+    settings = {"listen": "127.0.0.1:0", "http": "127.0.0.1:0", "models": identity, "connections": connections}
+    config.write_text(yaml.safe_dump(settings), encoding="utf-8")
+    command = [sys.executable, "-c", LIMITED, str(SOFT), str(HARD), "serve", "--config", str(config), "--device", "cpu"]
+    with (
+        log.open("w", encoding="utf-8") as errors,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+    ):
+        try:
+            assert process.stdout is not None
+            port = int(process.stdout.readline().rpartition(":")[2])
+            yield LimitedService(process, port, http_port_in(log) or 0, log)
+        finally:
+            process.kill()
+
+
+@contextmanager
+def connections(number: int, port: int, sent: bytes = b"", source: str = "127.0.0.1") -> Iterator[list[socket.socket]]:
+    """Connections that send this much and then nothing."""
+    with ExitStack() as stack:
+        opened = []
+        for _ in range(number):
+            try:
+                opened.append(socket.create_connection(("127.0.0.1", port), TIMEOUT_S, source_address=(source, 0)))
+                stack.enter_context(opened[-1])
+                opened[-1].sendall(sent)
+            except OSError:  # refused
+                pass
+        yield opened
+
+
+def number_open(opened: list[socket.socket]) -> int:
+    """The number of connections that the service has not closed."""
+    open_ = 0
+    for each in opened:
+        each.setblocking(False)
+        try:
+            open_ += bool(each.recv(65_536))
+        except BlockingIOError:
+            open_ += 1
+        except OSError:
+            pass
+    return open_
+
+
+def is_served(port: int, source: str) -> bool:
+    """Whether a new HTTP/2 connection from an address gets the server's SETTINGS."""
+    with connections(1, port, PREFACE_AND_SETTINGS, source) as (connection,):
+        return connection.recv(9)[3:4] == b"\x04"
+
+
+def rerank_over_http(port: int, source: str) -> int:
+    with socket.create_connection(("127.0.0.1", port), TIMEOUT_S, source_address=(source, 0)) as connection:
+        head = f"POST /v1/rerank HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {len(BODY)}\r\n"
+        connection.sendall(head.encode() + b"content-type: application/json\r\nconnection: close\r\n\r\n" + BODY)
+        return int(connection.recv(65_536).split(b" ", 2)[1])
+
+
+@pytest.mark.slow
+def test_silent_connections_neither_fill_the_files_nor_the_ports_nor_the_log(tmp_path: Path) -> None:
+    with (
+        limited_service(tmp_path) as service,
+        connections(700, service.http_port) as http,
+        connections(700, service.grpc_port, PREFACE_AND_SETTINGS) as http2,
+    ):
+        assert service.limits() == (HARD, HARD)
+        assert number_open(http) <= PER_ADDRESS
+        wait_for(lambda: number_open(http2) <= PER_ADDRESS)
+        assert rerank_over_http(service.http_port, OTHER_ADDRESS) == 200
+        assert is_served(service.grpc_port, OTHER_ADDRESS)
+        for each in http + http2:
+            each.close()
+        with grpc.insecure_channel(f"127.0.0.1:{service.grpc_port}") as channel:
+            stub = RerankServiceStub(channel)
+            assert len(stub.Rerank(REQUEST, timeout=TIMEOUT_S, wait_for_ready=True).results) == 2
+        assert rerank_over_http(service.http_port, "127.0.0.1") == 200
+        log = service.log.read_text(encoding="utf-8")
+    assert f"connections: {PER_PORT} of a port, {PER_ADDRESS} of one address" in log
+    assert "HTTP port: " in log
+    assert "gRPC port: " in log
+    assert "the most of one address (connections.max_connections_per_address)" in log
+    assert "Traceback" not in log
+    assert len(log) < 20_000
+
+
+def test_one_address_has_its_part_of_the_grpc_port(encoder: Encoder, caplog: pytest.LogCaptureFixture) -> None:
+    bounds = {"max_connections": 30, "max_connections_per_address": 10}
+    with serving(reranker_of(encoder, {"identity": IdentityRanker()}, connections=bounds)) as served:
+        port = int(served.address.rpartition(":")[2])
+        with connections(25, port, PREFACE_AND_SETTINGS) as opened:
+            wait_for(lambda: number_open(opened) == 10)
+            assert is_served(port, OTHER_ADDRESS)
+    assert "gRPC port: " in caplog.text
+    assert "127.0.0.1 has 10, the most of one address" in caplog.text
+
+
+def test_further_connections_of_a_full_grpc_port_are_closed(encoder: Encoder) -> None:
+    bounds = {"max_connections": 10, "max_connections_per_address": 10}
+    with serving(reranker_of(encoder, {"identity": IdentityRanker()}, connections=bounds)) as served:
+        with connections(25, int(served.address.rpartition(":")[2]), PREFACE_AND_SETTINGS) as opened:
+            wait_for(lambda: number_open(opened) == 10)
+        with grpc.insecure_channel(served.address) as channel:
+            stub = RerankServiceStub(channel)
+            assert len(stub.Rerank(REQUEST, timeout=TIMEOUT_S, wait_for_ready=True).results) == 2
+
+
+@pytest.mark.parametrize(
+    ("soft", "http", "given", "expected"),
+    [
+        (20_000, "127.0.0.1:0", {}, (8000, 4000)),
+        (1024, "127.0.0.1:0", {}, (384, 192)),
+        (1024, None, {}, (768, 384)),
+        (1024, None, {"max_connections_per_address": 8000}, (768, 768)),
+        (1024, None, {"max_connections": 100}, (100, 100)),
+        (100, None, {}, (16, 8)),
+    ],
+)
+def test_bounds_are_below_the_number_of_open_files(
+    monkeypatch: pytest.MonkeyPatch, soft: int, http: str | None, given: dict[str, int], expected: tuple[int, int]
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, soft))
+    config = ServiceConfig.model_validate({"http": http, "connections": given})
+    assert connection_bounds(config) == ConnectionBounds(*expected)
+
+
+@pytest.mark.parametrize(
+    ("host", "source"),
+    [
+        ("10.1.2.3", "10.1.2.3"),
+        ("::ffff:10.1.2.3", "10.1.2.3"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+    ],
+)
+def test_source_of_a_connection_is_what_one_client_has(host: str, source: str) -> None:
+    assert source_of(host) == source
+
+
+def test_refused_connections_are_logged_once_a_second(caplog: pytest.LogCaptureFixture) -> None:
+    refusals = RefusalLog("HTTP")
+    for _ in range(10_000):
+        refusals.add(1, "the port is full")
+    assert 1 <= len(caplog.records) < 5
+    assert caplog.records[0].getMessage() == "HTTP port: 1 connections were refused; the port is full"
