@@ -11,7 +11,6 @@ from typing import Any, TypeAlias
 from ir_measures import Qrel
 
 from rerank.collections.requests import Request
-from rerank.commands.messages import feedback_message
 from rerank.commands.run import console
 from rerank.errors import ConfigError
 from rerank.files import sha256_of_files
@@ -188,7 +187,7 @@ def _search_plan(
         "depth": settings.depth,
         "queries_sha256": dataset.queries_sha256,
     }
-    options: dict[str, Any] = {"first_stage": f"FIRST_STAGE_{settings.first_stage.name}", "depth": settings.depth}
+    options: dict[str, Any] = {"first_stage": settings.first_stage, "depth": settings.depth}
     variants = [
         Variant(
             name,
@@ -199,7 +198,7 @@ def _search_plan(
         for name, system in systems.items()
     ]
     if settings.feedback and settings.first_stage is not FirstStage.BM25:
-        options = options | {"feedback": feedback_message(FeedbackMethod.WEIGHTED_RANKNET)}
+        options = options | {"feedback": FeedbackMethod.WEIGHTED_RANKNET}
         variants += [
             Variant(
                 name + _FEEDBACK_SUFFIX,

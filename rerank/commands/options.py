@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import StrEnum
 from typing import Annotated, Any, TypeVar
 
 import typer
 
-from rerank.types import FeedbackMethod, FirstStage, StrategyKind
+from rerank.errors import InvalidRequest
+from rerank.names import FeedbackMethod, FirstStage, Name, StrategyKind
 
-E = TypeVar("E", bound=StrEnum)
+N = TypeVar("N", bound=Name)
 
 _INT32_MAX = 2**31 - 1  # the largest value of an int32 in the protobuf messages
 
 
-def _parser(names: type[E]) -> Callable[[str], E]:
+def _parser(names: type[N]) -> Callable[[str], N]:
     """A parser that accepts each name with hyphens and with underscores."""
 
-    def parse(value: str) -> E:
+    def parse(value: str) -> N:
         try:
-            return names(value)
-        except ValueError as error:
-            raise typer.BadParameter(f"{value!r} is not one of {', '.join(names)}") from error
+            return names.of("", value)
+        except InvalidRequest as error:
+            raise typer.BadParameter(error.description) from error
 
     return parse
 
 
-def _metavar(names: type[StrEnum]) -> str:
+def _metavar(names: type[Name]) -> str:
     return f"[{'|'.join(names)}]"
 
 
