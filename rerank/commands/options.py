@@ -89,7 +89,7 @@ Interpolation = Annotated[
     ),
 ]
 Instruction = Annotated[
-    str, typer.Option(help="Description of relevance, for models whose prompt template includes one.")
+    str, typer.Option(help="Description of relevance, for models that read one; see `rerank models`.")
 ]
 AllowPartial = Annotated[
     bool, flag("--allow-partial", "At the deadline, return the best order so far instead of an error.")
