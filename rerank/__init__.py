@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         SelfTestFailed,
         ShuttingDown,
         Unauthenticated,
+        UsageError,
     )
     from rerank.reranker import AsyncReranker, Reranker, SearchResult, load_reranker
     from rerank.retrieval.query_update import FeedbackSettings
@@ -64,7 +65,7 @@ __all__ = [
     "InvalidRequest", "Limits", "NotConfigured", "NotFound", "Overloaded", "PERankModel", "Passage", "PermissionDenied",
     "Query", "RankOptions", "RankedCandidate", "Ranking", "RerankClient", "RerankError", "Reranker", "ScoreKind",
     "SearchResult", "SelfTestFailed", "ServiceConfig", "ServiceError", "ShuttingDown", "StrategyKind", "Trace",
-    "Unauthenticated", "__version__", "load_config", "load_reranker",
+    "Unauthenticated", "UsageError", "__version__", "load_config", "load_reranker",
 ]  # fmt: skip
 
 #: Module → the public names that it defines; the same as in the imports above, which are for type checkers.
@@ -76,7 +77,7 @@ _EXPORTS = {
     "rerank.errors": (
         "CheckpointError", "CollectionError", "ConfigError", "DeadlineExceeded", "IndexMismatch", "InvalidRequest",
         "NotConfigured", "NotFound", "Overloaded", "PermissionDenied", "RerankError", "SelfTestFailed", "ShuttingDown",
-        "Unauthenticated",
+        "Unauthenticated", "UsageError",
     ),
     "rerank.reranker": ("AsyncReranker", "Reranker", "SearchResult", "load_reranker"),
     "rerank.retrieval.query_update": ("FeedbackSettings",),

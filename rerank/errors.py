@@ -75,6 +75,10 @@ class ConfigError(RerankError):
     """A setting is unusable: an unknown key, an invalid value, a contradiction or a missing dependency."""
 
 
+class UsageError(RerankError):
+    """An object of this package is used at a time when it cannot be: after `close`, or outside an event loop."""
+
+
 class CollectionError(RerankError):
     """A collection cannot be read or indexed."""
 

@@ -101,18 +101,21 @@ class ModelRegistry:
             for number, (name, strategy) in enumerate(self._default_strategies.items())
         ]
 
-    def resolve(self, options: RankOptions) -> tuple[str, Strategy]:
+    def resolve(self, options: RankOptions, instruction: str = "") -> tuple[str, Strategy]:
         """The model of a request and its strategy, completed from the model's defaults.
 
         Raises:
             NotFound: there is no such model.
             SelfTestFailed: the model, or the preranker of a cascade, failed its self-test.
-            InvalidRequest: the strategy or preranker is unknown, or the window is larger than the model reads.
+            InvalidRequest: the strategy or preranker is unknown, the window is larger than the model reads, or the
+                prompt of the model, whose order is the answer, has no place for the instruction.
         """
         name = options.model or next(iter(self._models))
         if name not in self._models:
             raise NotFound(f"model {name!r} is none of {', '.join(self._models)}", {"model": name})
         self._check_served(name)
+        if instruction and not self._infos[name].reads_instruction:
+            raise self._instruction_not_read(name)
         strategy = self._strategy(name, options)
         if strategy.kind is StrategyKind.CASCADE:
             self._check_served(options.preranker or self._models[name].preranker)
@@ -142,6 +145,16 @@ class ModelRegistry:
         if name in self._failed:
             raise SelfTestFailed(f"model {name!r} is not served; {self._failed[name].problem}", {"model": name})
 
+    def _instruction_not_read(self, name: str) -> InvalidRequest:
+        others = [other for other, info in self._infos.items() if info.reads_instruction]
+        return InvalidRequest(
+            "instruction",
+            f"the prompt of model {name} has no place for an instruction; leave it out, or "
+            + (f"use a model that reads one: {', '.join(others)}" if others else "serve a model whose template has one")
+            + " (a template with {instruction})",
+            {"model": name},
+        )
+
     def _interpolated(self, strategy: Strategy, name: str, weight: float, required: bool) -> Strategy:
         """The strategy, interpolated with the first stage. Raises: InvalidRequest if the model gives no scores."""
         if self._infos[name].score_kind is ScoreKind.RANK:
@@ -159,7 +172,7 @@ class ModelRegistry:
         if size > limit:
             raise _window_too_large(name, size, limit)
         strategy: Strategy
-        match _strategy_kind(options.strategy or default.strategy):
+        match StrategyKind.of("strategy.kind", options.strategy or default.strategy):
             case StrategyKind.SINGLE:
                 strategy = Single(size)
             case StrategyKind.SLIDING:
@@ -346,17 +359,6 @@ def _window_too_large(name: str, size: int, limit: int) -> InvalidRequest:
         f"window_size {size} exceeds the {limit} passages that {name} reads at once; use at most {limit}",
         {"window_size": str(size), "limit": str(limit)},
     )
-
-
-def _strategy_kind(name: StrategyKind | str) -> StrategyKind:
-    try:
-        return StrategyKind(name)
-    except ValueError as error:
-        raise InvalidRequest(
-            "strategy.kind",
-            f"strategy {str(name)!r} is none of {', '.join(StrategyKind)}",
-            {"strategy": str(name)},
-        ) from error
 
 
 def _self_test(ranker: Ranker, model: ModelConfig, device: str) -> None:

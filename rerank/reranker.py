@@ -11,15 +11,18 @@ from collections.abc import Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from rerank.config import ServiceConfig
 from rerank.config.named import config_of_model
+from rerank.engine.admission import strategies_by_model
 from rerank.engine.engine import Engine
 from rerank.engine.job import Job
 from rerank.engine.strategies import Strategy
-from rerank.errors import DeadlineExceeded, InvalidRequest, NotConfigured
+from rerank.errors import DeadlineExceeded, InvalidRequest, NotConfigured, UsageError
 from rerank.models.encoder import Encoder
+from rerank.models.vector_cache import VectorCache
 from rerank.readers.candidates import CandidateLike, candidate_list, candidate_source, with_title
 from rerank.registry import ModelDescription, ModelRegistry, load_models
 from rerank.retrieval.dense import with_vector
@@ -29,6 +32,7 @@ from rerank.retrieval.query_update import FeedbackSettings
 from rerank.types import (
     Candidate,
     CandidateSource,
+    FeedbackMethod,
     FirstStage,
     Passage,
     Query,
@@ -52,6 +56,13 @@ class SearchResult:
     #: None if the search had no relevance feedback.
     feedback: FeedbackReport | None = None
 
+    def __repr__(self) -> str:
+        return f"<SearchResult: {self.hits} hits of {self.first_stage}, {self.ranking!r}>"
+
+    def __str__(self) -> str:
+        """The ranking as a short table."""
+        return str(self.ranking)
+
 
 class AsyncReranker:
     """Reranking and search on an event loop. Use it in an `async with` block; `load_reranker` creates one.
@@ -74,6 +85,11 @@ class AsyncReranker:
         self.engine = Engine(models.rankers, config.engine)
         self._first_stage_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="first-stage")
 
+    def __repr__(self) -> str:
+        models = ", ".join(f"{model.name}{' (default)' if model.is_default else ''}" for model in self.models())
+        index = f"index of {self.index.manifest.passages:,} passages" if self.index else "no index"
+        return f"<{type(self).__name__}: {models}; {index}>"
+
     async def __aenter__(self) -> AsyncReranker:
         await self.engine.__aenter__()
         return self
@@ -81,6 +97,11 @@ class AsyncReranker:
     async def __aexit__(self, *error: object) -> None:
         await self.engine.__aexit__(*error)
         await asyncio.to_thread(self._first_stage_thread.shutdown)
+
+    @property
+    def vector_cache(self) -> VectorCache:
+        """The vectors of texts that requests brought along."""
+        return self._encoder.vector_cache
 
     def models(self) -> list[ModelDescription]:
         """The configured models, the default one first."""
@@ -93,11 +114,16 @@ class AsyncReranker:
         return [self._encoder.cut(text, max_tokens) for text in texts]
 
     async def rerank(
-        self, query: Query, candidates: Iterable[CandidateLike], options: RankOptions, deadline: float | None = None
+        self,
+        query: Query | str,
+        candidates: Iterable[CandidateLike],
+        options: RankOptions,
+        deadline: float | None = None,
     ) -> Ranking:
         """Reranks the candidates. `deadline` is in seconds on the event loop's clock.
 
         Args:
+            query: a Query, or its text.
             candidates: in first-stage order, best first: dicts with "doc_id", "text" and optionally "title" and
                 "score", (doc_id, text) pairs, plain texts (their ids are "0", "1", …), Candidates, or
                 CandidateSources, which may refer to the index.
@@ -107,29 +133,44 @@ class AsyncReranker:
             NotFound: there is no such model, or the index does not hold a passage.
             SelfTestFailed: the model is not served, because it failed its self-test.
             NotConfigured: a candidate refers to the index, but there is none.
+            InvalidRequest: the query has an instruction, and the prompt of the model has no place for one.
             InvalidRequest, Overloaded, DeadlineExceeded, ShuttingDown: see Engine.run.
         """
-        model, strategy = self._models.resolve(options)
-        return await self._run(model, strategy, query, await self._resolve(candidates), options, deadline)
+        query = Query.of(query)
+        model, strategy = self._models.resolve(options, query.instruction)
+        found = await self._resolve(candidates)
+        if any(self._models.rankers[name].info.reads_vectors for name in strategies_by_model(strategy, model)):
+            found = await self._with_cached_vectors(found)
+        return await self._run(model, strategy, query, found, options, deadline)
 
     async def search(
         self,
-        query: Query,
-        first_stage: FirstStage,
+        query: Query | str,
+        first_stage: FirstStage | str,
         depth: int,
         options: RankOptions,
         deadline: float | None = None,
-        feedback: FeedbackSettings | None = None,
+        feedback: FeedbackSettings | FeedbackMethod | str | None = None,
     ) -> SearchResult:
         """Retrieves `depth` candidates from the index and reranks them; with `feedback`, see FeedbackSearch.
 
+        Args:
+            query: a Query, or its text.
+            first_stage: a FirstStage or its name.
+            depth: number of candidates.
+            options: as for `rerank`.
+            deadline: in seconds on the event loop's clock.
+            feedback: settings, or the name of a method, for relevance feedback.
+
         Raises:
-            InvalidRequest: `feedback` was requested for a first stage without a query vector.
+            InvalidRequest: an unknown name, or `feedback` was requested for a first stage without a query vector.
             NotConfigured: there is no index.
             DeadlineExceeded: the deadline came in the first stage.
             RerankError: as `rerank` raises.
         """
-        model, strategy = self._models.resolve(options)
+        query, first_stage = Query.of(query), FirstStage.of("first_stage", first_stage)
+        model, strategy = self._models.resolve(options, query.instruction)
+        feedback = FeedbackSettings.of(feedback) if feedback is not None else None
         index = self._open_index()
         if feedback is not None and first_stage is FirstStage.BM25:
             raise InvalidRequest(
@@ -196,6 +237,14 @@ class AsyncReranker:
         stored = await asyncio.to_thread(self._stored, doc_ids) if doc_ids else {}
         return tuple(Candidate(_passage(source, stored), source.score) for source in sources)
 
+    async def _with_cached_vectors(self, candidates: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
+        """The candidates, with the vectors of texts that came before; so admission expects no work for them."""
+        if not self.vector_cache.max_bytes:
+            return candidates
+        passages = [candidate.passage for candidate in candidates]
+        filled = await asyncio.to_thread(self.vector_cache.fill, passages)
+        return tuple(replace(each, passage=passage) for each, passage in zip(candidates, filled, strict=True))
+
     def _stored(self, doc_ids: Sequence[str]) -> dict[str, Passage]:
         """The passages of the index with these ids."""
         return {passage.doc_id: passage for passage in self._open_index().store.passages(doc_ids)}
@@ -221,13 +270,16 @@ class Reranker:
         ConfigError, CheckpointError, IndexMismatch: see `load_reranker`.
     """
 
-    def __init__(self, model: ServiceConfig | str) -> None:
-        self._reranker = load_reranker(config_of_model(model) if isinstance(model, str) else model)
+    def __init__(self, model: ServiceConfig | str | Path) -> None:
+        self._reranker = load_reranker(model if isinstance(model, ServiceConfig) else config_of_model(str(model)))
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="reranker", daemon=True)
         self._thread.start()
         self._end = weakref.finalize(self, _end_loop, self._loop, self._thread)
         self._wait(self._reranker.__aenter__())
+
+    def __repr__(self) -> str:
+        return repr(self._reranker).replace("AsyncReranker", "Reranker" if self._end.alive else "closed Reranker", 1)
 
     def __enter__(self) -> Reranker:
         return self
@@ -258,29 +310,34 @@ class Reranker:
         """
         if not documents:
             return []
-        ranking = self.rerank(Query(query), documents, RankOptions(top_n=top_k or 0))
+        ranking = self.rerank(query, documents, RankOptions(top_n=top_k or 0))
         return [
             {"corpus_id": item.position, "score": item.score}
             | ({"text": documents[item.position]} if return_documents else {})
             for item in ranking.ranked
         ]
 
-    def rerank(self, query: Query, candidates: Iterable[CandidateLike], options: RankOptions | None = None) -> Ranking:
+    def rerank(
+        self, query: Query | str, candidates: Iterable[CandidateLike], options: RankOptions | None = None
+    ) -> Ranking:
         """See AsyncReranker.rerank."""
         return self._wait(self._reranker.rerank(query, candidates, options or RankOptions()))
 
     def search(
         self,
-        query: Query,
-        first_stage: FirstStage = FirstStage.HYBRID_RRF,
+        query: Query | str,
+        first_stage: FirstStage | str = FirstStage.HYBRID_RRF,
         depth: int = 100,
         options: RankOptions | None = None,
-        feedback: FeedbackSettings | None = None,
+        feedback: FeedbackSettings | FeedbackMethod | str | None = None,
     ) -> SearchResult:
         """See AsyncReranker.search."""
         return self._wait(self._reranker.search(query, first_stage, depth, options or RankOptions(), feedback=feedback))
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        if not self._end.alive:
+            work.close()
+            raise UsageError("this Reranker is closed; make a new one, or use it inside its `with` block")
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
 
@@ -311,7 +368,8 @@ def load_reranker(config: ServiceConfig, kind: type[AsyncReranker] = AsyncRerank
         CheckpointError: a model cannot be loaded.
         IndexMismatch: the index was built with another encoder.
     """
-    encoder = Encoder(config.encoder, config.device, config.encoder_name or "")
+    cache_bytes = config.engine.text_vector_cache_bytes
+    encoder = Encoder(config.encoder, config.device, config.encoder_name or "", cache_bytes)
     index = Index(config.index, encoder) if config.index else None
     return kind(config, encoder, index, load_models(config.models, encoder, config.device))
 

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import math
 import re
+import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import Enum, StrEnum
-from typing import Literal, Self, TypeAlias
+from enum import Enum
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from rerank.errors import RankerFailure
+from rerank.errors import InvalidRequest, RankerFailure
+from rerank.names import FeedbackMethod as FeedbackMethod
+from rerank.names import FirstStage as FirstStage
+from rerank.names import StrategyKind as StrategyKind
+from rerank.text_table import ranking_table
 
 #: (D,) float32, unit length.
 Vector: TypeAlias = npt.NDArray[np.float32]
@@ -24,45 +29,6 @@ EncoderDtype: TypeAlias = Literal["float32", "bfloat16"]
 Batching: TypeAlias = Literal["packed", "one_by_one"]
 
 
-class _Name(StrEnum):
-    """Names with hyphens; the same names with underscores are accepted."""
-
-    @classmethod
-    def _missing_(cls, value: object) -> Self | None:
-        hyphenated = str(value).replace("_", "-")
-        return next((member for member in cls if member.value == hyphenated), None)
-
-
-class StrategyKind(_Name):
-    """The strategies that a request may name; `rerank.engine.strategies` implements them."""
-
-    SINGLE = "single"
-    SLIDING = "sliding"
-    TOP_DOWN = "top-down"
-    TOURNAMENT = "tournament"
-    CASCADE = "cascade"
-
-
-class FirstStage(_Name):
-    """The first-stage retrievers that an index offers."""
-
-    BM25 = "bm25"
-    DENSE = "dense"
-    HYBRID_RRF = "hybrid-rrf"
-    HYBRID_Z_SCORE = "hybrid-z-score"
-
-
-class FeedbackMethod(_Name):
-    """The methods by which relevance feedback updates the query vector; see `rerank.retrieval.query_update`."""
-
-    #: Adam on RankNet with pairs weighted by 1 / (rank_i + rank_j): uses the teacher's order only.
-    WEIGHTED_RANKNET = "weighted-ranknet"
-    #: Adam on the KL divergence of softmax(scores) from softmax(teacher): uses the teacher's scores.
-    KL = "kl"
-    #: One step towards the mean of the first passages and away from that of the others.
-    ROCCHIO = "rocchio"
-
-
 @dataclass(frozen=True, slots=True)
 class Query:
     """A search query. `vector` is its embedding by the encoder; None until it is computed."""
@@ -71,6 +37,15 @@ class Query:
     query_id: str = ""
     instruction: str = ""
     vector: Vector | None = field(default=None, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, query: Query | str) -> Query:
+        """A query, or the one with this text. Raises: InvalidRequest if it is neither."""
+        if isinstance(query, str):
+            return cls(query)
+        if isinstance(query, cls):
+            return query
+        raise InvalidRequest("query", f"{reprlib.repr(query)} is no query; give a text or a Query")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +57,8 @@ class Passage:
     vector: Vector | None = field(default=None, repr=False, compare=False)
     #: `vector` covers only the beginning of `text`, because the encoder reads no further.
     vector_truncated: bool = False
+    #: `vector` was computed for an earlier request with the same text.
+    vector_cached: bool = field(default=False, compare=False)
     #: The tokens of `text` inside a prompt; set by rankers that read text, when they prepare the passage.
     token_ids: tuple[int, ...] | None = field(default=None, repr=False, compare=False)
     #: The title, with which `text` begins; empty if it has none or none is known.
@@ -307,10 +284,18 @@ class Trace:
     unscored_doc_ids: tuple[str, ...] = ()
     #: Positions in the order in which the ranking received them; empty if that is the order of the positions.
     input_order: tuple[int, ...] = ()
+    #: Number of candidates whose vector was computed for an earlier request with the same text.
+    cached_vectors: int = 0
 
     @property
     def tokens(self) -> int:
         return sum(window.tokens for window in self.windows)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Trace: {self.model}, {self.strategy}, {len(self.windows)} windows, {self.tokens:,} tokens, "
+            f"{self.total_ms:.0f} ms, {self.completeness.value}>"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,6 +314,16 @@ class Ranking:
     ranked: tuple[RankedCandidate, ...]
     score_kind: ScoreKind
     trace: Trace
+
+    def __repr__(self) -> str:
+        best = ", ".join(item.candidate.passage.doc_id for item in self.ranked[:3])
+        more = ", …" if len(self.ranked) > 3 else ""
+        return f"<Ranking: {len(self.ranked)} results by {self.trace.model}, {self.trace.strategy}: {best}{more}>"
+
+    def __str__(self) -> str:
+        """A short table of rank, score, doc_id and the beginning of the text."""
+        passages = [(item.score, item.candidate.passage) for item in self.ranked]
+        return ranking_table([(score, passage.doc_id, passage.text) for score, passage in passages])
 
 
 #: Control characters, among them tabs and line ends, and Unicode's separators of lines and paragraphs.

@@ -143,7 +143,7 @@ def test_service_page_lists_every_status_and_reason() -> None:
     for code, reason in status.STATUS.values():
         assert code.name in listed
         is_raised_by_requests = not reason.endswith(
-            ("CONFIG_ERROR", "COLLECTION_ERROR", "MISMATCH", "CHECKPOINT_ERROR")
+            ("CONFIG_ERROR", "COLLECTION_ERROR", "MISMATCH", "CHECKPOINT_ERROR", "USAGE_ERROR")
         )
         assert not is_raised_by_requests or reason in listed[code.name]
     assert {code for code in listed if code.isupper()} <= {code.name for code in grpc.StatusCode}

@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 #: Modules and folders of `rerank`, from the lowest layer to the highest.
 LAYERS = [
-    "errors losses profiles types v1",
+    "errors losses names profiles text_table types v1",
     "config files manifest bundled readers",
     "collections prompting served",
     "models",

@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from rerank.commands.messages import feedback_message
 from rerank.commands.run import console
 from rerank.errors import ConfigError
 from rerank.files import sha256_of_files
@@ -187,7 +186,7 @@ def _search_plan(
         "depth": settings.depth,
         "queries_sha256": dataset.queries_sha256,
     }
-    options: dict[str, Any] = {"first_stage": f"FIRST_STAGE_{settings.first_stage.name}", "depth": settings.depth}
+    options: dict[str, Any] = {"first_stage": settings.first_stage, "depth": settings.depth}
     variants = [
         Variant(
             name,
@@ -198,7 +197,7 @@ def _search_plan(
         for name, system in systems.items()
     ]
     if settings.feedback and settings.first_stage is not FirstStage.BM25:
-        options = options | {"feedback": feedback_message(FeedbackMethod.WEIGHTED_RANKNET)}
+        options = options | {"feedback": FeedbackMethod.WEIGHTED_RANKNET}
         variants += [
             Variant(
                 name + _FEEDBACK_SUFFIX,

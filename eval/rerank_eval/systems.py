@@ -142,6 +142,7 @@ def _services(specs: Sequence[SystemSpec], targets: Sequence[str], options: Serv
         encoder_name=options.encoder_name or None,
         models=models,
         limits={"max_request_s": _MAX_REQUEST_S},
+        engine={"text_vector_cache_bytes": 0},  # systems that rank the same texts would cost less after the first
     )
     with service_process(config) as address, Services([address]) as services:
         yield services

@@ -125,6 +125,8 @@ def execution_line(execution: pb.Execution) -> str:
         f"{execution.tokens:,} tokens",
         f"{execution.total_ms:.0f} ms",
     ]
+    if execution.cached_vectors:
+        notes.append(f"{execution.cached_vectors} vectors of earlier requests")
     if execution.reason:
         notes.append(execution.reason)
     if execution.interpolation.reason:
@@ -147,12 +149,13 @@ def feedback_line(report: pb.FeedbackReport) -> str:
 def models_table(response: pb.ListModelsResponse) -> Table:
     """A table of the models that requests may name; the default one has a star."""
     table = Table()
-    for column in ("model", "ranker", "strategy", "largest window", "status"):
+    for column in ("model", "ranker", "strategy", "largest window", "instruction", "status"):
         table.add_column(column, overflow="fold")
     for model in response.models:
         name = f"{model.name} *" if model.is_default else model.name
+        instruction = "read" if model.reads_instruction else "refused"
         status = model.problem or (f"served; {model.warning}" if model.warning else "served")
-        table.add_row(name, model.ranker, model.default_strategy, str(model.max_window_size), status)
+        table.add_row(name, model.ranker, model.default_strategy, str(model.max_window_size), instruction, status)
     return table
 
 

@@ -1,8 +1,9 @@
-"""Protobuf messages that the command-line options stand for."""
+"""The protobuf message of the command-line options about the strategy."""
 
 from __future__ import annotations
 
-from rerank.types import FeedbackMethod, StrategyKind
+from rerank.names import StrategyKind
+from rerank.service.request_fields import STRATEGIES
 from rerank.v1 import rerank_pb2 as pb
 
 
@@ -16,15 +17,10 @@ def strategy_message(
 ) -> pb.Strategy:
     """The strategy of a request; None, 0 and "" stand for the model's default, except that interpolation 0 is none."""
     return pb.Strategy(
-        kind=f"STRATEGY_KIND_{kind.name if kind else 'UNSPECIFIED'}",
+        kind=STRATEGIES[kind] if kind else pb.STRATEGY_KIND_UNSPECIFIED,
         window_size=window_size,
         stride=stride,
         early_stop=early_stop,
         preranker=preranker,
         interpolation=None if interpolation is None else pb.Interpolation(first_stage=interpolation),
     )
-
-
-def feedback_message(method: FeedbackMethod) -> pb.Feedback:
-    """Relevance feedback by this method, with the default of every other setting."""
-    return pb.Feedback(method=f"FEEDBACK_METHOD_{method.name}")

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import StrEnum
 from typing import Annotated, Any, TypeVar
 
 import typer
 
-from rerank.types import FeedbackMethod, FirstStage, StrategyKind
+from rerank.errors import InvalidRequest
+from rerank.names import FeedbackMethod, FirstStage, Name, StrategyKind
 
-E = TypeVar("E", bound=StrEnum)
+N = TypeVar("N", bound=Name)
 
 _INT32_MAX = 2**31 - 1
 
 
-def _parser(names: type[E]) -> Callable[[str], E]:
+def _parser(names: type[N]) -> Callable[[str], N]:
     """A parser that accepts each name with hyphens and with underscores."""
 
-    def parse(value: str) -> E:
+    def parse(value: str) -> N:
         try:
-            return names(value)
-        except ValueError as error:
-            raise typer.BadParameter(f"{value!r} is not one of {', '.join(names)}") from error
+            return names.of("", value)
+        except InvalidRequest as error:
+            raise typer.BadParameter(error.description) from error
 
     return parse
 
@@ -42,7 +42,7 @@ def _int32_option(help_text: str) -> Any:
     return typer.Option(parser=_int32, metavar="<int>", help=help_text)
 
 
-def _metavar(names: type[StrEnum]) -> str:
+def _metavar(names: type[Name]) -> str:
     return f"[{'|'.join(names)}]"
 
 
@@ -102,7 +102,7 @@ Interpolation = Annotated[
     ),
 ]
 Instruction = Annotated[
-    str, typer.Option(help="Description of relevance, for models whose prompt template includes one.")
+    str, typer.Option(help="Description of relevance, for models that read one; see `rerank models`.")
 ]
 AllowPartial = Annotated[
     bool, flag("--allow-partial", "At the deadline, return the best order so far instead of an error.")

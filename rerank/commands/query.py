@@ -86,7 +86,6 @@ class RankSettings(_RankingSettings):
 
 def search(settings: SearchSettings) -> None:
     """Retrieve candidates from a service's index and rerank them."""
-    from rerank.commands.messages import feedback_message
     from rerank.service.client import RerankClient
     from rerank.service.credentials import Credentials
 
@@ -94,10 +93,10 @@ def search(settings: SearchSettings) -> None:
         response = client.search(
             settings.query,
             settings.timeout_s,
-            first_stage=f"FIRST_STAGE_{settings.first_stage.name}",
+            first_stage=settings.first_stage,
             depth=settings.depth,
             top_n=settings.top_n,
-            feedback=feedback_message(settings.feedback_method) if settings.feedback else None,
+            feedback=settings.feedback_method if settings.feedback else None,
             **settings.fields(),
         )
     title = f"{settings.query}   [{response.first_stage_hits} candidates from {settings.first_stage}]"

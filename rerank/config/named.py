@@ -8,6 +8,7 @@ from rerank.config.loading import load_config
 from rerank.config.service import ServiceConfig
 from rerank.errors import ConfigError
 from rerank.manifest import served_model
+from rerank.names import did_you_mean
 
 
 def config_of_model(name: str) -> ServiceConfig:
@@ -26,5 +27,8 @@ def config_of_model(name: str) -> ServiceConfig:
         preranker = defaults[name].preranker
         return ServiceConfig(models=(defaults[name], *([defaults[preranker]] if preranker else [])))
     if not name or not Path(name.rpartition(":")[2]).is_dir():
-        raise ConfigError(f"model {name!r} is none of {', '.join(defaults)}, and no folder of a checkpoint")
+        raise ConfigError(
+            f"model {name!r} is none of {', '.join(defaults)}, and no folder of a checkpoint;"
+            f"{did_you_mean(name, defaults)} give one of these names, the folder of a checkpoint, or PROFILE:FOLDER"
+        )
     return load_config(None, models=[served_model(f"{Path(name).name}={name}")])

@@ -33,6 +33,9 @@ class EngineConfig(Settings):
             time. Default: 0.1. Measured on two busy cores (2026-11-21): with 0.02, 40 of 40 answers with 100 short
             passages arrived in time; of 40 answers with 1000 passages of 2,000 characters, 31 did with 0.05 and 38
             with 0.1.
+        text_vector_cache_bytes: bound on the memory for the vectors of texts that requests brought along, which are not
+            encoded again when they come again; see VectorCache. 0: none are kept. Default: 64 MiB, which is some 30,000
+            texts with vectors of 384 numbers.
     """
 
     max_batch_tokens: Positive | None = None
@@ -40,6 +43,7 @@ class EngineConfig(Settings):
     max_windows: Positive = 2000
     age_factor: Annotated[float, Field(gt=0, strict=True)] = 0.05
     answer_margin_s: Annotated[float, Field(ge=0, strict=True)] = 0.1
+    text_vector_cache_bytes: Annotated[int, Field(ge=0, strict=True)] = 64 * 1024 * 1024
 
 
 class Limits(Settings):

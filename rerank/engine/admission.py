@@ -220,7 +220,7 @@ class WorkEstimate:
         n = len(passages)
         self._windows: dict[str, _ExpectedWindows] = {}
         self._to_prepare: dict[str, float] = {}
-        for name, steps in _strategies_by_model(job.strategy, job.model).items():
+        for name, steps in strategies_by_model(job.strategy, job.model).items():
             windows = _expected_windows(steps, n)
             tokens_each = ratio(name) * window_tokens(infos[name], passages, min(n, steps.window_size))
             self._windows[name] = _ExpectedWindows(windows, max(MIN_WINDOW_TOKENS, tokens_each))
@@ -245,7 +245,8 @@ class WorkEstimate:
         return remaining
 
 
-def _strategies_by_model(strategy: Strategy, model: str) -> dict[str, Strategy]:
+def strategies_by_model(strategy: Strategy, model: str) -> dict[str, Strategy]:
+    """The models that a request asks, with the strategy of each; `model` is that of the request."""
     if isinstance(strategy, Interpolated):
         strategy = strategy.strategy
     if isinstance(strategy, Cascade):

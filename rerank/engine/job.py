@@ -177,6 +177,7 @@ class Progress:
             interpolation=self._interpolation(strategy) if isinstance(strategy, Interpolated) else None,
             model_warning=self.info.warning,
             unscored_doc_ids=tuple(self.job.candidates[each].passage.doc_id for each in sorted(self.unscored)),
+            cached_vectors=sum(candidate.passage.vector_cached for candidate in self.job.candidates),
         )
 
     def _interpolation(self, strategy: Interpolated) -> InterpolationReport:

@@ -53,7 +53,7 @@ class DocumentsRequest(StrictModel):
     top_n: Annotated[int | None, Field(ge=1, description="Number of results; none: all.")] = None
     return_documents: Annotated[bool | None, Field(description="Whether results have their document.")] = None
     instruction: Annotated[
-        str | None, Field(description="What is relevant, in words, for models whose prompt has an instruction.")
+        str | None, Field(description="What is relevant, in words; refused by models that read no instruction.")
     ] = None
     rank_fields: Annotated[
         list[str] | None,

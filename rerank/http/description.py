@@ -95,6 +95,7 @@ def _model(model: ModelDescription) -> dict[str, Any]:
         "model_revision": model.info.model_revision,
         "max_window_size": model.info.max_window_size,
         "default_strategy": str(model.default_strategy),
+        "reads_instruction": model.info.reads_instruction,
         "is_default": model.is_default,
         "problem": model.problem,
         "warning": model.info.warning,

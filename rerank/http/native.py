@@ -1,4 +1,7 @@
-"""The JSON forms of the gRPC methods Rerank and Search: protobuf's JSON mapping, with the names of the .proto file."""
+"""The JSON forms of the gRPC methods Rerank and Search: protobuf's JSON mapping, with the names of the .proto file.
+
+Strategies, first stages and feedback methods may also have their names in the command line.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from google.protobuf.message import Message
 from rerank.errors import InvalidRequest
 from rerank.http.dialect import Translated
 from rerank.http.problem import Problem
+from rerank.service.request_fields import with_enum_values
 from rerank.v1 import rerank_pb2 as pb
 
 
@@ -30,7 +34,7 @@ class Native:
     def translate(self, body: Mapping[str, Any]) -> Translated:
         message = self._kind()
         try:
-            json_format.ParseDict(dict(body), message)
+            json_format.ParseDict(with_enum_values(self._kind, body), message)
         except OverflowError as error:
             field = next(path for path, number in _numbers(body) if abs(number) > sys.float_info.max)
             raise InvalidRequest(field, "the number is too large for any field; send a smaller one") from error

@@ -25,6 +25,7 @@ from rerank.files import is_missing_folder, sha256_of_files
 from rerank.models.complete import check_complete
 from rerank.models.jina_bert import is_jina_bert, native_folder
 from rerank.models.loading import pick_device
+from rerank.models.vector_cache import VectorCache
 from rerank.prompting.truncate import beginning
 from rerank.types import EncoderDtype, Matrix
 
@@ -58,8 +59,10 @@ class Encoder:
             package of the extra `offline` if that is installed: the same weights without a download.
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
         published_name: the name on the hub of an encoder that is given as a folder, which checkpoints state.
+        vector_cache_bytes: bound on the memory of `vector_cache`; 0: it stays empty.
 
     Attributes:
+        vector_cache: vectors of this encoder that its users kept for later requests.
         names: by which a checkpoint may refer to the encoder: those given, and the one in a folder's config.json.
 
     Raises:
@@ -68,7 +71,9 @@ class Encoder:
         CheckpointError: the model cannot be loaded whole, or only with code from its folder.
     """
 
-    def __init__(self, name: str = DEFAULT_ENCODER, device: str = "auto", published_name: str = "") -> None:
+    def __init__(
+        self, name: str = DEFAULT_ENCODER, device: str = "auto", published_name: str = "", vector_cache_bytes: int = 0
+    ) -> None:
         #: The folder of the model files.
         self.folder = folder = _locate(name)
         sha256 = sha256_of_files(_weight_files(folder))
@@ -80,6 +85,7 @@ class Encoder:
         transformers_logging.disable_progress_bar()  # loading the weights takes a second
         self._model = _load(folder, device)
         self._lock = threading.Lock()
+        self.vector_cache = VectorCache(vector_cache_bytes)
         self.id = EncoderId(
             name=str(folder.resolve()) if Path(name).is_dir() else name,  # an index may be opened from any folder
             sha256=sha256,

@@ -44,6 +44,11 @@ class Template:
     source: bytes = field(default=b"", repr=False)
     style: PromptStyle = field(default_factory=PromptStyle)
 
+    @property
+    def reads_instruction(self) -> bool:
+        """True if a prompt has a place for the instruction of a query."""
+        return any("{instruction}" in part for part in (self.prefix, self.body, self.suffix))
+
     def with_style(self, style: PromptStyle) -> Template:
         """The template in another style; its hash is that of both."""
         sha256 = hashlib.sha256(f"{self.sha256} {style}".encode()).hexdigest()

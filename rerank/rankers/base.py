@@ -45,6 +45,8 @@ class RankerInfo:
     reads_vectors: bool = False
     #: True if the model runs on a GPU; the engine then measures the batch size that saturates it.
     on_accelerator: bool = False
+    #: True if the prompt has a place for the instruction of a query.
+    reads_instruction: bool = False
     #: Why the model may not give its published figures; empty if nothing is known to differ.
     warning: str = ""
 

@@ -97,6 +97,7 @@ class FirstPrompts:
             model_id=model_id,
             model_revision=revision,
             template_sha256=self._template.sha256,
+            reads_instruction=self._template.reads_instruction,
             warning=self._renderer.warning,
             max_window_size=len(self.identifiers),
             score_kind=ScoreKind.WINDOW_LOG_PROB,

@@ -71,6 +71,7 @@ class GenerationPrompts:
             model_id=model_id,
             model_revision=revision,
             template_sha256=self._template.sha256,
+            reads_instruction=self._template.reads_instruction,
             warning=self._renderer.warning,
             max_window_size=len(self._names),
             score_kind=ScoreKind.RANK,

@@ -75,6 +75,7 @@ class PERankRanker:
             model_id=model_id(checkpoint),
             model_revision=loaded.revision,
             template_sha256=loaded.template.sha256,
+            reads_instruction=loaded.template.reads_instruction,
             max_window_size=bisect_right(
                 range(1, loaded.context_tokens + 1), loaded.context_tokens, key=self._max_positions
             ),
@@ -101,14 +102,17 @@ class PERankRanker:
         vectors = iter(self._encoder.encode(missing))
         truncated = iter(self._encoder.is_truncated(missing))
         encoded = [
-            replace(passage, vector=next(vectors), vector_truncated=next(truncated))
-            if passage.vector is None
-            else passage
+            self._with_vector(passage, next(vectors), next(truncated)) if passage.vector is None else passage
             for passage in passages
         ]
         if self._prompts.reads_text:
             encoded = [replace(passage, text=self._prompts.shown_text(passage)) for passage in encoded]
         return Prepared(sanitized, tuple(encoded), tuple(p.doc_id for p in encoded if p.vector_truncated))
+
+    def _with_vector(self, passage: Passage, vector: Vector, is_truncated: bool) -> Passage:
+        """The passage with the vector of its text, which is kept for later requests."""
+        self._encoder.vector_cache.put(passage.text, vector, is_truncated)
+        return replace(passage, vector=vector, vector_truncated=is_truncated)
 
     def encode(self, window: Window) -> EncodedWindow:
         """Token ids with slots for the vectors; the tokens of dynamic decoding include its decode steps."""

@@ -7,8 +7,9 @@ arXiv 2406.15657) does the same with a listwise LLM, which gives an order only, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -46,6 +47,12 @@ class FeedbackSettings:
     steps: int = 20
     learning_rate: float = 1e-3
     min_cosine: float = 0.8
+
+    @classmethod
+    def of(cls, feedback: FeedbackSettings | FeedbackMethod | str) -> FeedbackSettings:
+        """Settings, whose method may be a name, or the default ones of a method. Raises: InvalidRequest."""
+        settings = feedback if isinstance(feedback, cls) else cls(method=cast(FeedbackMethod, feedback))
+        return replace(settings, method=FeedbackMethod.of("feedback.method", settings.method))
 
 
 class UpdateOutcome(Enum):

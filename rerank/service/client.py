@@ -9,13 +9,18 @@ from typing import Any
 
 import grpc
 
-from rerank.errors import ConfigError, RerankError
+from rerank.errors import ConfigError, RerankError, UsageError
 from rerank.readers.candidates import CandidateLike, candidate_list, candidate_source
 from rerank.service.credentials import PLAIN, Credentials
 from rerank.service.error_details import error_info, retry_delay_s
+from rerank.service.request_fields import request_message
 from rerank.service.retries import DEFAULT_ATTEMPTS, DEFAULT_TIMEOUT_S, Attempts
+from rerank.text_table import ranking_table
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1 import rerank_pb2_grpc
+
+#: Schemes of gRPC's target names; it would take any other one for the name of a host.
+_SCHEMES = {"dns", "ipv4", "ipv6", "unix", "unix-abstract", "vsock", "xds"}
 
 
 class ServiceError(RerankError):
@@ -50,14 +55,17 @@ class RerankClient:
         attempts: how often a call is sent at most; 1 for no retries.
 
     Raises:
-        ConfigError: `target` has no port, or a file of the credentials cannot be read.
+        ConfigError: `target` is a URL or has no port, or a file of the credentials cannot be read.
     """
 
     def __init__(self, target: str, credentials: Credentials = PLAIN, attempts: int = DEFAULT_ATTEMPTS) -> None:
-        self._target, self._attempts = _checked_target(target), attempts
+        self._target, self._attempts, self._credentials = _checked_target(target), attempts, credentials
         self._channel = credentials.channel(target)
-        self._metadata = credentials.metadata
         self._stub = rerank_pb2_grpc.RerankServiceStub(self._channel)
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        return _described(self)
 
     def __enter__(self) -> RerankClient:
         return self
@@ -66,6 +74,8 @@ class RerankClient:
         self.close()
 
     def close(self) -> None:
+        """Closes the connection. The client cannot be used afterwards."""
+        self._is_closed = True
         self._channel.close()
 
     def rerank(
@@ -83,31 +93,34 @@ class RerankClient:
                 "score", (doc_id, text) pairs, plain texts (their ids are "0", "1", …), Candidates, CandidateSources, or
                 protobuf messages.
             timeout_s: deadline of the call in seconds, with all its attempts.
-            options: further fields of RerankRequest, such as model, top_n or strategy.
+            options: further fields of RerankRequest, such as model="pe-rank", top_n=10 or strategy="sliding".
 
         Raises:
             ServiceError: the call failed.
             TypeError: a candidate has none of these forms.
-            ValueError: `options` names a field that RerankRequest does not have.
+            InvalidRequest: RerankRequest has no such field, or the field cannot have the value.
+            UsageError: the client is closed.
         """
         return self._call(self._stub.Rerank, rerank_request(query, candidates, options), timeout_s)
 
     def search(self, query: str, timeout_s: float = DEFAULT_TIMEOUT_S, **options: Any) -> pb.SearchResponse:
         """Retrieves candidates from the service's index and reranks them.
 
-        `options` are further fields of SearchRequest, such as first_stage, depth or model. Raises as `rerank` does.
+        `options` are further fields of SearchRequest, such as first_stage="bm25", depth=20 or feedback="rocchio".
+        Raises as `rerank` does.
         """
-        return self._call(self._stub.Search, pb.SearchRequest(query=query, **options), timeout_s)
+        return self._call(self._stub.Search, _search_request(query, options), timeout_s)
 
     def list_models(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> pb.ListModelsResponse:
         """Lists the models that requests may name, and describes the index. Raises: ServiceError."""
         return self._call(self._stub.ListModels, pb.ListModelsRequest(), timeout_s)
 
     def _call(self, method: Any, request: Any, timeout_s: float) -> Any:
+        _check_open(self)
         attempts = Attempts(timeout_s, self._attempts)
         while True:
             try:
-                return method(request, timeout=attempts.remaining_s, metadata=self._metadata)
+                return method(request, timeout=attempts.remaining_s, metadata=self._credentials.metadata)
             except grpc.RpcError as error:
                 if (wait_s := attempts.wait_s(error)) is None:
                     raise ServiceError(error, self._target) from error
@@ -123,19 +136,24 @@ class AsyncRerankClient:
         attempts: how often a call is sent at most; 1 for no retries.
 
     Raises:
-        ConfigError: `target` has no port, or a file of the credentials cannot be read.
+        ConfigError: `target` is a URL or has no port, or a file of the credentials cannot be read.
+        UsageError: no event loop runs.
     """
 
     def __init__(self, target: str, credentials: Credentials = PLAIN, attempts: int = DEFAULT_ATTEMPTS) -> None:
-        self._target, self._attempts = _checked_target(target), attempts
+        self._target, self._attempts, self._credentials = _checked_target(target), attempts, credentials
         self._channel = credentials.aio_channel(target)
-        self._metadata = credentials.metadata
         self._stub = rerank_pb2_grpc.RerankServiceStub(self._channel)
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        return _described(self)
 
     async def __aenter__(self) -> AsyncRerankClient:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self._is_closed = True
         await self._channel.close()
 
     async def rerank(
@@ -150,25 +168,47 @@ class AsyncRerankClient:
 
     async def search(self, query: str, timeout_s: float = DEFAULT_TIMEOUT_S, **options: Any) -> pb.SearchResponse:
         """See RerankClient.search."""
-        return await self._call(self._stub.Search, pb.SearchRequest(query=query, **options), timeout_s)
+        return await self._call(self._stub.Search, _search_request(query, options), timeout_s)
 
     async def list_models(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> pb.ListModelsResponse:
         """See RerankClient.list_models."""
         return await self._call(self._stub.ListModels, pb.ListModelsRequest(), timeout_s)
 
     async def _call(self, method: Any, request: Any, timeout_s: float) -> Any:
+        _check_open(self)
         attempts = Attempts(timeout_s, self._attempts)
         while True:
             try:
-                return await method(request, timeout=attempts.remaining_s, metadata=self._metadata)
+                return await method(request, timeout=attempts.remaining_s, metadata=self._credentials.metadata)
             except grpc.aio.AioRpcError as error:
                 if (wait_s := attempts.wait_s(error)) is None:
                     raise ServiceError(error, self._target) from error
             await asyncio.sleep(wait_s)
 
 
+def reply_table(reply: pb.RerankResponse | pb.SearchResponse) -> str:
+    """A short table of the results: rank, score, doc_id and, if return_passages was set, the beginning of the text."""
+    return ranking_table([(result.score, result.doc_id, result.text) for result in reply.results])
+
+
+def _described(client: RerankClient | AsyncRerankClient) -> str:
+    security = "TLS" if client._credentials.tls_ca else "plain text"
+    key = "API key" if client._credentials.api_key else "no API key"
+    return f"<{'closed ' if client._is_closed else ''}{type(client).__name__} of {client._target}: {security}, {key}>"
+
+
+def _check_open(client: RerankClient | AsyncRerankClient) -> None:
+    if client._is_closed:
+        raise UsageError(f"this {type(client).__name__} is closed; make a new one, or call it inside its `with` block")
+
+
 def _checked_target(target: str) -> str:
-    """The target. Raises: ConfigError when it has no port, because gRPC would call port 443."""
+    """The target. Raises: ConfigError for a URL, and without a port, because gRPC would call port 443."""
+    if "://" in target and (scheme := target.partition("://")[0]) not in _SCHEMES:
+        raise ConfigError(
+            f"target {target!r} begins with {scheme}://, but this client speaks gRPC and takes HOST:PORT of the gRPC "
+            "port; use 127.0.0.1:50051, for example, and `Credentials` for TLS"
+        )
     host, _, port = target.rpartition(":")
     if "/" not in target and not (host and port.isdecimal()):
         raise ConfigError(f"target {target!r} is not HOST:PORT; use {target.rstrip(':') or 'HOST'}:50051, for example")
@@ -180,7 +220,11 @@ def rerank_request(
 ) -> pb.RerankRequest:
     """The message of a request; `options` are its further fields. Raises: see RerankClient.rerank."""
     messages = [_message(candidate, place) for place, candidate in enumerate(candidate_list(candidates))]
-    return pb.RerankRequest(query=query, candidates=messages, **options)
+    return request_message(pb.RerankRequest, {"query": query, **options}, candidates=messages)
+
+
+def _search_request(query: str, options: dict[str, Any]) -> pb.SearchRequest:
+    return request_message(pb.SearchRequest, {"query": query, **options})
 
 
 def _message(candidate: pb.Candidate | CandidateLike, place: int) -> pb.Candidate:

@@ -20,18 +20,17 @@ from rerank.reranker import SearchResult
 from rerank.retrieval.feedback_search import FeedbackReport
 from rerank.retrieval.index import Manifest
 from rerank.retrieval.query_update import FeedbackSettings
+from rerank.service.request_fields import FEEDBACK_METHODS, FIRST_STAGES, STRATEGIES
 from rerank.service.trace import trace_message
 from rerank.service.wire_format import count_fields
 from rerank.types import (
     CandidateSource,
-    FeedbackMethod,
     FirstStage,
     InterpolationReport,
     Query,
     RankedCandidate,
     Ranking,
     RankOptions,
-    StrategyKind,
     Trace,
     is_valid_doc_id,
 )
@@ -46,9 +45,6 @@ _DEFAULT_DEPTH = 100
 #: Control characters other than tab and line ends, which carry no meaning and can end a string early elsewhere.
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
-_STRATEGIES = {kind: pb.StrategyKind.Value(f"STRATEGY_KIND_{kind.name}") for kind in StrategyKind}
-_FIRST_STAGES = {stage: pb.FirstStage.Value(f"FIRST_STAGE_{stage.name}") for stage in FirstStage}
-_FEEDBACK_METHODS = {method: pb.FeedbackMethod.Value(f"FEEDBACK_METHOD_{method.name}") for method in FeedbackMethod}
 
 #: Fields that a message may have for each candidate, which has five and is one itself, and beside the candidates. What
 #: is left over is for fields of later versions of the protocol.
@@ -65,7 +61,8 @@ _MAX_INTERPOLATION = 100
 #: Fields that a Trace and the message Execution share.
 _EXECUTION_FIELDS = (
     *("model", "ranker", "model_id", "model_revision", "template_sha256", "model_warning", "strategy", "rounds"),
-    *("tokens", "truncated_doc_ids", "unscored_doc_ids", "reason", "queue_ms", "prepare_ms", "model_ms", "total_ms"),
+    *("tokens", "cached_vectors", "truncated_doc_ids", "unscored_doc_ids", "reason"),
+    *("queue_ms", "prepare_ms", "model_ms", "total_ms"),
 )
 
 
@@ -140,7 +137,7 @@ def search_call(request: pb.SearchRequest, limits: Limits) -> SearchCall:
     _at_most("depth", depth, limits.max_candidates, "candidates")
     return SearchCall(
         query=_query(request.query, request.instruction, limits),
-        first_stage=_enum_member("first_stage", request.first_stage, _FIRST_STAGES, FirstStage.HYBRID_RRF),
+        first_stage=_enum_member("first_stage", request.first_stage, FIRST_STAGES, FirstStage.HYBRID_RRF),
         depth=depth,
         options=_options(request),
         return_passages=request.return_passages,
@@ -170,7 +167,7 @@ def search_response(result: SearchResult, return_passages: bool, include_trace: 
         results=_results(result.ranking.ranked, return_passages),
         score_kind=f"SCORE_KIND_{result.ranking.score_kind.name}",
         execution=_execution(result.ranking.trace),
-        first_stage=f"FIRST_STAGE_{result.first_stage.name}",
+        first_stage=FIRST_STAGES[result.first_stage],
         first_stage_hits=result.hits,
         first_stage_ms=result.first_stage_ms,
         feedback=None if result.feedback is None else _feedback_report(result.feedback),
@@ -251,7 +248,7 @@ def _options(request: pb.RerankRequest | pb.SearchRequest) -> RankOptions:
     return RankOptions(
         model=request.model,
         top_n=_not_negative("top_n", request.top_n),
-        strategy=_enum_member("strategy.kind", strategy.kind, _STRATEGIES, ""),
+        strategy=_enum_member("strategy.kind", strategy.kind, STRATEGIES, ""),
         window_size=_not_negative("strategy.window_size", strategy.window_size),
         stride=_not_negative("strategy.stride", strategy.stride),
         early_stop=strategy.early_stop,
@@ -270,7 +267,7 @@ def _feedback(feedback: pb.Feedback) -> FeedbackSettings:
     learning_rate = feedback.learning_rate or default.learning_rate
     min_cosine = feedback.min_cosine if feedback.HasField("min_cosine") else default.min_cosine
     return FeedbackSettings(
-        method=_enum_member("feedback.method", feedback.method, _FEEDBACK_METHODS, default.method),
+        method=_enum_member("feedback.method", feedback.method, FEEDBACK_METHODS, default.method),
         top_k=_between("feedback.top_k", feedback.top_k or default.top_k, 2, _MAX_TOP_K),
         steps=_between("feedback.steps", feedback.steps or default.steps, 1, _MAX_STEPS),
         learning_rate=_between("feedback.learning_rate", learning_rate, 0, 1),
@@ -353,7 +350,7 @@ def _interpolation_report(report: InterpolationReport) -> pb.InterpolationReport
 
 def _feedback_report(report: FeedbackReport) -> pb.FeedbackReport:
     return pb.FeedbackReport(
-        method=f"FEEDBACK_METHOD_{report.method.name}",
+        method=FEEDBACK_METHODS[report.method],
         updated=report.updated,
         reason=report.reason,
         cosine=report.cosine,
@@ -380,6 +377,7 @@ def _model(model: ModelDescription) -> pb.Model:
         problem=model.problem,
         batching=model.info.batching,
         warning=model.info.warning,
+        reads_instruction=model.info.reads_instruction,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import grpc
 
-from rerank.errors import ConfigError
+from rerank.errors import ConfigError, UsageError
 
 #: Stands for the certificate authorities that gRPC knows by itself, in place of a file.
 SYSTEM_CA = "system"
@@ -68,8 +69,15 @@ class Credentials:
         return grpc.secure_channel(target, tls, options=_OPTIONS)
 
     def aio_channel(self, target: str) -> grpc.aio.Channel:
-        """A channel for asyncio. Raises: see `channel`."""
+        """A channel for asyncio. Raises: see `channel`; UsageError outside an event loop."""
         tls = self._tls()
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError as error:
+            raise UsageError(
+                "AsyncRerankClient needs a running event loop; make it in a coroutine that asyncio.run() runs, as in "
+                "`async with AsyncRerankClient(target) as client:`, or use RerankClient"
+            ) from error
         if tls is None:
             return grpc.aio.insecure_channel(target, options=_OPTIONS)
         return grpc.aio.secure_channel(target, tls, options=_OPTIONS)

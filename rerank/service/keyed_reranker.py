@@ -10,7 +10,7 @@ from rerank.readers.candidates import CandidateLike
 from rerank.reranker import AsyncReranker, SearchResult
 from rerank.retrieval.query_update import FeedbackSettings
 from rerank.service.callers import current_caller
-from rerank.types import Candidate, FirstStage, Query, Ranking, RankOptions
+from rerank.types import Candidate, FeedbackMethod, FirstStage, Query, Ranking, RankOptions
 
 
 class KeyedReranker(AsyncReranker):
@@ -20,7 +20,11 @@ class KeyedReranker(AsyncReranker):
     """
 
     async def rerank(
-        self, query: Query, candidates: Iterable[CandidateLike], options: RankOptions, deadline: float | None = None
+        self,
+        query: Query | str,
+        candidates: Iterable[CandidateLike],
+        options: RankOptions,
+        deadline: float | None = None,
     ) -> Ranking:
         """See AsyncReranker.rerank. Raises also: PermissionDenied."""
         self._check_models(options)
@@ -28,12 +32,12 @@ class KeyedReranker(AsyncReranker):
 
     async def search(
         self,
-        query: Query,
-        first_stage: FirstStage,
+        query: Query | str,
+        first_stage: FirstStage | str,
         depth: int,
         options: RankOptions,
         deadline: float | None = None,
-        feedback: FeedbackSettings | None = None,
+        feedback: FeedbackSettings | FeedbackMethod | str | None = None,
     ) -> SearchResult:
         """See AsyncReranker.search. Raises also: PermissionDenied."""
         self._check_models(options)

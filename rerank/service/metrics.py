@@ -9,14 +9,17 @@ from typing import Any
 
 from google.protobuf.message import Message
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, start_http_server
+from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
 
 from rerank import __version__
 from rerank.engine.admission import ModelStage, Stage
 from rerank.engine.worker import QueueEntry, Submission
 from rerank.errors import ConfigError, DeadlineExceeded, Overloaded
+from rerank.models.vector_cache import VectorCache
 from rerank.reranker import AsyncReranker
 from rerank.service.servicer import CallsInFlight, FinishedCall
 from rerank.v1 import rerank_pb2 as pb
@@ -50,6 +53,7 @@ class Metrics:
         model_up = gauge("model_up", "1 if the model is served, 0 if it failed.", ["model"])
         for model in reranker.models():
             model_up.labels(model.name).set_function(partial(self._is_up, model.name))
+        self.registry.register(_VectorCacheCollector(reranker.vector_cache))
         Info("rerank_build", "The version of the service.", registry=self.registry).info({"version": __version__})
 
     def on_end(self, call: FinishedCall) -> None:
@@ -70,6 +74,20 @@ class Metrics:
 
     def _is_up(self, name: str) -> float:
         return float(not any(model.problem for model in self._reranker.models() if model.name == name))
+
+
+class _VectorCacheCollector(Collector):
+    """The texts that were looked up in a vector cache, which counts them on other threads."""
+
+    def __init__(self, cache: VectorCache) -> None:
+        self._cache = cache
+
+    def collect(self) -> Iterator[Metric]:
+        description = "Texts of requests to models that read vectors, by whether the vector of the text was known."
+        texts = CounterMetricFamily("rerank_text_vectors", description, labels=["result"])
+        texts.add_metric(["hit"], self._cache.hits)
+        texts.add_metric(["miss"], self._cache.misses)
+        yield texts
 
 
 class _CallMetrics:

@@ -25,6 +25,7 @@ from rerank.errors import (
     SelfTestFailed,
     ShuttingDown,
     Unauthenticated,
+    UsageError,
 )
 
 #: Metadata of a call that names it in logs: taken from the caller or made, and returned in the trailing metadata.
@@ -43,6 +44,7 @@ STATUS: dict[type[RerankError], tuple[grpc.StatusCode, str]] = {
     DeadlineExceeded: (grpc.StatusCode.DEADLINE_EXCEEDED, "DEADLINE_EXCEEDED"),
     ShuttingDown: (grpc.StatusCode.UNAVAILABLE, "SHUTTING_DOWN"),
     ConfigError: (grpc.StatusCode.FAILED_PRECONDITION, "CONFIG_ERROR"),
+    UsageError: (grpc.StatusCode.FAILED_PRECONDITION, "USAGE_ERROR"),
     CollectionError: (grpc.StatusCode.FAILED_PRECONDITION, "COLLECTION_ERROR"),
     IndexMismatch: (grpc.StatusCode.FAILED_PRECONDITION, "INDEX_MISMATCH"),
     CheckpointError: (grpc.StatusCode.FAILED_PRECONDITION, "CHECKPOINT_ERROR"),

@@ -166,7 +166,7 @@ class InterpolationReport(_message.Message):
     def __init__(self, first_stage: _Optional[float] = ..., applied: _Optional[bool] = ..., scores: _Optional[_Union[InterpolatedScores, str]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Execution(_message.Message):
-    __slots__ = ("model", "ranker", "model_id", "model_revision", "template_sha256", "strategy", "windows", "rounds", "tokens", "truncated_doc_ids", "completeness", "reason", "queue_ms", "prepare_ms", "model_ms", "total_ms", "repaired_identifiers", "interpolation", "model_warning", "unscored_doc_ids")
+    __slots__ = ("model", "ranker", "model_id", "model_revision", "template_sha256", "strategy", "windows", "rounds", "tokens", "truncated_doc_ids", "completeness", "reason", "queue_ms", "prepare_ms", "model_ms", "total_ms", "repaired_identifiers", "interpolation", "model_warning", "unscored_doc_ids", "cached_vectors")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     RANKER_FIELD_NUMBER: _ClassVar[int]
     MODEL_ID_FIELD_NUMBER: _ClassVar[int]
@@ -187,6 +187,7 @@ class Execution(_message.Message):
     INTERPOLATION_FIELD_NUMBER: _ClassVar[int]
     MODEL_WARNING_FIELD_NUMBER: _ClassVar[int]
     UNSCORED_DOC_IDS_FIELD_NUMBER: _ClassVar[int]
+    CACHED_VECTORS_FIELD_NUMBER: _ClassVar[int]
     model: str
     ranker: str
     model_id: str
@@ -207,7 +208,8 @@ class Execution(_message.Message):
     interpolation: InterpolationReport
     model_warning: str
     unscored_doc_ids: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, model: _Optional[str] = ..., ranker: _Optional[str] = ..., model_id: _Optional[str] = ..., model_revision: _Optional[str] = ..., template_sha256: _Optional[str] = ..., strategy: _Optional[str] = ..., windows: _Optional[int] = ..., rounds: _Optional[int] = ..., tokens: _Optional[int] = ..., truncated_doc_ids: _Optional[_Iterable[str]] = ..., completeness: _Optional[_Union[Completeness, str]] = ..., reason: _Optional[str] = ..., queue_ms: _Optional[float] = ..., prepare_ms: _Optional[float] = ..., model_ms: _Optional[float] = ..., total_ms: _Optional[float] = ..., repaired_identifiers: _Optional[int] = ..., interpolation: _Optional[_Union[InterpolationReport, _Mapping]] = ..., model_warning: _Optional[str] = ..., unscored_doc_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+    cached_vectors: int
+    def __init__(self, model: _Optional[str] = ..., ranker: _Optional[str] = ..., model_id: _Optional[str] = ..., model_revision: _Optional[str] = ..., template_sha256: _Optional[str] = ..., strategy: _Optional[str] = ..., windows: _Optional[int] = ..., rounds: _Optional[int] = ..., tokens: _Optional[int] = ..., truncated_doc_ids: _Optional[_Iterable[str]] = ..., completeness: _Optional[_Union[Completeness, str]] = ..., reason: _Optional[str] = ..., queue_ms: _Optional[float] = ..., prepare_ms: _Optional[float] = ..., model_ms: _Optional[float] = ..., total_ms: _Optional[float] = ..., repaired_identifiers: _Optional[int] = ..., interpolation: _Optional[_Union[InterpolationReport, _Mapping]] = ..., model_warning: _Optional[str] = ..., unscored_doc_ids: _Optional[_Iterable[str]] = ..., cached_vectors: _Optional[int] = ...) -> None: ...
 
 class WindowTrace(_message.Message):
     __slots__ = ("round", "model", "positions", "scores", "score_kind", "permutation", "tokens", "truncated", "queue_ms", "model_ms")
@@ -344,7 +346,7 @@ class ListModelsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Model(_message.Message):
-    __slots__ = ("name", "ranker", "model_id", "model_revision", "template_sha256", "max_window_size", "default_strategy", "is_default", "problem", "batching", "warning")
+    __slots__ = ("name", "ranker", "model_id", "model_revision", "template_sha256", "max_window_size", "default_strategy", "is_default", "problem", "batching", "warning", "reads_instruction")
     NAME_FIELD_NUMBER: _ClassVar[int]
     RANKER_FIELD_NUMBER: _ClassVar[int]
     MODEL_ID_FIELD_NUMBER: _ClassVar[int]
@@ -356,6 +358,7 @@ class Model(_message.Message):
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
     BATCHING_FIELD_NUMBER: _ClassVar[int]
     WARNING_FIELD_NUMBER: _ClassVar[int]
+    READS_INSTRUCTION_FIELD_NUMBER: _ClassVar[int]
     name: str
     ranker: str
     model_id: str
@@ -367,7 +370,8 @@ class Model(_message.Message):
     problem: str
     batching: str
     warning: str
-    def __init__(self, name: _Optional[str] = ..., ranker: _Optional[str] = ..., model_id: _Optional[str] = ..., model_revision: _Optional[str] = ..., template_sha256: _Optional[str] = ..., max_window_size: _Optional[int] = ..., default_strategy: _Optional[str] = ..., is_default: _Optional[bool] = ..., problem: _Optional[str] = ..., batching: _Optional[str] = ..., warning: _Optional[str] = ...) -> None: ...
+    reads_instruction: bool
+    def __init__(self, name: _Optional[str] = ..., ranker: _Optional[str] = ..., model_id: _Optional[str] = ..., model_revision: _Optional[str] = ..., template_sha256: _Optional[str] = ..., max_window_size: _Optional[int] = ..., default_strategy: _Optional[str] = ..., is_default: _Optional[bool] = ..., problem: _Optional[str] = ..., batching: _Optional[str] = ..., warning: _Optional[str] = ..., reads_instruction: _Optional[bool] = ...) -> None: ...
 
 class Index(_message.Message):
     __slots__ = ("collection", "passages", "encoder", "encoder_sha256")

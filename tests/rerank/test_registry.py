@@ -127,10 +127,37 @@ def test_failed_preranker_is_a_problem_of_the_cascade() -> None:
 
 @pytest.mark.parametrize("name", ["topdown", "Top-Down", "best"])
 def test_unknown_strategy_of_a_request_is_rejected(name: str) -> None:
-    expected = f"strategy '{name}' is none of single, sliding, top-down, tournament, cascade"
+    expected = f"unknown strategy '{name}';.* choices: single, sliding, top-down, tournament, cascade"
     with pytest.raises(InvalidRequest, match=expected) as caught:
         registry().resolve(RankOptions(strategy=name))
-    assert (caught.value.field, caught.value.metadata) == ("strategy.kind", {"strategy": name})
+    assert (caught.value.field, caught.value.metadata) == ("strategy.kind", {"value": name})
+
+
+def reading(ranker: NumberRanker) -> NumberRanker:
+    """The ranker, whose prompt has a place for an instruction."""
+    ranker.info = replace(ranker.info, reads_instruction=True)
+    return ranker
+
+
+def test_instruction_is_refused_by_a_model_that_reads_none() -> None:
+    with pytest.raises(InvalidRequest, match="the prompt of model number has no place for an instruction") as caught:
+        registry().resolve(RankOptions(), "prefer medical texts")
+    assert (caught.value.field, caught.value.metadata) == ("instruction", {"model": "number"})
+    assert "serve a model whose template has one" in str(caught.value)
+    assert registry().resolve(RankOptions(), "")[0] == "number"
+
+
+@pytest.mark.parametrize(("model", "preranker"), [("reads", "reads-not"), ("reads-not", "reads")])
+def test_instruction_of_a_cascade_must_be_read_by_the_model_that_gives_the_answer(model: str, preranker: str) -> None:
+    models = [IdentityModel(name=name, ranker="identity") for name in ("reads", "reads-not")]
+    rankers = {"reads": reading(NumberRanker()), "reads-not": NumberRanker()}
+    options = RankOptions(model=model, strategy="cascade", preranker=preranker)
+    two = ModelRegistry(models, rankers)
+    if model == "reads":
+        assert two.resolve(options, "prefer medical texts")[0] == model
+    else:
+        with pytest.raises(InvalidRequest, match=r"model reads-not has no place .* use a model that reads one: reads"):
+            two.resolve(options, "prefer medical texts")
 
 
 def test_window_larger_than_the_model_reads_is_rejected_with_both_numbers() -> None:

@@ -5,10 +5,28 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from rerank import ConfigError, Query, Reranker
+from rerank import (
+    AsyncReranker,
+    ConfigError,
+    FeedbackMethod,
+    FirstStage,
+    InvalidRequest,
+    Query,
+    RankOptions,
+    Reranker,
+    UsageError,
+)
+from rerank.registry import ModelRegistry
+from tests.fakes import NumberRanker
+from tests.serving import config_for
+
+if TYPE_CHECKING:
+    from rerank.models.encoder import Encoder
+    from rerank.retrieval.index import Index
 
 DOCUMENTS = ["Deserts are dry.", "A flea lives a year.", "The moon orbits the earth."]
 
@@ -40,8 +58,70 @@ def test_closed_twice_is_closed_and_leaves_no_thread() -> None:
 
 
 def test_unknown_name_is_refused_before_anything_is_loaded() -> None:
-    with pytest.raises(ConfigError, match="'pe-runk' is none of"):
+    with pytest.raises(ConfigError, match=r"'pe-runk' is none of .*; did you mean pe-rank\? give one of these names"):
         Reranker("pe-runk")
+
+
+def test_text_stands_for_its_query() -> None:
+    with Reranker("identity") as reranker:
+        assert reranker.rerank("q", DOCUMENTS).ranked == reranker.rerank(Query("q"), DOCUMENTS).ranked
+        assert len(reranker.rank("q", DOCUMENTS)) == 3
+        with pytest.raises(InvalidRequest, match="query: 3 is no query; give a text or a Query"):
+            reranker.rerank(cast(str, 3), DOCUMENTS)
+
+
+def test_unknown_names_list_the_choices() -> None:
+    with Reranker("identity") as reranker:
+        with pytest.raises(InvalidRequest, match=r"unknown strategy 'slidng'; did you mean sliding\? choices: single"):
+            reranker.rerank("q", DOCUMENTS, RankOptions(strategy="slidng"))
+        with pytest.raises(InvalidRequest, match=r"unknown first stage 'bm52'; did you mean bm25\? choices: bm25"):
+            reranker.search("q", "bm52")
+        with pytest.raises(InvalidRequest, match=r"unknown feedback method 'rochio'; did you mean rocchio\?"):
+            reranker.search("q", "dense", feedback="rochio")
+
+
+async def test_search_takes_names_and_a_text(encoder: Encoder, index: Index) -> None:
+    config = config_for(["number"])
+    models = ModelRegistry(config.models, {"number": NumberRanker()})
+    async with AsyncReranker(config, encoder, index, models) as reranker:
+        found = await reranker.search("flea bites", "bm25", 5, RankOptions(strategy="single"))
+        fed = await reranker.search("flea bites", "dense", 5, RankOptions(), feedback="rocchio")
+        assert repr(reranker) == "<AsyncReranker: number (default); index of 12 passages>"
+    assert (found.first_stage, found.hits) == (FirstStage.BM25, 2)
+    assert fed.feedback is not None
+    assert fed.feedback.method is FeedbackMethod.ROCCHIO
+    assert repr(found).startswith("<SearchResult: 2 hits of bm25, <Ranking: 2 results by number, single(20): flea")
+    assert str(found) == str(found.ranking)
+
+
+def test_closed_reranker_says_what_to_do() -> None:
+    with Reranker("identity") as reranker:
+        assert repr(reranker) == "<Reranker: identity (default); no index>"
+    with pytest.raises(UsageError, match="this Reranker is closed; make a new one, or use it inside its `with` block"):
+        reranker.rank("q", DOCUMENTS)
+    assert repr(reranker) == "<closed Reranker: identity (default); no index>"
+
+
+def test_instruction_is_refused_by_a_model_that_reads_none() -> None:
+    with Reranker("identity") as reranker:
+        with pytest.raises(InvalidRequest, match="instruction: the prompt of model identity has no place") as caught:
+            reranker.rerank(Query("q", instruction="prefer medical texts"), DOCUMENTS)
+        with pytest.raises(InvalidRequest, match="instruction: the prompt"):
+            reranker.search(Query("q", instruction="prefer medical texts"))
+    assert caught.value.field == "instruction"
+
+
+def test_ranking_prints_as_a_table_and_says_what_it_holds() -> None:
+    with Reranker("identity") as reranker:
+        ranking = reranker.rerank("q", [(f"d{place}", text) for place, text in enumerate(DOCUMENTS)])
+    assert str(ranking).splitlines() == [
+        "rank  score  doc_id  text",
+        "   1      3  d0      Deserts are dry.",
+        "   2      2  d1      A flea lives a year.",
+        "   3      1  d2      The moon orbits the earth.",
+    ]
+    assert repr(ranking) == "<Ranking: 3 results by identity, sliding(20/10): d0, d1, d2>"
+    assert repr(ranking.trace).startswith("<Trace: identity, sliding(20/10), 1 windows, 0 tokens, ")
 
 
 @pytest.mark.slow

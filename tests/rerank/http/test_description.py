@@ -37,6 +37,7 @@ def test_models_are_listed_with_the_default_first(http: HttpClient) -> None:
     listed = http.get("/v1/models").json
     assert listed["object"] == "list"
     assert [(model["id"], model["is_default"]) for model in listed["data"]] == [("number", True), ("identity", False)]
+    assert [model["reads_instruction"] for model in listed["data"]] == [False, False]
 
 
 def test_info_has_the_limits_by_the_names_of_tei(http: HttpClient) -> None:

@@ -173,6 +173,49 @@ def test_json_form_of_search_reads_the_index(http: HttpClient) -> None:
     assert all(result["text"] for result in reply["results"])
 
 
+@pytest.mark.parametrize("stage", ["bm25", "FIRST_STAGE_BM25", 1])
+def test_json_forms_take_the_names_of_the_command_line(http: HttpClient, stage: object) -> None:
+    request = {"query": "flea bites", "first_stage": stage, "strategy": {"kind": "top-down", "window_size": 5}}
+    reply = http.post("/search", request).json
+    assert (reply["first_stage"], reply["execution"]["strategy"]) == ("FIRST_STAGE_BM25", "top-down(5)")
+    assert http.post("/search", request | {"strategy": "single"}).json["execution"]["strategy"] == "single(20)"
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "expected"),
+    [
+        ({"first_stage": "bm52"}, "first_stage", "did you mean bm25? choices: bm25, dense"),
+        ({"strategy": {"kind": "slidng"}}, "strategy.kind", "did you mean sliding? choices: single, sliding"),
+        ({"feedback": {"method": "rochio"}}, "feedback.method", "did you mean rocchio?"),
+        ({"top_k": 1}, "top_k", "did you mean top_n?"),
+    ],
+)
+def test_json_forms_list_the_names_that_they_take(
+    http: HttpClient, fields: dict[str, Any], field: str, expected: str
+) -> None:
+    reply = http.post("/search", {"query": "q", **fields})
+    assert reply.status == 400
+    assert expected in reply.json["message"]
+    assert [violation["field"] for violation in reply.json["details"][1]["field_violations"]] == [field]
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/rerank", {"documents": ["a"]}),
+        ("/v2/rerank", {"documents": ["a"]}),
+        ("/rerank", {"documents": ["a"]}),
+        ("/rerank", {"candidates": [{"doc_id": "a", "text": "a"}]}),
+        ("/search", {}),
+    ],
+)
+def test_instruction_is_refused_by_a_model_that_reads_none(http: HttpClient, path: str, fields: dict[str, Any]) -> None:
+    reply = http.post(path, {"query": "q", "instruction": "prefer medical texts", **fields})
+    assert reply.status == 400
+    assert "instruction: the prompt of model number has no place for an instruction" in reply.json["message"]
+    assert http.post(path, {"query": "q", "instruction": "", **fields}).status == 200
+
+
 @pytest.mark.parametrize(
     ("path", "fields"), [("/search", {}), ("/rerank", {"candidates": [{"doc_id": "a", "text": "t"}]})]
 )

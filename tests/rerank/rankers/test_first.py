@@ -56,6 +56,7 @@ def test_scores_are_log_probabilities_over_the_window(ranker: FirstRanker) -> No
 def test_info_describes_the_checkpoint(ranker: FirstRanker, lm: Path) -> None:
     assert (ranker.info.kind, ranker.info.model_id, ranker.info.max_window_size) == ("first", lm.name, 52)
     assert len(ranker.info.model_revision) == len(ranker.info.template_sha256) == 64
+    assert ranker.info.reads_instruction
 
 
 def test_numbers_that_are_single_tokens_allow_windows_of_hundreds(tmp_path: Path) -> None:

@@ -217,6 +217,7 @@ def test_output_of_a_random_model_is_repaired_and_counted(tmp_path: Path, family
     names = letters if kind is LETTERS else tuple(str(number) for number in range(1, 101))
     assert (ranker.info.kind, ranker.info.score_kind) == ("generation", ScoreKind.RANK)
     assert ranker.info.max_window_size == len(names)
+    assert ranker.info.reads_instruction
     windows = [make_window(n, seed) for seed, n in enumerate((6, 1, 3))]
     rankings = rank_windows(ranker, windows)
     for window, batched in zip(windows, rankings, strict=True):

@@ -13,8 +13,9 @@ import grpc
 import pytest
 from google.rpc import status_pb2
 
-from rerank.errors import RerankError
-from rerank.service.client import AsyncRerankClient, RerankClient, ServiceError
+from rerank.errors import ConfigError, InvalidRequest, RerankError, UsageError
+from rerank.service.client import AsyncRerankClient, RerankClient, ServiceError, reply_table
+from rerank.service.credentials import Credentials
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceServicer
 from tests.conftest import PASSAGES
@@ -150,8 +151,84 @@ def test_details_that_contradict_the_status_are_ignored(kind: Any, details: byte
 
 
 def test_unknown_option_is_refused_before_the_call(client: Client) -> None:
-    with pytest.raises(ValueError, match="no_such_field"):
+    with pytest.raises(InvalidRequest, match="no_such_field: SearchRequest has no such field; fields: query"):
         client.call("search", QUERY, no_such_field=1)
+    for method, arguments in {"search": [QUERY], "rerank": [QUERY, PAIRS]}.items():
+        with pytest.raises(InvalidRequest, match=r"top_k: .*; did you mean top_n\?"):
+            client.call(method, *arguments, top_k=1)
+
+
+def test_options_have_the_names_of_the_command_line(client: Client) -> None:
+    reply = client.call("rerank", QUERY, PAIRS, model="number", strategy="top-down")
+    assert reply.execution.strategy == "top-down(20)"
+    found = client.call("search", QUERY, first_stage="dense", depth=3, strategy={"kind": "single"}, feedback="rocchio")
+    assert (found.first_stage, found.feedback.method) == (pb.FIRST_STAGE_DENSE, pb.FEEDBACK_METHOD_ROCCHIO)
+    with pytest.raises(InvalidRequest, match=r"unknown strategy 'slidng'; did you mean sliding\? choices: single"):
+        client.call("rerank", QUERY, PAIRS, strategy="slidng")
+
+
+@pytest.mark.parametrize("kind", [RerankClient, AsyncRerankClient])
+@pytest.mark.parametrize("target", ["http://127.0.0.1:8080", "https://host/v1", "grpc://h:1", "htp://h:50051"])
+def test_url_is_no_target(kind: Any, target: str) -> None:
+    with pytest.raises(ConfigError, match=r"begins with .*://, but this client speaks gRPC and takes HOST:PORT"):
+        kind(target)
+
+
+def test_names_of_grpc_are_targets() -> None:
+    for target in ("dns:///localhost:1", "unix:///tmp/none", "ipv4:127.0.0.1:1", "localhost:1"):
+        RerankClient(target).close()
+
+
+def test_async_client_outside_an_event_loop_says_what_to_do() -> None:
+    with pytest.raises(UsageError, match=r"needs a running event loop; .*asyncio\.run\(\).* or use RerankClient"):
+        AsyncRerankClient("127.0.0.1:1")
+
+
+def test_closed_client_says_what_to_do(service: Served) -> None:
+    with RerankClient(service.address) as client:
+        pass
+    with pytest.raises(UsageError, match="this RerankClient is closed; make a new one"):
+        client.list_models()
+
+
+async def test_closed_async_client_says_what_to_do(service: Served) -> None:
+    async with AsyncRerankClient(service.address) as client:
+        pass
+    with pytest.raises(UsageError, match="this AsyncRerankClient is closed; make a new one"):
+        await client.list_models()
+
+
+async def test_repr_says_target_and_security_without_the_key() -> None:
+    with RerankClient("127.0.0.1:1") as client:
+        assert repr(client) == "<RerankClient of 127.0.0.1:1: plain text, no API key>"
+    assert repr(client).startswith("<closed RerankClient")
+    async with AsyncRerankClient("h:1", Credentials(tls_ca="system", api_key="secret")) as other:
+        assert repr(other) == "<AsyncRerankClient of h:1: TLS, API key>"
+
+
+def test_reply_prints_as_a_table(client: Client) -> None:
+    reply = client.call("rerank", QUERY, PAIRS, top_n=2, return_passages=True)
+    header, first, _ = reply_table(reply).splitlines()
+    assert header.split() == ["rank", "score", "doc_id", "text"]
+    assert "flea" in first
+    assert "The life cycle" in first
+
+
+def test_instruction_is_refused_by_a_model_that_reads_none(client: Client) -> None:
+    for method, arguments in {"search": [QUERY], "rerank": [QUERY, PAIRS]}.items():
+        with pytest.raises(ServiceError, match="instruction: the prompt of model identity has no place") as caught:
+            client.call(method, *arguments, model="identity", instruction="prefer medical texts")
+        assert caught.value.code is grpc.StatusCode.INVALID_ARGUMENT
+        assert client.call(method, *arguments, model="pe-rank", instruction="prefer medical texts").results
+
+
+def test_list_of_models_says_which_read_an_instruction(client: Client) -> None:
+    models = client.call("list_models").models
+    assert {model.name: model.reads_instruction for model in models} == {
+        "pe-rank": True,
+        "identity": False,
+        "number": False,
+    }
 
 
 async def test_calls_of_one_async_client_run_concurrently(service: Served) -> None:

@@ -49,6 +49,7 @@ def test_status_codes() -> None:
         "DeadlineExceeded": "DEADLINE_EXCEEDED",
         "ShuttingDown": "UNAVAILABLE",
         "ConfigError": "FAILED_PRECONDITION",
+        "UsageError": "FAILED_PRECONDITION",
         "CollectionError": "FAILED_PRECONDITION",
         "IndexMismatch": "FAILED_PRECONDITION",
         "CheckpointError": "FAILED_PRECONDITION",

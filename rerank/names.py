@@ -1,0 +1,75 @@
+"""Names of strategies, first stages and feedback methods: the same in the command line, in Python and over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from enum import StrEnum
+from typing import Self
+
+from rerank.errors import InvalidRequest
+
+
+class Name(StrEnum):
+    """Names with hyphens; the same names with underscores are accepted."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> Self | None:
+        hyphenated = str(value).replace("_", "-")
+        return next((member for member in cls if member.value == hyphenated), None)
+
+    @classmethod
+    def of(cls, field: str, value: object) -> Self:
+        """The member of this name. Raises: InvalidRequest on `field`, which lists the names."""
+        try:
+            return cls(value)
+        except ValueError as error:
+            raise InvalidRequest(
+                field,
+                f"unknown {_KINDS[cls.__name__]} {str(value)!r};{did_you_mean(str(value), cls)} choices: "
+                f"{', '.join(cls)}",
+                {"value": str(value)},
+            ) from error
+
+
+class StrategyKind(Name):
+    """The strategies that a request may name; `rerank.engine.strategies` implements them."""
+
+    SINGLE = "single"
+    SLIDING = "sliding"
+    TOP_DOWN = "top-down"
+    TOURNAMENT = "tournament"
+    CASCADE = "cascade"
+
+
+class FirstStage(Name):
+    """The first-stage retrievers that an index offers."""
+
+    BM25 = "bm25"
+    DENSE = "dense"
+    HYBRID_RRF = "hybrid-rrf"
+    HYBRID_Z_SCORE = "hybrid-z-score"
+
+
+class FeedbackMethod(Name):
+    """The methods by which relevance feedback updates the query vector; see `rerank.retrieval.query_update`."""
+
+    #: Adam on RankNet with pairs weighted by 1 / (rank_i + rank_j): uses the teacher's order only.
+    WEIGHTED_RANKNET = "weighted-ranknet"
+    #: Adam on the KL divergence of softmax(scores) from softmax(teacher): uses the teacher's scores.
+    KL = "kl"
+    #: One step towards the mean of the first passages and away from that of the others.
+    ROCCHIO = "rocchio"
+
+
+#: What the members of a class are called in messages.
+_KINDS = {"StrategyKind": "strategy", "FirstStage": "first stage", "FeedbackMethod": "feedback method"}
+
+#: A longer word is no misspelt name, and comparing it would take time.
+_MAX_COMPARED_CHARS = 100
+
+
+def did_you_mean(given: str, choices: Iterable[str]) -> str:
+    """ " did you mean NAME?" for the choice that is most like the given word; empty if none is."""
+    close = get_close_matches(given[:_MAX_COMPARED_CHARS].lower(), [str(choice) for choice in choices], n=1)
+    return f" did you mean {close[0]}?" if close else ""

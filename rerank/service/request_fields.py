@@ -1,0 +1,99 @@
+"""Fields of requests as people write them: names of the command line become values of protobuf's enums."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
+from google.protobuf.message import Message
+
+from rerank.errors import InvalidRequest
+from rerank.names import FeedbackMethod, FirstStage, Name, StrategyKind, did_you_mean
+from rerank.v1 import rerank_pb2 as pb
+
+M = TypeVar("M", bound=Message)
+
+STRATEGIES = {kind: pb.StrategyKind.Value(f"STRATEGY_KIND_{kind.name}") for kind in StrategyKind}
+FIRST_STAGES = {stage: pb.FirstStage.Value(f"FIRST_STAGE_{stage.name}") for stage in FirstStage}
+FEEDBACK_METHODS = {method: pb.FeedbackMethod.Value(f"FEEDBACK_METHOD_{method.name}") for method in FeedbackMethod}
+
+#: Enum of rerank.proto → its names in the command line, and their values.
+_NAMES: dict[str, tuple[type[Name], Mapping[Any, int]]] = {
+    "rerank.v1.StrategyKind": (StrategyKind, STRATEGIES),
+    "rerank.v1.FirstStage": (FirstStage, FIRST_STAGES),
+    "rerank.v1.FeedbackMethod": (FeedbackMethod, FEEDBACK_METHODS),
+}
+
+
+def request_message(kind: type[M], fields: Mapping[str, Any], **others: Any) -> M:
+    """A request with these fields, see `with_enum_values`, and with others whose values are known to be right.
+
+    Raises:
+        InvalidRequest: there is no such field, or a field cannot have the value.
+    """
+    return kind(
+        **{name: _checked(kind, name, value) for name, value in with_enum_values(kind, fields).items()}, **others
+    )
+
+
+def with_enum_values(kind: type[Message], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a message, with enum values for names such as "sliding", "bm25" or "rocchio".
+
+    A name may also stand for the whole message with one: {"strategy": "sliding"} is {"strategy": {"kind": "sliding"}}.
+    The names that rerank.proto gives the values, such as "FIRST_STAGE_BM25", and all other values stay as they are.
+
+    Raises:
+        InvalidRequest: a field of the request, or of a message in it, does not exist; or an unknown name.
+    """
+    return _with_enum_values(kind.DESCRIPTOR, fields, "")
+
+
+def _with_enum_values(message: Descriptor, fields: Mapping[str, Any], path: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in fields.items():  # ends at the first unknown name, so it is no longer than the message
+        field = message.fields_by_name.get(name) or message.fields_by_camelcase_name.get(name)
+        if field is None:
+            raise _unknown_field(message, name, path)
+        if field.name in found:
+            raise InvalidRequest(f"{path}{name}", f"{field.name} is given twice; leave one out")
+        found[field.name] = _value(field, value, f"{path}{field.name}")
+    return found
+
+
+def _value(field: FieldDescriptor, value: Any, path: str) -> Any:
+    if field.enum_type is not None and field.enum_type.full_name in _NAMES and isinstance(value, str):
+        return _enum_value(field.enum_type, value, path)
+    if field.message_type is not None and not field.is_repeated:
+        named = (each for each in field.message_type.fields if each.enum_type is not None)
+        if isinstance(value, str) and (of_name := next(named, None)):
+            value = {of_name.name: value}
+        if isinstance(value, Mapping):
+            return _with_enum_values(field.message_type, value, f"{path}.")
+    return value
+
+
+def _enum_value(enum: EnumDescriptor, name: str, path: str) -> int:
+    if name in enum.values_by_name:
+        return int(enum.values_by_name[name].number)
+    names, values = _NAMES[enum.full_name]
+    return values[names.of(path, name)]
+
+
+def _checked(kind: type[Message], name: str, value: Any) -> Any:
+    """The value of a field. Raises: InvalidRequest if the field cannot have it."""
+    try:
+        kind(**{name: value})
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(
+            name, f"{reprlib.repr(value)} is no value of this field ({error}); see rerank.proto"
+        ) from error
+    return value
+
+
+def _unknown_field(message: Descriptor, name: str, path: str) -> InvalidRequest:
+    known = [field.name for field in message.fields]
+    return InvalidRequest(
+        f"{path}{name}", f"{message.name} has no such field;{did_you_mean(name, known)} fields: {', '.join(known)}"
+    )

@@ -1,0 +1,117 @@
+"""The cache of the vectors of texts: exact, bounded in bytes, and shared between threads."""
+
+from __future__ import annotations
+
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from rerank.models.vector_cache import VectorCache
+from rerank.types import Passage, Vector
+
+
+def vector(seed: int, dimension: int = 384) -> Vector:
+    return np.random.default_rng(seed).normal(size=dimension).astype(np.float32)
+
+
+def found(cache: VectorCache, text: str) -> Vector | None:
+    (passage,) = cache.fill([Passage("d", text)])
+    return passage.vector
+
+
+def test_vector_comes_back_bit_by_bit_with_its_truncation() -> None:
+    cache = VectorCache(10_000)
+    cache.put("a text", vector(1), is_truncated=True)
+    (passage,) = cache.fill([Passage("d", "a text", title="a")])
+    assert passage.vector is not None
+    assert passage.vector.tobytes() == vector(1).tobytes()
+    assert (passage.vector_truncated, passage.vector_cached, passage.title) == (True, True, "a")
+
+
+def test_every_difference_of_a_text_counts() -> None:
+    cache = VectorCache(10_000)
+    cache.put("A title\nA text", vector(1), is_truncated=False)
+    for text in ("A text", "A title A text", "a title\nA text", "A title\nA text ", ""):
+        assert found(cache, text) is None
+
+
+@pytest.mark.parametrize("text", ["", "\ud800", "\x00", "é" * 10_000])
+def test_any_text_can_be_looked_up(text: str) -> None:
+    cache = VectorCache(10_000)
+    assert found(cache, text) is None
+    cache.put(text, vector(1), is_truncated=False)
+    assert found(cache, text) is not None
+
+
+def test_passage_with_a_vector_keeps_it_and_is_not_counted() -> None:
+    cache = VectorCache(10_000)
+    cache.put("text", vector(1), is_truncated=False)
+    (passage,) = cache.fill([Passage("d", "text", vector(2))])
+    assert passage.vector is not None
+    assert passage.vector.tobytes() == vector(2).tobytes()
+    assert (passage.vector_cached, cache.hits, cache.misses) == (False, 0, 0)
+
+
+def test_hits_and_misses_are_counted() -> None:
+    cache = VectorCache(10_000)
+    cache.put("a", vector(1), is_truncated=False)
+    cache.fill([Passage("1", "a"), Passage("2", "b"), Passage("3", "a")])
+    assert (cache.hits, cache.misses) == (2, 1)
+
+
+@pytest.mark.parametrize("max_bytes", [0, 100])
+def test_cache_that_is_too_small_for_a_vector_keeps_none(max_bytes: int) -> None:
+    cache = VectorCache(max_bytes)
+    cache.put("a", vector(1), is_truncated=False)
+    assert found(cache, "a") is None
+
+
+def test_least_recently_used_goes_first() -> None:
+    cache = VectorCache(3 * (4 * 384 + 700))
+    for text in "abc":
+        cache.put(text, vector(1), is_truncated=False)
+    assert found(cache, "a") is not None
+    cache.put("d", vector(1), is_truncated=False)
+    assert [found(cache, text) is not None for text in "abcd"] == [True, False, True, True]
+
+
+def test_memory_is_bounded_even_for_rows_of_a_matrix_and_long_texts() -> None:
+    limit = 1024 * 1024
+    cache = VectorCache(limit)
+    tracemalloc.start()
+    try:
+        for number in range(1500):
+            rows = np.zeros((16, 384), dtype=np.float32)
+            cache.put(f"{number}" + "x" * 5_000, rows[3], is_truncated=False)
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert 0.3 * limit < taken < 1.05 * limit
+
+
+def test_threads_share_it() -> None:
+    cache = VectorCache(200 * (4 * 384 + 700))
+
+    def work(seed: int) -> None:
+        for number in range(300):
+            key = (seed * 7 + number) % 250
+            kept = found(cache, str(key))
+            assert kept is None or kept.tobytes() == vector(key).tobytes()
+            cache.put(str(key), vector(key), is_truncated=False)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
+    assert cache.hits + cache.misses == 8 * 300
+
+
+def test_kept_vector_cannot_be_changed_by_its_users() -> None:
+    cache, given = VectorCache(10_000), vector(1)
+    cache.put("a", given, is_truncated=False)
+    given[:] = 0
+    kept = found(cache, "a")
+    assert kept is not None
+    assert kept.tobytes() == vector(1).tobytes()
+    with pytest.raises(ValueError, match="read-only"):
+        kept[0] = 1

@@ -1,0 +1,134 @@
+"""Texts that come again to a model that reads vectors: known vectors, the same answer, and a reply that says so."""
+
+from __future__ import annotations
+
+import copy
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rerank.client import RerankClient
+from rerank.config import TelemetryConfig
+from rerank.config.http import HttpConfig
+from rerank.engine.job import Job
+from rerank.engine.strategies import Single
+from rerank.models.encoder import Encoder
+from rerank.models.vector_cache import VectorCache
+from rerank.rankers.pe_rank import PERankRanker
+from rerank.reranker import AsyncReranker
+from rerank.types import Candidate, Passage, Query, RankOptions
+from rerank.v1 import rerank_pb2 as pb
+from tests.conftest import PASSAGES
+from tests.fakes import NumberRanker
+from tests.http_client import HttpClient, serving_http
+from tests.serving import Served, reranker_of
+
+QUERY = "how long does a flea live"
+TEXTS = [text for _, text in PASSAGES.values()]
+LONG = "A flea lives a year. " * 300
+
+
+def with_cache(encoder: Encoder, max_bytes: int) -> Encoder:
+    """The encoder with an empty cache of its own."""
+    copied = copy.copy(encoder)
+    copied.vector_cache = VectorCache(max_bytes)
+    return copied
+
+
+def make_reranker(checkpoint: Path, encoder: Encoder) -> AsyncReranker:
+    rankers = {"pe-rank": PERankRanker(checkpoint, encoder, "cpu"), "number": NumberRanker()}
+    telemetry = TelemetryConfig(metrics="127.0.0.1:0")
+    return reranker_of(encoder, rankers, http=HttpConfig(listen="127.0.0.1:0"), telemetry=telemetry)
+
+
+@pytest.fixture
+def served(checkpoint: Path, encoder: Encoder) -> Iterator[tuple[Served, HttpClient]]:
+    with serving_http(make_reranker(checkpoint, with_cache(encoder, 1_000_000))) as opened:
+        yield opened
+
+
+@pytest.fixture
+def client(served: tuple[Served, HttpClient]) -> Iterator[RerankClient]:
+    with RerankClient(served[0].address) as opened:
+        yield opened
+
+
+def scores(reply: pb.RerankResponse) -> list[tuple[int, float]]:
+    return [(result.original_position, result.score) for result in reply.results]
+
+
+def test_answer_for_texts_that_come_again_is_the_same_bit_by_bit(client: RerankClient) -> None:
+    first, again = (client.rerank(QUERY, TEXTS) for _ in range(2))
+    assert (first.execution.cached_vectors, again.execution.cached_vectors) == (0, len(TEXTS))
+    assert scores(first) == scores(again)
+    other = client.rerank("what causes the tides", TEXTS)
+    assert (other.execution.cached_vectors, other.results[0].original_position) == (len(TEXTS), 2)
+
+
+def test_reply_counts_only_the_texts_that_came_before(client: RerankClient) -> None:
+    client.rerank(QUERY, TEXTS[:4])
+    reply = client.rerank(QUERY, [*TEXTS[:6], TEXTS[0]])
+    assert reply.execution.cached_vectors == 5
+    assert client.rerank(QUERY, ["1", "2"], model="number").execution.cached_vectors == 0
+
+
+def test_title_is_part_of_the_text(client: RerankClient) -> None:
+    titled = [pb.Candidate(doc_id="a", title="Fleas", text="Fleas\nThey live a year.")]
+    client.rerank(QUERY, titled)
+    assert client.rerank(QUERY, titled).execution.cached_vectors == 1
+    assert client.rerank(QUERY, [("a", "They live a year.")]).execution.cached_vectors == 0
+
+
+def test_truncated_text_is_reported_also_when_it_comes_again(client: RerankClient) -> None:
+    replies = [client.rerank(QUERY, [("long", LONG), ("short", TEXTS[0])]) for _ in range(2)]
+    assert [list(reply.execution.truncated_doc_ids) for reply in replies] == [["long"], ["long"]]
+    assert replies[1].execution.cached_vectors == 2
+    assert client.rerank(QUERY, [("long", LONG + "more")]).execution.cached_vectors == 0
+
+
+def test_http_says_the_hits_in_a_header_and_metrics_count_them(served: tuple[Served, HttpClient]) -> None:
+    service, http = served
+    body = {"model": "pe-rank", "query": QUERY, "documents": TEXTS}
+    replies = [http.post("/v2/rerank", body) for _ in range(2)]
+    assert [reply.headers["x-rerank-cached-vectors"] for reply in replies] == ["0", str(len(TEXTS))]
+    assert replies[0].json["results"] == replies[1].json["results"]
+    with urllib.request.urlopen(f"http://{service.server.metrics_address}/metrics") as page:
+        lines = page.read().decode().splitlines()
+    assert f'rerank_text_vectors_total{{result="hit"}} {len(TEXTS)}.0' in lines
+    assert f'rerank_text_vectors_total{{result="miss"}} {len(TEXTS)}.0' in lines
+
+
+async def test_cache_of_no_bytes_keeps_nothing_and_answers_the_same(checkpoint: Path, encoder: Encoder) -> None:
+    found = []
+    for max_bytes in (0, 1_000_000):
+        async with make_reranker(checkpoint, with_cache(encoder, max_bytes)) as reranker:
+            for _ in range(2):
+                ranking = await reranker.rerank(QUERY, TEXTS, RankOptions())
+                found.append((ranking.trace.cached_vectors, [item.score for item in ranking.ranked]))
+    assert [cached for cached, _ in found] == [0, 0, 0, len(TEXTS)]
+    assert all(each == found[0][1] for _, each in found)
+
+
+async def test_known_vectors_are_no_work_for_admission(checkpoint: Path, encoder: Encoder) -> None:
+    def job(passages: list[Passage]) -> Job:
+        return Job("pe-rank", Query(QUERY), tuple(map(Candidate, passages)), Single(20), top_n=0)
+
+    cached = with_cache(encoder, 1_000_000)
+    passages = [Passage(str(place), text) for place, text in enumerate(TEXTS)]
+    async with make_reranker(checkpoint, cached) as reranker:
+        await reranker.rerank(QUERY, TEXTS, RankOptions())
+        new, known = (
+            reranker.engine.expected_tokens(job(each)) for each in (passages, cached.vector_cache.fill(passages))
+        )
+    assert known < new - 10 * len(TEXTS)
+
+
+async def test_texts_of_a_cascade_are_known_to_its_preranker(checkpoint: Path, encoder: Encoder) -> None:
+    options = RankOptions(model="number", strategy="cascade", preranker="pe-rank", window_size=2)
+    texts = [f"{number} fleas" for number in range(5)]
+    async with make_reranker(checkpoint, with_cache(encoder, 1_000_000)) as reranker:
+        rankings = [await reranker.rerank(QUERY, texts, options) for _ in range(2)]
+    assert [ranking.trace.cached_vectors for ranking in rankings] == [0, 5]
+    assert rankings[0].ranked == rankings[1].ranked

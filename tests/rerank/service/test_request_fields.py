@@ -1,0 +1,69 @@
+"""Fields of requests: the names of the command line stand for protobuf's values, and a wrong field is named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rerank.errors import InvalidRequest
+from rerank.names import FeedbackMethod, FirstStage, StrategyKind
+from rerank.service.request_fields import request_message, with_enum_values
+from rerank.v1 import rerank_pb2 as pb
+
+
+@pytest.mark.parametrize("kind", StrategyKind)
+def test_strategy_is_its_name_or_a_message_with_it(kind: StrategyKind) -> None:
+    expected = pb.Strategy(kind=f"STRATEGY_KIND_{kind.name}")
+    for given in (kind, kind.value, {"kind": kind.value}, f"STRATEGY_KIND_{kind.name}", expected):
+        assert request_message(pb.RerankRequest, {"strategy": given}).strategy == expected
+
+
+@pytest.mark.parametrize("stage", FirstStage)
+def test_first_stage_is_its_name(stage: FirstStage) -> None:
+    expected = pb.FirstStage.Value(f"FIRST_STAGE_{stage.name}")
+    for given in (stage.value, expected, pb.FirstStage.Name(expected)):
+        assert request_message(pb.SearchRequest, {"first_stage": given}).first_stage == expected
+
+
+@pytest.mark.parametrize("method", FeedbackMethod)
+def test_feedback_is_its_method_or_a_message_with_it(method: FeedbackMethod) -> None:
+    number = pb.FeedbackMethod.Value(f"FEEDBACK_METHOD_{method.name}")
+    for given in (method.value, {"method": method.value, "steps": 3}):
+        assert request_message(pb.SearchRequest, {"feedback": given}).feedback.method == number
+
+
+def test_names_of_fields_in_json_are_those_of_the_proto() -> None:
+    assert with_enum_values(pb.SearchRequest, {"firstStage": "bm25", "topN": 2}) == {"first_stage": 1, "top_n": 2}
+
+
+def test_absent_options_stay_absent() -> None:
+    fields = {"strategy": None, "feedback": None, "top_n": None}
+    assert request_message(pb.SearchRequest, fields) == pb.SearchRequest()
+    assert request_message(pb.SearchRequest, {}) == pb.SearchRequest()
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "expected"),
+    [
+        ({"top_k": 1}, "top_k", r"no such field; did you mean top_n\? fields: query, first_stage, depth"),
+        ({"zzz": 1}, "zzz", "no such field; fields: query"),
+        ({"strategy": "slidng"}, "strategy.kind", r"did you mean sliding\? choices: single"),
+        ({"strategy": {"kind": "slidng"}}, "strategy.kind", r"did you mean sliding\?"),
+        ({"strategy": {"windowsize": 2}}, "strategy.windowsize", r"did you mean window_size\?"),
+        ({"strategy": {"interpolation": {"weight": 2}}}, "strategy.interpolation.weight", "fields: first_stage"),
+        ({"first_stage": "bm52"}, "first_stage", r"did you mean bm25\? choices: bm25, dense"),
+        ({"feedback": "rochio"}, "feedback.method", r"did you mean rocchio\?"),
+        ({"feedback": True}, "feedback", "True is no value of this field"),
+        ({"strategy": 2}, "strategy", "2 is no value of this field"),
+        ({"top_n": "3"}, "top_n", "'3' is no value of this field"),
+        ({"top_n": 2**40}, "top_n", "is no value of this field .*out of range"),
+        ({"top_n": 1, "topN": 2}, "topN", "top_n is given twice"),
+        ({"model": "x" * 10**6, "depth": "x" * 10**6}, "depth", r"'x+\.\.\.x+' is no value of this field"),
+    ],
+)
+def test_wrong_field_or_value_is_named(fields: dict[str, Any], field: str, expected: str) -> None:
+    with pytest.raises(InvalidRequest, match=expected) as caught:
+        request_message(pb.SearchRequest, fields)
+    assert caught.value.field == field
+    assert len(str(caught.value)) < 400

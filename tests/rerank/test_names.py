@@ -1,0 +1,45 @@
+"""Names of strategies, first stages and feedback methods, and what is said about a wrong one."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from rerank.errors import InvalidRequest
+from rerank.names import FeedbackMethod, FirstStage, Name, StrategyKind, did_you_mean
+
+KINDS = (StrategyKind, FirstStage, FeedbackMethod)
+
+
+@pytest.mark.parametrize("member", [member for kind in KINDS for member in kind])
+def test_name_with_hyphens_or_underscores_is_its_member(member: Name) -> None:
+    assert type(member).of("f", member.value) is type(member).of("f", member.value.replace("-", "_")) is member
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("given", ["", "nope", "Single", 3, None, "x" * 1_000_000])
+def test_unknown_name_lists_all_choices(kind: type[Name], given: object) -> None:
+    start_s = time.perf_counter()
+    with pytest.raises(InvalidRequest) as caught:
+        kind.of("a.field", given)
+    assert time.perf_counter() - start_s < 5
+    assert caught.value.field == "a.field"
+    assert caught.value.description.endswith(f"choices: {', '.join(kind)}")
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "expected"),
+    [
+        (StrategyKind, "slidng", "unknown strategy 'slidng'; did you mean sliding? choices: single, sliding,"),
+        (FirstStage, "BM-25", "unknown first stage 'BM-25'; did you mean bm25? choices: bm25, dense,"),
+        (FeedbackMethod, "rochio", "unknown feedback method 'rochio'; did you mean rocchio? choices: weighted-ranknet"),
+    ],
+)
+def test_misspelt_name_gets_the_one_that_was_meant(kind: type[Name], given: str, expected: str) -> None:
+    with pytest.raises(InvalidRequest, match=rf"^a\.field: {expected}".replace("?", r"\?")):
+        kind.of("a.field", given)
+
+
+def test_nothing_is_meant_by_another_word() -> None:
+    assert did_you_mean("zzz", ["top_n"]) == did_you_mean("top_k", []) == ""
