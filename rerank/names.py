@@ -19,16 +19,16 @@ class Name(StrEnum):
         return next((member for member in cls if member.value == hyphenated), None)
 
     @classmethod
-    def of(cls, field: str, value: object) -> Self:
+    def of(cls, field: str, value: str) -> Self:
         """The member of this name. Raises: InvalidRequest on `field`, which lists the names."""
         try:
             return cls(value)
         except ValueError as error:
             raise InvalidRequest(
                 field,
-                f"unknown {_KINDS[cls.__name__]} {str(value)!r};{did_you_mean(str(value), cls)} choices: "
+                f"unknown {_KINDS[cls.__name__]} {value!r};{did_you_mean(value, cls)} choices: "
                 f"{', '.join(cls)}",
-                {"value": str(value)},
+                {"value": value},
             ) from error
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from rerank.names import StrategyKind
-from rerank.service.request_fields import STRATEGIES
 from rerank.v1 import rerank_pb2 as pb
 
 
@@ -17,7 +16,7 @@ def strategy_message(
 ) -> pb.Strategy:
     """The strategy of a request; None, 0 and "" stand for the model's default, except that interpolation 0 is none."""
     return pb.Strategy(
-        kind=STRATEGIES[kind] if kind else pb.STRATEGY_KIND_UNSPECIFIED,
+        kind=f"STRATEGY_KIND_{kind.name if kind else 'UNSPECIFIED'}",
         window_size=window_size,
         stride=stride,
         early_stop=early_stop,

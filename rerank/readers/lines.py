@@ -55,7 +55,8 @@ def parsed_lines(path: Path, parse: Callable[[str], T]) -> Iterator[tuple[int, T
 def _opened(path: Path) -> Iterator[IO[bytes]]:
     """The bytes of a file, decompressed if they begin as those of gzip do."""
     with nullcontext(sys.stdin.buffer) if path == STDIN else path.open("rb") as file:
-        is_gzip = io.BufferedReader.peek(file, 2).startswith(_GZIP)
+        assert isinstance(file, io.BufferedReader)
+        is_gzip = file.peek(2).startswith(_GZIP)
         yield io.BufferedReader(gzip.GzipFile(fileobj=file)) if is_gzip else file
 
 

@@ -167,7 +167,7 @@ def search_response(result: SearchResult, return_passages: bool, include_trace: 
         results=_results(result.ranking.ranked, return_passages),
         score_kind=f"SCORE_KIND_{result.ranking.score_kind.name}",
         execution=_execution(result.ranking.trace),
-        first_stage=FIRST_STAGES[result.first_stage],
+        first_stage=f"FIRST_STAGE_{result.first_stage.name}",
         first_stage_hits=result.hits,
         first_stage_ms=result.first_stage_ms,
         feedback=None if result.feedback is None else _feedback_report(result.feedback),
@@ -350,7 +350,7 @@ def _interpolation_report(report: InterpolationReport) -> pb.InterpolationReport
 
 def _feedback_report(report: FeedbackReport) -> pb.FeedbackReport:
     return pb.FeedbackReport(
-        method=FEEDBACK_METHODS[report.method],
+        method=f"FEEDBACK_METHOD_{report.method.name}",
         updated=report.updated,
         reason=report.reason,
         cosine=report.cosine,

@@ -50,7 +50,7 @@ def with_enum_values(kind: type[Message], fields: Mapping[str, Any]) -> dict[str
     return _with_enum_values(kind.DESCRIPTOR, fields, "")
 
 
-def _with_enum_values(message: Descriptor, fields: Mapping[str, Any], path: str) -> dict[str, Any]:
+def _with_enum_values(message: Any, fields: Mapping[str, Any], path: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in fields.items():  # ends at the first unknown name, so it is no longer than the message
         field = message.fields_by_name.get(name) or message.fields_by_camelcase_name.get(name)
