@@ -150,7 +150,8 @@ class CallsInFlight:
     def end_drain(self) -> None:
         """Ends the blocks of `until_drained` that still run."""
         for timeout in self._until_drained:
-            timeout.reschedule(asyncio.get_running_loop().time())
+            if not timeout.expired():
+                timeout.reschedule(asyncio.get_running_loop().time())
 
     async def wait_until_idle(self) -> None:
         """Waits until no call is in flight."""
@@ -198,7 +199,8 @@ class CallsInFlight:
         """Gives the calls that are receiving only a short time more."""
         soon_s = asyncio.get_running_loop().time() + _HURRY_S
         for timeout in self._timeouts:
-            timeout.reschedule(min(timeout.when() or soon_s, soon_s))
+            if not timeout.expired():  # it may have passed a moment ago, and its call not have learned of it yet
+                timeout.reschedule(min(timeout.when() or soon_s, soon_s))
 
     def expect_read(self, answer: bytes, context: Context) -> None:
         """Counts the bytes of the answer instead of the request's, until it is read in time. Raises: Overloaded."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Iterator
@@ -13,10 +14,12 @@ import pytest
 from google.rpc import error_details_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from rerank.config import ServiceConfig
+from rerank.config import Limits, ServiceConfig
+from rerank.errors import Overloaded
 from rerank.models.encoder import Encoder
 from rerank.rankers.identity import IdentityRanker
 from rerank.service.connections import end_connection_of
+from rerank.service.servicer import CallsInFlight
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.serving import TIMEOUT_S, Served, held_service, numbered_candidates, refusal, reranker_of, serving
@@ -161,3 +164,34 @@ def test_connection_of_another_client_is_not_ended(encoder: Encoder, peer: str) 
 def test_message_size_that_grpc_cannot_have_is_refused(size: int) -> None:
     with pytest.raises(ValueError, match="max_message_bytes"):
         ServiceConfig.model_validate({"limits": {"max_message_bytes": size}})
+
+
+class SilentCall:
+    """A call over a connection of its own whose message never arrives."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def peer(self) -> str:
+        return f"ipv4:127.0.0.1:{self._number}"
+
+    async def read(self) -> bytes:
+        await asyncio.Event().wait()
+        return b""
+
+
+async def test_call_that_arrives_when_others_have_just_run_out_of_time_is_not_a_bug() -> None:
+    seconds, late = 0.1, list[asyncio.Task[bytes]]()
+    calls = CallsInFlight(Limits(max_transfer_s=seconds))
+
+    def receive(number: int) -> asyncio.Task[bytes]:
+        call: Any = SilentCall(number)
+        return asyncio.create_task(calls.receive(call))
+
+    waiting = [receive(number) for number in range(16)]
+    await asyncio.sleep(0)
+    asyncio.get_running_loop().call_later(seconds / 2, lambda: late.append(receive(16)))
+    time.sleep(2 * seconds)  # noqa: ASYNC251  # it arrives in the turn of the loop in which the others' time has passed
+    outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+    outcomes += await asyncio.gather(*late, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [Overloaded] * 17
