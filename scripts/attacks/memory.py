@@ -85,8 +85,9 @@ async def _repeated(
     async def one() -> str:
         options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_send_message_length", -1)]
         async with grpc.aio.insecure_channel(target.address, options=options) as channel:
+            call: Any = channel.unary_unary(method)
             try:
-                await channel.unary_unary(method)(message, timeout=_TIMEOUT_S, compression=compression)
+                await call(message, timeout=_TIMEOUT_S, compression=compression)
             except grpc.aio.AioRpcError as error:
                 return str(error.code().name)
             return "OK"
