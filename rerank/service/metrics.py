@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from google.protobuf.message import Message
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.platform_collector import PlatformCollector
@@ -18,7 +17,7 @@ from prometheus_client.registry import Collector
 from rerank import __version__
 from rerank.engine.admission import ModelStage, Stage
 from rerank.engine.worker import QueueEntry, Submission
-from rerank.errors import ConfigError, DeadlineExceeded, Overloaded
+from rerank.errors import DeadlineExceeded, Overloaded
 from rerank.models.vector_cache import VectorCache
 from rerank.reranker import AsyncReranker
 from rerank.service.servicer import CallsInFlight, FinishedCall
@@ -191,25 +190,3 @@ def refusal_reason(error: Exception | None) -> str:
     if isinstance(error, DeadlineExceeded) and "needed_ms" in error.metadata:
         return "own_deadline"
     return ""
-
-
-@contextmanager
-def metrics_server(address: str, registry: CollectorRegistry) -> Iterator[str]:
-    """Serves /metrics at HOST:PORT, on a thread, and yields the address that was bound.
-
-    Raises:
-        ConfigError: the address cannot be bound.
-    """
-    host, _, port = address.rpartition(":")
-    try:
-        server, thread = start_http_server(int(port), host.strip("[]"), registry)
-    except (OSError, OverflowError, ValueError) as error:
-        raise ConfigError(
-            f"telemetry.metrics: cannot listen on {address}: {error}; choose another HOST:PORT"
-        ) from error
-    try:
-        yield f"{host}:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

@@ -50,7 +50,8 @@ def telemetry(reranker: AsyncReranker, calls: CallsInFlight) -> Iterator[Telemet
         observers: list[OnEnd] = [log_call]
         try:
             if config.metrics is not None:
-                from rerank.service.metrics import Metrics, metrics_server
+                from rerank.service.metrics import Metrics
+                from rerank.service.metrics_server import metrics_server
 
                 metrics = Metrics(reranker, calls)
                 reranker.engine.observe_work(on_batch=metrics.on_batch)

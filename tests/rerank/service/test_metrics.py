@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import json
 import re
+import socket
+import threading
 import urllib.request
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import grpc
 import pytest
+from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from rerank.config import EngineConfig, Limits, TelemetryConfig
 from rerank.config.http import HttpConfig
 from rerank.errors import ConfigError, DeadlineExceeded, InvalidRequest, Overloaded
 from rerank.models.encoder import Encoder
-from rerank.service.metrics import metrics_server, part_ms, refusal_reason
+from rerank.service.metrics import part_ms, refusal_reason
+from rerank.service.metrics_server import metrics_server
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.fakes import NumberRanker
@@ -151,8 +156,6 @@ def test_without_the_setting_nothing_is_served_or_observed(encoder: Encoder) -> 
 
 @pytest.mark.parametrize("address", ["9090", "127.0.0.1:x", "127.0.0.1:99999", "203.0.113.1:9090"])
 def test_unusable_address_is_named(address: str) -> None:
-    from prometheus_client import CollectorRegistry
-
     with (
         pytest.raises(ConfigError, match=r"telemetry\.metrics: cannot listen on"),
         metrics_server(address, CollectorRegistry()),
@@ -177,3 +180,16 @@ def test_requests_over_http_are_counted_too(encoder: Encoder) -> None:
         wait_for(lambda: value(served, "rerank_requests_total", status="OK", model="number") == 1)
         assert value(served, "rerank_requests_total", method="POST /v1/rerank") == 1
         assert value(served, "rerank_candidates_total", model="number") == 2
+
+
+def test_silent_connections_have_a_bounded_number_of_threads_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rerank.service.metrics_server._Handler.timeout", 1)
+    before = threading.active_count()
+    with metrics_server("127.0.0.1:0", CollectorRegistry()) as address, ExitStack() as stack:
+        host, _, port = address.rpartition(":")
+        for _ in range(300):
+            stack.enter_context(socket.create_connection((host, int(port)), TIMEOUT_S))
+        assert threading.active_count() - before <= 101  # with the one that accepts
+        wait_for(lambda: threading.active_count() - before == 1)
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=TIMEOUT_S) as page:
+            assert page.status == 200

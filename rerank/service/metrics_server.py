@@ -1,0 +1,75 @@
+"""The HTTP server of /metrics, with a bound on its connections, each of which has a thread."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from socketserver import ThreadingMixIn
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from prometheus_client import CollectorRegistry, make_wsgi_app
+
+from rerank.errors import ConfigError
+
+#: Connections at the same time; further ones are closed.
+_MAX_CONNECTIONS = 100
+#: Seconds without data after which a connection ends.
+_TIMEOUT_S = 10
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], handler: type[WSGIRequestHandler]) -> None:
+        self.address_family = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0][0]
+        self._places = threading.BoundedSemaphore(_MAX_CONNECTIONS)
+        super().__init__(address, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._places.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Leaves out the traceback of a client that hung up."""
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = _TIMEOUT_S
+
+    def log_message(self, *args: Any) -> None:
+        """Leaves out the line of each request."""
+
+
+@contextmanager
+def metrics_server(address: str, registry: CollectorRegistry) -> Iterator[str]:
+    """Serves /metrics at HOST:PORT, on a thread, and yields the address that was bound.
+
+    Raises:
+        ConfigError: the address cannot be bound.
+    """
+    host, _, port = address.rpartition(":")
+    try:
+        server = make_server(host.strip("[]"), int(port), make_wsgi_app(registry), _Server, _Handler)
+    except (OSError, OverflowError, ValueError) as error:
+        raise ConfigError(
+            f"telemetry.metrics: cannot listen on {address}: {error}; choose another HOST:PORT"
+        ) from error
+    thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
+    thread.start()
+    try:
+        yield f"{host}:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
