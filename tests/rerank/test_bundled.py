@@ -39,10 +39,8 @@ def test_card_states_data_licence_command_time_and_results(folder: Path) -> None
         assert word in card
 
 
-def test_default_models_start_in_silence(
-    encoder: Encoder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Each is compared with golden scores of its own settings, to which the damaged weight below is the counterexample."""
+def test_default_models_start_in_silence(encoder: Encoder, caplog: pytest.LogCaptureFixture) -> None:
+    """Each is compared with golden scores of its own settings; the next test shows that it is."""
     with caplog.at_level("INFO"):
         models = load_models(BUNDLED_MODELS, encoder, "cpu").describe()
     assert not [model.problem for model in models if model.problem]
