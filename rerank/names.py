@@ -26,8 +26,7 @@ class Name(StrEnum):
         except ValueError as error:
             raise InvalidRequest(
                 field,
-                f"unknown {_KINDS[cls.__name__]} {value!r};{did_you_mean(value, cls)} choices: "
-                f"{', '.join(cls)}",
+                f"unknown {_KINDS[cls.__name__]} {value!r};{did_you_mean(value, cls)} choices: {', '.join(cls)}",
                 {"value": value},
             ) from error
 

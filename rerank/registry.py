@@ -302,7 +302,7 @@ def load_served(model: FirstModel | GenerationModel) -> ServedRanker:
     if model.served_by is None:
         raise ConfigError(f"model {model.name} has no served_by; this is a bug")
     tokenizer = load_tokenizer_of(model.tokenizer or model.path)
-    has_golden = (model.path / self_test.GOLDEN).is_file()
+    has_golden = self_test.golden_files(model.path)
     revision = sha256_of_files(sorted(model.path.glob("*.safetensors"))) if has_golden else ""
     tolerance = self_test.tolerance("cuda", model.precision)
     check = partial(self_test.check, settings=scoring_settings(model), folder=model.path, allowed=tolerance)

@@ -18,10 +18,13 @@ from rerank.types import CandidateSource, Passage, Query
 from rerank_eval.datasets import Dataset
 
 
-def candidates_of_run(path: Path, dataset: Dataset, depth: int = 0) -> list[Request]:
+def candidates_of_run(path: Path, dataset: Dataset, depth: int = 0) -> tuple[list[Request], list[str]]:
     """The first `depth` candidates (0: all) of each judged query in a TREC run, with their texts.
 
     They are sorted as trec_eval sorts them, by score and equal scores by descending doc_id; the rank column is ignored.
+
+    Returns:
+        The requests, and the query_ids of the run that have no judgements.
 
     Raises:
         CollectionError: the file is not a TREC run, holds none of the judged queries, or names a passage that is not
@@ -39,7 +42,8 @@ def candidates_of_run(path: Path, dataset: Dataset, depth: int = 0) -> list[Requ
             "give the run of these queries"
         )
     passages = dataset.passages({doc_id for docs in candidates.values() for doc_id, _ in docs})
-    return [_request(dataset.queries[query_id], docs, passages) for query_id, docs in candidates.items()]
+    requests = [_request(dataset.queries[query_id], docs, passages) for query_id, docs in candidates.items()]
+    return requests, sorted(run.keys() - {qrel.query_id for qrel in dataset.qrels})
 
 
 def candidates_of_prebuilt(name: str, dataset: Dataset, depth: int) -> list[Request]:

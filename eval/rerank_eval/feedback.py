@@ -21,7 +21,7 @@ from rerank.retrieval.dense import query_vectors
 from rerank.retrieval.index import Index, read_manifest
 from rerank.retrieval.query_update import FeedbackSettings, UpdateOutcome, update_queries
 from rerank.types import FeedbackMethod, FirstStage, Query, ScoredDoc, Vector
-from rerank_eval.measures import Evaluator, Metrics, Run
+from rerank_eval.measures import Evaluator, Metrics, Run, paired_values
 from rerank_eval.progress import progress
 from rerank_eval.report import ORACLE
 from rerank_eval.report_writer import print_table
@@ -120,13 +120,19 @@ def teacher_of_grades(qrels: Iterable[Qrel], run: Run) -> Run:
 
 
 def write_feedback_report(
-    experiment: FeedbackExperiment, teachers: Mapping[str, Run], out: Path, seed: int, console: Console
+    experiment: FeedbackExperiment,
+    teachers: Mapping[str, Run],
+    out: Path,
+    seed: int,
+    console: Console,
+    notes: Sequence[str] = (),
 ) -> None:
     """Prints dense retrieval before and after each teacher; writes feedback.json and feedback/summary.json.
 
     Args:
         teachers: rankings by the name of the system that made them.
         seed: of the permutation test.
+        notes: sentences about the judgements, written into summary.json.
 
     Raises:
         ConfigError: the files cannot be written.
@@ -144,7 +150,7 @@ def write_feedback_report(
         for name in teachers
         if name != ORACLE
     ]
-    write_text(out / "feedback" / SUMMARY_FILE, summary_json(summarize("feedback", title, summarized, seed)))
+    write_text(out / "feedback" / SUMMARY_FILE, summary_json(summarize("feedback", title, summarized, seed, notes)))
     write_text(out / "feedback.json", json.dumps(_as_json(experiment.before, results), indent=2) + "\n")
 
 
@@ -178,7 +184,7 @@ class _Change:
 def _changes(after: Metrics, before: Metrics) -> list[_Change]:
     changes = []
     for name in before.mean:
-        differences = paired_differences(after.values(name), before.values(name))
+        differences = paired_differences(*paired_values(after, before, name))
         wins, ties, losses = count_signs(differences)
         changes.append(_Change(name, float(differences.mean()), t_test(differences), wins, losses, ties))
     return changes

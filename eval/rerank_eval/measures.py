@@ -1,4 +1,4 @@
-"""Effectiveness measures by ir_measures: nDCG@10 and the like, per query and as the mean over all judged queries."""
+"""Effectiveness measures by ir_measures: nDCG@10 and the like, per query and as the mean over the judged queries."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ MAIN_MEASURE = str(nDCG @ 10)
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """Values by measure (spelled as ir_measures does): the mean over all judged queries, and per query.
+    """Values by measure (spelled as ir_measures does): the mean over the judged queries, and per query.
 
     Attributes:
-        missing: judged queries that the run lacks; each counts as 0.
+        missing: judged queries that the run lacks; each counts as 0 in the means.
     """
 
     mean: dict[str, float]
@@ -50,6 +50,17 @@ class Evaluator:
 
     def evaluate(self, run: Run) -> Metrics:
         return measure(self.measures, self.qrels, self.preprocess(run))
+
+
+def paired_values(system: Metrics, reference: Metrics, measure: str = MAIN_MEASURE) -> tuple[list[float], list[float]]:
+    """The values of two systems on the same queries, for a paired test: the judged queries that were asked.
+
+    A query that both lack was not asked. One that only one of them lacks counts as 0 for it.
+    """
+    not_asked = {*system.missing} & {*reference.missing}
+    asked = [query_id for query_id in reference.per_query if query_id not in not_asked]
+    values, others = ([metrics.per_query[query_id][measure] for query_id in asked] for metrics in (system, reference))
+    return values, others
 
 
 def measure(measures: Sequence[Measure], qrels: Iterable[Qrel], run: Run) -> Metrics:

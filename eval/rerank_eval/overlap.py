@@ -12,6 +12,9 @@ from rerank.readers.requests import Request
 from rerank.retrieval.store import PassageStore
 from rerank_eval.trace import Response
 
+#: Number of queries without judgements that the note names.
+_NAMED = 20
+
 
 @dataclass(frozen=True, slots=True)
 class Judgements:
@@ -25,12 +28,12 @@ class Judgements:
     notes: tuple[str, ...] = ()
 
 
-def judgements_of(query_ids: Iterable[str], qrels: Sequence[Qrel], source: str, only_asked: bool = False) -> Judgements:
+def judgements_of(query_ids: Iterable[str], qrels: Sequence[Qrel], source: str, only_asked: bool = True) -> Judgements:
     """The judgements for an evaluation that asks the queries `query_ids`.
 
     Args:
         source: of the queries, as error messages name it.
-        only_asked: leave out judged queries that are not asked, so that means do not count them as 0.
+        only_asked: leave out judged queries that are not asked; otherwise, means count them as 0.
 
     Raises:
         CollectionError: no query is judged.
@@ -44,10 +47,12 @@ def judgements_of(query_ids: Iterable[str], qrels: Sequence[Qrel], source: str, 
         )
     notes = []
     if len(shared) < len(judged):
-        averaged = "these (--only-asked)" if only_asked else f"{len(judged)} (with --only-asked: over {len(shared)})"
-        notes.append(f"{len(shared)} of {len(judged)} judged queries were asked; the mean is over {averaged}.")
-    if len(shared) < len(asked):
-        notes.append(f"{len(asked) - len(shared)} of {len(asked)} queries have no judgements and are not measured.")
+        others = "means count the others as 0 (--all-judged), tests do not"
+        over = "means and tests are over these" if only_asked else others
+        notes.append(f"{len(shared)} of {len(judged)} judged queries were asked; {over}.")
+    if unjudged := sorted(asked - judged):
+        names = ", ".join(unjudged[:_NAMED]) + (" and others" if len(unjudged) > _NAMED else "")
+        notes.append(f"{len(unjudged)} of {len(asked)} queries have no judgements and are not measured: {names}.")
     return Judgements([qrel for qrel in qrels if qrel.query_id in asked] if only_asked else qrels, tuple(notes))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rerank.errors import ConfigError
-from rerank_eval.measures import MAIN_MEASURE
+from rerank_eval.measures import MAIN_MEASURE, paired_values
 from rerank_eval.results import Result
 from rerank_eval.run_files import replaced_file
 from rerank_eval.statistics import paired_differences
@@ -59,7 +59,7 @@ def _latency(results: Sequence[Result], path: Path) -> None:
 
 
 def _differences(results: Sequence[Result], path: Path) -> None:
-    """One panel per system: its difference from the first system on every query, sorted."""
+    """One panel per system: its difference from the first system on every query that was asked, sorted."""
     from matplotlib import pyplot as plt
 
     reference, others = results[0], results[1:]
@@ -67,7 +67,7 @@ def _differences(results: Sequence[Result], path: Path) -> None:
         len(others), figsize=(7, 2.2 * len(others)), sharex=True, sharey=True, squeeze=False, layout="constrained"
     )
     for other, axes in zip(others, panels[:, 0], strict=True):
-        differences = sorted(paired_differences(other.metrics.values(), reference.metrics.values()), reverse=True)
+        differences = sorted(paired_differences(*paired_values(other.metrics, reference.metrics)), reverse=True)
         axes.bar(range(len(differences)), differences, width=1.0)
         axes.axhline(0, color="black", linewidth=0.5)
         axes.set(title=f"{other.name} - {reference.name}", ylabel=MAIN_MEASURE)

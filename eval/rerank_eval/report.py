@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import TypeAlias
 
 from rerank_eval.cases import CASES, Case, RankedDoc
-from rerank_eval.measures import MAIN_MEASURE
+from rerank_eval.measures import MAIN_MEASURE, paired_values
 from rerank_eval.orders import ORIGINAL, Order
 from rerank_eval.results import Result
 from rerank_eval.settings import format_setting
@@ -92,7 +92,7 @@ def comparisons(results: Sequence[Result], seed: int = 0) -> list[tuple[Result, 
         The result, its comparison, and the p of its t-test adjusted by Holm over all comparisons.
     """
     reference, others = results[0], results[1:]
-    compared = [compare(other.metrics.values(), reference.metrics.values(), seed) for other in others]
+    compared = [compare(*paired_values(other.metrics, reference.metrics), seed) for other in others]
     return list(zip(others, compared, holm([comparison.t_p for comparison in compared]), strict=True))
 
 
@@ -181,11 +181,11 @@ def _comparison(results: Sequence[Result], margin: float, seed: int) -> str:
     if margin:
         head.append(f"p (not worse by {margin})")
         for row, (other, _, _) in zip(rows, compared, strict=True):
-            differences = paired_differences(other.metrics.values(), reference.metrics.values())
+            differences = paired_differences(*paired_values(other.metrics, reference.metrics))
             row.append(format_p(non_inferiority(differences, margin)))
     return (
         f"## {MAIN_MEASURE} compared with {reference.name}\n\n{markdown_table(head, rows)}\n\n"
-        f"Paired, two-sided tests over {len(reference.metrics.per_query)} queries. p (Holm) is the p of the t-test, "
+        f"Paired, two-sided tests over {compared[0][1].queries} queries. p (Holm) is the p of the t-test, "
         f"corrected for {len(rows)} comparisons. “Minimum detectable” is the smallest true difference that a test at "
         "5 % over these queries finds with a probability of 80 %. A smaller difference that is not significant is no "
         "evidence that the systems are equal."

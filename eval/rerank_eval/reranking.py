@@ -90,7 +90,11 @@ def _datasets(settings: TrecDLSettings) -> list[_RerankingDataset]:
 def _dataset(
     name: str, path: Path, qrels_file: Path | None, collection: Dataset | None, settings: TrecDLSettings
 ) -> _RerankingDataset:
-    requests = candidates_of_run(path, collection, settings.depth) if collection else read_requests(path)
+    unjudged: Sequence[str] = ()
+    if collection:
+        requests, unjudged = candidates_of_run(path, collection, settings.depth)
+    else:
+        requests = read_requests(path)
     fingerprint = {"depth": settings.depth, "seed": settings.seed, "requests_sha256": sha256_of_files([path])}
     if settings.repair_texts:
         requests = [with_repaired_texts(request) for request in requests]
@@ -102,7 +106,8 @@ def _dataset(
         qrels, qrels_sha256 = collection.qrels, collection.qrels_sha256
     if qrels_file:
         qrels, qrels_sha256 = read_qrels(qrels_file), sha256_of_files([qrels_file])
-    judgements = judgements_of((row.query.query_id for row in requests), qrels, str(path), settings.only_asked)
+    asked = [*(row.query.query_id for row in requests), *unjudged]
+    judgements = judgements_of(asked, qrels, str(path), settings.only_asked)
     lists = CandidateLists.of_requests(requests, settings.depth, settings.seed)
     check_requests(lists.requests.values(), qrels, str(path))
     return _RerankingDataset(

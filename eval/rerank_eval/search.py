@@ -123,9 +123,10 @@ def _open(collection: str, source: _Source, settings: BeirSettings) -> _Input:
     """Reads the collection and its given candidates, before the first query of any collection runs."""
     dataset = open_dataset(collection, settings.split)
     requests: Sequence[Request] = ()
+    unjudged: Sequence[str] = ()
     notes: tuple[str, ...] = ()
     if isinstance(source, _RunFile):
-        requests = candidates_of_run(source.path, dataset, settings.depth)
+        requests, unjudged = candidates_of_run(source.path, dataset, settings.depth)
         check_requests(requests, dataset.qrels, str(source.path))
     elif isinstance(source, _PrebuiltIndex):
         requests = candidates_of_prebuilt(source.name, dataset, settings.depth)
@@ -133,7 +134,7 @@ def _open(collection: str, source: _Source, settings: BeirSettings) -> _Input:
     elif source is not None:
         notes = check_index(source, dataset.qrels, collection)
     asked = [request.query.query_id for request in requests] or list(dataset.queries)
-    judgements = judgements_of(asked, dataset.qrels, collection, settings.only_asked)
+    judgements = judgements_of([*asked, *unjudged], dataset.qrels, collection, settings.only_asked)
     return _Input(dataset, source, requests, replace(judgements, notes=judgements.notes + notes))
 
 
@@ -172,7 +173,7 @@ def _evaluate(opened: _Input, settings: BeirSettings, experiment: Experiment, ou
     )
     summary = experiment.report(evaluation, out)
     if index is not None and settings.feedback:
-        _evaluate_feedback(dataset, index, _system_runs(measured), first_stage, evaluator, settings.seed, out)
+        _evaluate_feedback(dataset, index, _system_runs(measured), first_stage, evaluator, settings.seed, out, notes)
     return summary
 
 
@@ -290,6 +291,7 @@ def _evaluate_feedback(
     evaluator: Evaluator,
     seed: int,
     out: Path,
+    notes: Sequence[str],
 ) -> None:
     """Evaluates dense retrieval after it follows every system, and after it follows the oracle."""
     from rerank_eval import feedback  # imports torch, which only feedback needs
@@ -298,4 +300,4 @@ def _evaluate_feedback(
     experiment = feedback.FeedbackExperiment(
         index, dataset.queries, replace(evaluator, measures=feedback.FEEDBACK_MEASURES)
     )
-    feedback.write_feedback_report(experiment, teachers, out, seed, console)
+    feedback.write_feedback_report(experiment, teachers, out, seed, console, notes)

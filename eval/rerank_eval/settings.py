@@ -84,11 +84,11 @@ class EvaluationSettings:
     only_asked: Annotated[
         bool,
         typer.Option(
-            "--only-asked",
-            help="Average over the judged queries that are asked. Without it, judged queries that have no candidates "
-            "count as 0, as in trec_eval -c.",
+            "--only-asked/--all-judged",
+            help="Average over the judged queries that are asked, or over all judged queries, of which those that are "
+            "not asked count as 0, as in trec_eval -c. Tests are over those that are asked in both cases.",
         ),
-    ] = False
+    ] = True
     plots: Annotated[
         bool, typer.Option("--plots/--no-plots", help="Draw latency.png and differences.png for the report.")
     ] = True

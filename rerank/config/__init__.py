@@ -13,11 +13,12 @@ from rerank.config.models import (
 )
 from rerank.config.network import ConnectionsConfig, TLSConfig
 from rerank.config.served import ServedBy
-from rerank.config.service import EngineConfig, Limits, ServiceConfig
+from rerank.config.service import BUNDLED_MODELS, EngineConfig, Limits, ServiceConfig
 from rerank.config.settings import Positive, Settings
 from rerank.config.telemetry import TelemetryConfig
 
 __all__ = [
+    "BUNDLED_MODELS",
     "ConnectionsConfig",
     "EngineConfig",
     "FirstModel",

@@ -10,7 +10,7 @@ import yaml
 from pydantic import ValidationError
 
 from rerank.config.models import ModelConfig
-from rerank.config.service import ServiceConfig
+from rerank.config.service import BUNDLED_MODELS, ServiceConfig
 from rerank.errors import ConfigError
 from rerank.types import StrategyKind
 
@@ -79,8 +79,7 @@ def _check_preranker(model: ModelConfig, models: Sequence[ModelConfig], source: 
 def _further_models(settings: Mapping[str, object], first_models: Sequence[Mapping[str, object]]) -> Sequence[object]:
     """The models of the file, or without any the default models with other names than `first_models`."""
     replaced = {model["name"] for model in first_models}
-    defaults = ServiceConfig.model_fields["models"].default
-    models = settings.get("models", [model for model in defaults if model.name not in replaced])
+    models = settings.get("models", [model for model in BUNDLED_MODELS if model.name not in replaced])
     return models if isinstance(models, list | tuple) else [models]
 
 

@@ -77,6 +77,14 @@ class Limits(Settings):
     max_transfer_s: Annotated[float, Field(gt=0, strict=True)] = 20.0
 
 
+#: The models of a service whose settings name none.
+BUNDLED_MODELS: tuple[ModelConfig, ...] = (
+    FirstModel(name="first", ranker="first", strategy=StrategyKind.CASCADE, preranker="pe-rank", order_prior=0.2),
+    PERankModel(name="pe-rank", ranker="pe-rank"),
+    IdentityModel(name="identity", ranker="identity"),
+)
+
+
 class ServiceConfig(Settings):
     """All settings of `rerank serve`.
 
@@ -109,11 +117,7 @@ class ServiceConfig(Settings):
     encoder: str = "sentence-transformers/all-MiniLM-L6-v2"
     encoder_name: str | None = None
     device: str = "auto"
-    models: tuple[ModelConfig, ...] = (
-        FirstModel(name="first", ranker="first", strategy=StrategyKind.CASCADE, preranker="pe-rank", order_prior=0.2),
-        PERankModel(name="pe-rank", ranker="pe-rank"),
-        IdentityModel(name="identity", ranker="identity"),
-    )
+    models: tuple[ModelConfig, ...] = BUNDLED_MODELS
     engine: EngineConfig = EngineConfig()
     limits: Limits = Limits()
     telemetry: TelemetryConfig = TelemetryConfig()

@@ -25,7 +25,7 @@ class System:
     """The results of one system.
 
     Attributes:
-        values: nDCG@10 by query_id, of all judged queries.
+        values: nDCG@10 by query_id, of the judged queries that were asked.
         lines: of its trace.jsonl by query_id: the ranking of a query as JSON.
     """
 
@@ -116,8 +116,9 @@ def _name(folder: Path, path: Path) -> str:
 def _system(folder: Path, name: str, content: Mapping[str, Any]) -> System:
     trace = (folder / name if (folder / name).is_dir() else folder) / "trace.jsonl"
     rows = [line for line in trace.read_text(encoding="utf-8").split("\n")[1:] if line]
-    values = {query_id: measures[str(_MEASURE)] for query_id, measures in content["per_query"].items()}
-    return System(name, values, {json.loads(line)["query_id"]: line for line in rows})
+    lines = {json.loads(line)["query_id"]: line for line in rows}
+    asked = {query_id: row for query_id, row in content["per_query"].items() if query_id in lines}
+    return System(name, {query_id: row[str(_MEASURE)] for query_id, row in asked.items()}, lines)
 
 
 def _first_stage(systems: Iterable[System], queries: Iterable[str], sources: Sources) -> dict[str, float]:

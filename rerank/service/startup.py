@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rerank.config import ServiceConfig
+from rerank import bundled
+from rerank.config import BUNDLED_MODELS, ModelConfig, ServiceConfig
 from rerank.config.http import HttpConfig
 from rerank.errors import ConfigError
 from rerank.files import is_missing_folder
@@ -58,6 +60,7 @@ def description(address: str, reranker: AsyncReranker) -> Iterator[str]:
         served = f"not served: {model.problem}" if model.problem else f"strategy {model.default_strategy}"
         served += f"; {model.info.warning}" if model.info.warning else ""
         yield f"model {model.name}{default}: {model.info.kind}, {served}"
+    yield from replaced_models(reranker.config.models)
     if reranker.index is None:
         yield "index: none, so that Search is refused; `--index` names the folder of one"
     else:
@@ -75,6 +78,26 @@ def description(address: str, reranker: AsyncReranker) -> Iterator[str]:
     bounds = connection_bounds(reranker.config)
     yield f"connections: {bounds.per_port:,} of a port, {bounds.per_address:,} of one address"
     yield f'try: rerank search "…" --target {address}, rerank models --target {address}, or RerankClient("{address}")'
+
+
+def replaced_models(models: Iterable[ModelConfig]) -> Iterator[str]:
+    """A line for each model that has the name of a bundled one, but another checkpoint or ranker."""
+    bundled_models = {model.name: model for model in BUNDLED_MODELS}
+    for model in models:
+        replaced = bundled_models.get(model.name)
+        if replaced and (model.ranker, _checkpoint(model)) != (replaced.ranker, _checkpoint(replaced)):
+            by = _checkpoint(model) or model.ranker
+            cascade = f" in a cascade behind {replaced.preranker}" if replaced.preranker else ""
+            yield (
+                f"model {model.name}: {by} replaces the bundled model of this name ({replaced.ranker}{cascade}); under "
+                f"another name, such as my-{model.name}, it would stand beside it"
+            )
+
+
+def _checkpoint(model: ModelConfig) -> Path | None:
+    """The folder of a model; None for one that has none."""
+    path: Path | None = getattr(model, "path", None)
+    return bundled.PE_RANK if path is None and model.ranker == "pe-rank" else path
 
 
 def _check_http(http: HttpConfig) -> None:

@@ -39,7 +39,8 @@ def run_file(folder: Path, *rows: str) -> Path:
 def test_run_is_sorted_by_score_as_in_trec_eval(tmp_path: Path) -> None:
     """Ranks are ignored, ties are sorted by descending doc_id, and the unjudged query 3 is left out."""
     rows = ["1 Q0 a 1 2.0 t", "1 Q0 b 2 5.0 t", "1 Q0 c 3 2.0 t", "3 Q0 unknown 1 1.0 t"]
-    (request,) = candidates_of_run(run_file(tmp_path, *rows), DATASET)
+    (request,), unjudged = candidates_of_run(run_file(tmp_path, *rows), DATASET)
+    assert unjudged == ["3"]
     assert request.query == DATASET.queries["1"]
     assert request.candidates == (
         CandidateSource("b", text="Title two", score=5.0, title="Title"),
@@ -49,7 +50,7 @@ def test_run_is_sorted_by_score_as_in_trec_eval(tmp_path: Path) -> None:
 
 
 def test_depth_keeps_the_best_scores(tmp_path: Path) -> None:
-    (request,) = candidates_of_run(run_file(tmp_path, "1 Q0 a 1 1.0 t", "1 Q0 b 2 2.0 t"), DATASET, depth=1)
+    (request,), _ = candidates_of_run(run_file(tmp_path, "1 Q0 a 1 1.0 t", "1 Q0 b 2 2.0 t"), DATASET, depth=1)
     assert [candidate.doc_id for candidate in request.candidates] == ["b"]
 
 
@@ -138,7 +139,7 @@ def test_order_of_candidates_gives_the_measures_of_the_run(tmp_path: Path) -> No
     path = run_file(tmp_path, *rows)
     ours = [
         ir_measures.ScoredDoc(request.query.query_id, candidate.doc_id, -rank)
-        for request in candidates_of_run(path, DATASET)
+        for request in candidates_of_run(path, DATASET)[0]
         for rank, candidate in enumerate(request.candidates)
     ]
     theirs = list(ir_measures.read_trec_run(str(path)))

@@ -9,7 +9,7 @@ import ir_measures
 import pytest
 import pytrec_eval
 from ir_measures import AP, R, nDCG
-from rerank_eval.measures import BEIR, TREC_DL, Metrics, measure, without_query_documents
+from rerank_eval.measures import BEIR, TREC_DL, Metrics, measure, paired_values, without_query_documents
 
 from rerank.readers.qrels import Qrel
 from rerank.types import ScoredDoc
@@ -20,7 +20,7 @@ Grades = dict[str, int]
 
 def by_trec_eval(grades: Grades, docs: list[ScoredDoc]) -> dict[str, float]:
     """All measures of one query, by loops: sorted by score, equal scores by descending doc_id; linear gain."""
-    ranked = [doc.doc_id for doc in sorted(docs, key=lambda doc: (doc.score, doc.doc_id), reverse=True)]
+    ranked = by_score(docs)
     return {
         "nDCG@10": ndcg(grades, ranked),
         "RR@10": reciprocal_rank(grades, ranked, level=1),
@@ -133,6 +133,21 @@ def test_judged_query_without_ranking_counts_as_zero_and_is_named() -> None:
     assert metrics.per_query["missing"]["nDCG@10"] == 0.0
     assert metrics.mean["nDCG@10"] == 0.5
     assert metrics.missing == ("missing",)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_pairs_are_those_of_the_queries_that_were_asked(seed: int) -> None:
+    """A query that one system lacks was asked, and counts as 0 for it; one that both lack was not."""
+    grades, run = random_run(seed)
+    other = {query_id: docs[::-1] for query_id, docs in random_run(seed + 100)[1].items()}
+    asked = [query_id for query_id in sorted(grades) if query_id in run or query_id in other]
+    pairs = [tuple(ndcg(grades[q], by_score(each.get(q, []))) for each in (run, other)) for q in asked]
+    values, others = paired_values(*(measure(TREC_DL, qrels_of(grades), each) for each in (run, other)))
+    assert list(zip(values, others, strict=True)) == [pytest.approx(pair) for pair in pairs]
+
+
+def by_score(docs: list[ScoredDoc]) -> list[str]:
+    return [doc.doc_id for doc in sorted(docs, key=lambda doc: (doc.score, doc.doc_id), reverse=True)]
 
 
 def test_unjudged_query_does_not_count() -> None:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from ir_measures import Qrel
 from rerank_eval import beir, trec_dl
 from rerank_eval.datasets import open_dataset
 from rerank_eval.overlap import check_index, check_names, judgements_of
@@ -16,7 +17,7 @@ from rerank.readers.qrels import read_qrels
 from tests.eval.test_commands import run_command
 from tests.serving import Served
 
-NOTE = "2 of 4 judged queries were asked; the mean is over"
+NOTE = "2 of 4 judged queries were asked; means"
 
 
 def write(path: Path, *lines: str) -> Path:
@@ -69,7 +70,9 @@ def test_every_dataset_is_checked_before_the_first_one_runs(tmp_path: Path) -> N
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(("option", "mean", "over"), [((), 0.5, 4), (("--only-asked",), 1.0, 2)])
+@pytest.mark.parametrize(
+    ("option", "mean", "over"), [((), 1.0, 2), (("--only-asked",), 1.0, 2), (("--all-judged",), 0.5, 4)]
+)
 def test_queries_that_were_not_asked_are_named(tmp_path: Path, option: tuple[str, ...], mean: float, over: int) -> None:
     requests = requests_of(tmp_path / "requests.jsonl", "1", "2", "9")
     qrels = write(tmp_path / "qrels.txt", *(f"{query} 0 a 1" for query in "1234"))
@@ -79,9 +82,25 @@ def test_queries_that_were_not_asked_are_named(tmp_path: Path, option: tuple[str
         (tmp_path / "out" / name).read_text(encoding="utf-8") for name in ("report.md", "summary.json", "measures.json")
     )
     assert all(NOTE in text for text in (done.output, report, summary, measures))
-    assert all("1 of 3 queries have no judgements" in text for text in (done.output, report, summary, measures))
+    unjudged = "1 of 3 queries have no judgements and are not measured: 9."
+    assert all(unjudged in text for text in (done.output, report, summary, measures))
     assert json.loads(measures)["mean"]["nDCG@10"] == mean
     assert json.loads(summary)["queries"] == over
+
+
+def test_queries_of_a_run_without_judgements_are_named(tmp_path: Path) -> None:
+    collection = beir_folder_with(tmp_path / "one", "1", "a", "b")
+    run = write(tmp_path / "run.trec", "1 Q0 a 1 2.0 t", "1 Q0 b 2 1.0 t", "8 Q0 a 1 1.0 t", "9 Q0 b 1 1.0 t")
+    note = "2 of 3 queries have no judgements and are not measured: 8, 9."
+    done = evaluate(tmp_path / "reranked", "--requests", run, "--collection", collection)
+    assert note in done.output
+    given = ["--collection", collection, "--run", run, "--ranker", "oracle", "--no-plots", "--out", tmp_path / "beir"]
+    assert note in CliRunner().invoke(beir.app, [*map(str, given)]).output
+
+
+def test_long_lists_of_queries_without_judgements_are_cut() -> None:
+    (note,) = judgements_of(["1", *(f"x{number:02d}" for number in range(30))], [Qrel("1", "a", 1)], "x").notes
+    assert note.endswith("not measured: " + ", ".join(f"x{number:02d}" for number in range(20)) + " and others.")
 
 
 def test_complete_data_need_no_note(tmp_path: Path) -> None:

@@ -46,20 +46,26 @@ def measures(folder: Path) -> dict[str, Any]:
 
 
 def test_perfect_ranker_is_perfect_in_every_order(files: list[str], tmp_path: Path, service: Served) -> None:
-    """Three of four judged queries have a request, so the mean is .75. The trace holds positions of the first stage."""
+    """Three of four judged queries have a request; the trace holds positions of the first stage."""
     out = tmp_path / "out"
     options = ("--target", service.address, "--orders", "original,reversed,shuffled:2", "--concurrency", 2)
     done = evaluate(files, out, "--system", "best=first:number", "--ranker", "identity", *options)
     assert done.exit_code == 0, done.output
     for order in ("", ".reversed", ".shuffled-1", ".shuffled-2"):
-        assert measures(out / f"best{order}")["mean"]["nDCG@10"] == pytest.approx(0.75)
+        assert measures(out / f"best{order}")["mean"]["nDCG@10"] == pytest.approx(1.0)
     trace = [json.loads(line) for line in (out / "best.reversed" / "trace.jsonl").read_text().splitlines()[1:]]
     assert [row["query_id"] for row in trace] == list(GRADES)
     assert trace[0]["reply"]["positions"] == [3, 2, 1, 0]
     assert trace[0]["reply"]["execution"]["windows"] == 1
     report = (out / "report.md").read_text(encoding="utf-8")
-    assert "| best | 0.7500 | 0.7500 | 0.7500 (0.7500 to 0.7500) | 0% |" in report
-    assert "count as 0: q4" in report
+    assert "| best | 1.0000 | 1.0000 | 1.0000 (1.0000 to 1.0000) | 0% |" in report
+
+
+def test_all_judged_queries_count_in_the_means_if_asked_for(files: list[str], tmp_path: Path) -> None:
+    done = evaluate(files, tmp_path / "out", "--ranker", "oracle", "--all-judged")
+    assert done.exit_code == 0, done.output
+    assert measures(tmp_path / "out")["mean"]["nDCG@10"] == pytest.approx(0.75)
+    assert "count as 0: q4" in (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
 
 
 def test_identity_equals_the_first_stage_in_every_order(files: list[str], tmp_path: Path, service: Served) -> None:
@@ -96,7 +102,7 @@ def test_one_system_writes_into_the_folder_itself(files: list[str], tmp_path: Pa
         "trace.jsonl",
     ]
     written = measures(tmp_path / "out")
-    assert written["missing"] == ["q4"]
+    assert written["missing"] == []
     assert len(written["settings"]["requests_sha256"]) == len(written["settings"]["qrels_sha256"]) == 64
     assert written["settings"]["versions"]["rerank"]
 
@@ -143,7 +149,7 @@ def test_several_datasets_have_a_folder_each_and_a_table(files: list[str], tmp_p
     }
     report = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
     assert report.count("nDCG@10, 95 %") == 2
-    assert "| oracle | 0.7500" in report
+    assert "| oracle | 1.0000" in report
 
 
 @pytest.mark.parametrize(

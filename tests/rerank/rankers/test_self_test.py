@@ -192,6 +192,21 @@ def test_golden_scores_of_other_settings_are_logged_and_not_compared(
     assert "golden.json was written with other settings (permutations); its scores are not compared" in caplog.text
 
 
+def test_golden_scores_are_those_of_the_file_with_the_same_settings(
+    first: FirstRanker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_golden(first, SETTINGS | {"permutations": 3}, tmp_path)
+    change_golden(tmp_path, scores=[[9.0], [9.0, 9.0], [9.0] * 5])
+    write_golden(first, SETTINGS, tmp_path, "golden-once.json")
+    with caplog.at_level("INFO"):
+        run(first, tmp_path)
+    assert not caplog.text
+    (tmp_path / "golden-once.json").write_bytes((tmp_path / GOLDEN).read_bytes())
+    change_golden(tmp_path, made_with=json.loads((tmp_path / GOLDEN).read_text())["made_with"] | {"permutations": "1"})
+    with pytest.raises(SelfTestFailed, match=r"scores differ from golden\.json by"):
+        run(first, tmp_path)
+
+
 @pytest.mark.parametrize("content", ["", "{}", "[1]", '{"scores": 1}'])
 def test_unreadable_golden_file_fails(first: FirstRanker, tmp_path: Path, content: str) -> None:
     (tmp_path / GOLDEN).write_text(content)

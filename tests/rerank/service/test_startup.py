@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -14,13 +15,15 @@ from pathlib import Path
 import grpc
 import pytest
 
-from rerank.config import FirstModel, ServiceConfig
+from rerank import bundled
+from rerank.config import FirstModel, ServiceConfig, load_config
 from rerank.errors import ConfigError, IndexMismatch
+from rerank.manifest import served_model
 from rerank.models.encoder import Encoder
 from rerank.rankers.identity import IdentityRanker
 from rerank.service.callers import CallerLimits
 from rerank.service.key_file import add_key
-from rerank.service.startup import check_before_loading, description
+from rerank.service.startup import check_before_loading, description, replaced_models
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.certificates import Authority
@@ -116,6 +119,31 @@ def test_description_names_models_index_limits_and_calls(encoder: Encoder) -> No
     assert (
         '--target 127.0.0.1:50051, rerank models --target 127.0.0.1:50051, or RerankClient("127.0.0.1:50051")' in text
     )
+
+
+def test_bundled_model_that_is_replaced_is_named(tmp_path: Path) -> None:
+    mine = Path(shutil.copytree(bundled.FIRST, tmp_path / "first"))
+    config = load_config(None, [served_model(f"first={mine}")])
+    assert list(replaced_models(config.models)) == [
+        f"model first: {mine} replaces the bundled model of this name (first in a cascade behind pe-rank); under "
+        "another name, such as my-first, it would stand beside it"
+    ]
+    settings = tmp_path / "service.yaml"
+    settings.write_text(f"models: [{{name: identity, ranker: first, path: {mine}}}]", encoding="utf-8")
+    (line,) = replaced_models(load_config(settings).models)
+    assert line.startswith(f"model identity: {mine} replaces the bundled model of this name (identity)")
+
+
+def test_models_beside_the_bundled_ones_replace_nothing(tmp_path: Path) -> None:
+    settings = tmp_path / "service.yaml"
+    settings.write_text("models: [{name: first, ranker: first, window_size: 10}, {name: pe-rank, ranker: pe-rank}]")
+    for config in (
+        load_config(None),
+        load_config(None, [served_model(f"my-first={bundled.FIRST}")]),
+        load_config(None, [served_model(f"pe-rank={bundled.PE_RANK}")]),
+        load_config(settings),
+    ):
+        assert not list(replaced_models(config.models))
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from rerank_training.first.arguments import FirstArguments
 from rerank_training.retriever.arguments import RetrieverRunFlags
 from rerank_training.trainer.arguments import RunArguments
 from rerank_training.trainer.flags import RunFlags, parse_arguments
-from transformers import TrainingArguments
+from transformers import TrainerState, TrainingArguments
 
 from rerank.errors import ConfigError
 
@@ -47,6 +47,33 @@ def test_defaults_are_those_of_the_project() -> None:
     assert (first.objective, first.window_size, settings.per_device_train_batch_size) == ("joint", 0, 4)
     assert settings.lr_scheduler_type == "cosine"
     assert not settings.remove_unused_columns
+
+
+@pytest.mark.parametrize("steps", [1, 8, 10, 25, 120, 400, 12_345])
+def test_about_ten_saves_and_evaluations_by_default(steps: int) -> None:
+    """At least one after every step of a short run."""
+    state = TrainerState()
+    state.compute_steps(parsed()[1], steps)
+    for every in (state.save_steps, state.eval_steps):
+        assert every == 1 if steps <= 10 else 5 <= steps / every <= 10
+    assert state.logging_steps == -(-steps // 100)
+
+
+def test_steps_that_are_given_are_kept() -> None:
+    state = TrainerState()
+    state.compute_steps(parsed("--save-steps", "50", "--eval-steps", "25", "--logging-steps", "7")[1], 1000)
+    assert (state.save_steps, state.eval_steps, state.logging_steps) == (50, 25, 7)
+
+
+@pytest.mark.parametrize(
+    ("flags", "has_adapter", "rate"), [([], True, 2e-4), ([], False, 2e-5), (["--learning-rate", "3e-5"], True, 3e-5)]
+)
+def test_learning_rate_is_that_of_the_flag_or_of_what_is_trained(
+    flags: list[str], has_adapter: bool, rate: float
+) -> None:
+    _, settings = parsed(*flags)
+    settings.complete_learning_rate(has_adapter)
+    assert settings.learning_rate == rate
 
 
 @pytest.mark.parametrize("form", [["--config", "{}"], ["--config={}"]])
@@ -192,7 +219,7 @@ def test_run_flags_are_arguments_of_transformers() -> None:
 
 def test_command_can_have_defaults_of_its_own() -> None:
     _, settings = parse_arguments(FirstArguments, RetrieverRunFlags, flags=REQUIRED)
-    assert (settings.learning_rate, settings.per_device_train_batch_size, settings.save_steps) == (2e-4, 8, 200)
+    assert (settings.per_device_train_batch_size, settings.ddp_timeout, settings.save_steps) == (8, 604_800, 0.1)
 
 
 def test_flags_of_both_parsers_may_be_mixed() -> None:

@@ -202,17 +202,21 @@ def test_resumed_run_says_so_and_may_log_differently_and_take_more_steps(
     assert "--max-steps is 5, at the start it was 4" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("folder", "name"), [("mine", "mine"), ("first", "my-first"), ("pe-rank", "my-pe-rank"), ("lr=1", "lr-1")]
+)
 def test_summary_names_the_best_step_the_change_and_the_line_that_serves(
-    inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], folder: str, name: str
 ) -> None:
+    """The name under which the model is served is that of no bundled model, which it would replace."""
     ndcg = iter([0.3, 0.2, 0.9, 0.4, 0.9])
     flags = shlex.split("--per-device-train-batch-size 2 --max-steps 3 --eval-steps 1 --save-steps 3")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("rerank_training.trainer.ranking_trainer.RankingTrainer._mean_ndcg", lambda *_: next(ndcg))
-        result = first_run(inputs, tmp_path / "mine", *flags, "--eval-lists", str(inputs / "lists.jsonl"))
+        result = first_run(inputs, tmp_path / folder, *flags, "--eval-lists", str(inputs / "lists.jsonl"))
     assert capsys.readouterr().out.endswith(
         "\nbest step: 2 of 3\nheld-out nDCG@10: 0.3000 before the training, 0.9000 after\n"
-        f"model: {result}\nserve it: rerank serve --model mine={result}\n"
+        f"model: {result}\nserve it: rerank serve --model {name}={result}\n"
     )
 
 

@@ -6,19 +6,22 @@ import shlex
 import sys
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.helpers import disable_input_dtype_casting
+from peft.utils.constants import EMBEDDING_LAYER_NAMES
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
 from rerank.errors import CheckpointError, ConfigError
 from rerank.manifest import Manifest
+from rerank.models.hub import check_findable
 from rerank.models.loading import ADAPTER_FILE, base_model_of, has_tokenizer
-from rerank.models.smollm2 import locate_causal_lm
+from rerank.models.smollm2 import SMOLLM2, locate_causal_lm
 from rerank_training.first.arguments import FirstArguments
 from rerank_training.first.examples import ExampleSettings, FirstCollator, FirstExamples, pad_id_of
 from rerank_training.first.objective import FirstObjective
@@ -47,12 +50,14 @@ def train_first(arguments: FirstArguments, settings: RunArguments) -> Path:
         ConfigError, CollectionError, CheckpointError: an input cannot be used, or the run is finished already.
     """
     folder = result_folder(settings.output_dir)
+    _check_base(arguments.base)
     prompt = prompt_settings(arguments)
     arguments = replace(arguments, window_size=prompt.window_size)
     lists, held_out = read_training_lists(arguments)
     select_checkpoint(settings, bool(held_out))
     set_seed(settings.seed)  # for the initial weights of the adapter
     model, tokenizer = load_base(arguments, settings.bf16)
+    settings.complete_learning_rate(has_adapter=isinstance(model, PeftModel))
     examples = _examples(arguments, prompt, model, tokenizer)
     windows = training_windows(arguments, settings, lists)
     trainer = RankingTrainer(
@@ -73,6 +78,13 @@ def train_first(arguments: FirstArguments, settings: RunArguments) -> Path:
         write_checkpoint(folder, trainer.model, tokenizer, prompt.template.source, manifest, weights)
         print_summary(trainer, folder, metrics)
     return folder
+
+
+def _check_base(base: str) -> None:
+    """Raises: ConfigError when the base, or that of an adapter, is neither a folder nor a model on the hub."""
+    name = base_model_of(Path(base)) if (Path(base) / ADAPTER_FILE).is_file() else base
+    if name != SMOLLM2:
+        check_findable(name, f"--base {base}", f"give the folder of a causal language model, or {SMOLLM2}")
 
 
 def load_base(
@@ -110,7 +122,20 @@ def load_base(
     if arguments.lora_rank and not is_adapter:
         lora = LoraConfig(r=arguments.lora_rank, lora_alpha=arguments.lora_alpha, target_modules="all-linear")
         model = get_peft_model(model, lora)
+    if isinstance(model, PeftModel):
+        _save_without_embeddings(model)
     return model, tokenizer
+
+
+def _save_without_embeddings(model: PeftModel) -> None:
+    """Lets saves of the adapter leave out the embeddings of the base, unless they are a part of the adapter.
+
+    By itself, peft looks for the base at each save, in the working directory and on the hub, to compare vocabularies,
+    and warns where it finds none. A training never changes the vocabulary.
+    """
+    targets = model.active_peft_config.target_modules
+    if not isinstance(targets, str) and not set(EMBEDDING_LAYER_NAMES) & set(targets or ()):
+        cast(Any, model).save_pretrained = partial(model.save_pretrained, save_embedding_layers=False)
 
 
 def _check_rank(arguments: FirstArguments, model: PeftModel) -> None:

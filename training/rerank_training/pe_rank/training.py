@@ -18,6 +18,7 @@ from rerank.errors import ConfigError
 from rerank.files import sha256_of_files
 from rerank.manifest import Manifest
 from rerank.models.encoder import DEFAULT_ENCODER, Encoder
+from rerank.models.hub import check_findable
 from rerank.models.loading import weight_files
 from rerank.prompting.templates import Template, load_template
 from rerank.prompting.vector_prompts import VectorPrompts
@@ -56,7 +57,9 @@ def train_pe_rank(arguments: PERankArguments, settings: RunArguments, encoder: E
         ConfigError, CollectionError, CheckpointError: an input cannot be used, or the run is finished already.
     """
     settings.check_not_sharded("train-pe-rank")
+    settings.complete_learning_rate(has_adapter=arguments.lora_rank > 0)
     folder = result_folder(settings.output_dir)
+    _check_base(arguments)
     arguments = replace(arguments, window_size=_window_size(arguments))
     lists, held_out = read_training_lists(arguments)
     set_seed(settings.seed)  # for the initial weights of a new projector or adapter
@@ -77,6 +80,17 @@ def train_pe_rank(arguments: PERankArguments, settings: RunArguments, encoder: E
         write_checkpoint(folder, base.model, tokenizer, base.template.source, manifest)
         print_summary(trainer, folder, metrics, served=arguments.stage == "rank")
     return folder
+
+
+def _check_base(arguments: PERankArguments) -> None:
+    """Raises: ConfigError when the base is no folder, or the encoder neither a folder nor a model on the hub."""
+    if not Path(arguments.base).is_dir():
+        raise ConfigError(
+            f"--base: there is no folder {arguments.base}, and train-pe-rank takes no names of the hub; give the "
+            "folder of a causal language model or of a PE-Rank checkpoint (scripts/make_pe_rank_checkpoint.py)"
+        )
+    if arguments.encoder:
+        check_findable(arguments.encoder, "--encoder", "give the folder of an encoder")
 
 
 def _window_size(arguments: PERankArguments) -> int:

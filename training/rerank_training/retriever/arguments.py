@@ -81,7 +81,6 @@ class RetrieverArguments:
 class RetrieverRunFlags(RunFlags):
     """The flags of a run with defaults for a small encoder with an adapter."""
 
-    learning_rate: float = field(default=2e-4, metadata={"help": "Peak learning rate."})
     per_device_train_batch_size: int = field(default=8, metadata={"help": "Queries per step and device."})
     ddp_timeout: int = field(
         default=7 * 86400,

@@ -181,6 +181,7 @@ def distill_retriever(arguments: RetrieverArguments, settings: RunArguments) -> 
         ConfigError, CollectionError, IndexMismatch: an input cannot be used, or the run is finished already.
     """
     settings.check_not_sharded("distill-retriever")
+    settings.complete_learning_rate(has_adapter=arguments.lora_rank > 0)
     folder = Path(settings.output_dir).absolute()
     if (folder / REPORT).exists():
         raise ConfigError(f"{folder / REPORT} exists: that run is finished; choose another --output-dir or remove it")

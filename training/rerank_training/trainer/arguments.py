@@ -11,7 +11,7 @@ from transformers.integrations.integration_utils import get_reporting_integratio
 from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
 from rerank.errors import ConfigError
-from rerank_training.trainer.flags import RunFlags
+from rerank_training.trainer.flags import ADAPTER_LEARNING_RATE, WEIGHTS_LEARNING_RATE, RunFlags
 
 
 @dataclass
@@ -35,6 +35,11 @@ class RunArguments(RunFlags, TrainingArguments):  # type: ignore[misc]  # RunFla
         self._check_report_to()
         if self.fsdp and self.use_cpu:
             raise ConfigError("--fsdp needs GPUs: on a CPU, every process would hold the whole model; leave --fsdp out")
+
+    def complete_learning_rate(self, has_adapter: bool) -> None:
+        """Sets the learning rate that no flag gave: adapters learn with a higher one than all weights."""
+        if self.learning_rate is None:
+            self.learning_rate = ADAPTER_LEARNING_RATE if has_adapter else WEIGHTS_LEARNING_RATE
 
     def check_not_sharded(self, command: str) -> None:
         """Raises: ConfigError when the weights are to be divided among processes."""

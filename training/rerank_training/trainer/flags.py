@@ -23,6 +23,9 @@ from rerank.errors import ConfigError
 if TYPE_CHECKING:
     from rerank_training.trainer.arguments import RunArguments
 
+#: Peak learning rates without a flag; docs/log.md has the measurement.
+ADAPTER_LEARNING_RATE, WEIGHTS_LEARNING_RATE = 2e-4, 2e-5
+_SHARE = "a number below 1 is a share of all steps"
 #: Largest number of passages in a window, without a flag and without a manifest of the base.
 WINDOW_SIZE = 20
 #: The keys of `rerank_training.trainer.losses.RANK_LOSSES`, which needs torch.
@@ -47,7 +50,13 @@ class RunFlags:
     max_steps: int = field(
         default=-1, metadata={"help": "Number of optimizer steps, instead of --num-train-epochs; -1: not set."}
     )
-    learning_rate: float = field(default=2e-5, metadata={"help": "Peak learning rate."})
+    learning_rate: float | None = field(
+        default=None,
+        metadata={
+            "help": f"Peak learning rate. Default: {ADAPTER_LEARNING_RATE:g} for an adapter (LoRA), "
+            f"{WEIGHTS_LEARNING_RATE:g} for all weights."
+        },
+    )
     lr_scheduler_type: str = field(default="cosine", metadata={"help": "Learning rate schedule after the warm-up."})
     warmup_steps: float = field(
         default=0.1, metadata={"help": "Length of the warm-up in steps; a number below 1 is a share of all steps."}
@@ -70,7 +79,8 @@ class RunFlags:
         default=False, metadata={"help": "Compile the model with torch.compile; on a CPU this needs a C++ compiler."}
     )
     logging_steps: float = field(
-        default=10, metadata={"help": "Steps between two log lines with loss, speed and remaining time."}
+        default=0.01,
+        metadata={"help": f"Steps between two log lines with loss, speed and remaining time; {_SHARE}."},
     )
     include_num_input_tokens_seen: bool = field(
         default=True, metadata={"help": "Count the input tokens, padding included; the logged tokens/s need it."}
@@ -80,10 +90,10 @@ class RunFlags:
         metadata={"help": "Experiment trackers: tensorboard, wandb, … or none. Several are separated by spaces."},
     )
     eval_steps: float | None = field(
-        default=200, metadata={"help": "Steps between two evaluations on the held-out lists."}
+        default=0.1, metadata={"help": f"Steps between two evaluations on the held-out lists; {_SHARE}."}
     )
     save_steps: float = field(
-        default=200, metadata={"help": "Steps between two saves; a killed run resumes from the last one."}
+        default=0.1, metadata={"help": f"Steps between two saves; {_SHARE}. A killed run resumes from the last one."}
     )
     save_total_limit: int | None = field(default=2, metadata={"help": "Saves to keep besides the best one."})
     seed: int = field(default=42, metadata={"help": "Seed of the windows, of new weights and of dropout."})

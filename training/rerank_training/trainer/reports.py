@@ -11,6 +11,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
+from rerank.config import BUNDLED_MODELS
 from rerank_training.trainer.ranking_trainer import RankingTrainer
 
 #: Key in the log history of a run: nDCG@10 before the first step.
@@ -50,8 +51,13 @@ def print_summary(trainer: RankingTrainer, folder: Path, metrics: Mapping[str, f
         print(f"\nlast step: {state.global_step} of {state.max_steps}; nothing was measured, as no lists were held out")
     print(f"model: {folder}", flush=True)
     if served:
-        name = folder.absolute().parent.name
-        print(f"serve it: rerank serve --model {shlex.quote(f'{name}={folder}')}", flush=True)
+        print(f"serve it: rerank serve --model {shlex.quote(f'{_served_name(folder)}={folder}')}", flush=True)
+
+
+def _served_name(folder: Path) -> str:
+    """A name for the model of a run: that of the run's folder, unless a bundled model has it."""
+    name = folder.absolute().parent.name.replace("=", "-")
+    return f"my-{name}" if name in {model.name for model in BUNDLED_MODELS} else name
 
 
 class SpeedLog(TrainerCallback):

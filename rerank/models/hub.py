@@ -1,0 +1,68 @@
+"""Check that a model can be had before anything is loaded: from a folder, the local cache, or the Hugging Face hub.
+
+The libraries that download models ask a hub that cannot be reached again and again, for a minute.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from huggingface_hub import HfApi, try_to_load_from_cache
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+)
+
+from rerank.errors import ConfigError
+from rerank.files import is_missing_folder
+
+#: Time for the hub's answer.
+_TIMEOUT_S = 5.0
+#: Files of which a model has one: a transformer, or an adapter.
+_CONFIGS = ("config.json", "adapter_config.json")
+
+
+def check_findable(name: str, what: str, instead: str) -> None:
+    """Checks that `name` is a folder, a model in the local cache of the hub, or one that the hub has.
+
+    Args:
+        name: a folder, or the name of a model on the hub.
+        what: the model's part, which the error message names, such as "--base".
+        instead: what to give instead, with which it ends, such as "give the folder of a causal language model".
+
+    Raises:
+        ConfigError: it is none of these, or the hub cannot be asked.
+    """
+    if Path(name).is_dir():
+        return
+    if is_missing_folder(name):
+        raise ConfigError(f"there is no folder {name}; {instead}")
+    if problem := _problem_with_hub(name):
+        raise ConfigError(
+            f"{what}: there is no folder {name}, and {name} is not in the local cache of the Hugging Face hub; "
+            f"{problem}; {instead}"
+        )
+
+
+def _problem_with_hub(name: str) -> str:
+    """The reason for which the model can neither be read from the cache nor be downloaded; empty if there is none."""
+    try:
+        if any(isinstance(try_to_load_from_cache(name, file), str) for file in _CONFIGS):
+            return ""
+        HfApi().model_info(name, timeout=_TIMEOUT_S)
+    except HFValidationError:
+        return "it is no name of a model on the hub either (MODEL or ORGANISATION/MODEL)"
+    except OfflineModeIsEnabled:
+        return "the hub is not asked, because HF_HUB_OFFLINE is set"
+    except GatedRepoError:
+        return ""  # the download says which licence is to be accepted
+    except RepositoryNotFoundError:
+        return "the hub has no such model, or hides it from you (`hf auth login`)"
+    except HfHubHTTPError:
+        return ""  # the hub can be reached; the download says more
+    except Exception as error:  # of the HTTP library, which is another one in other versions of huggingface_hub
+        return f"the hub cannot be reached ({error})"
+    return ""

@@ -1,0 +1,163 @@
+"""Every statistic of an evaluation is over the queries that were asked, when the judgements are of more queries."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+from rerank_eval import beir, trec_dl
+from rerank_eval.measures import Metrics
+from rerank_eval.report import FIRST_STAGE, ORACLE, Evaluation, markdown
+from rerank_eval.results import Result
+from rerank_eval.table import summarize
+from scipy import stats
+from typer import Typer
+from typer.testing import CliRunner
+
+from rerank.inspector.evaluation import read_evaluation
+from tests.eval.test_measures import ndcg
+from tests.eval.test_report import rows
+from tests.serving import Served
+
+ASKED, JUDGED = 10, 53
+DEPTH = 6
+
+
+@pytest.fixture
+def grades() -> dict[str, dict[str, int]]:
+    """Grades of all judged queries, of which the first ten are asked."""
+    rng = random.Random(3)
+    return {f"q{n:02d}": {f"d{n}-{rank}": rng.choice([0, 0, 1, 2, 3]) for rank in range(DEPTH)} for n in range(JUDGED)}
+
+
+@pytest.fixture
+def asked(grades: dict[str, dict[str, int]]) -> list[str]:
+    return list(grades)[:ASKED]
+
+
+def write_requests(folder: Path, grades: dict[str, dict[str, int]], asked: list[str]) -> list[str]:
+    """A request file whose texts the ranker of the service sorts by: a number that is near the grade."""
+    folder.mkdir()
+    rng = random.Random(4)
+    with (folder / "requests.jsonl").open("w", encoding="utf-8") as file:
+        for query_id in asked:
+            candidates = [
+                {"docid": doc_id, "score": -rank, "doc": {"contents": f"relevance {grade + rng.randint(0, 2)}"}}
+                for rank, (doc_id, grade) in enumerate(grades[query_id].items())
+            ]
+            print(json.dumps({"query": {"text": query_id, "qid": query_id}, "candidates": candidates}), file=file)
+    lines = [f"{query_id} 0 {doc_id} {grade}" for query_id, row in grades.items() for doc_id, grade in row.items()]
+    (folder / "qrels.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return ["--requests", str(folder / "requests.jsonl"), "--qrels", str(folder / "qrels.txt")]
+
+
+def run_of(path: Path) -> dict[str, list[str]]:
+    """The documents of a TREC run, best first."""
+    found: dict[str, list[str]] = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        query_id, _, doc_id, *_ = line.split()
+        found.setdefault(query_id, []).append(doc_id)
+    return found
+
+
+def slow_values(run: dict[str, list[str]], grades: dict[str, dict[str, int]], asked: list[str]) -> list[float]:
+    return [ndcg(grades[query_id], run[query_id]) for query_id in asked]
+
+
+def slow_comparison(system: list[float], reference: list[float]) -> dict[str, Any]:
+    differences = [value - other for value, other in zip(system, reference, strict=True)]
+    test = stats.ttest_rel(system, reference)
+    low, high = test.confidence_interval(0.95)
+    signs = [sum(sign) for sign in zip(*((d > 1e-9, abs(d) <= 1e-9, d < -1e-9) for d in differences), strict=True)]
+    return {"difference": fmean(differences), "p": test.pvalue, "interval": (low, high), "signs": signs}
+
+
+def invoke(app: Typer, out: Path, *options: object) -> str:
+    done = CliRunner().invoke(app, [*map(str, options), "--out", str(out), "--no-plots"])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+@pytest.mark.parametrize("option", [(), ("--all-judged",)])
+def test_tests_are_over_the_queries_that_were_asked(
+    tmp_path: Path, grades: dict[str, dict[str, int]], asked: list[str], service: Served, option: tuple[str, ...]
+) -> None:
+    files, out = write_requests(tmp_path / "data", grades, asked), tmp_path / "out"
+    systems = ("--ranker", "identity", "--system", "number=first:number", "--target", service.address)
+    printed = invoke(trec_dl.app, out, *files, *systems, *option)
+
+    values = {name: slow_values(run_of(out / name / "run.trec"), grades, asked) for name in ("identity", "number")}
+    expected = slow_comparison(values["number"], values["identity"])
+    report = (out / "report.md").read_text(encoding="utf-8")
+    cells = rows(report, "compared with identity")["number"]
+    low, high = expected["interval"]
+    assert cells[:3] == [f"{expected['difference']:+.4f}", f"{low:+.4f} to {high:+.4f}", f"{expected['p']:.4f}"]
+    assert cells[5] == "/".join(map(str, expected["signs"]))
+    assert f"tests over {ASKED} queries" in report
+    assert f"{cells[5]} wins/ties/losses" in printed
+    summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
+    assert summary["rows"]["number"]["p"] == pytest.approx(expected["p"])
+
+    shared = JUDGED if option else ASKED
+    assert summary["queries"] == shared
+    assert summary["rows"]["number"]["mean"] == pytest.approx(sum(values["number"]) / shared)
+    overview = read_evaluation(out).overview()
+    assert [query["query_id"] for query in overview["queries"]] == asked
+    means = {system["name"]: system["mean"] for system in overview["systems"]}
+    assert means == pytest.approx(
+        {FIRST_STAGE: fmean(values["identity"])} | {name: fmean(row) for name, row in values.items()}
+    )
+
+
+def test_eval_beir_with_a_run_measures_the_queries_of_the_run(
+    tmp_path: Path, grades: dict[str, dict[str, int]], asked: list[str]
+) -> None:
+    folder = tmp_path / "collection"
+    (folder / "qrels").mkdir(parents=True)
+    docs = [doc_id for row in grades.values() for doc_id in row]
+    (folder / "corpus.jsonl").write_text("".join(json.dumps({"_id": d, "text": d}) + "\n" for d in docs))
+    (folder / "queries.jsonl").write_text("".join(json.dumps({"_id": q, "text": q}) + "\n" for q in grades))
+    judged = [f"{query_id}\t{doc_id}\t{grade}" for query_id, row in grades.items() for doc_id, grade in row.items()]
+    (folder / "qrels" / "test.tsv").write_text("\n".join(["q\td\ts", *judged, ""]))
+    lines = [f"{q} Q0 {d} {rank} {-rank} t" for q in asked for rank, d in enumerate(grades[q])]
+    (tmp_path / "run.trec").write_text("\n".join(lines) + "\n")
+
+    out = tmp_path / "out"
+    given = ("--collection", folder, "--run", tmp_path / "run.trec", "--ranker", "oracle")
+    printed = invoke(beir.app, out, *given)
+    assert f"{ASKED} of {JUDGED} judged queries were asked; means and tests are over these." in printed
+    summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
+    before = slow_values({q: list(grades[q]) for q in asked}, grades, asked)
+    best = [ndcg(grades[q], sorted(grades[q], key=lambda d: -grades[q][d])) for q in asked]
+    assert summary["queries"] == ASKED
+    assert summary["rows"][FIRST_STAGE]["mean"] == pytest.approx(fmean(before))
+    assert summary["rows"][FIRST_STAGE]["p"] == pytest.approx(stats.ttest_rel(before, best).pvalue)
+
+
+def test_holm_and_non_inferiority_are_over_the_queries_that_were_asked() -> None:
+    rng = random.Random(5)
+    asked = {name: [rng.random() for _ in range(ASKED)] for name in "abc"}
+    results = [_with_zeros(name, values) for name, values in asked.items()]
+    p_values = [stats.ttest_rel(asked[name], asked["a"]).pvalue for name in "bc"]
+    low, high = sorted(p_values)
+    expected = {low: min(1.0, 2 * low), high: max(min(1.0, 2 * low), high)}
+    summary = summarize("d", "t", results)
+    assert [summary.rows[name].p for name in "bc"] == pytest.approx([expected[p] for p in p_values])
+
+    upper_bound = Result(ORACLE, results[0].metrics)
+    report = markdown(Evaluation("d", "t", results, upper_bound, {}, margin=0.3))
+    not_worse = stats.ttest_1samp(
+        [b - a for a, b in zip(asked["a"], asked["b"], strict=True)], -0.3, alternative="greater"
+    ).pvalue
+    assert rows(report, "compared with a")["b"][-1] == f"{not_worse:.4f}"
+
+
+def _with_zeros(name: str, values: list[float]) -> Result:
+    """A result with values of the queries that were asked, and 0 for the others."""
+    per_query = {f"q{n:02d}": {"nDCG@10": value} for n, value in enumerate([*values, *[0.0] * (JUDGED - len(values))])}
+    missing = tuple(list(per_query)[len(values) :])
+    return Result(name, Metrics({"nDCG@10": sum(values) / JUDGED}, per_query, missing))

@@ -1,0 +1,146 @@
+"""A model that cannot be had is refused by one question to the hub, or by none."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import torch
+
+from rerank.errors import ConfigError
+from rerank.models.encoder import Encoder
+from rerank.models.hub import check_findable
+from rerank.models.loading import load_causal_lm, load_tokenizer_of
+
+
+class Hub:
+    """A server in the hub's place, which knows org/known, and org/gated behind a licence."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        hub = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                kind, _, name = self.path.removeprefix("/api/").partition("/")
+                if kind == "models":  # the client has questions of its own, too
+                    hub.asked.append(name)
+                known = {"org/known": (200, ""), "org/gated": (403, "GatedRepo")}
+                status, code = known.get(name, (404, "RepoNotFound"))
+                body = json.dumps({"id": name}).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body)))
+                self.send_header("X-Error-Code", code)
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+
+@pytest.fixture
+def no_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An empty cache of the hub, and an empty working directory."""
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "work").mkdir()
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path / "work")
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, no_cache: Path) -> Iterator[Hub]:
+    hub = Hub()
+    thread = threading.Thread(target=hub.server.serve_forever)
+    thread.start()
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.url)
+    yield hub
+    hub.server.shutdown()
+    thread.join()
+    hub.server.server_close()
+
+
+@pytest.fixture
+def unreachable(monkeypatch: pytest.MonkeyPatch, no_cache: Path) -> Iterator[None]:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # nothing listens
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{unused.getsockname()[1]}")
+        yield
+
+
+def check(name: str) -> None:
+    check_findable(name, "--base", "give the folder of a model")
+
+
+def test_model_that_the_hub_lacks_is_refused_after_one_question(hub: Hub) -> None:
+    with pytest.raises(ConfigError, match=r"^--base: there is no folder gpt2-nope, and .* the hub has no such model"):
+        check("gpt2-nope")
+    assert hub.asked == ["gpt2-nope"]
+
+
+@pytest.mark.parametrize("name", ["org/known", "org/gated"])
+def test_model_that_the_hub_has_passes(hub: Hub, name: str) -> None:
+    """The download of a gated model says which licence is to be accepted."""
+    check(name)
+    assert hub.asked == [name]
+
+
+def test_hub_that_cannot_be_reached_is_named(unreachable: None) -> None:
+    with pytest.raises(ConfigError, match=r"the hub cannot be reached \(.*\); give the folder of a model"):
+        check("org/model")
+
+
+def test_offline_mode_asks_nothing(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(ConfigError, match="HF_HUB_OFFLINE is set"):
+        check("org/known")
+    assert not hub.asked
+
+
+@pytest.mark.parametrize("file", ["config.json", "adapter_config.json"])
+def test_cached_model_passes_without_a_question(unreachable: None, no_cache: Path, file: str) -> None:
+    model = no_cache / "models--org--model"
+    (model / "refs").mkdir(parents=True)
+    (model / "refs" / "main").write_text("abc")
+    (model / "snapshots" / "abc").mkdir(parents=True)
+    (model / "snapshots" / "abc" / file).write_text("{}")
+    check("org/model")
+
+
+@pytest.mark.parametrize("name", ["a b", "x--y", "name.git"])
+def test_name_that_no_hub_can_have_is_refused_without_a_question(hub: Hub, name: str) -> None:
+    with pytest.raises(ConfigError, match=r"no name of a model on the hub either"):
+        check(name)
+    assert not hub.asked
+
+
+def test_folder_passes_and_a_path_is_not_looked_up(hub: Hub) -> None:
+    Path("base").mkdir()
+    check("base")
+    with pytest.raises(ConfigError, match=r"^there is no folder \./nope; give the folder of a model$"):
+        check("./nope")
+    assert not hub.asked
+
+
+def test_loaders_ask_once(hub: Hub, tmp_path: Path) -> None:
+    """Their libraries would ask again and again, for half a minute to a minute."""
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text('{"base_model_name_or_path": "org/base"}', encoding="utf-8")
+    with pytest.raises(ConfigError, match=re.escape(f"base of the adapter {adapter}: there is no folder org/base")):
+        load_causal_lm(adapter, torch.device("cpu"))
+    with pytest.raises(ConfigError, match="tokenizer: there is no folder org/tokenizer"):
+        load_tokenizer_of("org/tokenizer")
+    with pytest.raises(ConfigError, match="encoder: there is no folder org/encoder"):
+        Encoder("org/encoder", "cpu")
+    assert hub.asked == ["org/base", "org/tokenizer", "org/encoder"]
