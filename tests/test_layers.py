@@ -7,8 +7,8 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 #: Modules and folders of `rerank`, from the lowest layer to the highest.
 LAYERS = [
-    "errors losses profiles types v1",
-    "config files manifest bundled",
+    "errors files json_files losses profiles types v1 validation yaml_files",
+    "config manifest bundled",
     "collections prompting served",
     "models",
     "rankers retrieval",

@@ -29,7 +29,7 @@ def plain_console(stderr: bool = False) -> Console:
     It is 120 columns wide when the output is not a terminal.
     """
     stream = sys.stderr if stderr else sys.stdout
-    width = None if stream.isatty() else 120
+    width = None if stream is not None and stream.isatty() else 120  # None: it is closed
     return Console(stderr=stderr, markup=False, emoji=False, highlight=False, width=width)
 
 
