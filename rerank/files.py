@@ -1,4 +1,4 @@
-"""Atomic writes of files and folders, which appear complete or not at all; full disks; versions and SHA-256."""
+"""Atomic writes of files and folders, which appear complete or not at all; checked reads; full disks; SHA-256."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import logging
 import os
 import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -23,6 +24,8 @@ _CANNOT_WRITE = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EACCES, errno.EPERM),
     *(errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG),
 }
+#: Files of settings are larger by mistake only, and PyYAML reads some 300 KB per second.
+_MAX_TEXT_BYTES = 1024 * 1024
 
 
 @contextmanager
@@ -107,6 +110,49 @@ def _rename(temporary: Path, out: Path) -> None:
         if not out.exists():
             raise
         raise ConfigError(f"{out} exists already; another process created it in the meantime") from error
+
+
+def check_file(path: Path) -> None:
+    """Raises: ConfigError if there is no regular file of this path; reading a named pipe could wait for ever."""
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {_reason(error)}{looked_for(path)}") from error
+    if not stat.S_ISREG(mode):
+        kind = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
+        raise ConfigError(f"{path} cannot be read: it is {kind}, not a file")
+
+
+def read_text(path: Path, max_bytes: int = _MAX_TEXT_BYTES) -> str:
+    """The text of a file of settings.
+
+    Raises:
+        ConfigError: it cannot be read, is no regular file, is larger than `max_bytes`, or is not in UTF-8.
+    """
+    check_file(path)
+    try:
+        with path.open("rb") as file:
+            content = file.read(max_bytes + 1)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {_reason(error)}") from error
+    if len(content) > max_bytes:
+        raise ConfigError(f"{path} has {path.stat().st_size:,} bytes; a file of settings has at most {max_bytes:,}")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ConfigError(
+            f"{path}: line {line}: the byte 0x{content[error.start]:02X} is not UTF-8; save the file as UTF-8"
+        ) from error
+
+
+def looked_for(path: Path) -> str:
+    """Where a relative path that leads nowhere was looked for, for the end of a message; empty for an absolute one."""
+    return "" if path.is_absolute() else f" (relative paths begin at the working directory, {Path.cwd()})"
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error)
 
 
 def cached_folder(name: str, build: Callable[[Path], None]) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Literal
@@ -12,11 +11,14 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from rerank import profiles
 from rerank.errors import CheckpointError, ConfigError
 from rerank.files import atomic_file, sha256_of_files
+from rerank.json_files import read_json
+from rerank.validation import joined, problems_of
 
 MANIFEST_FILE = "rerank.json"
 TEMPLATE_FILE = "template.yaml"
 #: Folder of the trained checkpoint in the folder of a run.
 RESULT_FOLDER = "final"
+_WAY_OUT = "fetch it again, or remove the manifest to use it as it is"
 
 
 class Manifest(BaseModel):
@@ -106,9 +108,12 @@ def read_manifest(folder: Path) -> Manifest | None:
     if not path.is_file():
         return None
     try:
-        manifest = Manifest.model_validate(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, ValidationError) as error:
-        raise CheckpointError(f"{path} is not a valid manifest: {error}") from error
+        manifest = Manifest.model_validate(read_json(path))
+    except ConfigError as error:
+        raise CheckpointError(f"{error}; {_WAY_OUT}") from error
+    except ValidationError as error:
+        problems = joined(problems_of(error, Manifest), lambda _: str(path))
+        raise CheckpointError(f"{problems}; {_WAY_OUT}") from error
     _check(folder, "weights", manifest.weights_sha256, sorted(folder.glob("*.safetensors")))
     _check(folder, "template", manifest.template_sha256, [folder / TEMPLATE_FILE])
     return manifest
@@ -131,8 +136,8 @@ def trained_window(folder: Path) -> int | None:
     It does not check the files beside the manifest, as `read_manifest` does when the model is loaded.
     """
     try:
-        return int(json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))["window_size"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return int(read_json(folder / MANIFEST_FILE)["window_size"])
+    except (ConfigError, ValueError, KeyError, TypeError):
         return None
 
 
@@ -142,5 +147,5 @@ def _check(folder: Path, what: str, expected: str, files: list[Path]) -> None:
     if (found := sha256_of_files(files)) != expected:
         raise CheckpointError(
             f"{folder}: SHA-256 of the {what} is {found}, but {MANIFEST_FILE} expects {expected}; the checkpoint was "
-            "changed after training: fetch it again, or remove the manifest to use it as it is"
+            f"changed after training: {_WAY_OUT}"
         )

@@ -30,7 +30,7 @@ def add(
 ) -> None:
     """Make a key, print it once, and append its hash to the file, which a running service reads within a second.
 
-    To revoke a key, delete its entry from the file.
+    To revoke a key, delete its entry from the file. To revoke all, leave [] in it: a file without a list is refused.
     """
     from rerank.service.callers import CallerLimits
     from rerank.service.key_file import add_key
@@ -38,5 +38,5 @@ def add(
     limits = CallerLimits(
         models=tuple(model) if model else None, max_calls=max_calls, max_queue_tokens=max_queue_tokens
     )
-    print(add_key(file, name, limits))
+    print(add_key(file, name, limits), flush=True)
     print(f"Keep this key of {name}; {file} has only its hash.", file=sys.stderr)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from rerank.commands.console import PlainConsole
+from rerank.commands.output import OutputLost, guard_output
 from rerank.errors import CheckpointError, RerankError
 
 console = PlainConsole()
@@ -27,10 +28,19 @@ def run(command: Callable[[], object]) -> None:
     """Runs a command. A RerankError or a package that is not installed ends it with one line and an exit code.
 
     The code is 1 for a CheckpointError: the call is right, but a model that it names cannot be loaded. It is 2 for
-    everything else, as for wrong flags.
+    everything else, as for wrong flags. A command whose output nobody reads any more ends with 1 and without a line.
     """
+    guard_output()
     try:
-        command()
+        try:
+            command()
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+    except OutputLost as error:
+        if error.reader_has_gone:
+            sys.exit(1)
+        _fail(str(error))
     except CheckpointError as error:
         _fail(str(error), 1)
     except RerankError as error:

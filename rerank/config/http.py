@@ -31,7 +31,14 @@ class HttpConfig(Settings):
     @model_validator(mode="before")
     @classmethod
     def _from_address(cls, settings: Any) -> Any:
-        return {"listen": settings} if isinstance(settings, str) else settings
+        if isinstance(settings, str):
+            return {"listen": settings}
+        if isinstance(settings, bool | int | float):
+            raise ValueError(
+                f"expected HOST:PORT, such as {cls.model_fields['listen'].default}, or a mapping with "
+                f"{', '.join(cls.model_fields)}"
+            )
+        return settings
 
     @model_validator(mode="after")
     def _queries_need_judgements(self) -> Self:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
-import yaml
 from pydantic import ValidationError
 
 from rerank.config.models import ModelConfig
 from rerank.config.service import BUNDLED_MODELS, ServiceConfig
 from rerank.errors import ConfigError
 from rerank.types import StrategyKind
-
-#: Quotes values in error messages; the whole of one may be large, as YAML can repeat its parts.
-_GIVEN = reprlib.Repr()
-_GIVEN.maxlevel, _GIVEN.maxstring, _GIVEN.maxother = 2, 200, 200
+from rerank.validation import did_you_mean, joined, problems_of
+from rerank.yaml_files import YamlFile, read_yaml
 
 
 def load_config(
@@ -31,33 +28,63 @@ def load_config(
         overrides: settings that replace those of the file, unless they are None; of a mapping, only the keys it has.
 
     Raises:
-        ConfigError: the file cannot be read, or contains an unknown key or an invalid value.
+        ConfigError: the file cannot be read, has a key twice, an unknown key or an invalid value; the message names its
+            line and the path of the setting, such as models[0].path.
     """
-    settings = _read_yaml(path) if path is not None else {}
+    file = read_yaml(path) if path is not None else None
+    settings = _settings(file)
     settings |= {key: _merged(settings.get(key), value) for key, value in overrides.items() if value is not None}
     if first_models:
         settings["models"] = [*first_models, *_further_models(settings, first_models)]
-    source = path or "command line"
+    place_of = partial(_place, file, overrides, len(first_models))
     try:
         config = ServiceConfig.model_validate(settings)
     except ValidationError as error:
-        problems = "; ".join(
-            f"{'.'.join(map(str, e['loc']))}: {e['msg']} (given {_GIVEN.repr(e['input'])})" for e in error.errors()
-        )
-        raise ConfigError(f"{source}: {problems}") from error
+        raise ConfigError(joined(problems_of(error, ServiceConfig), place_of)) from error
+    _check_names(config, place_of)
+    return config
+
+
+def _settings(file: YamlFile | None) -> dict[str, object]:
+    """The keys and values of a file, which may be empty."""
+    if file is None or file.content is None:
+        return {}
+    if not isinstance(file.content, dict):
+        raise ConfigError(f"{file.path}: expected keys and values, found {type(file.content).__name__}")
+    return dict(file.content)
+
+
+def _place(
+    file: YamlFile | None, overrides: Mapping[str, object], first_models: int, location: Sequence[int | str]
+) -> str:
+    """Where the setting at a location was given: the file with its line, or the command line."""
+    match location:
+        case ["models", int(number), *rest]:
+            from_file = number >= first_models
+            location = ["models", number - first_models, *rest]
+        case [str(name), *rest]:
+            given = overrides.get(name)
+            from_file = given is None or (isinstance(given, Mapping) and bool(rest) and rest[0] not in given)
+        case _:
+            from_file = True
+    return file.place_of(location) if file and from_file else "command line"
+
+
+def _check_names(config: ServiceConfig, place_of: Callable[[Sequence[int | str]], str]) -> None:
+    """Raises: ConfigError if models have no distinct names, or a setting names a model that there is not."""
     names = [model.name for model in config.models]
     if not names or len(set(names)) != len(names):
         raise ConfigError(
-            f"{source}: models must be one or more with distinct names, given: {', '.join(names) or 'none'}"
+            f"{place_of(['models'])}: models must be one or more with distinct names, given: "
+            f"{', '.join(names) or 'none'}"
         )
-    for model in config.models:
-        _check_preranker(model, config.models, source)
-    if config.http is not None and (unknown := set(config.http.model_aliases.values()) - set(names)):
+    for number, model in enumerate(config.models):
+        _check_preranker(model, config.models, place_of(["models", number, "preranker"]))
+    if config.http is not None and (unknown := sorted(set(config.http.model_aliases.values()) - set(names))):
         raise ConfigError(
-            f"{source}: http.model_aliases names {', '.join(sorted(unknown))}, which is none of the models: "
-            f"{', '.join(names)}"
+            f"{place_of(['http', 'model_aliases'])}: http.model_aliases names {', '.join(unknown)}, which is none of "
+            f"the models: {', '.join(names)}{did_you_mean(unknown[0], names)}"
         )
-    return config
 
 
 def _merged(given: object, override: object) -> object:
@@ -66,12 +93,12 @@ def _merged(given: object, override: object) -> object:
     return {**({"listen": given} if isinstance(given, str) else given), **override}  # of http, the text is the address
 
 
-def _check_preranker(model: ModelConfig, models: Sequence[ModelConfig], source: object) -> None:
+def _check_preranker(model: ModelConfig, models: Sequence[ModelConfig], place: str) -> None:
     """Raises: ConfigError if the preranker is no model, the model itself, or a cascade by default."""
     choices = [other.name for other in models if other is not model and other.strategy is not StrategyKind.CASCADE]
     if model.preranker and model.preranker not in choices:
         raise ConfigError(
-            f"{source}: preranker {model.preranker!r} of model {model.name} is none of {', '.join(choices) or 'none'}, "
+            f"{place}: preranker {model.preranker!r} of model {model.name} is none of {', '.join(choices) or 'none'}, "
             "the other models whose strategy is no cascade"
         )
 
@@ -81,13 +108,3 @@ def _further_models(settings: Mapping[str, object], first_models: Sequence[Mappi
     replaced = {model["name"] for model in first_models}
     models = settings.get("models", [model for model in BUNDLED_MODELS if model.name not in replaced])
     return models if isinstance(models, list | tuple) else [models]
-
-
-def _read_yaml(path: Path) -> dict[str, object]:
-    try:
-        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path}: {error}") from error
-    if not isinstance(settings, dict | None):
-        raise ConfigError(f"{path}: expected keys and values, found {type(settings).__name__}")
-    return settings or {}

@@ -1,4 +1,4 @@
-"""Base class of all settings: a frozen pydantic model that refuses unknown keys."""
+"""Base class of all settings: a frozen pydantic model that refuses unknown keys and infinite numbers."""
 
 from __future__ import annotations
 
@@ -13,4 +13,4 @@ Positive = Annotated[int, Field(gt=0, strict=True)]
 class Settings(BaseModel):
     """Base class of all settings."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from importlib import resources
 from typing import Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
 from rerank.errors import ConfigError
+from rerank.yaml_files import parse_yaml
 
 
 class _Facts(BaseModel):
@@ -66,4 +66,4 @@ def load_profile(name: str) -> Profile:
     if name not in names():
         raise ConfigError(f"there is no profile {name!r}; the profiles are {', '.join(names())}")
     text = (resources.files(__package__) / f"{name}.yaml").read_text(encoding="utf-8")
-    return Profile.model_validate(yaml.safe_load(text))
+    return Profile.model_validate(parse_yaml(text, f"{name}.yaml").content)

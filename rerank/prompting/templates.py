@@ -10,11 +10,13 @@ from importlib import resources
 from pathlib import Path
 from typing import Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rerank.errors import ConfigError
+from rerank.files import looked_for, read_text
 from rerank.prompting.style import PromptStyle
+from rerank.validation import did_you_mean, joined, problems_of
+from rerank.yaml_files import parse_yaml
 
 #: Any name in braces. An unknown one is refused, because the model would read it as it is written.
 _FIELD = re.compile(r"\{(\w+)\}")
@@ -99,25 +101,32 @@ def load_template(name_or_path: str | Template, needs: Sequence[Sequence[str]] =
 
 
 def _load(name_or_path: str) -> Template:
-    content = _read(name_or_path)
+    source = _read(name_or_path)
+    file = parse_yaml(source, f"template {name_or_path}")
     try:
-        file = _TemplateFile.model_validate(yaml.safe_load(content))
-        _check_fields(file)
-    except (ValidationError, yaml.YAMLError, ConfigError) as error:
+        parts = _TemplateFile.model_validate(file.content)
+        _check_fields(parts)
+    except ValidationError as error:
+        raise ConfigError(joined(problems_of(error, _TemplateFile), file.place_of)) from error
+    except ConfigError as error:
         raise ConfigError(f"template {name_or_path}: {error}") from error
+    content = source.encode()
     sha256 = hashlib.sha256(content).hexdigest()
-    return Template(file.prefix, file.body, file.suffix, sha256, file.system_message, file.chat_markup, content)
+    return Template(parts.prefix, parts.body, parts.suffix, sha256, parts.system_message, parts.chat_markup, content)
 
 
-def _read(name_or_path: str) -> bytes:
+def _read(name_or_path: str) -> str:
     folder, path = resources.files("rerank") / "templates", Path(name_or_path)
     packaged = folder / f"{name_or_path}.yaml"
     if name_or_path == path.stem and packaged.is_file():
-        return packaged.read_bytes()
+        return packaged.read_bytes().decode("utf-8")
     if path.is_file():
-        return path.read_bytes()
+        return read_text(path)
     known = sorted(item.name.removesuffix(".yaml") for item in folder.iterdir())
-    raise ConfigError(f"template {name_or_path!r} is neither a file nor one of {', '.join(known)}")
+    raise ConfigError(
+        f"template {name_or_path!r} is neither a file nor one of {', '.join(known)}"
+        f"{did_you_mean(name_or_path, known) or looked_for(path)}"
+    )
 
 
 def _check_fields(file: _TemplateFile) -> None:

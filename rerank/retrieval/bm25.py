@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from rerank.errors import IndexMismatch
 from rerank.retrieval.base import ScoredRow
+from rerank.retrieval.integrity import damaged
 from rerank.retrieval.jvm import pyserini_module
 from rerank.types import Query
 
@@ -38,20 +41,32 @@ class BM25Retriever:
 
     def __init__(self, folder: Path) -> None:
         lucene = pyserini_module("pyserini.search.lucene")
+        self._folder = folder
+        self._java_error: type[Exception] = import_module("jnius").JavaException  # can be imported once the JVM runs
         try:
             self._searcher = lucene.LuceneSearcher(str(folder))
-        except Exception as error:  # the JavaException of jnius can be imported only while the JVM runs
-            raise IndexMismatch(
-                f"{folder} is no Lucene index that this version of Pyserini can read: {error}"
-            ) from error
+        except self._java_error as error:
+            raise self._unreadable(error) from error
         self._searcher.set_bm25(K1, B)
         _allow_long_queries()
 
     def search(self, queries: Sequence[Query], depth: int) -> list[list[ScoredRow]]:
-        return [
-            [ScoredRow(int(hit.docid), float(hit.score)) for hit in self._searcher.search(query.text, k=depth)]
-            for query in queries
-        ]
+        """As `Retriever.search`. Raises: IndexMismatch if Lucene finds the index damaged where it reads it."""
+        try:
+            return [
+                [ScoredRow(int(hit.docid), float(hit.score)) for hit in self._searcher.search(query.text, k=depth)]
+                for query in queries
+            ]
+        except self._java_error as error:
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: Any) -> IndexMismatch:
+        """The error of an index that Lucene cannot read; it names the file if Lucene does, and not Java's stack."""
+        reason = " ".join(str(error.innermessage).split())
+        named = re.search(r'path="([^"]+)"', reason)
+        path = Path(named[1]) if named else self._folder
+        name = str(error.classname).rpartition(".")[2]
+        return damaged(path, f"this version of Lucene cannot read it ({name}: {reason.partition(' (resource')[0]})")
 
 
 def write_bm25(texts: Iterable[str], work: Path, out: Path, threads: int, report: Callable[[int], None]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rerank.errors import IndexMismatch
 from rerank.models.encoder import Encoder, EncoderId
@@ -19,6 +19,7 @@ from rerank.retrieval.integrity import StoredFile, check_files, stored_files
 from rerank.retrieval.store import PassageStore
 from rerank.retrieval.vector_index import open_vector_index
 from rerank.types import Candidate, EncoderDtype, FirstStage, Query, ScoredDoc
+from rerank.validation import joined, problems_of
 
 
 class Expansion(BaseModel):
@@ -140,8 +141,9 @@ def read_manifest(folder: Path) -> Manifest:
     """The manifest of an index. Raises: IndexMismatch when `folder` has no manifest of this format."""
     try:
         return Manifest.model_validate(read_index_settings(folder))
-    except ValueError as error:
-        raise IndexMismatch(f"{folder / MANIFEST_FILE} is invalid; build the index again: {error}") from error
+    except ValidationError as error:
+        problems = joined(problems_of(error, Manifest), lambda _: str(folder / MANIFEST_FILE))
+        raise IndexMismatch(f"{problems}; build the index again") from error
 
 
 def _check_encoder(folder: Path, manifest: Manifest, encoder: EncoderId) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import json
+import shlex
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from rerank.errors import IndexMismatch
+from rerank.errors import ConfigError, IndexMismatch
+from rerank.files import looked_for
+from rerank.json_files import read_json
 
 FORMAT = "rerank-index-2"
 MANIFEST_FILE = "manifest.json"
@@ -20,13 +22,13 @@ def read_index_settings(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST_FILE
     if not path.is_file():
         raise IndexMismatch(
-            f"{folder} is no index: it has no {MANIFEST_FILE}; build one with `rerank index --out {folder}`"
+            f"{folder} is no index: it has no {MANIFEST_FILE}{looked_for(folder)}; build one with "
+            f"`rerank index --collection COLLECTION --out {shlex.quote(str(folder))}`"
         )
     try:
-        settings: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        found = settings.get("format")
-    except (ValueError, AttributeError) as error:  # no JSON, or no object
-        raise IndexMismatch(f"{path} is invalid; build the index again: {error}") from error
-    if found != FORMAT:
+        settings = read_json(path)
+    except ConfigError as error:
+        raise IndexMismatch(f"{error}; build the index again") from error
+    if (found := settings.get("format")) != FORMAT:
         raise IndexMismatch(f"{folder} has format {found}, but this version reads {FORMAT}; build the index again")
     return settings

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,26 +14,27 @@ from rerank.retrieval.index_format import MANIFEST_FILE
 
 #: Files up to this size are hashed whenever the index is opened, in some 20 ms each.
 _SMALL_BYTES = 16 * 1024 * 1024
+#: Of larger files, the beginning is: with a damaged header, FAISS may end the process or not return.
+_HEAD_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """Size and hash of a file."""
+    """Size and hash of a file, and the hash of the first MiB of a large one; empty in older manifests."""
 
     bytes: int
     sha256: str
+    head_sha256: str = ""
 
 
 def stored_files(folder: Path) -> dict[str, StoredFile]:
     """Size and hash of all files in the folder but the manifest, by their paths in it."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST_FILE)
-    return {
-        path.relative_to(folder).as_posix(): StoredFile(path.stat().st_size, sha256_of_files([path])) for path in paths
-    }
+    return {path.relative_to(folder).as_posix(): _stored(path) for path in paths}
 
 
 def check_files(folder: Path, files: Mapping[str, StoredFile], all_hashes: bool = False) -> None:
-    """Checks the sizes of all files, and the hashes of those that are small.
+    """Checks the sizes of all files, the hashes of those that are small, and of large ones that of their beginning.
 
     Args:
         files: as `stored_files` returned them when the index was built.
@@ -48,8 +51,24 @@ def check_files(folder: Path, files: Mapping[str, StoredFile], all_hashes: bool 
             raise damaged(path, f"it has {size} bytes, but {MANIFEST_FILE} says {stored.bytes}")
         if (all_hashes or size <= _SMALL_BYTES) and sha256_of_files([path]) != stored.sha256:
             raise damaged(path, f"its SHA-256 is not that of {MANIFEST_FILE}")
+        if stored.head_sha256 and _head_sha256(path) != stored.head_sha256:
+            raise damaged(path, f"the SHA-256 of its beginning is not that of {MANIFEST_FILE}")
 
 
 def damaged(path: Path, reason: object) -> IndexMismatch:
-    """The error of a damaged file of an index."""
-    return IndexMismatch(f"{path} is damaged: {reason}; copy the index again, or build it again with `rerank index`")
+    """The error of a damaged file of an index, or of a folder of it."""
+    index = next((folder for folder in path.parents if (folder / MANIFEST_FILE).is_file()), path.parent)
+    return IndexMismatch(
+        f"{path} is damaged: {reason}; copy the index again, or build it again (`rerank verify "
+        f"{shlex.quote(str(index))}` checks all of its files)"
+    )
+
+
+def _stored(path: Path) -> StoredFile:
+    size = path.stat().st_size
+    return StoredFile(size, sha256_of_files([path]), _head_sha256(path) if size > _SMALL_BYTES else "")
+
+
+def _head_sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.sha256(file.read(_HEAD_BYTES)).hexdigest()

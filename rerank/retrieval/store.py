@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -46,13 +47,13 @@ class PassageStore:
     """
 
     def __init__(self, folder: Path, shape: tuple[int, int] | None = None) -> None:
-        uri = f"{(folder / _PASSAGES).absolute().as_uri()}?mode=ro&immutable=1"
-        try:
-            self._db = sqlite3.connect(uri, uri=True, check_same_thread=False)
+        self._path = folder / _PASSAGES
+        with _damage_named(self._path):
+            self._db = sqlite3.connect(
+                f"{self._path.absolute().as_uri()}?mode=ro&immutable=1", uri=True, check_same_thread=False
+            )
             self._db.execute(f"PRAGMA mmap_size = {_MMAP_BYTES}")
             ((last_row,),) = self._db.execute("SELECT max(row) FROM passages")
-        except sqlite3.DatabaseError as error:
-            raise damaged(folder / _PASSAGES, error) from error
         #: The unit vector of each row.
         self.vectors = VectorFile(folder / _VECTORS)
         #: (N,) memory-mapped: whether the vector of a row covers only the beginning of its text.
@@ -60,7 +61,7 @@ class PassageStore:
         if shape is not None and self.vectors.mapped.shape != shape:
             raise damaged(folder / _VECTORS, f"it has {self.vectors.mapped.shape} numbers instead of {shape}")
         if last_row != len(self) - 1:
-            raise damaged(folder / _PASSAGES, f"its last row is {last_row} instead of {len(self) - 1}")
+            raise damaged(self._path, f"its last row is {last_row} instead of {len(self) - 1}")
 
     def __len__(self) -> int:
         return len(self.vectors.mapped)
@@ -85,6 +86,7 @@ class PassageStore:
         """The passages in these rows, with text and vector, in the given order."""
         sql = "SELECT row, doc_id, text FROM passages WHERE row IN ({})"
         found = dict(self._passages(sql, rows))
+        self._check_found(rows, found)
         return [found[row] for row in rows]
 
     def texts(self, doc_ids: Sequence[str]) -> dict[str, str]:
@@ -94,11 +96,13 @@ class PassageStore:
     def texts_from(self, first: int, stop: int) -> Iterator[str]:
         """The texts of the rows from `first` to before `stop`, read one after the other."""
         sql = "SELECT text FROM passages WHERE row >= ? AND row < ? ORDER BY row"
-        return (text for (text,) in self._db.execute(sql, (first, stop)))
+        with _damage_named(self._path):
+            yield from (text for (text,) in self._db.execute(sql, (first, stop)))
 
     def doc_ids(self, rows: Sequence[int]) -> list[str]:
         """The doc_ids of the passages in these rows."""
         doc_id_of = dict(self._select("SELECT row, doc_id FROM passages WHERE row IN ({})", sorted(set(rows))))
+        self._check_found(rows, doc_id_of)
         return [doc_id_of[row] for row in rows]
 
     def scored_docs(self, hits: Sequence[ScoredRow]) -> list[ScoredDoc]:
@@ -116,7 +120,13 @@ class PassageStore:
     def _select(self, sql: str, values: Sequence[object]) -> Iterator[tuple[Any, ...]]:
         for start in range(0, len(values), _MAX_VARIABLES):
             chunk = values[start : start + _MAX_VARIABLES]
-            yield from self._db.execute(sql.format(",".join("?" * len(chunk))), chunk)
+            with _damage_named(self._path):
+                yield from self._db.execute(sql.format(",".join("?" * len(chunk))), chunk)
+
+    def _check_found(self, rows: Sequence[int], found: Container[int]) -> None:
+        """Raises: IndexMismatch if one of the rows, which the index has, was not found."""
+        if missing := [row for row in rows if row not in found]:
+            raise damaged(self._path, f"it has no row {missing[0]}")
 
 
 class VectorFile:
@@ -211,12 +221,27 @@ def _insert(db: sqlite3.Connection, row: int, passage: Passage) -> None:
         raise DuplicateDocId(row, passage.doc_id) from error
 
 
+@contextmanager
+def _damage_named(path: Path) -> Iterator[None]:
+    """Raises: IndexMismatch instead of what SQLite raises for a damaged file; its message may have a passage's text."""
+    try:
+        yield
+    except sqlite3.ProgrammingError:
+        raise  # this is a bug
+    except sqlite3.DatabaseError as error:
+        raise damaged(path, str(error).partition(" column")[0]) from error
+
+
 def _open_array(path: Path, dtype: type, dimensions: int) -> npt.NDArray[Any]:
     try:
-        array: npt.NDArray[Any] = np.load(path, mmap_mode="r")
-    except (OSError, ValueError, EOFError) as error:
-        raise damaged(path, error) from error
+        array: npt.NDArray[Any] = np.lib.format.open_memmap(path, mode="r")
+    except OSError as error:
+        raise damaged(path, error.strerror or error) from error
+    except Exception as error:  # NumPy parses the header as Python, which may raise anything
+        raise damaged(path, f"its header cannot be read ({type(error).__name__})") from error
     if array.ndim != dimensions or array.dtype != dtype:
         expected = f"{dimensions} of {np.dtype(dtype)}"
         raise damaged(path, f"it has {array.ndim} dimensions of {array.dtype} instead of {expected}")
+    if not array.flags.c_contiguous:
+        raise damaged(path, "its header says that columns follow one another, not rows")
     return array

@@ -62,7 +62,7 @@ def open_vector_index(kind: DenseKind, folder: Path, vectors: VectorFile) -> Vec
     """
     if kind == "flat":
         return _on_gpus(vectors.mapped) if faiss.get_num_gpus() else _Flat(vectors.mapped)
-    index = _read(_path(folder, kind), len(vectors.mapped))
+    index = _read(_path(folder, kind), vectors.mapped.shape)
     return _Rescored(index, vectors, 1 if kind == "hnsw" else _PQ_CANDIDATES)
 
 
@@ -165,13 +165,14 @@ def _write(index: Any, path: Path) -> None:
         raise OSError(errno.EIO, reason[1] if reason else str(error), str(path)) from error
 
 
-def _read(path: Path, n: int) -> Any:
+def _read(path: Path, shape: tuple[int, ...]) -> Any:
     try:
         index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
-    except RuntimeError as error:
-        raise damaged(path, error) from error
-    if index.ntotal != n:
-        raise damaged(path, f"it has {index.ntotal} vectors instead of {n}")
+    except (RuntimeError, MemoryError) as error:  # a length in its header may be beyond all memory
+        raise damaged(path, f"FAISS cannot read it ({' '.join(str(error).split())})") from error
+    if (index.ntotal, index.d) != shape:
+        n, width = shape
+        raise damaged(path, f"it has {index.ntotal} vectors of width {index.d} instead of {n} of width {width}")
     return index
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import secrets
+import shlex
+from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
@@ -11,8 +14,10 @@ import yaml
 from pydantic import Field, TypeAdapter, ValidationError
 
 from rerank.errors import ConfigError
-from rerank.files import atomic_file
+from rerank.files import atomic_file, read_text
 from rerank.service.callers import CallerLimits
+from rerank.validation import joined, problems_of
+from rerank.yaml_files import parse_yaml
 
 #: A prefix by which scanners for secrets can find keys that were committed or logged.
 _PREFIX = "rerank_"
@@ -41,31 +46,36 @@ def hash_of_key(key: str) -> str:
 
 
 def read_keys(path: Path) -> tuple[APIKey, ...]:
-    """The entries of the file, possibly none.
+    """The entries of the file; none if it is an empty list, `[]`, which refuses every call.
 
     Raises:
-        ConfigError: the file cannot be read, an entry is invalid, or two have the same name.
+        ConfigError: the file cannot be read, has no list, an entry is invalid, or two have the same name. A file that
+            is empty, as after a failed write, would refuse every call without anybody having decided it.
     """
+    way_out = f"`rerank keys add NAME --file {shlex.quote(str(path))}` writes it"
     try:
-        return _parsed(path.read_text(encoding="utf-8"), path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"keys: {path} cannot be read: {error}; `rerank keys add NAME --file {path}` writes it"
-        ) from error
+        text = read_text(path)
+    except ConfigError as error:
+        raise ConfigError(f"keys: {error}; {way_out}") from error
+    keys = _parsed(text, path)
+    if keys is None:
+        raise ConfigError(f"keys: {path} is empty; {way_out}, and [] in it says that no key is valid")
+    return keys
 
 
-def _parsed(text: str, path: Path) -> tuple[APIKey, ...]:
-    """The entries of the text of the file `path`. Raises: see `read_keys`."""
-    form = "it is a list with one dash per entry, of name, sha256 and limits"
+def _parsed(text: str, path: Path) -> tuple[APIKey, ...] | None:
+    """The entries of the text of the file `path`; None if it has nothing but comments. Raises: see `read_keys`."""
+    file = parse_yaml(text, f"keys: {path}")
+    if file.content is None:
+        return None
     try:
-        keys = _KEYS.validate_python(yaml.safe_load(text) or ())
-    except yaml.YAMLError as error:
-        raise ConfigError(f"keys: {path} is no YAML: {error}; {form}") from error
+        keys = _KEYS.validate_python(file.content)
     except ValidationError as error:
-        problems = "; ".join(f"{'.'.join(map(str, each['loc'])) or 'file'}: {each['msg']}" for each in error.errors())
-        raise ConfigError(f"keys: {path}: {problems}; {form}") from error
+        problems = problems_of(error, tuple[APIKey, ...], quote=False)
+        form = "the file is a list with one dash per entry, of name, sha256 and limits"
+        raise ConfigError(f"{joined(problems, file.place_of)}; {form}") from error
     names = [key.name for key in keys]
-    if repeated := {name for name in names if names.count(name) > 1}:
+    if repeated := {name for name, count in Counter(names).items() if count > 1}:
         raise ConfigError(f"keys: {path}: {', '.join(sorted(repeated))} has several entries; give each another name")
     return keys
 
@@ -76,8 +86,9 @@ def add_key(path: Path, name: str, limits: CallerLimits) -> str:
     Raises:
         ConfigError: the file is invalid or has the name already, the name is invalid, or the file cannot be written.
     """
-    before = path.read_text(encoding="utf-8") if path.exists() else ""
-    if name in [key.name for key in _parsed(before, path)]:
+    existing = read_text(path) if os.path.exists(path) else ""
+    keys = _parsed(existing, path)
+    if name in [key.name for key in keys or ()]:
         raise ConfigError(f"{path} has a key {name!r} already; delete its entry first, or choose another name")
     key = _PREFIX + secrets.token_urlsafe(_KEY_BYTES)
     entry = {"name": name, "sha256": hash_of_key(key)} | limits.model_dump(mode="json", exclude_none=True)
@@ -85,13 +96,15 @@ def add_key(path: Path, name: str, limits: CallerLimits) -> str:
         APIKey.model_validate(entry)
     except ValidationError as error:
         raise ConfigError(f"name {name!r}: use 1 to 100 letters, digits and _ . @ -") from error
+    comments = "".join(line for line in existing.splitlines(keepends=True) if line.startswith("#"))
+    before = existing if keys else comments  # without the brackets of an empty list
     text = before + ("\n" if before and not before.endswith("\n") else "") + yaml.safe_dump([entry], sort_keys=False)
-    _parsed(text, path)  # nothing can be appended to a list in brackets
+    _parsed(text, path)  # nothing can be appended to a list with entries in brackets
     try:
         with atomic_file(path) as temporary:
             temporary.touch(mode=0o600)
             temporary.write_text(text, encoding="utf-8")
-            if before:
+            if existing:
                 temporary.chmod(path.stat().st_mode)
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror}; choose a file that you may write") from error

@@ -25,8 +25,8 @@ _CHECK_S = 1.0
 class KeyStore:
     """The callers of a file of API keys, which is read again within a second of a change.
 
-    For use on one thread. A file that has become unreadable or invalid changes nothing: an error is logged, and the
-    keys that were read before stay valid.
+    For use on one thread. A file that has become unreadable, invalid or empty changes nothing: an error is logged, and
+    the keys that were read before stay valid. An empty list, `[]`, revokes all of them.
 
     Args:
         path: see `rerank.service.key_file`.
@@ -85,3 +85,5 @@ class KeyStore:
             callers[key.name].limits = key
         self._callers = callers
         self._hashes = [(key.sha256, callers[key.name]) for key in keys]
+        if not keys:
+            log.warning("%s is an empty list: no API key is valid, and every call is refused", self._path)

@@ -11,13 +11,13 @@ from rerank_eval.results import measure_variants
 from rerank_eval.runner import TRACE_FILE, Variant, run_variants
 from rerank_eval.trace import Ranking
 
-from rerank.commands.display import plain_console
+from rerank.commands.console import PlainConsole
 from rerank.errors import ConfigError
 from rerank.readers.qrels import Qrel
 
 QUERIES = [f"q{number}" for number in range(6)]
 QRELS = [Qrel(query_id, "a", 2) for query_id in QUERIES]
-CONSOLE = plain_console(stderr=True)
+CONSOLE = PlainConsole(stderr=True)
 
 
 class RecordingSystem:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from rerank.errors import ConfigError
-from rerank.files import atomic_file, atomic_folder, sha256_of_files
+from rerank.files import atomic_file, atomic_folder, read_text, sha256_of_files
 
 #: Starts to write the folder argv[1], prints the temporary folder, and finishes when it reads a line.
 BUILDER = """
@@ -191,3 +192,43 @@ def test_hash_of_several_files_depends_on_their_boundaries_and_order(tmp_path: P
     assert len({sha256_of_files([tmp_path / name for name in pair]) for pair in pairs}) == len(pairs)
     digests = "".join(hashlib.sha256(contents[name]).hexdigest() for name in "ab")
     assert sha256_of_files([tmp_path / "a", tmp_path / "b"]) == hashlib.sha256(digests.encode()).hexdigest()
+
+
+def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path, problem in {
+        tmp_path: "it is a folder, not a file",
+        tmp_path / "pipe": "it is a pipe or a device, not a file",
+        Path("/dev/zero"): "it is a pipe or a device, not a file",
+        tmp_path / "missing": "No such file or directory",
+        tmp_path / ("x" * 5000): "File name too long",
+    }.items():
+        with pytest.raises(ConfigError) as caught:
+            read_text(path)
+        assert str(caught.value) == f"{path} cannot be read: {problem}"
+
+
+def test_relative_path_that_leads_nowhere_names_the_working_directory() -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_text(Path("missing"))
+    assert str(caught.value).endswith(f" (relative paths begin at the working directory, {Path.cwd()})")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
+def test_file_without_permission_is_refused(out: Path) -> None:
+    out.touch(mode=0)
+    with pytest.raises(ConfigError, match=r"cannot be read: Permission denied$"):
+        read_text(out)
+
+
+def test_text_in_another_encoding_is_refused_with_its_line(out: Path) -> None:
+    out.write_bytes("first\nzweitä\n".encode("latin-1"))
+    with pytest.raises(ConfigError, match=r"line 2: the byte 0xE4 is not UTF-8; save the file as UTF-8$"):
+        read_text(out)
+
+
+def test_text_is_bounded(out: Path) -> None:
+    out.write_text("x" * 11)
+    assert read_text(out, max_bytes=11) == "x" * 11
+    with pytest.raises(ConfigError, match=r"has 11 bytes; a file of settings has at most 10$"):
+        read_text(out, max_bytes=10)

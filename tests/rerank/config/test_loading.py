@@ -59,43 +59,61 @@ def test_override_replaces_the_setting_of_the_file_unless_it_is_none(path: Path)
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("lisen: x", r"lisen: Extra inputs are not permitted \(given 'x'\)"),
-        ("limits: {max_candidate: 3}", r"limits\.max_candidate: Extra inputs are not permitted \(given 3\)"),
-        ("models: [{name: a, ranker: identity, size: 1}]", r"models\.0\.identity\.size: Extra inputs"),
-        ("models: [{name: a, ranker: magic}]", r"models\.0: .*'magic'.*'identity', 'pe-rank', 'first'"),
+        ("lissten: x", r"line 1: lissten: unknown setting; did you mean listen\?$"),
+        ("Listen: x", r"line 1: Listen: unknown setting; did you mean listen\?$"),
+        ("drain_s: 1\nport: 3", r"line 2: port: unknown setting; there are listen, http, index, "),
+        ("limits: {max_candidate: 3}", r"limits\.max_candidate: unknown setting; did you mean max_candidates\?$"),
+        ("models: [{name: a, ranker: identity, size: 1}]", r"models\[0\]\.size: unknown setting; there are name, "),
         (
-            "models: [{name: a, ranker: pe-rank, decoding: x}]",
-            r"models\.0\.pe-rank\.decoding: .*'one_step' or 'dynamic'",
+            "models: [{name: a, ranker: fist}]",
+            r"models\[0\]\.ranker: expected one of identity, pe-rank, first, generation, given the text 'fist'; "
+            r"did you mean first\?$",
         ),
-        ("models: [{name: '', ranker: identity}]", r"models\.0\.identity\.name: .* at least 1 character \(given ''\)"),
-        ("models: [{ranker: identity}]", r"models\.0\.identity\.name: Field required"),
-        ("engine: {max_batch_tokens: 0}", r"engine\.max_batch_tokens: .* greater than 0 \(given 0\)"),
-        ("engine: {age_factor: 0}", r"engine\.age_factor: .* greater than 0 \(given 0\)"),
-        ("engine: {answer_margin_s: -1}", r"engine\.answer_margin_s: .* greater than or equal to 0 \(given -1\)"),
-        ("engine: {max_batch_tokens: many}", r"engine\.max_batch_tokens: .* valid integer.* \(given 'many'\)"),
-        ("limits: {max_candidates: 1.5}", r"limits\.max_candidates: .* valid integer.* \(given 1\.5\)"),
-        ("limits: {max_candidates: true}", r"limits\.max_candidates: .* valid integer \(given True\)"),
-        ("limits: {max_candidates: '20'}", r"limits\.max_candidates: .* valid integer \(given '20'\)"),
-        ("drain_s: true", r"drain_s: .* valid number \(given True\)"),
+        ("models: [{name: a}]", r"models\[0\]: ranker is missing; it is one of identity, pe-rank, first, generation$"),
+        ("models: {name: a}", r"models: expected a list, whose entries begin with a dash, given a mapping$"),
+        ("models: first", r"models: expected a list, .*, given the text 'first'$"),
+        ("models: [first]", r"models\[0\]: expected a mapping with name, strategy, .*, given the text 'first'$"),
         (
-            "models: [{name: a, ranker: identity, window_size: true}]",
-            r"models\.0\.identity\.window_size: .* valid integer",
+            "models:\n  - {name: a, ranker: identity}\n  - name: b\n    ranker: pe-rank\n    decoding: dynamik",
+            r"line 5: models\[1\]\.decoding: expected one of one_step, dynamic, .*; did you mean dynamic\?$",
         ),
         (
-            "models: [{name: a, ranker: identity, window_size: 1}]",
-            r"models\.0\.identity\.window_size: .* greater than or equal to 2 \(given 1\)",
+            "models: [{name: '', ranker: identity}]",
+            r"models\[0\]\.name: expected a text of 1 or more .*, given the text ''",
         ),
+        ("models: [{ranker: identity}]", r"models\[0\]\.name: the setting is missing$"),
+        ("http: true", r"http: expected HOST:PORT, such as 127.0.0.1:8080, or a mapping with listen, .*, given true$"),
+        ("http: 8080", r"http: expected HOST:PORT, such as 127.0.0.1:8080, or .*, given 8080$"),
+        ("http: [a]", r"http: expected a mapping with listen, .*, given a list$"),
+        ("http: {model_aliases: {gpt: 4}}", r"http\.model_aliases\.gpt: expected a text, given 4$"),
+        ("http:\n  model_aliases: {gpt: frist}", r"line 2: http\.model_aliases names frist, .*; did you mean first\?$"),
+        ("tls: {certificate: a.pem}", r"tls\.key: the setting is missing$"),
+        ("engine: 3", r"engine: expected a mapping with max_batch_tokens, .*, given 3$"),
+        ("engine: {max_batch_tokens: 0}", r"engine\.max_batch_tokens: expected a number greater than 0, given 0$"),
+        ("engine: {age_factor: 0}", r"engine\.age_factor: expected a number greater than 0, given 0$"),
+        ("engine: {answer_margin_s: -1}", r"engine\.answer_margin_s: expected a number of at least 0, given -1$"),
+        ("engine: {max_batch_tokens: many}", r"max_batch_tokens: expected a whole number, given the text 'many'$"),
+        ("limits: {max_candidates: 1.5}", r"limits\.max_candidates: expected a whole number, given 1\.5$"),
+        ("limits: {max_candidates: true}", r"limits\.max_candidates: expected a whole number, given true$"),
+        ("limits: {max_candidates: '20'}", r"limits\.max_candidates: expected a whole number, given the text '20'$"),
+        ("drain_s: true", r"drain_s: expected a number, given true$"),
+        ("models: [{name: a, ranker: identity, window_size: true}]", r"window_size: expected a whole number"),
+        ("models: [{name: a, ranker: identity, window_size: 1}]", r"window_size: expected a number of at least 2"),
         (
             "models: [{name: a, ranker: identity, window_size: 7, stride: 8}]",
-            r"models\.0\.identity: .*with stride 8, .* windows of window_size 7 .*; use at most 7",
+            r"models\[0\]: with stride 8, .* windows of window_size 7 .*; use at most 7$",
         ),
-        ("limits: {max_request_s: .nan}", r"limits\.max_request_s: .* greater than 0 \(given nan\)"),
-        ("drain_s: -1", r"drain_s: .* greater than or equal to 0 \(given -1\)"),
-        ("listen:", r"listen: .* valid string \(given None\)"),
-        ("1: 2", r"1: Keys should be strings"),
+        ("limits: {max_request_s: .nan}", r"limits\.max_request_s: expected a finite number, given nan$"),
+        ("drain_s: .inf", r"drain_s: expected a finite number, given inf$"),
+        ("drain_s: -1", r"drain_s: expected a number of at least 0, given -1$"),
+        ("insecure: maybe", r"insecure: expected true or false, given the text 'maybe'$"),
+        ("index: [a]", r"index: expected a path, given a list$"),
+        ("listen:", r"listen: expected a text, given nothing$"),
+        ("1: 2", r"the key 1 is no text$"),
         ("- a list", r"expected keys and values, found list"),
         ("a word", r"expected keys and values, found str"),
-        ("listen: [", r"while parsing a flow node"),
+        ("listen: [", r"line 1: while parsing a flow node"),
+        ("listen: a\nmodels: []\nlisten: b", r"line 3: the key 'listen' is in line 1 already$"),
     ],
 )
 def test_invalid_file_is_refused_with_the_name_of_the_key(path: Path, text: str, problem: str) -> None:
@@ -113,8 +131,15 @@ def test_stride_may_be_as_large_as_the_window(path: Path, window_size: int, stri
 
 def test_error_names_every_problem_of_the_file(path: Path) -> None:
     path.write_text("lisen: x\ndrain_s: soon")
-    with pytest.raises(ConfigError, match=r"(?s)(?=.*lisen)(?=.*drain_s)"):
+    with pytest.raises(ConfigError, match=r"(?=.*line 1: lisen)(?=.*line 2: drain_s)"):
         load_config(path)
+
+
+def test_of_very_many_problems_the_first_are_named(path: Path) -> None:
+    path.write_text("\n".join(f"key{number}: 1" for number in range(1000)))
+    with pytest.raises(ConfigError, match=r"line 1: key0: .*; and 990 more$") as caught:
+        load_config(path)
+    assert len(str(caught.value)) < 5_000
 
 
 @pytest.mark.parametrize(
@@ -139,17 +164,23 @@ def test_first_model_with_the_name_of_a_model_in_the_file_is_refused(path: Path)
         load_config(path, [{"name": "a", "ranker": "identity"}])
 
 
-@pytest.mark.parametrize("content", [None, b"\xff\xfe\xfd", b"listen: \x00"])
-def test_file_that_cannot_be_read_is_refused(path: Path, content: bytes | None) -> None:
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(ConfigError, match=r"config\.yaml: "):
-        load_config(path)
-
-
 def test_error_of_an_override_names_the_command_line() -> None:
-    with pytest.raises(ConfigError, match=r"command line: drain_s: .* \(given 'soon'\)"):
+    with pytest.raises(ConfigError, match=r"^command line: drain_s: expected a number, given the text 'soon'$"):
         load_config(None, drain_s="soon")
+
+
+def test_each_problem_names_the_file_or_the_command_line(path: Path) -> None:
+    path.write_text("http:\n  listen: 3\n  qrels: 4\nmodels:\n- {name: b, ranker: x}")
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, [{"name": "a", "ranker": "y"}], http={"listen": 5}, drain_s="soon")
+    places = {problem.rpartition(": ")[0].removeprefix(str(path)) for problem in str(caught.value).split("; ")}
+    assert places == {
+        "command line: http.listen",
+        ": line 3: http.qrels",
+        "command line: models[0].ranker",
+        ": line 5: models[1].ranker",
+        "command line: drain_s",
+    }
 
 
 def test_settings_are_frozen() -> None:
@@ -216,6 +247,6 @@ def test_error_does_not_quote_the_whole_of_a_value_that_yaml_repeats(path: Path)
     path.write_text(
         "\n".join(["a0: &a0 [lol, lol]", *levels, "listen: *a7", "limits: {max_calls: *a7}"]), encoding="utf-8"
     )
-    with pytest.raises(ConfigError, match="listen: Input should be a valid string") as caught:
+    with pytest.raises(ConfigError, match="listen: expected a text, given a list") as caught:
         load_config(path)
-    assert len(str(caught.value)) < 20_000
+    assert len(str(caught.value)) < 5_000

@@ -35,9 +35,12 @@ def test_keys_of_rank_llm_are_allowed(path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("{prefix: p, body: '{candidate}', suffix: s, sufix: s}", r"(?s)sufix.*Extra inputs are not permitted"),
-        ("{prefix: p, body: '{candidate}'}", r"(?s)suffix.*Field required"),
-        ("{prefix: 1, body: '{candidate}', suffix: s}", r"(?s)prefix.*valid string"),
+        (
+            "{prefix: p, body: '{candidate}', suffix: s, sufix: s}",
+            r"line 1: sufix: unknown setting; did you mean suffix\?",
+        ),
+        ("{prefix: p, body: '{candidate}'}", r"suffix: the setting is missing"),
+        ("{prefix: 1, body: '{candidate}', suffix: s}", r"prefix: expected a text, given 1"),
         ("{prefix: p, body: '{rank}', suffix: s}", r"the body contains \{candidate\} 0 times; write it once"),
         ("{prefix: '{candidate}', body: '', suffix: s}", r"the body contains \{candidate\} 0 times"),
         ("{prefix: p, body: '{candidate} {candidate}', suffix: s}", r"the body contains \{candidate\} 2 times"),
@@ -56,9 +59,12 @@ def test_keys_of_rank_llm_are_allowed(path: Path) -> None:
             "{system_message: 'rank {num}', prefix: p, body: '{candidate}', suffix: s}",
             r"system_message: unknown field \{num\}; allowed fields are none",
         ),
-        ("{prefix: p, body: '{candidate}', suffix: s, method: pairwise}", r"(?s)method.*'singleturn_listwise'"),
-        ("", r"valid dictionary"),
-        ("just words", r"valid dictionary"),
+        (
+            "{prefix: p, body: '{candidate}', suffix: s, method: pairwise}",
+            r"method: expected one of singleturn_listwise",
+        ),
+        ("", r"line 1: expected a mapping with prefix, body, .*, given nothing"),
+        ("just words", r"expected a mapping with prefix, .*, given the text .just words."),
         ("prefix: [", r"while parsing a flow node"),
     ],
 )

@@ -62,8 +62,33 @@ def test_query_may_have_more_terms_than_the_default_limit_of_lucene(retriever: B
 
 
 def test_folder_without_an_index_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(IndexMismatch, match="no Lucene index"):
+    with pytest.raises(IndexMismatch, match=r"is damaged: this version of Lucene cannot read it \(\w+: .*\); copy the"):
         BM25Retriever(tmp_path)
+
+
+@pytest.mark.parametrize("place", [slice(0, 4), slice(20, 24), slice(-16, -12)], ids=["magic", "codec", "footer"])
+def test_damaged_file_is_named_without_the_stack_of_java(tmp_path: Path, place: slice) -> None:
+    folder = indexed(TEXTS, tmp_path)
+    (path,) = folder.glob("*.fdt")
+    content = bytearray(path.read_bytes())
+    content[place] = b"\xa5" * 4
+    path.write_bytes(content)
+    with pytest.raises(
+        IndexMismatch, match=rf"{path.name} is damaged: .*; copy the index again, or build it again"
+    ) as caught:
+        BM25Retriever(folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_damage_that_a_search_finds_names_the_index(tmp_path: Path) -> None:
+    folder = indexed([f"flea number {n}" for n in range(2000)], tmp_path)
+    (path,) = folder.glob("*.fdt")
+    content = bytearray(path.read_bytes())
+    content[100:-50] = b"\xa5" * (len(content) - 150)
+    path.write_bytes(content)
+    retriever = BM25Retriever(folder)
+    with pytest.raises(IndexMismatch, match=r"is damaged: this version of Lucene cannot read it \(\w+: .*\); copy the"):
+        search(retriever, "flea", depth=2000)
 
 
 def test_equal_scores_keep_collection_order(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ from rerank.errors import IndexMismatch
 from rerank.models.encoder import Encoder
 from rerank.retrieval import integrity
 from rerank.retrieval.build import BuildSettings, build_index
-from rerank.retrieval.index import Index, read_manifest, verify_index
+from rerank.retrieval.index import Index, read_manifest, verify_index, write_manifest
 
 
 @pytest.fixture
@@ -89,6 +90,41 @@ def test_flipped_byte_of_a_large_file_is_found_on_request(
     Index(copy, encoder)
     with pytest.raises(IndexMismatch, match=r"vectors\.npy is damaged: its SHA-256"):
         verify_index(copy)
+
+
+def test_damaged_beginning_of_a_large_file_is_found_when_the_index_is_opened(
+    copy: Path, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(integrity, "_SMALL_BYTES", 1000)
+    monkeypatch.setattr(integrity, "_HEAD_BYTES", 300)
+    write_manifest(copy, read_manifest(copy))
+    assert verify_index(copy).files["vectors.npy"].head_sha256
+    whole = (copy / "vectors.npy").read_bytes()
+    for place, is_found in ((299, True), (300, False)):
+        content = bytearray(whole)
+        content[place] ^= 0x10
+        (copy / "vectors.npy").write_bytes(content)
+        if is_found:
+            with pytest.raises(IndexMismatch, match=r"vectors\.npy is damaged: the SHA-256 of its beginning"):
+                Index(copy, encoder)
+        else:
+            Index(copy, encoder)
+
+
+def test_index_without_hashes_of_beginnings_is_opened(copy: Path, encoder: Encoder) -> None:
+    manifest = json.loads((copy / "manifest.json").read_text())
+    for stored in manifest["files"].values():
+        del stored["head_sha256"]  # as older versions wrote it
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    Index(copy, encoder)
+
+
+def test_damage_names_the_command_that_checks_the_whole_index(copy: Path, encoder: Encoder) -> None:
+    path = max((copy / "bm25").iterdir(), key=lambda file: file.stat().st_size)
+    flip_a_byte(path)
+    with pytest.raises(IndexMismatch) as caught:
+        Index(copy, encoder)
+    assert f"`rerank verify {copy}`" in str(caught.value)
 
 
 @pytest.mark.parametrize("damage", [truncate, empty, fill_with_garbage, Path.unlink])

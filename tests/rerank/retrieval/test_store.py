@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from rerank.errors import CollectionError, NotFound
+from rerank.errors import CollectionError, IndexMismatch, NotFound
 from rerank.retrieval.base import ScoredRow
 from rerank.retrieval.store import PassageStore, VectorFile, allocate_vectors, write_passages
 from rerank.types import Passage
@@ -102,3 +104,61 @@ def test_vectors_are_read_in_any_order(tmp_path: Path) -> None:
     assert np.array_equal(file.read([49, 0, 7, 7]), rows[[49, 0, 7, 7]])
     assert file.read([]).shape == (0, 7)
     assert np.array_equal(file.mapped, rows)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        (b"(50, 7)", b"(50, 7("),  # tokenize.TokenError
+        (b"False", b"True "),  # rows would be read as columns
+        (b"'<f4'", b"'>f4'"),
+        (b"'<f4'", b"'|O' "),
+        (b"(50, 7)", b"(99, 7)"),
+        (b"{'descr'", b"[[[[[[[["),
+        (b"\x93NUMPY", b"PK\x03\x04ab"),  # a zip file
+        (b"\x93NUMPY\x01\x00v\x00", b"\x93NUMPY\x02\x00\xff\xff"),  # a header of gigabytes
+    ],
+)
+def test_damaged_header_of_vectors_is_named(tmp_path: Path, wrong: bytes, right: bytes) -> None:
+    path = tmp_path / "vectors.npy"
+    np.save(path, np.zeros((50, 7), dtype=np.float32))
+    content = path.read_bytes()
+    assert wrong in content
+    path.write_bytes(content.replace(wrong, right, 1))
+    with pytest.raises(
+        IndexMismatch, match=r"vectors\.npy is damaged: .*; copy the index again, or build it again"
+    ) as caught:
+        VectorFile(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_damaged_rows_are_named_without_their_text(tmp_path: Path) -> None:
+    text = "a secret " * 400
+    write_store(tmp_path, [Passage(f"d{n}", text) for n in range(200)])
+    path = tmp_path / "passages.sqlite"
+    whole = path.read_bytes()
+    not_utf8 = whole.replace(b"secret", b"\xff\xff\xff\xff\xff\xff")
+    no_page = bytearray(whole)
+    no_page[4096 * 50 : 4096 * 60] = b"\xa5" * 4096 * 10
+    for content in (not_utf8, bytes(no_page)):
+        path.write_bytes(content)
+        store = PassageStore(tmp_path)
+        for read in (
+            lambda store=store: store.at_rows(range(200)),
+            lambda store=store: store.passages([f"d{n}" for n in range(200)]),
+            lambda store=store: store.texts([f"d{n}" for n in range(200)]),
+            lambda store=store: list(store.texts_from(0, 200)),
+        ):
+            with pytest.raises(IndexMismatch, match=r"passages\.sqlite is damaged: ") as caught:
+                read()
+            assert "secret" not in str(caught.value)
+
+
+def test_row_that_is_missing_is_damage(tmp_path: Path) -> None:
+    store = write_store(tmp_path, [Passage("a", ""), Passage("b", ""), Passage("c", "")])
+    with closing(sqlite3.connect(tmp_path / "passages.sqlite")) as db, db:
+        db.execute("DELETE FROM passages WHERE row = 1")
+    store = PassageStore(tmp_path)
+    for read in (store.at_rows, store.doc_ids):
+        with pytest.raises(IndexMismatch, match=r"passages\.sqlite is damaged: it has no row 1; "):
+            read([0, 1, 2])

@@ -119,10 +119,11 @@ def test_missing_damaged_and_incomplete_files_are_named(
     kind: DenseKind, folder: Path, file: VectorFile, tmp_path: Path
 ) -> None:
     content = (folder / f"{kind}.faiss").read_bytes()
-    for damaged in (b"", content[:1000], b"\xa5" * 1000):
+    too_long = content[:4] + b"\xff" * 4 + content[8:]
+    for damaged in (b"", content[:1000], b"\xa5" * 1000, too_long):
         (tmp_path / f"{kind}.faiss").write_bytes(damaged)
         with pytest.raises(IndexMismatch, match=rf"{kind}\.faiss is damaged"):
             open_vector_index(kind, tmp_path, file)
     (tmp_path / f"{kind}.faiss").write_bytes(content)
-    with pytest.raises(IndexMismatch, match=rf"it has {N} vectors instead of 5"):
+    with pytest.raises(IndexMismatch, match=rf"it has {N} vectors of width 16 instead of 5 of width 16"):
         open_vector_index(kind, tmp_path, stored(file.mapped[:5], tmp_path))

@@ -80,24 +80,43 @@ def test_file_is_private_and_keeps_its_comments_and_mode(path: Path) -> None:
     assert (read_keys(path)[1].max_calls, read_keys(path)[1].max_queue_tokens) == (3, 5000)
 
 
-def test_empty_file_has_no_keys(path: Path) -> None:
-    path.write_text("# all were revoked\n")
+def test_empty_list_has_no_keys(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path.write_text("# all were revoked\n[]\n")
     assert read_keys(path) == ()
     with pytest.raises(Unauthenticated, match="unknown or was revoked"):
         KeyStore(path).authenticate("Bearer x")
+    assert f"{path} is an empty list: no API key is valid, and every call is refused" in caplog.text
+
+
+@pytest.mark.parametrize("text", ["", "\n", "# a comment\n", "null\n"])
+def test_file_without_a_list_is_refused_as_it_would_revoke_every_key(path: Path, text: str) -> None:
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"is empty; `rerank keys add NAME --file .*` writes it, and \[\] in it says"):
+        KeyStore(path)
+
+
+def test_key_is_added_to_an_empty_file_and_to_an_empty_list(path: Path) -> None:
+    for text in ("", "# ours\n", "# ours\n[]\n", "[\n]"):
+        path.write_text(text)
+        add_key(path, "a", ANY)
+        assert [key.name for key in read_keys(path)] == ["a"]
+        assert path.read_text().startswith("# ours\n") == text.startswith("# ours\n")
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a: {b", "is no YAML"),
-        ("name: a", "it is a list with one dash per entry"),
-        ("- {name: a}", "0.sha256: Field required"),
-        (f"- {{name: a, sha256: {'0' * 64}, max_cals: 3}}", "0.max_cals: Extra inputs"),
-        ("- {name: a, sha256: secret}", "0.sha256: String should match"),
+        ("a: {b", "line 1: while parsing a flow mapping"),
+        ("name: a", "the file is a list with one dash per entry"),
+        ("- {name: a}", r"line 1: \[0\]\.sha256: the setting is missing"),
+        (f"- {{name: a, sha256: {'0' * 64}, max_cals: 3}}", r"\[0\]\.max_cals: unknown .*; did you mean max_calls\?"),
+        ("- {name: a,\n   sha256: secret}", r"line 2: \[0\]\.sha256: expected a text of the form .*, given a text"),
         (f"- {{name: a, sha256: '{'0' * 64}'}}\n" * 2, "a has several entries"),
-        (f"- {{name: '', sha256: '{'0' * 64}'}}", "0.name"),
-        (f"- {{name: a, sha256: '{'0' * 64}', max_calls: 0}}", "0.max_calls"),
+        (f"- {{name: '', sha256: '{'0' * 64}'}}", r"\[0\]\.name"),
+        (f"- {{name: a, sha256: '{'0' * 64}', max_calls: 0}}", r"\[0\]\.max_calls: expected a number greater than 0"),
+        ("- {name: a, sha256: secret, sha256: secret}", "line 1: the key 'sha256' is in line 1 already"),
+        ("- {name: a, sha256: secret, max_calls: " + "1" * 5000 + "}", "line 1: the value is no int"),
+        ("[" * 5000, "line 1: more than 50 mappings and lists inside one another"),
     ],
 )
 def test_invalid_file_is_refused_without_its_values(path: Path, text: str, message: str) -> None:
@@ -120,9 +139,9 @@ def test_key_is_not_added_twice_nor_to_an_invalid_file_nor_under_a_bad_name(path
     with pytest.raises(ConfigError, match="1 to 100 letters"):
         add_key(path, "a b", ANY)
     assert path.read_text() == before
-    for text in ("keys: []\n", "[]\n"):
+    for text in ("keys: []\n", f"[{{name: a, sha256: '{'0' * 64}'}}]\n"):
         path.write_text(text)
-        with pytest.raises(ConfigError, match="it is a list with one dash per entry"):
+        with pytest.raises(ConfigError, match=r"^keys: .*: line [123]: "):
             add_key(path, "b", ANY)
         assert path.read_text() == text
     assert [child.name for child in path.parent.iterdir()] == ["keys.yaml"]
@@ -145,7 +164,9 @@ def test_keys_are_added_revoked_and_restricted_while_the_service_runs(path: Path
 
 
 @pytest.mark.usefixtures("checked_each_time")
-@pytest.mark.parametrize("damage", ["- {name: a", None])
+@pytest.mark.parametrize(
+    "damage", ["- {name: a", None, "", "# all were revoked", "[" * 5000, "max_calls: " + "1" * 5000]
+)
 def test_unreadable_file_keeps_the_keys_that_were_read(
     path: Path, damage: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -157,7 +178,8 @@ def test_unreadable_file_keeps_the_keys_that_were_read(
         path.write_text(damage)
     for _ in range(3):
         assert store.authenticate(bearer(key)).name == "a"
-    assert len([record for record in caplog.records if record.levelname == "ERROR"]) == 1  # not once per request
+    (error,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]  # not once per request
+    assert error.endswith("; the keys that were read before stay valid")
 
 
 def test_file_is_not_checked_in_every_call_but_on_reload(path: Path) -> None:

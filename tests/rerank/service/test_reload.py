@@ -70,7 +70,7 @@ def test_invalid_settings_change_nothing(encoder: Encoder, caplog: pytest.LogCap
 
 def test_keys_are_read_at_once(encoder: Encoder, tmp_path: Path) -> None:
     path, rankers = tmp_path / "keys.yaml", {"identity": IdentityRanker()}
-    path.write_text("# none yet")
+    path.write_text("[]")
     config = config_for(rankers, keys=path)
     reranker = KeyedReranker(config, encoder, None, ModelRegistry(config.models, rankers))
     with serving(reranker) as served, grpc.insecure_channel(served.address) as channel:

@@ -15,10 +15,9 @@ from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, cast, get_args, get_origin, get_type_hints
 
-import yaml
-
 from rerank.commands.app import example_in, example_text
 from rerank.errors import ConfigError
+from rerank.yaml_files import read_yaml
 
 if TYPE_CHECKING:
     from rerank_training.trainer.arguments import RunArguments
@@ -275,10 +274,7 @@ def _refuse(unknown: Sequence[str]) -> None:
 
 def _flags_of(path: Path) -> Iterator[str]:
     """The keys and values of a YAML file as command-line flags."""
-    try:
-        settings = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path}: {error}") from error
+    settings = read_yaml(path).content or {}
     if not isinstance(settings, dict):
         raise ConfigError(f"{path}: expected keys and values, found {type(settings).__name__}")
     for key, value in settings.items():
