@@ -23,7 +23,7 @@ from rerank.engine.strategies import Strategy
 from rerank.errors import DeadlineExceeded, InvalidRequest, NotConfigured, UsageError
 from rerank.models.encoder import Encoder
 from rerank.models.vector_cache import VectorCache
-from rerank.readers.candidates import CandidateLike, candidate_list, candidate_source, with_title
+from rerank.readers.candidates import candidate_source
 from rerank.registry import ModelDescription, ModelRegistry, load_models
 from rerank.retrieval.dense import with_vector
 from rerank.retrieval.feedback_search import FeedbackReport, FeedbackSearch
@@ -31,6 +31,7 @@ from rerank.retrieval.index import Index
 from rerank.retrieval.query_update import FeedbackSettings
 from rerank.types import (
     Candidate,
+    CandidateLike,
     CandidateSource,
     FeedbackMethod,
     FirstStage,
@@ -38,6 +39,8 @@ from rerank.types import (
     Query,
     Ranking,
     RankOptions,
+    candidate_list,
+    with_title,
 )
 
 log = logging.getLogger(__name__)
@@ -232,7 +235,10 @@ class AsyncReranker:
 
     async def _resolve(self, candidates: Iterable[CandidateLike]) -> tuple[Candidate, ...]:
         """The candidates with their text, and with their vectors if they are in the index."""
-        sources = [candidate_source(each, place) for place, each in enumerate(candidate_list(candidates))]
+        sources = [
+            each if isinstance(each, CandidateSource) else candidate_source(each, place)
+            for place, each in enumerate(candidate_list(candidates))
+        ]
         doc_ids = [source.doc_id for source in sources if source.in_index]
         stored = await asyncio.to_thread(self._stored, doc_ids) if doc_ids else {}
         return tuple(Candidate(_passage(source, stored), source.score) for source in sources)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import re
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,8 @@ from rerank.names import FeedbackMethod as FeedbackMethod
 from rerank.names import FirstStage as FirstStage
 from rerank.names import StrategyKind as StrategyKind
 from rerank.text_table import ranking_table
+
+T = TypeVar("T")
 
 #: (D,) float32, unit length.
 Vector: TypeAlias = npt.NDArray[np.float32]
@@ -97,6 +99,28 @@ class CandidateSource:
     in_index: bool = False
     score: float | None = None
     title: str = ""
+
+
+#: The forms in which a caller may give a candidate; `rerank.readers.candidates` reads them.
+CandidateLike: TypeAlias = CandidateSource | Candidate | Mapping[str, object] | tuple[str | int, str] | str
+CANDIDATE_FIELDS = "doc_id (or _id, docid, id), text, title, score"
+CANDIDATE_FORMS = f"a dict with {CANDIDATE_FIELDS}, a pair (doc_id, text), a plain text, or a Candidate"
+
+
+def candidate_list(candidates: Iterable[T]) -> list[T]:
+    """The candidates as a list. Raises: TypeError when `candidates` is a string, a mapping or no iterable."""
+    if isinstance(candidates, str | bytes | Mapping) or not isinstance(candidates, Iterable):
+        raise TypeError(
+            f"candidates must be a list, found {reprlib.repr(candidates)}; a candidate is {CANDIDATE_FORMS}"
+        )
+    return list(candidates)
+
+
+def with_title(text: str, title: str) -> str:
+    """The text with its title in front; unchanged if it begins with the title, or has none."""
+    if not title or (text.startswith(title) and not text[len(title) : len(title) + 1].isalnum()):
+        return text
+    return f"{title} {text}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 import grpc
 
 from rerank.errors import ConfigError
-from rerank.readers.candidates import CandidateLike
 from rerank.service.client import RerankClient, ServiceError
 from rerank.service.credentials import PLAIN, Credentials
 from rerank.service.retries import DEFAULT_ATTEMPTS, DEFAULT_TIMEOUT_S, Attempts
+from rerank.types import CandidateLike
 from rerank.v1 import rerank_pb2 as pb
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from rerank.errors import InvalidRequest
 from rerank.http.dialect import StrictModel, Translated, to_json, validated
 from rerank.http.problem import Problem
 from rerank.http.relevance import relevance_scores
-from rerank.readers.candidates import with_title
+from rerank.types import with_title
 from rerank.v1 import rerank_pb2 as pb
 
 #: Cuts each text to at most so many tokens.

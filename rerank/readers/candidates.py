@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeAlias, TypeVar
 
 from rerank.errors import CollectionError
 from rerank.readers.lines import parsed_lines
@@ -18,25 +17,11 @@ from rerank.readers.rows import (
     refuse_unknown_fields,
     text_of,
 )
-from rerank.types import Candidate, CandidateSource
-
-T = TypeVar("T")
-
-#: The forms in which a caller may give a candidate; a mapping has the fields that `_from_mapping` reads.
-CandidateLike: TypeAlias = CandidateSource | Candidate | Mapping[str, object] | tuple[str | int, str] | str
+from rerank.types import CANDIDATE_FIELDS, CANDIDATE_FORMS, Candidate, CandidateSource
 
 #: Names under which a candidate may have its id, which is a string or an integer.
 ID_FIELDS = ("doc_id", "_id", "docid", "id")
 _FIELDS = (*ID_FIELDS, "text", "title", "score")
-_KNOWN = "doc_id (or _id, docid, id), text, title, score"
-_FORMS = f"a dict with {_KNOWN}, a pair (doc_id, text), a plain text, or a Candidate"
-
-
-def candidate_list(candidates: Iterable[T]) -> list[T]:
-    """The candidates as a list. Raises: TypeError when `candidates` is a string, a mapping or no iterable."""
-    if isinstance(candidates, str | bytes | Mapping) or not isinstance(candidates, Iterable):
-        raise TypeError(f"candidates must be a list, found {reprlib.repr(candidates)}; a candidate is {_FORMS}")
-    return list(candidates)
 
 
 def candidate_source(candidate: object, place: int) -> CandidateSource:
@@ -70,13 +55,6 @@ def read_candidates(path: Path) -> list[CandidateSource]:
     return candidates
 
 
-def with_title(text: str, title: str) -> str:
-    """The text with its title in front; unchanged if it begins with the title, or has none."""
-    if not title or (text.startswith(title) and not text[len(title) : len(title) + 1].isalnum()):
-        return text
-    return f"{title} {text}"
-
-
 def _source(candidate: object, place: str) -> CandidateSource:
     match candidate:
         case CandidateSource():
@@ -90,11 +68,11 @@ def _source(candidate: object, place: str) -> CandidateSource:
             return _from_mapping({"doc_id": doc_id, "text": text})
         case Mapping():
             return _from_mapping(candidate)
-    raise BadRow(f"is {reprlib.repr(candidate)}, but a candidate is {_FORMS}")
+    raise BadRow(f"is {reprlib.repr(candidate)}, but a candidate is {CANDIDATE_FORMS}")
 
 
 def _from_mapping(row: Mapping[str, object]) -> CandidateSource:
-    refuse_unknown_fields(row, _FIELDS, _KNOWN)
+    refuse_unknown_fields(row, _FIELDS, CANDIDATE_FIELDS)
     title = optional_text_of(row, "title").strip()
     return CandidateSource(
         id_of(row, ID_FIELDS), text_of(row, "text"), score=optional_number_of(row, "score"), title=title

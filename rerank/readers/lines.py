@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import IO, TypeVar, cast
 
 from rerank.errors import CollectionError
 from rerank.readers.rows import BadRow
@@ -54,8 +54,7 @@ def parsed_lines(path: Path, parse: Callable[[str], T]) -> Iterator[tuple[int, T
 @contextmanager
 def _opened(path: Path) -> Iterator[IO[bytes]]:
     """The bytes of a file, decompressed if they begin as those of gzip do."""
-    with nullcontext(sys.stdin.buffer) if path == STDIN else path.open("rb") as file:
-        assert isinstance(file, io.BufferedReader)
+    with nullcontext(cast(io.BufferedReader, sys.stdin.buffer)) if path == STDIN else path.open("rb") as file:
         is_gzip = file.peek(2).startswith(_GZIP)
         yield io.BufferedReader(gzip.GzipFile(fileobj=file)) if is_gzip else file
 

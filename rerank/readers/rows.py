@@ -93,7 +93,7 @@ def optional_number_of(row: Mapping[str, Any], name: str) -> float | None:
     if value is None:
         return None
     try:
-        if type(value) is not bool and isinstance(value, Real):
+        if not isinstance(value, bool) and isinstance(value, Real):
             return float(value)
     except OverflowError:  # of an integer of more than 308 digits
         pass
@@ -125,7 +125,7 @@ def _shown(name: object) -> str:
 def _id(value: object, name: str) -> str:
     if isinstance(value, str):
         return _text(value, name)
-    if type(value) is not bool and isinstance(value, Integral):
+    if not isinstance(value, bool) and isinstance(value, Integral):
         return str(value)
     raise BadRow(f"has {reprlib.repr(value)} as {name}; give a string or an integer")
 

@@ -10,12 +10,13 @@ from typing import Any
 import grpc
 
 from rerank.errors import ConfigError, RerankError, UsageError
-from rerank.readers.candidates import CandidateLike, candidate_list, candidate_source
+from rerank.readers.candidates import candidate_source
 from rerank.service.credentials import PLAIN, Credentials
 from rerank.service.error_details import error_info, retry_delay_s
 from rerank.service.request_fields import request_message
 from rerank.service.retries import DEFAULT_ATTEMPTS, DEFAULT_TIMEOUT_S, Attempts
 from rerank.text_table import ranking_table
+from rerank.types import CandidateLike, candidate_list
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1 import rerank_pb2_grpc
 

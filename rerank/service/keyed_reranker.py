@@ -6,11 +6,10 @@ from collections.abc import Iterable
 
 from rerank.engine.job import Job
 from rerank.engine.strategies import Strategy
-from rerank.readers.candidates import CandidateLike
 from rerank.reranker import AsyncReranker, SearchResult
 from rerank.retrieval.query_update import FeedbackSettings
 from rerank.service.callers import current_caller
-from rerank.types import Candidate, FeedbackMethod, FirstStage, Query, Ranking, RankOptions
+from rerank.types import Candidate, CandidateLike, FeedbackMethod, FirstStage, Query, Ranking, RankOptions
 
 
 class KeyedReranker(AsyncReranker):

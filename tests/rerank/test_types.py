@@ -26,6 +26,7 @@ from rerank.types import (
     WindowRanking,
     WindowTrace,
     check_rankings,
+    with_title,
 )
 from tests.fakes import numbered_passages
 
@@ -127,3 +128,20 @@ def test_trace_sums_the_tokens_of_its_windows(tokens: tuple[int, ...], total: in
         total_ms=0.0,
     )
     assert trace.tokens == total
+
+
+@pytest.mark.parametrize(
+    ("text", "title", "joined"),
+    [
+        ("jumps", "Flea", "Flea jumps"),
+        ("Flea jumps", "Flea", "Flea jumps"),
+        ("Flea, an insect", "Flea", "Flea, an insect"),
+        ("Fleabag is a play", "Flea", "Flea Fleabag is a play"),
+        ("Flea", "Flea", "Flea"),
+        ("jumps", "", "jumps"),
+        ("", "Flea", "Flea "),
+    ],
+)
+def test_title_comes_before_the_text_once(text: str, title: str, joined: str) -> None:
+    assert with_title(text, title) == joined
+    assert with_title(joined, title) == joined

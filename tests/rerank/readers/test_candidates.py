@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from rerank.errors import CollectionError
-from rerank.readers.candidates import candidate_list, candidate_source, read_candidates, with_title
-from rerank.types import CandidateSource
+from rerank.readers.candidates import candidate_source, read_candidates
+from rerank.types import CandidateSource, candidate_list
 
 KNOWN = r"known are doc_id \(or _id, docid, id\), text, title, score"
 #: Elements that are no candidates → how the error goes on.
@@ -91,20 +91,3 @@ def test_second_row_with_an_id_is_refused_with_both_lines(tmp_path: Path) -> Non
     path = write(tmp_path, {"id": 1, "text": "t"}, "", {"_id": "1", "text": "u"})
     with pytest.raises(CollectionError, match=r"candidates\.jsonl:3 has the doc_id '1' of line 1; give it once"):
         read_candidates(path)
-
-
-@pytest.mark.parametrize(
-    ("text", "title", "joined"),
-    [
-        ("jumps", "Flea", "Flea jumps"),
-        ("Flea jumps", "Flea", "Flea jumps"),
-        ("Flea, an insect", "Flea", "Flea, an insect"),
-        ("Fleabag is a play", "Flea", "Flea Fleabag is a play"),
-        ("Flea", "Flea", "Flea"),
-        ("jumps", "", "jumps"),
-        ("", "Flea", "Flea "),
-    ],
-)
-def test_title_comes_before_the_text_once(text: str, title: str, joined: str) -> None:
-    assert with_title(text, title) == joined
-    assert with_title(joined, title) == joined
