@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
+from rerank.checks import cleaned_query
 from rerank.config import ServiceConfig
 from rerank.config.named import config_of_model
 from rerank.engine.engine import Engine
@@ -37,6 +38,7 @@ from rerank.types import (
     candidate_list,
     candidate_source,
 )
+from rerank.unordered import UnorderedList
 
 log = logging.getLogger(__name__)
 
@@ -100,19 +102,29 @@ class AsyncReranker:
         """Reranks the candidates. `deadline` is in seconds on the event loop's clock.
 
         Args:
-            candidates: in first-stage order, best first: dicts with "doc_id", "text" and optionally "score",
-                (doc_id, text) pairs, plain texts (their ids are "0", "1", …), Candidates, or CandidateSources, which
-                may refer to the index.
+            candidates: in first-stage order, best first, unless `options.ordered` is false: dicts with "doc_id", "text"
+                and optionally "score", (doc_id, text) pairs, plain texts (their ids are "0", "1", …), Candidates, or
+                CandidateSources, which may refer to the index.
 
         Raises:
             TypeError: a candidate has none of these forms.
+            InvalidRequest: the query is empty.
             NotFound: there is no such model, or the index does not hold a passage.
             SelfTestFailed: the model is not served, because it failed its self-test.
             NotConfigured: a candidate refers to the index, but there is none.
             InvalidRequest, Overloaded, DeadlineExceeded, ShuttingDown: see Engine.run.
         """
+        cleaned_query(query.text)
         model, strategy = self._models.resolve(options)
-        return await self._run(model, strategy, query, await self._resolve(candidates), options, deadline)
+        resolved = await self._resolve(candidates)
+        if options.ordered:
+            return await self._run(model, strategy, query, resolved, options, deadline)
+        unordered = await asyncio.to_thread(UnorderedList.of, query.text, resolved)
+        read_options = replace(options, ordered=unordered.has_scores)  # scores give the texts an order with a meaning
+        ranking = await self._run(
+            model, unordered.strategy(strategy), query, unordered.distinct, read_options, deadline
+        )
+        return unordered.ranking(ranking, strategy, options.top_n)
 
     async def search(
         self,
@@ -126,11 +138,17 @@ class AsyncReranker:
         """Retrieves `depth` candidates from the index and reranks them; with `feedback`, see FeedbackSearch.
 
         Raises:
-            InvalidRequest: `feedback` was requested for a first stage without a query vector.
+            InvalidRequest: the query is empty, `feedback` was requested for a first stage without a query vector, or
+                `options.ordered` is false.
             NotConfigured: there is no index.
             DeadlineExceeded: the deadline came in the first stage.
             RerankError: as `rerank` raises.
         """
+        cleaned_query(query.text)
+        if not options.ordered:
+            raise InvalidRequest(
+                "ordered", "a search ranks the list of its first stage, which is ordered; leave it out"
+            )
         model, strategy = self._models.resolve(options)
         index = self._open_index()
         if feedback is not None and first_stage is FirstStage.BM25:
@@ -158,7 +176,7 @@ class AsyncReranker:
         options: RankOptions,
         deadline: float | None,
     ) -> Ranking:
-        job = Job(model, query, candidates, strategy, options.top_n, deadline, options.allow_partial)
+        job = Job(model, query, candidates, strategy, options.top_n, deadline, options.allow_partial, options.ordered)
         return await self.engine.run(job)
 
     async def _retrieve(
@@ -247,23 +265,38 @@ class Reranker:
             self._end()
 
     def rank(
-        self, query: str, documents: Sequence[str], top_k: int | None = None, return_documents: bool = False
+        self,
+        query: str,
+        documents: Sequence[str],
+        top_k: int | None = None,
+        return_documents: bool = False,
+        ordered: bool = True,
     ) -> list[dict[str, Any]]:
-        """Ranks texts, with the arguments and the results of sentence-transformers' `CrossEncoder.rank`.
+        """Ranks texts, called as sentence-transformers' `CrossEncoder.rank` is.
+
+        Other than there, a score depends on all the documents, and by default on their order.
 
         Args:
-            query: the query.
-            documents: in first-stage order, best first, if there is one.
-            top_k: the number of results; None for all.
+            query: the query, which must not be empty.
+            documents: in first-stage order, best first, unless `ordered` is false.
+            top_k: the number of results, at least 1; None for all.
             return_documents: whether each result has its "text".
+            ordered: whether the order of the documents is that of a first stage, which then counts. False: it has no
+                effect, and equal texts get equal scores.
 
         Returns:
-            Dicts with "corpus_id", the place in `documents`, and "score", best first. Scores fall strictly; they are
-            comparable within the list only.
+            Dicts with "corpus_id", the place in `documents`, and "score", best first. Scores are comparable within the
+            list only.
+
+        Raises:
+            InvalidRequest: the query is empty, or `top_k` is below 1.
         """
+        cleaned_query(query)
+        if top_k is not None and top_k < 1:
+            raise InvalidRequest("top_k", f"{top_k} is below 1; use a number from 1, or None for all results")
         if not documents:
             return []
-        ranking = self.rerank(Query(query), documents, RankOptions(top_n=top_k or 0))
+        ranking = self.rerank(Query(query), documents, RankOptions(top_n=top_k or 0, ordered=ordered))
         return [
             {"corpus_id": item.position, "score": item.score}
             | ({"text": documents[item.position]} if return_documents else {})

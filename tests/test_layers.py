@@ -7,14 +7,14 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 #: Modules and folders of `rerank`, from the lowest layer to the highest.
 LAYERS = [
-    "errors losses profiles types v1",
+    "checks errors losses profiles types v1",
     "config files manifest bundled",
     "collections prompting served",
     "models",
     "rankers retrieval",
     "engine",
     "registry",
-    "reranker",
+    "reranker unordered",
     "service client http inspector ray_serve",
     "commands",
 ]

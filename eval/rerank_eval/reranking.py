@@ -13,13 +13,13 @@ from rerank.commands.run import console
 from rerank.errors import ConfigError
 from rerank.files import sha256_of_files
 from rerank_eval.baselines import FirstStageOrder, Oracle
-from rerank_eval.candidate_lists import CandidateLists, with_repaired_texts
+from rerank_eval.candidate_lists import CandidateLists, with_repaired_texts, without_scores
 from rerank_eval.candidates import candidates_of_run
 from rerank_eval.cases import CaseFinder
 from rerank_eval.datasets import Dataset, open_dataset
 from rerank_eval.experiment import Experiment
 from rerank_eval.measures import MAIN_MEASURE, TREC_DL, Evaluator
-from rerank_eval.orders import ORIGINAL, Order, parse_orders
+from rerank_eval.orders import ORIGINAL, UNORDERED, Order, parse_orders
 from rerank_eval.overlap import Judgements, check_requests, judgements_of
 from rerank_eval.qrels import read_trec_qrels
 from rerank_eval.report import FIRST_STAGE, ORACLE, Evaluation, ScoresByOrder
@@ -97,6 +97,9 @@ def _dataset(
     if settings.repair_texts:
         requests = [with_repaired_texts(request) for request in requests]
         fingerprint["repair_texts"] = True
+    if settings.without_scores:
+        requests = [without_scores(request) for request in requests]
+        fingerprint["without_scores"] = True
     qrels: Sequence[Qrel] = ()
     qrels_sha256 = ""
     if collection:
@@ -150,6 +153,7 @@ def _evaluate(dataset: _RerankingDataset, experiment: Experiment, orders: Sequen
         notes=notes,
         cases=finder.by_system(results[: len(systems)], responses[experiment.loads[0]]),
         by_order=_scores_by_order(results, lists, evaluator, orders, list(systems)) if len(orders) > 1 else {},
+        unordered=_pairs_with_unordered(results, orders, list(systems)),
     )
     return experiment.report(evaluation, out)
 
@@ -171,6 +175,20 @@ def _variants(
         )
         for order in orders
         for name, system in systems.items()
+    ]
+
+
+def _pairs_with_unordered(
+    results: Sequence[Result], orders: Sequence[Order], systems: Sequence[str]
+) -> list[tuple[Result, Result]]:
+    """Each system on an order, and on the unordered list; none if that is not among the orders."""
+    by_name = {result.name: result for result in results}
+    ordered = [order for order in orders if order.is_ordered]
+    return [
+        (by_name[order.label(name)], by_name[UNORDERED.label(name)])
+        for name in systems
+        for order in ordered
+        if UNORDERED in orders
     ]
 
 

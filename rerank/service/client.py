@@ -79,11 +79,11 @@ class RerankClient:
 
         Args:
             query: the query.
-            candidates: in first-stage order, best first: dicts with "doc_id", "text" and optionally "score",
-                (doc_id, text) pairs, plain texts (their ids are "0", "1", …), Candidates, CandidateSources, or
-                protobuf messages.
+            candidates: in first-stage order, best first, unless the option `ordered` is false: dicts with "doc_id",
+                "text" and optionally "score", (doc_id, text) pairs, plain texts (their ids are "0", "1", …),
+                Candidates, CandidateSources, or protobuf messages.
             timeout_s: deadline of the call in seconds, with all its attempts.
-            options: further fields of RerankRequest, such as model, top_n or strategy.
+            options: further fields of RerankRequest, such as model, top_n, ordered or strategy.
 
         Raises:
             ServiceError: the call failed.
