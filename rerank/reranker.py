@@ -146,9 +146,7 @@ class AsyncReranker:
         """
         cleaned_query(query.text)
         if not options.ordered:
-            raise InvalidRequest(
-                "ordered", "a search ranks the list of its first stage, which is ordered; leave it out"
-            )
+            raise InvalidRequest("ordered", "the first stage of a search gives an ordered list; leave the option out")
         model, strategy = self._models.resolve(options)
         index = self._open_index()
         if feedback is not None and first_stage is FirstStage.BM25:

@@ -3,30 +3,19 @@
 #
 #   scripts/ordered_lists.sh DATA OUT      # DATA has the folders cranfield and trec-dl-2021; about half an hour
 #
-# The first 30 candidates of each query, without scores: Cranfield and pydoc from an index by hybrid-rrf, TREC DL 2021
-# from BM25 (the 18 queries that no bundled model was trained on). The default model ranks 60 of Cranfield's queries.
+# The first 50 candidates of each query, without scores: Cranfield and pydoc from an index by hybrid-rrf, TREC DL 2021
+# from BM25 (the 18 queries that no bundled model was trained on). The default model ranks 60 queries of each collection.
 set -euo pipefail
 data=$1 out=$2
 queries=60
 mkdir -p "$out"
 
-# first_stage NAME COLLECTION: a run of the collection's hybrid-rrf list.
+# first_stage NAME COLLECTION: a run of the collection's hybrid-rrf list, and one of some of its queries.
 first_stage() {
   [[ -d $out/$1.index ]] || rerank index --collection "$2" --out "$out/$1.index"
-  eval-beir --collection "$2" --index "$out/$1.index" --depth 30 --ranker identity --no-plots --out "$out/$1.first-stage"
-}
-
-# compare NAME RANKER ARGUMENTS...: the ranker over the first stage's order, a shuffled one, and none.
-compare() {
-  local name=$1 ranker=$2
-  shift 2
-  eval-trec-dl "$@" --ranker "$ranker" --depth 30 --orders original,shuffled:1,unordered --without-scores --only-asked \
-    --no-plots --out "$out/$name.$ranker"
-}
-
-first_stage cranfield "$data/cranfield"
-first_stage pydoc pydoc
-python - "$out/cranfield.first-stage/run.trec" "$queries" >"$out/cranfield.sample.trec" <<'PYTHON'
+  eval-beir --collection "$2" --index "$out/$1.index" --depth 50 --ranker identity --no-plots --out "$out/$1.first-stage"
+  cp "$out/$1.first-stage/run.trec" "$out/$1.trec"
+  python - "$out/$1.trec" "$queries" >"$out/$1-sample.trec" <<'PYTHON'
 import random
 import sys
 
@@ -36,11 +25,26 @@ query_ids = sorted({line.split()[0] for line in lines})
 sample = set(random.Random(0).sample(query_ids, int(sys.argv[2])))
 print("\n".join(line for line in lines if line.split()[0] in sample))
 PYTHON
+}
+
+# compare NAME RANKER ARGUMENTS...: the ranker over the first stage's order, a shuffled one, and none.
+compare() {
+  local name=$1 ranker=$2
+  shift 2
+  eval-trec-dl "$@" --ranker "$ranker" --depth 50 --orders original,shuffled:1,unordered --without-scores --only-asked \
+    --no-plots --out "$out/$name.$ranker"
+}
+
+cranfield=(--collection "$data/cranfield" --index "$out/cranfield.index")
+pydoc=(--collection pydoc --index "$out/pydoc.index")
+dl=(--requests "$out/dl-2021.jsonl" --qrels "$data/trec-dl-2021/qrels.txt")
+first_stage cranfield "$data/cranfield"
+first_stage pydoc pydoc
 tail -n 18 "$data/trec-dl-2021/requests.jsonl" >"$out/dl-2021.jsonl"
 
-compare cranfield pe-rank --requests "$out/cranfield.first-stage/run.trec" --collection "$data/cranfield"
-compare cranfield default --requests "$out/cranfield.sample.trec" --collection "$data/cranfield"
-for ranker in pe-rank default; do
-  compare dl-2021 "$ranker" --requests "$out/dl-2021.jsonl" --qrels "$data/trec-dl-2021/qrels.txt"
-  compare pydoc "$ranker" --requests "$out/pydoc.first-stage/run.trec" --collection pydoc
-done
+compare cranfield pe-rank --requests "$out/cranfield.trec" "${cranfield[@]}"
+compare pydoc pe-rank --requests "$out/pydoc.trec" "${pydoc[@]}"
+compare dl-2021 pe-rank "${dl[@]}"
+compare dl-2021 default "${dl[@]}"
+compare cranfield default --requests "$out/cranfield-sample.trec" "${cranfield[@]}"
+compare pydoc default --requests "$out/pydoc-sample.trec" "${pydoc[@]}"

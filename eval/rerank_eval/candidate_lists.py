@@ -29,6 +29,11 @@ def without_scores(request: Request) -> Request:
     return replace(request, candidates=tuple(replace(row, score=None) for row in request.candidates))
 
 
+def in_index(request: Request) -> Request:
+    """The request with candidates that refer to the index of the service."""
+    return replace(request, candidates=tuple(replace(row, in_index=True) for row in request.candidates))
+
+
 @dataclass(frozen=True, slots=True)
 class CandidateLists:
     """Requests by query_id, and the seed of the shuffled orders."""

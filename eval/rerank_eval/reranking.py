@@ -13,7 +13,7 @@ from rerank.commands.run import console
 from rerank.errors import ConfigError
 from rerank.files import sha256_of_files
 from rerank_eval.baselines import FirstStageOrder, Oracle
-from rerank_eval.candidate_lists import CandidateLists, with_repaired_texts, without_scores
+from rerank_eval.candidate_lists import CandidateLists, in_index, with_repaired_texts, without_scores
 from rerank_eval.candidates import candidates_of_run
 from rerank_eval.cases import CaseFinder
 from rerank_eval.datasets import Dataset, open_dataset
@@ -44,7 +44,7 @@ def evaluate_reranking(settings: TrecDLSettings) -> None:
     datasets = _datasets(settings)
     names = [dataset.name for dataset in datasets]
     summaries = [
-        _evaluate(dataset, experiment, orders, dataset_folder(dataset.name, names, settings.out))
+        _evaluate(dataset, experiment, orders, dataset_folder(dataset.name, names, settings.out), settings.index)
         for dataset in datasets
     ]
     write_overview(summaries, settings.out, console)
@@ -75,6 +75,8 @@ def _datasets(settings: TrecDLSettings) -> list[_RerankingDataset]:
             raise ConfigError(
                 f"{len(requests)} --requests and {len(values)} {flag}; give one for each --requests, in the same order"
             )
+    if settings.index and len(collections) != 1:
+        raise ConfigError(f"--index has the vectors of one --collection, and there are {len(collections)}; give one")
     if not qrels and not collections:
         raise ConfigError("no judgements: give --qrels FILE, or --collection NAME of a collection that has some")
     return [
@@ -97,6 +99,9 @@ def _dataset(
     if settings.repair_texts:
         requests = [with_repaired_texts(request) for request in requests]
         fingerprint["repair_texts"] = True
+    if settings.index:
+        requests = [in_index(request) for request in requests]
+        fingerprint["in_index"] = True
     if settings.without_scores:
         requests = [without_scores(request) for request in requests]
         fingerprint["without_scores"] = True
@@ -128,11 +133,13 @@ def _names(requests: Sequence[Path]) -> list[str]:
     return [f"{folder}-{path.stem}" for folder, path in zip(folders, requests, strict=True)]
 
 
-def _evaluate(dataset: _RerankingDataset, experiment: Experiment, orders: Sequence[Order], out: Path) -> Summary:
+def _evaluate(
+    dataset: _RerankingDataset, experiment: Experiment, orders: Sequence[Order], out: Path, index: Path | None
+) -> Summary:
     fingerprint = {**experiment.fingerprint, **dataset.fingerprint}
     lists, qrels = dataset.lists, dataset.judgements.qrels
     evaluator, notes = Evaluator(TREC_DL, qrels), dataset.judgements.notes
-    with experiment.open_systems(qrels) as systems:
+    with experiment.open_systems(qrels, index) as systems:
         variants = _variants(systems, lists, orders, experiment, fingerprint)
         responses = experiment.run(variants, list(lists.requests), out)
     results = experiment.measure(variants, responses, evaluator, out, dataset.qrels_sha256, notes)

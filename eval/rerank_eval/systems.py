@@ -262,7 +262,10 @@ class ServedModel:
         }
 
     def rerank(self, query: Query, candidates: Sequence[CandidateSource], ordered: bool = True) -> Ranking:
-        messages = [pb.Candidate(doc_id=c.doc_id, text=c.text, first_stage_score=c.score) for c in candidates]
+        messages = [
+            pb.Candidate(doc_id=c.doc_id, text=c.text, in_index=c.in_index, first_stage_score=c.score)
+            for c in candidates
+        ]
         return _ranking(self._client.rerank(query.text, messages, ordered=ordered, **self._options))
 
     def search(self, query: Query, **options: Any) -> Ranking:

@@ -59,6 +59,10 @@ class TrecDLSettings(EvaluationSettings):
             "stage's order: original,reversed,shuffled:COUNT,unordered. unordered sends them as an unordered list."
         ),
     ] = "original"
+    index: Annotated[
+        Path | None,
+        typer.Option(help="Index of the only --collection, from which models read the candidates' vectors."),
+    ] = None
     without_scores: Annotated[
         bool, typer.Option("--without-scores", help="Send the candidates without the first stage's scores.")
     ] = False

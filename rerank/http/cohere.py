@@ -31,7 +31,7 @@ class RelevantSpans(BaseModel):
 
 
 class DocumentsRequest(BaseModel):
-    """Request: the query, and the documents in first-stage order, best first."""
+    """Request: the query, and the documents; see `ordered`."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -44,6 +44,13 @@ class DocumentsRequest(BaseModel):
     return_documents: Annotated[bool | None, Field(description="Whether results have their document.")] = None
     instruction: Annotated[
         str | None, Field(description="What is relevant, in words, for models whose prompt has an instruction.")
+    ] = None
+    ordered: Annotated[
+        bool | None,
+        Field(
+            description="Whether the order is that of a first stage, best first; none: true. false: it has no effect, "
+            "and equal documents get equal scores."
+        ),
     ] = None
     rank_fields: Annotated[
         list[str] | None, Field(min_length=1, description='Fields of documents that are ranked; none: "text".')
@@ -117,6 +124,7 @@ class Documents:
             model=request.model or "",
             top_n=min(request.top_n or 0, len(texts)),
             instruction=request.instruction or "",
+            ordered=request.ordered,
         )
         return Translated(message, partial(self._reply, request))
 

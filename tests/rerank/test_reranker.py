@@ -8,7 +8,10 @@ import threading
 
 import pytest
 
-from rerank import ConfigError, Query, Reranker
+from rerank import ConfigError, InvalidRequest, Query, RankOptions, Reranker
+from rerank.v1 import rerank_pb2 as pb
+from rerank.v1.rerank_pb2_grpc import RerankServiceStub
+from tests.serving import TIMEOUT_S, refusal
 
 DOCUMENTS = ["Deserts are dry.", "A flea lives a year.", "The moon orbits the earth."]
 
@@ -29,6 +32,36 @@ def test_rank_cuts_to_top_k_and_returns_texts_on_request() -> None:
             {"corpus_id": 1, "score": 2.0, "text": DOCUMENTS[1]},
         ]
         assert reranker.rank("q", []) == []
+
+
+@pytest.mark.parametrize("top_k", [-1, 0])
+def test_top_k_below_one_is_refused_by_name(top_k: int) -> None:
+    with (
+        Reranker("identity") as reranker,
+        pytest.raises(InvalidRequest, match=f"^top_k: {top_k} is below 1; use a number from 1, or None for all"),
+    ):
+        reranker.rank("q", DOCUMENTS, top_k=top_k)
+
+
+def test_negative_top_n_is_refused_by_name() -> None:
+    with pytest.raises(InvalidRequest, match="top_n: -1 is negative; use 0 for all"):
+        RankOptions(top_n=-1)
+
+
+@pytest.mark.parametrize("query", ["", " \n", "\x00"])
+def test_empty_query_is_refused_as_the_service_refuses_it(query: str, stub: RerankServiceStub) -> None:
+    request = pb.RerankRequest(query=query, candidates=[pb.Candidate(doc_id="a", text="a")])
+    served = refusal(lambda: stub.Rerank(request, timeout=TIMEOUT_S)).message
+    with Reranker("identity") as reranker:
+        for call in (
+            lambda: reranker.rank(query, DOCUMENTS),
+            lambda: reranker.rank(query, []),
+            lambda: reranker.rerank(Query(query), DOCUMENTS),
+            lambda: reranker.search(Query(query)),
+        ):
+            with pytest.raises(InvalidRequest) as caught:
+                call()
+            assert str(caught.value) == served
 
 
 def test_closed_twice_is_closed_and_leaves_no_thread() -> None:
