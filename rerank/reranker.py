@@ -268,23 +268,22 @@ class Reranker:
         documents: Sequence[str],
         top_k: int | None = None,
         return_documents: bool = False,
-        ordered: bool = True,
+        ordered: bool = False,
     ) -> list[dict[str, Any]]:
         """Ranks texts, called as sentence-transformers' `CrossEncoder.rank` is.
 
-        Other than there, a score depends on all the documents, and by default on their order.
+        Other than there, a text's score depends on the other texts, too, and it is comparable within the list only.
 
         Args:
             query: the query, which must not be empty.
-            documents: in first-stage order, best first, unless `ordered` is false.
+            documents: the texts; in first-stage order, best first, if they are `ordered`.
             top_k: the number of results, at least 1; None for all.
             return_documents: whether each result has its "text".
-            ordered: whether the order of the documents is that of a first stage, which then counts. False: it has no
-                effect, and equal texts get equal scores.
+            ordered: whether the order of the documents is that of a first stage, which then counts. By default it has
+                no effect, and equal texts get equal scores; see `rerank.unordered`.
 
         Returns:
-            Dicts with "corpus_id", the place in `documents`, and "score", best first. Scores are comparable within the
-            list only.
+            Dicts with "corpus_id", the place in `documents`, and "score", best first.
 
         Raises:
             InvalidRequest: the query is empty, or `top_k` is below 1.

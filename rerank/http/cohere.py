@@ -48,8 +48,8 @@ class DocumentsRequest(BaseModel):
     ordered: Annotated[
         bool | None,
         Field(
-            description="Whether the order is that of a first stage, best first; none: true. false: it has no effect, "
-            "and equal documents get equal scores."
+            description="Whether the order is that of a first stage, best first, which then counts; none: false, equal "
+            "documents get equal scores."
         ),
     ] = None
     rank_fields: Annotated[
@@ -124,7 +124,7 @@ class Documents:
             model=request.model or "",
             top_n=min(request.top_n or 0, len(texts)),
             instruction=request.instruction or "",
-            ordered=request.ordered,
+            ordered=bool(request.ordered),
         )
         return Translated(message, partial(self._reply, request))
 

@@ -35,8 +35,8 @@ class TextsRequest(BaseModel):
     ordered: Annotated[
         bool | None,
         Field(
-            description="Whether the order is that of a first stage, best first; none: true. false: it has no effect, "
-            "and equal texts get equal scores. Not part of TEI."
+            description="Whether the order is that of a first stage, best first, which then counts; none: false, equal "
+            "texts get equal scores. Not part of TEI."
         ),
     ] = None
     return_text: Annotated[bool | None, Field(description="Whether results have their text.")] = None
@@ -78,7 +78,7 @@ class Texts:
             candidates=[pb.Candidate(doc_id=str(place), text=text) for place, text in enumerate(request.texts)],
             model=request.model or "",
             top_n=min(request.top_n or 0, len(request.texts)),
-            ordered=request.ordered,
+            ordered=bool(request.ordered),
         )
         return Translated(message, partial(_reply, request))
 

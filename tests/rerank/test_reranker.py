@@ -27,7 +27,7 @@ def test_rank_returns_places_and_falling_scores_best_first() -> None:
 
 def test_rank_cuts_to_top_k_and_returns_texts_on_request() -> None:
     with Reranker("identity") as reranker:
-        assert reranker.rank("q", DOCUMENTS, top_k=2, return_documents=True) == [
+        assert reranker.rank("q", DOCUMENTS, top_k=2, return_documents=True, ordered=True) == [
             {"corpus_id": 0, "score": 3.0, "text": DOCUMENTS[0]},
             {"corpus_id": 1, "score": 2.0, "text": DOCUMENTS[1]},
         ]

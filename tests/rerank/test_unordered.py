@@ -239,11 +239,17 @@ def test_pe_rank_has_one_result_for_all_orders_of_an_unordered_list(pe_rank: Rer
     results = set()
     for seed in range(6):
         documents = random.Random(seed).sample(DOCUMENTS, len(DOCUMENTS))
-        found = pe_rank.rank(QUERY, documents, ordered=False)
+        found = pe_rank.rank(QUERY, documents)  # unordered is the default of this door
         results.add(tuple((documents[row["corpus_id"]], row["score"]) for row in found))
     (result,) = results
     assert result[0] == result[1]
     assert result[0][0] == "A flea lives a year."
+
+
+def test_order_counts_for_pe_rank_if_it_is_that_of_a_first_stage(pe_rank: Reranker) -> None:
+    first, second = pe_rank.rank(QUERY, ["The same text."] * 2, ordered=True)
+    assert (first["corpus_id"], second["corpus_id"]) == (0, 1)
+    assert first["score"] > second["score"]
 
 
 def test_default_interpolation_that_is_left_out_is_reported(pe_rank: Reranker) -> None:

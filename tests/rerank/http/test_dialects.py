@@ -80,10 +80,29 @@ def test_equal_texts_of_an_unordered_list_have_equal_scores(http: HttpClient) ->
     assert indexes(unordered) == [1, 2, 3, 0]
 
 
-def test_candidates_of_the_json_form_may_be_unordered(http: HttpClient) -> None:
+@pytest.mark.parametrize("path", FORMS)
+@pytest.mark.parametrize("given", [{}, {"ordered": None}])
+def test_documents_and_texts_are_unordered_by_default(http: HttpClient, path: str, given: dict[str, Any]) -> None:
+    request = {"query": "q", FORMS[path][0]: texts(3, 1, 3)}
+    assert indexes(http.post(path, request | given).json) == [0, 2, 1]
+    replies = [http.post(path, request | each).json for each in (given, {"ordered": False})]
+    scores = [
+        [
+            row.get("relevance_score", row.get("score"))
+            for row in (reply if isinstance(reply, list) else reply["results"])
+        ]
+        for reply in replies
+    ]
+    assert scores[0] == scores[1]
+    assert scores[0][0] == scores[0][1]
+
+
+def test_candidates_of_the_json_form_are_ordered_by_default(http: HttpClient) -> None:
     candidates = [{"doc_id": str(place), "text": text} for place, text in enumerate(texts(1, 3, 3))]
-    reply = http.post("/rerank", {"query": "q", "candidates": candidates, "ordered": False}).json
-    assert [row["score"] for row in reply["results"]] == [3.0, 3.0, 1.0]
+    unordered = http.post("/rerank", {"query": "q", "candidates": candidates, "ordered": False}).json
+    assert [row["score"] for row in unordered["results"]] == [3.0, 3.0, 1.0]
+    by_default = http.post("/rerank", {"query": "q", "candidates": candidates}).json
+    assert len({row["score"] for row in by_default["results"]}) == 3
 
 
 @pytest.mark.parametrize("path", FORMS)
@@ -141,7 +160,7 @@ def test_alias_of_a_model_is_ranked_by_that_model(http: HttpClient) -> None:
 
 
 def test_what_was_not_reranked_is_a_warning_and_a_header(http: HttpClient) -> None:
-    reply = http.post("/v1/rerank", documents_request(1, 2) | {"model": "identity"})
+    reply = http.post("/v1/rerank", documents_request(1, 2, ordered=True) | {"model": "identity"})
     assert reply.json["meta"]["warnings"] == ["model identity keeps the first-stage order"]
     assert reply.headers["x-rerank-completeness"] == "none"
     assert reply.headers["x-rerank-model"] == "identity"
