@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from rerank.checks import cleaned_query
 from rerank.config import ServiceConfig
 from rerank.config.named import config_of_model
 from rerank.engine.admission import strategies_by_model
@@ -42,6 +43,7 @@ from rerank.types import (
     candidate_list,
     with_title,
 )
+from rerank.unordered import UnorderedList
 
 log = logging.getLogger(__name__)
 
@@ -127,12 +129,13 @@ class AsyncReranker:
 
         Args:
             query: a Query, or its text.
-            candidates: in first-stage order, best first: dicts with "doc_id", "text" and optionally "title" and
-                "score", (doc_id, text) pairs, plain texts (their ids are "0", "1", …), Candidates, or
-                CandidateSources, which may refer to the index.
+            candidates: in first-stage order, best first, unless `options.ordered` is false: dicts with "doc_id", "text"
+                and optionally "title" and "score", (doc_id, text) pairs, plain texts (their ids are "0", "1", …),
+                Candidates, or CandidateSources, which may refer to the index.
 
         Raises:
             TypeError: a candidate has none of these forms.
+            InvalidRequest: the query is empty.
             NotFound: there is no such model, or the index does not hold a passage.
             SelfTestFailed: the model is not served, because it failed its self-test.
             NotConfigured: a candidate refers to the index, but there is none.
@@ -140,11 +143,19 @@ class AsyncReranker:
             InvalidRequest, Overloaded, DeadlineExceeded, ShuttingDown: see Engine.run.
         """
         query = Query.of(query)
+        cleaned_query(query.text)
         model, strategy = self._models.resolve(options, query.instruction)
         found = await self._resolve(candidates)
         if any(self._models.rankers[name].info.reads_vectors for name in strategies_by_model(strategy, model)):
             found = await self._with_cached_vectors(found)
-        return await self._run(model, strategy, query, found, options, deadline)
+        if options.ordered:
+            return await self._run(model, strategy, query, found, options, deadline)
+        unordered = await asyncio.to_thread(UnorderedList.of, query.text, found)
+        read_options = replace(options, ordered=unordered.has_scores)  # scores give the texts an order with a meaning
+        ranking = await self._run(
+            model, unordered.strategy(strategy), query, unordered.distinct, read_options, deadline
+        )
+        return unordered.ranking(ranking, strategy, options.top_n)
 
     async def search(
         self,
@@ -166,12 +177,16 @@ class AsyncReranker:
             feedback: settings, or the name of a method, for relevance feedback.
 
         Raises:
-            InvalidRequest: an unknown name, or `feedback` was requested for a first stage without a query vector.
+            InvalidRequest: the query is empty, an unknown name, `feedback` was requested for a first stage without a
+                query vector, or `options.ordered` is false.
             NotConfigured: there is no index.
             DeadlineExceeded: the deadline came in the first stage.
             RerankError: as `rerank` raises.
         """
         query, first_stage = Query.of(query), FirstStage.of("first_stage", first_stage)
+        cleaned_query(query.text)
+        if not options.ordered:
+            raise InvalidRequest("ordered", "the first stage of a search gives an ordered list; leave the option out")
         model, strategy = self._models.resolve(options, query.instruction)
         feedback = FeedbackSettings.of(feedback) if feedback is not None else None
         index = self._open_index()
@@ -200,7 +215,7 @@ class AsyncReranker:
         options: RankOptions,
         deadline: float | None,
     ) -> Ranking:
-        job = Job(model, query, candidates, strategy, options.top_n, deadline, options.allow_partial)
+        job = Job(model, query, candidates, strategy, options.top_n, deadline, options.allow_partial, options.ordered)
         return await self.engine.run(job)
 
     async def _retrieve(
@@ -300,23 +315,37 @@ class Reranker:
             self._end()
 
     def rank(
-        self, query: str, documents: Sequence[str], top_k: int | None = None, return_documents: bool = False
+        self,
+        query: str,
+        documents: Sequence[str],
+        top_k: int | None = None,
+        return_documents: bool = False,
+        ordered: bool = False,
     ) -> list[dict[str, Any]]:
-        """Ranks texts, with the arguments and the results of sentence-transformers' `CrossEncoder.rank`.
+        """Ranks texts, called as sentence-transformers' `CrossEncoder.rank` is.
+
+        Other than there, a text's score depends on the other texts, too, and it is comparable within the list only.
 
         Args:
-            query: the query.
-            documents: in first-stage order, best first, if there is one.
-            top_k: the number of results; None for all.
+            query: the query, which must not be empty.
+            documents: the texts; in first-stage order, best first, if they are `ordered`.
+            top_k: the number of results, at least 1; None for all.
             return_documents: whether each result has its "text".
+            ordered: whether the order of the documents is that of a first stage, which then counts. By default it has
+                no effect, and equal texts get equal scores; see `rerank.unordered`.
 
         Returns:
-            Dicts with "corpus_id", the place in `documents`, and "score", best first. Scores fall strictly; they are
-            comparable within the list only.
+            Dicts with "corpus_id", the place in `documents`, and "score", best first.
+
+        Raises:
+            InvalidRequest: the query is empty, or `top_k` is below 1.
         """
+        cleaned_query(query)
+        if top_k is not None and top_k < 1:
+            raise InvalidRequest("top_k", f"{top_k} is below 1; use a number from 1, or None for all results")
         if not documents:
             return []
-        ranking = self.rerank(query, documents, RankOptions(top_n=top_k or 0))
+        ranking = self.rerank(query, documents, RankOptions(top_n=top_k or 0, ordered=ordered))
         return [
             {"corpus_id": item.position, "score": item.score}
             | ({"text": documents[item.position]} if return_documents else {})

@@ -129,6 +129,9 @@ class RankOptions:
 
     Attributes:
         strategy: a StrategyKind or its name; an unknown name raises InvalidRequest when the list is ranked.
+
+    Raises:
+        InvalidRequest: `top_n` is negative.
     """
 
     model: str = ""
@@ -143,6 +146,13 @@ class RankOptions:
     allow_partial: bool = False
     #: Weight of the first stage in the order, see `rerank.engine.interpolation`. 0: none; None: the model's default.
     interpolation: float | None = None
+    #: Whether the candidates are in the order of a first stage, best first. False: their order has no effect on the
+    #: ranking, and equal texts get equal scores; see `rerank.unordered`.
+    ordered: bool = True
+
+    def __post_init__(self) -> None:
+        if self.top_n < 0:
+            raise InvalidRequest("top_n", f"{self.top_n} is negative; use 0 for all results, or a number above it")
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +173,8 @@ class Window:
     passages: tuple[Passage, ...]
     #: Only the order of the best `top_n` passages is needed; 0: of all.
     top_n: int = 0
+    #: Whether the order of the passages carries meaning: it is that of a first stage, or of another model.
+    is_ordered: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +223,8 @@ def check_rankings(rankings: Sequence[WindowRanking], windows: Sequence[EncodedW
 class ScoreKind(Enum):
     """The meaning of the scores of a ranking."""
 
-    #: n for the first of n passages, then one less per rank: the scores carry the order only.
+    #: n for the first of n passages, then one less per rank (equal texts of an unordered list have the score of the
+    #: first of them): the scores carry the order only.
     RANK = "rank"
     #: Log-probability of being the best passage of the one window that held all of them.
     WINDOW_LOG_PROB = "window_log_prob"
@@ -306,7 +319,8 @@ class Trace:
     model_warning: str = ""
     #: The passages that the model gave no score in some window, see WindowRanking.
     unscored_doc_ids: tuple[str, ...] = ()
-    #: Positions in the order in which the ranking received them; empty if that is the order of the positions.
+    #: Positions in the order in which the ranking received them, of an unordered list one for each distinct text; empty
+    #: if that is the order of the positions.
     input_order: tuple[int, ...] = ()
     #: Number of candidates whose vector was computed for an earlier request with the same text.
     cached_vectors: int = 0
@@ -333,7 +347,10 @@ class RankedCandidate:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """The reranked list of one request, best first; scores decrease strictly."""
+    """The reranked list of one request, best first.
+
+    Scores decrease strictly, except that equal texts of an unordered list have equal scores.
+    """
 
     ranked: tuple[RankedCandidate, ...]
     score_kind: ScoreKind

@@ -24,6 +24,16 @@ def with_repaired_texts(request: Request) -> Request:
     return replace(request, candidates=tuple(candidates))
 
 
+def without_scores(request: Request) -> Request:
+    """The request without the first stage's scores."""
+    return replace(request, candidates=tuple(replace(row, score=None) for row in request.candidates))
+
+
+def in_index(request: Request) -> Request:
+    """The request with candidates that refer to the index of the service."""
+    return replace(request, candidates=tuple(replace(row, in_index=True) for row in request.candidates))
+
+
 @dataclass(frozen=True, slots=True)
 class CandidateLists:
     """Requests by query_id, and the seed of the shuffled orders."""
@@ -58,5 +68,6 @@ class CandidateLists:
     def _rerank(self, system: System, order: Order, query_id: str) -> Ranking:
         request = self.requests[query_id]
         permutation = order.permutation(len(request.candidates), query_id, self.seed)
-        ranking = system.rerank(request.query, [request.candidates[position] for position in permutation])
+        candidates = [request.candidates[position] for position in permutation]
+        ranking = system.rerank(request.query, candidates, order.is_ordered)
         return replace(ranking, positions=tuple(permutation[position] for position in ranking.positions))

@@ -1,7 +1,7 @@
-"""Orders in which systems receive the candidates: the first stage's, reversed or shuffled.
+"""Orders in which systems receive the candidates: the first stage's, reversed, shuffled, or none.
 
 A listwise ranker that changes nothing scores as well as its input is ordered; reversed and shuffled candidates remove
-that advantage.
+that advantage. Without an order, they are sent as an unordered list, whose order a system does not read.
 """
 
 from __future__ import annotations
@@ -14,9 +14,17 @@ from rerank.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """An order of the candidates: `original`, `reversed` or `shuffled-N`. Each shuffle differs from query to query."""
+    """An order of the candidates: `original`, `reversed`, `shuffled-N`, or `unordered`, which is shuffled, too.
+
+    Each shuffle differs from query to query.
+    """
 
     name: str
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether the candidates are sent as an ordered list."""
+        return self != UNORDERED
 
     def permutation(self, n: int, query_id: str, seed: int = 0) -> list[int]:
         """Positions in the first stage's order of n candidates, in the order in which the system receives them."""
@@ -34,10 +42,12 @@ class Order:
 
 #: The first stage's order.
 ORIGINAL = Order("original")
+#: No order: the candidates are sent with `ordered` false.
+UNORDERED = Order("unordered")
 
 
 def parse_orders(text: str) -> tuple[Order, ...]:
-    """The orders of a list such as `original,reversed,shuffled:3`; `original`, if named, comes first.
+    """The orders of a list such as `original,shuffled:3,unordered`; `original`, if named, comes first.
 
     Raises:
         ConfigError: a part is none of these, or occurs twice.
@@ -49,9 +59,9 @@ def parse_orders(text: str) -> tuple[Order, ...]:
 
 
 def _parse(part: str) -> list[Order]:
-    if part in ("original", "reversed"):
+    if part in ("original", "reversed", "unordered"):
         return [Order(part)]
     kind, _, count = part.partition(":")
     if kind != "shuffled" or not count.isdecimal() or int(count) == 0:
-        raise ConfigError(f"--orders: {part!r} is none of original, reversed, shuffled:COUNT")
+        raise ConfigError(f"--orders: {part!r} is none of original, reversed, shuffled:COUNT, unordered")
     return [Order(f"shuffled-{number}") for number in range(1, int(count) + 1)]

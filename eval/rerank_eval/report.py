@@ -47,6 +47,7 @@ class Evaluation:
         notes: sentences about the judgements that change how the figures are read.
         cases: the largest changes of the first stage's rankings, by system.
         by_order: scores with the candidates in several orders, with a row `FIRST_STAGE`; empty for one order.
+        unordered: results of a system on an ordered list, and on the same as an unordered list.
     """
 
     dataset: str
@@ -59,6 +60,7 @@ class Evaluation:
     notes: Sequence[str] = ()
     cases: Mapping[str, Sequence[Case]] = field(default_factory=dict)
     by_order: ScoresByOrder = field(default_factory=dict)
+    unordered: Sequence[tuple[Result, Result]] = ()
 
     @property
     def rows(self) -> Sequence[Result]:
@@ -76,6 +78,7 @@ def markdown(evaluation: Evaluation, plots: Sequence[str] = ()) -> str:
         _measures(evaluation.rows),
         _comparison(evaluation.results, evaluation.margin, evaluation.seed),
         _orders(evaluation.by_order),
+        _unordered(evaluation.unordered, evaluation.seed),
         _efficiency(evaluation.results),
         *_warnings(evaluation.results),
         *(f"![{name}]({name})" for name in plots),
@@ -105,7 +108,7 @@ def order_dependence(by_order: ScoresByOrder) -> dict[str, float]:
     first_stage = by_order.get(FIRST_STAGE, {})
     if ORIGINAL not in first_stage:
         return {}
-    others = [order for order in first_stage if order != ORIGINAL]
+    others = [order for order in first_stage if order.is_ordered and order != ORIGINAL]
     lost = sum(first_stage[ORIGINAL] - first_stage[order] for order in others)
     if not lost:
         return {}
@@ -214,6 +217,21 @@ def _orders(by_order: ScoresByOrder) -> str:
         "Dependence: the nDCG@10 that a system loses when the same candidates arrive in a worse order, divided by the "
         "loss of the first stage. 100 %: the system only passes on the order of its input. 0 %: the order of the input "
         "has no effect, as for the oracle, which sorts by the judgements."
+    )
+
+
+def _unordered(pairs: Sequence[tuple[Result, Result]], seed: int) -> str:
+    if not pairs:
+        return ""
+    rows = []
+    for ordered, unordered in pairs:
+        c = compare(unordered.metrics.values(), ordered.metrics.values(), seed)
+        means = [f"{result.metrics.mean[MAIN_MEASURE]:.4f}" for result in (ordered, unordered)]
+        rows.append([ordered.name, *means, f"{c.difference:+.4f}", _range(c.interval, sign="+"), format_p(c.t_p)])
+    head = ["system", f"{MAIN_MEASURE}, ordered", "unordered", "difference", "95 % interval", "p (t-test)"]
+    return (
+        f"## Ordered and unordered lists\n\n{markdown_table(head, rows)}\n\n"
+        "The same candidates, sent as an ordered list and as an unordered one, whose order has no effect."
     )
 
 

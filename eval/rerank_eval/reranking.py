@@ -12,13 +12,13 @@ from rerank.files import sha256_of_files
 from rerank.readers.qrels import Qrel, read_qrels
 from rerank.readers.requests import read_requests
 from rerank_eval.baselines import FirstStageOrder, Oracle
-from rerank_eval.candidate_lists import CandidateLists, with_repaired_texts
+from rerank_eval.candidate_lists import CandidateLists, in_index, with_repaired_texts, without_scores
 from rerank_eval.candidates import candidates_of_run
 from rerank_eval.cases import CaseFinder
 from rerank_eval.datasets import Dataset, open_dataset
 from rerank_eval.experiment import Experiment
 from rerank_eval.measures import MAIN_MEASURE, TREC_DL, Evaluator
-from rerank_eval.orders import ORIGINAL, Order, parse_orders
+from rerank_eval.orders import ORIGINAL, UNORDERED, Order, parse_orders
 from rerank_eval.overlap import Judgements, check_requests, judgements_of
 from rerank_eval.report import FIRST_STAGE, ORACLE, Evaluation, ScoresByOrder
 from rerank_eval.report_writer import dataset_folder, write_overview
@@ -42,7 +42,7 @@ def evaluate_reranking(settings: TrecDLSettings) -> None:
     datasets = _datasets(settings)
     names = [dataset.name for dataset in datasets]
     summaries = [
-        _evaluate(dataset, experiment, orders, dataset_folder(dataset.name, names, settings.out))
+        _evaluate(dataset, experiment, orders, dataset_folder(dataset.name, names, settings.out), settings.index)
         for dataset in datasets
     ]
     write_overview(summaries, settings.out, console)
@@ -73,6 +73,8 @@ def _datasets(settings: TrecDLSettings) -> list[_RerankingDataset]:
             raise ConfigError(
                 f"{len(requests)} --requests and {len(values)} {flag}; give one for each --requests, in the same order"
             )
+    if settings.index and len(collections) != 1:
+        raise ConfigError(f"--index has the vectors of one --collection, and there are {len(collections)}; give one")
     if not qrels and not collections:
         raise ConfigError("no judgements: give --qrels FILE, or --collection NAME of a collection that has some")
     return [
@@ -99,6 +101,12 @@ def _dataset(
     if settings.repair_texts:
         requests = [with_repaired_texts(request) for request in requests]
         fingerprint["repair_texts"] = True
+    if settings.index:
+        requests = [in_index(request) for request in requests]
+        fingerprint["in_index"] = True
+    if settings.without_scores:
+        requests = [without_scores(request) for request in requests]
+        fingerprint["without_scores"] = True
     qrels: Sequence[Qrel] = ()
     qrels_sha256 = ""
     if collection:
@@ -128,11 +136,13 @@ def _names(requests: Sequence[Path]) -> list[str]:
     return [f"{folder}-{path.stem}" for folder, path in zip(folders, requests, strict=True)]
 
 
-def _evaluate(dataset: _RerankingDataset, experiment: Experiment, orders: Sequence[Order], out: Path) -> Summary:
+def _evaluate(
+    dataset: _RerankingDataset, experiment: Experiment, orders: Sequence[Order], out: Path, index: Path | None
+) -> Summary:
     fingerprint = {**experiment.fingerprint, **dataset.fingerprint}
     lists, qrels = dataset.lists, dataset.judgements.qrels
     evaluator, notes = Evaluator(TREC_DL, qrels), dataset.judgements.notes
-    with experiment.open_systems(qrels) as systems:
+    with experiment.open_systems(qrels, index) as systems:
         variants = _variants(systems, lists, orders, experiment, fingerprint)
         responses = experiment.run(variants, list(lists.requests), out)
     results = experiment.measure(variants, responses, evaluator, out, dataset.qrels_sha256, notes)
@@ -153,6 +163,7 @@ def _evaluate(dataset: _RerankingDataset, experiment: Experiment, orders: Sequen
         notes=notes,
         cases=finder.by_system(results[: len(systems)], responses[experiment.loads[0]]),
         by_order=_scores_by_order(results, lists, evaluator, orders, list(systems)) if len(orders) > 1 else {},
+        unordered=_pairs_with_unordered(results, orders, list(systems)),
     )
     return experiment.report(evaluation, out)
 
@@ -174,6 +185,20 @@ def _variants(
         )
         for order in orders
         for name, system in systems.items()
+    ]
+
+
+def _pairs_with_unordered(
+    results: Sequence[Result], orders: Sequence[Order], systems: Sequence[str]
+) -> list[tuple[Result, Result]]:
+    """Each system on an order, and on the unordered list; none if that is not among the orders."""
+    by_name = {result.name: result for result in results}
+    ordered = [order for order in orders if order.is_ordered]
+    return [
+        (by_name[order.label(name)], by_name[UNORDERED.label(name)])
+        for name in systems
+        for order in ordered
+        if UNORDERED in orders
     ]
 
 

@@ -13,6 +13,7 @@ from google.protobuf.json_format import MessageToDict
 from rerank import bundled, profiles
 from rerank.commands.messages import strategy_message
 from rerank.config import ServiceConfig, load_config
+from rerank.engine.job import strictly_decreasing
 from rerank.errors import ConfigError
 from rerank.manifest import MANIFEST_FILE, TEMPLATE_FILE, profiled, read_manifest, served_model
 from rerank.readers.qrels import Qrel
@@ -38,8 +39,8 @@ class System(Protocol):
     @property
     def fingerprint(self) -> Mapping[str, object]: ...
 
-    def rerank(self, query: Query, candidates: Sequence[CandidateSource]) -> Ranking:
-        """Ranks candidates; the system receives them in the given order."""
+    def rerank(self, query: Query, candidates: Sequence[CandidateSource], ordered: bool = True) -> Ranking:
+        """Ranks candidates; the system receives them in the given order, which counts only if it is `ordered`."""
         ...
 
     def search(self, query: Query, **options: Any) -> Ranking:
@@ -261,8 +262,8 @@ class ServedModel:
             "searched": index,
         }
 
-    def rerank(self, query: Query, candidates: Sequence[CandidateSource]) -> Ranking:
-        return _ranking(self._client.rerank(query.text, candidates, **self._options))
+    def rerank(self, query: Query, candidates: Sequence[CandidateSource], ordered: bool = True) -> Ranking:
+        return _ranking(self._client.rerank(query.text, candidates, ordered=ordered, **self._options))
 
     def search(self, query: Query, **options: Any) -> Ranking:
         return _ranking(self._client.search(query.text, **self._options | options))
@@ -282,8 +283,8 @@ class Baseline:
             "searched": index or {},
         }
 
-    def rerank(self, query: Query, candidates: Sequence[CandidateSource]) -> Ranking:
-        """Sorts by score; candidates with equal scores keep their order."""
+    def rerank(self, query: Query, candidates: Sequence[CandidateSource], ordered: bool = True) -> Ranking:
+        """Sorts by score; candidates with equal scores keep their order, whether `ordered` or not."""
         scores = self._scorer(query, candidates)
         positions = sorted(range(len(candidates)), key=lambda position: -scores[position])
         decreasing = tuple(float(len(positions) - rank) for rank in range(len(positions)))
@@ -303,7 +304,7 @@ def _ranking(response: pb.RerankResponse | pb.SearchResponse) -> Ranking:
     results = response.results
     return Ranking(
         tuple(result.doc_id for result in results),
-        tuple(result.score for result in results),
+        tuple(strictly_decreasing([result.score for result in results])),  # equal texts may have equal scores
         tuple(result.original_position for result in results),
         MessageToDict(response.execution, preserving_proto_field_name=True),
     )

@@ -59,9 +59,16 @@ class TrecDLSettings(EvaluationSettings):
         str,
         typer.Option(
             help="Orders in which systems receive the candidates, to show how much a result depends on the first "
-            "stage's order: original,reversed,shuffled:COUNT."
+            "stage's order: original,reversed,shuffled:COUNT,unordered. unordered sends them as an unordered list."
         ),
     ] = "original"
+    index: Annotated[
+        Path | None,
+        typer.Option(help="Index of the only --collection, from which models read the candidates' vectors."),
+    ] = None
+    without_scores: Annotated[
+        bool, typer.Option("--without-scores", help="Send the candidates without the first stage's scores.")
+    ] = False
 
 
 @app.command(example=example_in(__doc__))

@@ -104,6 +104,14 @@ Interpolation = Annotated[
 Instruction = Annotated[
     str, typer.Option(help="Description of relevance, for models that read one; see `rerank models`.")
 ]
+Ordered = Annotated[
+    bool,
+    typer.Option(
+        "--ordered/--unordered",
+        help="Whether the candidates are in the order of a first stage, best first. --unordered: their order has no "
+        "effect on the result, and equal texts get equal scores.",
+    ),
+]
 AllowPartial = Annotated[
     bool, flag("--allow-partial", "At the deadline, return the best order so far instead of an error.")
 ]

@@ -82,6 +82,7 @@ class RankSettings(_RankingSettings):
     ]
     query: Annotated[str, typer.Option(help="The query.")]
     top_n: options.TopN = 0
+    ordered: options.Ordered = True
 
 
 def search(settings: SearchSettings) -> None:
@@ -111,7 +112,12 @@ def rank(settings: RankSettings) -> None:
     candidates = read_candidates(settings.candidates)
     with RerankClient(settings.target, Credentials.from_environment(settings.tls_ca)) as client:
         response = client.rerank(
-            settings.query, candidates, settings.timeout_s, top_n=settings.top_n, **settings.fields()
+            settings.query,
+            candidates,
+            settings.timeout_s,
+            top_n=settings.top_n,
+            ordered=settings.ordered,
+            **settings.fields(),
         )
     _show(response, settings.query, settings)
 

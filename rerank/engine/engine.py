@@ -229,7 +229,10 @@ class Engine:
                 if model not in prepared:
                     prepared[model] = await self._prepare(job.query, passages, model, request, progress)
                     estimate.mark_prepared(model)
-                windows = [window_of(prepared[model], each, round_.top_n(each, job.top_n)) for each in round_.windows]
+                windows = [
+                    window_of(prepared[model], each, round_.top_n(each, job.top_n), job.has_order(round_))
+                    for each in round_.windows
+                ]
                 results: list[WindowResult] = []
                 while len(results) < len(windows):
                     some = windows[len(results) : len(results) + _WINDOWS_AT_ONCE]

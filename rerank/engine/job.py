@@ -24,6 +24,7 @@ from rerank.types import (
     RankedCandidate,
     Ranking,
     ScoreKind,
+    StrategyKind,
     Trace,
     Window,
     WindowRanking,
@@ -35,7 +36,8 @@ from rerank.types import (
 class Job:
     """A validated request with its strategy. `deadline` is in seconds on the event loop's clock.
 
-    With `allow_partial`, the answer at the deadline is the best order so far.
+    With `allow_partial`, the answer at the deadline is the best order so far. `is_ordered`: whether the order of the
+    candidates carries meaning.
     """
 
     model: str
@@ -45,6 +47,11 @@ class Job:
     top_n: int
     deadline: float | None = None
     allow_partial: bool = False
+    is_ordered: bool = True
+
+    def has_order(self, round_: Round) -> bool:
+        """Whether the passages of a round are in an order with a meaning: the list's, or that of a preranker."""
+        return self.is_ordered or (self.strategy.kind is StrategyKind.CASCADE and not round_.model)
 
 
 @dataclass(frozen=True)
@@ -200,8 +207,9 @@ class Progress:
         return (Completeness.PARTIAL if self.read else Completeness.NONE), reason
 
 
-def window_of(prepared: Prepared, positions: Positions, top_n: int = 0) -> Window:
-    return Window(prepared.query, tuple(prepared.passages[position] for position in positions), top_n)
+def window_of(prepared: Prepared, positions: Positions, top_n: int = 0, is_ordered: bool = True) -> Window:
+    passages = tuple(prepared.passages[position] for position in positions)
+    return Window(prepared.query, passages, top_n, is_ordered)
 
 
 def prepare_tokens(info: RankerInfo, query: Query, passages: Sequence[Passage]) -> int:

@@ -41,7 +41,7 @@ class RelevantSpans(StrictModel):
 
 
 class DocumentsRequest(StrictModel):
-    """Request: the query, and the documents in first-stage order, best first."""
+    """Request: the query, and the documents; see `ordered`."""
 
     query: str
     documents: Annotated[
@@ -54,6 +54,13 @@ class DocumentsRequest(StrictModel):
     return_documents: Annotated[bool | None, Field(description="Whether results have their document.")] = None
     instruction: Annotated[
         str | None, Field(description="What is relevant, in words; refused by models that read no instruction.")
+    ] = None
+    ordered: Annotated[
+        bool | None,
+        Field(
+            description="Whether the order is that of a first stage, best first, which then counts; none: false, equal "
+            "documents get equal scores."
+        ),
     ] = None
     rank_fields: Annotated[
         list[str] | None,
@@ -130,6 +137,7 @@ class Documents:
             model=request.model or "",
             top_n=min(request.top_n or 0, len(texts)),
             instruction=request.instruction or "",
+            ordered=bool(request.ordered),
         )
         return Translated(message, partial(self._reply, request))
 

@@ -24,12 +24,19 @@ _ERROR_TYPES = {
 
 
 class TextsRequest(StrictModel):
-    """Request: the query, and the texts in first-stage order, best first."""
+    """Request: the query, and the texts; see `ordered`."""
 
     query: str
     texts: Annotated[list[str], FailFast()]
     model: Annotated[str | None, Field(description="A model of the service; none: the default model.")] = None
     top_n: Annotated[int | None, Field(ge=0, description="Number of results; none or 0: all. Not part of TEI.")] = None
+    ordered: Annotated[
+        bool | None,
+        Field(
+            description="Whether the order is that of a first stage, best first, which then counts; none: false, equal "
+            "texts get equal scores. Not part of TEI."
+        ),
+    ] = None
     return_text: Annotated[bool | None, Field(description="Whether results have their text.")] = None
     raw_scores: Annotated[bool | None, Field(description="Scores as gRPC returns them instead of 0 to 1.")] = None
     truncate: Annotated[
@@ -66,6 +73,7 @@ class Texts:
             candidates=[pb.Candidate(doc_id=str(place), text=text) for place, text in enumerate(request.texts)],
             model=request.model or "",
             top_n=min(request.top_n or 0, len(request.texts)),
+            ordered=bool(request.ordered),
         )
         return Translated(message, partial(_reply, request))
 

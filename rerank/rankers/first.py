@@ -44,7 +44,8 @@ class FirstScoring:
         permutations: number of orders in which a window is read: its own and shuffled ones with fixed seeds; the
             log-probabilities are averaged.
         order_prior: log-prior of the window's order, in nats per place: the passage at place i (0, 1, …) is scored by
-            log softmax(log p(i) - order_prior · i), where p is the model's probability. 0: all places alike.
+            log softmax(log p(i) - order_prior · i), where p is the model's probability. 0: all places alike, as in a
+            window whose order carries no meaning.
     """
 
     identifier_tokens: Literal["bare", "max"] = "bare"
@@ -118,15 +119,16 @@ class FirstPrompts:
             truncated.update(order[place] for place in prompt.truncated)
         return EncodedWindow(window, tuple(prompts), sum(map(len, prompts)), tuple(sorted(truncated)))
 
-    def ranking(self, n: int, logits: torch.Tensor, prior: torch.Tensor | None) -> WindowRanking:
-        """The ranking of n passages by (permutations, identifiers) logits, less the (n,) log-prior if there is one."""
+    def ranking(self, window: Window, logits: torch.Tensor, prior: torch.Tensor | None) -> WindowRanking:
+        """The ranking of a window by (permutations, identifiers) logits, less the (n,) log-prior if there is one."""
+        n = len(window.passages)
         log_probs = torch.log_softmax(logits[:, :n], dim=1)
         if prior is not None:
             log_probs = torch.log_softmax(log_probs - prior, dim=1)
         orders = window_orders(n, self._permutations)
         scores = [_in_window_order(row, order) for row, order in zip(log_probs, orders, strict=True)]
         mean = torch.stack(scores).mean(dim=0)
-        if self._order_prior:
+        if self._order_prior and window.is_ordered:
             mean = torch.log_softmax(mean - self._order_prior * torch.arange(n), dim=0)
         return WindowRanking(tuple(mean.tolist()))
 
@@ -178,10 +180,9 @@ class FirstRanker(FirstPrompts):
         """Log-probabilities over the n identifiers of each window, in float32, averaged over its permutations."""
         logits = self._logits([prompt for encoded in windows for prompt in encoded.prompts])
         per_window = logits.split(self._permutations)  # (permutations, identifiers) each
-        sizes = [len(encoded.window.passages) for encoded in windows]
         return [
-            self.ranking(n, rows, self._prior(n) if self._calibrated else None)
-            for n, rows in zip(sizes, per_window, strict=True)
+            self.ranking(encoded.window, rows, self._prior(len(encoded.window.passages)) if self._calibrated else None)
+            for encoded, rows in zip(windows, per_window, strict=True)
         ]
 
     def call_between_layers(self, function: Callable[[], None]) -> None:

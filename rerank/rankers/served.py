@@ -195,7 +195,7 @@ class ServedFirst(_ServedRanker[FirstPrompts]):
         n = len(window.window.passages)
         rows = await asyncio.gather(*(self._row(prompt, n, server) for prompt in window.prompts))
         prior = await self._prior(n, server) if self._scoring.calibration == "content_free" else None
-        ranking = self._prompts.ranking(n, torch.tensor([row for row, _ in rows]), prior)
+        ranking = self._prompts.ranking(window.window, torch.tensor([row for row, _ in rows]), prior)
         orders = window_orders(n, self._scoring.permutations)
         unscored = {order[i] for order, (_, missing) in zip(orders, rows, strict=True) for i in missing}
         return replace(ranking, unscored=tuple(sorted(unscored)))

@@ -90,11 +90,12 @@ class RerankClient:
 
         Args:
             query: the query.
-            candidates: in first-stage order, best first: dicts with "doc_id", "text" and optionally "title" and
-                "score", (doc_id, text) pairs, plain texts (their ids are "0", "1", …), Candidates, CandidateSources, or
-                protobuf messages.
+            candidates: in first-stage order, best first, unless the option `ordered` is false: dicts with "doc_id",
+                "text" and optionally "title" and "score", (doc_id, text) pairs, plain texts (their ids are "0", "1",
+                …), Candidates, CandidateSources, or protobuf messages.
             timeout_s: deadline of the call in seconds, with all its attempts.
-            options: further fields of RerankRequest, such as model="pe-rank", top_n=10 or strategy="sliding".
+            options: further fields of RerankRequest, such as model="pe-rank", top_n=10, ordered=False or
+                strategy="sliding".
 
         Raises:
             ServiceError: the call failed.

@@ -6,13 +6,13 @@ window, is checked when the registry resolves the model.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from google.protobuf.descriptor import Descriptor
 
+from rerank.checks import CONTROL, cleaned_query
 from rerank.config import Limits
 from rerank.errors import InvalidRequest
 from rerank.registry import ModelDescription
@@ -41,9 +41,6 @@ U = TypeVar("U")
 N = TypeVar("N", int, float)
 
 _DEFAULT_DEPTH = 100
-
-#: Control characters other than tab and line ends, which carry no meaning and can end a string early elsewhere.
-_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
 #: Fields that a message may have for each candidate, which has five and is one itself, and beside the candidates. What
@@ -125,7 +122,7 @@ def rerank_call(request: pb.RerankRequest, limits: Limits) -> RerankCall:
     return RerankCall(
         query=_query(request.query, request.instruction, limits),
         candidates=_candidates(request.candidates, limits),
-        options=_options(request),
+        options=replace(_options(request), ordered=request.ordered or not request.HasField("ordered")),
         return_passages=request.return_passages,
         include_trace=request.include_trace,
     )
@@ -183,9 +180,7 @@ def list_models_response(models: Iterable[ModelDescription], manifest: Manifest 
 def _query(text: str, instruction: str, limits: Limits) -> Query:
     _at_most("query", len(text), limits.max_query_chars, "characters")
     _at_most("instruction", len(instruction), limits.max_instruction_chars, "characters")
-    if not (cleaned := _clean(text)):
-        raise InvalidRequest("query", "the query is empty; send a character besides white space and control characters")
-    return Query(cleaned, instruction=_clean(instruction))
+    return Query(cleaned_query(text), instruction=CONTROL.sub(" ", instruction).strip())
 
 
 def _candidates(candidates: Sequence[pb.Candidate], limits: Limits) -> tuple[CandidateSource, ...]:
@@ -221,10 +216,10 @@ def _candidate(candidate: pb.Candidate, field: str, limits: Limits) -> Candidate
     _at_most(f"{field}.title", len(candidate.title), limits.max_passage_chars, "characters")
     return CandidateSource(
         doc_id=candidate.doc_id,
-        text=None if text is None else _CONTROL.sub(" ", text),
+        text=None if text is None else CONTROL.sub(" ", text),
         in_index=candidate.in_index,
         score=candidate.first_stage_score if candidate.HasField("first_stage_score") else None,
-        title=_CONTROL.sub(" ", candidate.title),
+        title=CONTROL.sub(" ", candidate.title),
     )
 
 
@@ -273,10 +268,6 @@ def _feedback(feedback: pb.Feedback) -> FeedbackSettings:
         learning_rate=_between("feedback.learning_rate", learning_rate, 0, 1),
         min_cosine=_between("feedback.min_cosine", min_cosine, 0, _MAX_MIN_COSINE),
     )
-
-
-def _clean(text: str) -> str:
-    return _CONTROL.sub(" ", text).strip()
 
 
 def _not_negative(field: str, value: int) -> int:

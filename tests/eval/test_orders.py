@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import pytest
-from rerank_eval.orders import ORIGINAL, Order, parse_orders
+from rerank_eval.orders import ORIGINAL, UNORDERED, Order, parse_orders
 
 from rerank.errors import ConfigError
 
 
 def test_all_orders_are_parsed() -> None:
-    names = [order.name for order in parse_orders("original, reversed,shuffled:3")]
-    assert names == ["original", "reversed", "shuffled-1", "shuffled-2", "shuffled-3"]
+    orders = parse_orders("original, reversed,shuffled:3,unordered")
+    assert [order.name for order in orders] == [
+        *("original", "reversed", "shuffled-1", "shuffled-2", "shuffled-3"),
+        "unordered",
+    ]
+    assert [order for order in orders if not order.is_ordered] == [UNORDERED]
 
 
-@pytest.mark.parametrize("text", ["", "sorted", "shuffled", "shuffled:0", "shuffled:-1", "original,"])
+@pytest.mark.parametrize("text", ["", "sorted", "unordered:2", "shuffled", "shuffled:0", "shuffled:-1", "original,"])
 def test_other_orders_are_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="none of original, reversed, shuffled:COUNT"):
+    with pytest.raises(ConfigError, match="none of original, reversed, shuffled:COUNT, unordered"):
         parse_orders(text)
 
 
@@ -28,7 +32,7 @@ def test_repeated_order_is_refused() -> None:
         parse_orders("reversed,reversed")
 
 
-@pytest.mark.parametrize("order", parse_orders("original,reversed,shuffled:2"), ids=lambda order: order.name)
+@pytest.mark.parametrize("order", parse_orders("original,reversed,shuffled:2,unordered"), ids=lambda order: order.name)
 @pytest.mark.parametrize("n", [0, 1, 2, 100])
 def test_order_is_a_permutation_and_repeats(order: Order, n: int) -> None:
     positions = order.permutation(n, "q", seed=3)

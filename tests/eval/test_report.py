@@ -9,7 +9,7 @@ import pytest
 from rerank_eval.cases import Case, RankedDoc
 from rerank_eval.efficiency import Efficiency
 from rerank_eval.measures import Metrics
-from rerank_eval.orders import ORIGINAL, Order
+from rerank_eval.orders import ORIGINAL, UNORDERED, Order
 from rerank_eval.report import FIRST_STAGE, ORACLE, Evaluation, comparisons, markdown, order_dependence
 from rerank_eval.report_html import html_page
 from rerank_eval.results import Result
@@ -98,6 +98,21 @@ def test_shuffled_orders_share_a_column_with_their_range() -> None:
 def test_dependence_is_undefined_if_the_order_does_not_matter_to_the_first_stage() -> None:
     assert order_dependence({FIRST_STAGE: {ORIGINAL: 0.5, Order("reversed"): 0.5}}) == {}
     assert order_dependence({FIRST_STAGE: {Order("reversed"): 0.5, Order("shuffled-1"): 0.4}}) == {}
+
+
+def test_unordered_lists_are_no_worse_order() -> None:
+    scores = {ORIGINAL: 0.5, Order("reversed"): 0.1}
+    by_order = {FIRST_STAGE: scores, "half": {ORIGINAL: 0.7, Order("reversed"): 0.5}}
+    with_unordered = {name: {**row, UNORDERED: 0.3} for name, row in by_order.items()}
+    assert order_dependence(with_unordered) == order_dependence(by_order)
+
+
+def test_unordered_lists_are_compared_with_each_order() -> None:
+    pairs = [(result("a", [0.5, 0.7, 0.9]), result("a.unordered", [0.4, 0.7, 0.7]))]
+    table = rows(markdown(replace(evaluation(FIRST), unordered=pairs)), "Ordered and unordered lists")
+    assert table["a"][:3] == ["0.7000", "0.6000", "-0.1000"]
+    assert 0 < float(table["a"][-1]) < 1
+    assert "unordered" not in markdown(evaluation(FIRST))
 
 
 def test_missing_queries_of_several_systems_are_named_once() -> None:

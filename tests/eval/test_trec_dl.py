@@ -68,6 +68,24 @@ def test_all_judged_queries_count_in_the_means_if_asked_for(files: list[str], tm
     assert "count as 0: q4" in (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
 
 
+def test_unordered_lists_are_compared_with_the_orders(files: list[str], tmp_path: Path, service: Served) -> None:
+    """Without scores, the model identity orders an unordered list by its texts alone."""
+    options = ("--target", service.address, "--orders", "original,reversed,unordered", "--without-scores")
+    done = evaluate(files, tmp_path / "out", "--ranker", "identity", *options)
+    assert done.exit_code == 0, done.output
+    report = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
+    table = report.partition("Ordered and unordered lists")[2].partition("## ")[0]
+    assert [name in table for name in ("| identity |", "| identity.reversed |", "| identity.unordered |")] == [
+        *(True, True, False)
+    ]
+    trace = (tmp_path / "out" / "identity.unordered" / "trace.jsonl").read_text(encoding="utf-8")
+    assert trace.count("the list is unordered") == len(GRADES)
+    scored = tmp_path / "scored"
+    assert evaluate(files, scored, "--ranker", "identity", *options[:-1]).exit_code == 0
+    unordered, original = (measures(scored / name)["per_query"] for name in ("identity.unordered", "identity"))
+    assert [unordered[query] == original[query] for query in ("q1", "q2", "q3")] == [True, False, True]  # q2 has equals
+
+
 def test_identity_equals_the_first_stage_in_every_order(files: list[str], tmp_path: Path, service: Served) -> None:
     options = ("--target", service.address, "--orders", "original,reversed")
     assert evaluate(files, tmp_path / "out", "--ranker", "identity", *options).exit_code == 0
@@ -178,6 +196,19 @@ def test_run_takes_its_texts_from_the_collection(tmp_path: Path, service: Served
     written = measures(tmp_path / "out")
     assert written["mean"]["nDCG@10"] == 1.0
     assert len(written["settings"]["qrels_sha256"]) == len(written["settings"]["requests_sha256"]) == 64
+
+
+def test_vectors_are_read_from_the_index(beir_folder: Path, tmp_path: Path, service: Served) -> None:
+    """The service's index holds the passages of `beir_folder`."""
+    (beir_folder / "qrels").mkdir(exist_ok=True)
+    (beir_folder / "queries.jsonl").write_text('{"_id": "q", "text": "fleas"}\n', encoding="utf-8")
+    (beir_folder / "qrels" / "test.tsv").write_text("q\td\ts\nq\tflea\t1\n", encoding="utf-8")
+    (tmp_path / "run.trec").write_text("q Q0 moon 1 2 t\nq Q0 flea 2 1 t\n", encoding="utf-8")
+    given = ["--requests", str(tmp_path / "run.trec"), "--collection", str(beir_folder), "--target", service.address]
+    assert evaluate([*given, "--index", "index"], tmp_path / "out", "--ranker", "pe-rank").exit_code == 0
+    assert measures(tmp_path / "out")["settings"]["in_index"] is True
+    refused = evaluate([*given, *given[:4], "--index", "index"], tmp_path / "two", "--ranker", "pe-rank")
+    assert "--index has the vectors of one --collection, and there are 2" in str(refused.exception)
 
 
 def test_times_at_several_loads_are_in_the_report(files: list[str], tmp_path: Path, service: Served) -> None:

@@ -79,6 +79,13 @@ def test_interpolation_is_sent_to_the_service(
     assert reply["execution"].get("interpolation", {}).get("applied") is applied
 
 
+@pytest.mark.parametrize(("flags", "scores"), [([], 2), (["--ordered"], 2), (["--unordered"], 1)])
+def test_list_is_ordered_unless_the_command_says_otherwise(rank: Command, flags: list[str], scores: int) -> None:
+    rows = [{"doc_id": doc_id, "text": "The same text."} for doc_id in "ab"]
+    reply = rank("-", "--json", *flags, stdin=lines(rows)).json
+    assert len({result["score"] for result in reply["results"]}) == scores
+
+
 @pytest.mark.parametrize("spelling", ["top-down", "top_down"])
 def test_names_are_accepted_with_hyphens_and_underscores(rank: Command, candidates: Path, spelling: str) -> None:
     assert rank(candidates, "--strategy", spelling, "--json").json["execution"]["strategy"] == "top-down(20)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rerank.engine.job import Job, Progress, WindowResult, strictly_decreasing, window_of
-from rerank.engine.strategies import Positions, Round, Single, Sliding, Strategy
+from rerank.engine.strategies import Cascade, Positions, Round, Single, Sliding, Strategy
 from rerank.errors import RankerFailure
 from rerank.rankers.base import RankerInfo
 from rerank.rankers.identity import IdentityRanker
@@ -103,6 +104,14 @@ def test_no_scores_nothing_to_lower() -> None:
 def test_window_holds_the_passages_of_its_positions_in_their_order() -> None:
     passages = tuple(numbered_passages(range(5)))
     assert window_of(Prepared(Query("q"), passages), (3, 0)) == Window(Query("q"), (passages[3], passages[0]))
+
+
+def test_only_a_preranker_gives_an_unordered_list_an_order() -> None:
+    own, preranked = Round(((0, 1),)), Round(((0, 1),), model="other")
+    for strategy, expected in ((Sliding(20, 10), False), (Cascade(20, "other", Sliding(20, 10)), True)):
+        job = Job("m", Query("q"), (), strategy, top_n=0, is_ordered=False)
+        assert (job.has_order(preranked), job.has_order(own)) == (False, expected)
+        assert replace(job, is_ordered=True).has_order(preranked)
 
 
 def test_scores_are_the_windows_if_one_window_held_all_candidates() -> None:

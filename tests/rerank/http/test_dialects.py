@@ -65,6 +65,53 @@ def test_top_n_is_honoured(http: HttpClient, path: str, top_n: int, expected: li
     assert indexes(http.post(path, documents_request(1, 3, 2, top_n=top_n)).json) == expected
 
 
+@pytest.mark.parametrize("path", DOCUMENTS_PATHS)
+def test_equal_documents_of_an_unordered_list_have_equal_scores(http: HttpClient, path: str) -> None:
+    for documents in (documents_request(1, 3, 3, 2), documents_request(3, 1, 2, 3)):
+        ordered, unordered = (http.post(path, documents | {"ordered": each}).json["results"] for each in (True, False))
+        assert [len({row["relevance_score"] for row in results}) for results in (ordered, unordered)] == [4, 3]
+        assert [documents["documents"][row["index"]] for row in unordered] == texts(3, 3, 2, 1)
+
+
+def test_equal_texts_of_an_unordered_list_have_equal_scores(http: HttpClient) -> None:
+    request = {"query": "q", "texts": texts(1, 3, 3, 2)}
+    ordered, unordered = (http.post("/rerank", request | {"ordered": each}).json for each in (True, False))
+    assert [len({row["score"] for row in ranks}) for ranks in (ordered, unordered)] == [4, 3]
+    assert indexes(unordered) == [1, 2, 3, 0]
+
+
+@pytest.mark.parametrize("path", FORMS)
+@pytest.mark.parametrize("given", [{}, {"ordered": None}])
+def test_documents_and_texts_are_unordered_by_default(http: HttpClient, path: str, given: dict[str, Any]) -> None:
+    request = {"query": "q", FORMS[path][0]: texts(3, 1, 3)}
+    assert indexes(http.post(path, request | given).json) == [0, 2, 1]
+    replies = [http.post(path, request | each).json for each in (given, {"ordered": False})]
+    scores = [
+        [
+            row.get("relevance_score", row.get("score"))
+            for row in (reply if isinstance(reply, list) else reply["results"])
+        ]
+        for reply in replies
+    ]
+    assert scores[0] == scores[1]
+    assert scores[0][0] == scores[0][1]
+
+
+def test_candidates_of_the_json_form_are_ordered_by_default(http: HttpClient) -> None:
+    candidates = [{"doc_id": str(place), "text": text} for place, text in enumerate(texts(1, 3, 3))]
+    unordered = http.post("/rerank", {"query": "q", "candidates": candidates, "ordered": False}).json
+    assert [row["score"] for row in unordered["results"]] == [3.0, 3.0, 1.0]
+    by_default = http.post("/rerank", {"query": "q", "candidates": candidates}).json
+    assert len({row["score"] for row in by_default["results"]}) == 3
+
+
+@pytest.mark.parametrize("path", FORMS)
+def test_ordered_must_be_a_boolean(http: HttpClient, path: str) -> None:
+    reply = http.post(path, {"query": "q", FORMS[path][0]: ["a"], "ordered": "no"})
+    assert reply.status == 400
+    assert "ordered" in str(reply.json)
+
+
 def test_top_n_of_zero_is_all_where_vllm_clients_call_and_else_refused(http: HttpClient) -> None:
     assert indexes(http.post("/rerank", documents_request(1, 3, 2, top_n=0)).json) == [1, 2, 0]
     for path in ("/v1/rerank", "/v2/rerank"):
@@ -129,7 +176,7 @@ def test_alias_of_a_model_is_ranked_by_that_model(http: HttpClient) -> None:
 
 
 def test_what_was_not_reranked_is_a_warning_and_a_header(http: HttpClient) -> None:
-    reply = http.post("/v1/rerank", documents_request(1, 2) | {"model": "identity"})
+    reply = http.post("/v1/rerank", documents_request(1, 2, ordered=True) | {"model": "identity"})
     assert reply.json["meta"]["warnings"] == ["model identity keeps the first-stage order"]
     assert reply.headers["x-rerank-completeness"] == "none"
     assert reply.headers["x-rerank-model"] == "identity"

@@ -7,6 +7,7 @@ import math
 import random
 import shutil
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,12 @@ def test_order_prior_adds_its_log_prior_to_every_place(lm: Path, permutations: i
     weights = [math.exp(score - 0.3 * place) for place, score in enumerate(without.scores)]
     expected = [math.log(weight / sum(weights)) for weight in weights]
     assert with_prior.scores == pytest.approx(expected, abs=1e-5)
+
+
+def test_order_prior_is_left_out_of_a_window_without_an_order(lm: Path) -> None:
+    plain, prior = (FirstRanker(lm, "first", scoring=FirstScoring(order_prior=x), device="cpu") for x in (0.0, 0.3))
+    unordered = replace(window(*TEXTS), is_ordered=False)
+    assert rank_windows(prior, [unordered])[0].scores == rank_windows(plain, [unordered])[0].scores
 
 
 def test_large_order_prior_keeps_the_order(lm: Path) -> None:

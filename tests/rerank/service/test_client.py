@@ -89,6 +89,12 @@ def test_options_are_fields_of_the_request(client: Client) -> None:
     assert reply.execution.strategy == "single(5)"
 
 
+def test_order_of_an_unordered_list_has_no_effect(client: Client) -> None:
+    replies = [client.call("rerank", QUERY, pairs, ordered=False) for pairs in (PAIRS, PAIRS[::-1])]
+    first, second = ([(result.doc_id, result.score) for result in reply.results] for reply in replies)
+    assert first == second
+
+
 def test_search_answers(client: Client) -> None:
     reply = client.call("search", QUERY, TIMEOUT_S, first_stage=pb.FIRST_STAGE_DENSE, depth=3)
     assert (reply.first_stage, reply.first_stage_hits, len(reply.results)) == (pb.FIRST_STAGE_DENSE, 3, 3)

@@ -83,6 +83,18 @@ def test_ties_keep_the_order_of_the_request(stub: RerankServiceStub) -> None:
     assert_strictly_decreasing(reply)
 
 
+def test_ties_of_an_unordered_list_are_equal_texts_by_doc_id(stub: RerankServiceStub) -> None:
+    candidates = numbered_candidates([5, 7, 5, 7, 5])
+    for sent in (candidates, candidates[::-1]):
+        reply = rerank(stub, sent, model="number", ordered=False)
+        assert doc_ids(reply) == ["d1", "d3", "d0", "d2", "d4"]
+        assert scores(reply) == [7.0, 7.0, 5.0, 5.0, 5.0]
+    assert (
+        rerank(stub, candidates, model="number", ordered=True).results
+        == rerank(stub, candidates, model="number").results
+    )
+
+
 def test_pe_rank_puts_the_relevant_passage_first(stub: RerankServiceStub) -> None:
     assert doc_ids(rerank(stub, texts([*PASSAGES][::-1])))[0] == "flea"
 

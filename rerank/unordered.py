@@ -1,0 +1,160 @@
+"""Unordered lists, which are read in an order that depends on their content: the one in which they came has no effect.
+
+Each text is ranked once. Candidates with the same text share its score, and follow one another in the ranking.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from rerank.engine.strategies import Cascade, Interpolated, Strategy
+from rerank.errors import InvalidRequest
+from rerank.types import (
+    Candidate,
+    Completeness,
+    InterpolationReport,
+    RankedCandidate,
+    Ranking,
+    ScoreKind,
+    Trace,
+)
+
+_WORD = re.compile(r"\w+")
+#: Characters of a text that are searched for words of the query, so that the order of a long list takes little time.
+_READ_CHARS = 2_000
+_NO_SCORES = "the list is unordered, and not every candidate has a first-stage score"
+_UNREAD = "; the list is unordered: what was not reranked is ordered by the words that it shares with the query"
+
+
+@dataclass(frozen=True, slots=True)
+class UnorderedList:
+    """Candidates of an unordered list, in groups of equal text.
+
+    Attributes:
+        candidates: as they came.
+        groups: for each distinct text, the positions of its candidates by doc_id. They are in the order in which the
+            model reads the texts: by falling first-stage score if `has_scores`, otherwise by the words that they share
+            with the query. A hash decides between equals.
+        has_scores: whether every candidate has a finite first-stage score; of equal texts the best one counts.
+    """
+
+    candidates: tuple[Candidate, ...]
+    groups: tuple[tuple[int, ...], ...]
+    has_scores: bool
+
+    @classmethod
+    def of(cls, query: str, candidates: Sequence[Candidate]) -> UnorderedList:
+        """The candidates in groups. Texts are equal if their titles are equal, too."""
+        by_text: dict[tuple[str, str], list[int]] = {}
+        for position, candidate in enumerate(candidates):
+            by_text.setdefault((candidate.passage.title, candidate.passage.text), []).append(position)
+        scores = [candidate.score for candidate in candidates]
+        known = [score for score in scores if score is not None and math.isfinite(score)]
+        has_scores = len(known) == len(candidates)
+        if has_scores:
+            scores_of = {text: max(known[position] for position in same) for text, same in by_text.items()}
+        else:
+            scores_of = dict(zip(by_text, shared_words(query, [text for _, text in by_text]), strict=True))
+        read = sorted(by_text, key=lambda text: (-scores_of[text], _hash(text)))
+        groups = (sorted(by_text[text], key=lambda position: _by_doc_id(candidates[position])) for text in read)
+        return cls(tuple(candidates), tuple(map(tuple, groups)), has_scores)
+
+    @property
+    def distinct(self) -> tuple[Candidate, ...]:
+        """One candidate of each text, in reading order: the first of its group, with its vector and best score."""
+        return tuple(self._merged([self.candidates[position] for position in same]) for same in self.groups)
+
+    def strategy(self, strategy: Strategy) -> Strategy:
+        """The strategy without interpolation with the order, for which reciprocal ranks would stand.
+
+        Interpolation with the scores of the candidates, or with those of a cascade's preranker, stays.
+
+        Raises:
+            InvalidRequest: the request asked for the interpolation that is left out.
+        """
+        return strategy if self.has_scores else _without_order(strategy)
+
+    def ranking(self, of_distinct: Ranking, strategy: Strategy, top_n: int) -> Ranking:
+        """The first `top_n` (0: all) of the ranking of all candidates, made from that of `distinct`.
+
+        Args:
+            strategy: the strategy of the request, before `self.strategy`.
+        """
+        ranked: list[RankedCandidate] = []
+        for item in of_distinct.ranked:
+            is_rank = of_distinct.score_kind is ScoreKind.RANK
+            score = float(len(self.candidates) - len(ranked)) if is_rank else item.score
+            same = self.groups[item.position]
+            ranked += [RankedCandidate(self.candidates[position], position, score) for position in same]
+        trace = self._trace(of_distinct.trace, strategy)
+        return Ranking(tuple(ranked[: top_n or None]), of_distinct.score_kind, trace)
+
+    def _merged(self, same: Sequence[Candidate]) -> Candidate:
+        """One candidate for several with the same text."""
+        first = same[0]
+        passage = next((each.passage for each in same if each.passage.vector is not None), first.passage)
+        score = max(each.score or 0.0 for each in same) if self.has_scores else None
+        return Candidate(replace(passage, doc_id=first.passage.doc_id), score)
+
+    def _trace(self, trace: Trace, strategy: Strategy) -> Trace:
+        """The trace with the positions of the candidates as they came, and the doc_ids of all that share a text."""
+        unread = trace.completeness is not Completeness.FULL and not self.has_scores
+        interpolation = trace.interpolation
+        if isinstance(strategy, Interpolated) and interpolation is None:
+            interpolation = InterpolationReport(strategy.first_stage, reason=_NO_SCORES)
+        return replace(
+            trace,
+            windows=tuple(
+                replace(window, positions=tuple(self.groups[position][0] for position in window.positions))
+                for window in trace.windows
+            ),
+            input_order=tuple(same[0] for same in self.groups),
+            truncated_doc_ids=self._all_doc_ids(trace.truncated_doc_ids),
+            unscored_doc_ids=self._all_doc_ids(trace.unscored_doc_ids),
+            reason=trace.reason + (_UNREAD if unread else ""),
+            interpolation=interpolation,
+        )
+
+    def _all_doc_ids(self, doc_ids: Collection[str]) -> tuple[str, ...]:
+        """The doc_ids of all candidates whose text is that of a candidate of `distinct` with one of these doc_ids."""
+        wanted = set(doc_ids)
+        of_groups = [[self.candidates[position].passage.doc_id for position in same] for same in self.groups]
+        return tuple(doc_id for same in of_groups if same[0] in wanted for doc_id in same)
+
+
+def _without_order(strategy: Strategy) -> Strategy:
+    match strategy:
+        case Interpolated(strategy=Cascade() as cascade):
+            return replace(strategy, strategy=_without_order(cascade))
+        case Interpolated(required=True):
+            raise InvalidRequest(
+                "strategy.interpolation", f"{_NO_SCORES}; send a score with each one, or use interpolation 0"
+            )
+        case Interpolated():
+            return strategy.strategy
+        case Cascade():
+            return replace(strategy, preranker_strategy=_without_order(strategy.preranker_strategy))
+    return strategy
+
+
+def shared_words(query: str, texts: Sequence[str]) -> list[float]:
+    """For each text, the sum of log(1 + n / df) over the words of the query in its beginning; df of n texts have it."""
+    words = set(_WORD.findall(query.lower()))
+    shared = [words.intersection(_WORD.findall(text[:_READ_CHARS].lower())) for text in texts]
+    frequency = Counter(word for found in shared for word in found)
+    return [math.fsum(math.log1p(len(texts) / frequency[word]) for word in found) for found in shared]
+
+
+def _hash(text: tuple[str, str]) -> bytes:
+    """A hash of title and text: unlike the alphabet, it prefers no kind of texts."""
+    return hashlib.sha256("\0".join(text).encode("utf-8", "surrogatepass")).digest()
+
+
+def _by_doc_id(candidate: Candidate) -> tuple[int, str]:
+    """Sorts by doc_id, shorter ones first: the ids of plain texts, "0", "1", …, "10", keep their order."""
+    return len(candidate.passage.doc_id), candidate.passage.doc_id
