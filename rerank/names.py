@@ -22,7 +22,7 @@ class Name(StrEnum):
     def of(cls, field: str, value: str) -> Self:
         """The member of this name. Raises: InvalidRequest on `field`, which lists the names."""
         try:
-            return cls(value)
+            return cls(str(value))
         except ValueError as error:
             raise InvalidRequest(
                 field,

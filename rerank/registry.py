@@ -150,8 +150,11 @@ class ModelRegistry:
         return InvalidRequest(
             "instruction",
             f"the prompt of model {name} has no place for an instruction; leave it out, or "
-            + (f"use a model that reads one: {', '.join(others)}" if others else "serve a model whose template has one")
-            + " (a template with {instruction})",
+            + (
+                f"use one that reads it: {', '.join(others)}"
+                if others
+                else "serve one whose template has {instruction}"
+            ),
             {"model": name},
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
@@ -15,9 +15,9 @@ from rerank.v1 import rerank_pb2 as pb
 
 M = TypeVar("M", bound=Message)
 
-STRATEGIES = {kind: pb.StrategyKind.Value(f"STRATEGY_KIND_{kind.name}") for kind in StrategyKind}
-FIRST_STAGES = {stage: pb.FirstStage.Value(f"FIRST_STAGE_{stage.name}") for stage in FirstStage}
-FEEDBACK_METHODS = {method: pb.FeedbackMethod.Value(f"FEEDBACK_METHOD_{method.name}") for method in FeedbackMethod}
+STRATEGIES = {kind: getattr(pb, f"STRATEGY_KIND_{kind.name}") for kind in StrategyKind}
+FIRST_STAGES = {stage: getattr(pb, f"FIRST_STAGE_{stage.name}") for stage in FirstStage}
+FEEDBACK_METHODS = {method: getattr(pb, f"FEEDBACK_METHOD_{method.name}") for method in FeedbackMethod}
 
 #: Enum of rerank.proto → its names in the command line, and their values.
 _NAMES: dict[str, tuple[type[Name], Mapping[Any, int]]] = {
@@ -47,7 +47,7 @@ def with_enum_values(kind: type[Message], fields: Mapping[str, Any]) -> dict[str
     Raises:
         InvalidRequest: a field of the request, or of a message in it, does not exist; or an unknown name.
     """
-    return _with_enum_values(kind.DESCRIPTOR, fields, "")
+    return _with_enum_values(cast(Descriptor, kind.DESCRIPTOR), fields, "")
 
 
 def _with_enum_values(message: Any, fields: Mapping[str, Any], path: str) -> dict[str, Any]:

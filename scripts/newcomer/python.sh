@@ -27,7 +27,8 @@ def refused(part, *expected):
 
 def client(address):
     with RerankClient(address) as client:
-        print(client, reply_table(client.search(QUERY, first_stage="bm25", strategy="single", feedback=None, top_n=2)))
+        print(client)
+        print(reply_table(client.search(QUERY, first_stage="bm25", strategy="single", top_n=2)))
         reply = client.search(QUERY, first_stage="dense", depth=5, feedback="rocchio", model="pe-rank")
         print(reply.feedback)
         refused(lambda: client.rerank(QUERY, TEXTS, strategy="slidng"), "did you mean sliding?", "top-down")

@@ -143,7 +143,7 @@ def test_instruction_is_refused_by_a_model_that_reads_none() -> None:
     with pytest.raises(InvalidRequest, match="the prompt of model number has no place for an instruction") as caught:
         registry().resolve(RankOptions(), "prefer medical texts")
     assert (caught.value.field, caught.value.metadata) == ("instruction", {"model": "number"})
-    assert "serve a model whose template has one" in str(caught.value)
+    assert "serve one whose template has {instruction}" in str(caught.value)
     assert registry().resolve(RankOptions(), "")[0] == "number"
 
 
@@ -156,7 +156,7 @@ def test_instruction_of_a_cascade_must_be_read_by_the_model_that_gives_the_answe
     if model == "reads":
         assert two.resolve(options, "prefer medical texts")[0] == model
     else:
-        with pytest.raises(InvalidRequest, match=r"model reads-not has no place .* use a model that reads one: reads"):
+        with pytest.raises(InvalidRequest, match=r"model reads-not has no place .* use one that reads it: reads"):
             two.resolve(options, "prefer medical texts")
 
 
