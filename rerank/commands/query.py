@@ -135,7 +135,7 @@ def models(
         index = response.index
         console.print(f"index: {index.passages:,} passages of {index.collection}, vectors of {index.encoder}")
     else:
-        console.print("index: none; `rerank search` needs one, see `rerank serve --index`")
+        console.print("index: none; `rerank search` needs one: `rerank serve --index FOLDER`")
 
 
 def _read_candidates(path: Path) -> list[CandidateSource]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 from rerank.collections import pydoc, requests
 from rerank.collections.requests import Qrel
 from rerank.errors import ConfigError
+from rerank.files import check_file, looked_for
 from rerank.types import Query
 
 
@@ -42,14 +44,17 @@ def read_judgements(qrels: str, queries: Path | None = None) -> Judgements:
         queries: for a file: the texts of its queries, lines of query_id, tab, text.
 
     Raises:
-        ConfigError: `queries` is missing for a file, or given for another form.
+        ConfigError: `queries` is missing for a file, or given for another form; or a path leads nowhere.
         CollectionError: a file cannot be read; the message names the line.
     """
     path = Path(qrels)
+    if qrels != "pydoc" and not os.path.exists(path):
+        raise ConfigError(f"--qrels {qrels}: there is no such file or folder{looked_for(path)}; or give pydoc")
     if (queries is not None) != path.is_file():
         problem = "is a file, which needs the texts of its queries; give them with --queries FILE"
         raise ConfigError(f"--qrels {qrels} {problem if queries is None else 'is no file, and needs no --queries'}")
     if queries is not None:
+        check_file(queries)
         return _joined(requests.read_queries(queries), requests.read_trec_qrels(path))
     if qrels == "pydoc":
         texts = (Query(text, query_id=query_id) for query_id, text in pydoc.queries().items())
