@@ -176,11 +176,11 @@ def is_missing_folder(name: str) -> bool:
 
     A name ORGANISATION/MODEL counts as a path if a folder ORGANISATION is in the working directory.
     """
-    if Path(name).is_dir():
+    if os.path.isdir(name):
         return False
     slashes = name.count("/")
     looks_like_path = name.startswith((".", "~", "/")) or "\\" in name or slashes > 1
-    return looks_like_path or (slashes == 1 and Path(name).parent.is_dir())
+    return looks_like_path or (slashes == 1 and os.path.isdir(Path(name).parent))
 
 
 def file_version(path: Path) -> tuple[int, ...]:

@@ -17,11 +17,12 @@ import typer
 from rerank_training.lists.progress import with_progress
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from rerank.bundled import SMOLLM2
 from rerank.collections import beir
 from rerank.commands.run import console
 from rerank.files import atomic_file
 from rerank.models.encoder import DEFAULT_ENCODER, Encoder
-from rerank.models.smollm2 import SMOLLM2, locate_causal_lm
+from rerank.models.smollm2 import locate_causal_lm
 from rerank.types import Passage
 
 _EXAMPLES = (

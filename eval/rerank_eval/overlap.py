@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,7 +82,7 @@ def check_index(index: Path, qrels: Iterable[Qrel], collection: str) -> tuple[st
         raise CollectionError(
             f"{index} is an index of another collection: it has {len(store)} passages, {collection} has judgements of "
             f"{len(judged)}{_example(judged)}, and no doc id is in both; build one with `rerank index --collection "
-            f"{collection}`"
+            f"{shlex.quote(collection)} --out FOLDER`"
         )
     if present == len(judged):
         return ()

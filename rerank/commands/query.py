@@ -143,7 +143,7 @@ def models(
         index = response.index
         console.print(f"index: {index.passages:,} passages of {index.collection}, vectors of {index.encoder}")
     else:
-        console.print("index: none; `rerank search` needs one, see `rerank serve --index`")
+        console.print("index: none; `rerank search` needs one: `rerank serve --index FOLDER`")
 
 
 def _show(response: pb.RerankResponse | pb.SearchResponse, title: str, settings: _RankingSettings) -> None:

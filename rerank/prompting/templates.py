@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -117,12 +118,11 @@ def _load(name_or_path: str) -> Template:
 
 def _read(name_or_path: str) -> str:
     folder, path = resources.files("rerank") / "templates", Path(name_or_path)
-    packaged = folder / f"{name_or_path}.yaml"
-    if name_or_path == path.stem and packaged.is_file():
-        return packaged.read_bytes().decode("utf-8")
-    if path.is_file():
-        return read_text(path)
     known = sorted(item.name.removesuffix(".yaml") for item in folder.iterdir())
+    if name_or_path in known:
+        return (folder / f"{name_or_path}.yaml").read_bytes().decode("utf-8")
+    if os.path.isfile(path):
+        return read_text(path)
     raise ConfigError(
         f"template {name_or_path!r} is neither a file nor one of {', '.join(known)}"
         f"{did_you_mean(name_or_path, known) or looked_for(path)}"

@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import TypeAdapter, ValidationError
+
 from rerank.errors import IndexMismatch
 from rerank.files import sha256_of_files
-from rerank.retrieval.index_format import MANIFEST_FILE
+from rerank.retrieval.index_format import MANIFEST_FILE, read_index_settings
 
 #: Files up to this size are hashed whenever the index is opened, in some 20 ms each.
 _SMALL_BYTES = 16 * 1024 * 1024
@@ -25,6 +27,9 @@ class StoredFile:
     bytes: int
     sha256: str
     head_sha256: str = ""
+
+
+_FILES = TypeAdapter(dict[str, StoredFile])
 
 
 def stored_files(folder: Path) -> dict[str, StoredFile]:
@@ -45,14 +50,25 @@ def check_files(folder: Path, files: Mapping[str, StoredFile], all_hashes: bool 
     """
     for name, stored in files.items():
         path = folder / name
-        if not path.is_file():
-            raise damaged(path, "it is missing")
-        if (size := path.stat().st_size) != stored.bytes:
-            raise damaged(path, f"it has {size} bytes, but {MANIFEST_FILE} says {stored.bytes}")
-        if (all_hashes or size <= _SMALL_BYTES) and sha256_of_files([path]) != stored.sha256:
+        _check_size(path, stored)
+        if (all_hashes or stored.bytes <= _SMALL_BYTES) and sha256_of_files([path]) != stored.sha256:
             raise damaged(path, f"its SHA-256 is not that of {MANIFEST_FILE}")
         if stored.head_sha256 and _head_sha256(path) != stored.head_sha256:
             raise damaged(path, f"the SHA-256 of its beginning is not that of {MANIFEST_FILE}")
+
+
+def check_sizes(folder: Path) -> None:
+    """Checks that an index has all its files in their sizes, without the libraries that open it.
+
+    Raises:
+        IndexMismatch: `folder` is no index of this version, or a file is missing or has another size.
+    """
+    try:
+        files = _FILES.validate_python(read_index_settings(folder).get("files"))
+    except ValidationError as error:
+        raise damaged(folder / MANIFEST_FILE, "its `files` are not those of an index") from error
+    for name, stored in files.items():
+        _check_size(folder / name, stored)
 
 
 def damaged(path: Path, reason: object) -> IndexMismatch:
@@ -62,6 +78,13 @@ def damaged(path: Path, reason: object) -> IndexMismatch:
         f"{path} is damaged: {reason}; copy the index again, or build it again (`rerank verify "
         f"{shlex.quote(str(index))}` checks all of its files)"
     )
+
+
+def _check_size(path: Path, stored: StoredFile) -> None:
+    if not path.is_file():
+        raise damaged(path, "it is missing")
+    if (size := path.stat().st_size) != stored.bytes:
+        raise damaged(path, f"it has {size} bytes, but {MANIFEST_FILE} says {stored.bytes}")
 
 
 def _stored(path: Path) -> StoredFile:

@@ -6,10 +6,16 @@ import ssl
 
 from rerank.config import TLSConfig
 from rerank.errors import ConfigError
+from rerank.files import check_file
 
 
 def check_certificates(tls: TLSConfig) -> None:
     """Raises: ConfigError if a file cannot be read, holds something else, or the key is not that of the certificate."""
+    for path in filter(None, (tls.certificate, tls.key, tls.client_ca)):
+        try:
+            check_file(path)
+        except ConfigError as error:
+            raise ConfigError(f"tls: {error}; give a PEM file") from error
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     path = tls.certificate
     try:

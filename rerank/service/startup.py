@@ -12,13 +12,14 @@ from rerank import bundled
 from rerank.config import BUNDLED_MODELS, ModelConfig, ServiceConfig
 from rerank.config.http import HttpConfig
 from rerank.errors import ConfigError
-from rerank.files import is_missing_folder
+from rerank.files import is_missing_folder, looked_for
 from rerank.inspector.judgements import read_judgements
-from rerank.retrieval.index_format import read_index_settings
+from rerank.retrieval.integrity import check_sizes
 from rerank.service.access import check_loopback
 from rerank.service.certificates import check_certificates
 from rerank.service.connection_bounds import connection_bounds
 from rerank.service.key_file import read_keys
+from rerank.service.paths import check_model_files
 
 if TYPE_CHECKING:
     from rerank.reranker import AsyncReranker
@@ -27,10 +28,12 @@ if TYPE_CHECKING:
 def check_before_loading(config: ServiceConfig) -> None:
     """Checks addresses, folders, keys, certificates and judgements of a configuration, without importing torch.
 
+    Relative paths begin at the working directory.
+
     Raises:
         ConfigError: an address cannot be bound or is open to strangers, a file of the keys or of TLS cannot be used, or
-            the folder of a model or of the encoder is missing.
-        IndexMismatch: the folder of the index holds no index of this version.
+            a folder or template of a model or the folder of the encoder is missing.
+        IndexMismatch: the folder of the index holds no index of this version, or a file of it has another size.
         CollectionError: the judgements cannot be read.
     """
     _check_address(config.listen, "--listen")
@@ -44,13 +47,14 @@ def check_before_loading(config: ServiceConfig) -> None:
     if config.tls is not None:
         check_certificates(config.tls)
     if config.index is not None:
-        read_index_settings(config.index)
+        check_sizes(config.index)
     if is_missing_folder(config.encoder):
-        raise ConfigError(f"encoder: there is no folder {config.encoder}; give the folder of a model, or its name")
+        where = looked_for(Path(config.encoder))
+        raise ConfigError(
+            f"encoder: there is no folder {config.encoder}{where}; give the folder of a model, or its name"
+        )
     for model in config.models:
-        path = getattr(model, "path", None)
-        if path is not None and is_missing_folder(str(path)) and not path.is_file():  # a GGUF file
-            raise ConfigError(f"model {model.name}: there is no folder {path}; give the folder of a checkpoint")
+        check_model_files(model)
 
 
 def description(address: str, reranker: AsyncReranker) -> Iterator[str]:
@@ -118,8 +122,8 @@ def _check_address(listen: str, option: str) -> None:
         with socket.socket(family, kind) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as gRPC does: a closed port is free at once
             probe.bind(address)
-    except (OSError, OverflowError) as error:
-        raise ConfigError(f"cannot listen on {listen}: {error}; choose another {option} HOST:PORT") from error
+    except (OSError, OverflowError, ValueError) as error:
+        raise ConfigError(f"cannot listen on {listen[:100]}: {error}; choose another {option} HOST:PORT") from error
 
 
 def _check_access(config: ServiceConfig) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rerank.models.smollm2 import SMOLLM2, locate_causal_lm
+from rerank.bundled import SMOLLM2
+from rerank.models.smollm2 import locate_causal_lm
 from rerank.prompting.identifiers import IdentifierKind
 from rerank.rankers.base import Ranker
 from rerank.rankers.first import FirstRanker

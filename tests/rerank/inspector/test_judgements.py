@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -72,5 +73,15 @@ def test_unreadable_line_is_named(tmp_path: Path, qrels: str, queries: str, plac
 
 
 def test_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
-    with pytest.raises(CollectionError, match=r"nothing/queries\.jsonl cannot be read"):
+    with pytest.raises(ConfigError, match=r"--qrels .*/nothing: there is no such file or folder; or give pydoc"):
         read_judgements(str(tmp_path / "nothing"))
+    with pytest.raises(CollectionError, match=r"queries\.jsonl cannot be read"):
+        read_judgements(str(tmp_path))
+
+
+def test_queries_that_are_no_file_are_refused_and_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "qrels").write_text("q1 0 d1 1\n")
+    os.mkfifo(tmp_path / "pipe")
+    for queries in ("pipe", "missing"):
+        with pytest.raises(ConfigError, match=f"{queries} cannot be read"):
+            read_judgements(str(tmp_path / "qrels"), tmp_path / queries)

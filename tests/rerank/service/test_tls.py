@@ -131,7 +131,7 @@ def test_unusable_files_are_named(authority: Authority, tmp_path: Path) -> None:
         ),
         f"{text} and {good.key} cannot be used": TLSConfig(certificate=text, key=good.key),
         f"{text} cannot be used": TLSConfig(certificate=good.certificate, key=good.key, client_ca=text),
-        f"{tmp_path} cannot be read: Is a directory": TLSConfig(certificate=good.certificate, key=tmp_path),
+        f"{tmp_path} cannot be read: it is a folder, not a file": TLSConfig(certificate=good.certificate, key=tmp_path),
     }
     for message, tls in cases.items():
         with pytest.raises(ConfigError, match=f"tls: {message}"):

@@ -17,11 +17,12 @@ from peft.utils.constants import EMBEDDING_LAYER_NAMES
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
+from rerank.bundled import SMOLLM2
 from rerank.errors import CheckpointError, ConfigError
 from rerank.manifest import Manifest
 from rerank.models.hub import check_findable
 from rerank.models.loading import ADAPTER_FILE, base_model_of, has_tokenizer
-from rerank.models.smollm2 import SMOLLM2, locate_causal_lm
+from rerank.models.smollm2 import locate_causal_lm
 from rerank_training.first.arguments import FirstArguments
 from rerank_training.first.examples import ExampleSettings, FirstCollator, FirstExamples, pad_id_of
 from rerank_training.first.objective import FirstObjective

@@ -1,0 +1,83 @@
+"""Checks of the files that a model of the configuration names, without the libraries that will load them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from rerank.bundled import SMOLLM2
+from rerank.config import IdentityModel, ModelConfig, PERankModel
+from rerank.errors import ConfigError
+from rerank.files import check_file, is_missing_folder, looked_for
+from rerank.json_files import read_json
+from rerank.manifest import TEMPLATE_FILE
+from rerank.prompting.templates import TEXT_FIELDS, VECTOR_FIELDS, load_template
+
+_CONFIGURATION, _ADAPTER = "config.json", "adapter_config.json"
+_WEIGHTS = ("*.safetensors", "*.bin")
+
+
+def check_model_files(model: ModelConfig) -> None:
+    """Checks the checkpoint and the templates of a model.
+
+    Raises:
+        ConfigError: a folder or file is missing or is something else, or a template cannot be used.
+    """
+    if isinstance(model, IdentityModel):
+        return
+    try:
+        if isinstance(model, PERankModel) or model.served_by is None:
+            _check_checkpoint(model.path)
+        elif model.tokenizer is None:
+            _check_folder(model.path)
+        else:
+            _check_name(model.tokenizer)
+        needed = VECTOR_FIELDS if isinstance(model, PERankModel) else TEXT_FIELDS
+        if model.template is not None:
+            load_template(model.template, needed)
+        if model.path is not None and (model.path / TEMPLATE_FILE).is_file():
+            load_template(str(model.path / TEMPLATE_FILE), needed)
+    except ConfigError as error:
+        raise ConfigError(f"model {model.name}: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"model {model.name}: {error.filename} cannot be read: {error.strerror}") from error
+
+
+def _check_checkpoint(path: Path | None) -> None:
+    """Raises: ConfigError unless the path is a GGUF file, or a folder with a configuration and weights."""
+    if path is None or str(path) == SMOLLM2:
+        return
+    _check_folder(path)
+    if path.suffix == ".gguf":
+        return
+    if not any((path / name).is_file() for name in (_CONFIGURATION, _ADAPTER)):
+        raise ConfigError(f"{path} has no {_CONFIGURATION} or {_ADAPTER}; give the folder of a checkpoint")
+    if not any(any(path.glob(pattern)) for pattern in _WEIGHTS):
+        raise ConfigError(f"{path} has no weights ({' or '.join(_WEIGHTS)}); copy the checkpoint again")
+    if (path / _ADAPTER).is_file():
+        _check_base(path)
+
+
+def _check_folder(path: Path) -> None:
+    """Raises: ConfigError unless the path is a folder or a GGUF file."""
+    if path.suffix == ".gguf":
+        check_file(path)
+    elif not os.path.isdir(path):
+        raise ConfigError(f"there is no folder {path}{looked_for(path)}; give the folder of a checkpoint")
+
+
+def _check_base(adapter: Path) -> None:
+    """Raises: ConfigError if the base of an adapter is the path of a missing folder."""
+    base = str(read_json(adapter / _ADAPTER).get("base_model_name_or_path", ""))
+    if is_missing_folder(base):
+        raise ConfigError(
+            f"{adapter} is an adapter of {base}, and there is no such folder{looked_for(Path(base))}; write the place "
+            f"of the base model into its {_ADAPTER}"
+        )
+
+
+def _check_name(tokenizer: str) -> None:
+    """Raises: ConfigError if it is the path of a missing folder; other names are those of models on the hub."""
+    if is_missing_folder(tokenizer):
+        where = looked_for(Path(tokenizer))
+        raise ConfigError(f"there is no folder {tokenizer}{where}; give the folder or the name of a tokenizer")
