@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 from transformers import Trainer
 
 from rerank.errors import ConfigError
-from tests.full_disk import largest_file
+from tests.full_disk import largest_file, now_full
 from tests.word_lists import first_flags, first_run, write_inputs
 
 pytestmark = pytest.mark.slow
@@ -279,6 +279,25 @@ def test_full_disk_after_the_last_step_leaves_no_partial_result_and_costs_no_ste
         result = first_run(inputs, run, *FLAGS, *steps)
     last = 4 if steps else 8
     assert_same_weights(result, load_file(run / f"checkpoint-{last}" / "model.safetensors"))
+
+
+def test_full_disk_under_tensorboard_is_one_message(
+    inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its thread meets the full disk first, and would print a traceback."""
+    printed: list[object] = []
+    monkeypatch.setattr("threading.excepthook", printed.append)
+    original = FirstObjective.loss
+
+    def loss(self: FirstObjective, model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        now_full(100)
+        return original(self, model, batch)
+
+    monkeypatch.setattr(FirstObjective, "loss", loss)
+    flags = shlex.split("--report-to tensorboard --logging-steps 1 --max-steps 4")
+    with largest_file(10_000_000), pytest.raises(ConfigError, match=r"run.* cannot be written.*free disk space"):
+        first_run(inputs, tmp_path / "run", *flags)
+    assert printed == []
 
 
 def out_of_space(*_: Any) -> None:

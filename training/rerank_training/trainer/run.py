@@ -9,7 +9,9 @@ import math
 import re
 import shutil
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -116,11 +118,26 @@ def train(trainer: RankingTrainer, arguments: Sequence[Any]) -> dict[str, float]
     trainer.add_callback(SpeedLog())
     if trainer.eval_dataset is not None:
         trainer.add_callback(MeasureBefore(trainer))
-    with report_disk_errors(
-        folder, "free disk space and give the same command again, which resumes from the last save"
-    ):
+    way_out = "free disk space and give the same command again, which resumes from the last save"
+    with report_disk_errors(folder, way_out), _without_traces_of_disk_errors():
         trainer.train(resume_from_checkpoint=save)
     return {} if trainer.eval_dataset is None else trainer.evaluate()
+
+
+@contextmanager
+def _without_traces_of_disk_errors() -> Iterator[None]:
+    """Keeps threads from printing an OSError. TensorBoard's thread ends with it, and the next call raises it again."""
+    before = threading.excepthook
+
+    def print_others(args: threading.ExceptHookArgs) -> None:
+        if not isinstance(args.exc_value, OSError):
+            before(args)
+
+    threading.excepthook = print_others
+    try:
+        yield
+    finally:
+        threading.excepthook = before
 
 
 def last_save(folder: Path) -> str | None:
