@@ -118,3 +118,9 @@ def test_packaged_templates_have_what_texts_need(name: str) -> None:
 @pytest.mark.parametrize("name", ["pe_rank", "pe_rank_text"])
 def test_packaged_templates_have_what_vectors_need(name: str) -> None:
     load_template(name, VECTOR_FIELDS)
+
+
+def test_template_reads_an_instruction_if_it_has_a_place_for_one() -> None:
+    names = ("first", "first_smollm2", "first_small", "pe_rank", "pe_rank_text")
+    reading = {name for name in names if load_template(name).reads_instruction}
+    assert reading == {"first", "pe_rank", "pe_rank_text"}
