@@ -87,21 +87,21 @@ class SearchCall:
     feedback: FeedbackSettings | None = None
 
 
+def max_fields(limits: Limits) -> int:
+    """The number of fields that the largest allowed list of candidates needs, with all that a request has beside."""
+    return _FIELDS_PER_CANDIDATE * limits.max_candidates + _OTHER_FIELDS
+
+
 def check_field_count(message: bytes, kind: Descriptor, limits: Limits) -> None:
-    """Refuses a serialized message that has more fields than the largest allowed list of candidates needs.
+    """Refuses a serialized message of a type that has more than `max_fields`.
 
     It comes before the message is parsed, which takes seconds for millions of fields. A list that is a little too long
     passes, and `rerank_call` refuses it.
 
-    Args:
-        message: the serialized message.
-        kind: the type of the message.
-        limits: the limits of requests.
-
     Raises:
         InvalidRequest: names the number and the limit.
     """
-    limit = _FIELDS_PER_CANDIDATE * limits.max_candidates + _OTHER_FIELDS
+    limit = max_fields(limits)
     count = count_fields(message, kind, limit)
     if count.total <= limit:
         return
@@ -187,18 +187,12 @@ def _candidates(candidates: Sequence[pb.Candidate], limits: Limits) -> tuple[Can
     if not candidates:
         raise InvalidRequest("candidates", "the list is empty; send at least one candidate")
     check_number_of_candidates(candidates, limits)
+    sources = tuple(_candidate(candidate, f"candidates[{i}]", limits) for i, candidate in enumerate(candidates))
     position_of: dict[str, int] = {}
-    for position, candidate in enumerate(candidates):
-        _check_doc_id(candidate.doc_id, f"candidates[{position}]", limits)
-        if (first := position_of.setdefault(candidate.doc_id, position)) != position:
-            raise _repeated_doc_id(candidate.doc_id, position, first)
-    return tuple(_candidate(candidate, f"candidates[{i}]", limits) for i, candidate in enumerate(candidates))
-
-
-def _check_doc_id(doc_id: str, field: str, limits: Limits) -> None:
-    _at_most(f"{field}.doc_id", len(doc_id), limits.max_doc_id_chars, "characters")
-    if not is_valid_doc_id(doc_id):
-        raise _invalid_doc_id(doc_id, field)
+    for position, source in enumerate(sources):
+        if (first := position_of.setdefault(source.doc_id, position)) != position:
+            raise _repeated_doc_id(source.doc_id, position, first)
+    return sources
 
 
 def _repeated_doc_id(doc_id: str, position: int, first: int) -> InvalidRequest:
@@ -209,6 +203,9 @@ def _repeated_doc_id(doc_id: str, position: int, first: int) -> InvalidRequest:
 
 
 def _candidate(candidate: pb.Candidate, field: str, limits: Limits) -> CandidateSource:
+    _at_most(f"{field}.doc_id", len(candidate.doc_id), limits.max_doc_id_chars, "characters")
+    if not is_valid_doc_id(candidate.doc_id):
+        raise _invalid_doc_id(candidate.doc_id, field)
     text = candidate.text if candidate.HasField("text") else None
     if text is None and not candidate.in_index:
         raise _missing_text(field)

@@ -64,8 +64,8 @@ class RerankServicer(rerank_pb2_grpc.RerankServiceServicer):
 
     async def Rerank(self, request: pb.RerankRequest, context: Context) -> pb.RerankResponse:  # noqa: N802
         limits = self._reranker.config.limits
-        # A list that is too long is refused at once, before anything walks through it.
-        if len(request.candidates) <= limits.max_candidates and _has_long_texts(request):
+        texts = request.candidates if len(request.candidates) <= limits.max_candidates else ()  # refused at once
+        if any(size > _SMALL_MESSAGE for size in accumulate(len(c.text) + len(c.title) for c in texts)):
             call = await asyncio.wrap_future(self._submit(convert.rerank_call, request, limits))
         else:
             call = convert.rerank_call(request, limits)
@@ -90,10 +90,6 @@ class RerankServicer(rerank_pb2_grpc.RerankServiceServicer):
         remaining_s = context.time_remaining()
         allowed_s = min(self._reranker.config.limits.max_request_s, math.inf if remaining_s is None else remaining_s)
         return asyncio.get_running_loop().time() + allowed_s
-
-
-def _has_long_texts(request: pb.RerankRequest) -> bool:
-    return any(size > _SMALL_MESSAGE for size in accumulate(len(c.text) + len(c.title) for c in request.candidates))
 
 
 class CallsInFlight:
@@ -168,15 +164,8 @@ class CallsInFlight:
         self._idle.clear()
         context.add_done_callback(self._leave)  # type: ignore[arg-type]  # the stubs want a class
 
-    async def receive(self, context: Context) -> bytes:
-        """The message of a call in flight, whose bytes count. Raises: Overloaded, InvalidRequest if there is none."""
-        message = await self.read(context)
-        self._hold(context, len(message))
-        await asyncio.sleep(0)  # copying 16 MB took some ms, and so does parsing: others are served in between
-        return message
-
-    async def read(self, context: Context) -> bytes:
-        """The message of a call, for which it may have to wait. Raises: Overloaded, InvalidRequest if there is none."""
+    async def receive(self, context: Context, in_flight: bool = True) -> bytes:
+        """The message of a call; its bytes count if the call is in flight. Raises: Overloaded, InvalidRequest."""
         timeout = asyncio.timeout(None)
         try:
             async with self._receiving_from.setdefault(context.peer(), asyncio.Semaphore(_RECEIVING_FROM_ONE)):
@@ -193,6 +182,9 @@ class CallsInFlight:
             self._timeouts.discard(timeout)
         if message is grpc.aio.EOF:
             raise InvalidRequest("request", "the call ended without a message; send one")
+        if in_flight:
+            self._hold(context, len(message))
+        await asyncio.sleep(0)  # copying 16 MB took some ms, and so does parsing: others are served in between
         return message
 
     def _make_room(self) -> None:
@@ -337,7 +329,7 @@ def request_id_of(context: Context) -> str:
 def _watch_with_status(handler: Handler, parse: Parse, calls: CallsInFlight) -> Handler:
     async def call(_: object, context: Context) -> None:
         try:
-            await handler.unary_stream(parse(await calls.read(context)), context)
+            await handler.unary_stream(parse(await calls.receive(context, in_flight=False)), context)
         except RerankError as error:
             await _abort(context, error)
 
@@ -366,8 +358,8 @@ def _stream_with_status(handler: Handler, parse: Parse) -> Handler:
 
 
 def _parsed(deserialize: Parse, kind: Descriptor, calls: CallsInFlight, message: bytes) -> Any:
-    """The message. Raises: InvalidRequest if it has too many fields, or is none of this type."""
-    convert.check_field_count(message, kind, calls.limits)
+    if len(message) > convert.max_fields(calls.limits):  # a field has a byte at least
+        convert.check_field_count(message, kind, calls.limits)
     try:
         return deserialize(message)
     except DecodeError as error:
