@@ -127,3 +127,8 @@ class ServiceConfig(Settings):
     insecure: bool = False
     reflection: bool | None = None
     connections: ConnectionsConfig = ConnectionsConfig()
+
+    @property
+    def keeps_strangers_out(self) -> bool:
+        """Whether every call needs a key or a client's certificate."""
+        return self.keys is not None or (self.tls is not None and self.tls.client_ca is not None)

@@ -61,8 +61,8 @@ def create_app(reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd) -> 
 
 
 def _only_own_hosts(config: ServiceConfig, undecided: Undecided) -> list[Middleware]:
-    """Without keys, refuses requests to other host names."""
-    if config.keys is not None or config.insecure or config.http is None:
+    """Without keys or client certificates, refuses requests to other host names."""
+    if config.keeps_strangers_out or config.insecure or config.http is None:
         return []
     return [own_hosts_only(config.http.listen, partial(_refusal, undecided))]
 

@@ -128,7 +128,7 @@ def _check_address(listen: str, option: str) -> None:
 
 def _check_access(config: ServiceConfig) -> None:
     """Raises: ConfigError if other machines may reach an address that nothing guards, unless the operator allows it."""
-    if config.insecure or config.keys is not None or (config.tls is not None and config.tls.client_ca is not None):
+    if config.insecure or config.keeps_strangers_out:
         return
     addresses = {"listen": config.listen}
     if config.http is not None:

@@ -22,7 +22,7 @@ from rerank.service.callers import CallerLimits
 from rerank.service.key_file import add_key
 from rerank.service.keyed_reranker import KeyedReranker
 from rerank.service.startup import check_before_loading
-from tests.certificates import Authority
+from tests.certificates import Authority, Files
 from tests.fakes import NumberRanker
 from tests.http_client import HttpClient, serving_http
 from tests.serving import TIMEOUT_S, config_for, reranker_of, serving
@@ -122,6 +122,15 @@ def test_insecure_service_answers_to_every_host_name(encoder: Encoder) -> None:
         assert client.send("GET", "/health", headers={"host": "search.example"}).status == 200
 
 
+def test_service_of_client_certificates_answers_to_every_host_name(encoder: Encoder, tmp_path: Path) -> None:
+    """A page of another host, which has no certificate of this authority, cannot reach it."""
+    authority = Authority(tmp_path / "authority")
+    files = authority.issue("server")
+    tls = {"certificate": files.certificate, "key": files.key, "client_ca": authority.certificate}
+    with serving_http(reranker_of(encoder, {"identity": IdentityRanker()}, http=HTTP, tls=tls)) as (_, client):
+        assert ask(client, authority, authority.issue("client"), "search.example") == 200
+
+
 def test_keys_are_those_of_grpc(encoder: Encoder, tmp_path: Path) -> None:
     path = tmp_path / "keys.yaml"
     key = add_key(path, "batch", CallerLimits(models=("identity",)))
@@ -151,12 +160,15 @@ def test_tls_uses_the_files_of_grpc_as_they_are_when_a_client_connects(encoder: 
         assert ask(client, new) == 200
 
 
-def ask(client: HttpClient, authority: Authority) -> int:
+def ask(client: HttpClient, authority: Authority, own: Files | None = None, host: str = "localhost") -> int:
     """The status of a request over TLS, on a connection of its own."""
     context = ssl.create_default_context(cafile=str(authority.certificate))
+    if own is not None:
+        context.load_cert_chain(own.certificate, own.key)
     connection: HTTPConnection = HTTPSConnection(*client.host_and_port, timeout=TIMEOUT_S, context=context)
+    headers = {"content-type": "application/json", "host": host}
     try:
-        connection.request("POST", "/rerank", json.dumps(BODY).encode(), {"content-type": "application/json"})
+        connection.request("POST", "/rerank", json.dumps(BODY).encode(), headers)
         return connection.getresponse().status
     finally:
         connection.close()
