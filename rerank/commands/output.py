@@ -43,14 +43,14 @@ class _StandardOutput(io.FileIO):
 
 def guard_output() -> None:
     """From now on, a write to standard output that fails raises OutputLost. What replaces it, as in tests, stays."""
-    stream = sys.stdout
-    if stream is None or stream is not sys.__stdout__:
+    stream = sys.__stdout__
+    if stream is None or stream is not sys.stdout:
         return
     stream.flush()
     raw = _StandardOutput(stream.fileno(), "w", closefd=False)
     is_unbuffered = isinstance(stream.buffer, io.RawIOBase)
     sys.stdout = io.TextIOWrapper(
-        raw if is_unbuffered else io.BufferedWriter(raw),  # type: ignore[arg-type]
+        raw if is_unbuffered else io.BufferedWriter(raw),
         encoding=stream.encoding,
         errors=stream.errors,
         line_buffering=stream.line_buffering,
