@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import reprlib
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +36,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     content = dict(pairs)
     if len(content) < len(pairs):
-        names = [name for name, _ in pairs]
-        repeated = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {repeated!r} is there twice")
+        counts = Counter(name for name, _ in pairs)
+        repeated = next(name for name, count in counts.items() if count > 1)
+        raise ValueError(f"the key {reprlib.repr(repeated)} is there twice")
     return content

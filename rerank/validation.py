@@ -93,7 +93,7 @@ def _problem(error: ErrorDetails, models: list[type[BaseModel]], quote: bool) ->
     if error["type"] == "union_tag_invalid":
         location.append(error["ctx"]["discriminator"].strip("'"))
     text = _text(error, parent if error["type"] == "extra_forbidden" else models, quote)
-    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).removeprefix(".")
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{_name(part)}" for part in location).removeprefix(".")
     return Problem(tuple(location), f"{path}: {text}" if path else text)
 
 
@@ -141,6 +141,11 @@ def _given(value: object, quote: bool) -> str:
         case str():
             return f", given the text {_shown(value)}" if quote else ", given a text"
     return f", given {_shown(value)}" if quote else f", given a {type(value).__name__}"
+
+
+def _name(part: str) -> str:
+    """The name of a setting; in quotes if it could break the line, and only its beginning if it is long."""
+    return part if part.isprintable() and len(part) <= _SHOWN_CHARS else _shown(part)
 
 
 def _shown(value: object) -> str:

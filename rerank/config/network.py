@@ -7,9 +7,11 @@ from typing import Annotated
 
 from pydantic import Field
 
-from rerank.config.settings import Positive, Settings
+from rerank.config.settings import Settings
 
-Seconds = Annotated[float, Field(gt=0, strict=True)]
+#: gRPC counts milliseconds, calls and bytes in 32 bits.
+Seconds = Annotated[float, Field(gt=0, le=1_000_000, strict=True)]
+Count = Annotated[int, Field(gt=0, lt=2**31, strict=True)]
 
 
 class TLSConfig(Settings):
@@ -52,5 +54,5 @@ class ConnectionsConfig(Settings):
     keepalive_s: Seconds = 30.0
     handshake_s: Seconds = 10.0
     max_connection_age_s: Seconds | None = None
-    max_streams: Positive = 1000
-    max_metadata_bytes: Positive = 16_384
+    max_streams: Count = 1000
+    max_metadata_bytes: Count = 16_384

@@ -56,7 +56,7 @@ def read_keys(path: Path) -> tuple[APIKey, ...]:
     try:
         text = read_text(path)
     except ConfigError as error:
-        raise ConfigError(f"keys: {error}; {way_out}") from error
+        raise ConfigError(f"keys: {error}" if os.path.exists(path) else f"keys: {error}; {way_out}") from error
     keys = _parsed(text, path)
     if keys is None:
         raise ConfigError(f"keys: {path} is empty; {way_out}, and [] in it says that no key is valid")

@@ -61,6 +61,7 @@ def test_override_replaces_the_setting_of_the_file_unless_it_is_none(path: Path)
     [
         ("lissten: x", r"line 1: lissten: unknown setting; did you mean listen\?$"),
         ("Listen: x", r"line 1: Listen: unknown setting; did you mean listen\?$"),
+        ('"a\\nb": 1', r"'a\\nb': unknown setting; there are listen, "),
         ("drain_s: 1\nport: 3", r"line 2: port: unknown setting; there are listen, http, index, "),
         ("limits: {max_candidate: 3}", r"limits\.max_candidate: unknown setting; did you mean max_candidates\?$"),
         ("models: [{name: a, ranker: identity, size: 1}]", r"models\[0\]\.size: unknown setting; there are name, "),
@@ -106,6 +107,11 @@ def test_override_replaces_the_setting_of_the_file_unless_it_is_none(path: Path)
         ("limits: {max_request_s: .nan}", r"limits\.max_request_s: expected a finite number, given nan$"),
         ("drain_s: .inf", r"drain_s: expected a finite number, given inf$"),
         ("drain_s: -1", r"drain_s: expected a number of at least 0, given -1$"),
+        (
+            "connections: {keepalive_s: 1.0e+15}",
+            r"connections\.keepalive_s: expected a number of at most 1000000, given",
+        ),
+        ("connections: {max_streams: 9999999999}", r"connections\.max_streams: expected a number less than 2147483648"),
         ("insecure: maybe", r"insecure: expected true or false, given the text 'maybe'$"),
         ("index: [a]", r"index: expected a path, given a list$"),
         ("listen:", r"listen: expected a text, given nothing$"),
@@ -121,6 +127,7 @@ def test_invalid_file_is_refused_with_the_name_of_the_key(path: Path, text: str,
     with pytest.raises(ConfigError, match=problem) as caught:
         load_config(path)
     assert str(caught.value).startswith(f"{path}: ")
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(("window_size", "stride"), [(2, 2), (2, 1), (20, 20)])
