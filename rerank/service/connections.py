@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 import stat
+import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from urllib.parse import unquote
 
 from rerank.service.connection_bounds import ConnectionBounds, RefusalLog, address_reason, port_reason, source_of
@@ -18,20 +18,32 @@ _OWN_FILES = "/dev/fd"
 _COUNT_S = 1.0
 
 
-async def keep_within_bounds(port: int, bounds: ConnectionBounds) -> None:
-    """Ends connections of addresses with too many, until cancelled, and logs that gRPC refuses those of a full port.
+@contextmanager
+def bounded_connections(port: int, bounds: ConnectionBounds) -> Iterator[None]:
+    """Ends the connections of addresses with too many, and logs that gRPC refuses those of a full port, on a thread.
 
     gRPC bounds the connections of a port by itself, but not those of an address.
     """
+    stop = threading.Event()
+    thread = threading.Thread(target=_keep_within_bounds, args=(port, bounds, stop), name="connections", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _keep_within_bounds(port: int, bounds: ConnectionBounds, stop: threading.Event) -> None:
     refusals = RefusalLog("gRPC")
-    while True:
-        await asyncio.sleep(_COUNT_S)
-        if len(os.listdir(_OWN_FILES)) > bounds.per_address:
-            open_, ended = await asyncio.to_thread(_end_excess, port, bounds.per_address)
-            for source, number in ended.items():
-                refusals.add(number, address_reason(source, bounds))
-            if open_ >= bounds.per_port:
-                refusals.add(0, port_reason(bounds))
+    while not stop.wait(_COUNT_S):
+        if len(os.listdir(_OWN_FILES)) <= bounds.per_address:
+            continue
+        open_, ended = _end_excess(port, bounds.per_address)
+        for source, number in ended.items():
+            refusals.add(number, address_reason(source, bounds))
+        if open_ >= bounds.per_port:
+            refusals.add(0, port_reason(bounds))
 
 
 def _end_excess(port: int, per_address: int) -> tuple[int, Counter[str]]:
@@ -41,7 +53,7 @@ def _end_excess(port: int, per_address: int) -> tuple[int, Counter[str]]:
         The number of connections of the port, and address → the number of those that were ended.
     """
     open_, ended = Counter[str](), Counter[str]()
-    for each in _sockets_of(port):
+    for each in _sockets_of(port):  # the oldest first, as a rule: a file gets the lowest free number
         with each, suppress(OSError):  # it listens, or the client has closed it
             source = source_of(each.getpeername()[0])
             open_[source] += 1

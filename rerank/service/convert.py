@@ -53,8 +53,6 @@ _FEEDBACK_METHODS = {method: pb.FeedbackMethod.Value(f"FEEDBACK_METHOD_{method.n
 #: Fields that a message may have for each candidate, which has five and is one itself, and beside the candidates. What
 #: is left over is for fields of later versions of the protocol.
 _FIELDS_PER_CANDIDATE, _OTHER_FIELDS = 8, 64
-#: Bounds the names of models in requests, which logs and errors repeat.
-_MAX_NAME_CHARS = 500
 #: Bound the cost of a query vector update: each step computes top_k² pairs.
 _MAX_TOP_K, _MAX_STEPS = 200, 200
 #: Above this, the trust region is too small for any update.
@@ -94,15 +92,10 @@ class SearchCall:
 
 
 def check_field_count(message: bytes, kind: Descriptor, limits: Limits) -> None:
-    """Refuses a serialized message that has more fields than the largest allowed list of candidates needs.
+    """Refuses a serialized message of a type that has more fields than the largest allowed list of candidates needs.
 
     It comes before the message is parsed, which takes seconds for millions of fields. A list that is a little too long
     passes, and `rerank_call` refuses it.
-
-    Args:
-        message: the serialized message.
-        kind: the type of the message.
-        limits: the limits of requests.
 
     Raises:
         InvalidRequest: names the number and the limit.
@@ -190,28 +183,26 @@ def _candidates(candidates: Sequence[pb.Candidate], limits: Limits) -> tuple[Can
     if not candidates:
         raise InvalidRequest("candidates", "the list is empty; send at least one candidate")
     _at_most("candidates", len(candidates), limits.max_candidates, "candidates")
+    sources = tuple(_candidate(candidate, f"candidates[{i}]", limits) for i, candidate in enumerate(candidates))
+    if len({source.doc_id for source in sources}) < len(sources):
+        raise _repeated_doc_id(sources)
+    return sources
+
+
+def _repeated_doc_id(sources: Sequence[CandidateSource]) -> InvalidRequest:
     position_of: dict[str, int] = {}
-    for position, candidate in enumerate(candidates):
-        _check_doc_id(candidate.doc_id, f"candidates[{position}]", limits)
-        if (first := position_of.setdefault(candidate.doc_id, position)) != position:
-            raise _repeated_doc_id(candidate.doc_id, position, first)
-    return tuple(_candidate(candidate, f"candidates[{i}]", limits) for i, candidate in enumerate(candidates))
-
-
-def _check_doc_id(doc_id: str, field: str, limits: Limits) -> None:
-    _at_most(f"{field}.doc_id", len(doc_id), limits.max_doc_id_chars, "characters")
-    if not is_valid_doc_id(doc_id):
-        raise _invalid_doc_id(doc_id, field)
-
-
-def _repeated_doc_id(doc_id: str, position: int, first: int) -> InvalidRequest:
+    position = next(i for i, source in enumerate(sources) if position_of.setdefault(source.doc_id, i) != i)
+    doc_id = sources[position].doc_id
     return InvalidRequest(
         f"candidates[{position}].doc_id",
-        f"{doc_id!r} is also the doc_id of candidates[{first}]; send each doc_id once",
+        f"{doc_id!r} is also the doc_id of candidates[{position_of[doc_id]}]; send each doc_id once",
     )
 
 
 def _candidate(candidate: pb.Candidate, field: str, limits: Limits) -> CandidateSource:
+    _at_most(f"{field}.doc_id", len(candidate.doc_id), limits.max_doc_id_chars, "characters")
+    if not is_valid_doc_id(candidate.doc_id):
+        raise _invalid_doc_id(candidate.doc_id, field)
     text = candidate.text if candidate.HasField("text") else None
     if text is None and not candidate.in_index:
         raise _missing_text(field)
@@ -241,8 +232,6 @@ def _missing_text(field: str) -> InvalidRequest:
 
 def _options(request: pb.RerankRequest | pb.SearchRequest) -> RankOptions:
     strategy = request.strategy
-    _at_most("model", len(request.model), _MAX_NAME_CHARS, "characters")
-    _at_most("strategy.preranker", len(strategy.preranker), _MAX_NAME_CHARS, "characters")
     return RankOptions(
         model=request.model,
         top_n=_not_negative("top_n", request.top_n),

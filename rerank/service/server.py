@@ -19,7 +19,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from rerank.config import ServiceConfig
 from rerank.reranker import AsyncReranker, load_reranker
 from rerank.service.connection_bounds import connection_bounds, raise_open_files_limit
-from rerank.service.connections import end_connection_of, end_connections, keep_within_bounds
+from rerank.service.connections import bounded_connections, end_connection_of, end_connections
 from rerank.service.health import SERVICE, HealthServicer
 from rerank.service.keyed_reranker import KeyedReranker
 from rerank.service.port import bind, server_options
@@ -102,7 +102,7 @@ async def running_server(reranker: AsyncReranker) -> AsyncIterator[RunningServer
             )
         port = bind(server, config)
         calls.on_unread_answer = partial(end_connection_of, port)
-        stack.callback(asyncio.create_task(keep_within_bounds(port, connection_bounds(config))).cancel)
+        stack.enter_context(bounded_connections(port, connection_bounds(config)))
         await server.start()
         address = f"{config.listen.rpartition(':')[0]}:{port}"
         running = RunningServer(address, server, calls, health_servicer, observed.metrics_address)

@@ -62,12 +62,10 @@ class RerankServicer(rerank_pb2_grpc.RerankServiceServicer):
         self._submit = ThreadPoolExecutor(max_workers=1, thread_name_prefix="conversion").submit
 
     async def Rerank(self, request: pb.RerankRequest, context: Context) -> pb.RerankResponse:  # noqa: N802
-        limits = self._reranker.config.limits
-        # A list that is too long is refused at once, before anything walks through it.
-        if len(request.candidates) <= limits.max_candidates and _has_long_texts(request):
-            call = await asyncio.wrap_future(self._submit(convert.rerank_call, request, limits))
+        if any(size > _SMALL_MESSAGE for size in accumulate(len(c.text) + len(c.title) for c in request.candidates)):
+            call = await asyncio.wrap_future(self._submit(convert.rerank_call, request, self._reranker.config.limits))
         else:
-            call = convert.rerank_call(request, limits)
+            call = convert.rerank_call(request, self._reranker.config.limits)
         ranking = await self._reranker.rerank(call.query, call.candidates, call.options, self._deadline(context))
         return convert.rerank_response(ranking, call.return_passages, call.include_trace)
 
@@ -89,10 +87,6 @@ class RerankServicer(rerank_pb2_grpc.RerankServiceServicer):
         remaining_s = context.time_remaining()
         allowed_s = min(self._reranker.config.limits.max_request_s, math.inf if remaining_s is None else remaining_s)
         return asyncio.get_running_loop().time() + allowed_s
-
-
-def _has_long_texts(request: pb.RerankRequest) -> bool:
-    return any(size > _SMALL_MESSAGE for size in accumulate(len(c.text) + len(c.title) for c in request.candidates))
 
 
 class CallsInFlight:
@@ -140,15 +134,8 @@ class CallsInFlight:
         self._idle.clear()
         context.add_done_callback(self._leave)  # type: ignore[arg-type]  # the stubs want a class
 
-    async def receive(self, context: Context) -> bytes:
-        """The message of a call in flight, whose bytes count. Raises: Overloaded, InvalidRequest if there is none."""
-        message = await self.read(context)
-        self._hold(context, len(message))
-        await asyncio.sleep(0)  # copying 16 MB took some ms, and so does parsing: others are served in between
-        return message
-
-    async def read(self, context: Context) -> bytes:
-        """The message of a call, for which it may have to wait. Raises: Overloaded, InvalidRequest if there is none."""
+    async def receive(self, context: Context, in_flight: bool = True) -> bytes:
+        """The message of a call; its bytes count if the call is in flight. Raises: Overloaded, InvalidRequest."""
         timeout = asyncio.timeout(None)
         try:
             async with self._receiving_from.setdefault(context.peer(), asyncio.Semaphore(_RECEIVING_FROM_ONE)):
@@ -165,6 +152,9 @@ class CallsInFlight:
             self._timeouts.discard(timeout)
         if message is grpc.aio.EOF:
             raise InvalidRequest("request", "the call ended without a message; send one")
+        if in_flight:
+            self._hold(context, len(message))
+        await asyncio.sleep(0)  # copying 16 MB took some ms, and so does parsing: others are served in between
         return message
 
     def _make_room(self) -> None:
@@ -180,8 +170,7 @@ class CallsInFlight:
         self._timers[context] = later(self.limits.max_transfer_s, self._end_unread, context.peer())
 
     def _hold(self, context: Context, size: int) -> None:
-        self._bytes[context] = 0
-        others, limit = sum(self._bytes.values()), self.limits.max_bytes_in_flight
+        others, limit = sum(self._bytes.values()) - self._bytes[context], self.limits.max_bytes_in_flight
         if others and others + size > limit and size > _SMALL_MESSAGE:
             raise _overloaded("max_bytes_in_flight", f"{others} bytes in flight + {size} exceed the limit of {limit}")
         self._bytes[context] = size
@@ -308,7 +297,7 @@ def request_id_of(context: Context) -> str:
 def _watch_with_status(handler: Handler, parse: Parse, calls: CallsInFlight) -> Handler:
     async def call(_: object, context: Context) -> None:
         try:
-            await handler.unary_stream(parse(await calls.read(context)), context)
+            await handler.unary_stream(parse(await calls.receive(context, in_flight=False)), context)
         except RerankError as error:
             await _abort(context, error)
 
@@ -337,8 +326,8 @@ def _stream_with_status(handler: Handler, parse: Parse) -> Handler:
 
 
 def _parsed(deserialize: Parse, kind: Descriptor, calls: CallsInFlight, message: bytes) -> Any:
-    """The message. Raises: InvalidRequest if it has too many fields, or is none of this type."""
-    convert.check_field_count(message, kind, calls.limits)
+    if len(message) > calls.limits.max_candidates:  # a field has at least a byte, and a candidate may have several
+        convert.check_field_count(message, kind, calls.limits)
     try:
         return deserialize(message)
     except DecodeError as error:
