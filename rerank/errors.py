@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+#: Errors and the log quote this much of a name in a request, which may be as long as the request.
+MAX_QUOTED_CHARS = 500
+
 
 class RerankError(Exception):
     """Base class of all errors that a caller or an operator can act on.

@@ -12,7 +12,7 @@ from pathlib import Path
 from rerank import bundled
 from rerank.config import FirstModel, GenerationModel, IdentityModel, ModelConfig, PERankModel, PromptConfig, ServedBy
 from rerank.engine.strategies import Cascade, Interpolated, Single, Sliding, Strategy, TopDown, Tournament
-from rerank.errors import ConfigError, InvalidRequest, NotFound, SelfTestFailed
+from rerank.errors import MAX_QUOTED_CHARS, ConfigError, InvalidRequest, NotFound, SelfTestFailed
 from rerank.files import cached_folder, sha256_of_files
 from rerank.manifest import TEMPLATE_FILE
 from rerank.models.encoder import DEFAULT_ENCODER, Encoder
@@ -112,7 +112,7 @@ class ModelRegistry:
         """
         name = options.model or next(iter(self._models))
         if name not in self._models:
-            raise NotFound(f"model {name!r} is none of {', '.join(self._models)}", {"model": name})
+            raise NotFound(f"model {name[:MAX_QUOTED_CHARS]!r} is none of {', '.join(self._models)}", {"model": name})
         self._check_served(name)
         if instruction and not self._infos[name].reads_instruction:
             raise self._instruction_not_read(name)
@@ -201,7 +201,7 @@ class ModelRegistry:
             choices = f"use one of {', '.join(other_models)}" if other_models else "configure another model"
             raise InvalidRequest(
                 "strategy.preranker",
-                f"{preranker!r} cannot be the preranker of {model}; {choices}",
+                f"{preranker[:MAX_QUOTED_CHARS]!r} cannot be the preranker of {model}; {choices}",
                 {"preranker": preranker},
             )
         return self._strategy(preranker, RankOptions())

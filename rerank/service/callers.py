@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from rerank.config.settings import Positive, Settings
-from rerank.errors import Overloaded, PermissionDenied
+from rerank.errors import MAX_QUOTED_CHARS, Overloaded, PermissionDenied
 
 #: The caller of the request that the running task answers; None in a service without keys.
 current_caller: ContextVar[Caller | None] = ContextVar("current_caller", default=None)
@@ -79,7 +79,8 @@ class Caller:
         for name in names:
             if name not in allowed:
                 raise PermissionDenied(
-                    f"key {self.name} does not allow model {name!r}; name one of: {', '.join(allowed) or 'none'}",
+                    f"key {self.name} does not allow model {name[:MAX_QUOTED_CHARS]!r}; name one of: "
+                    f"{', '.join(allowed) or 'none'}",
                     {"key": self.name, "model": name},
                 )
 

@@ -46,8 +46,6 @@ _DEFAULT_DEPTH = 100
 #: Fields that a message may have for each candidate, which has five and is one itself, and beside the candidates. What
 #: is left over is for fields of later versions of the protocol.
 _FIELDS_PER_CANDIDATE, _OTHER_FIELDS = 8, 64
-#: Bounds the names of models in requests, which logs and errors repeat.
-_MAX_NAME_CHARS = 500
 #: Bound the cost of a query vector update: each step computes top_k² pairs.
 _MAX_TOP_K, _MAX_STEPS = 200, 200
 #: Above this, the trust region is too small for any update.
@@ -93,7 +91,11 @@ def max_fields(limits: Limits) -> int:
 
 
 def check_field_count(message: bytes, kind: Descriptor, limits: Limits) -> None:
+<<<<<<< HEAD
     """Refuses a serialized message of a type that has more than `max_fields`.
+=======
+    """Refuses a serialized message of a type that has more fields than the largest allowed list of candidates needs.
+>>>>>>> grpc
 
     It comes before the message is parsed, which takes seconds for millions of fields. A list that is a little too long
     passes, and `rerank_call` refuses it.
@@ -186,6 +188,7 @@ def _query(text: str, instruction: str, limits: Limits) -> Query:
 def _candidates(candidates: Sequence[pb.Candidate], limits: Limits) -> tuple[CandidateSource, ...]:
     if not candidates:
         raise InvalidRequest("candidates", "the list is empty; send at least one candidate")
+<<<<<<< HEAD
     check_number_of_candidates(candidates, limits)
     sources = tuple(_candidate(candidate, f"candidates[{i}]", limits) for i, candidate in enumerate(candidates))
     position_of: dict[str, int] = {}
@@ -196,9 +199,22 @@ def _candidates(candidates: Sequence[pb.Candidate], limits: Limits) -> tuple[Can
 
 
 def _repeated_doc_id(doc_id: str, position: int, first: int) -> InvalidRequest:
+=======
+    _at_most("candidates", len(candidates), limits.max_candidates, "candidates")
+    sources = tuple(_candidate(candidate, f"candidates[{i}]", limits) for i, candidate in enumerate(candidates))
+    if len({source.doc_id for source in sources}) < len(sources):
+        raise _repeated_doc_id(sources)
+    return sources
+
+
+def _repeated_doc_id(sources: Sequence[CandidateSource]) -> InvalidRequest:
+    position_of: dict[str, int] = {}
+    position = next(i for i, source in enumerate(sources) if position_of.setdefault(source.doc_id, i) != i)
+    doc_id = sources[position].doc_id
+>>>>>>> grpc
     return InvalidRequest(
         f"candidates[{position}].doc_id",
-        f"{doc_id!r} is also the doc_id of candidates[{first}]; send each doc_id once",
+        f"{doc_id!r} is also the doc_id of candidates[{position_of[doc_id]}]; send each doc_id once",
     )
 
 
@@ -235,8 +251,6 @@ def _missing_text(field: str) -> InvalidRequest:
 
 def _options(request: pb.RerankRequest | pb.SearchRequest) -> RankOptions:
     strategy = request.strategy
-    _at_most("model", len(request.model), _MAX_NAME_CHARS, "characters")
-    _at_most("strategy.preranker", len(strategy.preranker), _MAX_NAME_CHARS, "characters")
     return RankOptions(
         model=request.model,
         top_n=_not_negative("top_n", request.top_n),

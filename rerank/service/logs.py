@@ -8,11 +8,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from rerank.config import TelemetryConfig
+from rerank.errors import MAX_QUOTED_CHARS
 from rerank.service.servicer import FinishedCall
 from rerank.v1 import rerank_pb2 as pb
 
-#: A request that was refused may name any model.
-_MAX_MODEL_CHARS = 500
 _TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
@@ -70,7 +69,7 @@ def call_fields(call: FinishedCall) -> dict[str, Any]:
     if call.key:
         fields["key"] = call.key
     if call.request is not None and not isinstance(call.request, pb.ListModelsRequest):
-        fields["model"] = call.request.model[:_MAX_MODEL_CHARS]
+        fields["model"] = call.request.model[:MAX_QUOTED_CHARS]
     if isinstance(call.request, pb.RerankRequest):
         fields["candidates"] = len(call.request.candidates)
     if isinstance(call.response, pb.SearchResponse):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -95,14 +96,27 @@ def test_large_health_checks_are_refused(served: Served, channel: grpc.Channel, 
     assert check_health(served.address, PLAIN, TIMEOUT_S) == "SERVING"
 
 
-@pytest.mark.parametrize("field", ["model", "doc_id"])
-def test_long_names_are_refused_with_their_length(channel: grpc.Channel, field: str) -> None:
-    name = "x" * 8_000_000
-    twice = [pb.Candidate(doc_id=name, text="t")] * 2 if field == "doc_id" else numbered_candidates([1])
-    request = pb.RerankRequest(query="q", candidates=twice, model=name if field == "model" else "")
+LONG = "x" * 8_000_000
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "problem"),
+    [
+        ({"model": LONG}, grpc.StatusCode.NOT_FOUND, r"model 'x+ … .*x' is none of identity"),
+        (
+            {"strategy": {"kind": "STRATEGY_KIND_CASCADE", "preranker": LONG}},
+            INVALID,
+            r"'x+ … .*cannot be the preranker",
+        ),
+        ({"candidates": [{"doc_id": LONG, "text": "t"}] * 2}, INVALID, "8000000 characters exceed the limit of 500"),
+    ],
+    ids=["model", "preranker", "doc_id"],
+)
+def test_long_names_are_quoted_in_part(channel: grpc.Channel, fields: Any, code: grpc.StatusCode, problem: str) -> None:
+    request = pb.RerankRequest(**{"query": "q", "candidates": numbered_candidates([1])} | fields)
     error = refusal(lambda: channel.unary_unary(RERANK)(request.SerializeToString(), timeout=TIMEOUT_S))
-    assert error.code is INVALID
-    assert "8000000 characters exceed the limit of 500" in error.message
+    assert error.code is code
+    assert re.search(problem, error.message), error.message
 
 
 @pytest.mark.parametrize("compression", [grpc.Compression.Gzip, grpc.Compression.Deflate])
