@@ -49,8 +49,8 @@ class ConnectionsConfig(Settings):
             KiB.
     """
 
-    max_connections: Positive = 8000
-    max_connections_per_address: Positive = 4000
+    max_connections: Count = 8000
+    max_connections_per_address: Count = 4000
     keepalive_s: Seconds = 30.0
     handshake_s: Seconds = 10.0
     max_connection_age_s: Seconds | None = None

@@ -85,17 +85,8 @@ class SearchCall:
     feedback: FeedbackSettings | None = None
 
 
-def max_fields(limits: Limits) -> int:
-    """The number of fields that the largest allowed list of candidates needs, with all that a request has beside."""
-    return _FIELDS_PER_CANDIDATE * limits.max_candidates + _OTHER_FIELDS
-
-
 def check_field_count(message: bytes, kind: Descriptor, limits: Limits) -> None:
-<<<<<<< HEAD
-    """Refuses a serialized message of a type that has more than `max_fields`.
-=======
     """Refuses a serialized message of a type that has more fields than the largest allowed list of candidates needs.
->>>>>>> grpc
 
     It comes before the message is parsed, which takes seconds for millions of fields. A list that is a little too long
     passes, and `rerank_call` refuses it.
@@ -103,7 +94,7 @@ def check_field_count(message: bytes, kind: Descriptor, limits: Limits) -> None:
     Raises:
         InvalidRequest: names the number and the limit.
     """
-    limit = max_fields(limits)
+    limit = _FIELDS_PER_CANDIDATE * limits.max_candidates + _OTHER_FIELDS
     count = count_fields(message, kind, limit)
     if count.total <= limit:
         return
@@ -188,19 +179,7 @@ def _query(text: str, instruction: str, limits: Limits) -> Query:
 def _candidates(candidates: Sequence[pb.Candidate], limits: Limits) -> tuple[CandidateSource, ...]:
     if not candidates:
         raise InvalidRequest("candidates", "the list is empty; send at least one candidate")
-<<<<<<< HEAD
     check_number_of_candidates(candidates, limits)
-    sources = tuple(_candidate(candidate, f"candidates[{i}]", limits) for i, candidate in enumerate(candidates))
-    position_of: dict[str, int] = {}
-    for position, source in enumerate(sources):
-        if (first := position_of.setdefault(source.doc_id, position)) != position:
-            raise _repeated_doc_id(source.doc_id, position, first)
-    return sources
-
-
-def _repeated_doc_id(doc_id: str, position: int, first: int) -> InvalidRequest:
-=======
-    _at_most("candidates", len(candidates), limits.max_candidates, "candidates")
     sources = tuple(_candidate(candidate, f"candidates[{i}]", limits) for i, candidate in enumerate(candidates))
     if len({source.doc_id for source in sources}) < len(sources):
         raise _repeated_doc_id(sources)
@@ -211,7 +190,6 @@ def _repeated_doc_id(sources: Sequence[CandidateSource]) -> InvalidRequest:
     position_of: dict[str, int] = {}
     position = next(i for i, source in enumerate(sources) if position_of.setdefault(source.doc_id, i) != i)
     doc_id = sources[position].doc_id
->>>>>>> grpc
     return InvalidRequest(
         f"candidates[{position}].doc_id",
         f"{doc_id!r} is also the doc_id of candidates[{position_of[doc_id]}]; send each doc_id once",

@@ -63,15 +63,8 @@ class RerankServicer(rerank_pb2_grpc.RerankServiceServicer):
         self._submit = ThreadPoolExecutor(max_workers=1, thread_name_prefix="conversion").submit
 
     async def Rerank(self, request: pb.RerankRequest, context: Context) -> pb.RerankResponse:  # noqa: N802
-<<<<<<< HEAD
-        limits = self._reranker.config.limits
-        texts = request.candidates if len(request.candidates) <= limits.max_candidates else ()  # refused at once
-        if any(size > _SMALL_MESSAGE for size in accumulate(len(c.text) + len(c.title) for c in texts)):
-            call = await asyncio.wrap_future(self._submit(convert.rerank_call, request, limits))
-=======
         if any(size > _SMALL_MESSAGE for size in accumulate(len(c.text) + len(c.title) for c in request.candidates)):
             call = await asyncio.wrap_future(self._submit(convert.rerank_call, request, self._reranker.config.limits))
->>>>>>> grpc
         else:
             call = convert.rerank_call(request, self._reranker.config.limits)
         ranking = await self._reranker.rerank(call.query, call.candidates, call.options, self._deadline(context))
@@ -362,11 +355,7 @@ def _stream_with_status(handler: Handler, parse: Parse) -> Handler:
 
 
 def _parsed(deserialize: Parse, kind: Descriptor, calls: CallsInFlight, message: bytes) -> Any:
-<<<<<<< HEAD
-    if len(message) > convert.max_fields(calls.limits):  # a field has a byte at least
-=======
     if len(message) > calls.limits.max_candidates:  # a field has at least a byte, and a candidate may have several
->>>>>>> grpc
         convert.check_field_count(message, kind, calls.limits)
     try:
         return deserialize(message)
