@@ -179,8 +179,18 @@ step "report" test -s "$(ls results/*.html results/*/*.html 2>/dev/null | head -
 step "stop the service" stop_service
 
 # What a newcomer gets wrong or does differently, a file for each subject. They use the functions and files above.
-for subject in "$checkout"/scripts/newcomer/*.sh; do
-  # shellcheck source=/dev/null
-  source "$subject"
-done
+# subjects NAME...: the steps of these files.
+subjects() {
+  local name
+  for name in "$@"; do
+    # shellcheck source=/dev/null
+    source "$checkout/scripts/newcomer/$name.sh"
+  done
+}
+
+subjects configuration evaluation training
+step "serve with HTTP" start_service --index index --http-listen 127.0.0.1:0
+http_address=$(grep -oE 'http://127\.0\.0\.1:[0-9]+' serve.log | head -n 1 | cut -d/ -f3)
+subjects commands files ordered python
+step "stop the service" stop_service
 echo "All steps passed in $SECONDS s"

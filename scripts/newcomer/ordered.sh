@@ -35,10 +35,8 @@ with Reranker("pe-rank") as reranker:
 PYTHON
 }
 
-step "serve, for unordered lists" start_service
 step "unordered lists" same_scores equal.jsonl reversed.jsonl
 step "an empty query" fails_with "query: the query is empty" rerank rank --query " " equal.jsonl --target "$address"
 step "a negative number of results" fails_with "top_n: -1 is negative" rerank rank --top-n -1 --query "a query" \
   equal.jsonl --target "$address"
-step "stop the service" stop_service
 step "unordered lists in process" rank_in_process

@@ -102,10 +102,7 @@ PYTHON
 }
 
 write_python_parts
-step "serve with HTTP" start_service --index index --http-listen 127.0.0.1:0
-http_address=$(grep -oE 'http://127\.0\.0\.1:[0-9]+' serve.log | head -n 1 | cut -d/ -f3)
 step "names and mistakes in the Python client" output_has "rank +score +doc_id" python python.py "$address"
 step "names and mistakes over HTTP" http_names
 step "which models read an instruction" output_has "pe-rank.*read" rerank models --target "$address"
-step "stop the service" stop_service
 step "names and mistakes in process" output_has "<Ranking: 2 results by pe-rank" python python.py
