@@ -19,15 +19,16 @@ class Name(StrEnum):
         return next((member for member in cls if member.value == hyphenated), None)
 
     @classmethod
-    def of(cls, field: str, value: str) -> Self:
+    def of(cls, field: str, value: object) -> Self:
         """The member of this name. Raises: InvalidRequest on `field`, which lists the names."""
         try:
             return cls(str(value))
         except ValueError as error:
             raise InvalidRequest(
                 field,
-                f"unknown {_KINDS[cls.__name__]} {value!r};{did_you_mean(value, cls)} choices: {', '.join(cls)}",
-                {"value": value},
+                f"unknown {_KINDS[cls.__name__]} {str(value)!r};{did_you_mean(str(value), cls)} choices: "
+                f"{', '.join(cls)}",
+                {"value": str(value)},
             ) from error
 
 

@@ -107,8 +107,7 @@ class ModelRegistry:
         Raises:
             NotFound: there is no such model.
             SelfTestFailed: the model, or the preranker of a cascade, failed its self-test.
-            InvalidRequest: the strategy or preranker is unknown, the window is larger than the model reads, or the
-                prompt of the model, whose order is the answer, has no place for the instruction.
+            InvalidRequest: the preranker is unknown, the window is too large, or the prompt has no instruction.
         """
         name = options.model or next(iter(self._models))
         if name not in self._models:
@@ -175,7 +174,7 @@ class ModelRegistry:
         if size > limit:
             raise _window_too_large(name, size, limit)
         strategy: Strategy
-        match StrategyKind.of("strategy.kind", options.strategy or default.strategy):
+        match options.strategy or default.strategy:
             case StrategyKind.SINGLE:
                 strategy = Single(size)
             case StrategyKind.SLIDING:

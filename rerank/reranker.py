@@ -12,9 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
-from rerank.checks import cleaned_query
 from rerank.config import ServiceConfig
 from rerank.config.named import config_of_model
 from rerank.engine.admission import strategies_by_model
@@ -48,6 +47,9 @@ from rerank.unordered import UnorderedList
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+#: Candidates as callers give them, and with their texts.
+Candidates: TypeAlias = Iterable[CandidateLike]
+Found: TypeAlias = tuple[Candidate, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,42 +121,36 @@ class AsyncReranker:
         return [self._encoder.cut(text, max_tokens) for text in texts]
 
     async def rerank(
-        self,
-        query: Query | str,
-        candidates: Iterable[CandidateLike],
-        options: RankOptions,
-        deadline: float | None = None,
+        self, query: Query | str, candidates: Candidates, options: RankOptions, deadline: float | None = None
     ) -> Ranking:
         """Reranks the candidates. `deadline` is in seconds on the event loop's clock.
 
         Args:
-            query: a Query, or its text.
-            candidates: in first-stage order, best first, unless `options.ordered` is false: dicts with "doc_id", "text"
-                and optionally "title" and "score", (doc_id, text) pairs, plain texts (their ids are "0", "1", …),
-                Candidates, or CandidateSources, which may refer to the index.
+            candidates: in a form of CandidateLike; in first-stage order, best first, unless `options.ordered` is false.
 
         Raises:
             TypeError: a candidate has none of these forms.
-            InvalidRequest: the query is empty.
-            NotFound: there is no such model, or the index does not hold a passage.
-            SelfTestFailed: the model is not served, because it failed its self-test.
+            NotFound: the index does not hold a passage.
             NotConfigured: a candidate refers to the index, but there is none.
-            InvalidRequest: the query has an instruction, and the prompt of the model has no place for one.
-            InvalidRequest, Overloaded, DeadlineExceeded, ShuttingDown: see Engine.run.
+            InvalidRequest: the query is empty.
+            RerankError: see ModelRegistry.resolve and Engine.run.
         """
         query = Query.of(query)
-        cleaned_query(query.text)
         model, strategy = self._models.resolve(options, query.instruction)
         found = await self._resolve(candidates)
         if any(self._models.rankers[name].info.reads_vectors for name in strategies_by_model(strategy, model)):
             found = await self._with_cached_vectors(found)
-        if options.ordered:
-            return await self._run(model, strategy, query, found, options, deadline)
+        if not options.ordered:
+            return await self._rerank_unordered(model, strategy, query, found, options, deadline)
+        return await self._run(model, strategy, query, found, options, deadline)
+
+    async def _rerank_unordered(
+        self, model: str, strategy: Strategy, query: Query, found: Found, options: RankOptions, deadline: float | None
+    ) -> Ranking:
+        """The ranking of candidates whose order carries no meaning, see `rerank.unordered`."""
         unordered = await asyncio.to_thread(UnorderedList.of, query.text, found)
-        read_options = replace(options, ordered=unordered.has_scores)  # scores give the texts an order with a meaning
-        ranking = await self._run(
-            model, unordered.strategy(strategy), query, unordered.distinct, read_options, deadline
-        )
+        options = replace(options, ordered=unordered.has_scores)  # scores give the texts an order with a meaning
+        ranking = await self._run(model, unordered.strategy(strategy), query, unordered.distinct, options, deadline)
         return unordered.ranking(ranking, strategy, options.top_n)
 
     async def search(
@@ -184,7 +180,6 @@ class AsyncReranker:
             RerankError: as `rerank` raises.
         """
         query, first_stage = Query.of(query), FirstStage.of("first_stage", first_stage)
-        cleaned_query(query.text)
         if not options.ordered:
             raise InvalidRequest("ordered", "the first stage of a search gives an ordered list; leave the option out")
         model, strategy = self._models.resolve(options, query.instruction)
@@ -207,23 +202,17 @@ class AsyncReranker:
         return SearchResult(ranking, first_stage, len(candidates), first_stage_ms, report)
 
     async def _run(
-        self,
-        model: str,
-        strategy: Strategy,
-        query: Query,
-        candidates: tuple[Candidate, ...],
-        options: RankOptions,
-        deadline: float | None,
+        self, model: str, strategy: Strategy, query: Query, found: Found, options: RankOptions, deadline: float | None
     ) -> Ranking:
-        job = Job(model, query, candidates, strategy, options.top_n, deadline, options.allow_partial, options.ordered)
+        job = Job(model, query, found, strategy, options.top_n, deadline, options.allow_partial, options.ordered)
         return await self.engine.run(job)
 
     async def _retrieve(
         self, index: Index, first_stage: FirstStage, depth: int, query: Query, deadline: float | None
-    ) -> tuple[Query, tuple[Candidate, ...]]:
+    ) -> tuple[Query, Found]:
         """The query with its vector, and its candidates."""
 
-        def search() -> tuple[Query, tuple[Candidate, ...]]:
+        def search() -> tuple[Query, Found]:
             needs_vector = first_stage is not FirstStage.BM25 and query.vector is None
             encoded = self._with_vector(query) if needs_vector else query
             return encoded, index.candidates(first_stage, encoded, depth)
@@ -248,7 +237,7 @@ class AsyncReranker:
             )
         return with_vector(self._encoder, query)
 
-    async def _resolve(self, candidates: Iterable[CandidateLike]) -> tuple[Candidate, ...]:
+    async def _resolve(self, candidates: Iterable[CandidateLike]) -> Found:
         """The candidates with their text, and with their vectors if they are in the index."""
         sources = [
             each if isinstance(each, CandidateSource) else candidate_source(each, place)
@@ -258,7 +247,7 @@ class AsyncReranker:
         stored = await asyncio.to_thread(self._stored, doc_ids) if doc_ids else {}
         return tuple(Candidate(_passage(source, stored), source.score) for source in sources)
 
-    async def _with_cached_vectors(self, candidates: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
+    async def _with_cached_vectors(self, candidates: Found) -> Found:
         """The candidates, with the vectors of texts that came before; so admission expects no work for them."""
         if not self.vector_cache.max_bytes:
             return candidates
@@ -340,7 +329,7 @@ class Reranker:
         Raises:
             InvalidRequest: the query is empty, or `top_k` is below 1.
         """
-        cleaned_query(query)
+        Query.of(query)  # refused before the list, which may be empty
         if top_k is not None and top_k < 1:
             raise InvalidRequest("top_k", f"{top_k} is below 1; use a number from 1, or None for all results")
         if not documents:
@@ -413,4 +402,4 @@ def _passage(source: CandidateSource, stored: dict[str, Passage]) -> Passage:
     """The passage that is ranked; it begins with its title, if the caller gives one."""
     passage = stored[source.doc_id] if source.in_index else Passage(source.doc_id, "")
     text = passage.text if source.text is None else source.text
-    return replace(passage, text=with_title(text, source.title), title=source.title)
+    return replace(passage, text=with_title(text, source.title) if source.title else text, title=source.title)

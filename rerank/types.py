@@ -6,7 +6,7 @@ import math
 import re
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Literal, TypeAlias, TypeVar
 
@@ -20,6 +20,9 @@ from rerank.names import StrategyKind as StrategyKind
 from rerank.text_table import ranking_table
 
 T = TypeVar("T")
+
+#: Control characters other than tab and line ends, which carry no meaning and can end a string early elsewhere.
+CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 #: (D,) float32, unit length.
 Vector: TypeAlias = npt.NDArray[np.float32]
@@ -42,12 +45,13 @@ class Query:
 
     @classmethod
     def of(cls, query: Query | str) -> Query:
-        """A query, or the one with this text. Raises: InvalidRequest if it is neither."""
-        if isinstance(query, str):
-            return cls(query)
-        if isinstance(query, cls):
-            return query
-        raise InvalidRequest("query", f"{reprlib.repr(query)} is no query; give a text or a Query")
+        """The query, or one of this text, without control characters. Raises: InvalidRequest if it is none or empty."""
+        if not isinstance(query, cls | str):
+            raise InvalidRequest("query", f"{reprlib.repr(query)} is no query; give a text or a Query")
+        given = cls(query) if isinstance(query, str) else query
+        if not (text := CONTROL.sub(" ", given.text).strip()):
+            raise InvalidRequest("query", "the query is empty; send more than white space and control characters")
+        return given if text == given.text else replace(given, text=text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +114,7 @@ CANDIDATE_FORMS = f"a dict with {CANDIDATE_FIELDS}, a pair (doc_id, text), a pla
 def candidate_list(candidates: Iterable[T]) -> list[T]:
     """The candidates as a list. Raises: TypeError when `candidates` is a string, a mapping or no iterable."""
     if isinstance(candidates, str | bytes | Mapping) or not isinstance(candidates, Iterable):
-        raise TypeError(
-            f"candidates must be a list, found {reprlib.repr(candidates)}; a candidate is {CANDIDATE_FORMS}"
-        )
+        raise TypeError(f"candidates must be a list, not {reprlib.repr(candidates)}; each is {CANDIDATE_FORMS}")
     return list(candidates)
 
 
@@ -128,10 +130,10 @@ class RankOptions:
     """Options of a rerank request. Fields that are empty or 0 take the model's default.
 
     Attributes:
-        strategy: a StrategyKind or its name; an unknown name raises InvalidRequest when the list is ranked.
+        strategy: a StrategyKind or its name.
 
     Raises:
-        InvalidRequest: `top_n` is negative.
+        InvalidRequest: there is no such strategy, or a number is negative.
     """
 
     model: str = ""
@@ -151,8 +153,12 @@ class RankOptions:
     ordered: bool = True
 
     def __post_init__(self) -> None:
-        if self.top_n < 0:
-            raise InvalidRequest("top_n", f"{self.top_n} is negative; use 0 for all results, or a number above it")
+        numbers = {"top_n": self.top_n, "strategy.window_size": self.window_size, "strategy.stride": self.stride}
+        for name, number in numbers.items():
+            if number < 0:
+                raise InvalidRequest(name, f"{number} is negative; use 0 or more", {"value": str(number)})
+        if self.strategy and not isinstance(self.strategy, StrategyKind):
+            object.__setattr__(self, "strategy", StrategyKind.of("strategy.kind", self.strategy))
 
 
 @dataclass(frozen=True, slots=True)

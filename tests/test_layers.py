@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 #: Modules and folders of `rerank`, from the lowest layer to the highest.
 LAYERS = [
-    "checks errors files json_files losses names profiles text_table types v1 validation yaml_files",
+    "errors files json_files losses names profiles text_table types v1 validation yaml_files",
     "config manifest bundled readers",
     "collections prompting served",
     "models",

@@ -30,7 +30,6 @@ from rerank.engine.job import (
     prepare_tokens,
     slices,
     too_many_windows,
-    window_of,
     window_tokens,
 )
 from rerank.engine.saturation import saturating_tokens
@@ -229,10 +228,7 @@ class Engine:
                 if model not in prepared:
                     prepared[model] = await self._prepare(job.query, passages, model, request, progress)
                     estimate.mark_prepared(model)
-                windows = [
-                    window_of(prepared[model], each, round_.top_n(each, job.top_n), job.has_order(round_))
-                    for each in round_.windows
-                ]
+                windows = [job.window(prepared[model], positions, round_) for positions in round_.windows]
                 results: list[WindowResult] = []
                 while len(results) < len(windows):
                     some = windows[len(results) : len(results) + _WINDOWS_AT_ONCE]

@@ -49,9 +49,11 @@ class Job:
     allow_partial: bool = False
     is_ordered: bool = True
 
-    def has_order(self, round_: Round) -> bool:
-        """Whether the passages of a round are in an order with a meaning: the list's, or that of a preranker."""
-        return self.is_ordered or (self.strategy.kind is StrategyKind.CASCADE and not round_.model)
+    def window(self, prepared: Prepared, positions: Positions, round_: Round) -> Window:
+        """A window of a round. Its order has a meaning if it is that of an ordered list, or that of a preranker."""
+        passages = tuple(prepared.passages[position] for position in positions)
+        is_ordered = self.is_ordered or (self.strategy.kind is StrategyKind.CASCADE and not round_.model)
+        return Window(prepared.query, passages, round_.top_n(positions, self.top_n), is_ordered)
 
 
 @dataclass(frozen=True)
@@ -205,11 +207,6 @@ class Progress:
         bounds = f"{least}" if least == most else f"{least} to {most}"
         reason = f"the deadline came after {len(self.windows)} of {bounds} windows of {self.job.strategy}"
         return (Completeness.PARTIAL if self.read else Completeness.NONE), reason
-
-
-def window_of(prepared: Prepared, positions: Positions, top_n: int = 0, is_ordered: bool = True) -> Window:
-    passages = tuple(prepared.passages[position] for position in positions)
-    return Window(prepared.query, passages, top_n, is_ordered)
 
 
 def prepare_tokens(info: RankerInfo, query: Query, passages: Sequence[Passage]) -> int:

@@ -193,9 +193,7 @@ def packed_attention(
         ValueError: the model passes a mask, a cache of its own or a batch, or does not pass `pack` on.
     """
     if pack is None and kv_cache is not None:
-        keys, values = kv_cache.append(cast(int, module.layer_idx), key, value)
-        attended = _attend(query, keys, values, scaling, kv_cache.mask(sliding_window), softcap, s_aux)
-        return attended.transpose(1, 2), None
+        return _decode_step(module, query, key, value, scaling, sliding_window, softcap, s_aux, kv_cache), None
     if pack is None or attention_mask is not None or len(query) != 1 or key.shape[2] != pack.total_tokens:
         raise ValueError("packed attention takes one row and the pack that describes it, without a mask or a cache")
     pack.on_call()
@@ -219,6 +217,22 @@ def packed_attention(
 
 
 AttentionInterface.register(PACKED_ATTENTION, packed_attention)  # no mask function beside it, so no mask is built
+
+
+def _decode_step(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    scaling: float | None,
+    sliding_window: int | None,
+    softcap: float | None,
+    s_aux: torch.Tensor | None,
+    kv_cache: KVCache,
+) -> torch.Tensor:
+    """(B, 1, H, D): each of B rows attends to the positions of its sequence in the cache, and to itself."""
+    keys, values = kv_cache.append(cast(int, module.layer_idx), key, value)
+    return _attend(query, keys, values, scaling, kv_cache.mask(sliding_window), softcap, s_aux).transpose(1, 2)
 
 
 def _varlen_attention(
@@ -341,10 +355,7 @@ def shorten_last_layer(model: PreTrainedModel) -> Callable[[], None] | None:
 
 @contextmanager
 def translate_out_of_memory() -> Iterator[None]:
-    """Raises torch's out-of-memory errors as MemoryError, so that callers without torch can catch them.
-
-    The memory of the failed attempt is freed, so that a smaller batch can be tried.
-    """
+    """Raises torch's out-of-memory errors as MemoryError, which needs no torch, and frees memory for another try."""
     try:
         yield
     except RuntimeError as error:

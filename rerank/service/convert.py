@@ -12,7 +12,6 @@ from typing import TypeVar
 
 from google.protobuf.descriptor import Descriptor
 
-from rerank.checks import CONTROL, cleaned_query
 from rerank.config import Limits
 from rerank.errors import InvalidRequest
 from rerank.registry import ModelDescription
@@ -24,6 +23,7 @@ from rerank.service.request_fields import FEEDBACK_METHODS, FIRST_STAGES, STRATE
 from rerank.service.trace import trace_message
 from rerank.service.wire_format import count_fields
 from rerank.types import (
+    CONTROL,
     CandidateSource,
     FirstStage,
     InterpolationReport,
@@ -173,13 +173,13 @@ def list_models_response(models: Iterable[ModelDescription], manifest: Manifest 
 def _query(text: str, instruction: str, limits: Limits) -> Query:
     _at_most("query", len(text), limits.max_query_chars, "characters")
     _at_most("instruction", len(instruction), limits.max_instruction_chars, "characters")
-    return Query(cleaned_query(text), instruction=CONTROL.sub(" ", instruction).strip())
+    return Query.of(Query(text, instruction=CONTROL.sub(" ", instruction).strip()))
 
 
 def _candidates(candidates: Sequence[pb.Candidate], limits: Limits) -> tuple[CandidateSource, ...]:
     if not candidates:
         raise InvalidRequest("candidates", "the list is empty; send at least one candidate")
-    check_number_of_candidates(candidates, limits)
+    _at_most("candidates", len(candidates), limits.max_candidates, "candidates")
     sources = tuple(_candidate(candidate, f"candidates[{i}]", limits) for i, candidate in enumerate(candidates))
     if len({source.doc_id for source in sources}) < len(sources):
         raise _repeated_doc_id(sources)
@@ -231,10 +231,10 @@ def _options(request: pb.RerankRequest | pb.SearchRequest) -> RankOptions:
     strategy = request.strategy
     return RankOptions(
         model=request.model,
-        top_n=_not_negative("top_n", request.top_n),
+        top_n=request.top_n,
         strategy=_enum_member("strategy.kind", strategy.kind, STRATEGIES, ""),
-        window_size=_not_negative("strategy.window_size", strategy.window_size),
-        stride=_not_negative("strategy.stride", strategy.stride),
+        window_size=strategy.window_size,
+        stride=strategy.stride,
         early_stop=strategy.early_stop,
         preranker=strategy.preranker,
         allow_partial=request.allow_partial,

@@ -61,7 +61,7 @@ def test_top_k_below_one_is_refused_by_name(top_k: int) -> None:
 
 
 def test_negative_top_n_is_refused_by_name() -> None:
-    with pytest.raises(InvalidRequest, match="top_n: -1 is negative; use 0 for all"):
+    with pytest.raises(InvalidRequest, match="top_n: -1 is negative; use 0 or more"):
         RankOptions(top_n=-1)
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rerank.engine.job import Job, Progress, WindowResult, strictly_decreasing, window_of
+from rerank.engine.job import Job, Progress, WindowResult, strictly_decreasing
 from rerank.engine.strategies import Cascade, Positions, Round, Single, Sliding, Strategy
 from rerank.errors import RankerFailure
 from rerank.rankers.base import RankerInfo
@@ -103,15 +103,19 @@ def test_no_scores_nothing_to_lower() -> None:
 
 def test_window_holds_the_passages_of_its_positions_in_their_order() -> None:
     passages = tuple(numbered_passages(range(5)))
-    assert window_of(Prepared(Query("q"), passages), (3, 0)) == Window(Query("q"), (passages[3], passages[0]))
+    job = Job("m", Query("q"), (), Sliding(20, 10), top_n=0)
+    window = job.window(Prepared(Query("q"), passages), (3, 0), Round(((3, 0),)))
+    assert window == Window(Query("q"), (passages[3], passages[0]))
 
 
 def test_only_a_preranker_gives_an_unordered_list_an_order() -> None:
     own, preranked = Round(((0, 1),)), Round(((0, 1),), model="other")
     for strategy, expected in ((Sliding(20, 10), False), (Cascade(20, "other", Sliding(20, 10)), True)):
         job = Job("m", Query("q"), (), strategy, top_n=0, is_ordered=False)
-        assert (job.has_order(preranked), job.has_order(own)) == (False, expected)
-        assert replace(job, is_ordered=True).has_order(preranked)
+        prepared = Prepared(job.query, tuple(numbered_passages(range(2))))
+        windows = [job.window(prepared, (0, 1), round_) for round_ in (preranked, own)]
+        assert [window.is_ordered for window in windows] == [False, expected]
+        assert replace(job, is_ordered=True).window(prepared, (0, 1), preranked).is_ordered
 
 
 def test_scores_are_the_windows_if_one_window_held_all_candidates() -> None:

@@ -301,8 +301,11 @@ def test_nonsense_after_an_early_answer_ends_the_connection(http: HttpClient, ca
         connection.sendall(raw_request(b"", "transfer-encoding: chunked").replace(b"json", b"xml"))
         assert connection.recv(65_536).startswith(b"HTTP/1.1 415 ")
         connection.sendall(b"nonsense\r\n")
+        rest = b""
         with suppress(ConnectionResetError):
-            assert connection.recv(65_536) == b""
+            while received := connection.recv(65_536):  # of the first answer; its end is that of the connection
+                rest += received
+    assert b"HTTP/1.1" not in rest
     assert http.get("/health").status == 200
     assert not [record for record in caplog.records if record.exc_info]
 

@@ -13,7 +13,6 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from rerank.config import PERankModel, ServiceConfig
-from rerank.engine.job import window_of
 from rerank.errors import CheckpointError, ConfigError, InvalidRequest
 from rerank.models.encoder import Encoder
 from rerank.models.zero_init import write_zero_init_checkpoint
@@ -69,7 +68,7 @@ def test_zero_init_order_equals_cosine_order(ranker: PERankRanker, n: int) -> No
 @pytest.mark.parametrize("text", QUERIES)
 def test_zero_init_order_equals_cosine_order_on_text(ranker: PERankRanker, encoder: Encoder, text: str) -> None:
     prepared = ranker.prepare(Query(text), [Passage(str(n), other) for n, other in enumerate(QUERIES)])
-    window = window_of(prepared, tuple(range(len(QUERIES))))
+    window = Window(prepared.query, prepared.passages[: len(QUERIES)])
     assert rank_windows(ranker, [window])[0].permutation == cosine_order(window)
 
 

@@ -211,6 +211,7 @@ def test_process_that_does_not_start_says_why(
     folder = tmp_path / "FOLDER"
     folder.mkdir()
     (folder / "config.json").write_text("{}", encoding="utf-8")
+    (folder / "model.safetensors").touch()
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(settings).replace("FOLDER", str(folder)), encoding="utf-8")
     config = load_config(tmp_path / "config.yaml", device="cpu")
     with pytest.raises(error, match=rf"(?s)the service did not start:.*error: .*{message}"), service_process(config):
