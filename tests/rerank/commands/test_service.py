@@ -92,7 +92,7 @@ def test_index_of_a_folder_without_a_collection_is_refused(rerank: Command, tmp_
 def test_corpus_that_is_not_utf_8_is_refused_by_line(rerank: Command, tmp_path: Path) -> None:
     (tmp_path / "corpus.jsonl").write_bytes(b'{"_id": "1", "text": "a"}\n{"_id": "2", "text": "caf\xe9"}\n')
     error = rerank("index", "--collection", tmp_path, "--out", tmp_path / "index", "--device", "cpu").error
-    assert error.startswith(f"{tmp_path.name}/corpus.jsonl:2 is not UTF-8 (")
+    assert error.startswith(f"{tmp_path}/corpus.jsonl:2 is not UTF-8 (")
 
 
 def test_duplicate_doc_id_of_a_corpus_is_refused_with_both_lines(rerank: Command, tmp_path: Path) -> None:
