@@ -16,7 +16,7 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import Annotated
 
 import typer
-from attacks import engine, http, memory  # noqa: F401  (register their attacks)
+from attacks import connections, engine, http, memory  # noqa: F401  (register their attacks)
 from attacks.probes import Report, probe_while
 from attacks.registry import ATTACKS, ENCRYPTED, run_attack
 from attacks.server import running_service
