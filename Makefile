@@ -22,7 +22,7 @@ test: lint
 check: lint
 	$(PYTEST) -m "not slow"
 
-# Search, training and evaluation as a new user would, from the wheel in a fresh environment. About a minute.
+# Search, training and evaluation as a new user would, with the mistakes that one makes, from the wheel. Some minutes.
 newcomer: $(VENV)/ready
 	OMP_NUM_THREADS=1 PYTHON=$(BIN)/python scripts/newcomer.sh
 

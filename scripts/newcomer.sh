@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Walks through search, training and evaluation as a new user would, in a fresh environment that has the wheel.
 #
-#   scripts/newcomer.sh           # takes the dependencies of the environment of PYTHON (.venv): about a minute
+#   scripts/newcomer.sh           # takes the dependencies of the environment of PYTHON (.venv): some minutes
 #   FULL=1 scripts/newcomer.sh    # installs the dependencies from the package index: gigabytes
 #
 # Prints one line for each step. The first step that fails ends the script with its output and exit code 1.
