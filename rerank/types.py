@@ -114,7 +114,7 @@ CANDIDATE_FORMS = f"a dict with {CANDIDATE_FIELDS}, a pair (doc_id, text), a pla
 def candidate_list(candidates: Iterable[T]) -> list[T]:
     """The candidates as a list. Raises: TypeError when `candidates` is a string, a mapping or no iterable."""
     if isinstance(candidates, str | bytes | Mapping) or not isinstance(candidates, Iterable):
-        raise TypeError(f"candidates must be a list, not {reprlib.repr(candidates)}; each is {CANDIDATE_FORMS}")
+        raise TypeError(f"candidates must be a list, not {reprlib.repr(candidates)}; a candidate is {CANDIDATE_FORMS}")
     return list(candidates)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -48,7 +49,8 @@ try:
 finally:
     print(json.dumps([name for name in {HEAVY} if name in sys.modules]))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    wide = os.environ | {"COLUMNS": "80"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=wide)
     help_text, _, imported = done.stdout.strip().rpartition("\n")
     assert json.loads(imported) == [], done.stderr
     assert "NAME=RANKER[/STRATEGY][:PATH]" in help_text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -200,11 +201,12 @@ def test_run_takes_its_texts_from_the_collection(tmp_path: Path, service: Served
 
 def test_vectors_are_read_from_the_index(beir_folder: Path, tmp_path: Path, service: Served) -> None:
     """The service's index holds the passages of `beir_folder`."""
-    (beir_folder / "qrels").mkdir(exist_ok=True)
-    (beir_folder / "queries.jsonl").write_text('{"_id": "q", "text": "fleas"}\n', encoding="utf-8")
-    (beir_folder / "qrels" / "test.tsv").write_text("q\td\ts\nq\tflea\t1\n", encoding="utf-8")
+    collection = Path(shutil.copytree(beir_folder, tmp_path / beir_folder.name))
+    (collection / "qrels").mkdir()
+    (collection / "queries.jsonl").write_text('{"_id": "q", "text": "fleas"}\n', encoding="utf-8")
+    (collection / "qrels" / "test.tsv").write_text("q\td\ts\nq\tflea\t1\n", encoding="utf-8")
     (tmp_path / "run.trec").write_text("q Q0 moon 1 2 t\nq Q0 flea 2 1 t\n", encoding="utf-8")
-    given = ["--requests", str(tmp_path / "run.trec"), "--collection", str(beir_folder), "--target", service.address]
+    given = ["--requests", str(tmp_path / "run.trec"), "--collection", str(collection), "--target", service.address]
     assert evaluate([*given, "--index", "index"], tmp_path / "out", "--ranker", "pe-rank").exit_code == 0
     assert measures(tmp_path / "out")["settings"]["in_index"] is True
     refused = evaluate([*given, *given[:4], "--index", "index"], tmp_path / "two", "--ranker", "pe-rank")

@@ -25,7 +25,8 @@ def attack(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_unknown_attack_is_refused(attack: Any) -> None:
     result = CliRunner().invoke(attack.app, ["--attack", "nothing,siege"])
     assert isinstance(result.exception, ConfigError)
-    assert "--attack siege: choose all, or some of nothing,cancelled-encoding," in str(result.exception)
+    assert "--attack siege: choose all, or some of " in str(result.exception)
+    assert "nothing,cancelled-encoding," in str(result.exception)
 
 
 def test_row_has_a_cell_for_each_column(attack: Any) -> None:

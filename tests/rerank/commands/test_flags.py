@@ -57,7 +57,8 @@ def test_missing_wrong_and_unknown_flags_end_with_status_2(arguments: list[str])
     assert (result.exit_code, received) == (2, [])
 
 
-def test_help_shows_the_function_and_each_flag_with_hyphens_the_subclass_first() -> None:
+def test_help_shows_the_function_and_each_flag_with_hyphens_the_subclass_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     shown = invoked("--help")[0].output
     assert "Write a file." in shown
     positions = [shown.index(flag) for flag in ("--order", "--names", "--out-file", "--seed")]

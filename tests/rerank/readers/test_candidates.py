@@ -51,7 +51,7 @@ def test_error_names_the_place_of_the_candidate(candidate: Any, problem: str) ->
 
 @pytest.mark.parametrize("candidates", NO_LISTS)
 def test_candidates_must_be_a_list(candidates: Any) -> None:
-    with pytest.raises(TypeError, match=r"candidates must be a list, found "):
+    with pytest.raises(TypeError, match=r"candidates must be a list, not "):
         candidate_list(candidates)
 
 
