@@ -147,7 +147,7 @@ def read_text(path: Path, max_bytes: int = _MAX_TEXT_BYTES) -> str:
 
 
 def looked_for(path: Path) -> str:
-    """Where a relative path that leads nowhere was looked for, for the end of a message; empty for an absolute one."""
+    """The end of a message about a path that leads nowhere: the folder in which a relative one was looked for."""
     return "" if path.is_absolute() else f" (relative paths begin at the working directory, {Path.cwd()})"
 
 

@@ -1,4 +1,4 @@
-"""What pydantic found wrong with a file of a user, in our words: the setting, what is expected, and what was given."""
+"""Translates pydantic's errors about a file of a user: the setting, what is expected, and what was given."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _EXPECT_MAPPING = {"dict_type", "mapping_type", "model_attributes_type", "model_
 
 
 @dataclass(frozen=True)
-class Problem:
+class SettingProblem:
     """One thing that is wrong.
 
     Attributes:
@@ -54,7 +54,7 @@ class Problem:
     text: str
 
 
-def problems_of(error: ValidationError, expected: object, quote: bool = True) -> list[Problem]:
+def problems_of(error: ValidationError, expected: object, quote: bool = True) -> list[SettingProblem]:
     """All problems, in the order of pydantic.
 
     Args:
@@ -64,7 +64,7 @@ def problems_of(error: ValidationError, expected: object, quote: bool = True) ->
     return [_problem(each, _models_in(expected), quote) for each in error.errors(include_url=False)]
 
 
-def joined(problems: Sequence[Problem], place_of: Callable[[tuple[int | str, ...]], str]) -> str:
+def joined(problems: Sequence[SettingProblem], place_of: Callable[[tuple[int | str, ...]], str]) -> str:
     """The problems on one line, each behind its place in the file. Only the first ten of many are named."""
     named = "; ".join(f"{place_of(each.location)}: {each.text}" for each in problems[:_MAX_PROBLEMS])
     more = len(problems) - _MAX_PROBLEMS
@@ -77,7 +77,7 @@ def did_you_mean(given: object, choices: Iterable[str]) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
-def _problem(error: ErrorDetails, models: list[type[BaseModel]], quote: bool) -> Problem:
+def _problem(error: ErrorDetails, models: list[type[BaseModel]], quote: bool) -> SettingProblem:
     """The problem of one of pydantic's errors, whose location also has the names of the choices of unions."""
     location: list[int | str] = []
     parent = models
@@ -94,11 +94,11 @@ def _problem(error: ErrorDetails, models: list[type[BaseModel]], quote: bool) ->
         location.append(error["ctx"]["discriminator"].strip("'"))
     text = _text(error, parent if error["type"] == "extra_forbidden" else models, quote)
     path = "".join(f"[{part}]" if isinstance(part, int) else f".{_name(part)}" for part in location).removeprefix(".")
-    return Problem(tuple(location), f"{path}: {text}" if path else text)
+    return SettingProblem(tuple(location), f"{path}: {text}" if path else text)
 
 
 def _text(error: ErrorDetails, models: list[type[BaseModel]], quote: bool) -> str:
-    """What is wrong. `models`: those that the setting may hold; for an unknown setting, those that would hold it."""
+    """Describes a problem. `models`: those that the setting may hold; for an unknown one, those that would."""
     kind, given, context = error["type"], error["input"], error.get("ctx", {})
     names = _common_fields(models)
     match kind:
@@ -128,7 +128,7 @@ def _text(error: ErrorDetails, models: list[type[BaseModel]], quote: bool) -> st
 
 
 def _given(value: object, quote: bool) -> str:
-    """What was given, in the words of YAML; of a large value only its kind."""
+    """Describes what was given, in the words of YAML; of a large value only its kind."""
     match value:
         case None:
             return ", given nothing"

@@ -23,7 +23,7 @@ class Order:
 
     @property
     def is_ordered(self) -> bool:
-        """Whether the candidates are sent as an ordered list."""
+        """True if the candidates are sent as an ordered list."""
         return self != UNORDERED
 
     def permutation(self, n: int, query_id: str, seed: int = 0) -> list[int]:

@@ -57,7 +57,7 @@ def _settings(file: YamlFile | None) -> dict[str, object]:
 def _place(
     file: YamlFile | None, overrides: Mapping[str, object], first_models: int, location: Sequence[int | str]
 ) -> str:
-    """Where the setting at a location was given: the file with its line, or the command line."""
+    """The place where the setting at a location was given: the file with its line, or the command line."""
     match location:
         case ["models", int(number), *rest]:
             from_file = number >= first_models

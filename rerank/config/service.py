@@ -130,5 +130,5 @@ class ServiceConfig(Settings):
 
     @property
     def keeps_strangers_out(self) -> bool:
-        """Whether every call needs a key or a client's certificate."""
+        """True if every call needs a key or a client's certificate."""
         return self.keys is not None or (self.tls is not None and self.tls.client_ca is not None)

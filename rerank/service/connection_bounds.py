@@ -54,7 +54,7 @@ def connection_bounds(config: ServiceConfig) -> ConnectionBounds:
 
 
 def source_of(host: str) -> str:
-    """What counts as one address: an IPv4 address, or the first 64 bits of an IPv6 address."""
+    """The part of a client's address by which it is counted: all of IPv4, or the first 64 bits of IPv6."""
     address = ipaddress.ip_address(host.partition("%")[0])
     if isinstance(address, ipaddress.IPv4Address):
         return str(address)
@@ -90,10 +90,10 @@ class RefusalLog:
 
 
 def address_reason(source: str, bounds: ConnectionBounds) -> str:
-    """Why connections of one address are refused."""
+    """The reason for which connections of one address are refused, for the log."""
     return f"{source} has {bounds.per_address}, the most of one address (connections.max_connections_per_address)"
 
 
 def port_reason(bounds: ConnectionBounds) -> str:
-    """Why connections of any address are refused."""
+    """The reason for which connections of any address are refused, for the log."""
     return f"{bounds.per_port} are open, the most of a port (connections.max_connections)"

@@ -87,7 +87,7 @@ async def https_slow_handshakes(target: Target, draw: random.Random) -> Counter[
 
 
 async def _stalled_handshake(address: str) -> str:
-    """Whether the service ended a connection that stopped in the middle of the first message of TLS."""
+    """Stops in the middle of the first message of TLS; returns whether the service ended the connection."""
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     try:
