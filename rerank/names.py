@@ -71,5 +71,5 @@ _MAX_COMPARED_CHARS = 100
 
 def did_you_mean(given: str, choices: Iterable[str]) -> str:
     """ " did you mean NAME?" for the choice that is most like the given word; empty if none is."""
-    close = get_close_matches(given[:_MAX_COMPARED_CHARS].lower(), [str(choice) for choice in choices], n=1)
+    close = get_close_matches(given[:_MAX_COMPARED_CHARS].lower(), [*map(str, choices)], n=1, cutoff=0.7)
     return f" did you mean {close[0]}?" if close else ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +9,8 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
+
+from rerank.names import did_you_mean
 
 #: A file may be wrong in each of its lines; more problems are counted only.
 _MAX_PROBLEMS = 10
@@ -71,10 +72,9 @@ def joined(problems: Sequence[SettingProblem], place_of: Callable[[tuple[int | s
     return f"{named}; and {more} more" if more > 0 else named
 
 
-def did_you_mean(given: object, choices: Iterable[str]) -> str:
-    """The choice that is written like what was given, for the end of a message; empty if none is."""
-    close = difflib.get_close_matches(str(given).lower(), list(choices), n=1, cutoff=0.7)
-    return f"; did you mean {close[0]}?" if close else ""
+def suggestion(given: object, choices: Iterable[str]) -> str:
+    """The end of a message, with the choice that is written like what was given; empty if none is."""
+    return f";{found}" if (found := did_you_mean(str(given), choices)) else ""
 
 
 def _problem(error: ErrorDetails, models: list[type[BaseModel]], quote: bool) -> SettingProblem:
@@ -103,14 +103,14 @@ def _text(error: ErrorDetails, models: list[type[BaseModel]], quote: bool) -> st
     names = _common_fields(models)
     match kind:
         case "extra_forbidden":
-            return f"unknown setting{did_you_mean(error['loc'][-1], names) or '; there are ' + ', '.join(names)}"
+            return f"unknown setting{suggestion(error['loc'][-1], names) or '; there are ' + ', '.join(names)}"
         case "missing":
             return "the setting is missing"
         case "union_tag_not_found":
             return f"{context['discriminator'].strip(chr(39))} is missing; it is one of {_choices(models)}"
         case "union_tag_invalid":
             given = context["tag"]
-            return f"expected one of {_choices(models)}{_given(given, quote)}{did_you_mean(given, _all_tags(models))}"
+            return f"expected one of {_choices(models)}{_given(given, quote)}{suggestion(given, _all_tags(models))}"
         case "value_error":
             scalar = not isinstance(given, Mapping | Sequence) or isinstance(given, str)
             return f"{error['msg'].removeprefix('Value error, ')}{_given(given, quote) if scalar else ''}"
@@ -118,7 +118,7 @@ def _text(error: ErrorDetails, models: list[type[BaseModel]], quote: bool) -> st
             return f"the key{_given(given, quote).removeprefix(', given')} is no text"
         case "enum" | "literal_error":
             choices = re.findall("'(.*?)'", context["expected"])
-            return f"expected one of {', '.join(choices)}{_given(given, quote)}{did_you_mean(given, choices)}"
+            return f"expected one of {', '.join(choices)}{_given(given, quote)}{suggestion(given, choices)}"
     if kind in _EXPECT_MAPPING:
         return f"expected a mapping with {', '.join(names) or 'names and values'}{_given(given, quote)}"
     if kind not in _EXPECTED:

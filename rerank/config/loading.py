@@ -12,7 +12,7 @@ from rerank.config.models import ModelConfig
 from rerank.config.service import BUNDLED_MODELS, ServiceConfig
 from rerank.errors import ConfigError
 from rerank.types import StrategyKind
-from rerank.validation import did_you_mean, joined, problems_of
+from rerank.validation import joined, problems_of, suggestion
 from rerank.yaml_files import YamlFile, read_yaml
 
 
@@ -83,7 +83,7 @@ def _check_names(config: ServiceConfig, place_of: Callable[[Sequence[int | str]]
     if config.http is not None and (unknown := sorted(set(config.http.model_aliases.values()) - set(names))):
         raise ConfigError(
             f"{place_of(['http', 'model_aliases'])}: http.model_aliases names {', '.join(unknown)}, which is none of "
-            f"the models: {', '.join(names)}{did_you_mean(unknown[0], names)}"
+            f"the models: {', '.join(names)}{suggestion(unknown[0], names)}"
         )
 
 

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from rerank.errors import ConfigError
 from rerank.files import looked_for, read_text
 from rerank.prompting.style import PromptStyle
-from rerank.validation import did_you_mean, joined, problems_of
+from rerank.validation import joined, problems_of, suggestion
 from rerank.yaml_files import parse_yaml
 
 #: Any name in braces. An unknown one is refused, because the model would read it as it is written.
@@ -125,7 +125,7 @@ def _read(name_or_path: str) -> str:
         return read_text(path)
     raise ConfigError(
         f"template {name_or_path!r} is neither a file nor one of {', '.join(known)}"
-        f"{did_you_mean(name_or_path, known) or looked_for(path)}"
+        f"{suggestion(name_or_path, known) or looked_for(path)}"
     )
 
 
