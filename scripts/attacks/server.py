@@ -60,7 +60,7 @@ class Service:
         return sum(sample.value for sample in samples if labels.items() <= sample.labels.items())
 
     def _logged(self, beginning: str) -> str:
-        """What follows the beginning of a message in the only line of the log that has it."""
+        """The text behind the beginning of a message, in the only line of the log that has it."""
         (line,) = (each for each in self.log.read_text(encoding="utf-8").splitlines() if beginning in each)
         return line.partition(beginning)[2]
 

@@ -64,7 +64,7 @@ def enter_namespace() -> None:
 
 
 def is_possible() -> bool:
-    """Whether this machine lets a process mount a disk of its own."""
+    """True if this machine lets a process mount a disk of its own."""
     if shutil.which(_NAMESPACE[0]) is None:
         return False
     mounting = [*_NAMESPACE, "mount", "-t", "tmpfs", "tmpfs", "/tmp"]

@@ -73,7 +73,7 @@ async def http_references(address: str, requests: Sequence[HttpRequest]) -> list
 
 
 async def answers_rightly(address: str, reference: HttpReference) -> bool:
-    """Whether the service gives the known answer."""
+    """True if the service gives the known answer."""
     async with http_calls(address, [reference]) as call:
         return (await call(0)).status == RIGHT
 

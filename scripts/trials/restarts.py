@@ -106,7 +106,7 @@ async def _references(service: Service, requests: Sequence[Message]) -> list[Ref
 
 
 async def _answers_rightly(service: Service, http_address: str, known: _Known, draw: random.Random) -> bool:
-    """Whether a known request gets its answer over gRPC, and another one over HTTP."""
+    """True if a known request gets its answer over gRPC, and another one over HTTP."""
     reference = draw.choice(known.over_grpc)
     try:
         (again,) = await _references(service, [reference.message])
