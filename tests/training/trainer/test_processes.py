@@ -11,7 +11,7 @@ import pytest
 import torch
 from rerank_training.retriever.objective import RetrieverObjective
 from rerank_training.trainer.checkpoint import gather_weights
-from rerank_training.trainer.command import LostProcess, report_lost_process, run_training
+from rerank_training.trainer.command import LostProcess, end_process_group, report_lost_process, run_training
 from rerank_training.trainer.losses import (
     IGNORE_INDEX,
     RANK_LOSSES,
@@ -168,7 +168,21 @@ def run_process(rank: int, folder: Path) -> None:
     found["language model"] = (value.detach(), logits.grad)
     found["divided"] = divided_among_processes(folder / "model", rank)
     torch.save(found, folder / f"{rank}.pt")
-    distributed.destroy_process_group()
+    end_process_group()
+
+
+def spawn_twice_if_aborted(folder: Path) -> None:
+    """Runs both processes, and once more where gloo aborted one.
+
+    Seldom, gloo aborts a process whose peer closed a connection at the wrong moment (pytorch/gloo#514).
+    """
+    try:
+        multiprocessing.spawn(run_process, (folder,), nprocs=2)
+    except multiprocessing.ProcessExitedException as error:
+        if error.signal_name != "SIGABRT":
+            raise
+        (folder / "store").unlink(missing_ok=True)
+        multiprocessing.spawn(run_process, (folder,), nprocs=2)
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +190,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each of two processes found."""
     folder = tmp_path_factory.mktemp("processes")
     write_causal_lm(folder / "model", "llama", uncased())
-    multiprocessing.spawn(run_process, (folder,), nprocs=2)
+    spawn_twice_if_aborted(folder)
     return [torch.load(folder / f"{rank}.pt") | {"folder": folder} for rank in range(2)]
 
 

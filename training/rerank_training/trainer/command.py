@@ -43,8 +43,9 @@ def report_lost_process(command: Callable[[], object]) -> None:
 
 
 def end_process_group() -> None:
-    """Ends the threads of the process group: a process that exits while they run may be aborted."""
+    """Ends the process group in all processes at once: one whose peer or threads end at a bad moment may be aborted."""
     import torch.distributed  # not needed by --help
 
     if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.barrier()
         torch.distributed.destroy_process_group()
