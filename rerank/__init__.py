@@ -9,6 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from rerank.access.credentials import Credentials
+    from rerank.client.client import AsyncRerankClient, RerankClient, ServiceError
     from rerank.config import (
         EngineConfig,
         FirstModel,
@@ -38,8 +40,6 @@ if TYPE_CHECKING:
     )
     from rerank.reranker import AsyncReranker, Reranker, SearchResult, load_reranker
     from rerank.retrieval.query_update import FeedbackSettings
-    from rerank.service.client import AsyncRerankClient, RerankClient, ServiceError
-    from rerank.service.credentials import Credentials
     from rerank.types import (
         Candidate,
         CandidateSource,
@@ -81,8 +81,8 @@ _EXPORTS = {
     ),
     "rerank.reranker": ("AsyncReranker", "Reranker", "SearchResult", "load_reranker"),
     "rerank.retrieval.query_update": ("FeedbackSettings",),
-    "rerank.service.client": ("AsyncRerankClient", "RerankClient", "ServiceError"),
-    "rerank.service.credentials": ("Credentials",),
+    "rerank.client.client": ("AsyncRerankClient", "RerankClient", "ServiceError"),
+    "rerank.access.credentials": ("Credentials",),
     "rerank.types": (
         "Candidate", "CandidateSource", "Completeness", "FeedbackMethod", "FirstStage", "Passage", "Query",
         "RankOptions", "RankedCandidate", "Ranking", "ScoreKind", "StrategyKind", "Trace",

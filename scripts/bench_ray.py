@@ -24,11 +24,11 @@ from typing import Annotated
 import psutil
 import typer
 
+from rerank.access.credentials import Credentials
 from rerank.commands.run import run
 from rerank.config import IdentityModel, PERankModel, ServiceConfig
-from rerank.service.credentials import Credentials
-from rerank.service.load import capacity
-from rerank.service.load_requests import made_request, rerank_calls
+from rerank.load_test.open_loop import capacity
+from rerank.load_test.requests import made_request, rerank_calls
 from rerank.service.process import service_process
 from rerank.v1 import rerank_pb2 as pb
 

@@ -25,7 +25,7 @@ from attacks.server import Service, running_service
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 
 from rerank.commands.run import run
-from rerank.service.load_requests import made_request
+from rerank.load_test.requests import made_request
 from rerank.v1 import rerank_pb2 as pb
 
 TELEMETRY: dict[str, dict[str, object]] = {

@@ -24,7 +24,7 @@ from attacks.server import free_port
 
 from rerank.commands.run import run
 from rerank.config import ServiceConfig, load_config
-from rerank.service.server import serve
+from rerank.grpc.server import serve
 
 _BOUND_MS = 5.0
 _SHOWN = 5

@@ -44,7 +44,9 @@ PASSAGES = {
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--shared", type=Path, help="folder with data/ for the tests marked 'shared'")
-    parser.addoption("--vllm", help="URL of the vLLM server that tests/rerank/served/test_real_vllm.py describes")
+    parser.addoption(
+        "--vllm", help="URL of the vLLM server that tests/rerank/inference_servers/test_real_vllm.py describes"
+    )
     parser.addoption("--vllm-command", help="command that starts that server again, for the test that kills it")
     parser.addoption("--public-tokenizers", type=Path, help="folder with the packages of test_public_tokenizers.py")
     parser.addoption("--sdk", type=Path, help="folder of the environments for the tests marked 'sdk'")

@@ -19,11 +19,11 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 from rerank.config import InterpolationConfig, PERankModel, ServiceConfig
+from rerank.grpc.server import RunningServer, running_server
 from rerank.models.encoder import Encoder
 from rerank.rankers.base import Ranker
 from rerank.registry import ModelRegistry
 from rerank.reranker import AsyncReranker
-from rerank.service.server import RunningServer, running_server
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import (
     RerankServiceServicer,

@@ -9,13 +9,13 @@ ROOT = Path(__file__).parent.parent
 LAYERS = [
     "errors files json_files losses names profiles text_table types v1 validation yaml_files",
     "config manifest bundled readers",
-    "collections prompting served",
+    "collections prompting inference_servers",
     "models",
     "rankers retrieval",
     "engine",
     "registry",
     "reranker unordered",
-    "service client http inspector ray_serve",
+    "access telemetry service client load_test grpc http inspector ray_serve",
     "commands",
 ]
 LAYER_OF = {name: number for number, layer in enumerate(LAYERS) for name in layer.split()}

@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 
 import grpc
 
+from rerank.access.credentials import PLAIN, Credentials
+from rerank.client.client import RerankClient, ServiceError
+from rerank.client.retries import DEFAULT_ATTEMPTS, DEFAULT_TIMEOUT_S, Attempts
 from rerank.errors import ConfigError
-from rerank.service.client import RerankClient, ServiceError
-from rerank.service.credentials import PLAIN, Credentials
-from rerank.service.retries import DEFAULT_ATTEMPTS, DEFAULT_TIMEOUT_S, Attempts
 from rerank.types import CandidateLike
 from rerank.v1 import rerank_pb2 as pb
 
@@ -27,7 +27,7 @@ class Services:
     """A client of several services: a query goes to the service with the fewest queries in flight.
 
     A query that a service does not answer, or is too busy for, goes to the other ones; when none of them answers, it is
-    sent again as `rerank.service.retries` says. Methods may be called from several threads.
+    sent again as `rerank.client.retries` says. Methods may be called from several threads.
 
     Args:
         targets: HOST:PORT of each service, at least one.

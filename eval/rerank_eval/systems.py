@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from google.protobuf.json_format import MessageToDict
 
 from rerank import bundled, profiles
+from rerank.access.credentials import Credentials
 from rerank.commands.messages import strategy_message
 from rerank.config import ServiceConfig, load_config
 from rerank.engine.job import strictly_decreasing
 from rerank.errors import ConfigError
 from rerank.manifest import MANIFEST_FILE, TEMPLATE_FILE, profiled, read_manifest, served_model
 from rerank.readers.qrels import Qrel
-from rerank.service.credentials import Credentials
 from rerank.service.process import service_process
 from rerank.types import CandidateSource, Query
 from rerank.v1 import rerank_pb2 as pb

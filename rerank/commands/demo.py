@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rerank import __version__
+from rerank.client.client import RerankClient
 from rerank.collections import open_collection, pydoc
 from rerank.commands.display import fields_table, indexing_progress, one_line
 from rerank.config import ServiceConfig
@@ -27,7 +28,6 @@ from rerank.config.http import HttpConfig
 from rerank.errors import ConfigError, IndexMismatch
 from rerank.retrieval.build import build_index
 from rerank.retrieval.index import Manifest, read_manifest
-from rerank.service.client import RerankClient
 from rerank.service.process import service_process
 from rerank.v1 import rerank_pb2 as pb
 

@@ -26,8 +26,8 @@ def health(
 
     Prints SERVING and exits with 0, or prints NOT_SERVING and exits with 1; without an answer exits with 2.
     """
-    from rerank.service.credentials import Credentials
-    from rerank.service.health_check import check_health
+    from rerank.access.credentials import Credentials
+    from rerank.client.health_check import check_health
 
     status = check_health(target, Credentials.from_environment(tls_ca), timeout_s, model, liveness)
     console.print(status)

@@ -22,9 +22,9 @@ def inspect(
 
     The page has the gain and the loss of each query, and its rankings.
     """
+    from rerank.access.addresses import check_loopback
     from rerank.errors import ConfigError
     from rerank.inspector.evaluation import read_evaluation
-    from rerank.service.access import check_loopback
 
     host, _, port = listen.rpartition(":")
     if not host or not port.isdecimal():

@@ -32,8 +32,8 @@ def add(
 
     To revoke a key, delete its entry from the file. To revoke all, leave [] in it: a file without a list is refused.
     """
-    from rerank.service.callers import CallerLimits
-    from rerank.service.key_file import add_key
+    from rerank.access.callers import CallerLimits
+    from rerank.access.key_file import add_key
 
     limits = CallerLimits(
         models=tuple(model) if model else None, max_calls=max_calls, max_queue_tokens=max_queue_tokens

@@ -19,7 +19,7 @@ from rerank.commands.run import console
 from rerank.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rerank.service.load import Call, LoadReport
+    from rerank.load_test.open_loop import Call, LoadReport
     from rerank.v1 import rerank_pb2 as pb
 
 _PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9)
@@ -71,9 +71,9 @@ def loadtest(settings: LoadTestSettings) -> None:
 
 async def _run(settings: LoadTestSettings, rate: float, is_multiple: bool) -> tuple[float | None, LoadReport]:
     """The capacity in requests per second, if `rate` is a multiple of it, and the report of the load."""
-    from rerank.service.credentials import Credentials
-    from rerank.service.load import capacity, open_loop, poisson_arrivals
-    from rerank.service.load_requests import rerank_calls
+    from rerank.access.credentials import Credentials
+    from rerank.load_test.open_loop import capacity, open_loop, poisson_arrivals
+    from rerank.load_test.requests import rerank_calls
 
     messages, measured = _messages(settings), None
     credentials = Credentials.from_environment(settings.tls_ca)
@@ -94,7 +94,7 @@ async def _check_answer(call: Call, target: str) -> None:
 
 
 def _messages(settings: LoadTestSettings) -> list[pb.RerankRequest]:
-    from rerank.service.load_requests import made_request, requests_from_file
+    from rerank.load_test.requests import made_request, requests_from_file
 
     if settings.requests is not None:
         messages = requests_from_file(settings.requests, settings.model)

@@ -87,8 +87,8 @@ class RankSettings(_RankingSettings):
 
 def search(settings: SearchSettings) -> None:
     """Retrieve candidates from a service's index and rerank them."""
-    from rerank.service.client import RerankClient
-    from rerank.service.credentials import Credentials
+    from rerank.access.credentials import Credentials
+    from rerank.client.client import RerankClient
 
     with RerankClient(settings.target, Credentials.from_environment(settings.tls_ca)) as client:
         response = client.search(
@@ -106,8 +106,8 @@ def search(settings: SearchSettings) -> None:
 
 def rank(settings: RankSettings) -> None:
     """Rerank the candidates in a file with a running service."""
-    from rerank.service.client import RerankClient
-    from rerank.service.credentials import Credentials
+    from rerank.access.credentials import Credentials
+    from rerank.client.client import RerankClient
 
     candidates = read_candidates(settings.candidates)
     with RerankClient(settings.target, Credentials.from_environment(settings.tls_ca)) as client:
@@ -129,8 +129,8 @@ def models(
     as_json: options.Json = False,
 ) -> None:
     """List the models and the index of a running service."""
-    from rerank.service.client import RerankClient
-    from rerank.service.credentials import Credentials
+    from rerank.access.credentials import Credentials
+    from rerank.client.client import RerankClient
 
     with RerankClient(target, Credentials.from_environment(tls_ca)) as client:
         response = client.list_models(timeout_s)

@@ -102,8 +102,8 @@ def serve(
         return
     if stop_at_eof:
         process.stop_at_eof()
-    from rerank.service import server  # imports torch, and follows the checks, which take milliseconds
-    from rerank.service.logs import set_up_logging
+    from rerank.grpc import server  # imports torch, and follows the checks, which take milliseconds
+    from rerank.telemetry.logs import set_up_logging
 
     set_up_logging(settings.telemetry)
     for verbose in ("sentence_transformers", "httpx2"):

@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from rerank.config import ServiceConfig
+from rerank.grpc.servicer import CallsInFlight, OnEnd, RerankServicer
 from rerank.http.cohere import Documents, DocumentsRequestOrAll
 from rerank.http.description import Description
 from rerank.http.dialect import Dialect
@@ -26,7 +27,6 @@ from rerank.http.tei import Texts
 from rerank.http.undecided import Undecided
 from rerank.inspector.routes import inspector_routes
 from rerank.reranker import AsyncReranker
-from rerank.service.servicer import CallsInFlight, OnEnd, RerankServicer
 from rerank.v1 import rerank_pb2 as pb
 
 

@@ -16,13 +16,13 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from rerank.errors import RerankError
+from rerank.grpc.servicer import CallsInFlight, FinishedCall, OnEnd, request_id_of
 from rerank.http.answer import Answer, execution_headers, send_answer
 from rerank.http.body import json_object
 from rerank.http.call import HttpCall
 from rerank.http.dialect import Dialect
 from rerank.http.problem import problem_of
 from rerank.service.convert import check_number_of_candidates
-from rerank.service.servicer import CallsInFlight, FinishedCall, OnEnd, request_id_of
 from rerank.service.status import REQUEST_ID
 
 log = logging.getLogger(__name__)

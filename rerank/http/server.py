@@ -15,6 +15,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rerank.config.network import TLSConfig
 from rerank.errors import ConfigError
+from rerank.grpc.connections import end_connection_of
+from rerank.grpc.servicer import CallsInFlight, OnEnd
 from rerank.http.app import create_app
 from rerank.http.call import HttpCall
 from rerank.http.listener import BoundedListener
@@ -22,8 +24,6 @@ from rerank.http.protocol import protocol_with
 from rerank.http.tls import server_context
 from rerank.reranker import AsyncReranker
 from rerank.service.connection_bounds import ConnectionBounds, connection_bounds
-from rerank.service.connections import end_connection_of
-from rerank.service.servicer import CallsInFlight, OnEnd
 
 #: Connections that asyncio accepts before it does something else; each takes some .1 ms.
 _ACCEPTED_AT_A_TIME = 32

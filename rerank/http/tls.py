@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import ssl
 
+from rerank.access.certificates import check_certificates
 from rerank.config.network import TLSConfig
 from rerank.errors import ConfigError
 from rerank.files import file_version
-from rerank.service.certificates import check_certificates
 
 log = logging.getLogger(__name__)
 

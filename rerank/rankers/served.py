@@ -21,15 +21,15 @@ from transformers import PreTrainedTokenizerBase
 
 from rerank.config.served import ServedBy
 from rerank.errors import ModelServerUnfit, RerankError, SelfTestFailed
+from rerank.inference_servers.api import ServerApi
+from rerank.inference_servers.llama_cpp import LlamaCppApi
+from rerank.inference_servers.pool import ServerPool
+from rerank.inference_servers.server import NoAnswer, Server, client_of
+from rerank.inference_servers.sglang import SglangApi
+from rerank.inference_servers.vllm import VllmApi
 from rerank.rankers.base import Ranker, RankerInfo
 from rerank.rankers.first import FirstPrompts, FirstScoring, window_orders
 from rerank.rankers.generation import GenerationPrompts
-from rerank.served.api import ServerApi
-from rerank.served.llama_cpp import LlamaCppApi
-from rerank.served.pool import ServerPool
-from rerank.served.server import NoAnswer, Server, client_of
-from rerank.served.sglang import SglangApi
-from rerank.served.vllm import VllmApi
 from rerank.types import EncodedWindow, Passage, Prepared, Query, Window, WindowRanking
 
 log = logging.getLogger(__name__)

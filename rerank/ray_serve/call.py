@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import grpc
 
+from rerank.grpc.servicer import request_id_of
 from rerank.ray_serve.proxy import TIME_REMAINING
-from rerank.service.servicer import request_id_of
 from rerank.service.status import REQUEST_ID
 
 if TYPE_CHECKING:

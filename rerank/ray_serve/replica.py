@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
+from rerank.access.keyed_reranker import KeyedReranker
 from rerank.config import ServiceConfig
 from rerank.errors import SelfTestFailed
+from rerank.grpc.services import add_services, calls_in_flight
 from rerank.ray_serve.call import RayCall
 from rerank.reranker import AsyncReranker, load_reranker
-from rerank.service.keyed_reranker import KeyedReranker
-from rerank.service.logs import set_up_logging
-from rerank.service.services import add_services, calls_in_flight
-from rerank.service.telemetry import telemetry
+from rerank.telemetry.logs import set_up_logging
+from rerank.telemetry.setup import telemetry
 
 if TYPE_CHECKING:
     from ray.serve.grpc_util import RayServegRPCContext

@@ -1,1 +1,1 @@
-"""The gRPC service: server, conversion of messages, clients."""
+"""The service behind every port: checks and conversion of messages, statuses of errors, and the start."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 
+from rerank.access.keyed_calls import KeyedCalls
 from rerank.config import ServiceConfig
 from rerank.errors import ConfigError
+from rerank.grpc.servicer import CallsInFlight
 from rerank.reranker import AsyncReranker
-from rerank.service.keyed_calls import KeyedCalls
-from rerank.service.servicer import CallsInFlight
 
 log = logging.getLogger(__name__)
 

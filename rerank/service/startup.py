@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rerank import bundled
+from rerank.access.addresses import check_loopback
+from rerank.access.certificates import check_certificates
+from rerank.access.key_file import read_keys
 from rerank.config import BUNDLED_MODELS, ModelConfig, ServiceConfig
 from rerank.config.http import HttpConfig
 from rerank.errors import ConfigError
 from rerank.files import is_missing_folder, looked_for
 from rerank.inspector.judgements import read_judgements
 from rerank.retrieval.integrity import check_sizes
-from rerank.service.access import check_loopback
-from rerank.service.certificates import check_certificates
 from rerank.service.connection_bounds import connection_bounds
-from rerank.service.key_file import read_keys
 from rerank.service.paths import check_model_files
 
 if TYPE_CHECKING:

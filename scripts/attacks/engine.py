@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from attacks.calls import Target
 from attacks.registry import attack
-from rerank.service.load_requests import made_request
+from rerank.load_test.requests import made_request
 from rerank.v1 import rerank_pb2 as pb
 
 _TIMEOUT_S = 60.0

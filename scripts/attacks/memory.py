@@ -11,7 +11,7 @@ import grpc
 
 from attacks.calls import Target
 from attacks.registry import attack
-from rerank.service.load_requests import made_request
+from rerank.load_test.requests import made_request
 from rerank.v1 import rerank_pb2 as pb
 
 _METHOD = "/rerank.v1.RerankService/Rerank"

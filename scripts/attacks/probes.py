@@ -13,8 +13,8 @@ from statistics import median
 
 from attacks.calls import Target
 from attacks.server import Service
-from rerank.service.load import percentile
-from rerank.service.load_requests import made_request
+from rerank.load_test.open_loop import percentile
+from rerank.load_test.requests import made_request
 from rerank.v1 import rerank_pb2 as pb
 
 #: Seconds between two probes of a kind; those of FIRST are rarer where they would take more than a third of a core.

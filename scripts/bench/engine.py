@@ -15,17 +15,17 @@ from simulate_scheduler import workload as simulated_workload
 from bench.models import make_windows
 from bench.timing import Values, ratios, time_in_turns, time_in_turns_async
 from bench.workload import PASSAGES, Workload
+from rerank.client.client import AsyncRerankClient
 from rerank.config import EngineConfig, FirstModel, PERankModel, ServiceConfig
 from rerank.config.http import HttpConfig
 from rerank.engine.engine import Engine
 from rerank.engine.job import Job
 from rerank.engine.strategies import Sliding
+from rerank.grpc.server import running_server
 from rerank.rankers.base import Ranker, rank_windows
 from rerank.rankers.identity import IdentityRanker
 from rerank.registry import ModelRegistry
 from rerank.reranker import AsyncReranker
-from rerank.service.client import AsyncRerankClient
-from rerank.service.server import running_server
 from rerank.types import Candidate, Passage, Query, Window
 
 

@@ -10,10 +10,10 @@ from bench.engine import reranker_of
 from bench.models import make_windows
 from bench.timing import Values, ratios, time_in_turns_async
 from bench.workload import PASSAGES, Workload
+from rerank.client.client import AsyncRerankClient
 from rerank.config.http import HttpConfig
+from rerank.grpc.server import running_server
 from rerank.rankers.base import Ranker
-from rerank.service.client import AsyncRerankClient
-from rerank.service.server import running_server
 from rerank.types import Window
 
 #: Requests in flight, each on a kept connection of its own for HTTP.

@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 from attacks.server import Service, running_service
 
-from rerank.service.load_requests import made_request
+from rerank.load_test.requests import made_request
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1 import rerank_pb2_grpc
 

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import httpx2
 from google.protobuf.json_format import MessageToDict
 
-from rerank.service.load import Call, Outcome
+from rerank.load_test.open_loop import Call, Outcome
 from rerank.v1 import rerank_pb2 as pb
 
 #: Scores by the doc_id or the index of the passage.

@@ -13,9 +13,9 @@ from statistics import median
 from attacks.calls import Target
 from attacks.server import running_service
 
-from rerank.service.credentials import PLAIN
-from rerank.service.load import Call, LoadReport, open_loop
-from rerank.service.load_requests import made_request, rerank_calls
+from rerank.access.credentials import PLAIN
+from rerank.load_test.open_loop import Call, LoadReport, open_loop
+from rerank.load_test.requests import made_request, rerank_calls
 from rerank.v1 import rerank_pb2 as pb
 
 HEADER = """| short requests to | beside one of | p50 alone (ms) | beside | p99 alone (ms) | beside | ratio | failed |

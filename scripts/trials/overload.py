@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator
 
 from attacks.server import running_service
 
-from rerank.service.credentials import PLAIN
-from rerank.service.load import Call, LoadReport, capacity, open_loop, poisson_arrivals
-from rerank.service.load_requests import made_request, rerank_calls
+from rerank.access.credentials import PLAIN
+from rerank.load_test.open_loop import Call, LoadReport, capacity, open_loop, poisson_arrivals
+from rerank.load_test.requests import made_request, rerank_calls
 
 HEADER = """| load | offered (1/s) | goodput (1/s) | of capacity | p50 (ms) | p99 (ms) | refused | late | no RetryInfo |
 | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"""

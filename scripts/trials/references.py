@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from rerank.service.load_requests import made_request, words
+from rerank.load_test.requests import made_request, words
 from rerank.v1 import rerank_pb2 as pb
 
 #: A stub of grpc.aio; the generated stubs are typed as those of a blocking channel.

@@ -13,9 +13,9 @@ from typing import Any
 import grpc
 from attacks.server import Service, free_port, running_service
 
-from rerank.service.credentials import PLAIN
-from rerank.service.load import LoadReport, open_loop, poisson_arrivals
-from rerank.service.load_requests import made_request, rerank_calls
+from rerank.access.credentials import PLAIN
+from rerank.load_test.open_loop import LoadReport, open_loop, poisson_arrivals
+from rerank.load_test.requests import made_request, rerank_calls
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1 import rerank_pb2_grpc
 from trials import http_calls

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from rerank.access.callers import CallerLimits
+from rerank.access.key_file import add_key
 from rerank.config.http import HttpConfig
-from rerank.service.callers import CallerLimits
-from rerank.service.key_file import add_key
 from tests.browser.conftest import new_tab
 from tests.fakes import NumberRanker
 

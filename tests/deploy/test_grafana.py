@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from rerank.config import Limits, TelemetryConfig
 from rerank.models.encoder import Encoder
 from rerank.v1 import rerank_pb2 as pb
-from tests.rerank.service.test_metrics import scraped
+from tests.rerank.telemetry.test_metrics import scraped
 from tests.serving import TIMEOUT_S, held_service, numbered_candidates, refusal, wait_for
 
 DASHBOARD = Path(__file__).parents[2] / "deploy" / "grafana" / "rerank.json"

@@ -17,9 +17,9 @@ from rerank_eval import beir, trec_dl
 from rerank_eval.services import Services
 from typer.testing import CliRunner, Result
 
+from rerank.client.client import RerankClient, ServiceError
 from rerank.errors import ConfigError
 from rerank.models.encoder import Encoder
-from rerank.service.client import RerankClient, ServiceError
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceServicer
 from tests.fakes import HeldRanker, NumberRanker
@@ -74,7 +74,7 @@ def closed_port() -> Iterator[str]:
 
 @pytest.fixture
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rerank.service.retries._FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr("rerank.client.retries._FIRST_WAIT_S", 0.01)
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from rerank.client.client import AsyncRerankClient, RerankClient
 from rerank.models.encoder import Encoder
 from rerank.rankers.identity import IdentityRanker
-from rerank.service.client import AsyncRerankClient, RerankClient
 from rerank.types import (
     Candidate,
     CandidateSource,

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from rerank.config.http import HttpConfig
+from rerank.load_test.requests import made_request
 from rerank.models.encoder import Encoder
 from rerank.rankers.identity import IdentityRanker
-from rerank.service.load_requests import made_request
 from rerank.v1 import rerank_pb2 as pb
 from tests.http_client import serving_http
 from tests.serving import reranker_of

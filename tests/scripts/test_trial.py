@@ -90,7 +90,7 @@ def test_mutated_requests_differ_and_are_the_same_for_the_same_seed(trial: Any) 
 
 def test_reports_are_rows_of_their_tables(trial: Any) -> None:
     cancel, restarts = (importlib.import_module(f"trials.{name}") for name in ("cancel", "restarts"))
-    overload, load = importlib.import_module("trials.overload"), importlib.import_module("rerank.service.load")
+    overload, load = importlib.import_module("trials.overload"), importlib.import_module("rerank.load_test.open_loop")
     row = cancel.CancelReport(3, 1, Counter({0: 2, 1: 1})).row("pe-rank")
     assert row == "| pe-rank | 3 | 1 | 2 with 0, 1 with 1 |"
     assert row.count("|") == cancel.HEADER.splitlines()[0].count("|")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rerank import __version__
-from rerank.service.client import RerankClient
+from rerank.client.client import RerankClient
 from tests.conftest import PASSAGES
 from tests.rerank.commands.conftest import Command
 from tests.serving import Served

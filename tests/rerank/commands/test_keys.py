@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rerank.service.key_file import hash_of_key, read_keys
+from rerank.access.key_file import hash_of_key, read_keys
 from tests.rerank.commands.conftest import Command
 
 

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from rerank.access.callers import CallerLimits
+from rerank.access.key_file import add_key
+from rerank.access.keyed_reranker import KeyedReranker
 from rerank.config import load_config
 from rerank.config.http import HttpConfig
 from rerank.errors import ConfigError
 from rerank.models.encoder import Encoder
 from rerank.rankers.identity import IdentityRanker
 from rerank.registry import ModelRegistry
-from rerank.service.callers import CallerLimits
-from rerank.service.key_file import add_key
-from rerank.service.keyed_reranker import KeyedReranker
 from rerank.service.startup import check_before_loading
 from tests.certificates import Authority, Files
 from tests.fakes import NumberRanker

@@ -10,6 +10,8 @@ from urllib.parse import quote
 
 import pytest
 
+from rerank.access.callers import CallerLimits
+from rerank.access.key_file import add_key
 from rerank.collections import pydoc
 from rerank.config import ServiceConfig
 from rerank.config.http import HttpConfig
@@ -18,8 +20,6 @@ from rerank.models.encoder import Encoder
 from rerank.registry import ModelRegistry
 from rerank.reranker import AsyncReranker
 from rerank.retrieval.index import Index
-from rerank.service.callers import CallerLimits
-from rerank.service.key_file import add_key
 from rerank.service.startup import check_before_loading
 from tests.fakes import NumberRanker
 from tests.http_client import HttpClient, serving_http

@@ -35,9 +35,9 @@ def test_settings_that_ray_serve_cannot_follow_are_refused(settings: dict[str, A
 
 @pytest.mark.parametrize("listen", ["[::]:50051", "0.0.0.0:50051"])
 def test_all_addresses_with_keys_are_accepted(listen: str, tmp_path: Path) -> None:
+    from rerank.access.callers import CallerLimits
+    from rerank.access.key_file import add_key
     from rerank.ray_serve.application import check
-    from rerank.service.callers import CallerLimits
-    from rerank.service.key_file import add_key
 
     add_key(tmp_path / "keys.yaml", "alice", CallerLimits())
     check(load_config(None, listen=listen, keys=str(tmp_path / "keys.yaml")))

@@ -11,8 +11,8 @@ import grpc
 import pytest
 from google.rpc import error_details_pb2
 
-from rerank.service.callers import CallerLimits
-from rerank.service.key_file import add_key
+from rerank.access.callers import CallerLimits
+from rerank.access.key_file import add_key
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.rerank.ray_serve.replicas import load_fakes, ray_config

@@ -16,10 +16,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from rerank.config import Limits, ServiceConfig
 from rerank.errors import Overloaded
+from rerank.grpc.connections import end_connection_of
+from rerank.grpc.servicer import CallsInFlight
 from rerank.models.encoder import Encoder
 from rerank.rankers.identity import IdentityRanker
-from rerank.service.connections import end_connection_of
-from rerank.service.servicer import CallsInFlight
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.serving import TIMEOUT_S, Served, held_service, numbered_candidates, refusal, reranker_of, serving

@@ -14,10 +14,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from safetensors.torch import load_file, save_file
 
 from rerank.config import load_config
+from rerank.grpc.health import SERVICE
 from rerank.rankers.self_test import GOLDEN, write_golden
 from rerank.registry import scoring_settings
 from rerank.reranker import AsyncReranker, load_reranker
-from rerank.service.health import SERVICE
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.causal_lms import write_causal_lm

@@ -8,6 +8,9 @@ from typing import Any
 
 import grpc
 
+from rerank.access.callers import CallerLimits
+from rerank.access.key_file import add_key
+from rerank.access.keyed_reranker import KeyedReranker
 from rerank.client import Credentials
 from rerank.config import EngineConfig
 from rerank.engine.admission import ModelStage
@@ -15,9 +18,6 @@ from rerank.engine.worker import QueueEntry, Submission
 from rerank.models.encoder import Encoder
 from rerank.registry import ModelRegistry
 from rerank.reranker import AsyncReranker
-from rerank.service.callers import CallerLimits
-from rerank.service.key_file import add_key
-from rerank.service.keyed_reranker import KeyedReranker
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.fakes import NumberRanker

@@ -13,10 +13,10 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2
 
+from rerank.access.credentials import PLAIN
+from rerank.client.health_check import check_health
 from rerank.models.encoder import Encoder
 from rerank.rankers.identity import IdentityRanker
-from rerank.service.credentials import PLAIN
-from rerank.service.health_check import check_health
 from rerank.v1 import rerank_pb2 as pb
 from tests.serving import TIMEOUT_S, Served, numbered_candidates, refusal, reranker_of, serving
 

@@ -16,16 +16,16 @@ from google.rpc import error_details_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
+from rerank.access.callers import CallerLimits
+from rerank.access.key_file import add_key
+from rerank.access.keyed_reranker import KeyedReranker
 from rerank.client import Credentials, RerankClient, ServiceError
+from rerank.grpc.health import SERVICE
 from rerank.models.encoder import Encoder
 from rerank.rankers.base import Ranker
 from rerank.rankers.identity import IdentityRanker
 from rerank.registry import ModelRegistry
-from rerank.service.callers import CallerLimits
-from rerank.service.health import SERVICE
-from rerank.service.key_file import add_key
-from rerank.service.keyed_reranker import KeyedReranker
-from rerank.service.logs import JsonFormatter
+from rerank.telemetry.logs import JsonFormatter
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.fakes import HeldRanker, NumberRanker

@@ -14,14 +14,14 @@ import grpc
 import pytest
 import yaml
 
+from rerank.access.callers import CallerLimits
+from rerank.access.credentials import Credentials
+from rerank.access.key_file import add_key
+from rerank.client.client import RerankClient, ServiceError
 from rerank.config import load_config
 from rerank.errors import CheckpointError, ConfigError, RerankError
-from rerank.service.callers import CallerLimits
-from rerank.service.client import RerankClient, ServiceError
-from rerank.service.credentials import Credentials
-from rerank.service.key_file import add_key
+from rerank.grpc.server import serve
 from rerank.service.process import service_process
-from rerank.service.server import serve
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.serving import TIMEOUT_S, refusal

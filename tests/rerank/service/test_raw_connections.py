@@ -14,11 +14,11 @@ from typing import Any
 import grpc
 import pytest
 
+from rerank.access.credentials import PLAIN
+from rerank.client.client import ServiceError
+from rerank.client.health_check import check_health
 from rerank.models.encoder import Encoder
 from rerank.rankers.identity import IdentityRanker
-from rerank.service.client import ServiceError
-from rerank.service.credentials import PLAIN
-from rerank.service.health_check import check_health
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.serving import TIMEOUT_S, Served, held_service, numbered_candidates, refusal, reranker_of, serving

@@ -10,14 +10,14 @@ import grpc
 import pytest
 from google.rpc import error_details_pb2
 
+from rerank.access.callers import CallerLimits
+from rerank.access.key_file import add_key
+from rerank.access.keyed_reranker import KeyedReranker
 from rerank.config import ServiceConfig
 from rerank.errors import ConfigError
 from rerank.models.encoder import Encoder
 from rerank.rankers.identity import IdentityRanker
 from rerank.registry import ModelRegistry
-from rerank.service.callers import CallerLimits
-from rerank.service.key_file import add_key
-from rerank.service.keyed_reranker import KeyedReranker
 from rerank.service.reload import reload
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub

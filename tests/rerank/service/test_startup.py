@@ -16,13 +16,13 @@ import grpc
 import pytest
 
 from rerank import bundled
+from rerank.access.callers import CallerLimits
+from rerank.access.key_file import add_key
 from rerank.config import FirstModel, ServiceConfig, load_config
 from rerank.errors import ConfigError, IndexMismatch
 from rerank.manifest import served_model
 from rerank.models.encoder import Encoder
 from rerank.rankers.identity import IdentityRanker
-from rerank.service.callers import CallerLimits
-from rerank.service.key_file import add_key
 from rerank.service.startup import check_before_loading, description, replaced_models
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub

@@ -1,0 +1,64 @@
+"""The reranker of a service with API keys: callers use the models and the part of the queue that their keys allow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rerank.access.callers import current_caller
+from rerank.engine.job import Job
+from rerank.engine.strategies import Strategy
+from rerank.reranker import AsyncReranker, SearchResult
+from rerank.retrieval.query_update import FeedbackSettings
+from rerank.types import Candidate, CandidateLike, FeedbackMethod, FirstStage, Query, Ranking, RankOptions
+
+
+class KeyedReranker(AsyncReranker):
+    """AsyncReranker of a service with API keys: holds `current_caller` to its models and its queued tokens.
+
+    Without a current caller, as in a call of the service itself, nothing is refused.
+    """
+
+    async def rerank(
+        self,
+        query: Query | str,
+        candidates: Iterable[CandidateLike],
+        options: RankOptions,
+        deadline: float | None = None,
+    ) -> Ranking:
+        """See AsyncReranker.rerank. Raises also: PermissionDenied."""
+        self._check_models(options)
+        return await super().rerank(query, candidates, options, deadline)
+
+    async def search(
+        self,
+        query: Query | str,
+        first_stage: FirstStage | str,
+        depth: int,
+        options: RankOptions,
+        deadline: float | None = None,
+        feedback: FeedbackSettings | FeedbackMethod | str | None = None,
+    ) -> SearchResult:
+        """See AsyncReranker.search. Raises also: PermissionDenied."""
+        self._check_models(options)
+        return await super().search(query, first_stage, depth, options, deadline, feedback)
+
+    def _check_models(self, options: RankOptions) -> None:
+        if caller := current_caller.get():
+            model = options.model or next(model.name for model in self.models() if model.is_default)
+            caller.check_models([model, *filter(None, [options.preranker])])
+
+    async def _run(
+        self,
+        model: str,
+        strategy: Strategy,
+        query: Query,
+        candidates: tuple[Candidate, ...],
+        options: RankOptions,
+        deadline: float | None,
+    ) -> Ranking:
+        caller = current_caller.get()
+        if caller is None or caller.limits.max_queue_tokens is None:
+            return await super()._run(model, strategy, query, candidates, options, deadline)
+        tokens = self.engine.expected_tokens(Job(model, query, candidates, strategy, options.top_n))
+        with caller.queueing(tokens):
+            return await super()._run(model, strategy, query, candidates, options, deadline)

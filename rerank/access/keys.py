@@ -1,0 +1,89 @@
+"""API keys: finds the caller of a request by its header `authorization: Bearer KEY`, for gRPC and HTTP alike.
+
+A server answers a request in the block `with keys.authenticate(header).answering():`, in which KeyedReranker holds the
+caller to the models and tokens of its key.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import time
+from pathlib import Path
+
+from rerank.access.callers import Caller
+from rerank.access.key_file import APIKey, hash_of_key, read_keys
+from rerank.errors import ConfigError, Unauthenticated
+from rerank.files import file_version
+
+log = logging.getLogger(__name__)
+
+#: How often, at most, the file is checked for a change.
+_CHECK_S = 1.0
+
+
+class KeyStore:
+    """The callers of a file of API keys, which is read again within a second of a change.
+
+    For use on one thread. A file that has become unreadable, invalid or empty changes nothing: an error is logged, and
+    the keys that were read before stay valid. An empty list, `[]`, revokes all of them.
+
+    Args:
+        path: see `rerank.access.key_file`.
+
+    Raises:
+        ConfigError: the file cannot be read, or is invalid.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._callers: dict[str, Caller] = {}
+        self._hashes: list[tuple[str, Caller]] = []
+        self._checked_s = time.monotonic()
+        self._version = file_version(path)
+        self._set(read_keys(path))
+
+    def authenticate(self, authorization: str | None) -> Caller:
+        """The caller whose key the header `authorization` has.
+
+        Args:
+            authorization: the header's value, "Bearer KEY"; None if the request has no such header.
+
+        Raises:
+            Unauthenticated: there is no header, it has another form, or no entry of the file has this key.
+        """
+        if time.monotonic() >= self._checked_s + _CHECK_S:
+            self._reload_if_changed()
+        scheme, _, key = (authorization or "").partition(" ")
+        if scheme.lower() != "bearer" or not key:
+            raise Unauthenticated("this service needs an API key; send the header `authorization: Bearer KEY`")
+        given, found = hash_of_key(key.strip()), None
+        for sha256, caller in self._hashes:  # all of them, so that the time tells nothing about them
+            if hmac.compare_digest(given, sha256):
+                found = caller
+        if found is None:
+            raise Unauthenticated("the API key is unknown or was revoked; ask the operator for another one")
+        return found
+
+    def reload(self) -> None:
+        """Reads the file now. An invalid file is logged and changes nothing."""
+        self._version = file_version(self._path)
+        try:
+            self._set(read_keys(self._path))
+            log.info("%d API keys read from %s", len(self._hashes), self._path)
+        except ConfigError as error:
+            log.error("%s; the keys that were read before stay valid", error)
+
+    def _reload_if_changed(self) -> None:
+        self._checked_s = time.monotonic()
+        if file_version(self._path) != self._version:
+            self.reload()
+
+    def _set(self, keys: tuple[APIKey, ...]) -> None:
+        callers = {key.name: self._callers.get(key.name) or Caller(key.name, key) for key in keys}
+        for key in keys:
+            callers[key.name].limits = key
+        self._callers = callers
+        self._hashes = [(key.sha256, callers[key.name]) for key in keys]
+        if not keys:
+            log.warning("%s is an empty list: no API key is valid, and every call is refused", self._path)

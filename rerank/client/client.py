@@ -1,0 +1,242 @@
+"""Clients of the gRPC service, blocking and asyncio. Replies are the protobuf messages of `rerank.v1.rerank_pb2`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import grpc
+
+from rerank.access.credentials import PLAIN, Credentials
+from rerank.client.error_details import error_info, retry_delay_s
+from rerank.client.retries import DEFAULT_ATTEMPTS, DEFAULT_TIMEOUT_S, Attempts
+from rerank.errors import ConfigError, RerankError, UsageError
+from rerank.readers.candidates import candidate_source
+from rerank.service.request_fields import request_message
+from rerank.text_table import ranking_table
+from rerank.types import CandidateLike, candidate_list
+from rerank.v1 import rerank_pb2 as pb
+from rerank.v1 import rerank_pb2_grpc
+
+#: Schemes of gRPC's target names; it would take any other one for the name of a host.
+_SCHEMES = {"dns", "ipv4", "ipv6", "unix", "unix-abstract", "vsock", "xds"}
+
+
+class ServiceError(RerankError):
+    """A call failed; the message is the service's own.
+
+    Attributes:
+        code: the gRPC status code.
+        reason: `reason` of the google.rpc.ErrorInfo, such as "OVERLOADED"; empty when the status carries none.
+        metadata: `metadata` of the google.rpc.ErrorInfo: the numbers and names of the message.
+        retry_after_s: when the service expects to have room again, in seconds; None if it does not say.
+    """
+
+    def __init__(self, error: grpc.RpcError, target: str) -> None:
+        info = error_info(error)
+        message = error.details() or str(error.code())
+        if error.code() is grpc.StatusCode.UNAVAILABLE and not info.reason:  # gRPC itself got no answer
+            message = f"no answer from {target}: is `rerank serve` running at {target}? ({message})"
+        super().__init__(message, dict(info.metadata))
+        self.code: grpc.StatusCode = error.code()
+        self.reason: str = info.reason
+        self.retry_after_s = retry_delay_s(error)
+
+
+class RerankClient:
+    """Blocking client of a service. Use it in a `with` block, or close it.
+
+    A call that fails because the service is unavailable or overloaded is sent again, see `rerank.client.retries`.
+
+    Args:
+        target: HOST:PORT of the service, or another target name of gRPC, such as unix:/run/rerank.
+        credentials: TLS and API key, for a service that asks for them.
+        attempts: how often a call is sent at most; 1 for no retries.
+
+    Raises:
+        ConfigError: `target` is a URL or has no port, or a file of the credentials cannot be read.
+    """
+
+    def __init__(self, target: str, credentials: Credentials = PLAIN, attempts: int = DEFAULT_ATTEMPTS) -> None:
+        self._target, self._attempts, self._credentials = _checked_target(target), attempts, credentials
+        self._channel = credentials.channel(target)
+        self._stub = rerank_pb2_grpc.RerankServiceStub(self._channel)
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        return _described(self)
+
+    def __enter__(self) -> RerankClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connection. The client cannot be used afterwards."""
+        self._is_closed = True
+        self._channel.close()
+
+    def rerank(
+        self,
+        query: str,
+        candidates: Iterable[pb.Candidate | CandidateLike],
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        **options: Any,
+    ) -> pb.RerankResponse:
+        """Reranks candidates.
+
+        Args:
+            query: the query.
+            candidates: in first-stage order, best first, unless the option `ordered` is false: dicts with "doc_id",
+                "text" and optionally "title" and "score", (doc_id, text) pairs, plain texts (their ids are "0", "1",
+                …), Candidates, CandidateSources, or protobuf messages.
+            timeout_s: deadline of the call in seconds, with all its attempts.
+            options: further fields of RerankRequest, such as model="pe-rank", top_n=10, ordered=False or
+                strategy="sliding".
+
+        Raises:
+            ServiceError: the call failed.
+            TypeError: a candidate has none of these forms.
+            InvalidRequest: RerankRequest has no such field, or the field cannot have the value.
+            UsageError: the client is closed.
+        """
+        return self._call(self._stub.Rerank, rerank_request(query, candidates, options), timeout_s)
+
+    def search(self, query: str, timeout_s: float = DEFAULT_TIMEOUT_S, **options: Any) -> pb.SearchResponse:
+        """Retrieves candidates from the service's index and reranks them.
+
+        `options` are further fields of SearchRequest, such as first_stage="bm25", depth=20 or feedback="rocchio".
+        Raises as `rerank` does.
+        """
+        return self._call(self._stub.Search, _search_request(query, options), timeout_s)
+
+    def list_models(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> pb.ListModelsResponse:
+        """Lists the models that requests may name, and describes the index. Raises: ServiceError."""
+        return self._call(self._stub.ListModels, pb.ListModelsRequest(), timeout_s)
+
+    def _call(self, method: Any, request: Any, timeout_s: float) -> Any:
+        _check_open(self)
+        attempts = Attempts(timeout_s, self._attempts)
+        while True:
+            try:
+                return method(request, timeout=attempts.remaining_s, metadata=self._credentials.metadata)
+            except grpc.RpcError as error:
+                if (wait_s := attempts.wait_s(error)) is None:
+                    raise ServiceError(error, self._target) from error
+            time.sleep(wait_s)
+
+
+class AsyncRerankClient:
+    """Client of a service for asyncio, with the methods of RerankClient. Use it in an `async with` block.
+
+    Args:
+        target: HOST:PORT of the service, or another target name of gRPC, such as unix:/run/rerank.
+        credentials: TLS and API key, for a service that asks for them.
+        attempts: how often a call is sent at most; 1 for no retries.
+
+    Raises:
+        ConfigError: `target` is a URL or has no port, or a file of the credentials cannot be read.
+        UsageError: no event loop runs.
+    """
+
+    def __init__(self, target: str, credentials: Credentials = PLAIN, attempts: int = DEFAULT_ATTEMPTS) -> None:
+        self._target, self._attempts, self._credentials = _checked_target(target), attempts, credentials
+        self._channel = credentials.aio_channel(target)
+        self._stub = rerank_pb2_grpc.RerankServiceStub(self._channel)
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        return _described(self)
+
+    async def __aenter__(self) -> AsyncRerankClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._is_closed = True
+        await self._channel.close()
+
+    async def rerank(
+        self,
+        query: str,
+        candidates: Iterable[pb.Candidate | CandidateLike],
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        **options: Any,
+    ) -> pb.RerankResponse:
+        """See RerankClient.rerank."""
+        return await self._call(self._stub.Rerank, rerank_request(query, candidates, options), timeout_s)
+
+    async def search(self, query: str, timeout_s: float = DEFAULT_TIMEOUT_S, **options: Any) -> pb.SearchResponse:
+        """See RerankClient.search."""
+        return await self._call(self._stub.Search, _search_request(query, options), timeout_s)
+
+    async def list_models(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> pb.ListModelsResponse:
+        """See RerankClient.list_models."""
+        return await self._call(self._stub.ListModels, pb.ListModelsRequest(), timeout_s)
+
+    async def _call(self, method: Any, request: Any, timeout_s: float) -> Any:
+        _check_open(self)
+        attempts = Attempts(timeout_s, self._attempts)
+        while True:
+            try:
+                return await method(request, timeout=attempts.remaining_s, metadata=self._credentials.metadata)
+            except grpc.aio.AioRpcError as error:
+                if (wait_s := attempts.wait_s(error)) is None:
+                    raise ServiceError(error, self._target) from error
+            await asyncio.sleep(wait_s)
+
+
+def reply_table(reply: pb.RerankResponse | pb.SearchResponse) -> str:
+    """A short table of the results: rank, score, doc_id and, if return_passages was set, the beginning of the text."""
+    return ranking_table([(result.score, result.doc_id, result.text) for result in reply.results])
+
+
+def _described(client: RerankClient | AsyncRerankClient) -> str:
+    security = "TLS" if client._credentials.tls_ca else "plain text"
+    key = "API key" if client._credentials.api_key else "no API key"
+    return f"<{'closed ' if client._is_closed else ''}{type(client).__name__} of {client._target}: {security}, {key}>"
+
+
+def _check_open(client: RerankClient | AsyncRerankClient) -> None:
+    if client._is_closed:
+        raise UsageError(f"this {type(client).__name__} is closed; make a new one, or call it inside its `with` block")
+
+
+def _checked_target(target: str) -> str:
+    """The target. Raises: ConfigError for a URL, and without a port, because gRPC would call port 443."""
+    if "://" in target and (scheme := target.partition("://")[0]) not in _SCHEMES:
+        raise ConfigError(
+            f"target {target!r} begins with {scheme}://, but this client speaks gRPC and takes HOST:PORT of the gRPC "
+            "port; use 127.0.0.1:50051, for example, and `Credentials` for TLS"
+        )
+    host, _, port = target.rpartition(":")
+    if "/" not in target and not (host and port.isdecimal()):
+        raise ConfigError(f"target {target!r} is not HOST:PORT; use {target.rstrip(':') or 'HOST'}:50051, for example")
+    return target
+
+
+def rerank_request(
+    query: str, candidates: Iterable[pb.Candidate | CandidateLike], options: dict[str, Any]
+) -> pb.RerankRequest:
+    """The message of a request; `options` are its further fields. Raises: see RerankClient.rerank."""
+    messages = [_message(candidate, place) for place, candidate in enumerate(candidate_list(candidates))]
+    return request_message(pb.RerankRequest, {"query": query, **options}, candidates=messages)
+
+
+def _search_request(query: str, options: dict[str, Any]) -> pb.SearchRequest:
+    return request_message(pb.SearchRequest, {"query": query, **options})
+
+
+def _message(candidate: pb.Candidate | CandidateLike, place: int) -> pb.Candidate:
+    if isinstance(candidate, pb.Candidate):
+        return candidate
+    source = candidate_source(candidate, place)
+    return pb.Candidate(
+        doc_id=source.doc_id,
+        text=source.text,
+        in_index=source.in_index,
+        first_stage_score=source.score,
+        title=source.title,
+    )

@@ -1,0 +1,1 @@
+"""The gRPC port: server, servicer, connections and health checks."""

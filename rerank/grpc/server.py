@@ -1,0 +1,171 @@
+"""The gRPC server: RerankService, health checks and reflection, with a graceful shutdown on SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
+
+import grpc
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
+
+from rerank.access.keyed_reranker import KeyedReranker
+from rerank.config import ServiceConfig
+from rerank.grpc.connections import bounded_connections, end_connection_of, end_connections
+from rerank.grpc.health import SERVICE, HealthServicer
+from rerank.grpc.port import bind, server_options
+from rerank.grpc.servicer import CallsInFlight
+from rerank.grpc.services import add_services, calls_in_flight, guarded_quietly
+from rerank.reranker import AsyncReranker, load_reranker
+from rerank.service.connection_bounds import connection_bounds, raise_open_files_limit
+from rerank.service.reload import reload
+from rerank.service.startup import description
+from rerank.telemetry.setup import telemetry
+
+log = logging.getLogger(__name__)
+
+HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+#: After the drain, clients have this long to close their side of the connections; then gRPC closes them.
+_GRACE_S = 1.0
+#: After this time, a thread that computes in Python lets the event loop run; Python's default is 5 ms.
+_SWITCH_S = 0.001
+
+
+class RunningServer:
+    """A started server.
+
+    Attributes:
+        address: HOST:PORT with the port that was bound, also if the configuration says port 0.
+        metrics_address: the same of /metrics; empty if the configuration asks for none.
+        http_address: the same of the HTTP port; empty if the configuration asks for none.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        server: grpc.aio.Server,
+        calls: CallsInFlight,
+        health_servicer: HealthServicer,
+        metrics_address: str = "",
+    ) -> None:
+        self.address = address
+        self.metrics_address = metrics_address
+        self.http_address = ""
+        self._server = server
+        self.calls = calls
+        self._health = health_servicer
+        self._draining: asyncio.Task[None] | None = None
+
+    async def drain(self, drain_s: float) -> None:
+        """Shuts down: health becomes NOT_SERVING, new calls get UNAVAILABLE, calls in flight have `drain_s` seconds.
+
+        Then the connections end, so that calls which arrive too late or take too long get UNAVAILABLE as well, and over
+        HTTP 503.
+        A second call of this method waits for the first one to finish.
+        """
+        if self._draining is None:
+            self._draining = asyncio.create_task(self._drain(drain_s))
+        await asyncio.shield(self._draining)
+
+    async def _drain(self, drain_s: float) -> None:
+        await self._health.enter_graceful_shutdown()
+        self.calls.refuse_new_calls()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.calls.wait_until_idle(), drain_s)
+        self.calls.end_drain()
+        end_connections(int(self.address.rpartition(":")[2]))
+        await self._server.stop(_GRACE_S)
+
+
+@asynccontextmanager
+async def running_server(reranker: AsyncReranker) -> AsyncIterator[RunningServer]:
+    """Opens the reranker and serves it at the address `listen` of its configuration; drains when the block ends.
+
+    Raises:
+        ConfigError: the address cannot be bound, or a file of the keys or of the TLS settings cannot be used.
+    """
+    config = reranker.config
+    async with reranker, AsyncExitStack() as stack:
+        calls = calls_in_flight(config)
+        observed = stack.enter_context(telemetry(reranker, calls))
+        server = grpc.aio.server(options=server_options(config), interceptors=observed.interceptors)
+        health_servicer = await add_services(server, reranker, calls, observed.on_end, stack)
+        if config.reflection or (config.reflection is None and config.keys is None):
+            reflection_servicer = reflection.aio.ReflectionServicer((SERVICE, HEALTH, reflection.SERVICE_NAME))
+            reflection_pb2_grpc.add_ServerReflectionServicer_to_server(
+                reflection_servicer, guarded_quietly(server, config)
+            )
+        port = bind(server, config)
+        calls.on_unread_answer = partial(end_connection_of, port)
+        stack.enter_context(bounded_connections(port, connection_bounds(config)))
+        await server.start()
+        address = f"{config.listen.rpartition(':')[0]}:{port}"
+        running = RunningServer(address, server, calls, health_servicer, observed.metrics_address)
+        if config.http is not None:
+            from rerank.http.server import running_http  # needs the extra http
+
+            running.http_address = await stack.enter_async_context(
+                running_http(reranker, calls, observed.on_end, observed.wrap_app)
+            )
+        try:
+            yield running
+        finally:
+            await running.drain(config.drain_s)
+
+
+def _favour_event_loop() -> None:
+    """Shortens the time for which threads and the garbage collector keep the event loop waiting.
+
+    A full collection would walk through all objects of the imported packages, some 0.5 s, again and again.
+    """
+    sys.setswitchinterval(_SWITCH_S)
+    gc.collect()
+    gc.freeze()
+
+
+async def serve(
+    config: ServiceConfig, announce: Callable[[str], None], read_config: Callable[[], ServiceConfig]
+) -> None:
+    """Serves until SIGTERM or SIGINT, then drains; a second signal stops at once. SIGHUP reads keys and limits again.
+
+    Args:
+        config: the settings of the service.
+        announce: called with the address once the service answers.
+        read_config: reads the settings again.
+
+    Raises:
+        ConfigError, CheckpointError, IndexMismatch: see `load_reranker` and `running_server`.
+    """
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def on_signal() -> None:
+        if stop.is_set():
+            log.warning("second signal received: stopping without waiting for the calls in flight")
+            os._exit(1)  # an exception would end the drain in order, which waits for the calls
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    raise_open_files_limit()
+    loop.add_signal_handler(signal.SIGHUP, lambda: log.warning("SIGHUP ignored: the models are still being loaded"))
+    reranker = load_reranker(config, AsyncReranker if config.keys is None else KeyedReranker)
+    _favour_event_loop()
+    async with running_server(reranker) as running:
+        loop.add_signal_handler(signal.SIGHUP, reload, reranker, running.calls, read_config)
+        for line in description(running.address, reranker):
+            log.info("%s", line)
+        if running.http_address:
+            log.info("HTTP at %s://%s", "http" if config.tls is None else "https", running.http_address)
+        if running.metrics_address:
+            log.info("metrics at http://%s/metrics", running.metrics_address)
+        announce(running.address)
+        await stop.wait()
+        log.info("shutting down; calls in flight have up to %.0f s to finish", config.drain_s)

@@ -1,0 +1,66 @@
+"""The API of llama.cpp's `llama-server`: its native `/completion` with a bias that puts the named tokens on top."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from rerank.inference_servers.api import LogProbs, ModelCard, Post
+
+#: Added to the logits of the named tokens, so that they are the most probable ones. It is the same for all, so their
+#: log-probabilities differ from those without it by a constant.
+_BIAS = 100.0
+#: The probability of a token so improbable that float32 rounds it to 0.
+_LEAST = 1e-45
+
+
+class LlamaCppApi:
+    """The API of llama.cpp (checked with build 11549).
+
+    The server returns the probabilities of the most probable tokens only; the bias makes those the named ones. Asking
+    for the whole vocabulary instead gives the same to five digits, and takes megabytes.
+
+    Args:
+        model: the alias of the model, or its file.
+    """
+
+    most_token_ids = 1_000
+    lacks = "this llama-server knows no post_sampling_probs; run a build of 2025 or later"
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+
+    def score(self, prompt: Sequence[int], token_ids: Sequence[int]) -> Post:
+        named = {
+            "n_probs": len(token_ids),
+            "post_sampling_probs": True,
+            "samplers": ["temperature"],
+            "temperature": 1.0,
+            "logit_bias": [[token_id, _BIAS] for token_id in token_ids],
+        }
+        return self._completion(prompt, 1, named)
+
+    def log_probs(self, answer: Any) -> LogProbs:
+        most_probable = answer["completion_probabilities"][0]["top_probs"]
+        return {int(each["id"]): math.log(max(each["prob"], _LEAST)) for each in most_probable}
+
+    def generate(self, prompt: Sequence[int], max_tokens: int) -> Post:
+        return self._completion(prompt, max_tokens, {"temperature": 0.0, "repeat_penalty": 1.0})
+
+    def text(self, answer: Any) -> str:
+        return str(answer["content"])
+
+    def tokenize(self, text: str) -> Post:
+        return Post("/tokenize", {"content": text, "add_special": False})
+
+    def tokens(self, answer: Any) -> list[int]:
+        return [int(token) for token in answer["tokens"]]
+
+    def models(self, answer: Any) -> list[ModelCard]:
+        """`n_ctx` is the context of one slot, which builds before 2026 do not say."""
+        return [ModelCard(card["id"], (card.get("meta") or {}).get("n_ctx")) for card in answer["data"]]
+
+    def _completion(self, prompt: Sequence[int], n_predict: int, fields: dict[str, Any]) -> Post:
+        body = {"model": self._model, "prompt": list(prompt), "n_predict": n_predict, "cache_prompt": True}
+        return Post("/completion", body | fields)

@@ -1,0 +1,1 @@
+"""Load tests: calls at given times, and the requests that they send."""

@@ -1,0 +1,1 @@
+"""What a running service says of itself: log, metrics and traces."""

@@ -1,0 +1,99 @@
+"""The form of the log: text for people or JSON for programs, with the texts of requests only if asked for."""
+
+from __future__ import annotations
+
+import json
+import logging
+from datetime import UTC, datetime
+from typing import Any
+
+from rerank.config import TelemetryConfig
+from rerank.errors import MAX_QUOTED_CHARS
+from rerank.grpc.servicer import FinishedCall
+from rerank.v1 import rerank_pb2 as pb
+
+_TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+def set_up_logging(config: TelemetryConfig) -> None:
+    """Makes the root logger write messages of level INFO and above to standard error, in the form of the settings."""
+    handler = logging.StreamHandler()
+    handler.setFormatter((JsonFormatter if config.log_format == "json" else TextFormatter)(config.log_texts))
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+
+
+class TextFormatter(logging.Formatter):
+    """A line per message; with `log_texts`, the line of a call ends with its query and its passages."""
+
+    def __init__(self, log_texts: bool) -> None:
+        super().__init__(_TEXT)
+        self._log_texts = log_texts
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        line = super().formatMessage(record)
+        call = _call(record)
+        if call is None or not self._log_texts:
+            return line
+        return line + "".join(f" {name}={value!r}" for name, value in _texts(call).items())
+
+
+class JsonFormatter(logging.Formatter):
+    """A JSON object per message: time (UTC), level, logger and message; and for a call its fields."""
+
+    def __init__(self, log_texts: bool) -> None:
+        super().__init__()
+        self._log_texts = log_texts
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if call := _call(record):
+            fields |= call_fields(call) | (_texts(call) if self._log_texts else {})
+        if record.exc_info:
+            fields["exception"] = self.formatException(record.exc_info)
+        return json.dumps(fields, ensure_ascii=False)
+
+
+def call_fields(call: FinishedCall) -> dict[str, Any]:
+    """Fields of a call in the JSON log, without any text of the request."""
+    fields: dict[str, Any] = {
+        "request_id": call.request_id,
+        "method": call.method,
+        "status": call.status,
+        "total_ms": round(call.seconds * 1000, 3),
+    }
+    if call.key:
+        fields["key"] = call.key
+    if call.request is not None and not isinstance(call.request, pb.ListModelsRequest):
+        fields["model"] = call.request.model[:MAX_QUOTED_CHARS]
+    if isinstance(call.request, pb.RerankRequest):
+        fields["candidates"] = len(call.request.candidates)
+    if isinstance(call.response, pb.SearchResponse):
+        fields |= {"candidates": call.response.first_stage_hits, "first_stage_ms": call.response.first_stage_ms}
+    if isinstance(call.response, pb.RerankResponse | pb.SearchResponse):
+        names = ("model", "strategy", "windows", "tokens", "queue_ms", "prepare_ms", "model_ms")
+        fields |= {name: getattr(call.response.execution, name) for name in names}
+        fields["truncated"] = len(call.response.execution.truncated_doc_ids)
+    if call.error is not None:
+        fields["error"] = type(call.error).__name__
+    return fields
+
+
+def _call(record: logging.LogRecord) -> FinishedCall | None:
+    """The call that a message is about, if it is about one."""
+    arguments = record.args if isinstance(record.args, tuple) else ()
+    return arguments[0] if len(arguments) == 1 and isinstance(arguments[0], FinishedCall) else None
+
+
+def _texts(call: FinishedCall) -> dict[str, Any]:
+    """The query and the passages of a call; of a search, only the query."""
+    texts: dict[str, Any] = {}
+    if isinstance(call.request, pb.RerankRequest | pb.SearchRequest):
+        texts["query"] = call.request.query
+    if isinstance(call.request, pb.RerankRequest):
+        texts["passages"] = [candidate.text for candidate in call.request.candidates]
+    return texts

@@ -1,0 +1,192 @@
+"""Metrics of the service for Prometheus: calls, latencies, batches, queue, refusals and models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from google.protobuf.message import Message
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.gc_collector import GCCollector
+from prometheus_client.platform_collector import PlatformCollector
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+
+from rerank import __version__
+from rerank.engine.admission import ModelStage, Stage
+from rerank.engine.worker import QueueEntry, Submission
+from rerank.errors import DeadlineExceeded, Overloaded
+from rerank.grpc.servicer import CallsInFlight, FinishedCall
+from rerank.models.vector_cache import VectorCache
+from rerank.reranker import AsyncReranker
+from rerank.v1 import rerank_pb2 as pb
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+_TOKENS = (16, 64, 256, 512, 1024, 2048, 4096, 8192, 16_384, 65_536, 262_144)
+_WINDOWS = (1, 2, 4, 8, 16, 32, 64, 128)
+#: Label of a model that is not configured, so that callers cannot add time series.
+_UNKNOWN = "unknown"
+
+
+class Metrics:
+    """The metrics of one service, in a registry of their own.
+
+    All but the gauges of calls in flight and of models are written on the event loop. The gauges of the queue are those
+    of the latest moment at which a batch or a call ended.
+    """
+
+    def __init__(self, reranker: AsyncReranker, calls: CallsInFlight) -> None:
+        self.registry = CollectorRegistry()
+        for collector in (ProcessCollector, PlatformCollector, GCCollector):
+            collector(registry=self.registry)
+        gauge = partial(Gauge, namespace="rerank", registry=self.registry)
+        self._reranker = reranker
+        self._calls = _CallMetrics(self.registry, [model.name for model in reranker.models()])
+        self._batches = _BatchMetrics(self.registry)
+        self._queued_requests = gauge("queued_requests", "Admitted requests, with those that are running.")
+        self._queued_tokens = gauge("queued_tokens", "Tokens that remain of the admitted requests.")
+        self._queued_windows = gauge("queued_windows", "Windows that wait for a batch.")
+        gauge("calls_in_flight", "Calls in flight.").set_function(lambda: calls.number)
+        model_up = gauge("model_up", "1 if the model is served, 0 if it failed.", ["model"])
+        for model in reranker.models():
+            model_up.labels(model.name).set_function(partial(self._is_up, model.name))
+        self.registry.register(_VectorCacheCollector(reranker.vector_cache))
+        Info("rerank_build", "The version of the service.", registry=self.registry).info({"version": __version__})
+
+    def on_end(self, call: FinishedCall) -> None:
+        """Counts a call that has ended."""
+        self._calls.count(call)
+        self._measure_queue()
+
+    def on_batch(self, stage: ModelStage, batch: Sequence[QueueEntry[Submission[Any, Any]]], seconds: float) -> None:
+        """Counts a batch of the engine."""
+        self._batches.count(stage, batch, seconds)
+        self._measure_queue()
+
+    def _measure_queue(self) -> None:
+        engine = self._reranker.engine
+        self._queued_requests.set(engine.queued_requests)
+        self._queued_tokens.set(engine.queued_tokens)
+        self._queued_windows.set(engine.waiting_windows)
+
+    def _is_up(self, name: str) -> float:
+        return float(not any(model.problem for model in self._reranker.models() if model.name == name))
+
+
+class _VectorCacheCollector(Collector):
+    """The texts that were looked up in a vector cache, which counts them on other threads."""
+
+    def __init__(self, cache: VectorCache) -> None:
+        self._cache = cache
+
+    def collect(self) -> Iterator[Metric]:
+        description = "Texts of requests to models that read vectors, by whether the vector of the text was known."
+        texts = CounterMetricFamily("rerank_text_vectors", description, labels=["result"])
+        texts.add_metric(["hit"], self._cache.hits)
+        texts.add_metric(["miss"], self._cache.misses)
+        yield texts
+
+
+class _CallMetrics:
+    """The metrics of calls and of their answers. `models` are the configured ones, the default one first."""
+
+    def __init__(self, registry: CollectorRegistry, models: Sequence[str]) -> None:
+        counter = partial(Counter, namespace="rerank", registry=registry)
+        histogram = partial(Histogram, namespace="rerank", registry=registry, buckets=_SECONDS)
+        self._models = models
+        self._requests = counter("requests", "Calls that ended.", ["method", "model", "status"])
+        self._seconds = histogram("request_seconds", "Time from a call's arrival to its end.", ["method", "model"])
+        self._part_seconds = histogram(
+            "request_part_seconds",
+            "Time of a part of an answered request: first_stage, feedback, queue, prepare or model.",
+            ["part", "model"],
+        )
+        self._candidates = counter("candidates", "Candidates of answered requests.", ["model"])
+        self._answers = counter(
+            "answers", "Answers by the part of the list that was ranked.", ["model", "completeness"]
+        )
+        self._truncated = counter("truncated_passages", "Passages too long for the model, of answers.", ["model"])
+        self._repaired = counter("repaired_identifiers", "Identifiers repaired in generated permutations.", ["model"])
+        self._refusals = counter("refusals", "Calls refused by admission, by what they exceeded.", ["reason"])
+
+    def count(self, call: FinishedCall) -> None:
+        model = self._model(call)
+        self._requests.labels(call.method, model, call.status).inc()
+        self._seconds.labels(call.method, model).observe(call.seconds)
+        if reason := refusal_reason(call.error):
+            self._refusals.labels(reason).inc()
+        if isinstance(call.response, pb.RerankResponse | pb.SearchResponse):
+            self._count_answer(call.request, call.response, model)
+
+    def _count_answer(self, request: Message, response: pb.RerankResponse | pb.SearchResponse, model: str) -> None:
+        execution = response.execution
+        completeness = pb.Completeness.Name(execution.completeness).removeprefix("COMPLETENESS_").lower()
+        self._answers.labels(model, completeness).inc()
+        self._truncated.labels(model).inc(len(execution.truncated_doc_ids))
+        self._repaired.labels(model).inc(execution.repaired_identifiers)
+        if isinstance(request, pb.RerankRequest):
+            self._candidates.labels(model).inc(len(request.candidates))
+        if isinstance(response, pb.SearchResponse):
+            self._candidates.labels(model).inc(response.first_stage_hits)
+        for part, ms in part_ms(response).items():
+            self._part_seconds.labels(part, model).observe(ms / 1000)
+
+    def _model(self, call: FinishedCall) -> str:
+        """The model of a call; the default one if it names none, and empty if it needs none."""
+        execution = getattr(call.response, "execution", None)
+        asked = execution.model if execution else getattr(call.request, "model", None)
+        if asked is None:
+            return ""
+        return (asked or self._models[0]) if asked in ("", *self._models) else _UNKNOWN
+
+
+class _BatchMetrics:
+    """The metrics of the engine's batches."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        labels = ["model", "stage"]
+        counter = partial(Counter, namespace="rerank", registry=registry, labelnames=labels)
+        histogram = partial(Histogram, namespace="rerank", registry=registry)
+        self._seconds = histogram("batch_seconds", "Time of a batch on the model's thread.", labels, buckets=_SECONDS)
+        self._tokens = histogram("batch_tokens", "Tokens of a batch.", labels, buckets=_TOKENS)
+        self._windows = histogram("batch_windows", "Windows of a ranked batch.", ["model"], buckets=_WINDOWS)
+        self._after_end = counter(
+            "batches_after_cancellation", "Batches of requests that were cancelled or late when the batch ended."
+        )
+        self._tokens_after_end = counter("tokens_after_cancellation", "Tokens of such requests in these batches.")
+
+    def count(self, stage: ModelStage, batch: Sequence[QueueEntry[Submission[Any, Any]]], seconds: float) -> None:
+        labels = stage.model, stage.stage.value
+        self._seconds.labels(*labels).observe(seconds)
+        self._tokens.labels(*labels).observe(sum(entry.tokens for entry in batch))
+        if stage.stage is Stage.RANK:
+            self._windows.labels(stage.model).observe(len(batch))
+        if ended := [entry for entry in batch if entry.payload.future.cancelled()]:
+            self._after_end.labels(*labels).inc(len({entry.request for entry in ended}))
+            self._tokens_after_end.labels(*labels).inc(sum(entry.tokens for entry in ended))
+
+
+def part_ms(response: pb.RerankResponse | pb.SearchResponse) -> dict[str, float]:
+    """The milliseconds of each part of an answered request.
+
+    `feedback` is what relevance feedback takes before the last ranking: first ranking, update and second retrieval.
+    """
+    execution = response.execution
+    parts = {"queue": execution.queue_ms, "prepare": execution.prepare_ms, "model": execution.model_ms}
+    if isinstance(response, pb.SearchResponse):
+        parts["first_stage"] = response.first_stage_ms
+        if response.HasField("feedback"):
+            feedback = response.feedback
+            parts["feedback"] = feedback.first_ranking_ms + feedback.update_ms + feedback.second_retrieval_ms
+    return parts
+
+
+def refusal_reason(error: Exception | None) -> str:
+    """The exceeded limit of a refused call: its name, or "own_deadline"; empty if no limit refused it."""
+    if isinstance(error, Overloaded):
+        return error.metadata.get("exceeded", "other")
+    if isinstance(error, DeadlineExceeded) and "needed_ms" in error.metadata:
+        return "own_deadline"
+    return ""

@@ -1,0 +1,106 @@
+"""Traces of calls with OpenTelemetry: a span for each call, and in it the first stage, preparation and each window."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+from opentelemetry.instrumentation.asgi import OpenTelemetryMiddleware
+from opentelemetry.instrumentation.grpc import aio_server_interceptor, filters
+from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+from rerank.engine.admission import ModelStage, Stage
+from rerank.engine.worker import Completed
+from rerank.grpc.servicer import FinishedCall
+from rerank.v1 import rerank_pb2 as pb
+
+_SERVICE_NAME_VARIABLE = "OTEL_SERVICE_NAME"
+_SPAN_NAMES = {Stage.PREPARE: "prepare", Stage.RANK: "window"}
+
+
+class Tracing:
+    """Traces the calls of one service; their spans are children of those that callers send along (W3C trace context).
+
+    Spans of work inside a call are made after it was done, from the recorded times.
+
+    Args:
+        processor: receives the spans.
+    """
+
+    def __init__(self, processor: SpanProcessor) -> None:
+        service = {} if _SERVICE_NAME_VARIABLE in os.environ else {SERVICE_NAME: "rerank"}
+        provider = TracerProvider(resource=Resource.create(service), shutdown_on_exit=False)
+        provider.add_span_processor(processor)
+        self._provider = provider
+        self._tracer = provider.get_tracer("rerank")
+        self.interceptor: grpc.aio.ServerInterceptor = aio_server_interceptor(
+            tracer_provider=provider, filter_=filters.negate(filters.health_check())
+        )
+
+    def traced_app(self, app: Any) -> Any:
+        """An ASGI application that makes a span of each request to the given one, except for health checks.
+
+        Inside it is the span `answer`, to which `on_end` adds, because the outer one ends with the last byte sent.
+        """
+
+        async def answer(scope: Any, receive: Any, send: Any) -> None:
+            if not trace.get_current_span().is_recording():
+                await app(scope, receive, send)
+                return
+            with self._tracer.start_as_current_span("answer"):
+                await app(scope, receive, send)
+
+        return OpenTelemetryMiddleware(
+            answer, excluded_urls="/health$", tracer_provider=self._provider, exclude_spans=["receive", "send"]
+        )
+
+    def on_results(self, stage: ModelStage, submitted_s: float, results: Sequence[Completed[Any]]) -> None:
+        """Adds a span for each piece of work, from the beginning of its batch to its end, to the span of the call."""
+        if not trace.get_current_span().is_recording():  # a call that is not sampled
+            return
+        for done in results:
+            start_s = submitted_s + done.queue_ms / 1000
+            attributes = {"rerank.model": stage.model, "rerank.queue_ms": done.queue_ms}
+            self._add(_SPAN_NAMES[stage.stage], start_s, start_s + done.batch_ms / 1000, attributes)
+
+    def on_end(self, call: FinishedCall) -> None:
+        """Adds the first stage of a search, and what the reply says about its cost, to the span of the call."""
+        span = trace.get_current_span()
+        if not span.is_recording():
+            return
+        span.set_attribute("rerank.request_id", call.request_id)
+        if isinstance(call.response, pb.RerankResponse | pb.SearchResponse):
+            execution = call.response.execution
+            for name in ("model", "strategy", "windows", "tokens", "queue_ms", "prepare_ms", "model_ms"):
+                span.set_attribute(f"rerank.{name}", getattr(execution, name))
+        if isinstance(call.response, pb.SearchResponse):
+            start_s = time.perf_counter() - call.seconds
+            attributes = {"rerank.hits": call.response.first_stage_hits}
+            self._add("first_stage", start_s, start_s + call.response.first_stage_ms / 1000, attributes)
+
+    def _add(self, name: str, start_s: float, end_s: float, attributes: dict[str, Any]) -> None:
+        span = self._tracer.start_span(name, start_time=_epoch_ns(start_s), attributes=attributes)
+        span.end(_epoch_ns(end_s))
+
+
+@contextmanager
+def otlp_processor() -> Iterator[SpanProcessor]:
+    """Sends spans by OTLP over gRPC, as the standard environment variables say; sends what is left when it ends."""
+    processor = BatchSpanProcessor(OTLPSpanExporter())
+    try:
+        yield processor
+    finally:
+        processor.shutdown()
+
+
+def _epoch_ns(seconds: float) -> int:
+    """A time of `time.perf_counter` as nanoseconds since 1970."""
+    return time.time_ns() - int((time.perf_counter() - seconds) * 1e9)

@@ -1,0 +1,226 @@
+"""API keys: the file, the header, limits of each key, and changes of the file while the service runs."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rerank.access import keys as keys_module
+from rerank.access.callers import Caller, CallerLimits, current_caller
+from rerank.access.key_file import add_key, hash_of_key, read_keys
+from rerank.access.keys import KeyStore
+from rerank.errors import ConfigError, Overloaded, PermissionDenied, Unauthenticated
+
+ANY = CallerLimits()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "keys.yaml"
+
+
+@pytest.fixture
+def checked_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store looks at its file in each call, and not once per second."""
+    monkeypatch.setattr(keys_module, "_CHECK_S", 0.0)
+
+
+def bearer(key: str) -> str:
+    return f"Bearer {key}"
+
+
+def test_each_key_is_its_own_caller(path: Path) -> None:
+    keys = {name: add_key(path, name, ANY) for name in ("frontend", "batch")}
+    store = KeyStore(path)
+    assert {name: store.authenticate(bearer(key)).name for name, key in keys.items()} == {
+        "frontend": "frontend",
+        "batch": "batch",
+    }
+    assert store.authenticate(bearer(keys["batch"])) is store.authenticate(f"bearer  {keys['batch']} ")
+
+
+@pytest.mark.parametrize(
+    "header",
+    [None, "", "Bearer", "Bearer ", "Basic dXNlcjpwdw==", "Bearer wrong", "Bearer \udcff", "Bearer " + "x" * 9999],
+)
+def test_missing_malformed_and_unknown_keys_are_refused_without_an_echo(path: Path, header: str | None) -> None:
+    key = add_key(path, "frontend", ANY)
+    with pytest.raises(Unauthenticated) as caught:
+        KeyStore(path).authenticate(header)
+    assert "wrong" not in str(caught.value)
+    with pytest.raises(Unauthenticated):
+        KeyStore(path).authenticate(key)  # without "Bearer"
+    with pytest.raises(Unauthenticated):
+        KeyStore(path).authenticate(bearer(key[:-1]))
+
+
+def test_hash_in_the_file_is_no_key(path: Path) -> None:
+    key = add_key(path, "frontend", ANY)
+    assert key not in path.read_text()
+    (entry,) = read_keys(path)
+    assert entry.sha256 == hash_of_key(key)
+    with pytest.raises(Unauthenticated):
+        KeyStore(path).authenticate(bearer(entry.sha256))
+
+
+def test_file_is_private_and_keeps_its_comments_and_mode(path: Path) -> None:
+    add_key(path, "a", ANY)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    path.write_text("# the frontend's\n" + path.read_text().rstrip("\n"))
+    path.chmod(0o640)
+    add_key(path, "b", CallerLimits(models=("pe-rank",), max_calls=3, max_queue_tokens=5000))
+    assert path.read_text().startswith("# the frontend's\n")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert [key.name for key in read_keys(path)] == ["a", "b"]
+    assert read_keys(path)[1].models == ("pe-rank",)
+    assert (read_keys(path)[1].max_calls, read_keys(path)[1].max_queue_tokens) == (3, 5000)
+
+
+def test_empty_list_has_no_keys(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path.write_text("# all were revoked\n[]\n")
+    assert read_keys(path) == ()
+    with pytest.raises(Unauthenticated, match="unknown or was revoked"):
+        KeyStore(path).authenticate("Bearer x")
+    assert f"{path} is an empty list: no API key is valid, and every call is refused" in caplog.text
+
+
+@pytest.mark.parametrize("text", ["", "\n", "# a comment\n", "null\n"])
+def test_file_without_a_list_is_refused_as_it_would_revoke_every_key(path: Path, text: str) -> None:
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"is empty; `rerank keys add NAME --file .*` writes it, and \[\] in it says"):
+        KeyStore(path)
+
+
+def test_key_is_added_to_an_empty_file_and_to_an_empty_list(path: Path) -> None:
+    for text in ("", "# ours\n", "# ours\n[]\n", "[\n]"):
+        path.write_text(text)
+        add_key(path, "a", ANY)
+        assert [key.name for key in read_keys(path)] == ["a"]
+        assert path.read_text().startswith("# ours\n") == text.startswith("# ours\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: {b", "line 1: while parsing a flow mapping"),
+        ("name: a", "the file is a list with one dash per entry"),
+        ("- {name: a}", r"line 1: \[0\]\.sha256: the setting is missing"),
+        (f"- {{name: a, sha256: {'0' * 64}, max_cals: 3}}", r"\[0\]\.max_cals: unknown .*; did you mean max_calls\?"),
+        ("- {name: a,\n   sha256: secret}", r"line 2: \[0\]\.sha256: expected a text of the form .*, given a text"),
+        (f"- {{name: a, sha256: '{'0' * 64}'}}\n" * 2, "a has several entries"),
+        (f"- {{name: '', sha256: '{'0' * 64}'}}", r"\[0\]\.name"),
+        (f"- {{name: a, sha256: '{'0' * 64}', max_calls: 0}}", r"\[0\]\.max_calls: expected a number greater than 0"),
+        ("- {name: a, sha256: secret, sha256: secret}", "line 1: the key 'sha256' is in line 1 already"),
+        ("- {name: a, sha256: secret, max_calls: " + "1" * 5000 + "}", "line 1: the value is no int"),
+        ("[" * 5000, "line 1: more than 50 mappings and lists inside one another"),
+    ],
+)
+def test_invalid_file_is_refused_without_its_values(path: Path, text: str, message: str) -> None:
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=message) as caught:
+        KeyStore(path)
+    assert "secret" not in str(caught.value)
+
+
+def test_missing_file_names_the_command_that_writes_it(path: Path) -> None:
+    with pytest.raises(ConfigError, match="rerank keys add NAME --file"):
+        KeyStore(path)
+
+
+def test_key_is_not_added_twice_nor_to_an_invalid_file_nor_under_a_bad_name(path: Path) -> None:
+    add_key(path, "a", ANY)
+    before = path.read_text()
+    with pytest.raises(ConfigError, match="has a key 'a' already"):
+        add_key(path, "a", ANY)
+    with pytest.raises(ConfigError, match="1 to 100 letters"):
+        add_key(path, "a b", ANY)
+    assert path.read_text() == before
+    for text in ("keys: []\n", f"[{{name: a, sha256: '{'0' * 64}'}}]\n"):
+        path.write_text(text)
+        with pytest.raises(ConfigError, match=r"^keys: .*: line [123]: "):
+            add_key(path, "b", ANY)
+        assert path.read_text() == text
+    assert [child.name for child in path.parent.iterdir()] == ["keys.yaml"]
+
+
+@pytest.mark.usefixtures("checked_each_time")
+def test_keys_are_added_revoked_and_restricted_while_the_service_runs(path: Path) -> None:
+    first = add_key(path, "first", ANY)
+    store = KeyStore(path)
+    caller = store.authenticate(bearer(first))
+    second = add_key(path, "second", ANY)
+    assert store.authenticate(bearer(second)).name == "second"
+    entries = yaml.safe_load(path.read_text())
+    path.write_text(yaml.safe_dump([entries[0] | {"models": ["identity"]}]))
+    with pytest.raises(Unauthenticated):
+        store.authenticate(bearer(second))
+    assert store.authenticate(bearer(first)) is caller  # with the calls that it has in flight
+    with pytest.raises(PermissionDenied):
+        caller.check_models(["pe-rank"])
+
+
+@pytest.mark.usefixtures("checked_each_time")
+@pytest.mark.parametrize(
+    "damage", ["- {name: a", None, "", "# all were revoked", "[" * 5000, "max_calls: " + "1" * 5000]
+)
+def test_unreadable_file_keeps_the_keys_that_were_read(
+    path: Path, damage: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = add_key(path, "a", ANY)
+    store = KeyStore(path)
+    if damage is None:
+        path.unlink()
+    else:
+        path.write_text(damage)
+    for _ in range(3):
+        assert store.authenticate(bearer(key)).name == "a"
+    (error,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]  # not once per request
+    assert error.endswith("; the keys that were read before stay valid")
+
+
+def test_file_is_not_checked_in_every_call_but_on_reload(path: Path) -> None:
+    key = add_key(path, "a", ANY)
+    store = KeyStore(path)
+    path.write_text("[]")
+    os.utime(path, (1, 1))
+    assert store.authenticate(bearer(key)).name == "a"  # within a second
+    store.reload()
+    with pytest.raises(Unauthenticated):
+        store.authenticate(bearer(key))
+
+
+def test_calls_in_flight_are_limited_for_each_key() -> None:
+    caller, other = (Caller(name, CallerLimits(max_calls=2)) for name in "ab")
+    with caller.answering(), caller.answering():
+        with pytest.raises(Overloaded, match="2 calls of key a are in flight") as caught, caller.answering():
+            pass
+        with other.answering():
+            assert current_caller.get() is other
+        assert current_caller.get() is caller
+    assert caught.value.retry_after_s > 0
+    assert current_caller.get() is None
+    with caller.answering():
+        pass
+
+
+def test_queued_tokens_are_limited_except_for_the_only_request() -> None:
+    caller = Caller("a", CallerLimits(max_queue_tokens=100))
+    message = "500 tokens of key a are in work; 1 more exceed its limit of 100"
+    with caller.queueing(500), pytest.raises(Overloaded, match=message), caller.queueing(1):
+        pass
+    with caller.queueing(60), caller.queueing(40):
+        pass
+
+
+def test_models_that_are_not_allowed_are_refused() -> None:
+    Caller("a", ANY).check_models(["any", "model"])
+    caller = Caller("a", CallerLimits(models=("pe-rank", "identity")))
+    caller.check_models(["pe-rank", "identity"])
+    with pytest.raises(PermissionDenied, match="key a does not allow model 'first'; name one of: pe-rank, identity"):
+        caller.check_models(["pe-rank", "first"])
+    with pytest.raises(PermissionDenied, match="name one of: none"):
+        Caller("a", CallerLimits(models=())).check_models(["first"])

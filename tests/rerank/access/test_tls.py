@@ -1,0 +1,157 @@
+"""TLS: who is refused, certificates that change while the service runs, and files that cannot be used."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+
+from rerank.access.certificates import check_certificates
+from rerank.client import Credentials, RerankClient, ServiceError
+from rerank.client.client import AsyncRerankClient
+from rerank.client.health_check import check_health
+from rerank.config import TLSConfig
+from rerank.errors import ConfigError
+from rerank.models.encoder import Encoder
+from rerank.rankers.identity import IdentityRanker
+from tests.certificates import Authority, Files
+from tests.serving import TIMEOUT_S, Served, reranker_of, serving
+
+UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path / "ca")
+
+
+@contextmanager
+def tls_service(encoder: Encoder, files: Files, client_ca: Path | None = None) -> Iterator[Served]:
+    tls = {"certificate": files.certificate, "key": files.key, "client_ca": client_ca}
+    with serving(reranker_of(encoder, {"identity": IdentityRanker()}, tls=tls)) as served:
+        yield served
+
+
+def ask(served: Served, credentials: Credentials) -> str:
+    """The only model of the service, on a connection of its own. Raises: ServiceError."""
+    with RerankClient(served.address, credentials) as client:
+        (model,) = client.list_models(5).models
+    return str(model.name)
+
+
+def assert_refused(served: Served, credentials: Credentials) -> None:
+    with pytest.raises(ServiceError) as caught:
+        ask(served, credentials)
+    assert caught.value.code in (UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+
+
+async def test_client_that_knows_the_authority_is_answered(encoder: Encoder, authority: Authority) -> None:
+    credentials = Credentials(tls_ca=str(authority.certificate))
+    with tls_service(encoder, authority.issue("server")) as served:
+        assert ask(served, credentials) == "identity"
+        assert check_health(served.address, credentials, TIMEOUT_S) == "SERVING"
+        async with AsyncRerankClient(served.address, credentials) as client:
+            assert (await client.list_models(TIMEOUT_S)).models[0].name == "identity"
+
+
+def test_plain_text_and_other_authorities_are_refused(encoder: Encoder, authority: Authority, tmp_path: Path) -> None:
+    other = Authority(tmp_path / "other")
+    with tls_service(encoder, authority.issue("server")) as served:
+        assert_refused(served, Credentials())
+        assert_refused(served, Credentials(tls_ca=str(other.certificate)))
+        assert_refused(served, Credentials(tls_ca="system"))
+        assert plain_http2(served.address) == b""
+        assert ask(served, Credentials(tls_ca=str(authority.certificate))) == "identity"
+
+
+def plain_http2(address: str) -> bytes:
+    """What the port answers to the beginning of HTTP/2 without TLS, until it closes the connection."""
+    host, port = address.split(":")
+    with socket.create_connection((host, int(port)), timeout=TIMEOUT_S) as plain:
+        plain.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(9))
+        try:
+            received = plain.recv(1000)
+        except ConnectionResetError:
+            return b""
+    return b"" if received[:1] == b"\x15" else received  # a TLS alert tells nothing
+
+
+@pytest.mark.parametrize(("host", "expired"), [("127.0.0.1", True), ("example.org", False)])
+def test_client_refuses_an_expired_certificate_and_one_of_another_host(
+    encoder: Encoder, authority: Authority, host: str, expired: bool
+) -> None:
+    with tls_service(encoder, authority.issue("server", host, expired)) as served:
+        assert_refused(served, Credentials(tls_ca=str(authority.certificate)))
+
+
+def test_client_without_a_valid_certificate_is_refused(encoder: Encoder, authority: Authority, tmp_path: Path) -> None:
+    stranger = Authority(tmp_path / "stranger").issue("client")
+    with tls_service(encoder, authority.issue("server"), authority.certificate) as served:
+        assert_refused(served, Credentials(tls_ca=str(authority.certificate)))
+        assert_refused(served, with_certificate(authority, authority.issue("expired", expired=True)))
+        assert_refused(served, with_certificate(authority, stranger))
+        assert ask(served, with_certificate(authority, authority.issue("client"))) == "identity"
+
+
+def with_certificate(authority: Authority, own: Files) -> Credentials:
+    return Credentials(tls_ca=str(authority.certificate), tls_certificate=str(own.certificate), tls_key=str(own.key))
+
+
+def test_certificate_is_read_again_when_it_changes(
+    encoder: Encoder, authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    credentials = Credentials(tls_ca=str(authority.certificate))
+    files = authority.issue("server", expired=True)
+    with tls_service(encoder, files) as served:
+        assert_refused(served, credentials)
+        authority.issue("server")
+        assert ask(served, credentials) == "identity"
+        files.certificate.write_text("not a certificate")
+        assert ask(served, credentials) == "identity"
+        assert [record.levelname for record in caplog.records if "stays in use" in record.getMessage()] == ["ERROR"]
+        other = Authority(tmp_path / "other").issue("server")
+        files.certificate.write_bytes(other.certificate.read_bytes())
+        files.key.write_bytes(other.key.read_bytes())
+        assert_refused(served, credentials)
+
+
+def test_unusable_files_are_named(authority: Authority, tmp_path: Path) -> None:
+    good, other = authority.issue("good"), authority.issue("other")
+    missing, text = tmp_path / "missing.pem", tmp_path / "text.pem"
+    text.write_text("no PEM")
+    cases = {
+        f"{missing} cannot be read: No such file": TLSConfig(certificate=missing, key=good.key),
+        f"{good.certificate} and {other.key} cannot be used: .*private key of that certificate": TLSConfig(
+            certificate=good.certificate, key=other.key
+        ),
+        f"{text} and {good.key} cannot be used": TLSConfig(certificate=text, key=good.key),
+        f"{text} cannot be used": TLSConfig(certificate=good.certificate, key=good.key, client_ca=text),
+        f"{tmp_path} cannot be read: it is a folder, not a file": TLSConfig(certificate=good.certificate, key=tmp_path),
+    }
+    for message, tls in cases.items():
+        with pytest.raises(ConfigError, match=f"tls: {message}"):
+            check_certificates(tls)
+    check_certificates(TLSConfig(certificate=good.certificate, key=good.key, client_ca=authority.certificate))
+
+
+def test_client_credentials_must_be_complete(authority: Authority, tmp_path: Path) -> None:
+    own = authority.issue("client")
+    with pytest.raises(ConfigError, match="needs its private key and the reverse"):
+        RerankClient("127.0.0.1:1", Credentials(tls_ca="system", tls_certificate=str(own.certificate)))
+    with pytest.raises(ConfigError, match="needs TLS"):
+        RerankClient("127.0.0.1:1", Credentials(tls_certificate=str(own.certificate), tls_key=str(own.key)))
+    with pytest.raises(ConfigError, match=f"{re.escape(str(tmp_path / 'no.pem'))} cannot be read"):
+        AsyncRerankClient("127.0.0.1:1", Credentials(tls_ca=str(tmp_path / "no.pem")))
+
+
+def test_credentials_come_from_the_environment() -> None:
+    variables = {"RERANK_TLS_CA": "ca.pem", "RERANK_API_KEY": "secret", "RERANK_TLS_KEY": ""}
+    credentials = Credentials.from_environment(environment=variables)
+    assert credentials == Credentials(tls_ca="ca.pem", api_key="secret")
+    assert Credentials.from_environment("mine.pem", variables).tls_ca == "mine.pem"
+    assert "secret" not in repr(credentials)

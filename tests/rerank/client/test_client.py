@@ -1,0 +1,243 @@
+"""The blocking and the asyncio client: the same calls, and errors with the message of the service."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import pytest
+from google.rpc import status_pb2
+
+from rerank.access.credentials import Credentials
+from rerank.client.client import AsyncRerankClient, RerankClient, ServiceError, reply_table
+from rerank.errors import ConfigError, InvalidRequest, RerankError, UsageError
+from rerank.v1 import rerank_pb2 as pb
+from rerank.v1.rerank_pb2_grpc import RerankServiceServicer
+from tests.conftest import PASSAGES
+from tests.serving import TIMEOUT_S, Served, serving_servicer
+
+PAIRS = [(doc_id, text) for doc_id, (_, text) in PASSAGES.items()]
+QUERY = "how long does a flea live"
+
+
+@dataclass(frozen=True)
+class Client:
+    """Calls either client in the same way."""
+
+    kind: type[RerankClient] | type[AsyncRerankClient]
+    target: str
+
+    def call(self, method: str, *args: object, **options: Any) -> Any:
+        if self.kind is RerankClient:
+            with RerankClient(self.target) as client:
+                return getattr(client, method)(*args, **options)
+        return asyncio.run(self._call_async(method, *args, **options))
+
+    async def _call_async(self, method: str, *args: object, **options: Any) -> Any:
+        async with AsyncRerankClient(self.target) as client:
+            return await getattr(client, method)(*args, **options)
+
+
+@pytest.fixture(params=[RerankClient, AsyncRerankClient])
+def client(request: pytest.FixtureRequest, service: Served) -> Client:
+    return Client(request.param, service.address)
+
+
+@pytest.fixture
+def unreachable() -> str:
+    """An address on which nothing listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{taken.getsockname()[1]}"
+
+
+@contextmanager
+def replaced_status(details: bytes) -> Iterator[str]:
+    """A server whose status contradicts its details, as when gRPC or a proxy has replaced the status."""
+
+    class Servicer(RerankServiceServicer):
+        def ListModels(self, request: pb.ListModelsRequest, context: grpc.ServicerContext) -> None:  # noqa: N802
+            context.set_trailing_metadata([("grpc-status-details-bin", details)])
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too large")
+
+    with serving_servicer(Servicer()) as address:
+        yield address
+
+
+def test_rerank_takes_pairs_and_messages_in_order(client: Client) -> None:
+    messages = [pb.Candidate(doc_id=doc_id, text=text) for doc_id, text in PAIRS[6:]]
+    reply = client.call("rerank", QUERY, [*PAIRS[:6], *messages], timeout_s=TIMEOUT_S)
+    assert {PAIRS[result.original_position][0]: result.doc_id for result in reply.results} == {
+        doc_id: doc_id for doc_id in PASSAGES
+    }
+    assert reply.results[0].doc_id == "flea"
+
+
+def test_rerank_takes_any_iterable(client: Client) -> None:
+    assert len(client.call("rerank", QUERY, iter(PAIRS), TIMEOUT_S).results) == len(PAIRS)
+
+
+def test_options_are_fields_of_the_request(client: Client) -> None:
+    strategy = pb.Strategy(kind=pb.STRATEGY_KIND_SINGLE, window_size=5)
+    reply = client.call("rerank", QUERY, PAIRS, model="identity", top_n=2, strategy=strategy, return_passages=True)
+    assert [(result.doc_id, result.text) for result in reply.results] == PAIRS[:2]
+    assert reply.execution.strategy == "single(5)"
+
+
+def test_order_of_an_unordered_list_has_no_effect(client: Client) -> None:
+    replies = [client.call("rerank", QUERY, pairs, ordered=False) for pairs in (PAIRS, PAIRS[::-1])]
+    first, second = ([(result.doc_id, result.score) for result in reply.results] for reply in replies)
+    assert first == second
+
+
+def test_search_answers(client: Client) -> None:
+    reply = client.call("search", QUERY, TIMEOUT_S, first_stage=pb.FIRST_STAGE_DENSE, depth=3)
+    assert (reply.first_stage, reply.first_stage_hits, len(reply.results)) == (pb.FIRST_STAGE_DENSE, 3, 3)
+
+
+def test_list_models_answers(client: Client) -> None:
+    assert [model.name for model in client.call("list_models").models] == ["pe-rank", "identity", "number"]
+
+
+def test_refused_call_is_a_service_error_with_code_reason_and_metadata(client: Client) -> None:
+    with pytest.raises(ServiceError, match="depth: 1001 candidates exceed the limit of 1000") as caught:
+        client.call("search", QUERY, depth=1001)
+    assert (caught.value.code, caught.value.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_REQUEST")
+    assert caught.value.metadata == {"value": "1001", "limit": "1000"}
+    assert isinstance(caught.value, RerankError)
+
+
+@pytest.mark.parametrize("name", ["gpt", "žluťoučký\n🦟", " \x00 "])
+def test_message_of_the_service_arrives_unchanged(client: Client, name: str) -> None:
+    with pytest.raises(ServiceError) as caught:
+        client.call("rerank", QUERY, PAIRS, model=name)
+    assert repr(name) in str(caught.value)
+    assert "pe-rank, identity, number" in str(caught.value)
+    assert (caught.value.code, caught.value.reason) == (grpc.StatusCode.NOT_FOUND, "NOT_FOUND")
+    assert caught.value.metadata == {"model": name}
+
+
+def test_deadline_is_a_service_error(client: Client) -> None:
+    with pytest.raises(ServiceError) as caught:
+        client.call("rerank", QUERY, PAIRS, timeout_s=0)
+    assert caught.value.code is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+@pytest.mark.parametrize("kind", [RerankClient, AsyncRerankClient])
+def test_unreachable_target_is_a_service_error(kind: Any, unreachable: str) -> None:
+    with pytest.raises(ServiceError, match="onnect") as caught:
+        Client(kind, unreachable).call("list_models", timeout_s=TIMEOUT_S)
+    assert (caught.value.code, caught.value.reason) == (grpc.StatusCode.UNAVAILABLE, "")
+    assert caught.value.metadata == {}
+
+
+def test_message_over_the_limit_is_a_service_error(client: Client) -> None:
+    with pytest.raises(ServiceError, match="larger than max") as caught:
+        client.call("rerank", QUERY, [("a", "x" * 17 * 1024 * 1024)])
+    assert caught.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+def test_response_larger_than_the_default_limit_of_grpc_arrives(client: Client) -> None:
+    pairs = [(f"d{number}", "x" * 190_000) for number in range(30)]
+    reply = client.call("rerank", QUERY, pairs, model="identity", return_passages=True)
+    assert reply.ByteSize() > 5 * 1024 * 1024
+
+
+@pytest.mark.parametrize("kind", [RerankClient, AsyncRerankClient])
+@pytest.mark.parametrize("details", [status_pb2.Status(code=5).SerializeToString(), b"\xff"], ids=["other", "garbage"])
+def test_details_that_contradict_the_status_are_ignored(kind: Any, details: bytes) -> None:
+    with replaced_status(details) as address, pytest.raises(ServiceError, match="too large") as caught:
+        Client(kind, address).call("list_models", timeout_s=TIMEOUT_S)
+    assert (caught.value.code, caught.value.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "")
+
+
+def test_unknown_option_is_refused_before_the_call(client: Client) -> None:
+    with pytest.raises(InvalidRequest, match="no_such_field: SearchRequest has no such field; fields: query"):
+        client.call("search", QUERY, no_such_field=1)
+    for method, arguments in {"search": [QUERY], "rerank": [QUERY, PAIRS]}.items():
+        with pytest.raises(InvalidRequest, match=r"top_k: .*; did you mean top_n\?"):
+            client.call(method, *arguments, top_k=1)
+
+
+def test_options_have_the_names_of_the_command_line(client: Client) -> None:
+    reply = client.call("rerank", QUERY, PAIRS, model="number", strategy="top-down")
+    assert reply.execution.strategy == "top-down(20)"
+    found = client.call("search", QUERY, first_stage="dense", depth=3, strategy={"kind": "single"}, feedback="rocchio")
+    assert (found.first_stage, found.feedback.method) == (pb.FIRST_STAGE_DENSE, pb.FEEDBACK_METHOD_ROCCHIO)
+    with pytest.raises(InvalidRequest, match=r"unknown strategy 'slidng'; did you mean sliding\? choices: single"):
+        client.call("rerank", QUERY, PAIRS, strategy="slidng")
+
+
+@pytest.mark.parametrize("kind", [RerankClient, AsyncRerankClient])
+@pytest.mark.parametrize("target", ["http://127.0.0.1:8080", "https://host/v1", "grpc://h:1", "htp://h:50051"])
+def test_url_is_no_target(kind: Any, target: str) -> None:
+    with pytest.raises(ConfigError, match=r"begins with .*://, but this client speaks gRPC and takes HOST:PORT"):
+        kind(target)
+
+
+def test_names_of_grpc_are_targets() -> None:
+    for target in ("dns:///localhost:1", "unix:///tmp/none", "ipv4:127.0.0.1:1", "localhost:1"):
+        RerankClient(target).close()
+
+
+def test_async_client_outside_an_event_loop_says_what_to_do() -> None:
+    with pytest.raises(UsageError, match=r"needs a running event loop; .*asyncio\.run\(\).* or use RerankClient"):
+        AsyncRerankClient("127.0.0.1:1")
+
+
+def test_closed_client_says_what_to_do(service: Served) -> None:
+    with RerankClient(service.address) as client:
+        pass
+    with pytest.raises(UsageError, match="this RerankClient is closed; make a new one"):
+        client.list_models()
+
+
+async def test_closed_async_client_says_what_to_do(service: Served) -> None:
+    async with AsyncRerankClient(service.address) as client:
+        pass
+    with pytest.raises(UsageError, match="this AsyncRerankClient is closed; make a new one"):
+        await client.list_models()
+
+
+async def test_repr_says_target_and_security_without_the_key() -> None:
+    with RerankClient("127.0.0.1:1") as client:
+        assert repr(client) == "<RerankClient of 127.0.0.1:1: plain text, no API key>"
+    assert repr(client).startswith("<closed RerankClient")
+    async with AsyncRerankClient("h:1", Credentials(tls_ca="system", api_key="secret")) as other:
+        assert repr(other) == "<AsyncRerankClient of h:1: TLS, API key>"
+
+
+def test_reply_prints_as_a_table(client: Client) -> None:
+    reply = client.call("rerank", QUERY, PAIRS, top_n=2, return_passages=True)
+    header, first, _ = reply_table(reply).splitlines()
+    assert header.split() == ["rank", "score", "doc_id", "text"]
+    assert "flea" in first
+    assert "The life cycle" in first
+
+
+def test_instruction_is_refused_by_a_model_that_reads_none(client: Client) -> None:
+    for method, arguments in {"search": [QUERY], "rerank": [QUERY, PAIRS]}.items():
+        with pytest.raises(ServiceError, match="instruction: the prompt of model identity has no place") as caught:
+            client.call(method, *arguments, model="identity", instruction="prefer medical texts")
+        assert caught.value.code is grpc.StatusCode.INVALID_ARGUMENT
+        assert client.call(method, *arguments, model="pe-rank", instruction="prefer medical texts").results
+
+
+def test_list_of_models_says_which_read_an_instruction(client: Client) -> None:
+    models = client.call("list_models").models
+    assert {model.name: model.reads_instruction for model in models} == {
+        "pe-rank": True,
+        "identity": False,
+        "number": False,
+    }
+
+
+async def test_calls_of_one_async_client_run_concurrently(service: Served) -> None:
+    async with AsyncRerankClient(service.address) as client:
+        replies = await asyncio.gather(*(client.search(text, TIMEOUT_S, top_n=1) for _, text in PAIRS))
+    assert [reply.results[0].doc_id for reply in replies] == [*PASSAGES]

@@ -1,0 +1,75 @@
+"""Fields of serialized messages, counted without parsing: as many as the parser finds, and no more than the limit."""
+
+from __future__ import annotations
+
+import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rerank.config import Limits
+from rerank.errors import InvalidRequest
+from rerank.grpc.wire_format import count_fields
+from rerank.service.convert import check_field_count
+from rerank.v1 import rerank_pb2 as pb
+
+KIND, CANDIDATES, STRATEGY = pb.RerankRequest.DESCRIPTOR, 2, 5
+MANY = 10_000
+#: Pieces of messages, whole and half: fields, candidates, unknown fields of each wire type, groups, long varints.
+PIECES = [
+    *(b"\x0a\x01q", b"\x12\x00", b"\x12\x03\x0a\x01a", b"\x12\x02\x12\x00", b"\x2a\x00", b"\x2a\x02\x32\x00"),
+    *(b"\x20\x05", b"\x78\x00", b"\x7a\x01x", b"\x7d\x00\x00\x00\x00", b"\x79" + bytes(8), b"\x7b", b"\x7c"),
+    *(b"\x92\x80\x00", b"\x92\x80\x80\x80\x80\x00", b"\x12\x80\x00", b"\x12\x05", b"\x80"),
+    *(b"\xff\xff\xff\xff\x7f", b"\x00"),
+]
+
+
+def test_each_field_counts_once_with_those_of_the_messages_within() -> None:
+    strategy = pb.Strategy(window_size=5, interpolation=pb.Interpolation(first_stage=1.0))
+    candidates = [pb.Candidate(doc_id="a", text="x" * 300), pb.Candidate(doc_id="b", in_index=True)]
+    message = pb.RerankRequest(query="q", candidates=candidates, strategy=strategy).SerializeToString()
+    count = count_fields(message, KIND, MANY)
+    assert count.total == 1 + (1 + 2) + (1 + 2) + (1 + 1 + (1 + 1))
+    assert count.of == {CANDIDATES: 2, STRATEGY: 1}
+
+
+def test_counting_ends_after_the_limit() -> None:
+    assert count_fields(b"\x12\x00" * 8_000_000, KIND, 100).total == 101
+
+
+@given(st.lists(st.sampled_from(PIECES) | st.binary(max_size=4), max_size=30).map(b"".join))
+def test_no_message_has_more_candidates_than_are_counted(message: bytes) -> None:
+    count = count_fields(message, KIND, MANY)
+    try:
+        parsed = pb.RerankRequest.FromString(message)
+    except DecodeError:
+        return
+    assert len(parsed.candidates) == count.of[CANDIDATES]
+
+
+def test_largest_list_passes_with_all_fields_of_its_candidates() -> None:
+    candidate = pb.Candidate(doc_id="a", text="t", in_index=True, first_stage_score=0.5, title="T")
+    message = pb.RerankRequest(query="q", candidates=[candidate] * 1000, model="m", top_n=5, include_trace=True)
+    check_field_count(message.SerializeToString(), KIND, Limits())
+
+
+def test_list_that_is_a_little_too_long_is_left_to_the_conversion_which_knows_its_length() -> None:
+    message = pb.RerankRequest(candidates=[pb.Candidate(doc_id="a", text="t")] * 1001)
+    check_field_count(message.SerializeToString(), KIND, Limits())
+
+
+@pytest.mark.parametrize(
+    ("message", "field", "problem"),
+    [
+        (b"\x12\x00" * 100_000, "candidates", "8064 or more candidates exceed the limit of 1000; send at most 1000"),
+        (b"\x78\x00" * 100_000, "request", "more than 8064 fields"),
+        (b"\x2a\x00" * 100_000, "request", "more than 8064 fields"),
+        (b"\x2a\xc0\x9a\x0c" + b"\x32\x00" * 100_000, "request", "more than 8064 fields"),
+        (b"\x7b\x7c" * 100_000, "request", "more than 8064 fields"),
+    ],
+    ids=["candidates", "unknown fields", "strategies", "fields of a strategy", "groups"],
+)
+def test_more_fields_than_a_request_needs_are_refused(message: bytes, field: str, problem: str) -> None:
+    with pytest.raises(InvalidRequest, match=problem) as caught:
+        check_field_count(message, KIND, Limits())
+    assert caught.value.field == field

@@ -1,0 +1,40 @@
+"""Stand-ins for inference servers."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import AsyncIterator
+from functools import cache
+
+import pytest
+
+from rerank.models.loading import load_tokenizer_of
+from tests.rerank.inference_servers.stand_in import LLAMA_CPP, VLLM, StandIn, recorded, stand_in
+
+_load_once = cache(load_tokenizer_of)
+
+
+@pytest.fixture(autouse=True)
+def _tokenizers_are_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rerank.registry.load_tokenizer_of", lambda source: copy.deepcopy(_load_once(source)))
+
+
+@pytest.fixture
+async def vllm() -> AsyncIterator[StandIn]:
+    """A stand-in that replies as vLLM did."""
+    async with stand_in(recorded(VLLM)) as server:
+        yield server
+
+
+@pytest.fixture
+async def second_vllm() -> AsyncIterator[StandIn]:
+    """Another one."""
+    async with stand_in(recorded(VLLM)) as server:
+        yield server
+
+
+@pytest.fixture
+async def llama_cpp() -> AsyncIterator[StandIn]:
+    """A stand-in that replies as llama-server did."""
+    async with stand_in(recorded(LLAMA_CPP)) as server:
+        yield server

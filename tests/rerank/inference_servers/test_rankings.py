@@ -1,0 +1,122 @@
+"""Rankings over an inference server, whose replies were recorded: equal to those of the model in this process."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rerank.config import EngineConfig, FirstModel, GenerationModel
+from rerank.engine.engine import Engine
+from rerank.engine.job import Job
+from rerank.engine.strategies import Single
+from rerank.models.encoder import Encoder
+from rerank.models.smollm2 import locate_causal_lm
+from rerank.registry import load_ranker, load_served
+from rerank.types import Ranking
+from tests.rerank.inference_servers.cases import TEXTS, WINDOW, adapter, generation, job, plain
+from tests.rerank.inference_servers.stand_in import StandIn
+
+
+async def ranked(model: FirstModel | GenerationModel, work: Job) -> Ranking:
+    async with Engine({"zephyr": load_served(model)}, EngineConfig()) as engine:
+        return await engine.run(work)
+
+
+async def ranked_here(model: FirstModel | GenerationModel, work: Job, encoder: Encoder) -> Ranking:
+    """By the same model in this process."""
+    path = model.path if model.tokenizer is None else Path(locate_causal_lm(model.tokenizer))
+    here = model.model_copy(update={"served_by": None, "path": path, "precision": "float32"})
+    async with Engine({"zephyr": load_ranker(here, encoder, "cpu")}, EngineConfig()) as engine:
+        return await engine.run(work)
+
+
+def scores(ranking: Ranking) -> list[float]:
+    """The scores of all windows, in the order in which they ran."""
+    return [score for window in ranking.trace.windows for score in window.scores]
+
+
+async def test_scores_are_those_of_the_model_in_this_process(vllm: StandIn, encoder: Encoder) -> None:
+    """The bundled FIRST: an adapter at the server, and merged into its base here."""
+    served = await ranked(adapter(vllm.url), job())
+    here = await ranked_here(adapter(vllm.url), job(), encoder)
+    assert scores(served) == pytest.approx(scores(here), abs=1e-3)
+    assert [each.position for each in served.ranked] == [each.position for each in here.ranked]
+    assert served.trace.tokens == here.trace.tokens
+
+
+@pytest.mark.slow
+async def test_calibration_and_permutations_are_those_of_the_model_in_this_process(
+    vllm: StandIn, encoder: Encoder
+) -> None:
+    model, work = plain(vllm.url, permutations=2, calibration="content_free"), job(Single(WINDOW), WINDOW)
+    assert scores(await ranked(model, work)) == pytest.approx(scores(await ranked_here(model, work, encoder)), abs=1e-3)
+
+
+@pytest.mark.slow
+async def test_generated_orders_are_those_of_the_model_in_this_process(vllm: StandIn, encoder: Encoder) -> None:
+    work = job(Single(WINDOW), WINDOW)
+    served = await ranked(generation(vllm.url), work)
+    here = await ranked_here(generation(vllm.url), work, encoder)
+    assert [each.position for each in served.ranked] == [each.position for each in here.ranked]
+    assert served.trace.repairs == here.trace.repairs
+
+
+@pytest.mark.slow
+async def test_llama_cpp_gives_the_order_of_its_quantised_model(llama_cpp: StandIn, encoder: Encoder) -> None:
+    """It computes in 8 bits, so its scores differ in the second digit."""
+    served = await ranked(plain(llama_cpp.url, {"kind": "llama-cpp"}), job())
+    here = await ranked_here(plain(llama_cpp.url), job(), encoder)
+    windows = {window.positions: window.scores for window in here.trace.windows}
+    found = {window.positions: window.scores for window in served.trace.windows}
+    assert found[4, 5, 6, 7] == pytest.approx(windows[4, 5, 6, 7], abs=0.25)
+    assert sum(map(len, found.values())) == 3 * WINDOW
+
+
+async def test_llama_cpp_generates(llama_cpp: StandIn) -> None:
+    ranking = await ranked(generation(llama_cpp.url, kind="llama-cpp"), job(Single(WINDOW), WINDOW))
+    assert sorted(each.position for each in ranking.ranked) == list(range(WINDOW))
+
+
+@pytest.mark.slow
+async def test_passages_without_a_score_come_last_and_are_named(vllm: StandIn, encoder: Encoder) -> None:
+    """Of the 20 most probable tokens, some are no identifiers; the others keep their exact log-probabilities."""
+    work = job(Single(len(TEXTS)))
+    served = await ranked(plain(vllm.url, {"allow_top_k": True}), work)
+    here = await ranked_here(plain(vllm.url), work, encoder)
+    unscored = set(served.trace.unscored_doc_ids)
+    scored = [each for each in served.ranked if each.candidate.passage.doc_id not in unscored]
+    exact = {each.position: each.score for each in here.ranked}
+    gaps = {round(each.score - exact[each.position], 3) for each in scored}
+    if unscored:
+        assert {each.candidate.passage.doc_id for each in served.ranked[-len(unscored) :]} == unscored
+    assert len(gaps) <= 2  # one constant, up to rounding
+    assert [each.position for each in scored] == [
+        each.position for each in here.ranked if each.candidate.passage.doc_id not in unscored
+    ]
+
+
+async def test_reply_names_the_served_model(vllm: StandIn) -> None:
+    ranking = await ranked(adapter(vllm.url), job())
+    assert (ranking.trace.ranker, ranking.trace.model_id) == ("first", "first")
+    assert len(ranking.trace.model_revision) == 64  # of the adapter here, whose golden scores the server gave
+    assert ranking.trace.unscored_doc_ids == ()
+
+
+async def test_windows_wait_for_the_most_in_flight_only(vllm: StandIn) -> None:
+    slow = {key: replace(reply, delay_s=0.05) for key, reply in vllm.replies.items() if "/v1/completions" in key}
+    model = adapter(vllm.url, max_in_flight=2)
+    async with Engine({"zephyr": load_served(model)}, EngineConfig()) as engine:
+        vllm.replies |= slow
+        vllm.most_running = 0
+        rankings = await asyncio.gather(*(engine.run(job()) for _ in range(6)))
+    assert len({tuple(each.position for each in ranking.ranked) for ranking in rankings}) == 1
+    assert vllm.most_running == 2
+
+
+async def test_key_is_sent_to_the_server(vllm: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SERVER_KEY", "secret")
+    await ranked(adapter(vllm.url, api_key_env="SERVER_KEY"), job())
+    assert vllm.headers["authorization"] == "Bearer secret"

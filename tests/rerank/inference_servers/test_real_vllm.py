@@ -1,0 +1,193 @@
+"""FIRST over a real vLLM: the scores of the model in this process, many requests at once, cancellation, kill -9.
+
+The server runs SmolLM2-135M as `smollm2` and the bundled FIRST as the adapter `first`:
+
+    vllm serve FOLDER --served-model-name smollm2 --dtype float32 --max-model-len 4096 --port 8000 \\
+      --enable-lora --max-lora-rank 16 --lora-modules first=rerank/checkpoints/first_smollm2
+
+With `--vllm-command`, the last test kills the server and starts it again with that command.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import re
+import shlex
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from dataclasses import replace
+from itertools import pairwise
+
+import httpx2
+import pytest
+
+from rerank import bundled
+from rerank.config import EngineConfig, FirstModel
+from rerank.engine.engine import Engine
+from rerank.engine.job import Job
+from rerank.engine.strategies import Single, Sliding, TopDown
+from rerank.errors import DeadlineExceeded, ModelServerUnavailable, Overloaded
+from rerank.rankers.base import Ranker, ServedRanker, rank_windows
+from rerank.registry import load_ranker, load_served
+from rerank.types import Candidate, Passage, Query, Window
+from tests.rerank.inference_servers.cases import QUERY, adapter, generation
+from tests.rerank.inference_servers.stand_in import until
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1800)]
+
+WORDS = ("river", "stone", "pigeon", "compass", "winter", "sky", "salt", "bread", "violin", "glacier", "lamp", "moss")
+#: The difference of log-probabilities in float32 between two programs.
+CLOSE = 1e-3
+
+
+def passages(n: int, seed: int) -> list[Passage]:
+    draw = random.Random(seed)
+    return [Passage(f"d{place}", " ".join(draw.choices(WORDS, k=draw.randint(3, 12)))) for place in range(n)]
+
+
+def job(n: int, seed: int = 0, **settings: object) -> Job:
+    candidates = tuple(Candidate(passage) for passage in passages(n, seed))
+    return replace(Job("zephyr", QUERY, candidates, Single(20), top_n=0), **settings)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def url(request: pytest.FixtureRequest) -> str:
+    """The server given with --vllm."""
+    return str(request.config.getoption("--vllm"))
+
+
+@pytest.fixture(scope="module")
+def here() -> Ranker:
+    """The bundled FIRST in this process."""
+    from rerank.models.encoder import Encoder
+
+    return load_ranker(FirstModel(name="zephyr", ranker="first", path=bundled.FIRST), Encoder(device="cpu"), "cpu")
+
+
+def served(url: str, **settings: object) -> ServedRanker:
+    return load_served(adapter(url, **settings))
+
+
+def running(url: str) -> float:
+    """The number of requests that the server works on, by its own metrics."""
+    text = httpx2.get(f"{url}/metrics", timeout=30).text
+    return sum(float(value) for value in re.findall(r"^vllm:num_requests_(?:running|waiting)\{.*\} (\S+)$", text, re.M))
+
+
+async def test_scores_of_50_windows_are_those_of_the_model_in_this_process(url: str, here: Ranker) -> None:
+    ranker = served(url)
+    await ranker.open()
+    gaps = []
+    for seed in range(50):
+        prepared = ranker.prepare(Query(f"{QUERY.text} {seed}"), passages(2 + seed % 19, seed))
+        window = Window(prepared.query, prepared.passages)
+        expected = (await asyncio.to_thread(rank_windows, here, [window]))[0].scores
+        found = (await ranker.rank_window(ranker.encode(window))).scores
+        gaps.append(max(abs(a - b) for a, b in zip(expected, found, strict=True)))
+    await ranker.close()
+    print(f"largest difference of a score over 50 windows: {max(gaps):.1e}")
+    assert max(gaps) < CLOSE
+
+
+@pytest.mark.parametrize("strategy", [Sliding(20, 10), TopDown(20)], ids=str)
+async def test_order_of_100_candidates_is_that_of_the_model_in_this_process(
+    url: str, here: Ranker, strategy: Sliding | TopDown
+) -> None:
+    work = job(100, strategy=strategy)
+    orders = []
+    for ranker in (here, served(url)):
+        async with Engine({"zephyr": ranker}, EngineConfig()) as engine:
+            ranking = await engine.run(work)
+        orders.append([each.position for each in ranking.ranked])
+    assert orders[0] == orders[1]
+
+
+async def test_32_requests_at_once_get_their_own_orders(url: str) -> None:
+    async with Engine({"zephyr": served(url)}, EngineConfig()) as engine:
+        jobs = [job(20, seed) for seed in range(32)]
+        at_once = await asyncio.gather(*(engine.run(each) for each in jobs))
+        for seed in (0, 31):
+            alone = await engine.run(jobs[seed])
+            scores = [each.score for each in alone.ranked]
+            assert [each.score for each in at_once[seed].ranked] == pytest.approx(scores, abs=CLOSE)
+
+
+async def test_cancelled_requests_leave_the_server_within_a_second(url: str) -> None:
+    """Of requests that generate, in many steps. The step that runs ends first: a slow CPU gets a second more for it."""
+    async with Engine({"zephyr": load_served(generation(url))}, EngineConfig()) as engine:
+        tasks = [asyncio.create_task(engine.run(job(20, seed))) for seed in range(8)]
+        before, end_s = 0.0, time.perf_counter() + 60
+        while before < 3 and time.perf_counter() < end_s:
+            before = await asyncio.to_thread(running, url)
+        unfinished = sum(not task.done() for task in tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        start_s, after = time.perf_counter(), before
+        while after and time.perf_counter() < start_s + 2.0:
+            after = await asyncio.to_thread(running, url)
+    gone_s = time.perf_counter() - start_s
+    print(f"{unfinished} unfinished; {before:.0f} at the server before, {after:.0f} after {gone_s:.2f} s")
+    assert before >= 3
+    assert after == 0
+
+
+async def test_killed_server_ends_no_call_wrongly_and_service_resumes(url: str, request: pytest.FixtureRequest) -> None:
+    """100 requests of which each is answered as before, or refused clearly, and none later than its deadline."""
+    command = request.config.getoption("--vllm-command")
+    if not command:
+        pytest.skip("needs --vllm-command COMMAND, which starts the server again after this test has killed it")
+    ranker = served(url)
+    async with Engine({"zephyr": ranker}, EngineConfig()) as engine:
+        right = {seed: order_of(await engine.run(job(8, seed))) for seed in range(10)}
+        now_s = asyncio.get_running_loop().time
+        deadline = now_s() + 900  # so that none is refused on a slow machine
+        calls = [asyncio.create_task(engine.run(job(8, i % 10, deadline=deadline))) for i in range(100)]
+        await until(lambda: sum(call.done() for call in calls) >= 20, within_s=600)
+        await asyncio.to_thread(kill_server, url)
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        late_s = now_s() - deadline
+        with pytest.raises(ModelServerUnavailable, match=url):
+            await engine.run(job(8))
+        assert ranker.problem
+        answered = [(i % 10, each) for i, each in enumerate(outcomes) if not isinstance(each, BaseException)]
+        kinds = [type(each).__name__ for each in outcomes if isinstance(each, BaseException)]
+        print(f"{len(answered)} answers; errors: { ({kind: kinds.count(kind) for kind in kinds}) }")
+        assert all(order_of(ranking) == right[seed] for seed, ranking in answered)
+        errors = [each for each in outcomes if isinstance(each, BaseException)]
+        assert all(isinstance(each, ModelServerUnavailable | DeadlineExceeded | Overloaded) for each in errors)
+        assert answered
+        assert errors
+        assert late_s < 1.0
+        await asyncio.to_thread(start_server, command)
+        start_s = time.perf_counter()
+        await until(lambda: not ranker.problem, within_s=900)
+        print(f"served again {time.perf_counter() - start_s:.0f} s after the start of the server")
+        assert order_of(await engine.run(job(8, 3))) == right[3]
+
+
+def order_of(ranking: object) -> list[int]:
+    ranked = ranking.ranked  # type: ignore[attr-defined]
+    assert all(a.score > b.score for a, b in pairwise(ranked))
+    return [each.position for each in ranked]
+
+
+def kill_server(url: str) -> None:
+    """SIGKILL to the process that listens at the URL, and to those that it started."""
+    port = url.rpartition(":")[2]
+    found = subprocess.run(["fuser", f"{port}/tcp"], capture_output=True, text=True, check=True).stdout.split()
+    for process in found:  # the list grows
+        found += subprocess.run(["pgrep", "-P", process], capture_output=True, text=True, check=False).stdout.split()
+    for process in map(int, found):
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+
+
+def start_server(command: str) -> None:
+    """Starts the server, which goes on when the tests end."""
+    nowhere = subprocess.DEVNULL
+    subprocess.Popen(shlex.split(command), stdout=nowhere, stderr=nowhere, start_new_session=True)

@@ -1,0 +1,183 @@
+"""What an inference server must be for its scores to be used, and what a request sees if it is not."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rerank import bundled
+from rerank.config import EngineConfig, FirstModel, GenerationModel
+from rerank.engine.engine import Engine
+from rerank.engine.strategies import Single
+from rerank.errors import ConfigError, DeadlineExceeded, ModelServerUnavailable, ModelServerUnfit
+from rerank.rankers.base import ServedRanker
+from rerank.registry import load_served
+from tests.rerank.inference_servers.cases import TEXTS, WINDOW, adapter, generation, job, plain
+from tests.rerank.inference_servers.stand_in import Reply, StandIn, until
+
+
+@asynccontextmanager
+async def opened(model: FirstModel | GenerationModel) -> AsyncIterator[tuple[Engine, ServedRanker]]:
+    ranker = load_served(model)
+    async with Engine({"zephyr": ranker}, EngineConfig()) as engine:
+        yield engine, ranker
+
+
+def changed(server: StandIn, path: str, change: Callable[[Any], Any]) -> None:
+    """Changes all recorded replies to a method from now on."""
+    for key, reply in server.replies.items():
+        if f" {path} " in key:
+            body = json.loads(json.dumps(reply.body))
+            server.replies[key] = replace(reply, body=change(body))
+
+
+def scores_changed(server: StandIn, change: Callable[[dict[str, Any]], Any]) -> None:
+    """Changes the log-probabilities of all recorded replies of vLLM from now on; `change` works in place."""
+
+    def changed_body(body: Any) -> Any:
+        if body["choices"][0]["logprobs"]:
+            change(body["choices"][0]["logprobs"]["top_logprobs"][0])
+        return body
+
+    changed(server, "/v1/completions", changed_body)
+
+
+def drop_last(log_probs: dict[str, Any]) -> None:
+    del log_probs[list(log_probs)[-1]]
+
+
+def break_last(log_probs: dict[str, Any]) -> None:
+    log_probs[list(log_probs)[-1]] = float("nan")
+
+
+async def test_server_without_scores_of_all_identifiers_is_refused_with_what_it_lacks(vllm: StandIn) -> None:
+    scores_changed(vllm, drop_last)
+    async with opened(adapter(vllm.url)) as (engine, ranker):
+        assert "51 of 52 identifiers; this vLLM knows no logprob_token_ids" in ranker.problem
+        with pytest.raises(ModelServerUnfit, match=f"{vllm.url}.*allow_top_k"):
+            await engine.run(job())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [(drop_last, "3 of 4 identifiers"), (break_last, "not finite")],
+    ids=["an identifier is missing", "NaN"],
+)
+async def test_answer_without_scores_is_an_error_and_no_ranking(
+    vllm: StandIn, change: Callable[[dict[str, Any]], None], message: str
+) -> None:
+    async with opened(adapter(vllm.url)) as (engine, _):
+        scores_changed(vllm, change)
+        with pytest.raises(ModelServerUnfit, match=f"{vllm.url}.*{message}"):
+            await engine.run(job())
+
+
+async def test_failing_server_gives_no_first_stage_order_even_if_a_part_would_do(vllm: StandIn) -> None:
+    async with opened(adapter(vllm.url)) as (engine, _):
+        vllm.fault = lambda path, body: Reply(500, "oops") if "completions" in path else None
+        with pytest.raises(ModelServerUnavailable, match="oops"):
+            await engine.run(job(allow_partial=True, deadline=engine_time() + 30))
+
+
+def engine_time() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def test_model_of_another_name_is_refused(vllm: StandIn) -> None:
+    model = adapter(vllm.url)
+    assert model.served_by is not None
+    other = model.model_copy(update={"served_by": model.served_by.model_copy(update={"model": "zephyr-7b"})})
+    async with opened(other) as (_, ranker):
+        assert "serves smollm2, first, not zephyr-7b; correct served_by.model" in ranker.problem
+
+
+async def test_tokenizer_that_is_not_the_servers_is_refused(vllm: StandIn) -> None:
+    changed(vllm, "/tokenize", lambda body: body | {"tokens": body["tokens"][:-1]})
+    async with opened(adapter(vllm.url)) as (_, ranker):
+        assert "set `tokenizer` to that of the served model" in ranker.problem
+
+
+async def test_server_that_does_not_tokenise_is_used(vllm: StandIn) -> None:
+    vllm.fault = lambda path, body: Reply(404, "no such method") if path == "/tokenize" else None
+    async with opened(adapter(vllm.url)) as (_, ranker):
+        assert ranker.problem == ""
+
+
+async def test_server_of_another_kind_is_refused(vllm: StandIn) -> None:
+    vllm.fault = lambda path, body: Reply(200, {"models": []}) if path == "/v1/models" else None
+    async with opened(adapter(vllm.url)) as (_, ranker):
+        assert "correct served_by.kind" in ranker.problem
+
+
+async def test_weights_that_do_not_give_the_golden_scores_are_refused(vllm: StandIn) -> None:
+    scores_changed(vllm, lambda log_probs: log_probs.update({k: v * 3 for k, v in log_probs.items()}))
+    async with opened(adapter(vllm.url)) as (engine, ranker):
+        assert f"{vllm.url}: self-test: scores differ from golden.json" in ranker.problem
+        with pytest.raises(ModelServerUnfit, match=r"golden\.json"):
+            await engine.run(job())
+
+
+async def test_prompts_fit_the_length_that_the_server_reads(vllm: StandIn) -> None:
+    changed(vllm, "/v1/models", lambda body: {"data": [card | {"max_model_len": 300} for card in body["data"]]})
+    async with opened(adapter(vllm.url)) as (_, ranker):
+        assert ranker.info.max_window_tokens == 300
+
+
+async def test_windows_hold_as_many_passages_as_the_server_scores(vllm: StandIn) -> None:
+    twice = plain(vllm.url, identifier_tokens="max")
+    assert load_served(plain(vllm.url)).info.max_window_size == 52
+    assert load_served(twice).info.max_window_size == min(52, 128 // 2)
+
+
+async def test_deadline_ends_the_call_of_a_silent_server(vllm: StandIn) -> None:
+    async with opened(adapter(vllm.url)) as (engine, _):
+        vllm.fault = lambda path, body: Reply(200, "late", delay_s=60) if "completions" in path else None
+        with pytest.raises(DeadlineExceeded):
+            await engine.run(job(deadline=engine_time() + 0.5))
+        await until(lambda: vllm.running == 0, within_s=1.0)
+
+
+async def test_key_that_is_not_set_is_an_error_at_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SERVER_KEY", raising=False)
+    with pytest.raises(ConfigError, match="SERVER_KEY, which is not set"):
+        load_served(adapter("http://gpu1:8000", api_key_env="SERVER_KEY"))
+
+
+async def test_passages_without_a_score_are_named(vllm: StandIn) -> None:
+    """The 20 most probable tokens do not have all eight identifiers."""
+    async with opened(plain(vllm.url, {"allow_top_k": True})) as (engine, _):
+        vllm.fault = top_tokens_only
+        ranking = await engine.run(job(Single(len(TEXTS))))
+    assert set(ranking.trace.unscored_doc_ids) == {"d6", "d7"}
+    assert {each.candidate.passage.doc_id for each in ranking.ranked[-2:]} == {"d6", "d7"}
+
+
+def top_tokens_only(path: str, body: Any) -> Reply | None:
+    """An answer with the log-probabilities of the identifiers A to F, and of another token."""
+    if not path.endswith("completions"):
+        return None
+    log_probs = {f"token_id:{49 + place}": -1.0 - (place * 5) % 7 for place in range(6)} | {"token_id:198": -9.0}
+    return Reply(200, {"choices": [{"text": "A", "logprobs": {"top_logprobs": [log_probs]}}]})
+
+
+async def test_generation_repairs_what_the_model_writes(vllm: StandIn) -> None:
+    async with opened(generation(vllm.url)) as (engine, _):
+        written = Reply(200, {"choices": [{"text": "[3] > [1] > [1]"}]})
+        vllm.fault = lambda path, body: written if "completions" in path else None
+        ranking = await engine.run(job(Single(WINDOW), WINDOW))
+    assert [each.position for each in ranking.ranked] == [2, 0, 1, 3]
+    assert ranking.trace.repairs == 3
+
+
+def test_golden_scores_are_those_of_the_folder() -> None:
+    ranker = load_served(adapter("http://gpu1:8000"))
+    assert Path(bundled.FIRST / "golden.json").is_file()
+    assert len(ranker.info.model_revision) == 64
+    assert load_served(plain("http://gpu1:8000")).info.model_revision == ""

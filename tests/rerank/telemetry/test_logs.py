@@ -1,0 +1,120 @@
+"""The form of the log: text and JSON, with the fields of calls, and with texts only if asked for."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from typing import Any
+
+import pytest
+
+from rerank.config import TelemetryConfig
+from rerank.errors import Overloaded
+from rerank.grpc.servicer import FinishedCall
+from rerank.telemetry.logs import JsonFormatter, TextFormatter, set_up_logging
+from rerank.v1 import rerank_pb2 as pb
+
+REQUEST = pb.RerankRequest(
+    query="secret query", candidates=[pb.Candidate(doc_id="d", text="secret\npassage")], model="m"
+)
+EXECUTION = pb.Execution(
+    model="m", strategy="sliding(20/10)", windows=1, tokens=9, queue_ms=1, prepare_ms=2, model_ms=3
+)
+
+
+def call(**fields: Any) -> FinishedCall:
+    default = {"method": "Rerank", "status": "OK", "seconds": 0.0125, "request_id": "r-1", "request": REQUEST}
+    return FinishedCall(**(default | {"response": pb.RerankResponse(execution=EXECUTION), "error": None} | fields))
+
+
+def record(message: str, *arguments: object, exc_info: Any = None) -> logging.LogRecord:
+    return logging.LogRecord("rerank.calls", logging.INFO, __file__, 1, message, arguments, exc_info)
+
+
+def test_answered_call_is_a_json_object_of_its_fields() -> None:
+    line = JsonFormatter(log_texts=False).format(record("%s", call()))
+    fields = json.loads(line)
+    assert fields.pop("time").endswith("+00:00")
+    assert fields == {
+        "level": "INFO",
+        "logger": "rerank.calls",
+        "message": "Rerank OK 12 ms id=r-1 model=m candidates=1 windows=1",
+        "request_id": "r-1",
+        "method": "Rerank",
+        "status": "OK",
+        "total_ms": 12.5,
+        "model": "m",
+        "candidates": 1,
+        "strategy": "sliding(20/10)",
+        "windows": 1,
+        "tokens": 9,
+        "queue_ms": 1,
+        "prepare_ms": 2,
+        "model_ms": 3,
+        "truncated": 0,
+    }
+    assert "\n" not in line
+
+
+def test_long_name_of_a_model_does_not_fill_the_log() -> None:
+    long = call(request=pb.RerankRequest(model="m" * 1_000_000), response=None, status="INVALID_ARGUMENT")
+    assert len(TextFormatter(log_texts=False).format(record("%s", long))) < 1000
+    assert len(JsonFormatter(log_texts=False).format(record("%s", long))) < 2000
+
+
+def test_refused_call_names_its_error() -> None:
+    refused = call(status="RESOURCE_EXHAUSTED", response=None, error=Overloaded("full", 1.0))
+    fields = json.loads(JsonFormatter(log_texts=False).format(record("%s", refused)))
+    assert (fields["status"], fields["error"], fields["model"]) == ("RESOURCE_EXHAUSTED", "Overloaded", "m")
+
+
+def test_call_without_a_message_has_no_fields_of_it() -> None:
+    fields = json.loads(JsonFormatter(log_texts=True).format(record("%s", call(request=None, response=None))))
+    assert {"model", "candidates", "query"}.isdisjoint(fields)
+
+
+def test_search_has_the_time_of_its_first_stage() -> None:
+    response = pb.SearchResponse(execution=EXECUTION, first_stage_hits=7, first_stage_ms=4)
+    search = call(method="Search", request=pb.SearchRequest(query="secret query"), response=response)
+    fields = json.loads(JsonFormatter(log_texts=True).format(record("%s", search)))
+    assert (fields["candidates"], fields["first_stage_ms"], fields["query"]) == (7, 4, "secret query")
+    assert "passages" not in fields
+
+
+@pytest.mark.parametrize("formatter", [JsonFormatter, TextFormatter])
+def test_texts_are_logged_only_if_asked_for(formatter: Any) -> None:
+    assert "secret" not in formatter(log_texts=False).format(record("%s", call()))
+    with_texts = formatter(log_texts=True).format(record("%s", call()))
+    assert "secret query" in with_texts
+    assert r"secret\npassage" in with_texts  # on one line
+
+
+@pytest.mark.parametrize("formatter", [JsonFormatter, TextFormatter])
+def test_other_messages_are_lines_too(formatter: Any) -> None:
+    line = formatter(log_texts=True).format(record("%d models and %s", 3, "an index"))
+    assert "3 models and an index" in line
+    assert "\n" not in line
+
+
+def test_exception_is_in_the_json_object() -> None:
+    try:
+        raise ValueError("broken")
+    except ValueError:
+        line = JsonFormatter(log_texts=False).format(record("bug", exc_info=sys.exc_info()))
+    assert "ValueError: broken" in json.loads(line)["exception"]
+    assert "\n" not in line
+
+
+def test_set_up_logging_writes_the_chosen_form_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    try:
+        set_up_logging(TelemetryConfig(log_format="json"))
+        logging.getLogger("rerank.x").info("hello")
+        logging.getLogger("rerank.x").debug("nothing")
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert json.loads(line)["message"] == "hello"

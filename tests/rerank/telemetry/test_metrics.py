@@ -1,0 +1,195 @@
+"""Metrics: what /metrics reports after calls, refusals, cancellations and batches."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import threading
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import grpc
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.parser import text_string_to_metric_families
+
+from rerank.config import EngineConfig, Limits, TelemetryConfig
+from rerank.config.http import HttpConfig
+from rerank.errors import ConfigError, DeadlineExceeded, InvalidRequest, Overloaded
+from rerank.models.encoder import Encoder
+from rerank.telemetry.metrics import part_ms, refusal_reason
+from rerank.telemetry.metrics_server import metrics_server
+from rerank.v1 import rerank_pb2 as pb
+from rerank.v1.rerank_pb2_grpc import RerankServiceStub
+from tests.fakes import NumberRanker
+from tests.serving import TIMEOUT_S, Served, held_service, numbered_candidates, refusal, reranker_of, serving, wait_for
+
+METRICS = TelemetryConfig(metrics="127.0.0.1:0")
+HTTP = HttpConfig(listen="127.0.0.1:0")
+
+
+def value(served: Served, name: str, **labels: str) -> float:
+    """The sum of the samples of this name that have these labels; 0 if there is none."""
+    families = text_string_to_metric_families(scraped(served))
+    samples = [sample for family in families for sample in family.samples if sample.name == name]
+    return sum(sample.value for sample in samples if labels.items() <= sample.labels.items())
+
+
+def scraped(served: Served) -> str:
+    """What Prometheus reads at /metrics."""
+    with urllib.request.urlopen(f"http://{served.server.metrics_address}/metrics", timeout=TIMEOUT_S) as page:
+        return page.read().decode()
+
+
+@pytest.fixture
+def service(encoder: Encoder) -> Iterator[Served]:
+    with serving(reranker_of(encoder, {"number": NumberRanker()}, telemetry=METRICS)) as served:
+        yield served
+
+
+@pytest.fixture
+def stub(service: Served) -> Iterator[RerankServiceStub]:
+    with grpc.insecure_channel(service.address) as channel:
+        yield RerankServiceStub(channel)
+
+
+def request(n: int, **fields: object) -> pb.RerankRequest:
+    return pb.RerankRequest(query="q", candidates=numbered_candidates(range(n)), **fields)
+
+
+def test_answer_is_counted_with_its_times_and_its_work(service: Served, stub: RerankServiceStub) -> None:
+    execution = stub.Rerank(request(30), timeout=TIMEOUT_S).execution
+    wait_for(lambda: value(service, "rerank_requests_total") == 1)
+    assert value(service, "rerank_requests_total", method="Rerank", model="number", status="OK") == 1
+    assert value(service, "rerank_candidates_total", model="number") == 30
+    assert value(service, "rerank_answers_total", model="number", completeness="full") == 1
+    assert value(service, "rerank_batch_windows_sum", model="number") == execution.windows == 2
+    assert value(service, "rerank_batch_tokens_sum", model="number", stage="rank") == execution.tokens
+    assert value(service, "rerank_batch_seconds_count", stage="prepare") == 1
+    assert value(service, "rerank_request_seconds_count", method="Rerank", model="number") == 1
+    model_s = value(service, "rerank_request_part_seconds_sum", part="model", model="number")
+    assert model_s == pytest.approx(execution.model_ms / 1000)
+
+
+def test_idle_service_reports_an_empty_queue_its_models_and_its_process(service: Served) -> None:
+    for name in ("rerank_calls_in_flight", "rerank_queued_requests", "rerank_queued_tokens", "rerank_queued_windows"):
+        assert value(service, name) == 0
+    assert value(service, "rerank_model_up", model="number") == 1
+    assert value(service, "rerank_build_info") == 1
+    assert value(service, "process_open_fds") > 0
+
+
+def test_callers_cannot_add_time_series_by_unknown_models(service: Served, stub: RerankServiceStub) -> None:
+    for name in ("a", "b", "c"):
+        refusal(lambda name=name: stub.Rerank(request(1, model=name), timeout=TIMEOUT_S))  # type: ignore[misc]
+    wait_for(lambda: value(service, "rerank_requests_total") == 3)
+    assert value(service, "rerank_requests_total", model="unknown", status="NOT_FOUND") == 3
+
+
+def test_call_without_a_model_has_an_empty_label(service: Served, stub: RerankServiceStub) -> None:
+    stub.ListModels(pb.ListModelsRequest(), timeout=TIMEOUT_S)
+    wait_for(lambda: value(service, "rerank_requests_total", method="ListModels", model="", status="OK") == 1)
+
+
+def test_queue_and_cancellation_are_counted(encoder: Encoder) -> None:
+    with held_service(encoder, telemetry=METRICS, engine=EngineConfig(max_batch_tokens=1)) as held:
+        call = held.start_call(candidates=numbered_candidates(range(100)))
+        assert value(held.served, "rerank_calls_in_flight") == 1
+        assert value(held.served, "rerank_queued_requests") == 1  # measured when its passages were prepared
+        assert value(held.served, "rerank_queued_tokens") > 0
+        call.cancel()
+        wait_for(lambda: value(held.served, "rerank_requests_total", status="CANCELLED", model="number") == 1)
+        held.ranker.release.set()
+        wait_for(lambda: value(held.served, "rerank_batches_after_cancellation_total", stage="rank") == 1)
+        assert value(held.served, "rerank_tokens_after_cancellation_total", stage="rank") == 200
+        assert value(held.served, "rerank_batch_windows_count") == 1
+        assert value(held.served, "rerank_queued_requests") == 0
+
+
+def test_refused_call_is_counted_by_the_limit_that_it_exceeds(encoder: Encoder) -> None:
+    with held_service(encoder, telemetry=METRICS, limits=Limits(max_calls=1)) as held:
+        call = held.start_call(candidates=numbered_candidates(range(3)))
+        refused = refusal(lambda: held.stub.Rerank(request(1), timeout=TIMEOUT_S))
+        assert refused.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        wait_for(lambda: value(held.served, "rerank_refusals_total", reason="max_calls") == 1)
+        assert value(held.served, "rerank_requests_total", status="RESOURCE_EXHAUSTED") == 1
+        held.ranker.release.set()
+        call.result(TIMEOUT_S)
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (None, ""),
+        (InvalidRequest("query", "is empty"), ""),
+        (Overloaded("m", 1.0, {"exceeded": "max_queue_tokens"}), "max_queue_tokens"),
+        (Overloaded("m", 1.0), "other"),
+        (DeadlineExceeded("m", {"needed_ms": "9"}), "own_deadline"),
+        (DeadlineExceeded("m", {"windows_done": "1"}), ""),
+    ],
+)
+def test_refusal_reason_names_what_was_exceeded(error: Exception | None, reason: str) -> None:
+    assert refusal_reason(error) == reason
+
+
+def test_feedback_is_what_comes_before_the_last_ranking() -> None:
+    report = pb.FeedbackReport(first_ranking_ms=1, update_ms=2, second_retrieval_ms=4, second_ranking_ms=8)
+    execution = pb.Execution(queue_ms=16, prepare_ms=32, model_ms=64)
+    assert part_ms(pb.SearchResponse(execution=execution, first_stage_ms=128, feedback=report)) == {
+        "queue": 16,
+        "prepare": 32,
+        "model": 64,
+        "first_stage": 128,
+        "feedback": 7,
+    }
+    assert part_ms(pb.RerankResponse()) == {"queue": 0, "prepare": 0, "model": 0}
+
+
+def test_without_the_setting_nothing_is_served_or_observed(encoder: Encoder) -> None:
+    reranker = reranker_of(encoder, {"number": NumberRanker()})
+    with serving(reranker) as served:
+        assert served.server.metrics_address == ""
+
+
+@pytest.mark.parametrize("address", ["9090", "127.0.0.1:x", "127.0.0.1:99999", "203.0.113.1:9090"])
+def test_unusable_address_is_named(address: str) -> None:
+    with (
+        pytest.raises(ConfigError, match=r"telemetry\.metrics: cannot listen on"),
+        metrics_server(address, CollectorRegistry()),
+    ):
+        pass
+
+
+def test_documentation_lists_every_metric(service: Served) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "observability.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| `(rerank_\w+)` \|", page, re.MULTILINE)
+    served = re.findall(r"^# TYPE (rerank_\w+) ", scraped(service), re.MULTILINE)
+    assert sorted(listed) == sorted(name for name in served if not name.endswith("_created"))
+
+
+def test_requests_over_http_are_counted_too(encoder: Encoder) -> None:
+    with serving(reranker_of(encoder, {"number": NumberRanker()}, telemetry=METRICS, http=HTTP)) as served:
+        body = {"model": "number", "query": "q", "documents": ["relevance 1", "relevance 2"]}
+        url = f"http://{served.server.http_address}/v1/rerank"
+        headers = {"content-type": "application/json"}
+        with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), headers)) as answer:
+            assert len(json.load(answer)["results"]) == 2
+        wait_for(lambda: value(served, "rerank_requests_total", status="OK", model="number") == 1)
+        assert value(served, "rerank_requests_total", method="POST /v1/rerank") == 1
+        assert value(served, "rerank_candidates_total", model="number") == 2
+
+
+def test_silent_connections_have_a_bounded_number_of_threads_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rerank.telemetry.metrics_server._Handler.timeout", 1)
+    before = threading.active_count()
+    with metrics_server("127.0.0.1:0", CollectorRegistry()) as address, ExitStack() as stack:
+        host, _, port = address.rpartition(":")
+        for _ in range(300):
+            stack.enter_context(socket.create_connection((host, int(port)), TIMEOUT_S))
+        assert threading.active_count() - before <= 101  # with the one that accepts
+        wait_for(lambda: threading.active_count() - before == 1)
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=TIMEOUT_S) as page:
+            assert page.status == 200
