@@ -1,13 +1,35 @@
-"""Names of strategies, first stages and feedback methods: the same in the command line, in Python and over HTTP."""
+"""Names of strategies, first stages and feedback methods, the same in every door; and former names of models."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Container, Iterable
 from difflib import get_close_matches
 from enum import StrEnum
+from functools import cache
 from typing import Self
 
 from rerank.errors import InvalidRequest
+
+log = logging.getLogger(__name__)
+
+#: Former names of models → their names of today. They are accepted, with a warning, until version 0.2.
+RENAMED_MODELS = {"first": "default"}
+
+
+def current_model_name(name: str, models: Container[str]) -> str:
+    """The name of one of the models, which may be given by its former name; any other name is returned as it is."""
+    renamed = RENAMED_MODELS.get(name, "")
+    if name in models or renamed not in models:
+        return name
+    _warn_of_former_name(name, renamed)
+    return renamed
+
+
+@cache
+def _warn_of_former_name(name: str, renamed: str) -> None:
+    """Logs it once, not for each request."""
+    log.warning("model %s is called %s now; use that name: the former one will name FIRST alone in 0.2", name, renamed)
 
 
 class Name(StrEnum):

@@ -124,7 +124,7 @@ PYTHON
   stage more "$runs/twenty-b/final" 190 --lr-scheduler-type cosine --warmup-steps 10 $wide
   python scripts/pack_checkpoint.py "$runs/more/final" --save "$runs/more/checkpoint-170" --out "$out/first_smollm2"
   python scripts/write_golden.py "$out/first_smollm2"
-  python scripts/write_golden.py "$out/first_smollm2" --bundled first  # the default service ranks with an order_prior
+  python scripts/write_golden.py "$out/first_smollm2" --bundled default  # the default service ranks with an order_prior
 }
 
 "$which"

@@ -1,7 +1,7 @@
 """Writes golden.json into a checkpoint: reference scores with which the self-test compares the loaded model.
 
 python scripts/write_golden.py rerank/checkpoints/first_smollm2
-python scripts/write_golden.py rerank/checkpoints/first_smollm2 --bundled first
+python scripts/write_golden.py rerank/checkpoints/first_smollm2 --bundled default
 """
 
 from __future__ import annotations

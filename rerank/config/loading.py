@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from rerank.config.models import ModelConfig
 from rerank.config.service import BUNDLED_MODELS, ServiceConfig
 from rerank.errors import ConfigError
+from rerank.names import current_model_name
 from rerank.types import StrategyKind
 from rerank.validation import joined, problems_of, suggestion
 from rerank.yaml_files import YamlFile, read_yaml
@@ -80,7 +81,8 @@ def _check_names(config: ServiceConfig, place_of: Callable[[Sequence[int | str]]
         )
     for number, model in enumerate(config.models):
         _check_preranker(model, config.models, place_of(["models", number, "preranker"]))
-    if config.http is not None and (unknown := sorted(set(config.http.model_aliases.values()) - set(names))):
+    aliased = config.http.model_aliases.values() if config.http else ()
+    if unknown := sorted({current_model_name(name, names) for name in aliased} - set(names)):
         raise ConfigError(
             f"{place_of(['http', 'model_aliases'])}: http.model_aliases names {', '.join(unknown)}, which is none of "
             f"the models: {', '.join(names)}{suggestion(unknown[0], names)}"

@@ -8,14 +8,14 @@ from rerank.config.loading import load_config
 from rerank.config.service import ServiceConfig
 from rerank.errors import ConfigError
 from rerank.manifest import served_model
-from rerank.names import did_you_mean
+from rerank.names import current_model_name, did_you_mean
 
 
 def config_of_model(name: str) -> ServiceConfig:
     """The default settings with one model, and the preranker that it needs.
 
     Args:
-        name: a model of the default settings ("first", "pe-rank" or "identity"), the folder of a checkpoint with a
+        name: a model of the default settings ("default", "pe-rank" or "identity"), the folder of a checkpoint with a
             manifest, or PROFILE:FOLDER of a published checkpoint.
 
     Raises:
@@ -23,7 +23,7 @@ def config_of_model(name: str) -> ServiceConfig:
         CheckpointError: the manifest of the folder cannot be read, or its files were changed.
     """
     defaults = {model.name: model for model in ServiceConfig().models}
-    if name in defaults:
+    if (name := current_model_name(name, defaults)) in defaults:
         preranker = defaults[name].preranker
         return ServiceConfig(models=(defaults[name], *([defaults[preranker]] if preranker else [])))
     if not name or not Path(name.rpartition(":")[2]).is_dir():

@@ -79,7 +79,7 @@ class Limits(Settings):
 
 #: The models of a service whose settings name none.
 BUNDLED_MODELS: tuple[ModelConfig, ...] = (
-    FirstModel(name="first", ranker="first", strategy=StrategyKind.CASCADE, preranker="pe-rank", order_prior=0.2),
+    FirstModel(name="default", ranker="first", strategy=StrategyKind.CASCADE, preranker="pe-rank", order_prior=0.2),
     PERankModel(name="pe-rank", ranker="pe-rank"),
     IdentityModel(name="identity", ranker="identity"),
 )
@@ -96,8 +96,8 @@ class ServiceConfig(Settings):
         encoder_name: the name on the hub of an encoder that is given as a folder; a PE-Rank checkpoint made for an
             encoder of that name accepts it. Default: the name in the folder's config.json.
         device: auto, cpu, cuda or cuda:N. Default: auto.
-        models: the models that requests may name; the first one answers requests that name none. Default: first
-            (a cascade, in which pe-rank orders all candidates and then first the best 20), pe-rank and identity.
+        models: the models that requests may name; the first one answers requests that name none. Default: default
+            (a cascade, in which pe-rank orders all candidates and FIRST then the best 20), pe-rank and identity.
         engine: settings of the engine.
         limits: limits on requests.
         telemetry: metrics, traces and the form of the log.

@@ -68,7 +68,7 @@ def test_override_replaces_the_setting_of_the_file_unless_it_is_none(path: Path)
         (
             "models: [{name: a, ranker: fist}]",
             r"models\[0\]\.ranker: expected one of identity, pe-rank, first, generation, given the text 'fist'; "
-            r"did you mean first\?$",
+            r"did you mean default\?$",
         ),
         ("models: [{name: a}]", r"models\[0\]: ranker is missing; it is one of identity, pe-rank, first, generation$"),
         ("models: {name: a}", r"models: expected a list, whose entries begin with a dash, given a mapping$"),
@@ -87,7 +87,10 @@ def test_override_replaces_the_setting_of_the_file_unless_it_is_none(path: Path)
         ("http: 8080", r"http: expected HOST:PORT, such as 127.0.0.1:8080, or .*, given 8080$"),
         ("http: [a]", r"http: expected a mapping with listen, .*, given a list$"),
         ("http: {model_aliases: {gpt: 4}}", r"http\.model_aliases\.gpt: expected a text, given 4$"),
-        ("http:\n  model_aliases: {gpt: frist}", r"line 2: http\.model_aliases names frist, .*; did you mean first\?$"),
+        (
+            "http:\n  model_aliases: {gpt: defualt}",
+            r"line 2: http\.model_aliases names defualt, .*; did you mean default\?$",
+        ),
         ("tls: {certificate: a.pem}", r"tls\.key: the setting is missing$"),
         ("engine: 3", r"engine: expected a mapping with max_batch_tokens, .*, given 3$"),
         ("engine: {max_batch_tokens: 0}", r"engine\.max_batch_tokens: expected a number greater than 0, given 0$"),
@@ -161,7 +164,7 @@ def test_models_must_have_distinct_names(path: Path, models: str, given: str) ->
 
 def test_first_model_replaces_the_default_model_of_the_same_name() -> None:
     models = load_config(None, [{"name": "first", "ranker": "first", "path": "mine"}]).models
-    assert [model.name for model in models] == ["first", "pe-rank", "identity"]
+    assert [model.name for model in models] == ["default", "pe-rank", "identity"]
     assert models[0].path == Path("mine")  # type: ignore[union-attr]
 
 

@@ -10,8 +10,9 @@ from rerank.config.named import config_of_model
 from rerank.errors import ConfigError
 
 
-def test_name_of_a_default_model_brings_its_preranker() -> None:
-    assert [model.name for model in config_of_model("first").models] == ["first", "pe-rank"]
+@pytest.mark.parametrize("name", ["default", "first"])
+def test_name_of_a_default_model_brings_its_preranker(name: str) -> None:
+    assert [model.name for model in config_of_model(name).models] == ["default", "pe-rank"]
     assert [model.name for model in config_of_model("identity").models] == ["identity"]
 
 
@@ -23,7 +24,7 @@ def test_folder_of_a_checkpoint_is_the_default_model() -> None:
 
 @pytest.mark.parametrize("name", ["", "pe-runk", "no/such/folder", "rank-zephyr:no/such/folder"])
 def test_other_name_is_refused_with_the_names_that_are_known(name: str) -> None:
-    with pytest.raises(ConfigError, match="none of first, pe-rank, identity, and no folder"):
+    with pytest.raises(ConfigError, match="none of default, pe-rank, identity, and no folder"):
         config_of_model(name)
 
 

@@ -122,11 +122,11 @@ def test_description_names_models_index_limits_and_calls(encoder: Encoder) -> No
 
 
 def test_bundled_model_that_is_replaced_is_named(tmp_path: Path) -> None:
-    mine = Path(shutil.copytree(bundled.FIRST, tmp_path / "first"))
-    config = load_config(None, [served_model(f"first={mine}")])
+    mine = Path(shutil.copytree(bundled.FIRST, tmp_path / "default"))
+    config = load_config(None, [served_model(f"default={mine}")])
     assert list(replaced_models(config.models)) == [
-        f"model first: {mine} replaces the bundled model of this name (first in a cascade behind pe-rank); under "
-        "another name, such as my-first, it would stand beside it"
+        f"model default: {mine} replaces the bundled model of this name (first in a cascade behind pe-rank); under "
+        "another name, such as my-default, it would stand beside it"
     ]
     settings = tmp_path / "service.yaml"
     settings.write_text(f"models: [{{name: identity, ranker: first, path: {mine}}}]", encoding="utf-8")
@@ -139,7 +139,7 @@ def test_models_beside_the_bundled_ones_replace_nothing(tmp_path: Path) -> None:
     settings.write_text("models: [{name: first, ranker: first, window_size: 10}, {name: pe-rank, ranker: pe-rank}]")
     for config in (
         load_config(None),
-        load_config(None, [served_model(f"my-first={bundled.FIRST}")]),
+        load_config(None, [served_model(f"first={bundled.FIRST}")]),
         load_config(None, [served_model(f"pe-rank={bundled.PE_RANK}")]),
         load_config(settings),
     ):
