@@ -163,7 +163,7 @@ def test_models_must_have_distinct_names(path: Path, models: str, given: str) ->
 
 
 def test_first_model_replaces_the_default_model_of_the_same_name() -> None:
-    models = load_config(None, [{"name": "first", "ranker": "first", "path": "mine"}]).models
+    models = load_config(None, [{"name": "default", "ranker": "first", "path": "mine"}]).models
     assert [model.name for model in models] == ["default", "pe-rank", "identity"]
     assert models[0].path == Path("mine")  # type: ignore[union-attr]
 
