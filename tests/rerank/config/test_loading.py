@@ -68,7 +68,7 @@ def test_override_replaces_the_setting_of_the_file_unless_it_is_none(path: Path)
         (
             "models: [{name: a, ranker: fist}]",
             r"models\[0\]\.ranker: expected one of identity, pe-rank, first, generation, given the text 'fist'; "
-            r"did you mean default\?$",
+            r"did you mean first\?$",
         ),
         ("models: [{name: a}]", r"models\[0\]: ranker is missing; it is one of identity, pe-rank, first, generation$"),
         ("models: {name: a}", r"models: expected a list, whose entries begin with a dash, given a mapping$"),
