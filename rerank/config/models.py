@@ -25,6 +25,7 @@ class _Model(Settings):
 
     Attributes:
         name: the name by which requests refer to the model.
+        ranker: how the model ranks: pe-rank, first, generation or identity.
         strategy: the default strategy: single, sliding, top-down, tournament or cascade. Default: sliding.
         window_size: the default number of passages per window, at least 2. Default: that of the training if the
             checkpoint has a manifest, otherwise 20; for PE-Rank 200, or as many as the checkpoint reads.

@@ -1,0 +1,253 @@
+"""Writes docs/reference: settings, commands, statuses, metrics, HTTP and Python, as the code states them.
+
+    python scripts/write_reference.py            # rewrites the pages; a test fails while one is out of date
+
+Descriptions are the docstrings and the help of the code, so that they are written once.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import typer
+import typer.main
+from pydantic import BaseModel
+
+import rerank
+from rerank import config
+from rerank.commands import cli
+from rerank.config.http import HttpConfig
+from rerank.http.openapi import openapi
+from rerank.service.status import STATUS
+from rerank.telemetry.metrics import Metrics
+
+FOLDER = Path(__file__).parents[1] / "docs" / "reference"
+_WRITTEN = "*This page is written by `python scripts/write_reference.py` from the code.*"
+#: Heading → the class with the settings. The settings that all models have are those of IdentityModel.
+SETTINGS: dict[str, type[BaseModel]] = {
+    "Service": config.ServiceConfig,
+    "`models`: every model": config.IdentityModel,
+    "`models`: `ranker: pe-rank`": config.PERankModel,
+    "`models`: `ranker: first`": config.FirstModel,
+    "`models`: `ranker: generation`": config.GenerationModel,
+    "`models`: `served_by`": config.ServedBy,
+    "`models`: `prompt`": config.PromptConfig,
+    "`models`: `interpolation`": config.InterpolationConfig,
+    "`engine`": config.EngineConfig,
+    "`limits`": config.Limits,
+    "`http`": HttpConfig,
+    "`telemetry`": config.TelemetryConfig,
+    "`tls`": config.TLSConfig,
+    "`connections`": config.ConnectionsConfig,
+}
+_HELP_WIDTH = 100
+_MAPPING = "see below"
+_ATTRIBUTE = re.compile(r"(\w+): ")
+
+
+def main() -> None:
+    """Writes the pages that are out of date."""
+    FOLDER.mkdir(exist_ok=True)
+    for name, page in PAGES.items():
+        (FOLDER / f"{name}.md").write_text(page(), encoding="utf-8")
+
+
+def settings_page() -> str:
+    """The settings of the YAML file of `rerank serve`: one table for each class."""
+    sections = []
+    for heading, settings in SETTINGS.items():
+        of_all_models = {} if settings is config.IdentityModel else config.IdentityModel.model_fields
+        rows = [row for name, *row in _settings_rows(settings) if name not in of_all_models]
+        sections.append(
+            f"## {heading}\n\n{_summary(settings)}\n\n{_table(['Setting', 'Type', 'Default', 'Meaning'], rows)}"
+        )
+    return _page("Settings", "The YAML file that `rerank serve --config` reads.", sections)
+
+
+def _settings_rows(settings: type[BaseModel]) -> Iterator[list[str]]:
+    """Name, setting, type, default and meaning of each field. Raises: KeyError for a field without a description."""
+    described = attributes(settings)
+    schema = settings.model_json_schema()
+    for name, field in settings.model_fields.items():
+        meaning, _, default = described[name].partition(" Default: ")
+        kind = _type(schema["properties"][name], schema)
+        yield [
+            name,
+            f"`{name}`",
+            kind,
+            default.rstrip(".") or _default(field.default, field.is_required(), kind),
+            meaning,
+        ]
+
+
+def _default(value: object, is_required: bool, kind: str) -> str:
+    """The default of a setting whose description does not say it."""
+    if is_required or value is None:
+        return "required" if is_required else "none"
+    return kind if kind == _MAPPING else f"`{value}`"
+
+
+def attributes(of: type) -> dict[str, str]:
+    """Name → text of the section "Attributes" in the docstrings of a class and of its bases, each in one line."""
+    found: dict[str, str] = {}
+    for each in reversed(of.__mro__):
+        name = ""
+        for line in inspect.cleandoc(each.__doc__ or "").partition("Attributes:\n")[2].splitlines():
+            start = _ATTRIBUTE.match(line.removeprefix("    "))
+            if start and not line.startswith(" " * 8):
+                name = start[1]
+                found[name] = line[start.end() + 4 :]
+            elif name:
+                found[name] += " " + line.strip()
+    return {name: text.strip() for name, text in found.items()}
+
+
+def _type(schema: Mapping[str, Any], root: Mapping[str, Any]) -> str:
+    """The type of a setting in words, from its JSON schema."""
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        target = root["$defs"][name]
+        return _type(target, root) if "enum" in target else _MAPPING
+    if "anyOf" in schema:
+        return " or ".join(dict.fromkeys(_type(each, root) for each in schema["anyOf"] if each != {"type": "null"}))
+    if values := schema.get("enum", [schema["const"]] if "const" in schema else []):
+        return ", ".join(f"`{value}`" for value in values)
+    if schema.get("type") == "array":
+        return f"list of {_type(schema['items'], root)}" if "items" in schema else "list"
+    names = {
+        "string": "text",
+        "integer": "integer",
+        "number": "number",
+        "boolean": "true or false",
+        "object": "mapping",
+    }
+    bounds = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
+    limits = [f"{sign} {schema[key]:,}" for key, sign in bounds.items() if key in schema]
+    return ", ".join([names.get(str(schema.get("type")), _MAPPING), *limits])
+
+
+def commands_page() -> str:
+    """The help of every command."""
+    sections = [
+        f"## `{name}`\n\n```text\n{_help(command, name)}\n```"
+        for name, command in _commands("rerank", typer.main.get_command(cli.app))
+    ]
+    return _page("Commands", "What `--help` prints.", sections)
+
+
+def _commands(name: str, command: Any) -> Iterator[tuple[str, Any]]:
+    """A command, or all of its subcommands, by their whole names."""
+    subcommands: Mapping[str, Any] = getattr(command, "commands", {})
+    if not subcommands:
+        yield name, command
+    for each, subcommand in subcommands.items():
+        yield from _commands(f"{name} {each}", subcommand)
+
+
+def _help(command: Any, name: str) -> str:
+    context = typer.Context(command, info_name=name, terminal_width=_HELP_WIDTH, max_content_width=_HELP_WIDTH)
+    return str(command.get_help(context)).rstrip()
+
+
+def statuses_page() -> str:
+    """The gRPC status and the reason of each exception."""
+    rows = [
+        [f"`{code.name}`", f"`{reason}`", f"`{error.__name__}`", _summary(error)]
+        for error, (code, reason) in STATUS.items()
+    ]
+    text = "The gRPC status of each exception, and the `reason` of its `google.rpc.ErrorInfo`."
+    return _page("Statuses", text, [_table(["Status", "Reason", "Exception", "When"], rows)])
+
+
+def metrics_page() -> str:
+    """The metrics of the service by their names on the page of Prometheus."""
+    service = Mock(**{"models.return_value": []})
+    service.vector_cache.hits = service.vector_cache.misses = 0
+    metrics = Metrics(service, Mock(number=0))
+    rows = []
+    for metric in metrics.registry.collect():
+        if metric.name.startswith("rerank"):
+            labels = getattr(metrics.registry._names_to_collectors.get(metric.name), "_labelnames", ())
+            rows.append(
+                [f"`{metric.name}`", metric.type, ", ".join(f"`{label}`" for label in labels), metric.documentation]
+            )
+    return _page(
+        "Metrics", "See [observability](../observability.md).", [_table(["Metric", "Type", "Labels", "Meaning"], rows)]
+    )
+
+
+def http_page() -> str:
+    """The paths of the HTTP port, and the fields of their requests and replies."""
+    document = openapi()
+    paths = [
+        [f"`{method.upper()} {path}`", operation["summary"]]
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+    ]
+    sections = [_table(["Path", "Purpose"], paths)]
+    for name, schema in document["components"]["schemas"].items():
+        rows = [
+            [f"`{field}`", _type(each, {"$defs": document["components"]["schemas"]}), each.get("description", "")]
+            for field, each in schema.get("properties", {}).items()
+        ]
+        description = schema.get("description", "").partition("\n")[0]
+        sections.append(f"## {name}\n\n{description}\n\n{_table(['Field', 'Type', 'Meaning'], rows)}")
+    return _page("HTTP", "See [HTTP](../http.md); `GET /openapi.json` has the whole document.", sections)
+
+
+def python_page() -> str:
+    """The public names of the package with their signatures and docstrings."""
+    sections = []
+    for name in sorted(set(rerank.__all__) - {"__version__"}):
+        value = getattr(rerank, name)
+        sections.append(f"## `{name}`\n\n{_documented(name, value)}")
+        if inspect.isclass(value) and not issubclass(value, BaseException):
+            methods = [
+                (each, method)
+                for each, method in vars(value).items()
+                if not each.startswith("_") and inspect.isfunction(method)
+            ]
+            sections += [f"### `{name}.{each}`\n\n{_documented(each, method)}" for each, method in methods]
+    return _page("Python", "The names of the package `rerank`.", sections)
+
+
+def _documented(name: str, value: Any) -> str:
+    """The signature and the docstring as a block of code."""
+    try:
+        signature = f"{name}{inspect.signature(value)}"
+    except (TypeError, ValueError):
+        signature = name
+    return f"```text\n{signature}\n\n{inspect.getdoc(value) or ''}\n```"
+
+
+def _summary(of: type) -> str:
+    """The first paragraph of a docstring, in one line."""
+    return " ".join((inspect.getdoc(of) or "").partition("\n\n")[0].split())
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in lines)
+
+
+def _page(title: str, introduction: str, sections: Sequence[str]) -> str:
+    return "\n\n".join([f"# {title}", introduction, _WRITTEN, *sections]) + "\n"
+
+
+#: Name of the page → the function that writes it.
+PAGES: dict[str, Callable[[], str]] = {
+    "settings": settings_page,
+    "commands": commands_page,
+    "statuses": statuses_page,
+    "metrics": metrics_page,
+    "http": http_page,
+    "python": python_page,
+}
+
+if __name__ == "__main__":
+    main()
