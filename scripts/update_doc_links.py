@@ -28,7 +28,7 @@ _MAP = re.compile(r"(<!-- map: [^>]* -->\n).*?(<!-- end of map -->)", re.DOTALL)
 
 def pages() -> list[Path]:
     """The pages of the documentation."""
-    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def updated(page: Path) -> str:

@@ -46,6 +46,8 @@ SETTINGS: dict[str, type[BaseModel]] = {
     "`connections`": config.ConnectionsConfig,
 }
 _HELP_WIDTH = 100
+#: What Prometheus adds to the names of metrics of a type.
+_SUFFIXES = {"counter": "_total", "info": "_info"}
 _MAPPING = "see below"
 _ATTRIBUTE = re.compile(r"(\w+): ")
 
@@ -172,13 +174,11 @@ def metrics_page() -> str:
     rows = []
     for metric in metrics.registry.collect():
         if metric.name.startswith("rerank"):
+            name = metric.name + _SUFFIXES.get(metric.type, "")
             labels = getattr(metrics.registry._names_to_collectors.get(metric.name), "_labelnames", ())
-            rows.append(
-                [f"`{metric.name}`", metric.type, ", ".join(f"`{label}`" for label in labels), metric.documentation]
-            )
-    return _page(
-        "Metrics", "See [observability](../observability.md).", [_table(["Metric", "Type", "Labels", "Meaning"], rows)]
-    )
+            rows.append([f"`{name}`", metric.type, ", ".join(f"`{label}`" for label in labels), metric.documentation])
+    table = _table(["Metric", "Type", "Labels", "Meaning"], rows)
+    return _page("Metrics", "See [observability](../observability.md).", [table])
 
 
 def http_page() -> str:

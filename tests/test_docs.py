@@ -8,22 +8,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from pydantic import BaseModel
 
-from rerank.config import (
-    ConnectionsConfig,
-    EngineConfig,
-    FirstModel,
-    GenerationModel,
-    IdentityModel,
-    Limits,
-    PERankModel,
-    ServedBy,
-    ServiceConfig,
-    TelemetryConfig,
-    TLSConfig,
-)
-from rerank.config.http import HttpConfig
 from scripts import update_doc_links
 
 ROOT = Path(__file__).parent.parent
@@ -101,40 +86,6 @@ def table_rows(text: str) -> Iterator[list[str]]:
     for line in text.splitlines():
         if line.startswith("|") and not line.startswith("| ---"):
             yield [cell.strip() for cell in line.strip("|").split("|")]
-
-
-def shown(default: object) -> str:
-    """A default value as the tables of docs/service.md show it."""
-    return "none" if default is None else f"`{str(default).lower() if isinstance(default, bool) else default}`"
-
-
-@pytest.mark.parametrize(
-    ("heading", "settings"),
-    [
-        ("### Top level", ServiceConfig),
-        ("### `models`: every model", IdentityModel),
-        ("### `models`: `ranker: pe-rank`", PERankModel),
-        ("### `models`: `ranker: first`", FirstModel),
-        ("### `models`: `served_by`", ServedBy),
-        ("### `models`: `ranker: generation`", GenerationModel),
-        ("### `engine`", EngineConfig),
-        ("### `limits`", Limits),
-        ("### `http`", HttpConfig),
-        ("### `telemetry`", TelemetryConfig),
-        ("### `tls`", TLSConfig),
-        ("### `connections`", ConnectionsConfig),
-    ],
-)
-def test_service_page_lists_every_setting_with_its_default(heading: str, settings: type[BaseModel]) -> None:
-    page = (ROOT / "docs" / "service.md").read_text(encoding="utf-8")
-    section = page.partition(f"{heading}\n")[2].partition("\n#")[0]
-    rows = {row[0].strip("`"): row[1] for row in table_rows(section) if row[0] != "Key"}
-    shared = {} if settings is IdentityModel else IdentityModel.model_fields
-    fields = {name: field for name, field in settings.model_fields.items() if name not in shared}
-    assert rows.keys() == fields.keys()
-    for name, field in fields.items():
-        if isinstance(field.default, str | int | float | None) and not field.is_required():
-            assert rows[name] == shown(field.default), name
 
 
 def test_service_page_lists_every_status_and_reason() -> None:

@@ -164,7 +164,7 @@ def test_unusable_address_is_named(address: str) -> None:
 
 
 def test_documentation_lists_every_metric(service: Served) -> None:
-    page = (Path(__file__).parents[3] / "docs" / "observability.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
     listed = re.findall(r"^\| `(rerank_\w+)` \|", page, re.MULTILINE)
     served = re.findall(r"^# TYPE (rerank_\w+) ", scraped(service), re.MULTILINE)
     assert sorted(listed) == sorted(name for name in served if not name.endswith("_created"))
