@@ -106,7 +106,7 @@ class ListwiseRenderer:
         answer_tokens: int,
         passage_tokens: int = 0,
     ) -> None:
-        self._template = template
+        self.template = template
         self._tokenizer = tokenizer
         if not template.chat_markup:
             tokenizer.chat_template = None
@@ -126,7 +126,7 @@ class ListwiseRenderer:
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
         """Sanitizes query and passages and tokenises each distinct passage, up to the tokens that are shown."""
         if self._restyles:
-            passages = [replace(p, text=self._template.style.passage_text(p.text, p.title)) for p in passages]
+            passages = [replace(p, text=self.template.style.passage_text(p.text, p.title)) for p in passages]
         most = CHARS_PER_TOKEN * self.passage_tokens
         texts = {t: self.sanitize(t if len(t) <= most else self._beginning(t)) for t in {p.text for p in passages}}
         token_ids = self._segments.tokenize_passages(list(texts.values()), self._inner_context)
@@ -170,11 +170,11 @@ class ListwiseRenderer:
         example = " > ".join(f"[{name}]" for name in reversed(names[:2]))
         values = {"num": str(len(names)), "query": query.text, "instruction": query.instruction, "example": example}
         bodies = (
-            _fill(self._template.body, values | {"rank": name, "candidate": text})
+            _fill(self.template.body, values | {"rank": name, "candidate": text})
             for name, text in zip(names, texts, strict=True)
         )
-        user = _fill(self._template.prefix, values) + "".join(bodies) + _fill(self._template.suffix, values)
-        return render_chat(self._tokenizer, self._template.system_message, user)
+        user = _fill(self.template.prefix, values) + "".join(bodies) + _fill(self.template.suffix, values)
+        return render_chat(self._tokenizer, self.template.system_message, user)
 
     def tokenize(self, text: str) -> list[int]:
         """The token ids of a rendered prompt. BOS tokens inside it are turn marks, as ChatML models have them.

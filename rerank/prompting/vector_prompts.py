@@ -12,7 +12,6 @@ from transformers import PreTrainedTokenizerBase
 from rerank.errors import CheckpointError
 from rerank.prompting.cache import BYTES_PER_TOKEN, cached_by_bytes
 from rerank.prompting.listwise import ListwiseRenderer
-from rerank.prompting.sanitize import Sanitizer
 from rerank.prompting.templates import Template
 from rerank.prompting.truncate import beginning
 from rerank.types import Passage, Query
@@ -55,7 +54,7 @@ class VectorPrompts:
         if in_chat:
             tokenizer.add_tokens([_VECTOR_MARKER], special_tokens=True)
         self._renderer = ListwiseRenderer(_with_markers(template), tokenizer, context_tokens=0, answer_tokens=0)
-        self._sanitize = Sanitizer(tokenizer, (template.system_message, template.prefix, template.suffix))
+        self._sanitize = self._renderer.sanitize
         self._render = self._render_chat if in_chat else self._render_plain
         self._cached = cached_by_bytes(self._render, _prompt_bytes)
 

@@ -26,7 +26,7 @@ from rerank.models.encoder import Encoder
 from rerank.retrieval.bm25 import K1, B, write_bm25
 from rerank.retrieval.build_folder import BuildFolder, build_folder
 from rerank.retrieval.encoding import EncodingJob, Workers, encode_passages
-from rerank.retrieval.index import Manifest, write_manifest
+from rerank.retrieval.index import IndexManifest, write_manifest
 from rerank.retrieval.index_format import FORMAT, DenseKind
 from rerank.retrieval.store import DuplicateDocId, PassageStore, allocate_vectors, write_passages
 from rerank.retrieval.vector_index import MIN_IVF_PQ_PASSAGES, open_vector_index, recall_of, write_vector_index
@@ -68,7 +68,7 @@ def build_index(
     encoder: Encoder,
     report: Report = lambda *_: None,
     settings: BuildSettings | None = None,
-) -> Manifest:
+) -> IndexManifest:
     """Builds the index of a collection in the new folder `out`, which appears when the index is complete.
 
     A build that is killed leaves the folder OUT.partial, and the next call with the same arguments goes on there.
@@ -209,9 +209,9 @@ def _write_bm25(build: BuildFolder, threads: int, report: Report) -> None:
 
 def _manifest(
     collection: str, build: BuildFolder, stages: VectorStages, encoder: Encoder, settings: BuildSettings
-) -> Manifest:
+) -> IndexManifest:
     """The manifest, still without files."""
-    return Manifest(
+    return IndexManifest(
         format=FORMAT,
         collection=collection,
         passages=len(PassageStore(build.index)),
