@@ -130,7 +130,7 @@ class _ScoringModel(CheckpointModel):
         return self.interpolation.first_stage_weight
 
 
-class _ServableModel(CheckpointModel):
+class ServableModel(CheckpointModel):
     """Settings of a causal LM that runs in this process, or in inference servers.
 
     Attributes:
@@ -213,7 +213,7 @@ class PERankModel(_ScoringModel):
     passage_text_tokens: Positive = 64
 
 
-class FirstModel(_ScoringModel, _ServableModel):
+class FirstModel(_ScoringModel, ServableModel):
     """Settings of a FIRST model (Gangi Reddy et al., arXiv 2406.15657): a causal LM, scored at one position.
 
     A checkpoint of `train-first` contains its template, identifiers and passage_tokens. For another checkpoint, set
@@ -249,7 +249,7 @@ class FirstModel(_ScoringModel, _ServableModel):
     order_prior: Annotated[float, Field(ge=0, le=100, strict=True)] = 0.0
 
 
-class GenerationModel(_ServableModel):
+class GenerationModel(ServableModel):
     """Settings of a permutation generation model: a causal LM that generates the full order, as RankZephyr does.
 
     Attributes:

@@ -117,10 +117,8 @@ class GenerationRanker(GenerationPrompts):
     @translate_out_of_memory()
     def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
         """Minus the generated rank of each passage. One window at a time: padding would change what is generated."""
-        return [self._rank(encoded.prompts[0], len(encoded.window.passages)) for encoded in windows]
-
-    def _rank(self, prompt: Sequence[int], n: int) -> WindowRanking:
-        return self.ranking(n, self._answer(prompt, n))
+        sizes = [len(encoded.window.passages) for encoded in windows]
+        return [self.ranking(n, self._answer(each.prompts[0], n)) for each, n in zip(windows, sizes, strict=True)]
 
     @torch.inference_mode()
     def _answer(self, prompt: Sequence[int], n: int) -> str:

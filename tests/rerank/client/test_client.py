@@ -15,6 +15,7 @@ from google.rpc import status_pb2
 
 from rerank.access.credentials import Credentials
 from rerank.client.client import AsyncRerankClient, RerankClient, ServiceError, reply_table
+from rerank.client.retries import DEFAULT_ATTEMPTS
 from rerank.errors import ConfigError, InvalidRequest, RerankError, UsageError
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceServicer
@@ -31,15 +32,16 @@ class Client:
 
     kind: type[RerankClient] | type[AsyncRerankClient]
     target: str
+    attempts: int = DEFAULT_ATTEMPTS
 
     def call(self, method: str, *args: object, **options: Any) -> Any:
         if self.kind is RerankClient:
-            with RerankClient(self.target) as client:
+            with RerankClient(self.target, attempts=self.attempts) as client:
                 return getattr(client, method)(*args, **options)
         return asyncio.run(self._call_async(method, *args, **options))
 
     async def _call_async(self, method: str, *args: object, **options: Any) -> Any:
-        async with AsyncRerankClient(self.target) as client:
+        async with AsyncRerankClient(self.target, attempts=self.attempts) as client:
             return await getattr(client, method)(*args, **options)
 
 
@@ -131,7 +133,7 @@ def test_deadline_is_a_service_error(client: Client) -> None:
 @pytest.mark.parametrize("kind", [RerankClient, AsyncRerankClient])
 def test_unreachable_target_is_a_service_error(kind: Any, unreachable: str) -> None:
     with pytest.raises(ServiceError, match="onnect") as caught:
-        Client(kind, unreachable).call("list_models", timeout_s=TIMEOUT_S)
+        Client(kind, unreachable, attempts=1).call("list_models", timeout_s=TIMEOUT_S)
     assert (caught.value.code, caught.value.reason) == (grpc.StatusCode.UNAVAILABLE, "")
     assert caught.value.metadata == {}
 

@@ -117,17 +117,6 @@ def test_space_of_all_vectors_is_taken_before_the_first_is_encoded(encoder: Enco
     assert state.st_blocks * 512 >= state.st_size > 40 * encoder.id.dimension * 4
 
 
-def test_finished_stages_are_not_repeated(encoder: Encoder, tmp_path: Path) -> None:
-    out = tmp_path / "index"
-    with pytest.raises(Killed):
-        build_index(collection(), out, encoder, partial(kill_at, ("vectors", 40)))
-    reports: list[tuple[str, int, int | None]] = []
-    manifest = build_index(collection(), out, encoder, lambda *report: reports.append(report))
-    assert reports == [("vectors", 40, 40)]
-    assert manifest.seconds.keys() == {"passages", "BM25", "vectors", "dense"}
-    assert min(manifest.seconds[stage] for stage in ("BM25", "vectors")) > 0
-
-
 @pytest.mark.parametrize(
     ("change", "difference"),
     [
@@ -194,13 +183,6 @@ def test_manifest_says_how_the_index_was_built(encoder: Encoder, tmp_path: Path)
     assert opened.manifest == manifest
     best = opened.candidates(FirstStage.DENSE, QUERY, 1)[0].passage
     assert PASSAGES["violin"][1] in best.text
-
-
-def test_passage_that_is_too_long_for_the_encoder_is_marked(encoder: Encoder, tmp_path: Path) -> None:
-    rows = [Passage("short", "a b c"), Passage("long", "word " * (encoder.id.max_tokens + 1))]
-    build_index(Collection("two", lambda: iter(rows)), tmp_path / "two", encoder)
-    store = Index(tmp_path / "two", encoder).store
-    assert [passage.vector_truncated for passage in store.passages(["short", "long"])] == [False, True]
 
 
 def is_running(pid: int) -> bool:
