@@ -91,12 +91,6 @@ def test_options_are_fields_of_the_request(client: Client) -> None:
     assert reply.execution.strategy == "single(5)"
 
 
-def test_order_of_an_unordered_list_has_no_effect(client: Client) -> None:
-    replies = [client.call("rerank", QUERY, pairs, ordered=False) for pairs in (PAIRS, PAIRS[::-1])]
-    first, second = ([(result.doc_id, result.score) for result in reply.results] for reply in replies)
-    assert first == second
-
-
 def test_search_answers(client: Client) -> None:
     reply = client.call("search", QUERY, TIMEOUT_S, first_stage=pb.FIRST_STAGE_DENSE, depth=3)
     assert (reply.first_stage, reply.first_stage_hits, len(reply.results)) == (pb.FIRST_STAGE_DENSE, 3, 3)
@@ -220,14 +214,6 @@ def test_reply_prints_as_a_table(client: Client) -> None:
     assert header.split() == ["rank", "score", "doc_id", "text"]
     assert "flea" in first
     assert "The life cycle" in first
-
-
-def test_instruction_is_refused_by_a_model_that_reads_none(client: Client) -> None:
-    for method, arguments in {"search": [QUERY], "rerank": [QUERY, PAIRS]}.items():
-        with pytest.raises(ServiceError, match="instruction: the prompt of model identity has no place") as caught:
-            client.call(method, *arguments, model="identity", instruction="prefer medical texts")
-        assert caught.value.code is grpc.StatusCode.INVALID_ARGUMENT
-        assert client.call(method, *arguments, model="pe-rank", instruction="prefer medical texts").results
 
 
 def test_list_of_models_says_which_read_an_instruction(client: Client) -> None:

@@ -26,8 +26,9 @@ from rerank.prompting.identifiers import IdentifierKind
 from rerank.prompting.listwise import ListwisePrompt, ListwiseRenderer
 from rerank.rankers.base import rank_windows
 from rerank.rankers.first import FirstRanker, FirstScoring
-from rerank.types import Candidate, Passage, Query, ScoreKind, Window, WindowRanking
+from rerank.types import Candidate, Passage, Query, ScoreKind, Window
 from tests.causal_lms import write_causal_lm
+from tests.fakes import check_overtaking
 from tests.small_tokenizers import byte_level, byte_level_numbers
 
 TEXTS = ["a flea", "the moon and the tides", "bread", "a violin", "sand"]
@@ -225,18 +226,5 @@ def test_bfloat16_on_the_cpu_is_close_to_float32_but_not_equal(lm: Path, ranker:
 
 
 def test_window_that_overtakes_another_one_changes_no_score(lm: Path) -> None:
-    """In every layer of a long batch, a short one is ranked."""
     ranker = FirstRanker(lm, "first", device="cpu")
-    long, short = [window(*TEXTS), window(*TEXTS[::-1])], [window(*TEXTS[:2])]
-    alone = [rank_windows(ranker, windows) for windows in (long, short)]
-    overtaking: list[list[WindowRanking]] = []
-
-    def overtake() -> None:
-        ranker.call_between_layers(lambda: None)
-        overtaking.append(rank_windows(ranker, short))
-        ranker.call_between_layers(overtake)
-
-    ranker.call_between_layers(overtake)
-    assert rank_windows(ranker, long) == alone[0]
-    assert len(overtaking) >= 2
-    assert all(rankings == alone[1] for rankings in overtaking)
+    check_overtaking(ranker, [window(*TEXTS), window(*TEXTS[::-1])], [window(*TEXTS[:2])])

@@ -18,7 +18,8 @@ from rerank.models.zero_init import write_zero_init_checkpoint
 from rerank.rankers.base import rank_windows
 from rerank.rankers.pe_rank import PERankRanker
 from rerank.reranker import load_reranker
-from rerank.types import Matrix, Passage, Query, ScoreKind, Window, WindowRanking
+from rerank.types import Matrix, Passage, Query, ScoreKind, Window
+from tests.fakes import check_overtaking
 from tests.pe_checkpoints import change_config
 
 QUERIES = ["what causes the tides", "string instruments", "how long does a flea live", "bread", "ice and sand"]
@@ -97,22 +98,7 @@ def test_copies_of_a_passage_tie_wherever_they_stand(perturbed: PERankRanker) ->
 
 
 def test_window_that_overtakes_another_one_changes_no_score(perturbed: PERankRanker) -> None:
-    long, short = [random_window(40, seed=2), random_window(30, seed=3)], [random_window(3, seed=4)]
-    alone = [rank_windows(perturbed, windows) for windows in (long, short)]
-    overtaking: list[list[WindowRanking]] = []
-
-    def overtake() -> None:
-        perturbed.call_between_layers(lambda: None)
-        overtaking.append(rank_windows(perturbed, short))
-        perturbed.call_between_layers(overtake)
-
-    perturbed.call_between_layers(overtake)
-    try:
-        assert rank_windows(perturbed, long) == alone[0]
-    finally:
-        perturbed.call_between_layers(lambda: None)
-    assert len(overtaking) >= 2
-    assert all(rankings == alone[1] for rankings in overtaking)
+    check_overtaking(perturbed, [random_window(40, seed=2), random_window(30, seed=3)], [random_window(3, seed=4)])
 
 
 def test_scores_are_log_probabilities(perturbed: PERankRanker) -> None:

@@ -62,6 +62,8 @@ DAMAGES: dict[str, tuple[str, Callable[[Path], object]]] = {
     "truncated marks": ("truncated.npy", truncate),
     "no marks": ("truncated.npy", Path.unlink),
     "NaN vectors": ("vectors.npy", write_nan),
+    "another byte in the passages": ("passages.sqlite", flip_a_byte),
+    "another byte in the marks": ("truncated.npy", flip_a_byte),
 }
 
 
@@ -72,14 +74,16 @@ def test_damaged_file_is_named(copy: Path, encoder: Encoder, name: str, damage: 
         Index(copy, encoder)
 
 
+@pytest.mark.parametrize("name", ["vectors.npy", "passages.sqlite"])
 def test_flipped_byte_of_a_large_file_is_found_on_request(
-    copy: Path, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+    copy: Path, encoder: Encoder, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
+    """Its hash would take long whenever the index is opened."""
     assert verify_index(copy) == read_manifest(copy)
-    flip_a_byte(copy / "vectors.npy")
+    flip_a_byte(copy / name)
     monkeypatch.setattr(integrity, "_SMALL_BYTES", 100)
     Index(copy, encoder)
-    with pytest.raises(IndexMismatch, match=r"vectors\.npy is damaged: its SHA-256"):
+    with pytest.raises(IndexMismatch, match=rf"{name} is damaged: its SHA-256"):
         verify_index(copy)
 
 
