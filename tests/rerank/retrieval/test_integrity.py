@@ -62,8 +62,6 @@ DAMAGES: dict[str, tuple[str, Callable[[Path], object]]] = {
     "truncated marks": ("truncated.npy", truncate),
     "no marks": ("truncated.npy", Path.unlink),
     "NaN vectors": ("vectors.npy", write_nan),
-    "another byte in the passages": ("passages.sqlite", flip_a_byte),
-    "another byte in the marks": ("truncated.npy", flip_a_byte),
 }
 
 
