@@ -66,15 +66,12 @@ class VectorPrompts:
 
     def shown_text(self, passage: Passage) -> str:
         """The text of a passage that a template with `{text}` shows: sanitized and truncated."""
-        start = beginning(passage.text, self._text_tokens, lambda text: len(self._ends(self._sanitize(text))))
+        start = beginning(
+            passage.text, self._text_tokens, lambda text: len(self._renderer.token_ends(self._sanitize(text)))
+        )
         text = self._sanitize(start)
-        ends = self._ends(text)
+        ends = self._renderer.token_ends(text)
         return text[: ends[self._text_tokens - 1]] if len(ends) > self._text_tokens else text
-
-    def _ends(self, text: str) -> list[int]:
-        """The end of each token, in characters."""
-        encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-        return [end for _, end in encoded["offset_mapping"]]
 
     def token_ids(self, query: Query, passages: Sequence[Passage]) -> tuple[int, ...]:
         """Token ids and slots of a sanitized query and passages with their `shown_text`; slots in window order."""
