@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from typing import ClassVar
 
 from transformers import PreTrainedTokenizerBase
@@ -11,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 from rerank.prompting.listwise import ListwiseRenderer
 from rerank.prompting.templates import TEXT_FIELDS, Template, load_template
 from rerank.rankers.base import RankerInfo
-from rerank.types import EncodedWindow, Passage, Prepared, Query, ScoreKind, Window
+from rerank.types import EncodedWindow, ScoreKind, Window
 
 
 class TextPrompts(ABC):
@@ -23,6 +22,7 @@ class TextPrompts(ABC):
 
     Attributes:
         max_window_size, max_window_tokens: the largest window, in passages and in tokens; subclasses set them.
+        prepare: see Ranker.
 
     Raises:
         CheckpointError: the chat template opens a reasoning.
@@ -45,6 +45,7 @@ class TextPrompts(ABC):
         loaded = load_template(template, TEXT_FIELDS)
         self.renderer = ListwiseRenderer(loaded, tokenizer, context_tokens, answer_tokens, passage_tokens)
         self.renderer.refuse_reasoning()
+        self.prepare = self.renderer.prepare
 
     def describe(self, model_id: str, revision: str) -> RankerInfo:
         """The description of a ranker with these prompts."""
@@ -60,10 +61,6 @@ class TextPrompts(ABC):
             max_passage_tokens=self.renderer.passage_tokens,
             max_window_tokens=self.max_window_tokens,
         )
-
-    def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
-        """See Ranker."""
-        return self.renderer.prepare(query, passages)
 
     @abstractmethod
     def encode(self, window: Window) -> EncodedWindow:
