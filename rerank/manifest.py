@@ -21,7 +21,7 @@ RESULT_FOLDER = "final"
 _WAY_OUT = "fetch it again, or remove the manifest to use it as it is"
 
 
-class Manifest(BaseModel):
+class CheckpointManifest(BaseModel):
     """The manifest of a checkpoint: training writes it, serving checks it against the files beside it.
 
     Attributes:
@@ -57,7 +57,7 @@ class Manifest(BaseModel):
     versions: dict[str, str]
 
 
-def write_manifest(folder: Path, manifest: Manifest) -> None:
+def write_manifest(folder: Path, manifest: CheckpointManifest) -> None:
     """Writes the manifest of a checkpoint folder atomically, over an existing one."""
     with atomic_file(folder / MANIFEST_FILE) as path:
         path.write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
@@ -98,7 +98,7 @@ def profiled(profile: str, checkpoint: Path) -> dict[str, object]:
     return {"profile": profile, "ranker": profiles.load_profile(profile).ranker, **given}
 
 
-def read_manifest(folder: Path) -> Manifest | None:
+def read_manifest(folder: Path) -> CheckpointManifest | None:
     """The manifest of a checkpoint, checked against the files beside it; None if the folder has no manifest.
 
     Raises:
@@ -108,11 +108,11 @@ def read_manifest(folder: Path) -> Manifest | None:
     if not path.is_file():
         return None
     try:
-        manifest = Manifest.model_validate(read_json(path))
+        manifest = CheckpointManifest.model_validate(read_json(path))
     except ConfigError as error:
         raise CheckpointError(f"{error}; {_WAY_OUT}") from error
     except ValidationError as error:
-        problems = joined(problems_of(error, Manifest), lambda _: str(path))
+        problems = joined(problems_of(error, CheckpointManifest), lambda _: str(path))
         raise CheckpointError(f"{problems}; {_WAY_OUT}") from error
     _check(folder, "weights", manifest.weights_sha256, sorted(folder.glob("*.safetensors")))
     _check(folder, "template", manifest.template_sha256, [folder / TEMPLATE_FILE])

@@ -29,7 +29,7 @@ from rerank.rankers.first_checkpoint import first_settings
 from rerank.rankers.generation import GenerationPrompts, GenerationRanker
 from rerank.rankers.identity import IdentityRanker
 from rerank.rankers.pe_rank import PERankRanker
-from rerank.rankers.served import ServedFirst, ServedGeneration, ServedModel
+from rerank.rankers.served import ModelOnServers, ServedFirst, ServedGeneration
 from rerank.types import RankOptions, ScoreKind, StrategyKind
 
 log = logging.getLogger(__name__)
@@ -308,7 +308,7 @@ def load_served(model: FirstModel | GenerationModel) -> ServedRanker:
     revision = sha256_of_files(sorted(model.path.glob("*.safetensors"))) if has_golden else ""
     tolerance = self_test.tolerance("cuda", model.precision)
     check = partial(self_test.check, settings=scoring_settings(model), folder=model.path, allowed=tolerance)
-    served = ServedModel(model.name, model.served_by, _api_key(model.served_by), tokenizer, revision, check)
+    served = ModelOnServers(model.name, model.served_by, _api_key(model.served_by), tokenizer, revision, check)
     if isinstance(model, GenerationModel):
         template, kind = _styled(model.template, model.prompt), IdentifierKind(model.identifiers)
         return ServedGeneration(served, lambda tokens: GenerationPrompts(tokenizer, tokens, template, kind))

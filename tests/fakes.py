@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from rerank.engine.strategies import Positions, Round, Strategy
-from rerank.rankers.base import RankerInfo
+from rerank.rankers.base import RankerInfo, rank_windows
 from rerank.types import EncodedWindow, Passage, Prepared, Query, ScoreKind, Window, WindowRanking
 
 
@@ -94,3 +95,22 @@ def run_schedule(
     except StopIteration as finished:
         order: list[int] = finished.value
         return rounds, order
+
+
+def check_overtaking(ranker: Any, long: list[Window], short: list[Window]) -> None:
+    """Ranks the short windows in every layer of a batch of the long ones; no score may change."""
+    alone = [rank_windows(ranker, windows) for windows in (long, short)]
+    overtaking: list[list[WindowRanking]] = []
+
+    def overtake() -> None:
+        ranker.call_between_layers(lambda: None)
+        overtaking.append(rank_windows(ranker, short))
+        ranker.call_between_layers(overtake)
+
+    ranker.call_between_layers(overtake)
+    try:
+        assert rank_windows(ranker, long) == alone[0]
+    finally:
+        ranker.call_between_layers(lambda: None)
+    assert len(overtaking) >= 2
+    assert all(rankings == alone[1] for rankings in overtaking)

@@ -101,7 +101,7 @@ def serving(reranker: AsyncReranker) -> Iterator[Served]:
 
 def config_for(names: Iterable[str], **settings: Any) -> ServiceConfig:
     """A configuration with models of these names, on a free port."""
-    no_interpolation = InterpolationConfig(first_stage=0.0)
+    no_interpolation = InterpolationConfig(first_stage_weight=0.0)
     models = tuple(
         PERankModel(name=name, ranker="pe-rank", window_size=20, stride=10, interpolation=no_interpolation)
         for name in names

@@ -113,20 +113,18 @@ def uncased() -> PreTrainedTokenizerFast:
     return wrapped(tokenizer, None, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]")
 
 
-def no_single_letters(others: Literal["bytes", "unknown"] = "bytes") -> PreTrainedTokenizerFast:
-    """A vocabulary for another script: only the letters A to H are tokens, the others are two bytes or unknown."""
+def no_single_letters() -> PreTrainedTokenizerFast:
+    """A vocabulary for another script: only the letters A to H are tokens, the others are two bytes."""
     known = CAPITALS[:8]
     pieces = [*known, *(character for character in string.printable if character not in LETTERS)]
-    byte_tokens = [byte_token(byte) for byte in range(0x80, 0x100)] if others == "bytes" else []
+    byte_tokens = [byte_token(byte) for byte in range(0x80, 0x100)]
     vocabulary = numbered(["<unk>", *byte_tokens, *pieces])
-    tokenizer = Tokenizer(models.BPE(vocabulary, [], unk_token="<unk>", byte_fallback=others == "bytes"))
-    tokenizer.decoder = decoders.Fuse()
-    if others == "bytes":  # every other letter is replaced by a character with two bytes in UTF-8 (N'Ko)
-        substitutes = {letter: chr(0x7C0 + place) for place, letter in enumerate(LETTERS) if letter not in known}
-        replacements = [normalizers.Replace(letter, substitute) for letter, substitute in substitutes.items()]
-        restored = [decoders.Replace(substitute, letter) for letter, substitute in substitutes.items()]
-        tokenizer.normalizer = normalizers.Sequence(replacements)
-        tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse(), *restored])
+    tokenizer = Tokenizer(models.BPE(vocabulary, [], unk_token="<unk>", byte_fallback=True))
+    # Every other letter is replaced by a character with two bytes in UTF-8 (N'Ko).
+    substitutes = {letter: chr(0x7C0 + place) for place, letter in enumerate(LETTERS) if letter not in known}
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Replace(*pair) for pair in substitutes.items()])
+    restored = [decoders.Replace(substitute, letter) for letter, substitute in substitutes.items()]
+    tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse(), *restored])
     add_special(tokenizer, ["<unk>", "<|im_start|>", "<|im_end|>"])
     return wrapped(
         tokenizer, CHATML_CHAT, unk_token="<unk>", eos_token="<|im_end|>", extra_special_tokens=["<|im_start|>"]

@@ -45,7 +45,29 @@ class ServiceError(RerankError):
         self.retry_after_s = retry_delay_s(error)
 
 
-class RerankClient:
+class _Client:
+    """The channel of a client, and what it says about itself."""
+
+    def __init__(self, target: str, credentials: Credentials, attempts: int, channel: Any) -> None:
+        self._target, self._attempts, self._credentials = target, attempts, credentials
+        self._channel = channel
+        self._stub = rerank_pb2_grpc.RerankServiceStub(channel)
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        security = "TLS" if self._credentials.tls_ca else "plain text"
+        key = "API key" if self._credentials.api_key else "no API key"
+        return f"<{'closed ' if self._is_closed else ''}{type(self).__name__} of {self._target}: {security}, {key}>"
+
+    def _new_attempts(self, timeout_s: float) -> Attempts:
+        """The attempts of a call. Raises: UsageError if the client is closed."""
+        if self._is_closed:
+            name = type(self).__name__
+            raise UsageError(f"this {name} is closed; make a new one, or call it inside its `with` block")
+        return Attempts(timeout_s, self._attempts)
+
+
+class RerankClient(_Client):
     """Blocking client of a service. Use it in a `with` block, or close it.
 
     A call that fails because the service is unavailable or overloaded is sent again, see `rerank.client.retries`.
@@ -60,13 +82,7 @@ class RerankClient:
     """
 
     def __init__(self, target: str, credentials: Credentials = PLAIN, attempts: int = DEFAULT_ATTEMPTS) -> None:
-        self._target, self._attempts, self._credentials = _checked_target(target), attempts, credentials
-        self._channel = credentials.channel(target)
-        self._stub = rerank_pb2_grpc.RerankServiceStub(self._channel)
-        self._is_closed = False
-
-    def __repr__(self) -> str:
-        return _described(self)
+        super().__init__(_checked_target(target), credentials, attempts, credentials.channel(target))
 
     def __enter__(self) -> RerankClient:
         return self
@@ -118,8 +134,7 @@ class RerankClient:
         return self._call(self._stub.ListModels, pb.ListModelsRequest(), timeout_s)
 
     def _call(self, method: Any, request: Any, timeout_s: float) -> Any:
-        _check_open(self)
-        attempts = Attempts(timeout_s, self._attempts)
+        attempts = self._new_attempts(timeout_s)
         while True:
             try:
                 return method(request, timeout=attempts.remaining_s, metadata=self._credentials.metadata)
@@ -129,7 +144,7 @@ class RerankClient:
             time.sleep(wait_s)
 
 
-class AsyncRerankClient:
+class AsyncRerankClient(_Client):
     """Client of a service for asyncio, with the methods of RerankClient. Use it in an `async with` block.
 
     Args:
@@ -143,13 +158,7 @@ class AsyncRerankClient:
     """
 
     def __init__(self, target: str, credentials: Credentials = PLAIN, attempts: int = DEFAULT_ATTEMPTS) -> None:
-        self._target, self._attempts, self._credentials = _checked_target(target), attempts, credentials
-        self._channel = credentials.aio_channel(target)
-        self._stub = rerank_pb2_grpc.RerankServiceStub(self._channel)
-        self._is_closed = False
-
-    def __repr__(self) -> str:
-        return _described(self)
+        super().__init__(_checked_target(target), credentials, attempts, credentials.aio_channel(target))
 
     async def __aenter__(self) -> AsyncRerankClient:
         return self
@@ -177,8 +186,7 @@ class AsyncRerankClient:
         return await self._call(self._stub.ListModels, pb.ListModelsRequest(), timeout_s)
 
     async def _call(self, method: Any, request: Any, timeout_s: float) -> Any:
-        _check_open(self)
-        attempts = Attempts(timeout_s, self._attempts)
+        attempts = self._new_attempts(timeout_s)
         while True:
             try:
                 return await method(request, timeout=attempts.remaining_s, metadata=self._credentials.metadata)
@@ -191,17 +199,6 @@ class AsyncRerankClient:
 def reply_table(reply: pb.RerankResponse | pb.SearchResponse) -> str:
     """A short table of the results: rank, score, doc_id and, if return_passages was set, the beginning of the text."""
     return ranking_table([(result.score, result.doc_id, result.text) for result in reply.results])
-
-
-def _described(client: RerankClient | AsyncRerankClient) -> str:
-    security = "TLS" if client._credentials.tls_ca else "plain text"
-    key = "API key" if client._credentials.api_key else "no API key"
-    return f"<{'closed ' if client._is_closed else ''}{type(client).__name__} of {client._target}: {security}, {key}>"
-
-
-def _check_open(client: RerankClient | AsyncRerankClient) -> None:
-    if client._is_closed:
-        raise UsageError(f"this {type(client).__name__} is closed; make a new one, or call it inside its `with` block")
 
 
 def _checked_target(target: str) -> str:

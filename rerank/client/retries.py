@@ -1,4 +1,9 @@
-"""When a client sends a failed call again, and how long it waits before."""
+"""Attempts of a call: which failures are sent again, and the wait before.
+
+gRPC's own retries (`retryPolicy` and `grpc-retry-pushback-ms`, gRFC A6) are not used. In grpcio 1.85 they wait beyond
+the deadline of a call and then report DEADLINE_EXCEEDED in place of the service's reason, let all callers return at the
+same moment, and repeat RESOURCE_EXHAUSTED without RetryInfo, by which gRPC refuses a message that is too large.
+"""
 
 from __future__ import annotations
 

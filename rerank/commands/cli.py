@@ -15,7 +15,7 @@ from rerank.commands.loadtest import LoadTestSettings, loadtest
 from rerank.commands.options import flag
 from rerank.commands.query import RankSettings, SearchSettings, models, rank, search
 from rerank.commands.run import run
-from rerank.commands.service import demo, expand, index, serve, verify
+from rerank.commands.service import ServeSettings, demo, expand, index, serve, verify
 
 app = CommandApp(no_args_is_help=True)
 app.command(
@@ -25,7 +25,7 @@ rerank serve --index indexes/pydoc --http             # with search, and HTTP at
 rerank serve --model mine=runs/first/final            # with a model that train-first wrote
 rerank serve --config service.yaml --check            # only check the settings
 """
-)(serve)
+)(flags(ServeSettings)(serve))
 app.command(
     example="""
 rerank index --collection pydoc --out indexes/pydoc   # Python's documentation

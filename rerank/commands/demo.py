@@ -27,7 +27,7 @@ from rerank.config import ServiceConfig
 from rerank.config.http import HttpConfig
 from rerank.errors import ConfigError, IndexMismatch
 from rerank.retrieval.build import build_index
-from rerank.retrieval.index import Manifest, read_manifest
+from rerank.retrieval.index import IndexManifest, read_manifest
 from rerank.service.process import service_process
 from rerank.v1 import rerank_pb2 as pb
 
@@ -104,7 +104,7 @@ def _free_port(preferred: int) -> int:
         return int(probe.getsockname()[1])
 
 
-def _index(folder: Path, console: Console) -> Manifest:
+def _index(folder: Path, console: Console) -> IndexManifest:
     """The index of this Python's documentation; builds it unless the folder already holds it."""
     collection = open_collection("pydoc")
     try:

@@ -1,4 +1,4 @@
-"""`rerank loadtest`: how a running service behaves under load that does not wait for its answers."""
+"""`rerank loadtest`: an open-loop load test of a running service."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
@@ -17,13 +18,16 @@ from rerank.types import EncoderDtype, FirstStage
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 
 
-def serve(
-    config: Annotated[Path | None, typer.Option(help="YAML file with the settings of the service.")] = None,
-    listen: Annotated[str | None, typer.Option(help="HOST:PORT to listen on; port 0 chooses a free port.")] = None,
-    index: Annotated[Path | None, typer.Option(help="Index folder from `rerank index`; required for search.")] = None,
-    encoder: options.Encoder = None,
-    encoder_name: options.EncoderName = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N; default: auto.")] = None,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeSettings:
+    """Settings of `rerank serve`."""
+
+    config: Annotated[Path | None, typer.Option(help="YAML file with the settings of the service.")] = None
+    listen: Annotated[str | None, typer.Option(help="HOST:PORT to listen on; port 0 chooses a free port.")] = None
+    index: Annotated[Path | None, typer.Option(help="Index folder from `rerank index`; required for search.")] = None
+    encoder: options.Encoder = None
+    encoder_name: options.EncoderName = None
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N; default: auto.")] = None
     model: Annotated[
         list[str] | None,
         typer.Option(
@@ -31,40 +35,54 @@ def serve(
             "published one. Precedes the models of --config and replaces the bundled model of the same name. "
             "Repeatable."
         ),
-    ] = None,
+    ] = None
     http: Annotated[
         bool, options.flag("--http", "Also serve HTTP: at --http-listen, the file's address, or 127.0.0.1:8080.")
-    ] = False,
-    http_listen: Annotated[str | None, typer.Option(help="HOST:PORT of the HTTP port, which is then served.")] = None,
+    ] = False
+    http_listen: Annotated[str | None, typer.Option(help="HOST:PORT of the HTTP port, which is then served.")] = None
     qrels: Annotated[
         str | None,
         typer.Option(
             help="Judgements that the inspector at / of the HTTP port shows: pydoc, a folder in BEIR layout, or a file "
             "in the form of TREC or BEIR with --queries."
         ),
-    ] = None,
+    ] = None
     queries: Annotated[
         Path | None,
         typer.Option(
             help="Texts of the queries of a --qrels file: lines of query_id, tab, text, or BEIR's queries.jsonl."
         ),
-    ] = None,
+    ] = None
     keys: Annotated[
         Path | None, typer.Option(help="File of API keys, which `rerank keys add` writes; calls then need one.")
-    ] = None,
+    ] = None
     insecure: Annotated[
         bool, options.flag("--insecure", "Listen on other addresses than the loopback without keys.")
-    ] = False,
+    ] = False
     drain_s: Annotated[
         float | None, typer.Option(help="Seconds that calls in flight have to finish after SIGTERM; default: 30.")
-    ] = None,
+    ] = None
     check: Annotated[
         bool, options.flag("--check", "Check the settings, without loading a model or serving, and exit.")
-    ] = False,
+    ] = False
     stop_at_eof: Annotated[
         bool, options.flag("--stop-at-eof", "Stop when standard input ends, as when the parent process dies.")
-    ] = False,
-) -> None:
+    ] = False
+
+    @property
+    def overrides(self) -> dict[str, object]:
+        """The settings of the service that the options give; None where they give none."""
+        names = ("listen", "index", "encoder", "encoder_name", "device", "keys", "drain_s")
+        http = {"listen": self.http_listen, "qrels": self.qrels, "queries": self.queries}
+        given = {name: value for name, value in http.items() if value is not None}
+        return {
+            **{name: getattr(self, name) for name in names},
+            "http": given if self.http or given else None,
+            "insecure": self.insecure or None,
+        }
+
+
+def serve(settings: ServeSettings) -> None:
     """Start the service: gRPC, and HTTP if asked for.
 
     Options override the settings of --config.
@@ -80,44 +98,22 @@ def serve(
     from rerank.service import process
     from rerank.service.startup import check_before_loading
 
-    models = [served_model(name_and_path) for name_and_path in model or ()]
-    read_config = partial(
-        load_config,
-        config,
-        models,
-        listen=listen,
-        index=index,
-        encoder=encoder,
-        encoder_name=encoder_name,
-        device=device,
-        http=_http_settings(http, http_listen, qrels, queries),
-        keys=keys,
-        insecure=insecure or None,
-        drain_s=drain_s,
-    )
-    settings = read_config()
-    check_before_loading(settings)
-    if check:
-        console.print(f"the settings can be used: {len(settings.models)} models at {settings.listen}")
+    models = [served_model(name_and_path) for name_and_path in settings.model or ()]
+    read_config = partial(load_config, settings.config, models, **settings.overrides)
+    config = read_config()
+    check_before_loading(config)
+    if settings.check:
+        console.print(f"the settings can be used: {len(config.models)} models at {config.listen}")
         return
-    if stop_at_eof:
+    if settings.stop_at_eof:
         process.stop_at_eof()
     from rerank.grpc import server  # imports torch, and follows the checks, which take milliseconds
     from rerank.telemetry.logs import set_up_logging
 
-    set_up_logging(settings.telemetry)
+    set_up_logging(config.telemetry)
     for verbose in ("sentence_transformers", "httpx2"):
         logging.getLogger(verbose).setLevel(logging.WARNING)
-    asyncio.run(server.serve(settings, process.announce, read_config))
-
-
-def _http_settings(
-    asked: bool, listen: str | None, qrels: str | None, queries: Path | None
-) -> dict[str, object] | None:
-    """The settings of the HTTP port that the options give; None if none of them asks for it."""
-    given = {"listen": listen, "qrels": qrels, "queries": queries}
-    settings: dict[str, object] = {name: value for name, value in given.items() if value is not None}
-    return settings if asked or settings else None
+    asyncio.run(server.serve(config, process.announce, read_config))
 
 
 def index(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
-from pydantic import Field, model_validator
+from pydantic import AliasChoices, Field, model_validator
 
 from rerank import bundled
 from rerank.config.served import ServedBy
@@ -20,7 +20,7 @@ from rerank.types import StrategyKind
 Precision: TypeAlias = Literal["auto", "float32", "bfloat16"]
 
 
-class _Model(Settings):
+class ModelSettings(Settings):
     """Settings that all models have: the name, and the strategy of requests that set none.
 
     Attributes:
@@ -34,9 +34,6 @@ class _Model(Settings):
         preranker: the model that orders all candidates first, by its own defaults, in cascades of requests that name
             none. Its default strategy must not be a cascade. Default: none; the strategy cascade needs one.
     """
-
-    #: Whether a checkpoint with a manifest sets the default of `window_size`.
-    _has_window_of_training: ClassVar[bool] = True
 
     name: Annotated[str, Field(min_length=1)]
     strategy: StrategyKind = StrategyKind.SLIDING
@@ -54,6 +51,34 @@ class _Model(Settings):
         if self.strategy is StrategyKind.CASCADE and not self.preranker:
             raise ValueError("the strategy cascade needs a preranker; name another model, as in preranker: pe-rank")
         return self
+
+    @model_validator(mode="after")
+    def _windows_leave_no_gap(self) -> Self:
+        if self.stride is not None and self.stride > self.window_size:
+            raise ValueError(
+                f"with stride {self.stride}, candidates between windows of window_size {self.window_size} would not be "
+                f"read; use at most {self.window_size}"
+            )
+        return self
+
+
+class CheckpointModel(ModelSettings):
+    """Settings of a model with a checkpoint.
+
+    Attributes:
+        profile: name of the profile of a published model, which has the defaults of the other settings.
+        path: folder of the checkpoint. Default: none.
+        template: name of a bundled prompt template or path of a YAML file. Default: that of the checkpoint.
+        precision: number format of the model. Default: auto.
+    """
+
+    #: Whether a checkpoint with a manifest sets the default of `window_size`.
+    _has_window_of_training: ClassVar[bool] = True
+
+    profile: str | None = None
+    path: Path | None = None
+    template: str | None = None
+    precision: Precision = "auto"
 
     @model_validator(mode="before")
     @classmethod
@@ -73,31 +98,25 @@ class _Model(Settings):
     def _default_window_is_that_of_the_training(cls, settings: Any) -> Any:
         if not (cls._has_window_of_training and isinstance(settings, dict)) or "window_size" in settings:
             return settings
-        path = settings.get("path", cls.model_fields["path"].default if "path" in cls.model_fields else None)
+        path = settings.get("path", cls.model_fields["path"].default)
         size = trained_window(Path(path)) if isinstance(path, str | Path) else None
         return settings if size is None else {**settings, "window_size": size}
-
-    @model_validator(mode="after")
-    def _windows_leave_no_gap(self) -> Self:
-        if self.stride is not None and self.stride > self.window_size:
-            raise ValueError(
-                f"with stride {self.stride}, candidates between windows of window_size {self.window_size} would not be "
-                f"read; use at most {self.window_size}"
-            )
-        return self
 
 
 class InterpolationConfig(Settings):
     """Settings of the interpolation with the first stage; the sum is that of `rerank.engine.interpolation`.
 
     Attributes:
-        first_stage: weight of the first stage's z-scores beside those of the ranker, 0 to 100. 0: no interpolation.
+        first_stage_weight: weight of the first stage's z-scores beside those of the ranker, 0 to 100; also read by its
+            former name, `first_stage`. 0: no interpolation.
     """
 
-    first_stage: Annotated[float, Field(ge=0, le=100, strict=True)] = 0.0
+    first_stage_weight: Annotated[
+        float, Field(ge=0, le=100, strict=True, validation_alias=AliasChoices("first_stage_weight", "first_stage"))
+    ] = 0.0
 
 
-class _ScoringModel(_Model):
+class _ScoringModel(CheckpointModel):
     """Settings of a model that scores the passages of a window.
 
     Attributes:
@@ -109,10 +128,10 @@ class _ScoringModel(_Model):
 
     @property
     def first_stage_weight(self) -> float:
-        return self.interpolation.first_stage
+        return self.interpolation.first_stage_weight
 
 
-class _ServableModel(_Model):
+class ServableModel(CheckpointModel):
     """Settings of a causal LM that runs in this process, or in inference servers.
 
     Attributes:
@@ -161,7 +180,7 @@ class PromptConfig(Settings):
     title: str = ""
 
 
-class IdentityModel(_Model):
+class IdentityModel(ModelSettings):
     """Settings of a model that keeps the first-stage order."""
 
     ranker: Literal["identity"]
@@ -171,7 +190,6 @@ class PERankModel(_ScoringModel):
     """Settings of a PE-Rank model (Liu et al., arXiv 2406.14848), which reads one vector per passage.
 
     Attributes:
-        profile: name of the profile of a published model, which has the defaults of the other settings.
         path: folder of the checkpoint. Default: the bundled checkpoint for the default encoder; for any other encoder,
             a zero-initialised checkpoint, whose order is that of the encoder's cosine.
         decoding: `one_step` scores all passages of a window in one forward pass; `dynamic` generates the order passage
@@ -179,8 +197,8 @@ class PERankModel(_ScoringModel):
             one trained by this package.
         template: name of a bundled prompt template or path of a YAML file, for a checkpoint whose config.json names no
             template. Default: the template of the checkpoint.
-        precision: number format of the model. Default: auto.
-        interpolation: interpolation with the first stage in requests that set none. Default: first_stage 0.25.
+        interpolation: interpolation with the first stage in requests that set none. Default: a weight of
+            0.25.
         passage_text_tokens: limit on the tokens of a passage's text that a template with `{text}` shows beside the
             vector. Default: 64.
     """
@@ -188,26 +206,21 @@ class PERankModel(_ScoringModel):
     _has_window_of_training: ClassVar[bool] = False
 
     ranker: Literal["pe-rank"]
-    profile: str | None = None
-    path: Path | None = None
     #: Holds the union of two searches of depth 100, which relevance feedback ranks.
     window_size: Annotated[int, Field(ge=2, strict=True)] = 200
     #: Chosen on TREC DL 2021 and pydoc with PE-Rank and with its zero-initialised start; see docs/results.md.
-    interpolation: InterpolationConfig = InterpolationConfig(first_stage=0.25)
+    interpolation: InterpolationConfig = InterpolationConfig(first_stage_weight=0.25)
     decoding: Literal["one_step", "dynamic"] | None = None
-    template: str | None = None
-    precision: Precision = "auto"
     passage_text_tokens: Positive = 64
 
 
-class FirstModel(_ScoringModel, _ServableModel):
+class FirstModel(_ScoringModel, ServableModel):
     """Settings of a FIRST model (Gangi Reddy et al., arXiv 2406.15657): a causal LM, scored at one position.
 
     A checkpoint of `train-first` contains its template, identifiers and passage_tokens. For another checkpoint, set
     those with which it was trained.
 
     Attributes:
-        profile: name of the profile of a published model, which has the defaults of the other settings.
         path: folder of the causal LM or of a LoRA adapter, or a GGUF file. Default: the bundled adapter, which was
             trained on windows of 20 passages, over SmolLM2-135M. For a served model: the folder of its tokenizer,
             template and golden scores; its weights are not read.
@@ -224,13 +237,10 @@ class FirstModel(_ScoringModel, _ServableModel):
         calibration: `content_free` subtracts the log-prior of the identifiers, measured on passages without content,
             from their log-probabilities. Default: none.
         permutations: number of orders in which each window is read; the log-probabilities are averaged. Default: 1.
-        precision: number format of the model. Default: auto.
     """
 
     ranker: Literal["first"]
-    profile: str | None = None
     path: Path = bundled.FIRST
-    template: str | None = None
     identifiers: Literal["letters", "numbers"] | None = None
     passage_tokens: Annotated[int, Field(ge=0, strict=True)] | None = None
     prompt: PromptConfig = PromptConfig()
@@ -238,29 +248,24 @@ class FirstModel(_ScoringModel, _ServableModel):
     calibration: Literal["none", "content_free"] = "none"
     permutations: Positive = 1
     order_prior: Annotated[float, Field(ge=0, le=100, strict=True)] = 0.0
-    precision: Precision = "auto"
 
 
-class GenerationModel(_ServableModel):
+class GenerationModel(ServableModel):
     """Settings of a permutation generation model: a causal LM that generates the full order, as RankZephyr does.
 
     Attributes:
-        profile: name of the profile of a published model, which has the defaults of the other settings.
         path: folder of the causal LM or of a LoRA adapter, or a GGUF file.
         prompt: what the prompts have besides the words of the template.
         template: name of a bundled prompt template or path of a YAML file; use the template with which the model was
             trained. Default: first.
         identifiers: kind of the passage identifiers. Default: numbers.
-        precision: number format of the model. Default: auto.
     """
 
     ranker: Literal["generation"]
-    profile: str | None = None
     path: Path
     prompt: PromptConfig = PromptConfig()
     template: str = "first"
     identifiers: Literal["letters", "numbers"] = "numbers"
-    precision: Precision = "auto"
 
 
 ModelConfig: TypeAlias = Annotated[

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from rerank.config.settings import Positive, Settings
+from rerank.inference_servers.kinds import APIS
 
 
 class ServedBy(Settings):
@@ -26,13 +28,22 @@ class ServedBy(Settings):
             passage whose identifier is not among them comes last, and the reply names it. Default: false.
     """
 
-    kind: Literal["vllm", "sglang", "llama-cpp"]
+    kind: str
     urls: Annotated[tuple[str, ...], Field(min_length=1)]
     model: Annotated[str, Field(min_length=1)]
     api_key_env: str = ""
     max_in_flight: Positive = 64
     timeout_s: Annotated[float, Field(gt=0, le=3600)] = 300.0
     allow_top_k: bool = False
+
+    @field_validator("kind")
+    @classmethod
+    def _is_known(cls, kind: str) -> str:
+        if kind not in APIS:
+            *others, last = (f"'{name}'" for name in APIS)
+            expected = {"expected": f"{', '.join(others)} or {last}"}
+            raise PydanticCustomError("literal_error", "Input should be {expected}", expected)
+        return kind
 
     @field_validator("urls")
     @classmethod
@@ -47,7 +58,7 @@ class ServedBy(Settings):
         return stripped
 
     @model_validator(mode="after")
-    def _top_k_is_known_of_vllm_only(self) -> Self:
-        if self.allow_top_k and self.kind != "vllm":
+    def _top_k_is_offered(self) -> Self:
+        if self.allow_top_k and not APIS[self.kind].offers_top_k:
             raise ValueError(f"allow_top_k is for an old vLLM; {self.kind} returns all that is asked for")
         return self

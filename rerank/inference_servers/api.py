@@ -5,9 +5,10 @@ Nothing here sends anything. Prompts are token ids, so that the server reads exa
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 #: Log-probabilities (natural logarithm) by token id, up to a constant that all tokens of a prompt share.
 LogProbs: TypeAlias = dict[int, float]
@@ -29,41 +30,58 @@ class ModelCard:
     max_tokens: int | None
 
 
-class ServerApi(Protocol):
+class ServerApi(ABC):
     """The API of one kind of server, for one model. The methods that read raise LookupError, TypeError or ValueError.
+
+    Args:
+        model: the name of the model at the server.
+        top_k: ask for the most probable tokens instead of named ones; only where `offers_top_k`.
 
     Attributes:
         most_token_ids: the most tokens whose log-probabilities one request may ask for.
         lacks: what a server lacks that does not answer a request for log-probabilities with all of them.
+        offers_top_k: some servers of this kind return only the log-probabilities of the most probable tokens.
     """
 
-    most_token_ids: int
-    lacks: str
+    most_token_ids: ClassVar[int] = 1_000
+    lacks: ClassVar[str]
+    offers_top_k: ClassVar[bool] = False
 
+    def __init__(self, model: str, top_k: bool = False) -> None:
+        self._model = model
+        self._top_k = top_k
+
+    @abstractmethod
     def score(self, prompt: Sequence[int], token_ids: Sequence[int]) -> Post:
         """Asks for the log-probabilities of these tokens after the prompt."""
-        ...
 
+    @abstractmethod
     def log_probs(self, answer: Any) -> LogProbs:
         """The log-probabilities in an answer to `score`; others than those asked for may be among them."""
-        ...
 
+    @abstractmethod
     def generate(self, prompt: Sequence[int], max_tokens: int) -> Post:
         """Asks for the text that the model generates greedily after the prompt."""
-        ...
 
+    @abstractmethod
     def text(self, answer: Any) -> str:
         """The text in an answer to `generate`."""
-        ...
 
+    @abstractmethod
     def tokenize(self, text: str) -> Post:
         """Asks for the tokens of a text, without any that the tokenizer adds by itself."""
-        ...
 
     def tokens(self, answer: Any) -> list[int]:
         """The tokens in an answer to `tokenize`."""
-        ...
+        return [int(token) for token in answer["tokens"]]
 
+    @abstractmethod
     def models(self, answer: Any) -> list[ModelCard]:
         """The models in an answer to GET /v1/models."""
-        ...
+
+
+def cards_with_adapters(answer: Any) -> list[tuple[str, str | None, int | None]]:
+    """Name, name of the adapted model and length of each model; an adapter has the length of the model it adapts."""
+    lengths = {card["id"]: card.get("max_model_len") for card in answer["data"]}
+    parents = {card["id"]: card.get("parent") for card in answer["data"]}
+    return [(name, parent, lengths[name] or lengths.get(parent)) for name, parent in parents.items()]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from rerank.inference_servers.api import LogProbs, ModelCard, Post
+from rerank.inference_servers.api import LogProbs, ModelCard, Post, ServerApi
 
 #: Added to the logits of the named tokens, so that they are the most probable ones. It is the same for all, so their
 #: log-probabilities differ from those without it by a constant.
@@ -15,21 +15,14 @@ _BIAS = 100.0
 _LEAST = 1e-45
 
 
-class LlamaCppApi:
+class LlamaCppApi(ServerApi):
     """The API of llama.cpp (checked with build 11549).
 
     The server returns the probabilities of the most probable tokens only; the bias makes those the named ones. Asking
     for the whole vocabulary instead gives the same to five digits, and takes megabytes.
-
-    Args:
-        model: the alias of the model, or its file.
     """
 
-    most_token_ids = 1_000
     lacks = "this llama-server knows no post_sampling_probs; run a build of 2025 or later"
-
-    def __init__(self, model: str) -> None:
-        self._model = model
 
     def score(self, prompt: Sequence[int], token_ids: Sequence[int]) -> Post:
         named = {
@@ -53,9 +46,6 @@ class LlamaCppApi:
 
     def tokenize(self, text: str) -> Post:
         return Post("/tokenize", {"content": text, "add_special": False})
-
-    def tokens(self, answer: Any) -> list[int]:
-        return [int(token) for token in answer["tokens"]]
 
     def models(self, answer: Any) -> list[ModelCard]:
         """`n_ctx` is the context of one slot, which builds before 2026 do not say."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rerank.inference_servers.api import LogProbs, ModelCard, Post
+from rerank.inference_servers.api import LogProbs, ModelCard, Post, ServerApi, cards_with_adapters
 
 #: Without `max_logprobs` in its command, a server returns so many of the most probable tokens.
 _TOP_K = 20
@@ -14,12 +14,10 @@ _GREEDY = {"temperature": 0, "repetition_penalty": 1.0, "presence_penalty": 0.0,
 _ID_PREFIX = "token_id:"
 
 
-class VllmApi:
+class VllmApi(ServerApi):
     """The API of vLLM (checked with 0.32).
 
-    Args:
-        model: the name of the model or of a LoRA adapter.
-        top_k: ask for the most probable tokens instead of named ones, as servers do that know no `logprob_token_ids`.
+    Older ones, without `logprob_token_ids`, return the most probable tokens only.
     """
 
     #: The server refuses requests for more.
@@ -28,10 +26,7 @@ class VllmApi:
         "this vLLM knows no logprob_token_ids; run vLLM 0.32 or later, or set allow_top_k to rank by the most probable "
         "tokens"
     )
-
-    def __init__(self, model: str, top_k: bool = False) -> None:
-        self._model = model
-        self._top_k = top_k
+    offers_top_k = True
 
     def score(self, prompt: Sequence[int], token_ids: Sequence[int]) -> Post:
         named = {"logprobs": _TOP_K} if self._top_k else {"logprobs": 1, "logprob_token_ids": list(token_ids)}
@@ -50,15 +45,8 @@ class VllmApi:
     def tokenize(self, text: str) -> Post:
         return Post("/tokenize", {"model": self._model, "prompt": text, "add_special_tokens": False})
 
-    def tokens(self, answer: Any) -> list[int]:
-        return [int(token) for token in answer["tokens"]]
-
     def models(self, answer: Any) -> list[ModelCard]:
-        """An adapter has the length of the model that it adapts."""
-        lengths = {card["id"]: card.get("max_model_len") for card in answer["data"]}
-        return [
-            ModelCard(card["id"], lengths[card["id"]] or lengths.get(card.get("parent"))) for card in answer["data"]
-        ]
+        return [ModelCard(name, length) for name, _, length in cards_with_adapters(answer)]
 
     def _completion(self, prompt: Sequence[int], fields: dict[str, Any]) -> Post:
         return Post("/v1/completions", {"model": self._model, "prompt": list(prompt), **_GREEDY, **fields})

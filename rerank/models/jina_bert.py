@@ -1,7 +1,8 @@
 """JinaBERT, the architecture of jina-embeddings-v2 (Günther et al., arXiv 2310.19923): BERT with ALiBi and gated MLPs.
 
 The publisher's folders name remote code for it in config.json, and `model_type` "bert". This is our implementation, so
-that no code from a checkpoint runs. Names of modules are those of the published weights.
+that no code from a checkpoint runs. Names of modules are those of the published weights. It was compared with the
+formula of the paper and with folders of that layout, not with the published weights themselves.
 """
 
 from __future__ import annotations

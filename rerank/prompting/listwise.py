@@ -96,6 +96,7 @@ class ListwiseRenderer:
     Attributes:
         passage_tokens: the same, where 0 is the length of the context.
         warning: why prompts may differ from those of the training; empty if nothing is known to differ.
+        token_ends: text → the end of each of its tokens, in characters.
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class ListwiseRenderer:
         answer_tokens: int,
         passage_tokens: int = 0,
     ) -> None:
-        self._template = template
+        self.template = template
         self._tokenizer = tokenizer
         if not template.chat_markup:
             tokenizer.chat_template = None
@@ -121,12 +122,12 @@ class ListwiseRenderer:
         self._bos_tokens = template.style.bos_tokens if tokenizer.bos_token_id is not None else None
         self._adds_bos = tokenizer("a", verbose=False)["input_ids"][0] == tokenizer.bos_token_id
         self._skeleton = lru_cache(maxsize=64)(self._make_skeleton)  # windows of a request share theirs
-        self._token_ends = cached_by_bytes(self._segments.token_ends, _segment_bytes)  # a passage is in several windows
+        self.token_ends = cached_by_bytes(self._segments.token_ends, _segment_bytes)  # a passage is in several windows
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
         """Sanitizes query and passages and tokenises each distinct passage, up to the tokens that are shown."""
         if self._restyles:
-            passages = [replace(p, text=self._template.style.passage_text(p.text, p.title)) for p in passages]
+            passages = [replace(p, text=self.template.style.passage_text(p.text, p.title)) for p in passages]
         most = CHARS_PER_TOKEN * self.passage_tokens
         texts = {t: self.sanitize(t if len(t) <= most else self._beginning(t)) for t in {p.text for p in passages}}
         token_ids = self._segments.tokenize_passages(list(texts.values()), self._inner_context)
@@ -170,11 +171,11 @@ class ListwiseRenderer:
         example = " > ".join(f"[{name}]" for name in reversed(names[:2]))
         values = {"num": str(len(names)), "query": query.text, "instruction": query.instruction, "example": example}
         bodies = (
-            _fill(self._template.body, values | {"rank": name, "candidate": text})
+            _fill(self.template.body, values | {"rank": name, "candidate": text})
             for name, text in zip(names, texts, strict=True)
         )
-        user = _fill(self._template.prefix, values) + "".join(bodies) + _fill(self._template.suffix, values)
-        return render_chat(self._tokenizer, self._template.system_message, user)
+        user = _fill(self.template.prefix, values) + "".join(bodies) + _fill(self.template.suffix, values)
+        return render_chat(self._tokenizer, self.template.system_message, user)
 
     def tokenize(self, text: str) -> list[int]:
         """The token ids of a rendered prompt. BOS tokens inside it are turn marks, as ChatML models have them.
@@ -254,11 +255,11 @@ class ListwiseRenderer:
     def _length(self, passage: Passage) -> int:
         """The number of tokens that the passage adds to a prompt in which it was empty."""
         ids = passage.token_ids or self._segments.tokenize_passage(passage.text, self._inner_context)
-        return len(self._token_ends(passage.text)) if ids is None else max(0, len(ids) - self._empty_tokens)
+        return len(self.token_ends(passage.text)) if ids is None else max(0, len(ids) - self._empty_tokens)
 
     def _truncate(self, passage: Passage, tokens: int) -> Passage:
         """The passage with only the first tokens of its text."""
-        ends = self._token_ends(passage.text)
+        ends = self.token_ends(passage.text)
         return Passage(passage.doc_id, passage.text[: ends[tokens - 1]]) if len(ends) > tokens else passage
 
     def _passage_limit(self, skeleton_tokens: int, lengths: Sequence[int], prompt_tokens: int) -> int:

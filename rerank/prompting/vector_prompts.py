@@ -12,7 +12,6 @@ from transformers import PreTrainedTokenizerBase
 from rerank.errors import CheckpointError
 from rerank.prompting.cache import BYTES_PER_TOKEN, cached_by_bytes
 from rerank.prompting.listwise import ListwiseRenderer
-from rerank.prompting.sanitize import Sanitizer
 from rerank.prompting.templates import Template
 from rerank.prompting.truncate import beginning
 from rerank.types import Passage, Query
@@ -55,7 +54,7 @@ class VectorPrompts:
         if in_chat:
             tokenizer.add_tokens([_VECTOR_MARKER], special_tokens=True)
         self._renderer = ListwiseRenderer(_with_markers(template), tokenizer, context_tokens=0, answer_tokens=0)
-        self._sanitize = Sanitizer(tokenizer, (template.system_message, template.prefix, template.suffix))
+        self._sanitize = self._renderer.sanitize
         self._render = self._render_chat if in_chat else self._render_plain
         self._cached = cached_by_bytes(self._render, _prompt_bytes)
 
@@ -67,15 +66,12 @@ class VectorPrompts:
 
     def shown_text(self, passage: Passage) -> str:
         """The text of a passage that a template with `{text}` shows: sanitized and truncated."""
-        start = beginning(passage.text, self._text_tokens, lambda text: len(self._ends(self._sanitize(text))))
+        start = beginning(
+            passage.text, self._text_tokens, lambda text: len(self._renderer.token_ends(self._sanitize(text)))
+        )
         text = self._sanitize(start)
-        ends = self._ends(text)
+        ends = self._renderer.token_ends(text)
         return text[: ends[self._text_tokens - 1]] if len(ends) > self._text_tokens else text
-
-    def _ends(self, text: str) -> list[int]:
-        """The end of each token, in characters."""
-        encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-        return [end for _, end in encoded["offset_mapping"]]
 
     def token_ids(self, query: Query, passages: Sequence[Passage]) -> tuple[int, ...]:
         """Token ids and slots of a sanitized query and passages with their `shown_text`; slots in window order."""

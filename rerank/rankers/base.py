@@ -51,8 +51,8 @@ class RankerInfo:
     warning: str = ""
 
 
-class Ranker(Protocol):
-    """Orders windows of passages. The engine calls each of the three methods on a thread of its own, concurrently."""
+class WindowEncoder(Protocol):
+    """What rankers do before their model runs. The engine calls both methods on threads of their own, concurrently."""
 
     info: RankerInfo
 
@@ -73,6 +73,10 @@ class Ranker(Protocol):
             InvalidRequest: the query leaves too little room for the passages.
         """
         ...
+
+
+class Ranker(WindowEncoder, Protocol):
+    """Orders windows of passages. The engine calls `rank`, too, on a thread of its own."""
 
     def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
         """One ranking per window, in the same order, each with one finite score per passage.
@@ -98,7 +102,7 @@ class InterruptibleRanker(Protocol):
 
 
 @runtime_checkable
-class ServedRanker(Protocol):
+class ServedRanker(WindowEncoder, Protocol):
     """A ranker whose model runs in an inference server: the engine awaits the windows concurrently.
 
     Attributes:
@@ -106,7 +110,6 @@ class ServedRanker(Protocol):
         problem: why windows cannot be ranked at the moment; empty if they can.
     """
 
-    info: RankerInfo
     max_in_flight: int
 
     @property
@@ -118,14 +121,6 @@ class ServedRanker(Protocol):
 
     async def close(self) -> None:
         """Closes the connections."""
-        ...
-
-    def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
-        """See Ranker; called on a thread of its own."""
-        ...
-
-    def encode(self, window: Window) -> EncodedWindow:
-        """See Ranker; called on a thread of its own."""
         ...
 
     async def rank_window(self, window: EncodedWindow) -> WindowRanking:

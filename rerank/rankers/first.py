@@ -21,12 +21,11 @@ from rerank.config import Precision
 from rerank.manifest import model_id
 from rerank.models.last_token import IdentifierHead, TwoTokenHead, translate_out_of_memory
 from rerank.models.loading import load_causal_lm, pick_device
-from rerank.models.packing_probe import make_last_token_reader
+from rerank.models.packing_check import make_last_token_reader
 from rerank.prompting.identifiers import IdentifierKind, derive_identifiers, word_start_ids
-from rerank.prompting.listwise import ListwiseRenderer
-from rerank.prompting.templates import TEXT_FIELDS, Template, load_template
-from rerank.rankers.base import RankerInfo
-from rerank.types import EncodedWindow, Passage, Prepared, Query, ScoreKind, Window, WindowRanking
+from rerank.prompting.templates import Template
+from rerank.rankers.text_prompts import TextPrompts
+from rerank.types import EncodedWindow, Passage, Query, ScoreKind, Window, WindowRanking
 
 #: The text of query and passages when the prior of the identifiers is measured.
 _NO_CONTENT = "N/A"
@@ -54,7 +53,7 @@ class FirstScoring:
     order_prior: float = 0.0
 
 
-class FirstPrompts:
+class FirstPrompts(TextPrompts):
     """FIRST without its model: the prompts of windows, and the rankings of the logits of their identifiers.
 
     Args:
@@ -74,6 +73,9 @@ class FirstPrompts:
         ConfigError: there is no such template.
     """
 
+    kind = "first"
+    score_kind = ScoreKind.WINDOW_LOG_PROB
+
     def __init__(
         self,
         tokenizer: PreTrainedTokenizerBase,
@@ -83,38 +85,19 @@ class FirstPrompts:
         scoring: FirstScoring,
         passage_tokens: int,
     ) -> None:
-        self._template = load_template(template, TEXT_FIELDS)
-        self._context_tokens = context_tokens
-        self._renderer = ListwiseRenderer(self._template, tokenizer, context_tokens, 1, passage_tokens)
-        self._renderer.refuse_reasoning()
-        self.identifiers = derive_identifiers(tokenizer, identifiers, self._renderer.prompt_end)
+        super().__init__(tokenizer, context_tokens, template, answer_tokens=1, passage_tokens=passage_tokens)
+        self.identifiers = derive_identifiers(tokenizer, identifiers, self.renderer.prompt_end)
+        self.max_window_size = len(self.identifiers)
+        self.max_window_tokens = context_tokens * scoring.permutations
         self.other_ids = word_start_ids(tokenizer, self.identifiers) if scoring.identifier_tokens == "max" else ()
         self._permutations, self._order_prior = scoring.permutations, scoring.order_prior
-
-    def describe(self, model_id: str, revision: str) -> RankerInfo:
-        """The description of a ranker with these prompts."""
-        return RankerInfo(
-            kind="first",
-            model_id=model_id,
-            model_revision=revision,
-            template_sha256=self._template.sha256,
-            reads_instruction=self._template.reads_instruction,
-            warning=self._renderer.warning,
-            max_window_size=len(self.identifiers),
-            score_kind=ScoreKind.WINDOW_LOG_PROB,
-            max_passage_tokens=self._renderer.passage_tokens,
-            max_window_tokens=self._context_tokens * self._permutations,
-        )
-
-    def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
-        return self._renderer.prepare(query, passages)
 
     def encode(self, window: Window) -> EncodedWindow:
         """One prompt per permutation, each ending with the opening bracket of the answer."""
         prompts, truncated = list[tuple[int, ...]](), set[int]()
         for order in window_orders(len(window.passages), self._permutations):
             reordered = replace(window, passages=tuple(window.passages[place] for place in order))
-            prompt = self._renderer.prompt(reordered, self.identifiers.texts)
+            prompt = self.renderer.prompt(reordered, self.identifiers.texts)
             prompts.append((*prompt.token_ids, self.identifiers.bracket_id))
             truncated.update(order[place] for place in prompt.truncated)
         return EncodedWindow(window, tuple(prompts), sum(map(len, prompts)), tuple(sorted(truncated)))

@@ -8,7 +8,7 @@ from pathlib import Path
 from rerank.config import FirstModel
 from rerank.errors import CheckpointError
 from rerank.files import sha256_of_files
-from rerank.manifest import MANIFEST_FILE, TEMPLATE_FILE, Manifest, read_manifest
+from rerank.manifest import MANIFEST_FILE, TEMPLATE_FILE, CheckpointManifest, read_manifest
 from rerank.models.loading import base_model_of
 from rerank.prompting.identifiers import IdentifierKind
 from rerank.prompting.templates import load_template
@@ -44,7 +44,7 @@ def first_settings(model: FirstModel) -> FirstSettings:
     )
 
 
-def _check(model: FirstModel, manifest: Manifest) -> None:
+def _check(model: FirstModel, manifest: CheckpointManifest) -> None:
     if manifest.ranker != "first":
         raise CheckpointError(f"{model.path} is a {manifest.ranker} checkpoint; configure it with that ranker")
     if model.template is not None and (given := load_template(model.template).sha256) != manifest.template_sha256:

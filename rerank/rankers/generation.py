@@ -21,10 +21,9 @@ from rerank.manifest import model_id
 from rerank.models.last_token import translate_out_of_memory
 from rerank.models.loading import CausalLM, load_causal_lm, pick_device
 from rerank.prompting.identifiers import CLOSE, OPEN, IdentifierKind, alphabet
-from rerank.prompting.listwise import ListwiseRenderer
-from rerank.prompting.templates import TEXT_FIELDS, Template, load_template
-from rerank.rankers.base import RankerInfo
-from rerank.types import EncodedWindow, Passage, Prepared, Query, ScoreKind, Window, WindowRanking
+from rerank.prompting.templates import Template
+from rerank.rankers.text_prompts import TextPrompts
+from rerank.types import EncodedWindow, ScoreKind, Window, WindowRanking
 
 #: No model was trained to order more than a hundred passages in one answer.
 _MOST_PASSAGES = 100
@@ -35,7 +34,7 @@ _IDENTIFIER = "(?:[A-Za-z]|[0-9]+)"
 _IN_BRACKETS = rf"\[ ?{_IDENTIFIER} ?\]"
 
 
-class GenerationPrompts:
+class GenerationPrompts(TextPrompts):
     """Permutation generation without its model: the prompts of windows, and the rankings of the answers.
 
     Args:
@@ -49,6 +48,9 @@ class GenerationPrompts:
         ConfigError: there is no such template.
     """
 
+    kind = "generation"
+    score_kind = ScoreKind.RANK
+
     def __init__(
         self,
         tokenizer: PreTrainedTokenizerBase,
@@ -56,36 +58,16 @@ class GenerationPrompts:
         template: str | Template,
         identifiers: IdentifierKind,
     ) -> None:
+        super().__init__(tokenizer, context_tokens, template)
         self._tokenizer = tokenizer
-        self._context_tokens = context_tokens
-        self._template = load_template(template, TEXT_FIELDS)
         self._names = alphabet(tokenizer, identifiers)[:_MOST_PASSAGES]
+        self.max_window_size, self.max_window_tokens = len(self._names), context_tokens
         self.answer_tokens = cache(self._count_answer_tokens)
-        self._renderer = ListwiseRenderer(self._template, tokenizer, context_tokens, answer_tokens=0)
-        self._renderer.refuse_reasoning()
-
-    def describe(self, model_id: str, revision: str) -> RankerInfo:
-        """The description of a ranker with these prompts."""
-        return RankerInfo(
-            kind="generation",
-            model_id=model_id,
-            model_revision=revision,
-            template_sha256=self._template.sha256,
-            reads_instruction=self._template.reads_instruction,
-            warning=self._renderer.warning,
-            max_window_size=len(self._names),
-            score_kind=ScoreKind.RANK,
-            max_passage_tokens=self._renderer.passage_tokens,
-            max_window_tokens=self._context_tokens,
-        )
-
-    def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
-        return self._renderer.prepare(query, passages)
 
     def encode(self, window: Window) -> EncodedWindow:
         """The prompt, which leaves room for the longest answer; both count as tokens."""
         answer_tokens = self.answer_tokens(len(window.passages))
-        prompt = self._renderer.prompt(window, self._names, answer_tokens)
+        prompt = self.renderer.prompt(window, self._names, answer_tokens)
         tokens = len(prompt.token_ids) + answer_tokens
         return EncodedWindow(window, (tuple(prompt.token_ids),), tokens, prompt.truncated)
 
@@ -135,10 +117,8 @@ class GenerationRanker(GenerationPrompts):
     @translate_out_of_memory()
     def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
         """Minus the generated rank of each passage. One window at a time: padding would change what is generated."""
-        return [self._rank(encoded.prompts[0], len(encoded.window.passages)) for encoded in windows]
-
-    def _rank(self, prompt: Sequence[int], n: int) -> WindowRanking:
-        return self.ranking(n, self._answer(prompt, n))
+        sizes = [len(encoded.window.passages) for encoded in windows]
+        return [self.ranking(n, self._answer(each.prompts[0], n)) for each, n in zip(windows, sizes, strict=True)]
 
     @torch.inference_mode()
     def _answer(self, prompt: Sequence[int], n: int) -> str:

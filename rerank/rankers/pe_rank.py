@@ -20,7 +20,7 @@ from rerank.manifest import model_id
 from rerank.models.encoder import Encoder
 from rerank.models.last_token import translate_out_of_memory
 from rerank.models.loading import pick_device, uses_autocast
-from rerank.models.packing_probe import make_last_token_reader
+from rerank.models.packing_check import make_last_token_reader
 from rerank.prompting.vector_prompts import PASSAGE_SLOT, QUERY_SLOT, VectorPrompts
 from rerank.rankers.base import RankerInfo
 from rerank.rankers.pe_checkpoint import Decoding, load_pe_checkpoint

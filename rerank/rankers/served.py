@@ -14,22 +14,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from transformers import PreTrainedTokenizerBase
 
 from rerank.config.served import ServedBy
 from rerank.errors import ModelServerUnfit, RerankError, SelfTestFailed
-from rerank.inference_servers.api import ServerApi
-from rerank.inference_servers.llama_cpp import LlamaCppApi
+from rerank.inference_servers.kinds import APIS
 from rerank.inference_servers.pool import ServerPool
 from rerank.inference_servers.server import NoAnswer, Server, client_of
-from rerank.inference_servers.sglang import SglangApi
-from rerank.inference_servers.vllm import VllmApi
-from rerank.rankers.base import Ranker, RankerInfo
+from rerank.rankers.base import Ranker
 from rerank.rankers.first import FirstPrompts, FirstScoring, window_orders
 from rerank.rankers.generation import GenerationPrompts
+from rerank.rankers.text_prompts import TextPrompts
 from rerank.types import EncodedWindow, Passage, Prepared, Query, Window, WindowRanking
 
 log = logging.getLogger(__name__)
@@ -37,26 +35,16 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 #: What tokenizers split differently: brackets, line ends, spaces, digits, accents, bytes.
-_PROBE = "Passage [A]: 27 °C, naïve robins' «nest» 🦟\n\n[2] > [1]\tend"
+_SAMPLE = "Passage [A]: 27 °C, naïve robins' «nest» 🦟\n\n[2] > [1]\tend"
 #: The statuses of a server that does not offer a method.
 _NOT_OFFERED = {"404", "405", "501"}
 
 
-class _Prompts(Protocol):
-    """The prompts of FIRST or of generation."""
-
-    def describe(self, model_id: str, revision: str) -> RankerInfo: ...
-
-    def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared: ...
-
-    def encode(self, window: Window) -> EncodedWindow: ...
-
-
-P = TypeVar("P", bound=_Prompts)
+P = TypeVar("P", bound=TextPrompts)
 
 
 @dataclass(frozen=True)
-class ServedModel:
+class ModelOnServers:
     """A model that inference servers run, as it is configured.
 
     Attributes:
@@ -85,9 +73,9 @@ class _ServedRanker(ABC, Generic[P]):
             and the servers may say fewer.
     """
 
-    def __init__(self, model: ServedModel, make_prompts: Callable[[int], P]) -> None:
+    def __init__(self, model: ModelOnServers, make_prompts: Callable[[int], P]) -> None:
         self._model = model
-        self._api = _api_of(model.served_by)
+        self._api = APIS[model.served_by.kind](model.served_by.model, model.served_by.allow_top_k)
         self._make_prompts = make_prompts
         self._context_tokens = model.tokenizer.model_max_length
         self._prompts = make_prompts(self._context_tokens)
@@ -158,17 +146,17 @@ class _ServedRanker(ABC, Generic[P]):
     async def _check_tokenizer(self, server: Server) -> None:
         """Compares the tokens of a text if the server offers to tokenise."""
         try:
-            answer = await server.post(self._api.tokenize(_PROBE))
+            answer = await server.post(self._api.tokenize(_SAMPLE))
         except ModelServerUnfit as error:
             if error.metadata.get("status") not in _NOT_OFFERED:
                 raise
             log.info("model %s: %s does not tokenise, so its tokens are not compared", self._model.name, server.url)
             return
         found = _read(server, self._api.tokens, answer)
-        expected = self._model.tokenizer(_PROBE, add_special_tokens=False, verbose=False)["input_ids"]
+        expected = self._model.tokenizer(_SAMPLE, add_special_tokens=False, verbose=False)["input_ids"]
         if found != expected:
             raise ModelServerUnfit(
-                f"{server.url} splits {_PROBE!r} into the tokens {found}, and the tokenizer of model "
+                f"{server.url} splits {_SAMPLE!r} into the tokens {found}, and the tokenizer of model "
                 f"{self._model.name} into {expected}; set `tokenizer` to that of the served model"
             )
 
@@ -182,7 +170,9 @@ class ServedFirst(_ServedRanker[FirstPrompts]):
         scoring: how log-probabilities become scores.
     """
 
-    def __init__(self, model: ServedModel, make_prompts: Callable[[int], FirstPrompts], scoring: FirstScoring) -> None:
+    def __init__(
+        self, model: ModelOnServers, make_prompts: Callable[[int], FirstPrompts], scoring: FirstScoring
+    ) -> None:
         super().__init__(model, make_prompts)
         self._scoring = scoring
         self._priors: dict[int, torch.Tensor] = {}
@@ -269,16 +259,6 @@ class _OnServer:
 
     async def _rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
         return list(await asyncio.gather(*(self._rank_on(window, self._server) for window in windows)))
-
-
-def _api_of(served_by: ServedBy) -> ServerApi:
-    match served_by.kind:
-        case "vllm":
-            return VllmApi(served_by.model, served_by.allow_top_k)
-        case "sglang":
-            return SglangApi(served_by.model)
-        case "llama-cpp":
-            return LlamaCppApi(served_by.model)
 
 
 def _read(server: Server, read: Callable[[Any], T], answer: Any) -> T:

@@ -18,6 +18,8 @@ from rerank.service.startup import check_before_loading
 
 #: The name of the application and of its deployment in Ray Serve.
 NAME = "rerank"
+#: The tested versions of Ray, as the extra `ray` pins them: `rerank.ray_serve.proxy` uses some of its internals.
+_RAY_VERSION = "2.60"
 #: Hosts of `listen` that mean all addresses of a machine.
 _ALL_ADDRESSES = ("0.0.0.0", "[::]")
 #: Ray's settings for a cluster on this machine; variables of the environment precede.
@@ -79,9 +81,14 @@ def check(config: ServiceConfig) -> None:
     """Checks settings before they are deployed.
 
     Raises:
-        ConfigError: a setting cannot be used, or Ray Serve cannot follow it.
+        ConfigError: a setting cannot be used, Ray Serve cannot follow it, or another version of Ray is installed.
         IndexMismatch: see `check_before_loading`.
     """
+    if not ray.__version__.startswith(f"{_RAY_VERSION}."):
+        raise ConfigError(
+            f"Ray {ray.__version__} is installed, but the service was tested with Ray {_RAY_VERSION} only; install "
+            "rerank-listwise[ray]"
+        )
     host = config.listen.rpartition(":")[0]
     if host not in _ALL_ADDRESSES:
         raise ConfigError(f"listen {config.listen}: Ray Serve listens on all addresses; set it to [::]:PORT")

@@ -2,7 +2,8 @@
 
 Ray's own handlers do not tell replicas the deadline of a call, and fail with INTERNAL if the replica dies. The handlers
 here add the deadline to the metadata, leave messages as bytes, and give calls that Ray ends a status of
-`rerank.service.status`.
+`rerank.service.status`. Ray has no public interface for handlers of one's own in its proxy, so that its
+`service_handler_factory`, `add_passthrough_service` and `gRPCStreamingType` are used, which are internal.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health_pb2_grpc
 from grpc_status import rpc_status
-from ray.serve._private.proxy_request_response import gRPCStreamingType
 
 from rerank.errors import Overloaded, RerankError, ShuttingDown
 from rerank.service.status import REQUEST_ID, status_of
@@ -56,6 +56,8 @@ class _ForwardingServer:
         self._server.add_registered_method_handlers(service, forwarding)
 
     def _forward(self, method: str) -> grpc.RpcMethodHandler[Any, Any]:
+        from ray.serve._private.proxy_request_response import gRPCStreamingType  # after the check of Ray's version
+
         forward = self._server.service_handler_factory(
             service_method=method, streaming_type=gRPCStreamingType.UNARY_UNARY
         )

@@ -25,9 +25,10 @@ from rerank.errors import CollectionError, ConfigError
 from rerank.models.encoder import Encoder
 from rerank.retrieval.bm25 import K1, B, write_bm25
 from rerank.retrieval.build_folder import BuildFolder, build_folder
-from rerank.retrieval.encoding import EncodingJob, Workers, encode_passages
-from rerank.retrieval.index import Manifest, write_manifest
+from rerank.retrieval.encoding import Workers, encode_passages
+from rerank.retrieval.index import IndexManifest, write_manifest
 from rerank.retrieval.index_format import FORMAT, DenseKind
+from rerank.retrieval.shards import EncodingJob
 from rerank.retrieval.store import DuplicateDocId, PassageStore, allocate_vectors, write_passages
 from rerank.retrieval.vector_index import MIN_IVF_PQ_PASSAGES, open_vector_index, recall_of, write_vector_index
 from rerank.types import EncoderDtype, Passage
@@ -35,6 +36,8 @@ from rerank.types import EncoderDtype, Passage
 #: Progress callback: (stage, passages done, passages in total or None if unknown).
 Report: TypeAlias = Callable[[str, int, int | None], None]
 
+#: Passages of a shard, see EncodingJob.
+SHARD_ROWS = 512
 #: Passages between two reports of progress while the collection is read.
 _REPORT_EVERY = 1000
 #: Passages whose first words are the queries of the measured recall, and whose vectors are compared with float32.
@@ -68,7 +71,7 @@ def build_index(
     encoder: Encoder,
     report: Report = lambda *_: None,
     settings: BuildSettings | None = None,
-) -> Manifest:
+) -> IndexManifest:
     """Builds the index of a collection in the new folder `out`, which appears when the index is complete.
 
     A build that is killed leaves the folder OUT.partial, and the next call with the same arguments goes on there.
@@ -127,7 +130,7 @@ class VectorStages:
         n = len(PassageStore(self._build.index))
         journal = self._build.folder / "shards"
         device, dtype = self._encoder.device, self._settings.encoder_dtype
-        job = EncodingJob(self._build.index, journal, self._encoder.id, str(device), dtype)
+        job = EncodingJob(self._build.index, journal, self._encoder.id, str(device), dtype, SHARD_ROWS)
         workers = self._settings.workers or (1 if device.type == "cuda" else self._settings.threads)
         return encode_passages(job, self._encoder, workers, lambda done: self._report("vectors", done, n))
 
@@ -209,9 +212,9 @@ def _write_bm25(build: BuildFolder, threads: int, report: Report) -> None:
 
 def _manifest(
     collection: str, build: BuildFolder, stages: VectorStages, encoder: Encoder, settings: BuildSettings
-) -> Manifest:
+) -> IndexManifest:
     """The manifest, still without files."""
-    return Manifest(
+    return IndexManifest(
         format=FORMAT,
         collection=collection,
         passages=len(PassageStore(build.index)),

@@ -1,110 +1,26 @@
-"""Encoding of the passages of an index, by worker processes in shards that a call after a kill need not repeat.
-
-A shard is a fixed range of rows, and a worker encodes it in one thread. The vectors therefore do not depend on the
-number of workers, nor on kills.
-"""
+"""Encodes passages by worker processes, in shards; a killed build resumes."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
-from rerank.errors import CheckpointError, ConfigError
-from rerank.files import atomic_file
-from rerank.models.encoder import Encoder, EncoderId
-from rerank.retrieval.store import PassageStore, VectorWriter
-from rerank.types import EncoderDtype
+from rerank.errors import ConfigError
+from rerank.models.encoder import Encoder
+from rerank.retrieval.shards import EncodingJob, ShardEncoder
+from rerank.retrieval.store import PassageStore
 
 #: Number of processes that encode, or the processors of a Ray cluster.
 Workers: TypeAlias = int | Literal["ray"]
-
-
-@dataclass(frozen=True, slots=True)
-class EncodingJob:
-    """The encoding of all passages of an index, in shards of rows that any process can encode.
-
-    Attributes:
-        folder: of the index, with its texts and its allocated vectors.
-        journal: file with the time that each finished shard took, in seconds (float64); 0 for the others.
-        encoder: identity of the encoder.
-        device: of the encoder.
-        dtype: precision of the encoder.
-        shard_rows: rows of a shard, which are what a kill costs a worker.
-    """
-
-    folder: Path
-    journal: Path
-    encoder: EncoderId
-    device: str
-    dtype: EncoderDtype
-    shard_rows: int = 512
-
-    def create_journal(self) -> None:
-        """Creates the journal unless it is there."""
-        if not self.journal.exists():
-            shards = -(-len(PassageStore(self.folder)) // self.shard_rows)
-            with atomic_file(self.journal) as temporary:
-                temporary.write_bytes(np.zeros(shards).tobytes())
-
-    def read_journal(self) -> npt.NDArray[np.float64]:
-        """(number of shards,) seconds."""
-        return np.fromfile(self.journal, np.float64)
-
-    def finish(self, shard: int, seconds: float) -> None:
-        """Enters the time of a finished shard into the journal, from any process."""
-        with self.journal.open("r+b", buffering=0) as file:
-            os.pwrite(file.fileno(), np.float64(seconds).tobytes(), shard * np.float64().nbytes)
-            os.fdatasync(file.fileno())
-
-
-class ShardEncoder:
-    """Encodes shards of a job in this process.
-
-    Args:
-        job: what to encode.
-        encoder: the encoder of the job; None loads it.
-
-    Raises:
-        ConfigError: another encoder has the name of the job's.
-    """
-
-    def __init__(self, job: EncodingJob, encoder: Encoder | None = None) -> None:
-        self._job = job
-        self._encoder = encoder or Encoder(job.encoder.name, job.device)
-        if self._encoder.id != job.encoder:
-            raise ConfigError(f"encoder {job.encoder.name} has changed since the build began; start a new build")
-        self._store = PassageStore(job.folder)
-        self._writer = VectorWriter(job.folder)
-        job.create_journal()
-
-    def encode(self, shard: int) -> int:
-        """Encodes and stores the passages of a shard; returns their number.
-
-        Raises:
-            CheckpointError: the encoder returns numbers that are not finite.
-        """
-        start_s = time.perf_counter()
-        first = shard * self._job.shard_rows
-        texts = list(self._store.texts_from(first, first + self._job.shard_rows))
-        vectors = self._encoder.encode(texts, dtype=self._job.dtype)
-        if not np.isfinite(vectors).all():
-            raise CheckpointError(f"encoder {self._job.encoder.name} returns numbers that are not finite; use another")
-        self._writer.write(first, vectors, self._encoder.is_truncated(texts))
-        self._job.finish(shard, time.perf_counter() - start_s)
-        return len(texts)
 
 
 def encode_passages(job: EncodingJob, encoder: Encoder, workers: Workers, report: Callable[[int], None]) -> float:

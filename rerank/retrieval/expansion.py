@@ -20,7 +20,7 @@ from rerank.files import atomic_file
 from rerank.models.encoder import Encoder
 from rerank.retrieval.build import BuildSettings, Report, VectorStages, copy_texts
 from rerank.retrieval.build_folder import build_folder
-from rerank.retrieval.index import Expansion, Index, Manifest, write_manifest
+from rerank.retrieval.index import Expansion, Index, IndexManifest, write_manifest
 from rerank.retrieval.store import VectorWriter
 from rerank.types import Matrix, Query
 
@@ -32,7 +32,7 @@ _DEPTH = 100
 
 def expand_index(
     index: Path, out: Path, encoder: Encoder, expansion: Expansion, report: Report = lambda *_: None
-) -> Manifest:
+) -> IndexManifest:
     """Writes a copy of `index` with expanded vectors to the new folder `out`, and returns its manifest.
 
     A call after a kill with the same arguments goes on where the last one was.

@@ -123,7 +123,7 @@ class FeedbackSearch:
     async def _rank_union(
         self, first: Ranking, new: tuple[Candidate, ...], options: RankOptions, deadline: float | None
     ) -> Ranking:
-        """Never partial, because a partial second ranking is worse than the complete first one."""
+        """Ranks the union; never returns a partial ranking, which would be worse than the complete first one."""
         union = (*(ranked.candidate for ranked in first.ranked), *new)
         complete = replace(options, allow_partial=False)
         second = await self.rank(union, complete, self._with_margin(deadline, options))

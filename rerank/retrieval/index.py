@@ -38,7 +38,7 @@ class Expansion(BaseModel):
     first_stage: FirstStage = FirstStage.DENSE
 
 
-class Manifest(BaseModel):
+class IndexManifest(BaseModel):
     """The description of an index, stored as manifest.json.
 
     Attributes:
@@ -119,14 +119,14 @@ class Index:
         return tuple(Candidate(passage, hit.score, hit.bm25_score) for passage, hit in zip(passages, hits, strict=True))
 
 
-def write_manifest(folder: Path, manifest: Manifest) -> Manifest:
+def write_manifest(folder: Path, manifest: IndexManifest) -> IndexManifest:
     """Completes an index folder with its manifest, which gets the sizes and hashes of the other files."""
     complete = manifest.model_copy(update={"files": stored_files(folder)})
     (folder / MANIFEST_FILE).write_text(complete.model_dump_json(indent=2) + "\n", encoding="utf-8")
     return complete
 
 
-def verify_index(folder: Path) -> Manifest:
+def verify_index(folder: Path) -> IndexManifest:
     """Checks the size and the hash of every file of an index.
 
     Raises:
@@ -137,16 +137,16 @@ def verify_index(folder: Path) -> Manifest:
     return manifest
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: Path) -> IndexManifest:
     """The manifest of an index. Raises: IndexMismatch when `folder` has no manifest of this format."""
     try:
-        return Manifest.model_validate(read_index_settings(folder))
+        return IndexManifest.model_validate(read_index_settings(folder))
     except ValidationError as error:
-        problems = joined(problems_of(error, Manifest), lambda _: str(folder / MANIFEST_FILE))
+        problems = joined(problems_of(error, IndexManifest), lambda _: str(folder / MANIFEST_FILE))
         raise IndexMismatch(f"{problems}; build the index again") from error
 
 
-def _check_encoder(folder: Path, manifest: Manifest, encoder: EncoderId) -> None:
+def _check_encoder(folder: Path, manifest: IndexManifest, encoder: EncoderId) -> None:
     if manifest.encoder != encoder:
         expected = manifest.encoder
         raise IndexMismatch(

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from rerank.errors import ConfigError
-from rerank.retrieval.encoding import EncodingJob, ShardEncoder
+from rerank.retrieval.shards import EncodingJob, ShardEncoder
 
 try:
     import ray

@@ -150,7 +150,8 @@ def _created(kind: _Approximate, vectors: Matrix) -> Any:
         return index
     lists = min(4 * isqrt(n), n // 39)
     codes = max(m for m in range(1, max(1, dimension // _PQ_DIMENSIONS) + 1) if dimension % m == 0)
-    index = faiss.index_factory(dimension, f"IVF{lists},PQ{codes}", faiss.METRIC_INNER_PRODUCT)
+    # "np": without FAISS' polysemous training, which takes seconds per byte and serves a search that is not used.
+    index = faiss.index_factory(dimension, f"IVF{lists},PQ{codes}np", faiss.METRIC_INNER_PRODUCT)
     index.nprobe = _IVF_PROBES
     sample = np.random.default_rng(0).choice(n, min(n, _TRAINING_VECTORS_PER_LIST * lists), replace=False)
     index.train(vectors[np.sort(sample)])

@@ -18,7 +18,7 @@ from rerank.grpc.wire_format import count_fields
 from rerank.registry import ModelDescription
 from rerank.reranker import SearchResult
 from rerank.retrieval.feedback_search import FeedbackReport
-from rerank.retrieval.index import Manifest
+from rerank.retrieval.index import IndexManifest
 from rerank.retrieval.query_update import FeedbackSettings
 from rerank.service.request_fields import FEEDBACK_METHODS, FIRST_STAGES, STRATEGIES
 from rerank.service.trace import trace_message
@@ -165,7 +165,7 @@ def search_response(result: SearchResult, return_passages: bool, include_trace: 
     )
 
 
-def list_models_response(models: Iterable[ModelDescription], manifest: Manifest | None) -> pb.ListModelsResponse:
+def list_models_response(models: Iterable[ModelDescription], manifest: IndexManifest | None) -> pb.ListModelsResponse:
     """The response to a ListModels request; `manifest` is that of the index, None without an index."""
     return pb.ListModelsResponse(models=map(_model, models), index=_index(manifest) if manifest else None)
 
@@ -361,7 +361,7 @@ def _model(model: ModelDescription) -> pb.Model:
     )
 
 
-def _index(manifest: Manifest) -> pb.Index:
+def _index(manifest: IndexManifest) -> pb.Index:
     return pb.Index(
         collection=manifest.collection,
         passages=manifest.passages,

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from rerank.bundled import SMOLLM2
-from rerank.config import IdentityModel, ModelConfig, PERankModel
+from rerank.config import IdentityModel, ModelConfig, PERankModel, ServableModel
 from rerank.errors import ConfigError
 from rerank.files import check_file, is_missing_folder, looked_for
 from rerank.json_files import read_json
@@ -26,7 +26,7 @@ def check_model_files(model: ModelConfig) -> None:
     if isinstance(model, IdentityModel):
         return
     try:
-        if isinstance(model, PERankModel) or model.served_by is None:
+        if not isinstance(model, ServableModel) or model.served_by is None:
             _check_checkpoint(model.path)
         elif model.tokenizer is None:
             _check_folder(model.path)

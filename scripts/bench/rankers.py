@@ -13,7 +13,7 @@ from bench.models import MISTRAL_7B, QWEN3_0_6B, LlamaSize, llama
 from bench.timing import Values, ratios, time_in_turns
 from bench.workload import PASSAGES, Workload
 from rerank.models.last_token import IdentifierHead
-from rerank.models.packing_probe import make_last_token_reader
+from rerank.models.packing_check import make_last_token_reader
 from rerank.prompting.vector_prompts import VectorPrompts
 from rerank.rankers.base import Ranker, rank_windows
 from rerank.rankers.pe_checkpoint import load_pe_checkpoint

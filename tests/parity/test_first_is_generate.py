@@ -15,19 +15,12 @@ from rerank.rankers.base import rank_windows
 from rerank.rankers.first import FirstRanker
 from rerank.types import Passage, Query, Window
 from tests.causal_lms import CONFIGS, write_causal_lm
-from tests.small_tokenizers import byte_level, byte_level_numbers, metaspace, uncased
+from tests.small_tokenizers import FAMILIES
 
 pytestmark = pytest.mark.slow
 
-TOKENIZERS = {
-    "metaspace": metaspace(),
-    "instruct": metaspace("instruct"),
-    "byte-level": byte_level(),
-    "byte-level numbers": byte_level_numbers(),
-    "uncased": uncased(),
-}
 #: transformers replaces a tokenizer saved with a Qwen2 model by Qwen's own type, which only byte-level ones survive.
-PAIRS = [(lm, family) for lm in CONFIGS for family in TOKENIZERS if lm != "qwen2" or family == "byte-level"]
+PAIRS = [(lm, family) for lm in CONFIGS for family in FAMILIES if lm != "qwen2" or family == "byte-level"]
 TOLERANCE = 1e-4
 
 
@@ -58,7 +51,7 @@ def first_step_scores(checkpoint: Path, window: Window) -> list[float]:
 
 @pytest.mark.parametrize(("architecture", "family"), PAIRS)
 def test_scores_equal_those_of_the_first_generated_token(tmp_path: Path, architecture: str, family: str) -> None:
-    checkpoint = write_causal_lm(tmp_path / "lm", architecture, TOKENIZERS[family])
+    checkpoint = write_causal_lm(tmp_path / "lm", architecture, FAMILIES[family])
     ranker = FirstRanker(checkpoint, "first", device="cpu")
     windows = [make_window(n) for n in (20, 3, 15, 17)]  # O and Q are the 15th and the 17th letter
     rankings = rank_windows(ranker, windows)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import sys
@@ -26,16 +25,6 @@ def truncated_encoder(encoder: Path, model: Path) -> None:
     file.write_bytes(file.read_bytes()[:100_000])
 
 
-def encoder_with_remote_code(encoder: Path, model: Path) -> None:
-    config = json.loads((encoder / "config.json").read_text(encoding="utf-8"))
-    code = {"auto_map": {"AutoModel": "publisher/code--modeling.Model"}}
-    (encoder / "config.json").write_text(json.dumps(config | code), encoding="utf-8")
-
-
-def tokenizer_of_sentencepiece(encoder: Path, model: Path) -> None:
-    (model / "tokenizer.json").rename(model / "tokenizer.model")
-
-
 def missing_weight(encoder: Path, model: Path) -> None:
     weights = load_file(model / "model.safetensors")
     del weights["model.layers.0.self_attn.q_proj.weight"]
@@ -46,14 +35,6 @@ def missing_weight(encoder: Path, model: Path) -> None:
     ("damage", "message"),
     [
         (truncated_encoder, r"error: encoder .*/encoder cannot be loaded: .*"),
-        (
-            encoder_with_remote_code,
-            r"error: .*needs code from its publisher \(publisher/code--.*; use an encoder whose.*",
-        ),
-        (
-            tokenizer_of_sentencepiece,
-            r"error: .*tokenizer\.model cannot be read: .*; add tokenizer\.json of the model.*",
-        ),
         (missing_weight, r"error: .*without model\.layers\.0\.self_attn\.q_proj\.weight\. Download it again, or.*"),
     ],
 )

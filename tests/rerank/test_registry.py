@@ -53,7 +53,7 @@ def interpolating_registry() -> ModelRegistry:
     """Two models: `number` is interpolated with weight 0.5 by default, `identity` gives no scores."""
     models = [
         PERankModel(
-            name="number", ranker="pe-rank", window_size=20, interpolation=InterpolationConfig(first_stage=0.5)
+            name="number", ranker="pe-rank", window_size=20, interpolation=InterpolationConfig(first_stage_weight=0.5)
         ),
         IdentityModel(name="identity", ranker="identity"),
     ]
@@ -79,7 +79,9 @@ def test_interpolation_is_that_of_the_request_or_of_the_model(options: RankOptio
 def test_default_interpolation_of_a_model_without_scores_is_left_out() -> None:
     ranker = NumberRanker()
     ranker.info = replace(ranker.info, score_kind=ScoreKind.RANK)
-    model = PERankModel(name="m", ranker="pe-rank", window_size=20, interpolation=InterpolationConfig(first_stage=0.5))
+    model = PERankModel(
+        name="m", ranker="pe-rank", window_size=20, interpolation=InterpolationConfig(first_stage_weight=0.5)
+    )
     assert ModelRegistry([model], {"m": ranker}).resolve(RankOptions()) == ("m", Sliding(20, 10))
 
 

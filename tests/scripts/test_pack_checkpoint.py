@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from rerank.errors import CheckpointError
 from rerank.files import sha256_of_files
-from rerank.manifest import MANIFEST_FILE, Manifest, read_manifest, write_manifest
+from rerank.manifest import MANIFEST_FILE, CheckpointManifest, read_manifest, write_manifest
 from rerank.models.encoder import Encoder
 from rerank.models.loading import load_causal_lm
 from rerank.prompting.templates import load_template
@@ -36,7 +36,7 @@ def trained(checkpoint: Path, tmp_path: Path) -> Path:
 def finish(folder: Path) -> None:
     write_manifest(
         folder,
-        Manifest(
+        CheckpointManifest(
             ranker="pe-rank",
             base="zero",
             base_revision="",

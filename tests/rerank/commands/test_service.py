@@ -83,39 +83,12 @@ def test_bad_first_line_of_a_collection_is_reported_before_models_are_imported(t
     assert done.stdout == f"{tmp_path}/corpus.jsonl:1 has no _id; found id, text\nFalse\n"
 
 
-def test_index_of_a_folder_without_a_collection_is_refused(rerank: Command, tmp_path: Path) -> None:
-    error = rerank("index", "--collection", tmp_path, "--out", tmp_path / "index").error
-    assert error == f"collection '{tmp_path}' is neither 'pydoc' nor a folder with a corpus.jsonl"
-    assert not (tmp_path / "index").exists()
-
-
-def test_corpus_that_is_not_utf_8_is_refused_by_line(rerank: Command, tmp_path: Path) -> None:
-    (tmp_path / "corpus.jsonl").write_bytes(b'{"_id": "1", "text": "a"}\n{"_id": "2", "text": "caf\xe9"}\n')
-    error = rerank("index", "--collection", tmp_path, "--out", tmp_path / "index", "--device", "cpu").error
-    assert error.startswith(f"{tmp_path}/corpus.jsonl:2 is not UTF-8 (")
-
-
 def test_duplicate_doc_id_of_a_corpus_is_refused_with_both_lines(rerank: Command, tmp_path: Path) -> None:
     (tmp_path / "corpus.jsonl").write_text(
         '{"_id": "1", "text": "a"}\n\n{"_id": "2", "text": "b"}\n{"_id": "1", "text": "c"}'
     )
     error = rerank("index", "--collection", tmp_path, "--out", tmp_path / "index", "--device", "cpu").error
     assert error == "passage 2: doc_id '1' occurs twice in the collection; it is on the lines 1, 4"
-
-
-def test_folder_that_cannot_be_written_is_refused(rerank: Command, beir_folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    out = tmp_path / "file" / "index"
-    error = rerank("index", "--collection", beir_folder, "--out", out, "--device", "cpu").error
-    assert error.startswith(f"{out} cannot be created: ")
-
-
-def test_missing_encoder_folder_is_refused_without_a_look_up(
-    rerank: Command, beir_folder: Path, tmp_path: Path
-) -> None:
-    out, encoder = tmp_path / "index", tmp_path / "encoder"
-    error = rerank("index", "--collection", beir_folder, "--out", out, "--encoder", encoder).error
-    assert error.startswith(f"there is no folder {encoder}; ")
 
 
 @pytest.mark.parametrize("command", ["index", "rank", "search", "serve"])

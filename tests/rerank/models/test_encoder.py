@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from rerank.errors import CheckpointError, ConfigError
 from rerank.models.encoder import DEFAULT_ENCODER, Encoder
+from tests.pe_checkpoints import change_config
 
 
 def test_default_encoder_is_the_published_one(encoder: Encoder) -> None:
@@ -91,11 +91,6 @@ def test_folder_is_named_by_its_full_path(encoder: Encoder, monkeypatch: pytest.
 def copied(encoder: Encoder, tmp_path: Path) -> Path:
     """A folder with the files of the default encoder."""
     return Path(shutil.copytree(encoder.folder, tmp_path / "copied"))
-
-
-def change_config(folder: Path, **settings: object) -> None:
-    path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | settings), encoding="utf-8")
 
 
 def test_folder_is_known_by_the_name_in_its_config_and_by_the_given_one(copied: Path) -> None:

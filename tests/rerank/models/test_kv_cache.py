@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rerank.models.packing_probe import make_last_token_reader
+from rerank.models.packing_check import make_last_token_reader
 from tests.random_models import NOT_PACKABLE, PACKABLE, last_logits, random_model, random_sequences
 
 #: Two architectures that are decoded one sequence at a time stand for all of NOT_PACKABLE.

@@ -10,7 +10,7 @@ import torch
 from transformers import PretrainedConfig
 
 from rerank.models.last_token import IdentifierHead, Pack, packed_attention, translate_out_of_memory
-from rerank.models.packing_probe import make_last_token_reader
+from rerank.models.packing_check import make_last_token_reader
 from tests.random_models import LENGTHS, NOT_PACKABLE, PACKABLE, random_model, random_sequences
 
 CPU = torch.device("cpu")

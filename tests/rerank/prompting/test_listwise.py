@@ -31,14 +31,6 @@ def test_prompt_begins_with_its_only_bos(tokenizer: PreTrainedTokenizerBase) -> 
 
 
 @each_family
-def test_prompt_that_fits_is_not_truncated(tokenizer: PreTrainedTokenizerBase) -> None:
-    renderer, texts = renderer_of(tokenizer), ["first passage", "", "third (x) passage"]
-    prompt = renderer.prompt(window(*texts), NAMES)
-    assert prompt.token_ids == renderer.tokenize(renderer.render(Query("the query"), NAMES[:3], texts))
-    assert prompt.truncated == ()
-
-
-@each_family
 def test_truncated_prompt_fits_and_keeps_its_end(tokenizer: PreTrainedTokenizerBase) -> None:
     texts = ["short", "word " * 300, "tiny", "other " * 200]
     full = renderer_of(tokenizer).prompt(window(*texts), NAMES)

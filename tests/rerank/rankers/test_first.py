@@ -21,14 +21,15 @@ from rerank.config import EngineConfig
 from rerank.engine.engine import Engine
 from rerank.engine.job import Job
 from rerank.engine.strategies import Sliding
-from rerank.errors import CheckpointError, ConfigError
+from rerank.errors import CheckpointError
 from rerank.prompting.identifiers import IdentifierKind
 from rerank.prompting.listwise import ListwisePrompt, ListwiseRenderer
 from rerank.rankers.base import rank_windows
 from rerank.rankers.first import FirstRanker, FirstScoring
-from rerank.types import Candidate, Passage, Query, ScoreKind, Window, WindowRanking
+from rerank.types import Candidate, Passage, Query, ScoreKind, Window
 from tests.causal_lms import write_causal_lm
-from tests.small_tokenizers import byte_level, byte_level_numbers, no_single_letters
+from tests.fakes import check_overtaking
+from tests.small_tokenizers import byte_level, byte_level_numbers
 
 TEXTS = ["a flea", "the moon and the tides", "bread", "a violin", "sand"]
 
@@ -174,17 +175,6 @@ async def test_engine_renders_each_window_once_on_the_encode_thread(lm: Path, mo
         assert renders == ["encode first_0"] * 4 * permutations
 
 
-def test_prepare_sanitizes_query_and_passages(ranker: FirstRanker) -> None:
-    prepared = ranker.prepare(Query("[A]\n<|im_end|>"), [Passage("a", "[B] > [A]")])
-    assert prepared.query.text == "(A) < |im_end|>"
-    assert prepared.passages[0].text == "(B) > (A)"
-
-
-def test_tokenizer_with_eight_single_token_letters_limits_windows_to_eight(tmp_path: Path) -> None:
-    checkpoint = write_causal_lm(tmp_path / "lm", "llama", no_single_letters())
-    assert FirstRanker(checkpoint, "first", device="cpu").info.max_window_size == 8
-
-
 def test_folder_without_a_causal_lm_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "t5"}', encoding="utf-8")
     with pytest.raises(CheckpointError, match="is no causal language model that can be loaded"):
@@ -195,11 +185,6 @@ def test_adapter_without_a_base_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text("{}", encoding="utf-8")
     with pytest.raises(CheckpointError, match="names no base_model_name_or_path"):
         FirstRanker(tmp_path, "first", device="cpu")
-
-
-def test_unknown_template_is_rejected(lm: Path) -> None:
-    with pytest.raises(ConfigError, match="'none such' is neither a file nor one of first"):
-        FirstRanker(lm, "none such", device="cpu")
 
 
 def test_bfloat16_weights_give_float32_scores(lm: Path, tmp_path: Path) -> None:
@@ -241,18 +226,5 @@ def test_bfloat16_on_the_cpu_is_close_to_float32_but_not_equal(lm: Path, ranker:
 
 
 def test_window_that_overtakes_another_one_changes_no_score(lm: Path) -> None:
-    """In every layer of a long batch, a short one is ranked."""
     ranker = FirstRanker(lm, "first", device="cpu")
-    long, short = [window(*TEXTS), window(*TEXTS[::-1])], [window(*TEXTS[:2])]
-    alone = [rank_windows(ranker, windows) for windows in (long, short)]
-    overtaking: list[list[WindowRanking]] = []
-
-    def overtake() -> None:
-        ranker.call_between_layers(lambda: None)
-        overtaking.append(rank_windows(ranker, short))
-        ranker.call_between_layers(overtake)
-
-    ranker.call_between_layers(overtake)
-    assert rank_windows(ranker, long) == alone[0]
-    assert len(overtaking) >= 2
-    assert all(rankings == alone[1] for rankings in overtaking)
+    check_overtaking(ranker, [window(*TEXTS), window(*TEXTS[::-1])], [window(*TEXTS[:2])])

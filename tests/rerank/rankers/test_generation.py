@@ -29,19 +29,12 @@ from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.causal_lms import write_causal_lm
 from tests.serving import config_for, numbered_candidates, serving
-from tests.small_tokenizers import byte_level, byte_level_numbers, metaspace, uncased
+from tests.small_tokenizers import FAMILIES, byte_level, metaspace
 
 LETTERS, NUMBERS = IdentifierKind.LETTERS, IdentifierKind.NUMBERS
 ABC, ONE_TO_THREE = "ABC", ("1", "2", "3")
 ONE_TO_TEN = tuple(str(number) for number in range(1, 11))
 ALL_LETTERS = string.ascii_uppercase + string.ascii_lowercase
-
-TOKENIZERS: dict[str, Callable[[], PreTrainedTokenizerBase]] = {
-    "metaspace": metaspace,
-    "byte-level": byte_level,
-    "byte-level numbers": byte_level_numbers,
-    "uncased": uncased,
-}
 
 
 @pytest.mark.parametrize(
@@ -208,9 +201,9 @@ def generate_with_transformers(checkpoint: Path, prompt: list[int], max_new_toke
 
 
 @pytest.mark.parametrize("kind", IdentifierKind)
-@pytest.mark.parametrize("family", TOKENIZERS)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_output_of_a_random_model_is_repaired_and_counted(tmp_path: Path, family: str, kind: IdentifierKind) -> None:
-    tokenizer = TOKENIZERS[family]()
+    tokenizer = FAMILIES[family]
     checkpoint = write_causal_lm(tmp_path / "lm", "llama", tokenizer)
     ranker = GenerationRanker(checkpoint, "first", kind, device="cpu")
     letters = string.ascii_lowercase if family == "uncased" else ALL_LETTERS
@@ -233,11 +226,11 @@ def test_output_of_a_random_model_is_repaired_and_counted(tmp_path: Path, family
 
 
 @pytest.mark.parametrize("kind", IdentifierKind)
-@pytest.mark.parametrize("family", TOKENIZERS)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_token_budget_has_room_for_any_permutation_and_the_end_token(
     tmp_path: Path, family: str, kind: IdentifierKind
 ) -> None:
-    tokenizer = TOKENIZERS[family]()
+    tokenizer = FAMILIES[family]
     ranker = GenerationRanker(write_causal_lm(tmp_path / "lm", "llama", tokenizer), "first", kind, device="cpu")
     letters = string.ascii_lowercase if family == "uncased" else ALL_LETTERS
     for n in (1, 2, 20, 26):

@@ -57,10 +57,6 @@ def to_shards(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}), encoding="utf-8")
 
 
-def to_half(folder: Path) -> None:
-    change_weights(folder, {n: t.half() for n, t in load_file(folder / "model.safetensors").items()})
-
-
 @pytest.mark.parametrize("architecture", ["mistral", "llama"])
 def test_published_checkpoint_ranks_texts(tmp_path: Path, encoder: Encoder, architecture: str) -> None:
     ranker = PERankRanker(write_published(tmp_path / "it", encoder, architecture), encoder, device="cpu")
@@ -86,15 +82,36 @@ def test_file_of_the_weights_does_not_change_the_scores(
     assert scores(folder, encoder) == before
 
 
-def test_missing_pooling_is_not_compared(folder: Path, encoder: Encoder) -> None:
+#: Further forms of a checkpoint: changes of config.json, further weights, and the part of the names of dropped ones.
+FORMS = {
+    "linear": (
+        {"projector_type": "linear"},
+        {"model.projector.weight": torch.randn(64, 384), "model.projector.bias": torch.zeros(64)},
+        "projector",
+    ),
+    "three layers": (
+        {"projector_type": "mlp3x_gelu"},
+        {"model.projector.4.weight": torch.randn(64, 64), "model.projector.4.bias": torch.zeros(64)},
+        "no such name",
+    ),
+}
+
+
+@pytest.mark.parametrize(("settings", "added", "without"), FORMS.values(), ids=FORMS)
+def test_projector_of_another_type_is_read(
+    folder: Path, encoder: Encoder, settings: dict[str, object], added: dict[str, torch.Tensor], without: str
+) -> None:
+    before = scores(folder, encoder)
+    change_config(folder, **settings)
+    change_weights(folder, added, without)
+    assert scores(folder, encoder) != before
+
+
+def test_float16_weights_are_read_and_a_missing_pooling_is_not_compared(folder: Path, encoder: Encoder) -> None:
     before = scores(folder, encoder)
     change_config(folder, encoder_pooling=None)
     assert scores(folder, encoder) == before
-
-
-def test_float16_weights_are_read(folder: Path, encoder: Encoder) -> None:
-    before = scores(folder, encoder)
-    to_half(folder)
+    change_weights(folder, {n: t.half() for n, t in load_file(folder / "model.safetensors").items()})
     assert scores(folder, encoder) == pytest.approx(before, abs=0.2)
 
 
@@ -103,22 +120,6 @@ def test_revision_depends_on_all_weights(folder: Path, encoder: Encoder) -> None
     first = PERankRanker(folder, encoder, device="cpu").info.model_revision
     torch.save({f"projector.{n}": t for n, t in random_projector(384, 64, seed=9).items()}, folder / "projector.bin")
     assert PERankRanker(folder, encoder, device="cpu").info.model_revision != first
-
-
-def test_linear_projector_is_read(folder: Path, encoder: Encoder) -> None:
-    before = scores(folder, encoder)
-    change_config(folder, projector_type="linear")
-    linear = {"model.projector.weight": torch.randn(64, 384), "model.projector.bias": torch.zeros(64)}
-    change_weights(folder, linear, without="projector")
-    assert scores(folder, encoder) != before
-
-
-def test_perceptron_of_three_layers_is_read(folder: Path, encoder: Encoder) -> None:
-    before = scores(folder, encoder)
-    change_config(folder, projector_type="mlp3x_gelu")
-    third = {"model.projector.4.weight": torch.randn(64, 64), "model.projector.4.bias": torch.zeros(64)}
-    change_weights(folder, third)
-    assert scores(folder, encoder) != before
 
 
 def test_identity_projector_needs_no_weights_and_an_encoder_of_the_models_width(folder: Path, encoder: Encoder) -> None:

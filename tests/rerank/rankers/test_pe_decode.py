@@ -29,7 +29,7 @@ from tests.pe_checkpoints import SHORT, random_projector, vector_window, write_p
 
 MAX_PASSAGES = 6
 #: Windows and prompts of different sizes; some are longer than the sliding attention window of the Mistral model.
-WINDOWS = [vector_window(1 + seed % MAX_PASSAGES, seed, text="word " * (seed % 9)) for seed in range(200)]
+WINDOWS = [vector_window(1 + seed % MAX_PASSAGES, seed, text="word " * (seed % 9)) for seed in range(72)]
 
 
 @pytest.fixture(scope="module", params=["mistral", "llama"])
@@ -178,7 +178,7 @@ async def test_only_the_last_window_of_a_request_has_a_top_n(ranker: PERankRanke
     assert tokens[3] == [*tokens[0][:-1], tokens[0][-1] - 2]  # two decode steps instead of four
 
 
-@pytest.mark.parametrize("batch", [7, 200])
+@pytest.mark.parametrize("batch", [7, len(WINDOWS)])
 def test_order_does_not_depend_on_the_batch(ranker: PERankRanker, orders: list[tuple[int, ...]], batch: int) -> None:
     together = [
         ranking.permutation

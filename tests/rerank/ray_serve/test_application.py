@@ -33,6 +33,14 @@ def test_settings_that_ray_serve_cannot_follow_are_refused(settings: dict[str, A
         check(config)
 
 
+def test_another_version_of_ray_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rerank.ray_serve.application import check
+
+    monkeypatch.setattr("ray.__version__", "2.61.0")
+    with pytest.raises(ConfigError, match=r"Ray 2\.61\.0 is installed, .* Ray 2\.60 only; install "):
+        check(load_config(None, listen="[::]:50051", insecure=True))
+
+
 @pytest.mark.parametrize("listen", ["[::]:50051", "0.0.0.0:50051"])
 def test_all_addresses_with_keys_are_accepted(listen: str, tmp_path: Path) -> None:
     from rerank.access.callers import CallerLimits

@@ -69,10 +69,6 @@ def test_depth_beyond_the_collection_returns_all(retriever: DenseRetriever, quer
     assert len(retriever.search(queries[:1], 10 * N)[0]) == N
 
 
-def test_no_query_gives_no_result(retriever: DenseRetriever) -> None:
-    assert retriever.search([], 5) == []
-
-
 def test_query_without_vector_is_encoded(encoder: Encoder, retriever: DenseRetriever) -> None:
     text = "which insect jumps"
     known = Query(text, vector=encoder.encode([text])[0])

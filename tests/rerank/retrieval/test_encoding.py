@@ -10,7 +10,8 @@ import pytest
 
 from rerank.errors import CheckpointError, ConfigError
 from rerank.models.encoder import Encoder
-from rerank.retrieval.encoding import EncodingJob, ShardEncoder, encode_passages
+from rerank.retrieval.encoding import encode_passages
+from rerank.retrieval.shards import EncodingJob, ShardEncoder
 from rerank.retrieval.store import PassageStore, allocate_vectors, write_passages
 from rerank.types import Matrix, Passage
 
@@ -62,16 +63,6 @@ def test_shards_in_any_order_give_the_same_bytes(encoder: Encoder, tmp_path: Pat
     assert stored[0] == stored[1]
 
 
-@pytest.mark.slow
-def test_worker_processes_give_the_same_bytes(encoder: Encoder, tmp_path: Path) -> None:
-    stored = []
-    for workers in (1, 2):
-        job = new_job(encoder, tmp_path / str(workers))
-        encode_passages(job, encoder, workers, report=lambda done: None)
-        stored.append((job.folder / "vectors.npy").read_bytes())
-    assert stored[0] == stored[1]
-
-
 def test_bfloat16_is_close_to_float32(job: EncodingJob, encoder: Encoder) -> None:
     encode_passages(replace(job, dtype="bfloat16"), encoder, workers=1, report=lambda done: None)
     cosines = (PassageStore(job.folder).vectors.mapped * encoder.encode(TEXTS)).sum(axis=1)
@@ -83,7 +74,7 @@ def test_text_longer_than_the_encoder_reads_is_marked(encoder: Encoder, tmp_path
     texts = ["short", "word " * (encoder.id.max_tokens + 1)]
     list(write_passages(tmp_path, (Passage(f"d{n}", text) for n, text in enumerate(texts))))
     allocate_vectors(tmp_path, 2, encoder.id.dimension)
-    ShardEncoder(EncodingJob(tmp_path, tmp_path / "shards", encoder.id, "cpu", "float32"), encoder).encode(0)
+    ShardEncoder(EncodingJob(tmp_path, tmp_path / "shards", encoder.id, "cpu", "float32", 2), encoder).encode(0)
     assert PassageStore(tmp_path).truncated.tolist() == [False, True]
 
 

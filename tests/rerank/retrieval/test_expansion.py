@@ -133,9 +133,3 @@ def test_reencoded_index_is_not_expanded(index_folder: Path, encoder: Encoder, t
     reencode(tmp_path / "expanded", tmp_path / "new", encoder, lambda *_: None)
     assert read_manifest(tmp_path / "new").expansion is None
     np.testing.assert_allclose(vectors_of(tmp_path / "new"), vectors_of(index_folder), atol=1e-6)
-
-
-def test_index_is_not_overwritten(index_folder: Path, encoder: Encoder, tmp_path: Path) -> None:
-    (tmp_path / "new").mkdir()
-    with pytest.raises(ConfigError, match="exists already"):
-        expand_index(index_folder, tmp_path / "new", encoder, Expansion())

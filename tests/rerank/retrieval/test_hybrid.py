@@ -66,13 +66,10 @@ def test_z_score_sum_does_not_depend_on_the_scale_of_the_scores() -> None:
 
 
 @pytest.mark.parametrize("score", [0.0, 0.1, -3.0, 1e9])
-def test_equal_scores_have_z_score_0(score: float) -> None:
+def test_equal_scores_and_a_single_one_have_z_score_0(score: float) -> None:
+    assert z_score_sum([run(a=score), run(b=7.0)]) == {"a": 0.0, "b": 0.0}
     equal, dense = run(a=score, b=score, c=score), run(d=10.0, b=6.0)
     assert z_score_sum([equal, dense]) == pytest.approx({"a": -1.0, "b": -1.0, "c": -1.0, "d": 1.0})
-
-
-def test_single_score_has_z_score_0() -> None:
-    assert z_score_sum([run(a=5.0), run(b=7.0)]) == {"a": 0.0, "b": 0.0}
 
 
 @each_fusion
@@ -80,10 +77,6 @@ def test_empty_list_keeps_the_order_of_the_other(fusion: Fusion) -> None:
     full = run(a=3.0, b=2.0, c=1.0)
     for runs in ([full, {}], [{}, full]):
         assert list(best(fusion(runs), 10)) == ["a", "b", "c"]
-
-
-@each_fusion
-def test_two_empty_lists_give_an_empty_list(fusion: Fusion) -> None:
     assert fusion([{}, {}]) == {}
 
 
@@ -132,7 +125,3 @@ def test_bm25_scores_are_equal_if_bm25_finds_nothing(fusion: Fusion) -> None:
         [Query("x")], 10
     )
     assert [hit.bm25_score for hit in found] == [0.0, 0.0]
-
-
-def test_no_query_gives_no_result() -> None:
-    assert HybridRetriever(FixedRetriever({}), FixedRetriever({}), reciprocal_rank).search([], 10) == []

@@ -7,7 +7,6 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from rerank_eval.measures import BEIR, measure
 
@@ -33,12 +32,6 @@ def test_manifest_describes_the_index(index: Index, encoder: Encoder) -> None:
     assert (manifest.format, manifest.collection, manifest.passages) == (FORMAT, "twelve", len(PASSAGES))
     assert (manifest.encoder, manifest.dense, manifest.bm25_k1, manifest.bm25_b) == (encoder.id, "flat", 0.9, 0.4)
     assert {"python", "rerank", "pyserini", "torch"} <= manifest.versions.keys()
-
-
-def test_stored_vectors_equal_those_of_the_encoder(index: Index, encoder: Encoder) -> None:
-    passages = index.store.passages(list(PASSAGES))
-    stored = np.stack([passage.vector for passage in passages if passage.vector is not None])
-    np.testing.assert_allclose(stored, encoder.encode([passage.text for passage in passages]), atol=1e-5)
 
 
 def test_passage_text_is_title_and_text(index: Index) -> None:

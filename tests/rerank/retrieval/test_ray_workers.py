@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from rerank.models.encoder import Encoder
-from rerank.retrieval.encoding import ShardEncoder, encode_passages
+from rerank.retrieval.encoding import encode_passages
+from rerank.retrieval.shards import ShardEncoder
 from tests.rerank.retrieval.test_encoding import N, new_job
 
 

@@ -16,7 +16,7 @@ from rerank.models.encoder import EncoderId
 from rerank.rankers.base import RankerInfo
 from rerank.registry import ModelDescription
 from rerank.reranker import SearchResult
-from rerank.retrieval.index import Manifest
+from rerank.retrieval.index import IndexManifest
 from rerank.retrieval.index_format import FORMAT
 from rerank.retrieval.query_update import FeedbackSettings
 from rerank.service.convert import (
@@ -380,7 +380,7 @@ def test_search_response_is_a_rerank_response_with_its_first_stage(stage: FirstS
 
 
 def test_models_and_index_are_converted() -> None:
-    manifest = Manifest(
+    manifest = IndexManifest(
         format=FORMAT,
         collection="twelve",
         passages=12,

@@ -8,7 +8,11 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import grpc
 import pytest
@@ -43,40 +47,63 @@ with service_process(load_config(Path(sys.argv[1]))) as address:
 """
 
 
-def write_config(folder: Path, index: Path, checkpoint: Path, listen: str) -> Path:
+def write_config(folder: Path, checkpoint: Path, listen: str = "127.0.0.1:0") -> Path:
     model = {"name": "pe-rank", "ranker": "pe-rank", "path": str(checkpoint)}
     path = folder / "config.yaml"
-    path.write_text(yaml.safe_dump({"models": [model], "index": str(index), "listen": listen, "device": "cpu"}))
+    path.write_text(yaml.safe_dump({"models": [model], "listen": listen, "device": "cpu"}))
     return path
 
 
-@pytest.fixture
-def killed_address(tmp_path: Path, index_folder: Path, checkpoint: Path) -> str:
-    """The address of a service that was killed while it answered a call."""
-    config = write_config(tmp_path, index_folder, checkpoint, "127.0.0.1:0")
+@dataclass(frozen=True)
+class Service:
+    """A service in a process of its own, and its log."""
+
+    process: subprocess.Popen[str]
+    address: str
+    log: IO[str]
+
+    @contextmanager
+    def slow_call(self) -> Iterator[grpc.Future]:
+        """A call that the service works on for many seconds."""
+        with grpc.insecure_channel(self.address) as channel:
+            stub = RerankServiceStub(channel)
+            request = pb.RerankRequest(query=QUERY, candidates=SLOW, allow_partial=True)
+            call = stub.Rerank.future(request, timeout=TIMEOUT_S)
+            stub.ListModels(pb.ListModelsRequest(), timeout=TIMEOUT_S)  # answered after the call has arrived
+            assert not call.done()
+            yield call
+
+
+@contextmanager
+def started(config: Path) -> Iterator[Service]:
+    """`rerank serve` with a configuration file."""
     command = [sys.executable, "-m", "rerank.commands.cli", "serve", "--config", str(config)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
+            assert process.stderr is not None
             address = process.stdout.readline().removeprefix("listening on ").strip()
-            with grpc.insecure_channel(address) as channel:
-                stub = RerankServiceStub(channel)
-                call = stub.Rerank.future(pb.RerankRequest(query=QUERY, candidates=SLOW), timeout=TIMEOUT_S)
-                stub.ListModels(pb.ListModelsRequest(), timeout=TIMEOUT_S)  # answered after the call has arrived
-                assert not call.done()
-                process.kill()
-                assert refusal(call.result).code is grpc.StatusCode.UNAVAILABLE
-            assert process.wait(TIMEOUT_S) == -signal.SIGKILL
+            yield Service(process, address, process.stderr)
         finally:
             process.kill()
-    return address
+
+
+@pytest.fixture
+def killed_address(tmp_path: Path, checkpoint: Path) -> str:
+    """The address of a service that was killed while it answered a call."""
+    with started(write_config(tmp_path, checkpoint)) as service:
+        with service.slow_call() as call:
+            service.process.kill()
+            assert refusal(call.result).code is grpc.StatusCode.UNAVAILABLE
+        assert service.process.wait(TIMEOUT_S) == -signal.SIGKILL
+    return service.address
 
 
 @pytest.mark.slow
 def test_successor_of_a_killed_service_answers_and_ends_with_its_killed_parent(
-    killed_address: str, tmp_path: Path, index_folder: Path, checkpoint: Path
+    killed_address: str, tmp_path: Path, checkpoint: Path
 ) -> None:
-    config = write_config(tmp_path, index_folder, checkpoint, killed_address)
+    config = write_config(tmp_path, checkpoint, killed_address)
     command = [sys.executable, "-c", PARENT, str(config)]
     environment = os.environ | {"TMPDIR": str(tmp_path)}
     with (
@@ -86,7 +113,7 @@ def test_successor_of_a_killed_service_answers_and_ends_with_its_killed_parent(
         try:
             assert parent.stdout is not None
             assert parent.stdout.readline().strip() == killed_address
-            assert client.search(QUERY, TIMEOUT_S).results[0].doc_id == "flea"
+            assert client.rerank(QUERY, ["glaciers flow", "a flea lives a year"], TIMEOUT_S).results[0].doc_id == "1"
         finally:
             parent.kill()
         wait_until_unavailable(client)
@@ -123,76 +150,41 @@ def test_signal_ends_the_service(number: signal.Signals) -> None:
 
 
 @pytest.mark.slow
-def test_sighup_reads_keys_and_limits_again_and_does_not_end_the_service(tmp_path: Path) -> None:
+def test_sighup_reads_keys_and_limits_again_and_ctrl_c_ends_the_service_without_an_error(tmp_path: Path) -> None:
+    """gRPC logged the socket that stopped listening: "E1122 … Failed accept4"."""
     config, keys = tmp_path / "config.yaml", tmp_path / "keys.yaml"
     settings = {"models": [{"name": "identity", "ranker": "identity"}], "listen": "127.0.0.1:0", "keys": str(keys)}
-    config.write_text(yaml.safe_dump(settings))
-    key = add_key(keys, "a", CallerLimits())
-    command = [sys.executable, "-m", "rerank.commands.cli", "serve", "--config", str(config), "--device", "cpu"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stderr is not None
-            address = process.stdout.readline().removeprefix("listening on ").strip()
-            with RerankClient(address, Credentials(api_key=key)) as client:
-                assert len(client.rerank("q", ["1", "2"], TIMEOUT_S).results) == 2
-                config.write_text(yaml.safe_dump(settings | {"limits": {"max_candidates": 1}}))
-                process.send_signal(signal.SIGHUP)
-                while "limits read again" not in (line := process.stderr.readline()):
-                    assert line, "the service has ended"
-                with pytest.raises(ServiceError, match="2 candidates"):
-                    client.rerank("q", ["1", "2"], TIMEOUT_S)
-            process.terminate()
-            assert process.wait(TIMEOUT_S) == 0
-        finally:
-            process.kill()
-
-
-@pytest.mark.slow
-def test_ctrl_c_ends_the_service_without_an_error_in_its_log() -> None:
-    """gRPC logged the socket that stopped listening: "E1122 … Failed accept4"."""
-    command = [sys.executable, "-m", "rerank.commands.cli", "serve", "--listen", "127.0.0.1:0", "--device", "cpu"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            address = process.stdout.readline().removeprefix("listening on ").strip()
-            with RerankClient(address) as client:
-                client.list_models(TIMEOUT_S)
-                process.send_signal(signal.SIGINT)
-                _, log = process.communicate(timeout=TIMEOUT_S)
-        finally:
-            process.kill()
-    assert process.returncode == 0
+    config.write_text(yaml.safe_dump(settings | {"device": "cpu"}))
+    credentials = Credentials(api_key=add_key(keys, "a", CallerLimits()))
+    with started(config) as service, RerankClient(service.address, credentials) as client:
+        assert len(client.rerank("q", ["1", "2"], TIMEOUT_S).results) == 2
+        config.write_text(yaml.safe_dump(settings | {"device": "cpu", "limits": {"max_candidates": 1}}))
+        service.process.send_signal(signal.SIGHUP)
+        while "limits read again" not in (line := service.log.readline()):
+            assert line, "the service has ended"
+        with pytest.raises(ServiceError, match="2 candidates"):
+            client.rerank("q", ["1", "2"], TIMEOUT_S)
+        service.process.send_signal(signal.SIGINT)
+        _, log = service.process.communicate(timeout=TIMEOUT_S)
+    assert service.process.returncode == 0
     assert "shutting down" in log
     assert "accept4" not in log
     assert not [line for line in log.splitlines() if line.startswith("E")]
 
 
 @pytest.mark.slow
-def test_second_signal_ends_the_service_at_once(tmp_path: Path, index_folder: Path, checkpoint: Path) -> None:
+def test_second_signal_ends_the_service_at_once(tmp_path: Path, checkpoint: Path) -> None:
     """It took 36 s, for the calls in flight, and ended with a traceback."""
-    config = write_config(tmp_path, index_folder, checkpoint, "127.0.0.1:0")
-    command = [sys.executable, "-m", "rerank.commands.cli", "serve", "--config", str(config)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stderr is not None
-            address = process.stdout.readline().removeprefix("listening on ").strip()
-            with grpc.insecure_channel(address) as channel:
-                stub = RerankServiceStub(channel)
-                request = pb.RerankRequest(query=QUERY, candidates=SLOW, allow_partial=True)
-                call = stub.Rerank.future(request, timeout=TIMEOUT_S)
-                stub.ListModels(pb.ListModelsRequest(), timeout=TIMEOUT_S)  # answered after the call has arrived
-                process.terminate()
-                time.sleep(0.5)
-                assert not call.done()
-                start_s = time.monotonic()
-                process.terminate()
-                assert process.wait(TIMEOUT_S) == 1
-            assert time.monotonic() - start_s < 5
-            log = process.stderr.read()
-        finally:
-            process.kill()
+    with started(write_config(tmp_path, checkpoint)) as service:
+        with service.slow_call() as call:
+            service.process.terminate()
+            time.sleep(0.5)
+            assert not call.done()
+            start_s = time.monotonic()
+            service.process.terminate()
+            assert service.process.wait(TIMEOUT_S) == 1
+        assert time.monotonic() - start_s < 5
+        log = service.log.read()
     assert "second signal received" in log
     assert "Traceback" not in log
 

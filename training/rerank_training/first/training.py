@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 
 from rerank.bundled import SMOLLM2
 from rerank.errors import CheckpointError, ConfigError
-from rerank.manifest import Manifest
+from rerank.manifest import CheckpointManifest
 from rerank.models.hub import check_findable
 from rerank.models.loading import ADAPTER_FILE, base_model_of, has_tokenizer
 from rerank.models.smollm2 import locate_causal_lm
@@ -191,9 +191,11 @@ def _objective(
     )
 
 
-def _manifest(arguments: FirstArguments, prompt: PromptSettings, model: Any, metrics: dict[str, float]) -> Manifest:
+def _manifest(
+    arguments: FirstArguments, prompt: PromptSettings, model: Any, metrics: dict[str, float]
+) -> CheckpointManifest:
     base = model.active_peft_config.base_model_name_or_path if isinstance(model, PeftModel) else arguments.base
-    return Manifest(
+    return CheckpointManifest(
         ranker="first",
         base=base,
         base_revision=base_revision(base, model),

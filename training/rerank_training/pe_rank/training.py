@@ -16,7 +16,7 @@ from transformers import set_seed
 from rerank.commands.run import console
 from rerank.errors import ConfigError
 from rerank.files import sha256_of_files
-from rerank.manifest import Manifest
+from rerank.manifest import CheckpointManifest
 from rerank.models.encoder import DEFAULT_ENCODER, Encoder
 from rerank.models.hub import check_findable
 from rerank.models.loading import weight_files
@@ -174,8 +174,8 @@ def _objective(arguments: PERankArguments) -> PEObjective:
     )
 
 
-def _manifest(arguments: PERankArguments, template: Template, metrics: dict[str, float]) -> Manifest:
-    return Manifest(
+def _manifest(arguments: PERankArguments, template: Template, metrics: dict[str, float]) -> CheckpointManifest:
+    return CheckpointManifest(
         ranker="pe-rank",
         base=arguments.base,
         base_revision=sha256_of_files(weight_files(Path(arguments.base))),

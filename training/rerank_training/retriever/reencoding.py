@@ -10,10 +10,10 @@ from pathlib import Path
 from rerank.models.encoder import Encoder
 from rerank.retrieval.build import BuildSettings, Report, VectorStages, copy_texts
 from rerank.retrieval.build_folder import build_folder
-from rerank.retrieval.index import Manifest, read_manifest, write_manifest
+from rerank.retrieval.index import IndexManifest, read_manifest, write_manifest
 
 
-def reencode(index: Path, out: Path, encoder: Encoder, report: Report) -> Manifest:
+def reencode(index: Path, out: Path, encoder: Encoder, report: Report) -> IndexManifest:
     """Writes a copy of `index` with the vectors of `encoder` to the new folder `out`, and returns its manifest.
 
     A call after a kill goes on with the vectors that OUT.partial has, unless they are another encoder's.

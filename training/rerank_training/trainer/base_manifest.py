@@ -6,14 +6,14 @@ import logging
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from rerank.manifest import Manifest, read_manifest
+from rerank.manifest import CheckpointManifest, read_manifest
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 
-def read_base_manifest(base: str, ranker: Literal["first", "pe-rank"]) -> Manifest | None:
+def read_base_manifest(base: str, ranker: Literal["first", "pe-rank"]) -> CheckpointManifest | None:
     """The manifest of a base that was trained as this kind of ranker; None for any other base.
 
     Raises:

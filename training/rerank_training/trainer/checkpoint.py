@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase, Trainer
 
 from rerank.errors import ConfigError
 from rerank.files import atomic_folder, sha256_of_files
-from rerank.manifest import TEMPLATE_FILE, Manifest, write_manifest
+from rerank.manifest import TEMPLATE_FILE, CheckpointManifest, write_manifest
 from rerank.models.smollm2 import locate_causal_lm
 from rerank_training.trainer.processes import is_lost_process
 
@@ -27,7 +27,7 @@ def write_checkpoint(
     model: Any,
     tokenizer: PreTrainedTokenizerBase | None,
     template: bytes,
-    manifest: Manifest,
+    manifest: CheckpointManifest,
     weights: Mapping[str, Tensor] | None = None,
 ) -> None:
     """Writes all files to a temporary folder and renames it to `folder`.

@@ -1,4 +1,4 @@
-"""Probe at load: packs a model's sequences if packed outputs equal those of reading the sequences one by one."""
+"""Check at load: packs a model's sequences if packed outputs equal those of reading the sequences one by one."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from rerank.models.onednn import use_onednn
 
 log = logging.getLogger(__name__)
 
-#: Lengths of the probe's sequences: short, because models of 7B parameters on a CPU must start too.
-_PROBE_LENGTHS = (3, 11, 7)
+#: Lengths of the sequences: short, because models of 7B parameters on a CPU must start too.
+_CHECK_LENGTHS = (3, 11, 7)
 #: Allowed difference of packed outputs in float32 and in bfloat16, in standard deviations of the outputs. A sequence
 #: that attends to another one differs by 1 or more.
 _FLOAT32_TOLERANCE, _BFLOAT16_TOLERANCE = 1e-4, 2e-2
@@ -43,16 +43,16 @@ def make_last_token_reader(model: PreTrainedModel, autocast: bool = False) -> La
     one_by_one = LastTokenReader(model, autocast)
     if problem := _unsupported_config(model.config):
         return _with_warning(one_by_one, model, problem)
-    probe = _Probe.of(one_by_one, model, autocast)
+    check = _Check.of(one_by_one, model, autocast)
     implementation = model.config._attn_implementation
     model.set_attn_implementation(PACKED_ATTENTION)
     packed = LastTokenReader(model, autocast, packed=True)
-    if problem := probe.problem_of(packed):
+    if problem := check.problem_of(packed):
         model.set_attn_implementation(implementation)
         return _with_warning(one_by_one, model, problem)
     if restore := shorten_last_layer(model):
         shortened = LastTokenReader(model, autocast, packed=True, last_layer_shortened=True)
-        if not probe.problem_of(shortened):
+        if not check.problem_of(shortened):
             return shortened
         restore()
     return packed
@@ -64,7 +64,7 @@ def _with_warning(reader: LastTokenReader, model: PreTrainedModel, problem: str)
 
 
 @dataclass(frozen=True)
-class _Probe:
+class _Check:
     """Random sequences, their outputs when read one by one, and the allowed difference of packed outputs."""
 
     config: PretrainedConfig
@@ -73,7 +73,7 @@ class _Probe:
     tolerance: float
 
     @classmethod
-    def of(cls, one_by_one: LastTokenReader, model: PreTrainedModel, autocast: bool) -> _Probe:
+    def of(cls, one_by_one: LastTokenReader, model: PreTrainedModel, autocast: bool) -> _Check:
         sequences = _random_sequences(model)
         expected = one_by_one.read(sequences)
         float32 = model.dtype == torch.float32 and not autocast
@@ -102,7 +102,7 @@ def _random_sequences(model: PreTrainedModel) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
     return [
         torch.randint(embeddings.weight.shape[0], (length,), generator=generator).to(model.device)
-        for length in _PROBE_LENGTHS
+        for length in _CHECK_LENGTHS
     ]
 
 
@@ -129,7 +129,7 @@ def _unsupported_config(config: PretrainedConfig) -> str:
 def _skipped_layers(config: PretrainedConfig, pack: Pack) -> str:
     """The reason if not all layers ran packed attention, with their sliding windows; empty if they did.
 
-    The probe's sequences are shorter than any window, so that their outputs would not show a missing one.
+    The sequences of the check are shorter than any window, so that their outputs would not show a missing one.
     """
     layers = config.num_hidden_layers
     layer_types = getattr(config, "layer_types", None) or ["sliding_attention"] * layers

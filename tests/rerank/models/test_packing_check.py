@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoModel, GraniteConfig
 
-from rerank.models.packing_probe import make_last_token_reader
+from rerank.models.packing_check import make_last_token_reader
 from tests.random_models import (
     GROUPED_QUERIES,
     NOT_PACKABLE,
@@ -40,7 +40,7 @@ def test_model_that_cannot_be_packed_is_read_one_by_one_with_a_warning(
 ) -> None:
     config, problem = NOT_PACKABLE[name]
     expected = last_logits(random_model(config), random_sequences())
-    with caplog.at_level(logging.WARNING, "rerank.models.packing_probe"):
+    with caplog.at_level(logging.WARNING, "rerank.models.packing_check"):
         reader = make_last_token_reader(random_model(config))
     assert reader.batching == "one_by_one"
     assert problem in caplog.text

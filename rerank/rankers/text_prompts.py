@@ -1,0 +1,67 @@
+"""Base class of the rankers whose prompts show the text of passages, with and without their model."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from transformers import PreTrainedTokenizerBase
+
+from rerank.prompting.listwise import ListwiseRenderer
+from rerank.prompting.templates import TEXT_FIELDS, Template, load_template
+from rerank.rankers.base import RankerInfo
+from rerank.types import EncodedWindow, ScoreKind, Window
+
+
+class TextPrompts(ABC):
+    """The prompts of a ranker, for a model that may be in this process or in an inference server.
+
+    Args:
+        answer_tokens: tokens that every prompt leaves free for the answer.
+        passage_tokens: the maximum number of tokens shown per passage; 0: as many as fit.
+
+    Attributes:
+        max_window_size, max_window_tokens: the largest window, in passages and in tokens; subclasses set them.
+        prepare: see Ranker.
+
+    Raises:
+        CheckpointError: the chat template opens a reasoning.
+        ConfigError: there is no such template.
+    """
+
+    kind: ClassVar[str]
+    score_kind: ClassVar[ScoreKind]
+    max_window_size: int
+    max_window_tokens: int
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        context_tokens: int,
+        template: str | Template,
+        answer_tokens: int = 0,
+        passage_tokens: int = 0,
+    ) -> None:
+        loaded = load_template(template, TEXT_FIELDS)
+        self.renderer = ListwiseRenderer(loaded, tokenizer, context_tokens, answer_tokens, passage_tokens)
+        self.renderer.refuse_reasoning()
+        self.prepare = self.renderer.prepare
+
+    def describe(self, model_id: str, revision: str) -> RankerInfo:
+        """The description of a ranker with these prompts."""
+        return RankerInfo(
+            kind=self.kind,
+            model_id=model_id,
+            model_revision=revision,
+            template_sha256=self.renderer.template.sha256,
+            reads_instruction=self.renderer.template.reads_instruction,
+            warning=self.renderer.warning,
+            max_window_size=self.max_window_size,
+            score_kind=self.score_kind,
+            max_passage_tokens=self.renderer.passage_tokens,
+            max_window_tokens=self.max_window_tokens,
+        )
+
+    @abstractmethod
+    def encode(self, window: Window) -> EncodedWindow:
+        """See Ranker."""
