@@ -28,7 +28,8 @@ _MAP = re.compile(r"(<!-- map: [^>]* -->\n).*?(<!-- end of map -->)", re.DOTALL)
 
 def pages() -> list[Path]:
     """The pages of the documentation."""
-    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+    first = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    return [*first, *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "scripts").glob("*/README.md"))]
 
 
 def updated(page: Path) -> str:

@@ -9,12 +9,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from simulate_scheduler import LONG, Device, EngineScheduler, Fifo, percentile, simulate, useful_share
-from simulate_scheduler import workload as simulated_workload
-
-from bench.models import make_windows
-from bench.timing import Values, ratios, time_in_turns, time_in_turns_async
-from bench.workload import PASSAGES, Workload
 from rerank.client.client import AsyncRerankClient
 from rerank.config import EngineConfig, FirstModel, PERankModel, ServiceConfig
 from rerank.config.http import HttpConfig
@@ -27,6 +21,11 @@ from rerank.rankers.identity import IdentityRanker
 from rerank.registry import ModelRegistry
 from rerank.reranker import AsyncReranker
 from rerank.types import Candidate, Passage, Query, Window
+from scripts.bench.models import make_windows
+from scripts.bench.simulate_scheduler import LONG, Device, EngineScheduler, Fifo, percentile, simulate, useful_share
+from scripts.bench.simulate_scheduler import workload as simulated_workload
+from scripts.bench.timing import Values, ratios, time_in_turns, time_in_turns_async
+from scripts.bench.workload import PASSAGES, Workload
 
 
 def measure_concurrency(workload: Workload) -> Values:

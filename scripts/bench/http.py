@@ -6,15 +6,15 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
 
-from bench.engine import reranker_of
-from bench.models import make_windows
-from bench.timing import Values, ratios, time_in_turns_async
-from bench.workload import PASSAGES, Workload
 from rerank.client.client import AsyncRerankClient
 from rerank.config.http import HttpConfig
 from rerank.grpc.server import running_server
 from rerank.rankers.base import Ranker
 from rerank.types import Window
+from scripts.bench.engine import reranker_of
+from scripts.bench.models import make_windows
+from scripts.bench.timing import Values, ratios, time_in_turns_async
+from scripts.bench.workload import PASSAGES, Workload
 
 #: Requests in flight, each on a kept connection of its own for HTTP.
 _IN_FLIGHT = 16

@@ -10,13 +10,17 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 import grpc
-from attacks.server import Service, running_service
+import typer
 
-from rerank.v1 import rerank_pb2_grpc
-from trials.index import trial_index
-from trials.references import Reference, Stub, call, references, rerank_messages, search_messages
+from scripts.service import Service, running_service
+from scripts.trials.calls import Target
+from scripts.trials.index import trial_index
+from scripts.trials.options import WORK, Seed, Work
+from scripts.trials.references import Reference, Stub, call, references, rerank_messages, search_messages
+from scripts.trials.table import counts
 
 #: Shares of the clients that go on until their answer; that cancel; that have 50 ms; whose connection breaks.
 _BEHAVIOURS = {"patient": 80, "cancelling": 10, "hasty": 5, "vanishing": 5}
@@ -41,7 +45,7 @@ class SoakState:
         """The result so far: calls, their outcomes, and memory, files and threads of each run."""
         lines = [
             f"{self.seconds:.0f} s in {self.runs} runs: {self.outcomes.total()} calls, {self.wrong} wrong answers",
-            ", ".join(f"{count} {outcome}" for outcome, count in sorted(self.outcomes.items())),
+            counts(self.outcomes),
         ]
         for number, samples in enumerate(self.samples, start=1):
             if not samples:  # the run was ended during the warm-up
@@ -55,7 +59,17 @@ class SoakState:
         return "\n".join(lines)
 
 
-async def soak(work: Path, seconds: float, rate: float, seed: int) -> SoakState:
+def soak(
+    seconds: Annotated[float, typer.Option(help="Length of this run.")] = 3600.0,
+    rate: Annotated[float, typer.Option(help="Requests per second.")] = 4.0,
+    work: Work = WORK,
+    seed: Seed = 0,
+) -> None:
+    """Mixed traffic with clients that vanish; a further run in the same folder continues it."""
+    print(asyncio.run(_soak(work, seconds, rate, seed)).report())
+
+
+async def _soak(work: Path, seconds: float, rate: float, seed: int) -> SoakState:
     """Sends `rate` requests per second for so many seconds and adds what happened to the soak in the folder `work`.
 
     An earlier soak in the same folder goes on with a fresh process of the service, and with further random draws.
@@ -66,10 +80,9 @@ async def soak(work: Path, seconds: float, rate: float, seed: int) -> SoakState:
     before_s, state.runs = state.seconds, state.runs + 1
     state.samples.append([])
     with running_service({"index": str(trial_index(work))}) as service:
-        async with grpc.aio.insecure_channel(service.address) as channel:
-            stub = rerank_pb2_grpc.RerankServiceStub(channel)
-            known = await references(stub, [*rerank_messages(texts), *search_messages(texts)])
-            clients = _Clients(service.address, stub, known, draw, state)
+        async with Target(service.address) as target:
+            known = await references(target.stub, [*rerank_messages(texts), *search_messages(texts)])
+            clients = _Clients(service.address, target.stub, known, draw, state)
             sampling = asyncio.create_task(_sample(service, state, seconds, file))
             await clients.come(rate, seconds)
             sampling.cancel()
@@ -87,7 +100,8 @@ async def _sample(service: Service, state: SoakState, seconds: float, file: Path
         run_s = time.monotonic() - start_s
         state.seconds = before_s + min(run_s, seconds)
         if run_s >= min(_WARM_UP_S, seconds / 10):
-            state.samples[-1].append([run_s, service.resident_mb(), service.open_files(), service.threads()])
+            process = service.statistics
+            state.samples[-1].append([run_s, service.resident_mb(), process.num_fds(), process.num_threads()])
         _save(file, state)
 
 
@@ -134,10 +148,9 @@ class _Clients:
 
 async def _vanish(address: str, reference: Reference, after_s: float) -> None:
     """Starts a call on a connection of its own, and closes the connection without waiting for the answer."""
-    channel = grpc.aio.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)])
-    pending = asyncio.ensure_future(call(rerank_pb2_grpc.RerankServiceStub(channel), reference.message))
-    await asyncio.sleep(after_s)
-    await channel.close()
+    async with Target(address) as target:
+        pending = asyncio.ensure_future(call(target.stub, reference.message))
+        await asyncio.sleep(after_s)
     await asyncio.gather(pending, return_exceptions=True)
 
 

@@ -10,8 +10,8 @@ import pytest
 from rerank.retrieval.index import read_manifest, verify_index
 from rerank.retrieval.index_format import DenseKind
 from rerank.retrieval.integrity import StoredFile
-from scripts import bench_index
-from scripts.bench_index import Figures, Latency, _draw, _figures, _variant
+from scripts.bench import index
+from scripts.bench.index import Figures, Latency, _draw, _figures, _variant
 
 
 def test_index_gets_another_kind_of_search_without_another_encoding(index_folder: Path, tmp_path: Path) -> None:
@@ -44,5 +44,5 @@ def test_disk_is_summed_by_part(index_folder: Path, monkeypatch: pytest.MonkeyPa
         "bm25/b": StoredFile(1 << 21, ""),
         "vectors.npy": StoredFile(1 << 22, ""),
     }
-    monkeypatch.setattr(bench_index, "read_manifest", lambda _: manifest.model_copy(update={"files": files}))
-    assert bench_index._disk_mib(index_folder) == {"bm25": 3.0, "vectors.npy": 4.0}
+    monkeypatch.setattr(index, "read_manifest", lambda _: manifest.model_copy(update={"files": files}))
+    assert index._disk_mib(index_folder) == {"bm25": 3.0, "vectors.npy": 4.0}

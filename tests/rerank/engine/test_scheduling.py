@@ -1,4 +1,4 @@
-"""The engine's scheduler under load, in the virtual time of scripts/simulate_scheduler.py."""
+"""The engine's scheduler under load, in the virtual time of scripts/bench/simulate_scheduler.py."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from rerank.config import EngineConfig
-from scripts.simulate_scheduler import (
+from scripts.bench.simulate_scheduler import (
     LONG,
     SHORT,
     Device,
