@@ -16,13 +16,14 @@ from rerank.engine.engine import Engine
 from rerank.engine.job import Job
 from rerank.engine.strategies import Sliding
 from rerank.grpc.server import running_server
+from rerank.load_test.open_loop import percentile
 from rerank.rankers.base import Ranker, rank_windows
 from rerank.rankers.identity import IdentityRanker
 from rerank.registry import ModelRegistry
 from rerank.reranker import AsyncReranker
 from rerank.types import Candidate, Passage, Query, Window
 from scripts.bench.models import make_windows
-from scripts.bench.simulate_scheduler import LONG, Device, EngineScheduler, Fifo, percentile, simulate, useful_share
+from scripts.bench.simulate_scheduler import LONG, Device, EngineScheduler, Fifo, simulate, useful_share
 from scripts.bench.simulate_scheduler import workload as simulated_workload
 from scripts.bench.timing import Values, ratios, time_in_turns, time_in_turns_async
 from scripts.bench.workload import PASSAGES, Workload

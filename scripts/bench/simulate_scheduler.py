@@ -1,6 +1,4 @@
-"""Simulation of the scheduler in virtual time: prints latencies and met deadlines, compared with FIFO.
-
-    python -m scripts.bench.simulate_scheduler
+"""Simulation of the engine's scheduler, and of first come, first served, in virtual time.
 
 Admission control, work estimates and batcher are the engine's own. A batch takes a fixed time plus a time per token.
 The windows of a request run one after the other, as those of the sliding schedule do.
@@ -15,9 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import typer
-
-from rerank.commands.run import run
 from rerank.config import EngineConfig
 from rerank.engine.admission import (
     AdmissionController,
@@ -267,46 +262,7 @@ def _windows(candidates: int) -> int:
     return STRATEGY.cost(candidates).max_windows
 
 
-def percentile(values: Sequence[float], percent: float) -> float:
-    """The nearest-rank percentile."""
-    return sorted(values)[max(0, math.ceil(percent / 100 * len(values)) - 1)]
-
-
 def useful_share(requests: Sequence[Request]) -> float:
     """The share of the computed tokens that belongs to requests answered in time."""
     ran = sum(request.tokens_run for request in requests)
     return sum(request.tokens_run for request in requests if request.in_time) / ran if ran else 1.0
-
-
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-
-
-@app.command()
-def table(requests: int = 4000, seed: int = 0) -> None:
-    """Prints latencies without deadlines, then the effect of deadlines of 2 s under overload."""
-    device = Device()
-    print("no deadlines: seconds         mean    p99   p99 of one or two windows")
-    for load in (0.5, 0.7, 0.85):
-        for name, scheduler in (("fifo", Fifo(device)), ("engine", EngineScheduler(device))):
-            work = workload(load, requests, device, seed)
-            simulate(work, scheduler, device)
-            latency = [one.latency_s for one in work]
-            short = [one.latency_s for one in work if one.candidates < LONG]
-            print(
-                f"load {load:4} {name}              {sum(latency) / len(latency):7.2f}{percentile(latency, 99):7.2f}"
-                f"{percentile(short, 99):7.2f}"
-            )
-    print("deadlines of 2 s              useful work   answered   rejected")
-    for load in (1.2, 2.0, 4.0):
-        for name, scheduler in (("fifo", Fifo(device)), ("engine", EngineScheduler(device))):
-            work = workload(load, requests, device, seed, deadline_s=2.0)
-            simulate(work, scheduler, device)
-            answered, rejected = sum(one.in_time for one in work), sum(one.rejected for one in work)
-            print(
-                f"load {load:4} {name}              {useful_share(work):10.1%}{answered / requests:12.1%}"
-                f"{rejected / requests:12.1%}"
-            )
-
-
-if __name__ == "__main__":
-    run(app)

@@ -15,6 +15,7 @@ from typing import Annotated
 import grpc
 import typer
 
+from rerank.load_test.open_loop import Outcome, open_loop, poisson_arrivals
 from scripts.service import Service, running_service
 from scripts.trials.calls import Target
 from scripts.trials.index import trial_index
@@ -84,7 +85,7 @@ async def _soak(work: Path, seconds: float, rate: float, seed: int) -> SoakState
             known = await references(target.stub, [*rerank_messages(texts), *search_messages(texts)])
             clients = _Clients(service.address, target.stub, known, draw, state)
             sampling = asyncio.create_task(_sample(service, state, seconds, file))
-            await clients.come(rate, seconds)
+            await open_loop(clients.ask, poisson_arrivals(rate, seconds, draw), seconds)
             sampling.cancel()
     state.seconds = before_s + seconds
     _save(file, state)
@@ -115,35 +116,30 @@ class _Clients:
     draw: random.Random
     state: SoakState
 
-    async def come(self, rate: float, seconds: float) -> None:
-        """So many clients per second, at random moments; returns when the last one has ended."""
-        start_s, tasks = time.monotonic(), set[asyncio.Task[None]]()
-        while time.monotonic() < start_s + seconds:
-            task = asyncio.create_task(self._client(self.draw.choice(self.known)))
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
-            await asyncio.sleep(self.draw.expovariate(rate))
-        await asyncio.gather(*tasks)
+    async def ask(self, _: int) -> Outcome:
+        """Asks for a reference, and counts how the call ended."""
+        end = await self._end_of_call(self.draw.choice(self.known))
+        self.state.outcomes[end] += 1
+        return Outcome(end)
 
-    async def _client(self, reference: Reference) -> None:
-        """Asks for a reference, and counts how its call ended."""
+    async def _end_of_call(self, reference: Reference) -> str:
         (behaviour,) = self.draw.choices(list(_BEHAVIOURS), list(_BEHAVIOURS.values()))
         patience_s = self.draw.expovariate(20.0)
         if behaviour == "vanishing":
             await _vanish(self.address, reference, patience_s)
-            self.state.outcomes["vanishing"] += 1
-            return
+            return behaviour
         timeout_s = _HASTY_S if behaviour == "hasty" else _PATIENT_S
         pending = asyncio.ensure_future(call(self.stub, reference.message, timeout_s))
         if behaviour == "cancelling":
             asyncio.get_running_loop().call_later(patience_s, pending.cancel)
         try:
-            self.state.wrong += not reference.is_right(await pending)
-            self.state.outcomes[f"{behaviour} OK"] += 1
+            answer = await pending
         except grpc.aio.AioRpcError as error:
-            self.state.outcomes[f"{behaviour} {error.code().name}"] += 1
+            return f"{behaviour} {error.code().name}"
         except asyncio.CancelledError:
-            self.state.outcomes[f"{behaviour} CANCELLED"] += 1
+            return f"{behaviour} CANCELLED"
+        self.state.wrong += not reference.is_right(answer)
+        return f"{behaviour} OK"
 
 
 async def _vanish(address: str, reference: Reference, after_s: float) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from rerank.config import EngineConfig
+from rerank.load_test.open_loop import percentile
 from scripts.bench.simulate_scheduler import (
     LONG,
     SHORT,
@@ -16,7 +17,6 @@ from scripts.bench.simulate_scheduler import (
     EngineScheduler,
     Fifo,
     Request,
-    percentile,
     simulate,
     useful_share,
     workload,
