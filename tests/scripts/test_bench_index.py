@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import get_args
 
@@ -12,6 +13,7 @@ from rerank.retrieval.index_format import DenseKind
 from rerank.retrieval.integrity import StoredFile
 from scripts.bench import index
 from scripts.bench.index import Figures, Latency, _draw, _figures, _variant
+from scripts.service import Service
 
 
 def test_index_gets_another_kind_of_search_without_another_encoding(index_folder: Path, tmp_path: Path) -> None:
@@ -22,7 +24,10 @@ def test_index_gets_another_kind_of_search_without_another_encoding(index_folder
 
 
 @pytest.mark.slow
-def test_service_is_measured_once(index_folder: Path, tmp_path: Path) -> None:
+def test_service_is_measured_once(
+    running: Service, index_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index, "running_service", lambda _: nullcontext(running))
     figures = _figures(index_folder, "flat", tmp_path, ["flea circus", "the tides"])
     assert figures.latency.keys() == {"BM25", "dense", "hybrid"}
     assert all(0 < latency.p50_ms <= latency.p95_ms for latency in figures.latency.values())

@@ -6,7 +6,6 @@ import asyncio
 import json
 import random
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -18,25 +17,16 @@ from rerank.config import Limits
 from rerank.errors import ConfigError
 from rerank.service.convert import rerank_call
 from rerank.v1 import rerank_pb2 as pb
-from scripts.service import Service, running_service
+from scripts.service import Service
 from scripts.trials import attack, cancel, fuzz, probes, restarts, soak
 from scripts.trials.__main__ import app
 from scripts.trials.references import Reference, rerank_messages, search_messages
 
-#: Models under the names that the trials ask for.
-MODELS = [{"name": name, "ranker": "identity"} for name in ("identity", "pe-rank", "first")]
-
-
-@pytest.fixture(scope="module")
-def running(index_folder: Path) -> Iterator[Service]:
-    """A service with an index, for all trials that leave it alive."""
-    with running_service({"models": MODELS, "index": str(index_folder)}) as service:
-        yield service
-
 
 @pytest.fixture
-def on_one_service(running: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    for trial in (attack, soak):
+def in_this_process(running: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trials find the service running."""
+    for trial in (attack, fuzz, soak):
         monkeypatch.setattr(trial, "running_service", lambda *_, **__: nullcontext(running))
 
 
@@ -147,12 +137,12 @@ def test_worst_requests_are_allowed(name: str) -> None:
 
 
 @pytest.mark.slow
-def test_attack_is_a_row_of_the_table(on_one_service: None) -> None:
+def test_attack_is_a_row_of_the_table(in_this_process: None) -> None:
     assert table_of("attack", "nothing", "--seconds", "0.5")[2].startswith("| nothing | ")
 
 
 @pytest.mark.slow
-def test_soak_goes_on_where_the_last_run_ended(on_one_service: None, index_folder: Path, tmp_path: Path) -> None:
+def test_soak_goes_on_where_the_last_run_ended(in_this_process: None, index_folder: Path, tmp_path: Path) -> None:
     earlier = {"seconds": 60, "runs": 1, "outcomes": {"patient OK": 9}, "wrong": 0, "samples": [[]]}
     (tmp_path / "soak.json").write_text(json.dumps(earlier))
     (tmp_path / "index").symlink_to(index_folder)
@@ -162,8 +152,17 @@ def test_soak_goes_on_where_the_last_run_ended(on_one_service: None, index_folde
 
 
 @pytest.mark.slow
+def test_mutated_requests_change_no_answer(in_this_process: None, index_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "index").symlink_to(index_folder)
+    mutated, garbage, changed = table_of("fuzz", "--requests", "40", "--garbage", "10", "--work", str(tmp_path))
+    assert mutated.startswith("40 mutated requests: ")
+    assert garbage.startswith("10 garbage: ")
+    assert changed.startswith("0 changed answers; ")
+
+
+@pytest.mark.slow
 def test_killed_service_comes_back_over_grpc_and_http(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(restarts, "_MODELS", MODELS[:2])
+    monkeypatch.setattr(restarts, "_MODELS", [{"name": name, "ranker": "identity"} for name in ("identity", "pe-rank")])
     row = table_of("kill", "--rounds", "2", "--signals", "SIGKILL")[2]
     assert row.startswith("| SIGKILL | 2 | ")
     assert row.endswith(" | 0 | 0 | 0 |")
