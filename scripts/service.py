@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import subprocess
 import sys
@@ -69,6 +70,12 @@ class Service:
         """The text behind the beginning of a message, in the only line of the log that has it."""
         (line,) = (each for each in self.log.read_text(encoding="utf-8").splitlines() if beginning in each)
         return line.partition(beginning)[2]
+
+
+async def connect(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A TCP connection to HOST:PORT."""
+    host, _, port = address.rpartition(":")
+    return await asyncio.open_connection(host, int(port))
 
 
 def free_port() -> int:

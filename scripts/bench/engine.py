@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
+
+import psutil
 
 from rerank.client.client import AsyncRerankClient
 from rerank.config import EngineConfig, FirstModel, PERankModel, ServiceConfig
@@ -204,5 +204,4 @@ async def _memory_growth_mb(workload: Workload, requests: int) -> float:
 
 def _resident_mb() -> float:
     gc.collect()
-    pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+    return float(psutil.Process().memory_info().rss) / 1e6

@@ -17,7 +17,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from rerank.v1 import rerank_pb2 as pb
-from scripts.service import Service, running_service
+from scripts.service import Service, connect, running_service
 from scripts.trials.calls import Target
 from scripts.trials.index import trial_index
 from scripts.trials.options import WORK, Seed, Work
@@ -185,9 +185,8 @@ async def _send_all(channel: grpc.aio.Channel, calls: list[tuple[str, bytes]]) -
 
 async def _send_frames(service: Service, draw: random.Random, number: int) -> int:
     """Sends garbage on so many connections, most of it after the preface of HTTP/2; returns how many were made."""
-    host, _, port = service.address.rpartition(":")
     for _ in range(number):
-        _, writer = await asyncio.open_connection(host, int(port))
+        _, writer = await connect(service.address)
         frames = (
             draw.randrange(40).to_bytes(3, "big") + draw.randbytes(6) + draw.randbytes(draw.randrange(60))
             for _ in range(draw.randint(1, 5))

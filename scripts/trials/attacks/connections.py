@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 
 from rerank.service.connection_bounds import raise_open_files_limit
+from scripts.service import connect
 from scripts.trials.attacks.registry import attack
 from scripts.trials.calls import Target
 
@@ -40,13 +41,12 @@ async def _many(
 ) -> Counter[str]:
     """The outcomes of connections that stay as a function does."""
     raise_open_files_limit()
-    host, _, port = address.rpartition(":")
     opening = asyncio.Semaphore(_OPENING)
 
     async def one() -> str:
         try:
             async with opening:
-                reader, writer = await asyncio.open_connection(host, int(port))
+                reader, writer = await connect(address)
             try:
                 await asyncio.wait_for(stay(reader, writer), _STAY_S)
             finally:

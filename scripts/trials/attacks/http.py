@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections import Counter
 
+from scripts.service import connect
 from scripts.trials.attacks.registry import attack, attack_with_tls
 from scripts.trials.calls import Target
 
@@ -88,8 +89,7 @@ async def https_slow_handshakes(target: Target, draw: random.Random) -> Counter[
 
 async def _stalled_handshake(address: str) -> str:
     """Stops in the middle of the first message of TLS; returns whether the service ended the connection."""
-    host, _, port = address.rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
+    reader, writer = await connect(address)
     try:
         writer.write(b"\x16\x03\x01\x02\x00\x01")
         await asyncio.wait_for(reader.read(), _STAY_S)
@@ -128,8 +128,7 @@ async def _posted(
 
 async def _status(address: str, head: bytes, body: bytes) -> str:
     """The status of a request, such as "400"; also if the service answers before it has read the body."""
-    host, _, port = address.rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
+    reader, writer = await connect(address)
     try:
         writer.write(head)
         writer.write(body)
