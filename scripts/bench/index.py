@@ -58,7 +58,7 @@ class Latency:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class IndexFigures:
     """Recall, latency, memory, disk space and build time of one index.
 
     Attributes:
@@ -104,7 +104,7 @@ def _fits(index: Path, kind: DenseKind) -> bool:
     return kind != "ivf-pq" or read_manifest(index).passages >= MIN_IVF_PQ_PASSAGES
 
 
-def _figures(index: Path, kind: DenseKind, work: Path, queries: Sequence[str]) -> Figures:
+def _figures(index: Path, kind: DenseKind, work: Path, queries: Sequence[str]) -> IndexFigures:
     """Measures an index with one kind of dense search, unless its figures are there."""
     path = work / f"{index.name}-{kind}.json"
     if not path.exists():
@@ -112,7 +112,7 @@ def _figures(index: Path, kind: DenseKind, work: Path, queries: Sequence[str]) -
         with atomic_file(path) as temporary:
             temporary.write_text(json.dumps(asdict(measured), indent=2), encoding="utf-8")
     stored = json.loads(path.read_text(encoding="utf-8"))
-    return Figures(**stored | {"latency": {name: Latency(**values) for name, values in stored["latency"].items()}})
+    return IndexFigures(**stored | {"latency": {name: Latency(**values) for name, values in stored["latency"].items()}})
 
 
 def _variant(index: Path, kind: DenseKind, work: Path) -> Path:
@@ -138,14 +138,14 @@ def _link(index: Path, folder: Path) -> None:
     shutil.copytree(index, folder, copy_function=os.link, ignore=shutil.ignore_patterns("manifest.json", "*.faiss"))
 
 
-def _measured(index: Path, queries: Sequence[str]) -> Figures:
+def _measured(index: Path, queries: Sequence[str]) -> IndexFigures:
     manifest = read_manifest(index)
     settings: dict[str, object] = {"index": str(index), "http": None, "telemetry": {}}
     with _one_core(), running_service(settings) as service:
         with RerankClient(service.address) as client:
             latency = {name: _latency(client, service, stage, queries) for name, stage in _FIRST_STAGES.items()}
         memory = service.statistics.memory_info()
-    return Figures(
+    return IndexFigures(
         passages=manifest.passages,
         dense=manifest.dense,
         recall=manifest.dense_recall_at_100,
@@ -190,7 +190,7 @@ def _disk_mib(index: Path) -> dict[str, float]:
     return sizes
 
 
-def _print(figures: Figures) -> None:
+def _print(figures: IndexFigures) -> None:
     console.print(f"{figures.passages:,} passages, {figures.dense}, recall@100 {figures.recall:.3f}")
     for name, latency in figures.latency.items():
         console.print(
@@ -202,7 +202,7 @@ def _print(figures: Figures) -> None:
     console.print(f"  build, s: {figures.build_s}")
 
 
-def _draw(figures: Sequence[Figures], path: Path) -> None:
+def _draw(figures: Sequence[IndexFigures], path: Path) -> None:
     """Draws p95 and resident memory over the number of passages."""
     mpl.use("Agg")
     chart, (latency, memory) = pyplot.subplots(1, 2, figsize=(10, 4))

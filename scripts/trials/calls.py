@@ -12,7 +12,7 @@ from rerank.v1 import rerank_pb2 as pb
 from rerank.v1 import rerank_pb2_grpc
 
 #: Messages of any length, and a connection of its own for each channel.
-OPTIONS = [
+_OPTIONS = [
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
     ("grpc.use_local_subchannel_pool", 1),
@@ -31,9 +31,9 @@ class Target:
     def __init__(self, address: str, http_address: str = "", authority: bytes | None = None) -> None:
         self.address, self.http_address = address, http_address
         if authority is None:
-            self.channel = grpc.aio.insecure_channel(address, options=OPTIONS)
+            self.channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
         else:
-            self.channel = grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(authority), options=OPTIONS)
+            self.channel = grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(authority), options=_OPTIONS)
         #: Typed Any, because the generated stubs are typed as those of a blocking channel.
         self.stub: Any = rerank_pb2_grpc.RerankServiceStub(self.channel)
         self._health = health_pb2_grpc.HealthStub(self.channel)
@@ -46,20 +46,21 @@ class Target:
 
     async def rerank(self, message: pb.RerankRequest, timeout_s: float) -> str:
         """The status of a Rerank call, such as "OK"."""
-        return await _status(self.stub.Rerank(message, timeout=timeout_s))
+        return await status_of(self.stub.Rerank(message, timeout=timeout_s))
 
     async def cancelled_rerank(self, message: pb.RerankRequest, after_s: float) -> str:
         """The status of a Rerank call that is cancelled after some time."""
         call = self.stub.Rerank(message)
         asyncio.get_running_loop().call_later(after_s, call.cancel)
-        return await _status(call)
+        return await status_of(call)
 
     async def health(self, timeout_s: float) -> str:
         """The status of a health check."""
-        return await _status(self._health.Check(health_pb2.HealthCheckRequest(), timeout=timeout_s))
+        return await status_of(self._health.Check(health_pb2.HealthCheckRequest(), timeout=timeout_s))
 
 
-async def _status(call: Any) -> str:
+async def status_of(call: Any) -> str:
+    """The name of the status with which a call ends."""
     try:
         await call
     except grpc.aio.AioRpcError as error:

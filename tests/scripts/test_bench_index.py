@@ -12,7 +12,7 @@ from rerank.retrieval.index import read_manifest, verify_index
 from rerank.retrieval.index_format import DenseKind
 from rerank.retrieval.integrity import StoredFile
 from scripts.bench import index
-from scripts.bench.index import Figures, Latency, _draw, _figures, _variant
+from scripts.bench.index import IndexFigures, Latency, _draw, _figures, _variant
 from scripts.service import Service
 
 
@@ -37,7 +37,9 @@ def test_service_is_measured_once(
 
 def test_chart_is_drawn(tmp_path: Path) -> None:
     latency = {name: Latency(1.0, 2.0, 0.5) for name in ("BM25", "dense", "hybrid")}
-    figures = [Figures(n, kind, 1.0, latency, 100.0, 50.0, {}, {}) for n in (10, 100) for kind in get_args(DenseKind)]
+    figures = [
+        IndexFigures(n, kind, 1.0, latency, 100.0, 50.0, {}, {}) for n in (10, 100) for kind in get_args(DenseKind)
+    ]
     _draw(figures, tmp_path / "growth.png")
     assert (tmp_path / "growth.png").stat().st_size > 1000
 

@@ -12,7 +12,7 @@ import grpc
 from rerank.load_test.requests import made_request
 from rerank.v1 import rerank_pb2 as pb
 from scripts.trials.attacks.registry import attack
-from scripts.trials.calls import Target
+from scripts.trials.calls import Target, status_of
 
 _METHOD = "/rerank.v1.RerankService/Rerank"
 _TIMEOUT_S = 60.0
@@ -83,14 +83,9 @@ async def _repeated(
     message = beginning + piece * (14 * 2**20 // len(piece))
 
     async def one() -> str:
-        options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_send_message_length", -1)]
-        async with grpc.aio.insecure_channel(target.address, options=options) as channel:
-            call: Any = channel.unary_unary(method)
-            try:
-                await call(message, timeout=_TIMEOUT_S, compression=compression)
-            except grpc.aio.AioRpcError as error:
-                return str(error.code().name)
-            return "OK"
+        async with Target(target.address) as own:
+            call: Any = own.channel.unary_unary(method)
+            return await status_of(call(message, timeout=_TIMEOUT_S, compression=compression))
 
     return Counter(await asyncio.gather(*(one() for _ in range(30))))
 
@@ -101,9 +96,8 @@ async def _stay(address: str, message: pb.RerankRequest | None, calls: int = 1) 
     Returns:
         The state of the first call in the end.
     """
-    options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_send_message_length", -1)]
-    async with grpc.aio.insecure_channel(address, options=options) as channel:
-        method: Any = channel.stream_stream(_METHOD, request_serializer=pb.RerankRequest.SerializeToString)
+    async with Target(address) as own:
+        method: Any = own.channel.stream_stream(_METHOD, request_serializer=pb.RerankRequest.SerializeToString)
         started: list[Any] = [method() for _ in range(calls)]
         if message is not None:
             await asyncio.gather(*(_send(call, message) for call in started), return_exceptions=True)
