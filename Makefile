@@ -24,11 +24,11 @@ check: lint
 
 # Search, training and evaluation as a new user would, with the mistakes that one makes, from the wheel. Some minutes.
 newcomer: $(VENV)/ready
-	OMP_NUM_THREADS=1 PYTHON=$(BIN)/python scripts/newcomer.sh
+	OMP_NUM_THREADS=1 PYTHON=$(BIN)/python scripts/newcomer/run.sh
 
 # The clients that others wrote for Cohere, Jina and TEI, against this service. Installs them in build/sdk: 0.6 GB.
 sdk-tests: $(VENV)/ready
-	PYTHON=$(PYTHON) scripts/sdk_environments.sh build/sdk
+	PYTHON=$(PYTHON) tests/sdk/environments/install.sh build/sdk
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 0 --sdk build/sdk --sdk-table docs/clients.md tests/sdk
 
 # The inspector's pages in a real browser. Needs Chromium: apt-get install chromium, or CHROMIUM=PATH. Half a minute.
@@ -55,7 +55,7 @@ lint: $(VENV)/ready
 
 # make bench REQUESTS=requests.jsonl: on windows of real passages. Some twenty minutes on two cores.
 bench: $(VENV)/ready
-	OMP_NUM_THREADS=1 $(BIN)/python scripts/bench_engine.py $(if $(REQUESTS),--requests $(REQUESTS)) --out bench.json --plot-to docs/bench.png
+	OMP_NUM_THREADS=1 $(BIN)/python -m scripts.bench $(if $(REQUESTS),--requests $(REQUESTS)) --out bench.json --plot-to docs/bench.png
 
 proto: $(VENV)/ready
 	PYTHON=$(BIN)/python scripts/gen_proto.sh

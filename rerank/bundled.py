@@ -1,4 +1,4 @@
-"""Paths of the checkpoints that are bundled with the package; `scripts/reproduce_defaults.sh` trains them."""
+"""Paths of the checkpoints that are bundled with the package; `scripts/reproduce/defaults.sh` trains them."""
 
 from __future__ import annotations
 

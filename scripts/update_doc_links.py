@@ -1,7 +1,6 @@
 """Updates what the documentation says about the source: the line numbers in links, and the map of the tree.
 
-    python scripts/update_doc_links.py            # rewrites the pages that are out of date
-    python scripts/update_doc_links.py --check    # writes nothing, and fails if a page is out of date
+    python scripts/update_doc_links.py
 
 A link such as [`Engine.run`](../rerank/engine/engine.py#L90) gets the line of that class, method or function. The map
 stands in docs/map.md between two comments; it lists each source file with the first line of its docstring.
@@ -9,7 +8,6 @@ stands in docs/map.md between two comments; it lists each source file with the f
 
 from __future__ import annotations
 
-import argparse
 import ast
 import re
 import sys
@@ -28,7 +26,8 @@ _MAP = re.compile(r"(<!-- map: [^>]* -->\n).*?(<!-- end of map -->)", re.DOTALL)
 
 def pages() -> list[Path]:
     """The pages of the documentation."""
-    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    first = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    return [*first, *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "scripts").glob("*/README.md"))]
 
 
 def updated(page: Path) -> str:
@@ -72,19 +71,13 @@ def tree_map() -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="write nothing; fail if a page is out of date")
-    check = parser.parse_args().check
     try:
         outdated = {page: text for page in pages() if (text := updated(page)) != page.read_text(encoding="utf-8")}
     except ValueError as error:
         sys.exit(f"error: {error}")
     for page, text in outdated.items():
-        print(f"{'out of date' if check else 'updated'}: {page.relative_to(ROOT)}")
-        if not check:
-            page.write_text(text, encoding="utf-8")
-    if check and outdated:
-        sys.exit("run `python scripts/update_doc_links.py`")
+        print(f"updated: {page.relative_to(ROOT)}")
+        page.write_text(text, encoding="utf-8")
 
 
 def _problem(page: Path, link: re.Match[str]) -> str:

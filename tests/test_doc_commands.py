@@ -35,11 +35,8 @@ SERVICE = pb.DESCRIPTOR.services_by_name["RerankService"]
 ADDRESS = "127.0.0.1:50051"
 #: Commands that are not ours and that no test needs to look at.
 FOREIGN = {"curl", "echo", "export", "source", "git", "docker", "kubectl", "accelerate", "torchrun", "vllm"}
-#: Scripts that hand unknown flags on to a command.
-HANDS_ON = {
-    "scripts/distill_folds.py": ("distill-retriever",),
-    "scripts/kill_index_build.py": ("rerank", "index"),
-}
+#: Commands of `rerank` that have commands of their own.
+GROUPS = ("keys", "checkpoint")
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -89,7 +86,6 @@ def help_of(*command: str) -> str:
         patch.setattr(sys, "argv", [*command, "--help"])
         patch.setattr(sys, "stdout", printed)
         patch.setenv("COLUMNS", "250")
-        patch.syspath_prepend(str(ROOT / "scripts"))  # as for `python scripts/NAME.py`
         with pytest.raises(SystemExit) as ended:
             run_command(command[0])
     assert not ended.value.code
@@ -98,18 +94,24 @@ def help_of(*command: str) -> str:
 
 
 def run_command(name: str) -> None:
-    """Runs a command of the package, or a script by its path, with the arguments in sys.argv."""
+    """Runs a command of the package, or a script by its path or module, with the arguments in sys.argv."""
     if name in PROJECT["scripts"]:
         module, _, function = PROJECT["scripts"][name].partition(":")
         getattr(importlib.import_module(module), function)()
     else:
-        runpy.run_path(str(ROOT / name), run_name="__main__")
+        runpy.run_path(str(script(name)), run_name="__main__")
+
+
+def script(name: str) -> Path:
+    """The file of a script, which is given as scripts/NAME.py or, for `python -m`, as scripts.NAME."""
+    if not name.startswith("scripts."):
+        return ROOT / name
+    path = ROOT / name.replace(".", "/")
+    return path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
 
 
 def check_flags(words: Sequence[str], *command: str) -> None:
     offered = set(re.findall(r"--[\w-]+", help_of(*command)))
-    if handed_on := HANDS_ON.get(command[0]):
-        offered |= set(re.findall(r"--[\w-]+", help_of(*handed_on)))
     assert flags(words) <= offered, f"{' '.join(command)} has no {sorted(flags(words) - offered)}"
 
 
@@ -128,12 +130,13 @@ def check_command(words: Sequence[str]) -> None:
     """Fails if a command, a script, a make target, an extra or a flag does not exist."""
     first = words[0]
     if first in PROJECT["scripts"]:
-        names = 2 if words[1:2] == ["keys"] else 1  # it has subcommands of its own
+        names = 2 if words[1:2] and words[1] in GROUPS else 1
         subcommand = [word for word in words[1 : 1 + names] if first == "rerank" and not word.startswith("-")]
         check_flags(words, first, *subcommand)
-    elif first in ("python", "python3") and words[1].startswith(("scripts/", "deploy/")):
-        assert (ROOT / words[1]).is_file(), words[1]
-        check_flags(words, words[1], *filter(str.isalpha, words[2:3]))  # a subcommand, if it has some
+    elif first in ("python", "python3"):
+        name, *arguments = words[2:] if words[1] == "-m" else words[1:]
+        assert script(name).is_file(), name
+        check_flags(arguments, name, *filter(str.isalpha, arguments[:1]))  # a subcommand, if it has some
     elif first.startswith("scripts/"):
         assert (ROOT / first).is_file(), first
     elif first == "make":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,8 +19,10 @@ README_LINES, README_WORDS = 90, 700
 
 #: Target of a Markdown link or image that is not a URL.
 LINK = re.compile(r"\]\((?!https?:)([^)\s]+)\)")
-#: A path of the repository in prose or code, such as `scripts/results_table.sh`; NAME and * stand for any name.
+#: A path of the repository in prose or code, such as `scripts/gen_proto.sh`; NAME and * stand for any name.
 MENTIONED = re.compile(r"(?<![\w/.~-])((?:docs|eval|proto|rerank|scripts|tests|training)/[\w./*-]*[\w/*])")
+#: A script that is gone, with the last commit that has it.
+GONE = re.compile(r"`([\w./-]+)` at commit\s([0-9a-f]{7})\b")
 
 
 def heading_anchors(page: Path) -> set[str]:
@@ -40,9 +43,21 @@ def test_every_link_leads_to_a_file_and_heading(page: Path) -> None:
 
 @pytest.mark.parametrize("page", [*PAGES, *CARDS], ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_mentioned_path_exists(page: Path) -> None:
-    text = re.sub(r"https?://\S+", "", page.read_text(encoding="utf-8"))
+    text = GONE.sub("", re.sub(r"https?://\S+", "", page.read_text(encoding="utf-8")))
     for path in MENTIONED.findall(text):
         assert any(ROOT.glob(path.rstrip("/").replace("NAME", "*"))), f"{page.name} mentions {path}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_script_that_is_gone_is_in_the_commit_beside_it(page: Path) -> None:
+    for path, commit in GONE.findall(page.read_text(encoding="utf-8")):
+        if in_history(commit):
+            assert in_history(f"{commit}:{path}"), f"{page.name}: commit {commit} has no {path}"
+
+
+def in_history(name: str) -> bool:
+    """True if this checkout has the history, and this object in it."""
+    return subprocess.run(["git", "cat-file", "-e", name], cwd=ROOT, capture_output=True, check=False).returncode == 0
 
 
 def test_line_links_point_to_the_definition_of_their_name() -> None:

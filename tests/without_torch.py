@@ -34,11 +34,10 @@ TORCH_FREE = (
 NEED_ALL_PACKAGES = (
     "tests/eval/test_commands.py",
     "tests/eval/test_settings.py::test_evaluation_of_served_systems_imports_no_torch",
-    "tests/scripts/test_attack.py::test_table_has_a_row_per_attack",
     "tests/scripts/test_bench_engine.py",
-    "tests/scripts/test_bench_telemetry.py",
-    "tests/scripts/test_first_stages.py::test_all_lists_are_evaluated",
-    "tests/scripts/test_trial.py::test_soak_goes_on_where_the_last_run_ended",
+    "tests/scripts/test_trials.py::test_attack_is_a_row_of_the_table",
+    "tests/scripts/test_trials.py::test_killed_service_comes_back_over_grpc_and_http",
+    "tests/scripts/test_trials.py::test_soak_goes_on_where_the_last_run_ended",
     "tests/test_dependencies.py",
     "tests/test_wheel.py",
 )

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from rerank.commands import keys
+from rerank.commands import checkpoint, keys
 from rerank.commands.app import CommandApp
 from rerank.commands.flags import flags
 from rerank.commands.health import health
@@ -54,6 +54,7 @@ rerank loadtest --rate 20 --seconds 60
 rerank loadtest --rate 2x --deadline-s 1 --model pe-rank   # twice the capacity, which is measured first
 """
 )(flags(LoadTestSettings)(loadtest))
+app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(keys.app, name="keys")
 app.command(example="rerank demo --work rerank-demo --stay")(demo)
 app.command(example="rerank inspect results/pe-rank")(inspect)

@@ -217,7 +217,7 @@ def expand(
 
 
 def verify(folder: Annotated[Path, typer.Argument(help="Folder of the index.", show_default=False)]) -> None:
-    """Check every file of an index against the hashes in its manifest."""
+    """Check an index's files against the hashes in its manifest."""
     from rerank.retrieval.index import verify_index
 
     manifest = verify_index(folder)

@@ -1,1 +1,1 @@
-"""Measurements behind `scripts/bench_engine.py`."""
+"""Benchmarks: of the engine and the service (`python -m scripts.bench`), indexes and inference servers."""

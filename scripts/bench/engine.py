@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
-from simulate_scheduler import LONG, Device, EngineScheduler, Fifo, percentile, simulate, useful_share
-from simulate_scheduler import workload as simulated_workload
+import psutil
 
-from bench.models import make_windows
-from bench.timing import Values, ratios, time_in_turns, time_in_turns_async
-from bench.workload import PASSAGES, Workload
 from rerank.client.client import AsyncRerankClient
 from rerank.config import EngineConfig, FirstModel, PERankModel, ServiceConfig
 from rerank.config.http import HttpConfig
@@ -22,11 +16,17 @@ from rerank.engine.engine import Engine
 from rerank.engine.job import Job
 from rerank.engine.strategies import Sliding
 from rerank.grpc.server import running_server
+from rerank.load_test.open_loop import percentile
 from rerank.rankers.base import Ranker, rank_windows
 from rerank.rankers.identity import IdentityRanker
 from rerank.registry import ModelRegistry
 from rerank.reranker import AsyncReranker
 from rerank.types import Candidate, Passage, Query, Window
+from scripts.bench.models import make_windows
+from scripts.bench.simulate_scheduler import LONG, Device, EngineScheduler, Fifo, simulate, useful_share
+from scripts.bench.simulate_scheduler import workload as simulated_workload
+from scripts.bench.timing import Values, ratios, time_in_turns, time_in_turns_async
+from scripts.bench.workload import PASSAGES, Workload
 
 
 def measure_concurrency(workload: Workload) -> Values:
@@ -204,5 +204,4 @@ async def _memory_growth_mb(workload: Workload, requests: int) -> float:
 
 def _resident_mb() -> float:
     gc.collect()
-    pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+    return float(psutil.Process().memory_info().rss) / 1e6

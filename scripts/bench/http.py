@@ -6,15 +6,16 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
 
-from bench.engine import reranker_of
-from bench.models import make_windows
-from bench.timing import Values, ratios, time_in_turns_async
-from bench.workload import PASSAGES, Workload
 from rerank.client.client import AsyncRerankClient
 from rerank.config.http import HttpConfig
 from rerank.grpc.server import running_server
 from rerank.rankers.base import Ranker
 from rerank.types import Window
+from scripts.bench.engine import reranker_of
+from scripts.bench.models import make_windows
+from scripts.bench.timing import Values, ratios, time_in_turns_async
+from scripts.bench.workload import PASSAGES, Workload
+from scripts.service import connect
 
 #: Requests in flight, each on a kept connection of its own for HTTP.
 _IN_FLIGHT = 16
@@ -59,12 +60,11 @@ def _http(address: str, model: str, windows: Sequence[Window]) -> Callable[[], A
         json.dumps({"model": model, "query": window.query.text, "documents": [each.text for each in window.passages]})
         for window in windows
     ]
-    host, _, port = address.rpartition(":")
 
     async def send(worker: int) -> None:
         if not bodies[worker::_IN_FLIGHT]:
             return
-        reader, writer = await asyncio.open_connection(host, int(port))
+        reader, writer = await connect(address)
         for body in bodies[worker::_IN_FLIGHT]:
             await _exchange(reader, writer, body.encode())
         writer.close()

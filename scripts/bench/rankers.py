@@ -9,15 +9,15 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
-from bench.models import MISTRAL_7B, QWEN3_0_6B, LlamaSize, llama
-from bench.timing import Values, ratios, time_in_turns
-from bench.workload import PASSAGES, Workload
 from rerank.models.last_token import IdentifierHead
 from rerank.models.packing_check import make_last_token_reader
 from rerank.prompting.vector_prompts import VectorPrompts
 from rerank.rankers.base import Ranker, rank_windows
 from rerank.rankers.pe_checkpoint import load_pe_checkpoint
 from rerank.types import Window
+from scripts.bench.models import MISTRAL_7B, QWEN3_0_6B, LlamaSize, llama
+from scripts.bench.timing import Values, ratios, time_in_turns
+from scripts.bench.workload import PASSAGES, Workload
 
 #: Tokens of a permutation "[a] > [b] > …" of 20 letters: three per identifier and one between two.
 PERMUTATION_TOKENS = 79

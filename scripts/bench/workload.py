@@ -8,13 +8,13 @@ from pathlib import Path
 
 from transformers import AutoTokenizer
 
-from bench.models import TINY, LlamaSize, make_windows, write_checkpoint
 from rerank.models.encoder import Encoder
 from rerank.prompting.listwise import ListwiseRenderer
 from rerank.prompting.templates import load_template
 from rerank.rankers.first import FirstRanker
 from rerank.rankers.pe_rank import PERankRanker
 from rerank.types import Window
+from scripts.bench.models import TINY, LlamaSize, make_windows, write_checkpoint
 
 #: Passages per window.
 PASSAGES = 20

@@ -8,7 +8,7 @@ short_run=(train-first --lists lists.jsonl --eval-lists lists-held-out.jsonl --b
 train_a_short_run() {
   output_has "serve it: rerank serve --model my-first=runs/first/final" "${short_run[@]}"
   grep -qE "step +1/2 +nDCG@10" output
-  if grep -q "UserWarning" output; then echo "newcomer.sh: the saves warn"; return 1; fi
+  if grep -q "UserWarning" output; then echo "newcomer: the saves warn"; return 1; fi
   [[ -d runs/first/checkpoint-1 && -d runs/first/checkpoint-2 ]]
 }
 

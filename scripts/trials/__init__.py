@@ -1,1 +1,1 @@
-"""Trials of the service's reliability, behind `scripts/trial.py`."""
+"""Trials of the service under attack, faults, load and time (`python -m scripts.trials`)."""

@@ -7,14 +7,16 @@ import random
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
-import grpc
-from attacks.server import Service, running_service
+import typer
 
 from rerank.load_test.requests import made_request
 from rerank.v1 import rerank_pb2 as pb
-from rerank.v1 import rerank_pb2_grpc
+from scripts.service import Service, running_service
+from scripts.trials.calls import Target
+from scripts.trials.options import Seed
+from scripts.trials.table import header, row
 
 _METRIC = "rerank_batches_after_cancellation_total"
 #: Windows of five passages make several batches of a request.
@@ -32,19 +34,29 @@ class CancelReport:
 
     def row(self, model: str) -> str:
         after = ", ".join(f"{count} with {batches}" for batches, count in sorted(self.batches_after.items()))
-        return f"| {model} | {self.cancelled} | {self.answered} | {after} |"
+        return row(model, self.cancelled, self.answered, after)
 
 
-HEADER = """| model | cancelled | answered before | requests with so many batches after their cancellation |
-| --- | ---: | ---: | --- |"""
+HEADER = header("model", "cancelled", "answered before", "requests with so many batches after their cancellation")
 
 
-async def cancel(model: str, requests: int, passages: int, seed: int) -> CancelReport:
+def cancel(
+    requests: Annotated[int, typer.Option(help="Requests to cancel.")] = 500,
+    model: Annotated[str, typer.Option(help="Name of the model.")] = "pe-rank",
+    passages: Annotated[int, typer.Option(help="Passages per request.")] = 40,
+    seed: Seed = 0,
+) -> None:
+    """Cancels requests at random moments and counts the batches of model work that go on."""
+    print(HEADER)
+    print(asyncio.run(_cancel(model, requests, passages, seed)).row(model))
+
+
+async def _cancel(model: str, requests: int, passages: int, seed: int) -> CancelReport:
     """Cancels requests to a model, one after the other, each at a random moment of the time that one takes."""
     draw, report = random.Random(seed), CancelReport()
     with running_service() as service:
-        async with grpc.aio.insecure_channel(service.address) as channel:
-            method: Any = rerank_pb2_grpc.RerankServiceStub(channel).Rerank
+        async with Target(service.address) as target:
+            method = target.stub.Rerank
             message = made_request(draw, model, passages, 300, strategy=_STRATEGY)
             calm_s = min([await _seconds(method, message) for _ in range(_WARM_UP)])
             before = service.metric(_METRIC, model=model)

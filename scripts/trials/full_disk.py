@@ -16,8 +16,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from rerank.errors import ConfigError
+from scripts.trials.options import WORK, Work
+from scripts.trials.table import header, row
 
 #: Stands for the folder of the disk in the arguments of a command.
 DISK = "DISK"
@@ -47,11 +52,25 @@ class Trial:
     problems: list[str] = field(default_factory=list)
 
     def row(self) -> str:
-        return f"| {self.disk} | {self.exit_code} | {self.message} | {'; '.join(self.problems) or 'none'} |"
+        return row(self.disk, self.exit_code, self.message, "; ".join(self.problems) or "none")
 
 
-HEADER = """| disk | exit code | message | problems |
-| --- | ---: | --- | --- |"""
+def disk(
+    command: Annotated[list[str], typer.Argument(help="A command whose output is below DISK, such as DISK/index.")],
+    result: Annotated[
+        list[str], typer.Option(help="Path on the disk that the command writes, such as index. Repeatable.")
+    ],
+    sizes: Annotated[int, typer.Option(min=1, help="Sizes of the disk, all below what the command needs.")] = 8,
+    work: Work = WORK,
+) -> None:
+    """Runs a command on a disk that becomes full, again with space, and on a read-only disk.
+
+    python -m scripts.trials disk --result index -- rerank index --collection pydoc --out DISK/index
+    """
+    enter_namespace()
+    print(header("disk", "exit code", "message", "problems"))
+    for trial in full_disk(command, result, sizes, (work / "disk").absolute()):
+        print(trial.row(), flush=True)
 
 
 def enter_namespace() -> None:
@@ -60,7 +79,8 @@ def enter_namespace() -> None:
         return
     if not is_possible():
         raise ConfigError(f"`{' '.join(_NAMESPACE)}` fails here; allow user namespaces, or run this as root")
-    os.execvpe(_NAMESPACE[0], [*_NAMESPACE, sys.executable, *sys.argv], {**os.environ, _INSIDE: "1"})
+    again = [*_NAMESPACE, sys.executable, "-m", "scripts.trials", *sys.argv[1:]]
+    os.execvpe(again[0], again, {**os.environ, _INSIDE: "1"})
 
 
 def is_possible() -> bool:

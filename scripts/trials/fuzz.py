@@ -9,17 +9,20 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import grpc
-from attacks.server import Service, running_service
+import typer
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from rerank.v1 import rerank_pb2 as pb
-from rerank.v1 import rerank_pb2_grpc
-from trials.index import trial_index
-from trials.references import Reference, call, references, rerank_messages, search_messages
+from scripts.service import Service, connect, running_service
+from scripts.trials.calls import Target
+from scripts.trials.index import trial_index
+from scripts.trials.options import WORK, Seed, Work
+from scripts.trials.references import Reference, call, references, rerank_messages, search_messages
+from scripts.trials.table import counts
 
 #: Identity comes first, so that it answers the many requests whose model was changed to none.
 _MODELS = [{"name": name, "ranker": name} for name in ("identity", "pe-rank", "first")]
@@ -57,19 +60,29 @@ class FuzzReport:
 
     def lines(self) -> Iterator[str]:
         """The report, for a reader."""
-        for name, counts in (("mutated requests", self.statuses), ("garbage", self.garbage_statuses)):
-            listed = ", ".join(f"{count} {status}" for status, count in counts.most_common())
-            yield f"{counts.total()} {name}: {listed}"
+        for name, statuses in (("mutated requests", self.statuses), ("garbage", self.garbage_statuses)):
+            yield f"{statuses.total()} {name}: {counts(statuses)}"
         yield f"{self.changed_answers} changed answers; resident memory grew by {self.growth_mb:.0f} MB"
 
 
-async def fuzz(work: Path, requests: int, garbage: int, seed: int) -> FuzzReport:
+def fuzz(
+    requests: Annotated[int, typer.Option(help="Mutated requests.")] = 100_000,
+    garbage: Annotated[int, typer.Option(help="Garbage payloads and connections.")] = 5000,
+    work: Work = WORK,
+    seed: Seed = 0,
+) -> None:
+    """Mutated requests over both RPCs, and garbage in place of messages and of frames."""
+    for line in asyncio.run(_fuzz(work, requests, garbage, seed)).lines():
+        print(line)
+
+
+async def _fuzz(work: Path, requests: int, garbage: int, seed: int) -> FuzzReport:
     """Sends mutated requests, so many, and garbage payloads and frames, so many, to a service with default models."""
     draw, report = random.Random(seed), FuzzReport()
     settings = {"index": str(trial_index(work)), "models": _MODELS, "telemetry": {}}
     with running_service(settings) as service:
-        async with grpc.aio.insecure_channel(service.address) as channel:
-            stub = rerank_pb2_grpc.RerankServiceStub(channel)
+        async with Target(service.address) as target:
+            channel, stub = target.channel, target.stub
             known = await references(stub, [*rerank_messages(draw), *search_messages(draw)])
             cheap = [each.message for each in known if each.message.model == "identity"]
             before_mb = service.resident_mb()
@@ -172,9 +185,8 @@ async def _send_all(channel: grpc.aio.Channel, calls: list[tuple[str, bytes]]) -
 
 async def _send_frames(service: Service, draw: random.Random, number: int) -> int:
     """Sends garbage on so many connections, most of it after the preface of HTTP/2; returns how many were made."""
-    host, _, port = service.address.rpartition(":")
     for _ in range(number):
-        _, writer = await asyncio.open_connection(host, int(port))
+        _, writer = await connect(service.address)
         frames = (
             draw.randrange(40).to_bytes(3, "big") + draw.randbytes(6) + draw.randbytes(draw.randrange(60))
             for _ in range(draw.randint(1, 5))

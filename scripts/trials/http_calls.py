@@ -13,6 +13,7 @@ from google.protobuf.json_format import MessageToDict
 
 from rerank.load_test.open_loop import Call, Outcome
 from rerank.v1 import rerank_pb2 as pb
+from scripts.trials.references import is_near
 
 #: Scores by the doc_id or the index of the passage.
 Scores: TypeAlias = Mapping[str, float]
@@ -23,8 +24,6 @@ REFUSED, CLOSED = "connection refused", "connection closed"
 #: Ends that give a right answer, or tell the caller to ask another replica, or later.
 CLEAN = {RIGHT, UNAVAILABLE, OVERLOADED, REFUSED, CLOSED}
 
-#: Scores of the same passage in two batches differ by less.
-_TOLERANCE = 0.01
 _TIMEOUT_S = 60.0
 
 
@@ -45,10 +44,7 @@ class HttpReference:
 
     def is_right(self, answer: Any) -> bool:
         """True if the JSON of an answer has the passages of the reference with nearly equal scores."""
-        given = _scores(answer)
-        return given.keys() == self.scores.keys() and all(
-            abs(given[name] - score) < _TOLERANCE for name, score in self.scores.items()
-        )
+        return is_near(_scores(answer), self.scores)
 
 
 def http_requests(messages: Sequence[pb.RerankRequest]) -> list[HttpRequest]:

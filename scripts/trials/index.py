@@ -21,8 +21,7 @@ def trial_index(folder: Path) -> Path:
         corpus.mkdir(parents=True, exist_ok=True)
         rows = ({"_id": f"p{number}", "title": "", "text": words(draw, _CHARACTERS)} for number in range(_PASSAGES))
         (corpus / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-        command = [sys.executable, "-c", "from rerank.commands.cli import main; main()", "index"]
-        subprocess.run(
-            [*command, "--collection", str(corpus), "--out", str(index)], check=True, stdout=subprocess.DEVNULL
-        )
+        command = [sys.executable, "-m", "rerank.commands.cli", "index"]
+        arguments = ["--collection", str(corpus), "--out", str(index)]
+        subprocess.run([*command, *arguments], check=True, stdout=subprocess.DEVNULL)
     return index

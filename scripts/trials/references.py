@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -29,11 +29,16 @@ class Reference:
         """True if an answer has the passages of the reference, in its order but for passages of nearly equal scores."""
         given = {result.doc_id: result.score for result in answer.results}
         expected = {result.doc_id: result.score for result in self.answer.results}
-        if given.keys() != expected.keys() or answer.score_kind != self.answer.score_kind:
+        if answer.score_kind != self.answer.score_kind:
             return False
         if answer.score_kind == pb.SCORE_KIND_RANK:
             return given == expected
-        return all(abs(given[doc_id] - score) < _TOLERANCE for doc_id, score in expected.items())
+        return is_near(given, expected)
+
+
+def is_near(given: Mapping[str, float], expected: Mapping[str, float]) -> bool:
+    """True if the same passages have nearly equal scores."""
+    return given.keys() == expected.keys() and all(abs(given[name] - expected[name]) < _TOLERANCE for name in expected)
 
 
 def rerank_messages(draw: random.Random) -> list[pb.RerankRequest]:

@@ -8,19 +8,22 @@ import signal
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import grpc
-from attacks.server import Service, free_port, running_service
+import typer
 
 from rerank.access.credentials import PLAIN
 from rerank.load_test.open_loop import LoadReport, open_loop, poisson_arrivals
 from rerank.load_test.requests import made_request, rerank_calls
 from rerank.v1 import rerank_pb2 as pb
-from rerank.v1 import rerank_pb2_grpc
-from trials import http_calls
-from trials.http_calls import HttpReference
-from trials.references import Message, Reference, references, rerank_messages
+from scripts.service import Service, free_port, running_service
+from scripts.trials import http_calls
+from scripts.trials.calls import Target
+from scripts.trials.http_calls import HttpReference
+from scripts.trials.options import Seed
+from scripts.trials.references import Message, Reference, references, rerank_messages
+from scripts.trials.table import counts, header, row
 
 _MODELS = [{"name": "identity", "ranker": "identity"}, {"name": "pe-rank", "ranker": "pe-rank"}]
 _RATE, _HTTP_RATE = 30.0, 15.0
@@ -53,12 +56,11 @@ class RestartReport:
         return sum(bad) + sum(count for end, count in self.http_ends.items() if end not in http_calls.CLEAN)
 
     def row(self, name: str) -> str:
-        calls = f"{_counts(self.grpc_statuses)} | {_counts(self.http_ends)}"
-        return f"| {name} | {self.rounds} | {calls} | {self.bad_calls} | {self.bad_exits} | {self.bad_starts} |"
+        ends = counts(self.grpc_statuses), counts(self.http_ends)
+        return row(name, self.rounds, *ends, self.bad_calls, self.bad_exits, self.bad_starts)
 
 
-HEADER = """| signal | rounds | gRPC calls | HTTP calls | bad ends | bad exits | bad starts |
-| --- | ---: | --- | --- | ---: | ---: | ---: |"""
+HEADER = header("signal", "rounds", "gRPC calls", "HTTP calls", "bad ends", "bad exits", "bad starts")
 
 
 @dataclass(frozen=True)
@@ -69,13 +71,25 @@ class _Known:
     over_http: Sequence[HttpReference]
 
 
-async def restarts(number: signal.Signals, rounds: int, seed: int) -> RestartReport:
+def kill(
+    rounds: Annotated[int, typer.Option(help="Starts of the service for each signal.")] = 100,
+    signals: Annotated[str, typer.Option(help="Signals, separated by commas.")] = "SIGTERM,SIGKILL",
+    seed: Seed = 0,
+) -> None:
+    """Ends the service under load with SIGTERM and with SIGKILL, and starts it again at the same address."""
+    print(HEADER)
+    for name in signals.split(","):
+        print(asyncio.run(_restarts(signal.Signals[name], rounds, seed)).row(name), flush=True)
+
+
+async def _restarts(number: signal.Signals, rounds: int, seed: int) -> RestartReport:
     """Starts the service so many times at one address, and ends it under load with this signal."""
     report, draw = RestartReport(), random.Random(seed)
     http_address = f"127.0.0.1:{free_port()}"
     settings: dict[str, Any] = {"models": _MODELS, "telemetry": {}, "http": {"listen": http_address}}
     settings["listen"] = f"127.0.0.1:{free_port()}"
-    requests = [each for each in rerank_messages(random.Random(seed)) if each.model != "first"]
+    served = {model["name"] for model in _MODELS}
+    requests = [each for each in rerank_messages(random.Random(seed)) if each.model in served]
     requests.append(made_request(random.Random(seed), "pe-rank", *_SLOW))
     known: _Known | None = None
     for _ in range(rounds):
@@ -91,18 +105,14 @@ async def restarts(number: signal.Signals, rounds: int, seed: int) -> RestartRep
     return report
 
 
-def _counts(ends: Counter[str]) -> str:
-    return ", ".join(f"{count} {end}" for end, count in sorted(ends.items()))
-
-
 async def _known(service: Service, http_address: str, requests: Sequence[pb.RerankRequest]) -> _Known:
     over_http = http_calls.http_references(http_address, http_calls.http_requests(requests))
     return _Known(await _references(service, requests), await over_http)
 
 
 async def _references(service: Service, requests: Sequence[Message]) -> list[Reference]:
-    async with grpc.aio.insecure_channel(service.address) as channel:
-        return await references(rerank_pb2_grpc.RerankServiceStub(channel), requests)
+    async with Target(service.address) as target:
+        return await references(target.stub, requests)
 
 
 async def _answers_rightly(service: Service, http_address: str, known: _Known, draw: random.Random) -> bool:

@@ -10,13 +10,18 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 import grpc
-from attacks.server import Service, running_service
+import typer
 
-from rerank.v1 import rerank_pb2_grpc
-from trials.index import trial_index
-from trials.references import Reference, Stub, call, references, rerank_messages, search_messages
+from rerank.load_test.open_loop import Outcome, open_loop, poisson_arrivals
+from scripts.service import Service, running_service
+from scripts.trials.calls import Target
+from scripts.trials.index import trial_index
+from scripts.trials.options import WORK, Seed, Work
+from scripts.trials.references import Reference, Stub, call, references, rerank_messages, search_messages
+from scripts.trials.table import counts
 
 #: Shares of the clients that go on until their answer; that cancel; that have 50 ms; whose connection breaks.
 _BEHAVIOURS = {"patient": 80, "cancelling": 10, "hasty": 5, "vanishing": 5}
@@ -41,7 +46,7 @@ class SoakState:
         """The result so far: calls, their outcomes, and memory, files and threads of each run."""
         lines = [
             f"{self.seconds:.0f} s in {self.runs} runs: {self.outcomes.total()} calls, {self.wrong} wrong answers",
-            ", ".join(f"{count} {outcome}" for outcome, count in sorted(self.outcomes.items())),
+            counts(self.outcomes),
         ]
         for number, samples in enumerate(self.samples, start=1):
             if not samples:  # the run was ended during the warm-up
@@ -55,7 +60,17 @@ class SoakState:
         return "\n".join(lines)
 
 
-async def soak(work: Path, seconds: float, rate: float, seed: int) -> SoakState:
+def soak(
+    seconds: Annotated[float, typer.Option(help="Length of this run.")] = 3600.0,
+    rate: Annotated[float, typer.Option(help="Requests per second.")] = 4.0,
+    work: Work = WORK,
+    seed: Seed = 0,
+) -> None:
+    """Mixed traffic with clients that vanish; a further run in the same folder continues it."""
+    print(asyncio.run(_soak(work, seconds, rate, seed)).report())
+
+
+async def _soak(work: Path, seconds: float, rate: float, seed: int) -> SoakState:
     """Sends `rate` requests per second for so many seconds and adds what happened to the soak in the folder `work`.
 
     An earlier soak in the same folder goes on with a fresh process of the service, and with further random draws.
@@ -66,12 +81,11 @@ async def soak(work: Path, seconds: float, rate: float, seed: int) -> SoakState:
     before_s, state.runs = state.seconds, state.runs + 1
     state.samples.append([])
     with running_service({"index": str(trial_index(work))}) as service:
-        async with grpc.aio.insecure_channel(service.address) as channel:
-            stub = rerank_pb2_grpc.RerankServiceStub(channel)
-            known = await references(stub, [*rerank_messages(texts), *search_messages(texts)])
-            clients = _Clients(service.address, stub, known, draw, state)
+        async with Target(service.address) as target:
+            known = await references(target.stub, [*rerank_messages(texts), *search_messages(texts)])
+            clients = _Clients(service.address, target.stub, known, draw, state)
             sampling = asyncio.create_task(_sample(service, state, seconds, file))
-            await clients.come(rate, seconds)
+            await open_loop(clients.ask, poisson_arrivals(rate, seconds, draw), seconds)
             sampling.cancel()
     state.seconds = before_s + seconds
     _save(file, state)
@@ -87,7 +101,8 @@ async def _sample(service: Service, state: SoakState, seconds: float, file: Path
         run_s = time.monotonic() - start_s
         state.seconds = before_s + min(run_s, seconds)
         if run_s >= min(_WARM_UP_S, seconds / 10):
-            state.samples[-1].append([run_s, service.resident_mb(), service.open_files(), service.threads()])
+            process = service.statistics
+            state.samples[-1].append([run_s, service.resident_mb(), process.num_fds(), process.num_threads()])
         _save(file, state)
 
 
@@ -101,43 +116,37 @@ class _Clients:
     draw: random.Random
     state: SoakState
 
-    async def come(self, rate: float, seconds: float) -> None:
-        """So many clients per second, at random moments; returns when the last one has ended."""
-        start_s, tasks = time.monotonic(), set[asyncio.Task[None]]()
-        while time.monotonic() < start_s + seconds:
-            task = asyncio.create_task(self._client(self.draw.choice(self.known)))
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
-            await asyncio.sleep(self.draw.expovariate(rate))
-        await asyncio.gather(*tasks)
+    async def ask(self, _: int) -> Outcome:
+        """Asks for a reference, and counts how the call ended."""
+        end = await self._end_of_call(self.draw.choice(self.known))
+        self.state.outcomes[end] += 1
+        return Outcome(end)
 
-    async def _client(self, reference: Reference) -> None:
-        """Asks for a reference, and counts how its call ended."""
+    async def _end_of_call(self, reference: Reference) -> str:
         (behaviour,) = self.draw.choices(list(_BEHAVIOURS), list(_BEHAVIOURS.values()))
         patience_s = self.draw.expovariate(20.0)
         if behaviour == "vanishing":
             await _vanish(self.address, reference, patience_s)
-            self.state.outcomes["vanishing"] += 1
-            return
+            return behaviour
         timeout_s = _HASTY_S if behaviour == "hasty" else _PATIENT_S
         pending = asyncio.ensure_future(call(self.stub, reference.message, timeout_s))
         if behaviour == "cancelling":
             asyncio.get_running_loop().call_later(patience_s, pending.cancel)
         try:
-            self.state.wrong += not reference.is_right(await pending)
-            self.state.outcomes[f"{behaviour} OK"] += 1
+            answer = await pending
         except grpc.aio.AioRpcError as error:
-            self.state.outcomes[f"{behaviour} {error.code().name}"] += 1
+            return f"{behaviour} {error.code().name}"
         except asyncio.CancelledError:
-            self.state.outcomes[f"{behaviour} CANCELLED"] += 1
+            return f"{behaviour} CANCELLED"
+        self.state.wrong += not reference.is_right(answer)
+        return f"{behaviour} OK"
 
 
 async def _vanish(address: str, reference: Reference, after_s: float) -> None:
     """Starts a call on a connection of its own, and closes the connection without waiting for the answer."""
-    channel = grpc.aio.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)])
-    pending = asyncio.ensure_future(call(rerank_pb2_grpc.RerankServiceStub(channel), reference.message))
-    await asyncio.sleep(after_s)
-    await channel.close()
+    async with Target(address) as target:
+        pending = asyncio.ensure_future(call(target.stub, reference.message))
+        await asyncio.sleep(after_s)
     await asyncio.gather(pending, return_exceptions=True)
 
 

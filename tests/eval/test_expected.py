@@ -8,7 +8,7 @@ import pytest
 from rerank_eval.datasets import open_dataset
 
 from rerank.retrieval.index import read_manifest
-from scripts.pin_figures import EXPECTED, expected, measured, measured_on_index
+from scripts.reproduce.pin_figures import EXPECTED, expected, measured, measured_on_index
 
 #: Where `make demo` leaves its index.
 DEMO_INDEX = Path(__file__).parents[2] / "build" / "demo" / "index"
@@ -20,7 +20,7 @@ def check(name: str, found: tuple[dict[str, float], int]) -> None:
     for system, value in values.items():
         assert value == pytest.approx(figures["nDCG@10"][system], abs=figures["tolerance"]), (
             f"{system}: eval/expected/{name}.json has another figure; where a checkpoint changed on purpose, "
-            f"`python scripts/pin_figures.py --data DATA --work WORK --only {name}` writes the new one"
+            f"`python -m scripts.reproduce.pin_figures --data DATA --work WORK --only {name}` writes the new one"
         )
 
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
 from rerank.errors import ConfigError
+from scripts.bench.__main__ import app
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
 #: One group of the rankers, which compares permutations too, and one of the engine.
 GROUPS = ("pe", "growth")
 FIGURES = {
@@ -28,20 +26,19 @@ FIGURES = {
 
 
 @pytest.fixture
-def bench_engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The script's module, imported as by `python scripts/bench_engine.py`."""
-    monkeypatch.syspath_prepend(str(SCRIPTS))
+def own_threads() -> Iterator[None]:
+    """Keeps the number of torch threads, which the benchmark sets."""
     threads = torch.get_num_threads()
-    yield importlib.import_module("bench_engine")
+    yield
     torch.set_num_threads(threads)
 
 
 @pytest.mark.slow
-def test_quick_benchmark_writes_figures_and_a_plot(bench_engine: Any, tmp_path: Path) -> None:
+def test_quick_benchmark_writes_figures_and_a_plot(own_threads: None, tmp_path: Path) -> None:
     out, plot = tmp_path / "bench.json", tmp_path / "bench.png"
     out.write_text('{"earlier": {"median": 1, "min": 1, "max": 1, "unit": "times"}}', encoding="utf-8")
     arguments = ["--quick", "--only", ",".join(GROUPS), "--out", str(out), "--plot-to", str(plot)]
-    result = CliRunner().invoke(bench_engine.app, arguments)
+    result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
     figures = json.loads(out.read_text(encoding="utf-8"))
     assert figures.keys() == {"earlier", *FIGURES}
@@ -53,7 +50,7 @@ def test_quick_benchmark_writes_figures_and_a_plot(bench_engine: Any, tmp_path: 
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
-def test_unknown_group_is_refused(bench_engine: Any) -> None:
-    result = CliRunner().invoke(bench_engine.app, ["--only", "pe,speed"])
+def test_unknown_group_is_refused() -> None:
+    result = CliRunner().invoke(app, ["--only", "pe,speed"])
     assert isinstance(result.exception, ConfigError)
     assert "--only speed: choose from first,packed,pe," in str(result.exception)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import get_args
 
@@ -10,8 +11,9 @@ import pytest
 from rerank.retrieval.index import read_manifest, verify_index
 from rerank.retrieval.index_format import DenseKind
 from rerank.retrieval.integrity import StoredFile
-from scripts import bench_index
-from scripts.bench_index import Figures, Latency, _draw, _figures, _variant
+from scripts.bench import index
+from scripts.bench.index import IndexFigures, Latency, _draw, _figures, _variant
+from scripts.service import Service
 
 
 def test_index_gets_another_kind_of_search_without_another_encoding(index_folder: Path, tmp_path: Path) -> None:
@@ -22,7 +24,10 @@ def test_index_gets_another_kind_of_search_without_another_encoding(index_folder
 
 
 @pytest.mark.slow
-def test_service_is_measured_once(index_folder: Path, tmp_path: Path) -> None:
+def test_service_is_measured_once(
+    running: Service, index_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index, "running_service", lambda _: nullcontext(running))
     figures = _figures(index_folder, "flat", tmp_path, ["flea circus", "the tides"])
     assert figures.latency.keys() == {"BM25", "dense", "hybrid"}
     assert all(0 < latency.p50_ms <= latency.p95_ms for latency in figures.latency.values())
@@ -32,7 +37,9 @@ def test_service_is_measured_once(index_folder: Path, tmp_path: Path) -> None:
 
 def test_chart_is_drawn(tmp_path: Path) -> None:
     latency = {name: Latency(1.0, 2.0, 0.5) for name in ("BM25", "dense", "hybrid")}
-    figures = [Figures(n, kind, 1.0, latency, 100.0, 50.0, {}, {}) for n in (10, 100) for kind in get_args(DenseKind)]
+    figures = [
+        IndexFigures(n, kind, 1.0, latency, 100.0, 50.0, {}, {}) for n in (10, 100) for kind in get_args(DenseKind)
+    ]
     _draw(figures, tmp_path / "growth.png")
     assert (tmp_path / "growth.png").stat().st_size > 1000
 
@@ -44,5 +51,5 @@ def test_disk_is_summed_by_part(index_folder: Path, monkeypatch: pytest.MonkeyPa
         "bm25/b": StoredFile(1 << 21, ""),
         "vectors.npy": StoredFile(1 << 22, ""),
     }
-    monkeypatch.setattr(bench_index, "read_manifest", lambda _: manifest.model_copy(update={"files": files}))
-    assert bench_index._disk_mib(index_folder) == {"bm25": 3.0, "vectors.npy": 4.0}
+    monkeypatch.setattr(index, "read_manifest", lambda _: manifest.model_copy(update={"files": files}))
+    assert index._disk_mib(index_folder) == {"bm25": 3.0, "vectors.npy": 4.0}

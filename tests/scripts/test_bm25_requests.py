@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rerank.readers.requests import read_requests
-from scripts.bm25_requests import main
+from scripts.reproduce.bm25_requests import main
 
 TEXTS = {"d1": "beech wood dries for two years", "d2": "oak wood dries for three years", "d3": "a lighthouse"}
 

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
+from scripts.trials import full_disk
 
-
-@pytest.fixture
-def full_disk(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    return importlib.import_module("trials.full_disk")
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
@@ -33,26 +27,24 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> Any:
         ("a.html", b"<html>", False),
     ],
 )
-def test_part_of_a_file_is_told_from_a_file(
-    full_disk: Any, tmp_path: Path, name: str, content: bytes, is_complete: bool
-) -> None:
+def test_part_of_a_file_is_told_from_a_file(tmp_path: Path, name: str, content: bytes, is_complete: bool) -> None:
     (tmp_path / name).write_bytes(content)
     assert full_disk.is_complete(tmp_path / name) is is_complete
 
 
-def test_missing_file_is_not_half_written_and_a_folder_is(full_disk: Any, tmp_path: Path) -> None:
+def test_missing_file_is_not_half_written_and_a_folder_is(tmp_path: Path) -> None:
     assert full_disk.is_complete(tmp_path / "missing.json")
     assert not full_disk.is_complete(tmp_path)
 
 
 @pytest.mark.slow
-def test_command_that_writes_carelessly_has_all_problems(full_disk: Any, tmp_path: Path) -> None:
+def test_command_that_writes_carelessly_has_all_problems(tmp_path: Path) -> None:
     if not full_disk.is_possible():
         pytest.skip("this machine lets no process mount a disk of its own (user namespaces)")
     careless = "import json, sys; json.dump(list(range(9000)), open(sys.argv[1], 'w'))"
     command = shlex.join([sys.executable, "-c", careless, "DISK/a.json"])
-    trial = f"{shlex.quote(sys.executable)} {SCRIPTS / 'trial.py'} disk --sizes 1 --work {tmp_path} --result a.json"
-    ended = subprocess.run(f"{trial} -- {command}", shell=True, capture_output=True, text=True, check=True)
+    trial = f"{shlex.quote(sys.executable)} -m scripts.trials disk --sizes 1 --work {tmp_path} --result a.json"
+    ended = subprocess.run(f"{trial} -- {command}", shell=True, capture_output=True, text=True, check=True, cwd=ROOT)
     full, read_only = ended.stdout.splitlines()[2:]
     for row in (full, read_only):
         assert "exit code" not in row

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import json
 import random
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,16 +17,9 @@ from rerank.load_test.requests import made_request
 from rerank.models.encoder import Encoder
 from rerank.rankers.identity import IdentityRanker
 from rerank.v1 import rerank_pb2 as pb
+from scripts.trials import http_calls
 from tests.http_client import serving_http
 from tests.serving import reranker_of
-
-SCRIPTS = Path(__file__).parents[2] / "scripts"
-
-
-@pytest.fixture
-def http_calls(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    return importlib.import_module("trials.http_calls")
 
 
 @contextmanager
@@ -52,7 +42,7 @@ def answering(status: int, body: object, **headers: str) -> Iterator[str]:
             pass
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:
         yield f"127.0.0.1:{server.server_port}"
@@ -62,7 +52,7 @@ def answering(status: int, body: object, **headers: str) -> Iterator[str]:
         thread.join()
 
 
-def end_of_call(http_calls: Any, address: str) -> str:
+def end_of_call(address: str) -> str:
     reference = http_calls.HttpReference(http_calls.HttpRequest("/v2/rerank", {}), {"0": 0.5, "1": 0.25})
 
     async def ask() -> str:
@@ -89,21 +79,19 @@ def results(*scores: float) -> dict[str, object]:
         (0, {}, {}, "connection closed", True),
     ],
 )
-def test_end_of_a_call_is_named(
-    http_calls: Any, status: int, body: object, headers: dict[str, str], end: str, is_clean: bool
-) -> None:
+def test_end_of_a_call_is_named(status: int, body: object, headers: dict[str, str], end: str, is_clean: bool) -> None:
     with answering(status, body, **headers) as address:
-        assert end_of_call(http_calls, address) == end
+        assert end_of_call(address) == end
     assert (end in http_calls.CLEAN) is is_clean
 
 
-def test_call_without_a_server_is_refused(http_calls: Any) -> None:
+def test_call_without_a_server_is_refused() -> None:
     with answering(200, {}) as address:
         pass
-    assert end_of_call(http_calls, address) == "connection refused"
+    assert end_of_call(address) == "connection refused"
 
 
-def test_every_dialect_is_asked_and_answers_the_same_again(http_calls: Any, encoder: Encoder) -> None:
+def test_every_dialect_is_asked_and_answers_the_same_again(encoder: Encoder) -> None:
     draw = random.Random(0)
     sliding = pb.Strategy(kind="STRATEGY_KIND_SLIDING", window_size=4, stride=2)
     messages = [made_request(draw, "identity", 5, 40), made_request(draw, "identity", 9, 40, strategy=sliding)]

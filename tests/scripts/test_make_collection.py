@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from rerank.collections import open_collection
-from scripts.make_collection import main
+from scripts.bench.make_collection import main
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from scripts.mix_lists import main
+from scripts.reproduce.mix_lists import main
 
 
 @pytest.fixture

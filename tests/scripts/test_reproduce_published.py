@@ -16,7 +16,7 @@ from tests.small_tokenizers import metaspace
 
 pytestmark = pytest.mark.slow
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "reproduce_published.sh"
+SCRIPT = Path(__file__).parents[2] / "scripts" / "reproduce" / "published.sh"
 
 #: Runs instead of Python: records the arguments of the evaluation and writes a result; other commands run as they are.
 RECORDER = """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "results_table.sh"
+SCRIPT = Path(__file__).parents[2] / "scripts" / "reproduce" / "results_table.sh"
 
 
 def run_script(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -13,7 +13,7 @@ def run_script(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_wrong_calls_end_with_the_usage(tmp_path: Path) -> None:
-    assert "scripts/results_table.sh DATA OUT" in run_script().stderr
+    assert "scripts/reproduce/results_table.sh DATA OUT" in run_script().stderr
     done = run_script(tmp_path, tmp_path / "out")
     assert done.returncode == 2
     assert "trec-dl-2019/requests.jsonl" in done.stderr

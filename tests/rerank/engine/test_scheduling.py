@@ -1,4 +1,4 @@
-"""The engine's scheduler under load, in the virtual time of scripts/simulate_scheduler.py."""
+"""The engine's scheduler under load, in the virtual time of scripts/bench/simulate_scheduler.py."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 import pytest
 
 from rerank.config import EngineConfig
-from scripts.simulate_scheduler import (
+from rerank.load_test.open_loop import percentile
+from scripts.bench.simulate_scheduler import (
     LONG,
     SHORT,
     Device,
     EngineScheduler,
     Fifo,
     Request,
-    percentile,
     simulate,
     useful_share,
     workload,

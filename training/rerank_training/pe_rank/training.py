@@ -87,7 +87,7 @@ def _check_base(arguments: PERankArguments) -> None:
     if not Path(arguments.base).is_dir():
         raise ConfigError(
             f"--base: there is no folder {arguments.base}, and train-pe-rank takes no names of the hub; give the "
-            "folder of a causal language model or of a PE-Rank checkpoint (scripts/make_pe_rank_checkpoint.py)"
+            "folder of a causal language model or of a PE-Rank checkpoint (`rerank checkpoint zero-init --out FOLDER`)"
         )
     if arguments.encoder:
         check_findable(arguments.encoder, "--encoder", "give the folder of an encoder")

@@ -1,0 +1,93 @@
+"""`rerank checkpoint`: writes checkpoints that a training starts from, and readies trained ones for distribution."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rerank.commands import options
+from rerank.commands.app import CommandApp
+
+app = CommandApp(no_args_is_help=True, help="Checkpoints before and after a training.")
+
+Out = Annotated[Path, typer.Option(help="Folder to create.")]
+
+
+@app.command(example="rerank checkpoint zero-init --out checkpoints/pe-rank-zero")
+def zero_init(
+    out: Out,
+    encoder: options.Encoder = None,
+    layers: Annotated[int, typer.Option(min=2, max=4, help="Number of transformer layers.")] = 3,
+    seed: Annotated[int, typer.Option(help="Seed of the initial weights.")] = 0,
+) -> None:
+    """Write the zero-initialised PE-Rank checkpoint that a training starts from.
+
+    Its order is that of the encoder's cosine.
+    """
+    from rerank.models.encoder import DEFAULT_ENCODER, Encoder
+    from rerank.models.zero_init import write_zero_init_checkpoint
+
+    name = encoder or DEFAULT_ENCODER
+    write_zero_init_checkpoint(Encoder(name), out, layers, seed)
+    print(f"{out}: {layers} layers over {name}, seed {seed}")
+
+
+@app.command(example="rerank checkpoint pack runs/pe-rank/final --out packed/pe-rank")
+def pack(
+    checkpoint: Annotated[Path, typer.Argument(help="Folder `final` of a training run.")],
+    out: Out,
+    max_shard_size: Annotated[str, typer.Option(help="Largest size of a weight file, such as 36MB.")] = "36MB",
+    start: Annotated[
+        Path | None, typer.Option(help="Checkpoint that the training started from, for the interpolation.")
+    ] = None,
+    share: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of the trained weights in the interpolation with --start, 0-1.")
+    ] = 1.0,
+    save: Annotated[
+        list[Path] | None,
+        typer.Option(help="Folder `checkpoint-N` of the same run. Repeatable: packs the mean of these saves."),
+    ] = None,
+) -> None:
+    """Pack a trained checkpoint for distribution: weights in float16, in files of limited size."""
+    from rerank.files import atomic_folder
+    from rerank.models.checkpoint_packing import pack as write_packed
+
+    if (start is None) != (share == 1.0):
+        raise typer.BadParameter("give --start and a --share below 1 together, or neither")
+    with atomic_folder(out) as folder:
+        write_packed(checkpoint, folder, max_shard_size, start, share, save or ())
+        size = sum(path.stat().st_size for path in folder.iterdir())
+    print(f"{out}: {size / 2**20:.1f} MiB")
+
+
+@app.command(example="rerank checkpoint golden packed/pe-rank")
+def golden(
+    checkpoint: Annotated[Path, typer.Argument(help="Folder of a checkpoint with a manifest.")],
+    encoder: options.Encoder = None,
+    bundled: Annotated[
+        str, typer.Option(help="Write golden-NAME.json, with the settings of the bundled model of this name.")
+    ] = "",
+) -> None:
+    """Write a checkpoint's reference scores, with which the self-test compares the loaded model.
+
+    They are computed on the CPU in float32.
+    """
+    from rerank.config import BUNDLED_MODELS, load_config
+    from rerank.errors import ConfigError
+    from rerank.manifest import served_model
+    from rerank.models.encoder import DEFAULT_ENCODER, Encoder
+    from rerank.rankers.self_test import GOLDEN, write_golden
+    from rerank.registry import load_ranker, scoring_settings
+
+    models = {model.name: model for model in BUNDLED_MODELS}
+    if bundled and bundled not in models:
+        raise ConfigError(f"--bundled {bundled!r} is none of {', '.join(models)}")
+    if bundled:
+        model, name = models[bundled].model_copy(update={"path": checkpoint}), f"golden-{bundled}.json"
+    else:
+        model, name = load_config(None, [served_model(f"golden={checkpoint}")]).models[0], GOLDEN
+    ranker = load_ranker(model, Encoder(encoder or DEFAULT_ENCODER, "cpu"), "cpu")
+    write_golden(ranker, scoring_settings(model), checkpoint, name)
+    print(checkpoint / name)

@@ -1,0 +1,111 @@
+"""Packs a trained checkpoint for distribution: weights in float16, in files of limited size.
+
+With a `start` and a `share` the weights are interpolated between the start and the end of the training (WiSE-FT,
+Wortsman et al., CVPR 2022): less of the training is kept, and less is lost on data unlike the training's. With `saves`
+the weights are the mean of several saves of the run (Izmailov et al., UAI 2018), which ranks better than the last one.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+import torch
+from huggingface_hub import save_torch_state_dict
+from safetensors.torch import load_file, save_file
+
+from rerank.errors import CheckpointError
+from rerank.files import sha256_of_files
+from rerank.manifest import MANIFEST_FILE, read_manifest, write_manifest
+from rerank.models.loading import ADAPTER_FILE, read_weights
+
+#: Name → tensor.
+Weights: TypeAlias = dict[str, torch.Tensor]
+
+_ADAPTER_WEIGHTS = "adapter_model.safetensors"
+
+
+def pack(
+    checkpoint: Path,
+    out: Path,
+    max_shard_size: str,
+    start: Path | None = None,
+    share: float = 1.0,
+    saves: Sequence[Path] = (),
+) -> None:
+    """Writes the packed checkpoint to the empty folder `out`, with the hash of the new weights in its manifest.
+
+    Raises:
+        CheckpointError: the checkpoint has no manifest or does not match it, its weights have other names or shapes
+            than those of `start` or `saves`, or a number exceeds the range of float16.
+    """
+    manifest = read_manifest(checkpoint)
+    if manifest is None:
+        raise CheckpointError(f"{checkpoint} holds no {MANIFEST_FILE}; give the `final` folder of a training run")
+    trained = _read(checkpoint)
+    steps = [f"--save {save.name}" for save in saves]
+    if saves:
+        trained = _mean([_read(save) for save in saves], like=trained)
+    if start is not None:
+        trained = _interpolated(trained, _read(start), share)
+        steps.append(f"--start {start.name} --share {share}")
+    if steps:  # the metrics are those of the last weights
+        command = f"{manifest.command} && rerank checkpoint pack {' '.join(steps)}"
+        manifest = manifest.model_copy(update={"command": command, "metrics": {}})
+    weights = {name: _to_float16(name, tensor) for name, tensor in trained.items()}
+    if _is_adapter(checkpoint):
+        save_file(weights, out / _ADAPTER_WEIGHTS, metadata={"format": "pt"})
+    else:
+        save_torch_state_dict(weights, out, max_shard_size=max_shard_size)
+    replaced = {MANIFEST_FILE, "model.safetensors.index.json"}
+    if _is_adapter(checkpoint):  # the tokenizer is that of its base
+        replaced |= {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}
+    for path in checkpoint.iterdir():
+        if path.is_file() and path.name not in replaced and path.suffix != ".safetensors":
+            shutil.copyfile(path, out / path.name)
+    for path in out.glob("*.safetensors"):
+        path.chmod(0o644)  # with safetensors' 0600, a service of another user could not read it
+    hashed = sha256_of_files(sorted(out.glob("*.safetensors")))
+    write_manifest(out, manifest.model_copy(update={"weights_sha256": hashed}))
+
+
+def _read(checkpoint: Path) -> Weights:
+    return load_file(checkpoint / _ADAPTER_WEIGHTS) if _is_adapter(checkpoint) else read_weights(checkpoint)
+
+
+def _is_adapter(checkpoint: Path) -> bool:
+    return (checkpoint / ADAPTER_FILE).is_file()
+
+
+def _mean(saves: Sequence[Weights], like: Weights) -> Weights:
+    """The mean of each weight. Raises: CheckpointError when names or shapes differ from those of `like`."""
+    for save in saves:
+        _check_same_shapes(like, save, "--save must be a save of the same run")
+    return {name: torch.stack([save[name].float() for save in saves]).mean(dim=0) for name in like}
+
+
+def _interpolated(trained: Weights, start: Weights, share: float) -> Weights:
+    """start + share (trained - start). Raises: CheckpointError when names or shapes differ."""
+    _check_same_shapes(trained, start, "--start must be the --base of the training")
+    return {name: torch.lerp(start[name].float(), tensor.float(), share) for name, tensor in trained.items()}
+
+
+def _check_same_shapes(trained: Weights, other: Weights, way_out: str) -> None:
+    if differing := sorted(trained.keys() ^ other.keys()):
+        raise CheckpointError(f"{differing[0]} is in only one of the two checkpoints; {way_out}")
+    for name, tensor in trained.items():
+        if tensor.shape != other[name].shape:
+            shapes = f"{tuple(tensor.shape)} and {tuple(other[name].shape)}"
+            raise CheckpointError(f"{name} has the shapes {shapes}; {way_out}")
+
+
+def _to_float16(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """Converts floating-point tensors. Raises: CheckpointError when a number is too large for float16."""
+    if not tensor.is_floating_point():
+        return tensor
+    halved = tensor.half()
+    if not torch.isfinite(halved).all():
+        raise CheckpointError(f"{name} holds numbers up to {tensor.abs().max():.3g}, but the largest float16 is 65504")
+    return halved

@@ -1,0 +1,1 @@
+"""Programs for work on the project itself; they run in a checkout, from its root."""

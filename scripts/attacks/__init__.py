@@ -1,1 +1,0 @@
-"""Attacks on the service and their measurement, behind `scripts/attack.py`."""

@@ -1,0 +1,115 @@
+"""Benchmark of the rankers, the engine and the service, compared with the usual implementations.
+
+    python -m scripts.bench [--requests requests.jsonl] [--only first,pe] [--quick]
+
+Writes bench.json and, on request, a plot. Variants run in turn in one process with one torch thread, and CPU time of
+the process is compared (with CUDA, elapsed time), so that other work on the machine has little effect. Weights are
+random: time does not depend on them. A ratio is the other implementation's time divided by ours; the ratios of at_once,
+service, http and p99 are ours divided by the other.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Annotated, Any
+
+import torch
+import typer
+
+from rerank.commands.run import run
+from rerank.errors import ConfigError
+from scripts.bench.engine import measure_concurrency, measure_growth, measure_memory, measure_scheduler, measure_service
+from scripts.bench.http import measure_http
+from scripts.bench.rankers import measure_cuda, measure_first, measure_packing, measure_pe_rank
+from scripts.bench.timing import Values
+from scripts.bench.workload import Workload
+
+#: Measurements by the name that --only takes.
+GROUPS: dict[str, Callable[[Workload], Values]] = {
+    "first": measure_first,
+    "packed": measure_packing,
+    "pe": measure_pe_rank,
+    "at_once": measure_concurrency,
+    "scheduler": measure_scheduler,
+    "service": measure_service,
+    "http": measure_http,
+    "growth": measure_growth,
+    "memory": measure_memory,
+    "cuda": measure_cuda,
+}
+
+RATIO = "times"
+#: Units of figures that are no ratios, by the start of their name.
+UNITS = {"growth": "ms", "memory": "MB", "useful": "share"}
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
+def main(
+    requests: Annotated[
+        Path | None,
+        typer.Option(help="RankLLM request file (JSONL) with texts for the windows; default: random texts."),
+    ] = None,
+    only: Annotated[str, typer.Option(help=f"Measurements to run, of {','.join(GROUPS)}.")] = ",".join(GROUPS),
+    out: Annotated[
+        Path, typer.Option(help="JSON file for the figures; figures that are not measured again stay in it.")
+    ] = Path("bench.json"),
+    plot_to: Annotated[Path | None, typer.Option(help="PNG file for a plot of the ratios.")] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="How often each variant is timed.")] = 5,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Tiny models and short passages, to show that the benchmark runs.")
+    ] = False,
+) -> None:
+    """Measure, print, and write a JSON file of {name: {median, min, max, unit}}."""
+    groups = only.split(",")
+    if unknown := [group for group in groups if group not in GROUPS]:
+        raise ConfigError(f"--only {','.join(unknown)}: choose from {','.join(GROUPS)}")
+    torch.set_num_threads(1)
+    figures = json.loads(out.read_text(encoding="utf-8")) if out.is_file() else {}
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        workload = Workload(Path(folder), requests, quick, 1 if quick else repeats)
+        for group in groups:
+            for name, values in GROUPS[group](workload).items():
+                figure = figures[name] = summarize(name, values)
+                columns = " ".join(f"{figure[key]:9.3f}" for key in ("median", "min", "max"))
+                print(f"{name:45} {columns} {figure['unit']}", flush=True)
+            out.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    if plot_to is not None:
+        plot(figures, plot_to)
+
+
+def summarize(name: str, values: Sequence[float]) -> dict[str, Any]:
+    """Median and range of the repeats, with the unit of the figure."""
+    unit = next((unit for start, unit in UNITS.items() if name.startswith(start)), RATIO)
+    return {"median": median(values), "min": min(values), "max": max(values), "unit": unit}
+
+
+def plot(figures: Mapping[str, Mapping[str, Any]], path: Path) -> None:
+    """Draws the ratios with their ranges."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    ratios = {name: figure for name, figure in figures.items() if figure["unit"] == RATIO}
+    chart, axes = pyplot.subplots(figsize=(8, 0.3 * len(ratios) + 1))
+    medians = [figure["median"] for figure in ratios.values()]
+    errors = [
+        [figure["median"] - figure["min"] for figure in ratios.values()],
+        [figure["max"] - figure["median"] for figure in ratios.values()],
+    ]
+    axes.barh(list(ratios), medians, xerr=errors, color="0.7", ecolor="0.2")
+    axes.invert_yaxis()
+    axes.axvline(1, color="0.2", linewidth=0.8)
+    axes.set(xscale="log", xlabel="other / ours, CPU time (at_once, service, http, p99: ours / other)")
+    chart.savefig(path, bbox_inches="tight", dpi=80)
+    pyplot.close(chart)
+
+
+if __name__ == "__main__":
+    run(app)

@@ -1,0 +1,135 @@
+"""Compares two checkouts of the repository: CPU milliseconds per request of the engine alone, gRPC and HTTP.
+
+    python -m scripts.bench.compare_checkouts BEFORE AFTER [--model identity]
+
+Both services run at the same time and are asked in turns, so that other work on the machine affects both. Each checkout
+needs an environment in its folder .venv. A ratio below 1 means that AFTER takes less.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Annotated
+
+import httpx2
+import psutil
+import typer
+
+from rerank import RerankClient
+
+_QUERY = "how long does a flea live"
+_TEXTS = [f"Passage {number} says how long animal {number % 7} lives, and where." for number in range(20)]
+#: Ranks the same request in the process, a number of times that standard input gives, and prints the CPU milliseconds.
+_ENGINE = """
+import sys, time
+from rerank import Reranker
+texts = {texts!r}
+with Reranker({model!r}) as reranker:
+    rank = lambda: reranker.rerank({query!r}, [(str(n), text) for n, text in enumerate(texts)])
+    rank()
+    print(0, flush=True)
+    for line in sys.stdin:
+        start = time.process_time()
+        for _ in range(int(line)):
+            rank()
+        print((time.process_time() - start) * 1000 / int(line), flush=True)
+"""
+
+#: Sends a number of requests and returns the CPU milliseconds of the service for each.
+Measure = Callable[[int], float]
+
+
+@contextmanager
+def engine_of(checkout: Path, model: str) -> Iterator[Measure]:
+    """The engine alone, in a process that waits for numbers of requests."""
+    code = _ENGINE.format(texts=_TEXTS, model=model, query=_QUERY)
+    command = [str(checkout / ".venv/bin/python"), "-c", code]
+    with subprocess.Popen(command, cwd=checkout, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        asked, answers = process.stdin, process.stdout
+        assert asked is not None
+        assert answers is not None
+        answers.readline()  # the model is loaded
+
+        def measure(requests: int) -> float:
+            print(requests, file=asked, flush=True)
+            return float(answers.readline())
+
+        yield measure
+        asked.close()
+
+
+@contextmanager
+def service_of(checkout: Path, model: str, port: int) -> Iterator[dict[str, Measure]]:
+    """A service of the checkout, asked over gRPC and HTTP by one caller and by eight."""
+    grpc_address, http_address = f"127.0.0.1:{port}", f"127.0.0.1:{port + 1}"
+    command = [str(checkout / ".venv/bin/rerank"), "serve", "--stop-at-eof", "--listen", grpc_address]
+    with (
+        subprocess.Popen(
+            [*command, "--http-listen", http_address],
+            cwd=checkout,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        ) as process,
+        RerankClient(grpc_address) as client,
+        httpx2.Client(base_url=f"http://{http_address}") as http,
+    ):
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.readline()  # it listens
+        body = {"query": _QUERY, "documents": _TEXTS, "model": model}
+
+        def over_grpc() -> None:
+            client.rerank(_QUERY, [(str(n), text) for n, text in enumerate(_TEXTS)], model=model)
+
+        def over_http() -> None:
+            http.post("/v2/rerank", json=body).raise_for_status()
+
+        service = psutil.Process(process.pid)
+
+        def measure(call: Callable[[], None], callers: int, requests: int) -> float:
+            before = sum(service.cpu_times()[:2])
+            with ThreadPoolExecutor(callers) as pool:
+                for future in [pool.submit(call) for _ in range(requests)]:
+                    future.result()
+            return (sum(service.cpu_times()[:2]) - before) * 1000 / requests
+
+        doors = {"gRPC": over_grpc, "HTTP": over_http}
+        yield {
+            f"{name}, {callers} caller{'s' * (callers > 1)}": partial(measure, call, callers)
+            for name, call in doors.items()
+            for callers in (1, 8)
+        }
+        process.stdin.close()
+
+
+def main(
+    before: Annotated[Path, typer.Argument(help="A checkout with an environment.")],
+    after: Annotated[Path, typer.Argument(help="Another one.")],
+    model: Annotated[str, typer.Option(help="Name of a bundled model.")] = "identity",
+    requests: Annotated[int, typer.Option(help="Requests per turn.")] = 1000,
+    turns: Annotated[int, typer.Option(help="Turns of each checkout; the first warms up.")] = 6,
+) -> None:
+    """Print a row for each way to ask: CPU milliseconds per request before and after, and their ratio."""
+    with ExitStack() as stack:
+        measures = []
+        for port, checkout in ((50151, before.resolve()), (50161, after.resolve())):
+            engine = stack.enter_context(engine_of(checkout, model))
+            measures.append({"engine alone": engine} | stack.enter_context(service_of(checkout, model, port)))
+        print(f"{'':20} before  after  ratio (median of {turns - 1} turns, range)")
+        for name in measures[0]:
+            pairs = [tuple(each[name](requests) for each in measures) for _ in range(turns)][1:]
+            ratios = sorted(later / earlier for earlier, later in pairs)
+            middle = [median(values) for values in zip(*pairs, strict=True)]
+            spread = f"{median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+            print(f"{name:20} {middle[0]:6.2f} {middle[1]:6.2f}  {spread}", flush=True)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,268 @@
+"""Simulation of the engine's scheduler, and of first come, first served, in virtual time.
+
+Admission control, work estimates and batcher are the engine's own. A batch takes a fixed time plus a time per token.
+The windows of a request run one after the other, as those of the sliding schedule do.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from rerank.config import EngineConfig
+from rerank.engine.admission import (
+    AdmissionController,
+    ModelStage,
+    PendingRequest,
+    Stage,
+    Throughput,
+    TokenRatio,
+    WorkEstimate,
+)
+from rerank.engine.job import Job, window_tokens
+from rerank.engine.strategies import Sliding
+from rerank.engine.worker import Batcher, QueueEntry
+from rerank.errors import DeadlineExceeded, Overloaded
+from rerank.rankers.base import RankerInfo
+from rerank.types import Candidate, Passage, Query, ScoreKind
+
+MODEL = "model"
+RANKING = ModelStage(Stage.RANK, MODEL)
+STRATEGY = Sliding(20, 10)
+INFO = RankerInfo("simulated", "", "", "", STRATEGY.window_size, ScoreKind.RANK, max_passage_tokens=0)
+#: Numbers of candidates that take one, two and nine windows.
+SHORT, MIDDLE, LONG = 20, 30, 100
+
+
+@dataclass(frozen=True)
+class Device:
+    """A simulated device; by default about a 7B model in bfloat16 on an H200 (estimated): 2,000 tokens take 56 ms.
+
+    The batch that runs at `stall_at_s` takes `stall_s` longer, as on a machine that is suspended for that time. On an
+    `interruptible` device, short requests overtake a running batch at any moment.
+    """
+
+    tokens_per_s: float = 40_000.0
+    batch_s: float = 0.006
+    max_batch_tokens: int = 4_000
+    stall_at_s: float = math.inf
+    stall_s: float = 0.0
+    interruptible: bool = False
+
+    def seconds(self, tokens: int, start_s: float = 0.0) -> float:
+        """Duration of a batch that starts at `start_s`."""
+        seconds = self.batch_s + tokens / self.tokens_per_s
+        return seconds + (self.stall_s if start_s <= self.stall_at_s < start_s + seconds else 0.0)
+
+
+@dataclass(eq=False)
+class Request:
+    """A request with the tokens of each of its windows, and its outcome."""
+
+    arrived_s: float
+    candidates: int
+    windows: Sequence[int]
+    deadline_s: float = math.inf
+    cancelled_s: float = math.inf
+    caller: str = ""
+    ran: int = 0
+    rejected: bool = False
+    finished_s: float = math.inf
+
+    @property
+    def in_time(self) -> bool:
+        return self.finished_s <= self.deadline_s
+
+    @property
+    def tokens_run(self) -> int:
+        return sum(self.windows[: self.ran])
+
+    @property
+    def latency_s(self) -> float:
+        return self.finished_s - self.arrived_s
+
+
+class Scheduler(Protocol):
+    """Admits requests and forms batches. All times are virtual."""
+
+    def arrive(self, request: Request, now_s: float) -> None:
+        """Queues the request's first window, or sets `rejected`."""
+        ...
+
+    def next_batch(self, now_s: float) -> list[Request]:
+        """The requests whose next windows form a batch."""
+        ...
+
+    def overtaking_batch(self, running: Sequence[Request], overtaken_by: int, now_s: float) -> list[Request]:
+        """The requests whose next windows overtake a running batch, which so many tokens have overtaken so far."""
+        ...
+
+    def complete(self, batch: Sequence[Request], seconds: float, now_s: float) -> None:
+        """Records that the batch is done, and queues the next windows of its requests."""
+        ...
+
+
+@dataclass
+class Fifo:
+    """First come, first served, window by window; late and cancelled requests do not run."""
+
+    device: Device
+    waiting: list[Request] = field(default_factory=list)
+
+    def arrive(self, request: Request, now_s: float) -> None:
+        self.waiting.append(request)
+
+    def next_batch(self, now_s: float) -> list[Request]:
+        self.waiting = [each for each in self.waiting if now_s < min(each.deadline_s, each.cancelled_s)]
+        size, tokens = 0, 0
+        for request in self.waiting:
+            tokens += request.windows[request.ran]
+            if size and tokens > self.device.max_batch_tokens:
+                break
+            size += 1
+        batch, self.waiting = self.waiting[:size], self.waiting[size:]
+        return batch
+
+    def overtaking_batch(self, running: Sequence[Request], overtaken_by: int, now_s: float) -> list[Request]:
+        return []
+
+    def complete(self, batch: Sequence[Request], seconds: float, now_s: float) -> None:
+        self.waiting += [request for request in batch if request.ran < len(request.windows)]
+
+
+class EngineScheduler:
+    """The engine's scheduler without its event loop and threads."""
+
+    def __init__(self, device: Device, config: EngineConfig = EngineConfig(max_queue_tokens=10**9)) -> None:  # noqa: B008  (frozen)
+        self._throughput = Throughput(config.age_factor)
+        self._batcher: Batcher[Request] = Batcher(RANKING, self._throughput, device.max_batch_tokens)
+        self._admission = AdmissionController(self._throughput, config.max_queue_tokens)
+        self._ratio = TokenRatio()
+        self._admitted: dict[Request, tuple[PendingRequest, WorkEstimate]] = {}
+
+    def arrive(self, request: Request, now_s: float) -> None:
+        candidates = (Candidate(Passage("", "")),) * request.candidates
+        job = Job(MODEL, Query(""), candidates, STRATEGY, top_n=0)
+        estimate = WorkEstimate(job, {MODEL: INFO}, self._ratio.average)
+        remaining = estimate.remaining()
+        pending = PendingRequest(request.arrived_s, request.deadline_s, remaining, caller=request.caller)
+        try:
+            self._admission.admit(pending, now_s)
+        except (DeadlineExceeded, Overloaded):
+            request.rejected = True
+            return
+        self._admitted[request] = pending, estimate
+        self._submit(request)
+
+    def _submit(self, request: Request) -> None:
+        pending, estimate = self._admitted[request]
+        tokens = request.windows[request.ran]
+        size = min(request.candidates, STRATEGY.window_size)
+        self._ratio.observe(MODEL, tokens, window_tokens(INFO, [Passage("", "")], size))
+        estimate.mark_prepared(MODEL)
+        pending.remaining = estimate.add_round(MODEL, [tokens])
+        self._batcher.add(QueueEntry(request, pending, tokens))
+
+    def next_batch(self, now_s: float) -> list[Request]:
+        for request in [each for each in self._admitted if now_s >= each.cancelled_s]:
+            self._release(request)
+        batch, late = self._batcher.next_batch(now_s)
+        for entry in late:
+            self._release(entry.payload)
+        return [entry.payload for entry in batch]
+
+    def overtaking_batch(self, running: Sequence[Request], overtaken_by: int, now_s: float) -> list[Request]:
+        admitted = [each for each in running if each in self._admitted]
+        entries = [QueueEntry(each, self._admitted[each][0], each.windows[each.ran]) for each in admitted]
+        return self.next_batch(now_s) if self._batcher.overtakes(entries, overtaken_by) else []
+
+    def complete(self, batch: Sequence[Request], seconds: float, now_s: float) -> None:
+        self._throughput.observe(RANKING, sum(request.windows[request.ran - 1] for request in batch), seconds, now_s)
+        for request in batch:
+            if request.ran == len(request.windows):
+                self._release(request)
+            elif request in self._admitted:
+                self._submit(request)
+
+    def _release(self, request: Request) -> None:
+        if request in self._admitted:
+            pending, _ = self._admitted.pop(request)
+            self._batcher.discard(pending)
+            self._admission.release(pending)
+
+
+def simulate(requests: Sequence[Request], scheduler: Scheduler, device: Device) -> list[tuple[float, list[Request]]]:
+    """Runs all requests and sets their outcomes. Returns the start time and the requests of each batch."""
+    arrivals = sorted(requests, key=lambda request: request.arrived_s)
+    events = [(request.arrived_s, number, request) for number, request in enumerate(arrivals)]
+    heapq.heapify(events)
+    batches: list[tuple[float, list[Request]]] = []
+
+    def run_batch(batch: list[Request], start_s: float, interruptible: bool) -> float:
+        """Runs a batch and those that overtake it. Returns when it has ended."""
+        batches.append((start_s, batch))
+        seconds = device.seconds(tokens_of(batch), start_s)
+        ended_s, overtaken_by = start_s + seconds, 0
+        while events and events[0][0] <= ended_s:
+            at_s, _, arrived = heapq.heappop(events)
+            scheduler.arrive(arrived, at_s)
+            while interruptible and (urgent := scheduler.overtaking_batch(batch, overtaken_by, at_s)):
+                overtaken_by += tokens_of(urgent)
+                until_s = run_batch(urgent, at_s, interruptible=False)
+                ended_s, at_s = ended_s + until_s - at_s, until_s
+        for request in batch:
+            request.ran += 1
+            if request.ran == len(request.windows):
+                request.finished_s = ended_s
+        scheduler.complete(batch, seconds, ended_s)
+        return ended_s
+
+    now_s = 0.0
+    while True:
+        while events and events[0][0] <= now_s:
+            scheduler.arrive(heapq.heappop(events)[2], now_s)
+        if batch := scheduler.next_batch(now_s):
+            now_s = run_batch(batch, now_s, device.interruptible)
+        elif events:
+            now_s = events[0][0]
+        else:
+            return batches
+
+
+def tokens_of(batch: Sequence[Request]) -> int:
+    """The tokens of the next windows of the requests."""
+    return sum(request.windows[request.ran] for request in batch)
+
+
+def workload(
+    load: float, n: int, device: Device, seed: int, deadline_s: float = math.inf, cancelled: float = 0.0
+) -> list[Request]:
+    """n requests at random intervals that would keep the device busy for a share `load` of the time, without batching.
+
+    Args:
+        cancelled: the share of requests that is cancelled within two seconds.
+    """
+    draw = random.Random(seed)
+    kinds = draw.choices((SHORT, MIDDLE, LONG), weights=(2, 2, 6), k=n)
+    windows = [[int(min(3200, max(900, draw.gauss(2000, 250)))) for _ in range(_windows(kind))] for kind in kinds]
+    mean_s = sum(device.seconds(tokens) for row in windows for tokens in row) / n
+    arrived_s, requests = 0.0, []
+    for candidates, row in zip(kinds, windows, strict=True):
+        arrived_s += draw.expovariate(load / mean_s)
+        cancelled_s = arrived_s + draw.uniform(0, 2) if draw.random() < cancelled else math.inf
+        requests.append(Request(arrived_s, candidates, row, arrived_s + deadline_s, cancelled_s))
+    return requests
+
+
+def _windows(candidates: int) -> int:
+    return STRATEGY.cost(candidates).max_windows
+
+
+def useful_share(requests: Sequence[Request]) -> float:
+    """The share of the computed tokens that belongs to requests answered in time."""
+    ran = sum(request.tokens_run for request in requests)
+    return sum(request.tokens_run for request in requests if request.in_time) / ran if ran else 1.0

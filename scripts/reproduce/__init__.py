@@ -1,0 +1,1 @@
+"""Recipes that train the bundled models and measure the published figures again."""

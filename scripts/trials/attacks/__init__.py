@@ -1,0 +1,1 @@
+"""Attacks on the service, each a coroutine function in the registry."""

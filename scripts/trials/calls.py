@@ -1,0 +1,70 @@
+"""Connections of the trials to the service, and the outcome of each call."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from rerank.v1 import rerank_pb2 as pb
+from rerank.v1 import rerank_pb2_grpc
+
+#: Messages of any length, and a connection of its own for each channel.
+_OPTIONS = [
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.use_local_subchannel_pool", 1),
+]
+
+
+class Target:
+    """A connection to the service. Use it in an `async with` block.
+
+    Args:
+        address: HOST:PORT of gRPC.
+        http_address: HOST:PORT of HTTP, for attacks on it.
+        authority: the certificate (PEM) of the authority of a service with TLS.
+    """
+
+    def __init__(self, address: str, http_address: str = "", authority: bytes | None = None) -> None:
+        self.address, self.http_address = address, http_address
+        if authority is None:
+            self.channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
+        else:
+            self.channel = grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(authority), options=_OPTIONS)
+        #: Typed Any, because the generated stubs are typed as those of a blocking channel.
+        self.stub: Any = rerank_pb2_grpc.RerankServiceStub(self.channel)
+        self._health = health_pb2_grpc.HealthStub(self.channel)
+
+    async def __aenter__(self) -> Target:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.channel.close()
+
+    async def rerank(self, message: pb.RerankRequest, timeout_s: float) -> str:
+        """The status of a Rerank call, such as "OK"."""
+        return await status_of(self.stub.Rerank(message, timeout=timeout_s))
+
+    async def cancelled_rerank(self, message: pb.RerankRequest, after_s: float) -> str:
+        """The status of a Rerank call that is cancelled after some time."""
+        call = self.stub.Rerank(message)
+        asyncio.get_running_loop().call_later(after_s, call.cancel)
+        return await status_of(call)
+
+    async def health(self, timeout_s: float) -> str:
+        """The status of a health check."""
+        return await status_of(self._health.Check(health_pb2.HealthCheckRequest(), timeout=timeout_s))
+
+
+async def status_of(call: Any) -> str:
+    """The name of the status with which a call ends."""
+    try:
+        await call
+    except grpc.aio.AioRpcError as error:
+        return str(error.code().name)
+    except asyncio.CancelledError:
+        return "CANCELLED"
+    return "OK"

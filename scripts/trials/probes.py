@@ -1,0 +1,109 @@
+"""Probes: short requests and health checks at a fixed rate during an attack, and the report of their latencies."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
+from statistics import median
+
+from rerank.load_test.open_loop import percentile
+from rerank.load_test.requests import made_request
+from rerank.v1 import rerank_pb2 as pb
+from scripts.service import Service
+from scripts.trials.calls import Target
+from scripts.trials.table import counts, row
+
+#: Seconds between two probes of a kind; those of FIRST are rarer where they would take more than a third of a core.
+_INTERVAL_S = {"identity": 0.1, "first": 1.0, "health": 0.05}
+_MAX_SHARE = 1 / 3
+#: A probe that takes longer is given up and counts with this latency.
+_TIMEOUT_S = 60.0
+#: Seconds to go on measuring after the last call of the attack has ended.
+_AFTERMATH_S = 2.0
+_POLL_S = 0.05
+
+
+@dataclass
+class Report:
+    """Latencies of the probes in milliseconds by kind, and what else was observed during the attack."""
+
+    latency_ms: dict[str, list[float]] = field(default_factory=lambda: {kind: [] for kind in _INTERVAL_S})
+    unanswered: int = 0
+    growth_mb: float = 0.0
+    log_mb_per_min: float = 0.0
+    calls: Counter[str] = field(default_factory=Counter)
+
+    def row(self, name: str) -> str:
+        """The row of the table; see HEADER in attack.py."""
+        p99 = [f"{percentile(values, 99):.0f}" for values in self.latency_ms.values()]
+        growth = f"{self.growth_mb:.0f}", f"{self.log_mb_per_min:.2f}"
+        return row(name, *p99, self.unanswered, *growth, counts(self.calls))
+
+
+async def probe_while(attack: Callable[[], Awaitable[Counter[str]]], service: Service, seconds: float) -> Report:
+    """Warms the service up, starts the attack, and probes until it has ended, for at least `seconds`."""
+    draw, report = random.Random(1), Report()
+    short = {kind: made_request(draw, kind, passages=5, characters=200) for kind in ("identity", "first")}
+    async with Target(service.address, authority=service.authority) as target:
+        for model in ("identity", "first", "pe-rank"):
+            for _ in range(3):
+                await target.rerank(made_request(draw, model, passages=20, characters=300), _TIMEOUT_S)
+        interval_s = {
+            **_INTERVAL_S,
+            "first": max(_INTERVAL_S["first"], await _alone_s(target, short["first"]) / _MAX_SHARE),
+        }
+        before_mb, log_before_mb = service.resident_mb(), service.log_mb()
+        start_s = time.perf_counter()
+        attacking = asyncio.ensure_future(attack())
+        probes: dict[str, Callable[[], Awaitable[str]]] = {
+            **{kind: partial(_rerank, target, message) for kind, message in short.items()},
+            "health": partial(target.health, _TIMEOUT_S),
+        }
+        tasks = [asyncio.create_task(_probe(kind, probe, report, interval_s[kind])) for kind, probe in probes.items()]
+        while not attacking.done() or time.perf_counter() < start_s + seconds:
+            report.growth_mb = max(report.growth_mb, service.resident_mb() - before_mb)
+            await asyncio.sleep(_POLL_S)
+        report.calls = await attacking
+        await asyncio.sleep(_AFTERMATH_S)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        report.log_mb_per_min = (service.log_mb() - log_before_mb) / (time.perf_counter() - start_s) * 60
+    return report
+
+
+async def _rerank(target: Target, message: pb.RerankRequest) -> str:
+    return await target.rerank(message, _TIMEOUT_S)
+
+
+async def _alone_s(target: Target, message: pb.RerankRequest) -> float:
+    """The median latency of three requests, one after the other."""
+    latencies_s = []
+    for _ in range(3):
+        start_s = time.perf_counter()
+        await _rerank(target, message)
+        latencies_s.append(time.perf_counter() - start_s)
+    return median(latencies_s)
+
+
+async def _probe(kind: str, probe: Callable[[], Awaitable[str]], report: Report, interval_s: float) -> None:
+    """Sends a probe in each interval until cancelled; then waits for the answers to those that were sent."""
+
+    async def send() -> None:
+        start_s = time.perf_counter()
+        outcome = await probe()
+        report.latency_ms[kind].append((time.perf_counter() - start_s) * 1000)
+        report.unanswered += outcome != "OK"
+
+    sent: list[asyncio.Task[None]] = []
+    try:
+        while True:
+            sent.append(asyncio.create_task(send()))
+            await asyncio.sleep(interval_s)
+    finally:
+        await asyncio.gather(*sent)

@@ -1,0 +1,20 @@
+"""Markdown tables of the trials."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+
+def header(*columns: str) -> str:
+    """The first two lines of a table."""
+    return f"{row(*columns)}\n{row(*['---'] * len(columns))}"
+
+
+def row(*cells: object) -> str:
+    """One line of a table."""
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def counts(ends: Counter[str]) -> str:
+    """How many calls ended in which way, such as "1 CANCELLED, 3 OK"."""
+    return ", ".join(f"{count} {end}" for end, count in sorted(ends.items()))

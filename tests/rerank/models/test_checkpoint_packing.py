@@ -1,0 +1,159 @@
+"""Packed checkpoints are small, whole, and served as they were trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from rerank.errors import CheckpointError
+from rerank.files import sha256_of_files
+from rerank.manifest import MANIFEST_FILE, CheckpointManifest, read_manifest, write_manifest
+from rerank.models.checkpoint_packing import pack
+from rerank.models.encoder import Encoder
+from rerank.models.loading import load_causal_lm
+from rerank.prompting.templates import load_template
+from rerank.rankers.base import rank_windows
+from rerank.rankers.pe_rank import PERankRanker
+from tests.pe_checkpoints import change_weights, vector_window, write_perturbed
+from tests.word_lists import first_run, write_inputs
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def trained(checkpoint: Path, tmp_path: Path) -> Path:
+    """A checkpoint with a manifest, as training writes it."""
+    folder = write_perturbed(tmp_path / "trained", checkpoint)
+    finish(folder)
+    return folder
+
+
+def finish(folder: Path) -> None:
+    """Writes the template and the manifest into a checkpoint."""
+    (folder / "template.yaml").write_bytes(load_template("pe_rank").source)
+    write_manifest(
+        folder,
+        CheckpointManifest(
+            ranker="pe-rank",
+            base="zero",
+            base_revision="",
+            weights_sha256=sha256_of_files(sorted(folder.glob("*.safetensors"))),
+            template_sha256=load_template("pe_rank").sha256,
+            window_size=20,
+            command="train-pe-rank",
+            data={},
+            metrics={},
+            versions={},
+        ),
+    )
+
+
+def packed(trained: Path, out: Path, max_shard_size: str = "36MB") -> Path:
+    out.mkdir()
+    pack(trained, out, max_shard_size)
+    return out
+
+
+def test_weights_are_float16_and_the_rest_is_copied(trained: Path, tmp_path: Path) -> None:
+    out = packed(trained, tmp_path / "out")
+    before, after = load_file(trained / "model.safetensors"), load_file(out / "model.safetensors")
+    assert after.keys() == before.keys()
+    assert all(torch.equal(after[name], tensor.half()) for name, tensor in before.items())
+    assert (out / "config.json").read_bytes() == (trained / "config.json").read_bytes()
+
+
+def test_manifest_names_the_packed_weights(trained: Path, tmp_path: Path) -> None:
+    manifest = read_manifest(packed(trained, tmp_path / "out"))  # checks the hash
+    assert manifest is not None
+    assert manifest.weights_sha256 != read_manifest(trained).weights_sha256  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("max_shard_size", ["36MB", "4MB"])
+def test_packed_checkpoint_is_served_in_float32_with_nearly_the_same_scores(
+    trained: Path, encoder: Encoder, tmp_path: Path, max_shard_size: str
+) -> None:
+    out = packed(trained, tmp_path / "out", max_shard_size)
+    assert (len(list(out.glob("*.safetensors"))) > 1) == (max_shard_size == "4MB")
+    window = vector_window(8, seed=0)
+    rankers = [PERankRanker(folder, encoder, "cpu") for folder in (trained, out)]
+    assert rankers[1]._transformer.dtype == torch.float32
+    query = rankers[0].prepare(window.query, window.passages).query
+    window = type(window)(query, window.passages)
+    before, after = (torch.tensor(rank_windows(ranker, [window])[0].scores) for ranker in rankers)
+    torch.testing.assert_close(after, before, atol=0.05, rtol=0)
+
+
+def test_number_that_float16_cannot_hold_is_named(trained: Path, tmp_path: Path) -> None:
+    change_weights(trained, {"projector.down.bias": torch.full((384,), 1e5)})
+    finish(trained)
+    with pytest.raises(CheckpointError, match=r"projector.down.bias holds numbers up to 1e\+05"):
+        packed(trained, tmp_path / "out")
+
+
+def test_folder_without_manifest_is_refused(trained: Path, tmp_path: Path) -> None:
+    (trained / MANIFEST_FILE).unlink()
+    with pytest.raises(CheckpointError, match=r"holds no rerank\.json"):
+        packed(trained, tmp_path / "out")
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_share_of_the_training_lies_between_start_and_end(
+    trained: Path, checkpoint: Path, tmp_path: Path, share: float
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    pack(trained, out, "36MB", checkpoint, share)
+    start, end = load_file(checkpoint / "model.safetensors"), load_file(trained / "model.safetensors")
+    for name, tensor in load_file(out / "model.safetensors").items():
+        torch.testing.assert_close(tensor, ((1 - share) * start[name] + share * end[name]).half())
+    manifest = read_manifest(out)
+    assert manifest is not None
+    assert f"--share {share}" in manifest.command
+
+
+def test_start_of_another_training_is_refused(trained: Path, checkpoint: Path, tmp_path: Path) -> None:
+    other = write_perturbed(tmp_path / "other", checkpoint)
+    change_weights(other, {"projector.up.bias": torch.zeros(3)})
+    out = tmp_path / "out"
+    out.mkdir()
+    with pytest.raises(CheckpointError, match=r"projector\.up\.bias has the shapes"):
+        pack(trained, out, "36MB", other, 0.5)
+
+
+def test_mean_of_saves_replaces_the_last_weights(trained: Path, checkpoint: Path, tmp_path: Path) -> None:
+    saves = [checkpoint, write_perturbed(tmp_path / "save", checkpoint), trained]
+    out = tmp_path / "out"
+    out.mkdir()
+    pack(trained, out, "36MB", saves=saves)
+    weights = [load_file(save / "model.safetensors") for save in saves]
+    for name, tensor in load_file(out / "model.safetensors").items():
+        torch.testing.assert_close(tensor, (sum(weight[name] for weight in weights) / 3).half())
+    manifest = read_manifest(out)
+    assert manifest is not None
+    assert manifest.command.endswith("rerank checkpoint pack " + " ".join(f"--save {save.name}" for save in saves))
+
+
+def test_save_of_another_run_is_refused(trained: Path, checkpoint: Path, tmp_path: Path) -> None:
+    other = write_perturbed(tmp_path / "other", checkpoint)
+    change_weights(other, {"projector.up.bias": torch.zeros(3)})
+    out = tmp_path / "out"
+    out.mkdir()
+    with pytest.raises(CheckpointError, match=r"projector\.up\.bias has the shapes .* --save must be a save"):
+        pack(trained, out, "36MB", saves=[checkpoint, other])
+
+
+def test_packed_adapter_is_served_with_its_base(tmp_path: Path) -> None:
+    inputs = write_inputs(tmp_path, 8)
+    adapter = first_run(inputs, tmp_path / "run", "--max-steps", "1", "--lora-rank", "2", "--learning-rate", "1e-2")
+    out = packed(adapter, tmp_path / "out")
+    before, after = (load_file(folder / "adapter_model.safetensors") for folder in (adapter, out))
+    assert {name: tensor.half().tolist() for name, tensor in before.items()} == {
+        name: tensor.tolist() for name, tensor in after.items()
+    }
+    first, second = (load_causal_lm(folder, torch.device("cpu")).model for folder in (adapter, out))
+    token_ids = torch.arange(5)[None]
+    torch.testing.assert_close(first(token_ids).logits, second(token_ids).logits, atol=1e-3, rtol=0)
+    assert read_manifest(out) is not None
