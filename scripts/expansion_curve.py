@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 from ir_measures import R, nDCG
 from rerank_eval.datasets import Dataset, open_dataset
-from rerank_eval.measures import Metrics, measure
+from rerank_eval.measures import MetricValues, measure
 from rerank_eval.statistics import paired_differences, t_test
 
 from rerank.models.encoder import Encoder
@@ -55,14 +55,14 @@ def main(
                 print(_row(cells, before[name], _measured(opened, name, dataset)), flush=True)
 
 
-def _measured(index: Index, search: FirstStage, dataset: Dataset) -> Metrics:
+def _measured(index: Index, search: FirstStage, dataset: Dataset) -> MetricValues:
     results = index.search(search, list(dataset.queries.values()), _DEPTH)
     # Ranks, because scores of reciprocal rank fusion are often equal.
     ranked = [[ScoredDoc(doc.doc_id, -float(rank)) for rank, doc in enumerate(docs)] for docs in results]
     return measure(_MEASURES, dataset.qrels, dict(zip(dataset.queries, ranked, strict=True)))
 
 
-def _row(cells: list[str], before: Metrics, after: Metrics) -> str:
+def _row(cells: list[str], before: MetricValues, after: MetricValues) -> str:
     for name in map(str, _MEASURES):
         p = t_test(paired_differences(after.values(name), before.values(name)))
         cells += [f"{after.mean[name]:.4f}", f"{p:.2g}"]

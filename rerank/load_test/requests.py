@@ -9,17 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from google.rpc import error_details_pb2
-from grpc_status import rpc_status
 
 from rerank.access.credentials import Credentials
 from rerank.client.client import rerank_request
+from rerank.client.error_details import retry_delay_s
 from rerank.load_test.open_loop import Call, Outcome
 from rerank.readers.requests import read_requests
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1 import rerank_pb2_grpc
 
-_WORDS = [
+_WORDS = (
     "water",
     "history",
     "of",
@@ -34,7 +33,7 @@ _WORDS = [
     "stone",
     "in",
     "9",
-]
+)
 
 
 def words(draw: random.Random, characters: int) -> str:
@@ -74,12 +73,7 @@ async def rerank_calls(
             try:
                 await method(message, timeout=timeout_s, metadata=credentials.metadata)
             except grpc.aio.AioRpcError as error:
-                return Outcome(error.code().name, _has_retry_info(error))
+                return Outcome(error.code().name, retry_delay_s(error) is not None)
             return Outcome("OK")
 
         yield call
-
-
-def _has_retry_info(error: grpc.aio.AioRpcError) -> bool:
-    status = rpc_status.from_call(error)
-    return status is not None and any(each.Is(error_details_pb2.RetryInfo.DESCRIPTOR) for each in status.details)
