@@ -32,8 +32,7 @@ TORCH_FREE = (
 
 #: Tests that need all packages but import none of PACKAGES: they start commands or inspect the environment.
 NEED_ALL_PACKAGES = (
-    "tests/eval/test_commands.py",
-    "tests/eval/test_settings.py::test_evaluation_of_served_systems_imports_no_torch",
+    "tests/eval/test_commands.py::test_evaluation_of_served_systems_imports_no_torch",
     "tests/scripts/test_attack.py::test_table_has_a_row_per_attack",
     "tests/scripts/test_bench_engine.py",
     "tests/scripts/test_bench_telemetry.py",

@@ -68,8 +68,8 @@ def _notes_on_ids(run: Run) -> list[str]:
 
 def _written_scores(docs: Sequence[ScoredDoc]) -> list[str]:
     """The scores, which decrease strictly in float32 as well; ranks replace scores that float32 cannot represent."""
-    scores = strictly_decreasing([doc.score for doc in docs])
     with np.errstate(over="ignore"):
+        scores = strictly_decreasing([doc.score for doc in docs])
         if not np.isfinite(np.array(scores, dtype=np.float32)).all():
             return [repr(float(len(docs) - rank)) for rank in range(len(docs))]
     return [repr(score) for score in scores]

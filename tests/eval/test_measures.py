@@ -9,7 +9,7 @@ import ir_measures
 import pytest
 import pytrec_eval
 from ir_measures import AP, R, nDCG
-from rerank_eval.measures import BEIR, TREC_DL, Metrics, measure, paired_values, without_query_documents
+from rerank_eval.measures import BEIR, TREC_DL, MetricValues, measure, paired_values, without_query_documents
 
 from rerank.readers.qrels import Qrel
 from rerank.types import ScoredDoc
@@ -76,7 +76,7 @@ def qrels_of(grades: dict[str, Grades]) -> list[Qrel]:
     return [Qrel(query_id, doc_id, grade) for query_id, row in grades.items() for doc_id, grade in row.items()]
 
 
-def assert_equals_trec_eval(grades: dict[str, Grades], run: dict[str, list[ScoredDoc]], metrics: Metrics) -> None:
+def assert_equals_trec_eval(grades: dict[str, Grades], run: dict[str, list[ScoredDoc]], metrics: MetricValues) -> None:
     for query_id, row in grades.items():
         slow = by_trec_eval(row, run.get(query_id, []))
         assert metrics.per_query[query_id] == pytest.approx({name: slow[name] for name in metrics.mean})

@@ -8,33 +8,33 @@ from dataclasses import replace
 import pytest
 from rerank_eval.cases import Case, RankedDoc
 from rerank_eval.efficiency import Efficiency
-from rerank_eval.measures import Metrics
+from rerank_eval.measures import MetricValues
 from rerank_eval.orders import ORIGINAL, UNORDERED, Order
-from rerank_eval.report import FIRST_STAGE, ORACLE, Evaluation, comparisons, markdown, order_dependence
+from rerank_eval.report import FIRST_STAGE, ORACLE, Report, comparisons, markdown, order_dependence
 from rerank_eval.report_html import html_page
-from rerank_eval.results import Result
+from rerank_eval.results import SystemResult
 from rerank_eval.statistics import holm, paired_differences, t_test
 
 
-def result(name: str, values: list[float], missing: tuple[str, ...] = (), **counts: int) -> Result:
+def result(name: str, values: list[float], missing: tuple[str, ...] = (), **counts: int) -> SystemResult:
     per_query = {f"q{number}": {"nDCG@10": value} for number, value in enumerate(values)}
     warnings = {"incomplete": 0, "truncated": 0, "repaired": 0} | counts
     cost = Efficiency(10.0, 20.0, 30.0, 2.5, windows=9.0, rounds=9.0, tokens=1800.0, **warnings)
-    return Result(name, Metrics({"nDCG@10": sum(values) / len(values)}, per_query, missing), {1: cost})
+    return SystemResult(name, MetricValues({"nDCG@10": sum(values) / len(values)}, per_query, missing), {1: cost})
 
 
 FIRST = result("a", [0.5, 0.6, 0.7, 0.4])
 BETTER = result("b", [0.6, 0.7, 0.7, 0.3])
 WORSE = result("c", [0.1, 0.2, 0.1, 0.0])
-UPPER_BOUND = Result(ORACLE, result("", [1.0, 1.0, 1.0, 1.0]).metrics)
+UPPER_BOUND = SystemResult(ORACLE, result("", [1.0, 1.0, 1.0, 1.0]).metrics)
 
 
-def evaluation(*results: Result, title: str = "t", **settings: object) -> Evaluation:
-    return Evaluation("d", title, results, UPPER_BOUND, settings)
+def evaluation(*results: SystemResult, title: str = "t", **settings: object) -> Report:
+    return Report("d", title, results, UPPER_BOUND, settings)
 
 
-def with_orders(by_order: dict[str, dict[Order, float]]) -> Evaluation:
-    return Evaluation("d", "t", [FIRST], UPPER_BOUND, {}, by_order=by_order)
+def with_orders(by_order: dict[str, dict[Order, float]]) -> Report:
+    return Report("d", "t", [FIRST], UPPER_BOUND, {}, by_order=by_order)
 
 
 def rows(text: str, heading: str) -> dict[str, list[str]]:
@@ -62,7 +62,7 @@ def test_single_system_has_no_comparison() -> None:
 
 
 def test_margin_adds_the_non_inferiority_test() -> None:
-    text = markdown(Evaluation("d", "t", [FIRST, BETTER], UPPER_BOUND, {}, margin=0.5))
+    text = markdown(Report("d", "t", [FIRST, BETTER], UPPER_BOUND, {}, margin=0.5))
     assert "p (not worse by 0.5)" in text
     assert float(rows(text, "compared with a")["b"][-1]) < 0.05
 

@@ -9,7 +9,7 @@ import pytest
 from rerank_eval.measures import TREC_DL, Evaluator
 from rerank_eval.results import measure_variants
 from rerank_eval.runner import TRACE_FILE, Variant, run_variants
-from rerank_eval.trace import Ranking
+from rerank_eval.trace import RankedList
 
 from rerank.commands.console import PlainConsole
 from rerank.errors import ConfigError
@@ -27,12 +27,12 @@ class RecordingSystem:
         self.queries: list[str] = []
         self._fails_at = fails_at
 
-    def __call__(self, query_id: str) -> Ranking:
+    def __call__(self, query_id: str) -> RankedList:
         if query_id == self._fails_at:
             self._fails_at = ""
             raise ConnectionError("gone")
         self.queries.append(query_id)
-        return Ranking(("a", "b"), (2.0, 1.0), (1, 0), {"windows": 1})
+        return RankedList(("a", "b"), (2.0, 1.0), (1, 0), {"windows": 1})
 
 
 def evaluate(variants: list[Variant], out: Path, load: int = 1) -> None:

@@ -6,14 +6,14 @@ import json
 from pathlib import Path
 
 import pytest
-from rerank_eval.trace import Ranking, Response, TraceFile
+from rerank_eval.trace import RankedList, Response, TraceFile
 
 from rerank.errors import ConfigError
 from tests.full_disk import largest_file
 
 
 def response(query_id: str) -> Response:
-    ranking = Ranking(("a", "b"), (2.0, 1.5), (1, 0), {"windows": 1, "strategy": "sliding(20/10)"})
+    ranking = RankedList(("a", "b"), (2.0, 1.5), (1, 0), {"windows": 1, "strategy": "sliding(20/10)"})
     return Response(query_id, 12.5, 1000.0, ranking)
 
 

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from rerank.commands.display import ProgressLines, execution_line, feedback_line, fields_table, results_table
+from rerank.commands.display import execution_line, feedback_line, fields_table, results_table
 from rerank.v1 import rerank_pb2 as pb
 
 TITLE = "how long does a flea live"
@@ -97,35 +97,3 @@ def test_lists_of_passages_are_their_ids() -> None:
 def test_feedback_line_names_the_effect() -> None:
     assert feedback_line(pb.FeedbackReport(updated=True, new_passages=4)) == "feedback: 4 new passages"
     assert feedback_line(pb.FeedbackReport(reason="too few")) == "feedback: query vector unchanged: too few"
-
-
-def progress_lines(*reports: tuple[float, str, int, int | None]) -> list[str]:
-    """The lines of reports at these times, in seconds after the start."""
-    console = Console(width=120, file=io.StringIO())
-    now_s = 0.0
-    progress = ProgressLines(console, lambda: now_s)
-    for time_s, stage, done, total in reports:
-        now_s = time_s
-        progress.report(stage, done, total)
-    return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
-
-
-def test_piped_progress_is_a_line_at_every_five_percent() -> None:
-    lines = progress_lines(*((2.0 * second, "vectors", second, 100) for second in range(1, 101)))
-    assert len(lines) == 20
-    assert lines[0] == "vectors: 5 of 100 (5%) passages, 0 passages/s"
-    assert lines[-1].startswith("vectors: 100 of 100 (100%)")
-
-
-def test_piped_progress_is_a_line_every_30_seconds_of_slow_work() -> None:
-    lines = progress_lines(*((float(second), "vectors", second, 10_000) for second in range(1, 100)))
-    assert [line.split()[1] for line in lines] == ["30", "60", "90"]
-
-
-def test_piped_progress_of_an_unknown_total_is_a_line_every_30_seconds() -> None:
-    lines = progress_lines(*((float(second), "BM25", 100 * second, None) for second in range(1, 70)))
-    assert lines == ["BM25: 3,000 passages, 100 passages/s", "BM25: 6,000 passages, 100 passages/s"]
-
-
-def test_piped_progress_of_fast_work_is_at_most_a_line_per_second() -> None:
-    assert progress_lines(*((done / 100, "vectors", done, 100) for done in range(1, 100))) == []

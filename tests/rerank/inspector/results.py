@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rerank_eval.measures import BEIR, Evaluator
 from rerank_eval.run_files import write_run
-from rerank_eval.trace import Ranking, Response, TraceFile
+from rerank_eval.trace import RankedList, Response, TraceFile
 
 from rerank.collections import beir
 
@@ -44,7 +44,7 @@ def write_system(
     for query_id, doc_ids in orders.items():
         places = tuple(FIRST_STAGE[query_id].index(doc_id) for doc_id in doc_ids)
         scores = tuple(float(len(doc_ids) - rank) for rank in range(len(doc_ids)))
-        ranking = Ranking(tuple(doc_ids), scores, places, execution)
+        ranking = RankedList(tuple(doc_ids), scores, places, execution)
         trace.add(Response(query_id, 3.0, 0.0, ranking))
         run[query_id] = ranking.docs
     metrics = Evaluator(BEIR, beir.qrels(collection)).evaluate(run)

@@ -20,10 +20,10 @@ def trec_files(folder: Path, qrels: str, queries: str) -> tuple[str, Path]:
 
 def test_pydoc_has_its_own_queries_and_judgements() -> None:
     judgements = read_judgements("pydoc")
-    query_id, text = next(iter(pydoc.queries().items()))
-    expected = {doc_id: grade for judged, doc_id, grade in pydoc.qrels() if judged == query_id}
-    assert judgements.of_query(text) == expected
-    assert text in judgements.queries
+    query = pydoc.queries()[0]
+    expected = {doc_id: grade for judged, doc_id, grade in pydoc.qrels() if judged == query.query_id}
+    assert judgements.of_query(query.text) == expected
+    assert query.text in judgements.queries
 
 
 def test_queries_that_differ_in_case_and_spaces_are_the_same(tmp_path: Path) -> None:

@@ -65,7 +65,8 @@ def test_texts_come_from_the_index_if_it_exists(collection: Path, index_folder: 
 
 
 def test_pydoc_has_its_own_queries() -> None:
-    assert sources_of({"collection": "pydoc"}, "results").queries == pydoc.queries()
+    texts = {query.query_id: query.text for query in pydoc.queries()}
+    assert sources_of({"collection": "pydoc"}, "results").queries == texts
 
 
 def test_collection_that_is_not_here_is_refused_with_the_way_out() -> None:
