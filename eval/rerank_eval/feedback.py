@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import islice
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 import torch
@@ -80,7 +80,8 @@ class FeedbackExperiment:
         """
         settings = FeedbackSettings(method)
         vectors, cosines, kept, update_s = dict(self._vectors), [], 0, 0.0
-        for query_ids in _batches(self._queries, _BATCH):
+        for first in range(0, len(self._queries), _BATCH):
+            query_ids = list(self._queries)[first : first + _BATCH]
             tensors = self._tensors([teacher.get(query_id, ())[: settings.top_k] for query_id in query_ids])
             stacked = torch.from_numpy(np.stack([vectors[query_id] for query_id in query_ids]))
             start = time.perf_counter()
@@ -163,29 +164,19 @@ def _print(before: MetricValues, results: Mapping[str, FeedbackResult], console:
         )
         for change in _changes(result.metrics, before):
             console.print(
-                f"  {change.measure}: {change.difference:+.4f}, p = {change.p:.2g} (paired t-test), "
-                f"{change.wins}/{change.losses}/{change.ties} wins/losses/ties"
+                "  {measure}: {difference:+.4f}, p = {p:.2g} (paired t-test), {wins}/{losses}/{ties} wins/losses/ties"
+                "".format(**change)
             )
 
 
-@dataclass(frozen=True, slots=True)
-class _Change:
-    """A measure after feedback minus before: the mean, the two-sided p of the paired t-test, and counts of queries."""
-
-    measure: str
-    difference: float
-    p: float
-    wins: int
-    losses: int
-    ties: int
-
-
-def _changes(after: MetricValues, before: MetricValues) -> list[_Change]:
+def _changes(after: MetricValues, before: MetricValues) -> list[dict[str, Any]]:
+    """Each measure after feedback minus before: the mean, the two-sided p of the paired t-test, and queries by sign."""
     changes = []
     for name in before.mean:
         differences = paired_differences(*paired_values(after, before, name))
         wins, ties, losses = count_signs(differences)
-        changes.append(_Change(name, float(differences.mean()), t_test(differences), wins, losses, ties))
+        change = {"measure": name, "difference": float(differences.mean()), "p": t_test(differences)}
+        changes.append(change | {"wins": wins, "losses": losses, "ties": ties})
     return changes
 
 
@@ -196,14 +187,8 @@ def _as_json(before: MetricValues, results: Mapping[str, FeedbackResult]) -> dic
             "cosine": result.cosine,
             "unmoved": result.kept,
             "move_ms": result.update_ms,
-            "changes": [asdict(change) for change in _changes(result.metrics, before)],
+            "changes": _changes(result.metrics, before),
         }
         for name, result in results.items()
     }
     return {BEFORE: asdict(before), **after}
-
-
-def _batches(query_ids: Iterable[str], size: int) -> Iterator[list[str]]:
-    remaining = iter(query_ids)
-    while batch := list(islice(remaining, size)):
-        yield batch

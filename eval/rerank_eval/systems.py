@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from google.protobuf.json_format import MessageToDict
 
@@ -32,23 +32,6 @@ if TYPE_CHECKING:
 
 #: Deadline of a request, and limit of the service that the evaluation starts: long enough for the slowest machine.
 _MAX_REQUEST_S = 24 * 3600.0
-
-
-class System(Protocol):
-    """Ranks given candidates, or searches and ranks. `fingerprint`: every setting that decides its rankings."""
-
-    is_served: bool
-
-    @property
-    def fingerprint(self) -> Mapping[str, object]: ...
-
-    def rerank(self, query: Query, candidates: Sequence[CandidateSource], ordered: bool = True) -> RankedList:
-        """Ranks candidates; the system receives them in the given order, which counts only if it is `ordered`."""
-        ...
-
-    def search(self, query: Query, **options: Any) -> RankedList:
-        """Retrieves and ranks. `options` are fields of the message SearchRequest (rerank.proto)."""
-        ...
 
 
 def strategy_of(spec: SystemSpec, shared: pb.Strategy) -> pb.Strategy:
@@ -232,7 +215,7 @@ def _load_encoder(name: str) -> Encoder:
 
 
 class ServedSystem:
-    """A model of a service, with a strategy."""
+    """A model of a service, with a strategy. `fingerprint`: every setting that decides its rankings."""
 
     is_served = True
 
@@ -250,14 +233,16 @@ class ServedSystem:
         }
 
     def rerank(self, query: Query, candidates: Sequence[CandidateSource], ordered: bool = True) -> RankedList:
+        """Ranks candidates, which it receives in the given order; the order counts only if it is `ordered`."""
         return _ranking(self._client.rerank(query.text, candidates, ordered=ordered, **self._options))
 
     def search(self, query: Query, **options: Any) -> RankedList:
+        """Retrieves and ranks. `options` are fields of the message SearchRequest (rerank.proto)."""
         return _ranking(self._client.search(query.text, **self._options | options))
 
 
 class Baseline:
-    """A scorer in this process, on given candidates or on those that a service retrieves."""
+    """A scorer in this process, on given candidates or on those that a service retrieves; else as ServedSystem."""
 
     is_served = False
 
@@ -289,6 +274,9 @@ class Baseline:
         response = self._client.search(query.text, **options)
         hits = response.results
         return self.rerank(query, [CandidateSource(hit.doc_id, hit.text, score=hit.first_stage_score) for hit in hits])
+
+
+System: TypeAlias = ServedSystem | Baseline
 
 
 def _ranking(response: pb.RerankResponse | pb.SearchResponse) -> RankedList:

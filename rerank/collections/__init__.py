@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from collections.abc import Collection as Ids
 from dataclasses import dataclass
 from functools import partial
@@ -45,7 +45,7 @@ def _pydoc() -> Collection:
 
 
 #: Collections that have a name of their own.
-NAMED: Mapping[str, Callable[[], Collection]] = {"pydoc": _pydoc}
+NAMED: dict[str, Callable[[], Collection]] = {"pydoc": _pydoc}
 
 
 def open_collection(name_or_folder: str) -> Collection:

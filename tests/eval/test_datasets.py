@@ -9,7 +9,10 @@ from types import SimpleNamespace
 import pytest
 from rerank_eval.datasets import open_dataset
 
+from rerank.collections import NAMED, Collection
 from rerank.errors import CollectionError, ConfigError
+from rerank.inspector.judgements import read_judgements
+from rerank.inspector.sources import sources_of
 from rerank.readers.qrels import Qrel
 from rerank.types import Passage, Query
 from tests.eval.data import judged_collection, write
@@ -47,6 +50,20 @@ def test_pydoc_has_judgements() -> None:
     dataset = open_dataset("pydoc")
     assert dataset.name.startswith("pydoc-")
     assert {qrel.query_id for qrel in dataset.qrels} == set(dataset.queries)
+
+
+def test_collection_that_is_named_once_is_known_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = Collection(
+        "small",
+        lambda: iter([Passage("a", "one")]),
+        queries=lambda: [Query("x", "1")],
+        qrels=lambda _: [Qrel("1", "a", 1)],
+    )
+    monkeypatch.setitem(NAMED, "small", lambda: small)
+    dataset = open_dataset("small")
+    assert (dataset.queries, dataset.passages(["a"])) == ({"1": Query("x", "1")}, {"a": Passage("a", "one")})
+    assert read_judgements("small").of_query("x") == {"a": 1}
+    assert sources_of({"collection": "small"}, "results").grades == {"1": {"a": 1}}
 
 
 def test_folder_without_a_corpus_is_named(tmp_path: Path) -> None:

@@ -64,32 +64,34 @@ def test_score_column_names_the_meaning_of_the_scores(kind: int, header: str) ->
     assert header in "".join(printed(response(kind))[:6])
 
 
-def test_execution_is_one_line_of_80_columns() -> None:
-    execution = pb.Execution(model="pe-rank", strategy="sliding(20/10)", windows=9, tokens=3600, total_ms=45.3)
-    assert execution_line(execution) == "pe-rank, sliding(20/10) · 9 windows · 3,600 tokens · 45 ms"
+@pytest.mark.parametrize(
+    ("execution", "line"),
+    [
+        (
+            pb.Execution(model="pe-rank", strategy="sliding(20/10)", windows=9, tokens=3600, total_ms=45.3),
+            "pe-rank, sliding(20/10) · 9 windows · 3,600 tokens · 45 ms",
+        ),
+        (
+            pb.Execution(reason="deadline reached", truncated_doc_ids=["a", "b"], repaired_identifiers=3),
+            " · deadline reached · 2 truncated · 3 repaired",
+        ),
+        (
+            pb.Execution(interpolation=pb.InterpolationReport(first_stage=0.25, reason="several windows")),
+            " · no interpolation: several windows",
+        ),
+    ],
+)
+def test_execution_is_one_line_that_names_deviations(execution: pb.Execution, line: str) -> None:
+    assert execution_line(execution).endswith(line)
 
 
-def test_execution_line_names_deviations() -> None:
-    execution = pb.Execution(reason="deadline reached", truncated_doc_ids=["a", "b"], repaired_identifiers=3)
-    assert execution_line(execution).endswith(" · deadline reached · 2 truncated · 3 repaired")
-
-
-def test_execution_line_says_why_the_interpolation_was_left_out() -> None:
-    execution = pb.Execution(interpolation=pb.InterpolationReport(first_stage=0.25, reason="several windows"))
-    assert execution_line(execution).endswith(" · no interpolation: several windows")
-
-
-def test_field_that_is_a_message_is_one_line() -> None:
-    execution = pb.Execution(interpolation=pb.InterpolationReport(first_stage=0.25, applied=True))
+def test_fields_are_lines_of_messages_and_of_ids() -> None:
+    report = pb.InterpolationReport(first_stage=0.25, applied=True)
     console = Console(width=80, file=io.StringIO())
-    console.print(fields_table("execution", execution))
-    assert "first_stage: 0.25 applied: true" in console.file.getvalue()  # type: ignore[attr-defined]
-
-
-def test_lists_of_passages_are_their_ids() -> None:
-    console = Console(width=80, file=io.StringIO())
-    console.print(fields_table("execution", pb.Execution(truncated_doc_ids=["a", "b"])))
-    lines = [line.split() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+    console.print(fields_table("execution", pb.Execution(interpolation=report, truncated_doc_ids=["a", "b"])))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "first_stage: 0.25 applied: true" in text
+    lines = [line.split() for line in text.splitlines()]
     assert any({"truncated_doc_ids", "a,", "b"} <= set(line) for line in lines)
     assert any({"unscored_doc_ids", "none"} <= set(line) for line in lines)
 
