@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import signal
 import subprocess
 import sys
@@ -21,7 +20,7 @@ from tests.serving import free_port, wait_for
 
 @pytest.fixture
 def results(beir_folder: Path, tmp_path: Path) -> Path:
-    collection = write_collection(Path(shutil.copytree(beir_folder, tmp_path / "twelve")))
+    collection = write_collection(tmp_path / "twelve", beir_folder)
     write_system(tmp_path / "results", {"ranker": "number"}, FIRST_STAGE, collection)
     return tmp_path / "results"
 
