@@ -87,8 +87,8 @@ def _run(
         if done:
             console.print(f"{title}: resumed with {done} of {len(query_ids)} queries done")
         with show_progress(console) as progress:
-            for done in _run_concurrently(variant, query_ids, file, load):
-                progress.report(f"{title}, queries", done, len(query_ids))
+            for number in _run_concurrently(variant, query_ids, file, load):
+                progress.report(f"{title}, queries", number, len(query_ids))
         file.finish(query_ids)
     return {variant.name: list(file.responses.values()) for variant, file in zip(variants, files, strict=True)}
 

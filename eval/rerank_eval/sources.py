@@ -51,7 +51,7 @@ class GivenLists:
             for name, system in systems.items()
         ]
 
-    def first_stage(self, order: Order = ORIGINAL, responses: Iterable[Response] = ()) -> Run:
+    def first_stage(self, order: Order, _: Iterable[Response]) -> Run:
         """The candidates as systems receive them in an order."""
         return {
             query_id: _with_ranks(request.candidates[position].doc_id for position in self._permutation(request, order))
@@ -116,7 +116,7 @@ class Search:
             if system.is_served and system.fingerprint["ranker"] != "identity"
         ]
 
-    def first_stage(self, order: Order, responses: Iterable[Response]) -> Run:
+    def first_stage(self, _: Order, responses: Iterable[Response]) -> Run:
         """The candidates as a system received them, by its responses; there is one order only."""
         return {
             response.query_id: _with_ranks(

@@ -107,7 +107,9 @@ def test_eval_beir_with_a_run_measures_the_queries_of_the_run(
     run, out = write_run(tmp_path / "run.trec", {q: list(grades[q]) for q in asked}), tmp_path / "out"
     printed = evaluate(beir.app, out, "--collection", collection, "--run", run, "--ranker", "oracle")
     assert f"{ASKED} of {JUDGED} judged queries were asked; means and tests are over these." in printed
-    summary = read_json(out / "summary.json")
+    summary, measures = read_json(out / "summary.json"), read_json(out / "measures.json")
+    assert (measures["mean"]["nDCG@10"], measures["missing"]) == (1.0, [])
+    assert len(measures["settings"]["run_sha256"]) == 64
     before = slow_values({q: list(grades[q]) for q in asked}, grades, asked)
     best = [ndcg(grades[q], sorted(grades[q], key=lambda d: -grades[q][d])) for q in asked]
     assert summary["queries"] == ASKED

@@ -10,7 +10,7 @@ import pytest
 from rerank_eval.beir import app
 
 from rerank.config import ServiceConfig
-from tests.eval.data import call, evaluate, judged_collection, read_json, refusal, write_run
+from tests.eval.data import call, evaluate, judged_collection, read_json, refusal
 from tests.serving import Served
 
 
@@ -45,16 +45,6 @@ def test_service_with_the_index_is_started_for_a_search(
     assert len((out / "run.trec").read_text(encoding="utf-8").splitlines()) == 2 * 12
     assert {path.name for path in out.iterdir()} >= {"report.md", "report.html", "summary.json", "latency.png"}
     assert "nDCG@10" in printed
-
-
-def test_candidates_of_a_run_replace_an_index(collection: Path, tmp_path: Path) -> None:
-    """The oracle needs no service, and the run is the first stage."""
-    run = write_run(tmp_path / "run.trec", {"1": ["moon", "tides"]})
-    evaluate(app, tmp_path / "out", "--collection", collection, "--run", run, "--ranker", "oracle")
-    found = read_json(tmp_path / "out" / "measures.json")
-    assert found["mean"]["nDCG@10"] == 1.0  # of the query that the run has
-    assert found["missing"] == []
-    assert len(found["settings"]["run_sha256"]) == 64
 
 
 def test_every_model_searches_once_more_with_feedback(

@@ -70,6 +70,7 @@ def test_queries_that_were_not_asked_are_named(tmp_path: Path, option: tuple[str
     assert all(note in text for text in (printed, report, summary, measures) for note in (NOTE, unjudged))
     assert json.loads(measures)["mean"]["nDCG@10"] == mean
     assert json.loads(summary)["queries"] == over
+    assert ("count as 0: 3, 4" in report) == (over == 4)
 
 
 def test_queries_of_a_run_without_judgements_are_named(tmp_path: Path) -> None:

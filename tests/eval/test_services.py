@@ -199,16 +199,13 @@ def test_address_without_a_service_is_named_before_the_first_query(
     assert not (tmp_path / "out").exists()
 
 
-def test_services_with_other_models_are_refused(
+def test_services_with_other_models_or_another_index_are_refused(
     encoder: Encoder, service: Served, requests: list[str], tmp_path: Path
 ) -> None:
     with running_services(encoder, 1) as running:
         done = outcome(requests, tmp_path / "out", "--target", f"{running.addresses[0]},{service.address}")
     assert isinstance(done.exception, ConfigError)
     assert "differ in model 'identity', 'number', 'pe-rank', so that results would depend" in str(done.exception)
-
-
-def test_services_with_other_indexes_are_refused(service: Served) -> None:
     with RerankClient(service.address) as client:
         without_index = FailingService(grpc.StatusCode.UNAVAILABLE, client.list_models())
     without_index.listed.ClearField("index")
@@ -218,12 +215,6 @@ def test_services_with_other_indexes_are_refused(service: Served) -> None:
         pytest.raises(ConfigError, match="differ in the index"),
     ):
         services.list_models()
-
-
-def test_address_that_is_given_twice_is_refused(requests: list[str], tmp_path: Path) -> None:
-    done = outcome(requests, tmp_path / "out", "--target", "a:1,b:1", "--target", "a:1")
-    assert isinstance(done.exception, ConfigError)
-    assert "--target a:1, b:1, a:1: an address is given twice" in str(done.exception)
 
 
 def test_eval_beir_searches_in_several_services(service: Served, beir_folder: Path, tmp_path: Path) -> None:

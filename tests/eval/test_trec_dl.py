@@ -55,12 +55,6 @@ def test_perfect_ranker_is_perfect_in_every_order(files: list[str], tmp_path: Pa
     assert len(set(by_order["oracle"][:2])) == 1
 
 
-def test_all_judged_queries_count_in_the_means_if_asked_for(files: list[str], tmp_path: Path) -> None:
-    evaluate(app, tmp_path / "out", *files, "--ranker", "oracle", "--all-judged")
-    assert measures(tmp_path / "out")["mean"]["nDCG@10"] == pytest.approx(0.75)
-    assert "count as 0: q4" in report(tmp_path / "out")
-
-
 def test_unordered_lists_are_compared_with_the_orders(files: list[str], tmp_path: Path, service: Served) -> None:
     """Without scores, the model identity orders an unordered list by its texts alone."""
     given = (*files, "--target", service.address, "--orders", "original,reversed,unordered", "--ranker", "identity")
