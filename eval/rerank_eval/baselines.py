@@ -30,15 +30,6 @@ class Scorer(Protocol):
         ...
 
 
-class FirstStageOrder:
-    """Equal scores for all candidates, which keeps the first stage's order."""
-
-    revision = ""
-
-    def __call__(self, query: Query, candidates: Sequence[CandidateSource]) -> list[float]:
-        return [0.0] * len(candidates)
-
-
 class Cosine:
     """Cosine of the encoder's vectors of query and passage. Each passage is encoded once."""
 

@@ -1,15 +1,17 @@
-"""Candidates from TREC run files, and from BM25 over the prebuilt indexes of Pyserini."""
+"""Lists of candidates from TREC run files and from the prebuilt indexes of Pyserini, and changes of such lists."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import ir_measures
 
 from rerank.errors import CollectionError, ConfigError
+from rerank.prompting.style import PromptStyle
 from rerank.readers.requests import Request, parse_request
 from rerank.readers.rows import BadRow
 from rerank.retrieval.bm25 import K1, B
@@ -56,6 +58,31 @@ def candidates_of_prebuilt(name: str, dataset: Dataset, depth: int) -> list[Requ
     searcher = _prebuilt(name)
     searcher.set_bm25(K1, B)
     return [_search(searcher, name, query, depth) for query in dataset.queries.values()]
+
+
+def first_candidates(request: Request, depth: int) -> Request:
+    """The request with its first `depth` candidates; 0: all."""
+    return replace(request, candidates=request.candidates[: depth or None])
+
+
+def with_repaired_texts(request: Request) -> Request:
+    """The request with the texts of its candidates as RankLLM prepares them. Raises: ConfigError without ftfy."""
+    style = PromptStyle(ftfy=True, max_words=300)
+    candidates = (
+        replace(row, text=style.passage_text(row.text or ""), title=style.passage_text(row.title))
+        for row in request.candidates
+    )
+    return replace(request, candidates=tuple(candidates))
+
+
+def without_scores(request: Request) -> Request:
+    """The request without the first stage's scores."""
+    return replace(request, candidates=tuple(replace(row, score=None) for row in request.candidates))
+
+
+def in_index(request: Request) -> Request:
+    """The request with candidates that refer to the index of the service."""
+    return replace(request, candidates=tuple(replace(row, in_index=True) for row in request.candidates))
 
 
 def _read_run(path: Path) -> dict[str, dict[str, float]]:

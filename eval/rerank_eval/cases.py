@@ -6,8 +6,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from rerank_eval.measures import MAIN_MEASURE, Evaluator, Metrics, Run
-from rerank_eval.results import Result
+from rerank.types import Query
+from rerank_eval.measures import MAIN_MEASURE, Evaluator, MetricValues, Run
+from rerank_eval.results import SystemResult
 from rerank_eval.runner import Responses
 
 #: Number of gains, and of losses, that a report shows for each system; number of documents of each ranking.
@@ -54,11 +55,11 @@ class CaseFinder:
 
     Args:
         first_stage: the candidates of each query, best first.
-        queries: texts by query_id.
+        queries: by query_id.
     """
 
     def __init__(
-        self, evaluator: Evaluator, first_stage: Run, queries: Mapping[str, str], find_texts: FindTexts
+        self, evaluator: Evaluator, first_stage: Run, queries: Mapping[str, Query], find_texts: FindTexts
     ) -> None:
         self._evaluator = evaluator
         self._first_stage = evaluator.preprocess(first_stage)
@@ -67,7 +68,7 @@ class CaseFinder:
         self._queries = queries
         self._find_texts = find_texts
 
-    def by_system(self, results: Iterable[Result], responses: Responses) -> dict[str, list[Case]]:
+    def by_system(self, results: Iterable[SystemResult], responses: Responses) -> dict[str, list[Case]]:
         """The cases of every system that changed a ranking."""
         cases = {
             result.name: self.find({row.query_id: row.ranking.docs for row in responses[result.name]}, result.metrics)
@@ -75,7 +76,7 @@ class CaseFinder:
         }
         return {name: found for name, found in cases.items() if found}
 
-    def find(self, run: Run, metrics: Metrics) -> list[Case]:
+    def find(self, run: Run, metrics: MetricValues) -> list[Case]:
         """The largest gains, largest first, and then the largest losses of a system's run."""
         before, after = self._values(self.metrics), self._values(metrics)
         changes = {query_id: after[query_id] - before[query_id] for query_id in run if query_id in after}
@@ -86,7 +87,7 @@ class CaseFinder:
         return [self._case(query_id, run, before[query_id], after[query_id]) for query_id in gains + losses]
 
     @staticmethod
-    def _values(metrics: Metrics) -> dict[str, float]:
+    def _values(metrics: MetricValues) -> dict[str, float]:
         return {query_id: values[MAIN_MEASURE] for query_id, values in metrics.per_query.items()}
 
     def _case(self, query_id: str, run: Run, value_before: float, value_after: float) -> Case:
@@ -102,5 +103,5 @@ class CaseFinder:
             ]
 
         return Case(
-            query_id, self._queries[query_id], value_before, value_after, top(candidates[:TOP]), top(ranked[:TOP])
+            query_id, self._queries[query_id].text, value_before, value_after, top(candidates[:TOP]), top(ranked[:TOP])
         )

@@ -1,4 +1,4 @@
-"""Test collections by name, with queries, judgements and passages: pydoc, BEIR folders, ir_datasets."""
+"""Test collections by name, with queries, judgements and passages: those of `rerank.collections`, and ir_datasets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rerank.collections import beir, open_collection, pydoc
+from rerank.collections import NAMED, is_collection, open_collection
 from rerank.errors import CollectionError, ConfigError
 from rerank.readers.qrels import Qrel
 from rerank.types import Passage, Query
@@ -54,40 +54,24 @@ def open_dataset(name: str, split: str = "test") -> Dataset:
     """Opens a test collection.
 
     Args:
-        name: `pydoc`, a folder in BEIR layout, or a name of ir_datasets (which includes the split).
+        name: a named collection, a folder in BEIR layout, or a name of ir_datasets (which includes the split).
         split: the judgements of a folder in BEIR layout, qrels/SPLIT.tsv.
 
     Raises:
         CollectionError: a file of the folder cannot be read, or no query is judged.
         ConfigError: ir_datasets is not installed, does not know the name, or cannot download the collection.
     """
-    if name == "pydoc":
-        return _pydoc()
-    if beir.is_folder(name):
-        folder = beir.checked_folder(name)
-        queries, qrels = beir.queries(folder), beir.qrels(folder, split)
-        judged = _judged(queries, qrels, str(folder))
-        return Dataset(folder.name, judged, qrels, lambda doc_ids: _passages_of_collection(name, doc_ids))
+    if is_collection(name):
+        collection = open_collection(name)
+        qrels = collection.qrels(split)
+        return Dataset(collection.name, _judged(collection.queries(), qrels, name), qrels, collection.find)
     if Path(name).exists():
         raise CollectionError(f"{name} holds no corpus.jsonl; expected a folder in BEIR layout")
     return _ir_dataset(name)
 
 
-def _pydoc() -> Dataset:
-    judgements = [Qrel(*judgement) for judgement in pydoc.qrels()]
-    all_queries = [Query(text, query_id) for query_id, text in pydoc.queries().items()]
-    name = open_collection("pydoc").name
-    judged = _judged(all_queries, judgements, name)
-    return Dataset(name, judged, judgements, lambda doc_ids: _passages_of_collection("pydoc", doc_ids))
-
-
-def _passages_of_collection(name: str, doc_ids: Collection[str]) -> dict[str, Passage]:
-    requested = set(doc_ids)
-    return {row.doc_id: row for row in open_collection(name).passages() if row.doc_id in requested}
-
-
 def _ir_dataset(name: str) -> Dataset:
-    neither = f"collection {name!r} is neither 'pydoc' nor a folder that holds corpus.jsonl"
+    neither = f"collection {name!r} is neither {', '.join(map(repr, NAMED))} nor a folder that holds corpus.jsonl"
     try:
         import ir_datasets
     except ModuleNotFoundError as error:
@@ -111,13 +95,11 @@ def _passages_of_ir_dataset(opened: Any, doc_ids: Collection[str]) -> dict[str, 
         docs = opened.docs_store().get_many(doc_ids)
     except OSError as error:
         raise ConfigError(f"passages of ir_datasets cannot be downloaded, which needs a network: {error}") from error
-    return {
-        doc_id: _passage(doc_id, doc.default_text(), getattr(doc, "title", "") or "") for doc_id, doc in docs.items()
-    }
-
-
-def _passage(doc_id: str, text: str, title: str) -> Passage:
-    return Passage(doc_id, text, title=title if text.startswith(title) else "")
+    passages = {}
+    for doc_id, doc in docs.items():
+        text, title = doc.default_text(), getattr(doc, "title", "") or ""
+        passages[doc_id] = Passage(doc_id, text, title=title if text.startswith(title) else "")
+    return passages
 
 
 def _judged(queries: Sequence[Query], qrels: Sequence[Qrel], name: str) -> dict[str, Query]:

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import islice
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 import torch
 from ir_measures import R, nDCG
 from rich.console import Console
 
+from rerank.commands.progress import with_progress
 from rerank.models.encoder import Encoder
 from rerank.readers.qrels import Qrel
 from rerank.retrieval.dense import query_vectors
 from rerank.retrieval.index import Index, read_manifest
 from rerank.retrieval.query_update import FeedbackSettings, UpdateOutcome, update_queries
 from rerank.types import FeedbackMethod, FirstStage, Query, ScoredDoc, Vector
-from rerank_eval.measures import Evaluator, Metrics, Run, paired_values
-from rerank_eval.progress import progress
+from rerank_eval.measures import Evaluator, MetricValues, Run, paired_values
 from rerank_eval.report import ORACLE
 from rerank_eval.report_writer import print_table
-from rerank_eval.results import Result
+from rerank_eval.results import SystemResult
 from rerank_eval.run_files import write_text
 from rerank_eval.statistics import count_signs, paired_differences, t_test
 from rerank_eval.table import SUMMARY_FILE, summarize, summary_json
@@ -49,7 +49,7 @@ class FeedbackResult:
         update_ms: mean per query.
     """
 
-    metrics: Metrics
+    metrics: MetricValues
     cosine: float
     kept: int
     update_ms: float
@@ -80,7 +80,8 @@ class FeedbackExperiment:
         """
         settings = FeedbackSettings(method)
         vectors, cosines, kept, update_s = dict(self._vectors), [], 0, 0.0
-        for query_ids in _batches(self._queries, _BATCH):
+        for first in range(0, len(self._queries), _BATCH):
+            query_ids = list(self._queries)[first : first + _BATCH]
             tensors = self._tensors([teacher.get(query_id, ())[: settings.top_k] for query_id in query_ids])
             stacked = torch.from_numpy(np.stack([vectors[query_id] for query_id in query_ids]))
             start = time.perf_counter()
@@ -91,7 +92,7 @@ class FeedbackExperiment:
             kept += sum(outcome is not UpdateOutcome.UPDATED for outcome in updates.outcomes)
         return FeedbackResult(self._retrieve(vectors), fmean(cosines), kept, update_s * 1000 / len(self._queries))
 
-    def _retrieve(self, vectors: Mapping[str, Vector]) -> Metrics:
+    def _retrieve(self, vectors: Mapping[str, Vector]) -> MetricValues:
         queries = [replace(query, vector=vectors[query_id]) for query_id, query in self._queries.items()]
         rankings = self._index.search(FirstStage.DENSE, queries, _DEPTH)
         return self._evaluator.evaluate(dict(zip(self._queries, rankings, strict=True)))
@@ -137,16 +138,15 @@ def write_feedback_report(
     Raises:
         ConfigError: the files cannot be written.
     """
-    results: dict[str, FeedbackResult] = {}
-    with progress(console, "feedback, teachers and methods", len(teachers) * len(METHODS)) as advance:
-        for name, teacher in teachers.items():
-            for method in METHODS:
-                results[f"after {name}, {method}"] = experiment.retrieve_after(teacher, method)
-                advance()
+    pairs = [(name, method) for name in teachers for method in METHODS]
+    results = {
+        f"after {name}, {method}": experiment.retrieve_after(teachers[name], method)
+        for name, method in with_progress(pairs, "feedback, teachers and methods", len(pairs), console)
+    }
     _print(experiment.before, results, console)
     title = f"dense retrieval of {len(experiment.before.per_query)} queries before and after feedback"
-    summarized = [Result(BEFORE, experiment.before)] + [
-        Result(f"{BEFORE} after {name}", results[f"after {name}, {METHODS[0]}"].metrics)
+    summarized = [SystemResult(BEFORE, experiment.before)] + [
+        SystemResult(f"{BEFORE} after {name}", results[f"after {name}, {METHODS[0]}"].metrics)
         for name in teachers
         if name != ORACLE
     ]
@@ -154,7 +154,7 @@ def write_feedback_report(
     write_text(out / "feedback.json", json.dumps(_as_json(experiment.before, results), indent=2) + "\n")
 
 
-def _print(before: Metrics, results: Mapping[str, FeedbackResult], console: Console) -> None:
+def _print(before: MetricValues, results: Mapping[str, FeedbackResult], console: Console) -> None:
     rows = {BEFORE: before} | {name: result.metrics for name, result in results.items()}
     print_table(console, f"dense retrieval to depth {_DEPTH}, before and after feedback", rows)
     for name, result in results.items():
@@ -164,47 +164,31 @@ def _print(before: Metrics, results: Mapping[str, FeedbackResult], console: Cons
         )
         for change in _changes(result.metrics, before):
             console.print(
-                f"  {change.measure}: {change.difference:+.4f}, p = {change.p:.2g} (paired t-test), "
-                f"{change.wins}/{change.losses}/{change.ties} wins/losses/ties"
+                "  {measure}: {difference:+.4f}, p = {p:.2g} (paired t-test), {wins}/{losses}/{ties} wins/losses/ties"
+                "".format(**change)
             )
 
 
-@dataclass(frozen=True, slots=True)
-class _Change:
-    """A measure after feedback minus before: the mean, the two-sided p of the paired t-test, and counts of queries."""
-
-    measure: str
-    difference: float
-    p: float
-    wins: int
-    losses: int
-    ties: int
-
-
-def _changes(after: Metrics, before: Metrics) -> list[_Change]:
+def _changes(after: MetricValues, before: MetricValues) -> list[dict[str, Any]]:
+    """Each measure after feedback minus before: the mean, the two-sided p of the paired t-test, and queries by sign."""
     changes = []
     for name in before.mean:
         differences = paired_differences(*paired_values(after, before, name))
         wins, ties, losses = count_signs(differences)
-        changes.append(_Change(name, float(differences.mean()), t_test(differences), wins, losses, ties))
+        change = {"measure": name, "difference": float(differences.mean()), "p": t_test(differences)}
+        changes.append(change | {"wins": wins, "losses": losses, "ties": ties})
     return changes
 
 
-def _as_json(before: Metrics, results: Mapping[str, FeedbackResult]) -> dict[str, object]:
+def _as_json(before: MetricValues, results: Mapping[str, FeedbackResult]) -> dict[str, object]:
     after = {
         name: {
             "report": asdict(result.metrics),
             "cosine": result.cosine,
             "unmoved": result.kept,
             "move_ms": result.update_ms,
-            "changes": [asdict(change) for change in _changes(result.metrics, before)],
+            "changes": _changes(result.metrics, before),
         }
         for name, result in results.items()
     }
     return {BEFORE: asdict(before), **after}
-
-
-def _batches(query_ids: Iterable[str], size: int) -> Iterator[list[str]]:
-    remaining = iter(query_ids)
-    while batch := list(islice(remaining, size)):
-        yield batch

@@ -24,7 +24,7 @@ MAIN_MEASURE = str(nDCG @ 10)
 
 
 @dataclass(frozen=True, slots=True)
-class Metrics:
+class MetricValues:
     """Values by measure (spelled as ir_measures does): the mean over the judged queries, and per query.
 
     Attributes:
@@ -48,11 +48,13 @@ class Evaluator:
     qrels: Sequence[Qrel]
     preprocess: Callable[[Run], Run] = lambda run: run
 
-    def evaluate(self, run: Run) -> Metrics:
+    def evaluate(self, run: Run) -> MetricValues:
         return measure(self.measures, self.qrels, self.preprocess(run))
 
 
-def paired_values(system: Metrics, reference: Metrics, measure: str = MAIN_MEASURE) -> tuple[list[float], list[float]]:
+def paired_values(
+    system: MetricValues, reference: MetricValues, measure: str = MAIN_MEASURE
+) -> tuple[list[float], list[float]]:
     """The values of two systems on the same queries, for a paired test: the judged queries that were asked.
 
     A query that both lack was not asked. One that only one of them lacks counts as 0 for it.
@@ -63,7 +65,7 @@ def paired_values(system: Metrics, reference: Metrics, measure: str = MAIN_MEASU
     return values, others
 
 
-def measure(measures: Sequence[Measure], qrels: Iterable[Qrel], run: Run) -> Metrics:
+def measure(measures: Sequence[Measure], qrels: Iterable[Qrel], run: Run) -> MetricValues:
     """Measures a run. A judged query that the run lacks counts as 0; a query without judgements is ignored.
 
     Grades below 0 count as 0, that is judged and not relevant; trec_eval would treat them as unjudged. Documents with
@@ -82,7 +84,7 @@ def measure(measures: Sequence[Measure], qrels: Iterable[Qrel], run: Run) -> Met
         if metric.query_id in per_query:
             per_query[metric.query_id][str(metric.measure)] = metric.value
     mean = {name: fmean(values[name] for values in per_query.values()) for name in names}
-    return Metrics(mean, per_query, tuple(query_id for query_id in per_query if query_id not in run))
+    return MetricValues(mean, per_query, tuple(query_id for query_id in per_query if query_id not in run))
 
 
 def _in_order_of_trec_eval(docs: Sequence[ScoredDoc]) -> list[str]:

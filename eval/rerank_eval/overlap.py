@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from rerank.errors import CollectionError
@@ -17,24 +16,17 @@ from rerank_eval.trace import Response
 _NAMED = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Judgements:
-    """The judgements by which an evaluation measures.
-
-    Attributes:
-        notes: sentences for the reader where judgements and data cover each other only in part.
-    """
-
-    qrels: Sequence[Qrel]
-    notes: tuple[str, ...] = ()
-
-
-def judgements_of(query_ids: Iterable[str], qrels: Sequence[Qrel], source: str, only_asked: bool = True) -> Judgements:
-    """The judgements for an evaluation that asks the queries `query_ids`.
+def judgements_of(
+    query_ids: Iterable[str], qrels: Sequence[Qrel], source: str, only_asked: bool = True
+) -> tuple[Sequence[Qrel], tuple[str, ...]]:
+    """The judgements by which an evaluation that asks the queries `query_ids` measures.
 
     Args:
         source: of the queries, as error messages name it.
         only_asked: leave out judged queries that are not asked; otherwise, means count them as 0.
+
+    Returns:
+        The judgements, and sentences for the reader where they and the queries cover each other only in part.
 
     Raises:
         CollectionError: no query is judged.
@@ -54,7 +46,7 @@ def judgements_of(query_ids: Iterable[str], qrels: Sequence[Qrel], source: str, 
     if unjudged := sorted(asked - judged):
         names = ", ".join(unjudged[:_NAMED]) + (" and others" if len(unjudged) > _NAMED else "")
         notes.append(f"{len(unjudged)} of {len(asked)} queries have no judgements and are not measured: {names}.")
-    return Judgements([qrel for qrel in qrels if qrel.query_id in asked] if only_asked else qrels, tuple(notes))
+    return [qrel for qrel in qrels if qrel.query_id in asked] if only_asked else qrels, tuple(notes)
 
 
 def check_requests(requests: Iterable[Request], qrels: Iterable[Qrel], source: str) -> None:

@@ -10,14 +10,14 @@ import numpy as np
 
 from rerank.errors import ConfigError
 from rerank_eval.measures import MAIN_MEASURE, paired_values
-from rerank_eval.results import Result
+from rerank_eval.results import SystemResult
 from rerank_eval.run_files import replaced_file
 from rerank_eval.statistics import paired_differences
 
 LATENCY_FILE, DIFFERENCES_FILE = "latency.png", "differences.png"
 
 
-def draw(results: Sequence[Result], out: Path) -> list[str]:
+def draw(results: Sequence[SystemResult], out: Path) -> list[str]:
     """Writes the figures for which there are data into the folder `out`.
 
     Returns:
@@ -41,7 +41,7 @@ def draw(results: Sequence[Result], out: Path) -> list[str]:
     return drawn
 
 
-def _latency(results: Sequence[Result], path: Path) -> None:
+def _latency(results: Sequence[SystemResult], path: Path) -> None:
     from matplotlib import pyplot as plt
 
     figure, axes = plt.subplots(figsize=(7, 5), layout="constrained")
@@ -58,7 +58,7 @@ def _latency(results: Sequence[Result], path: Path) -> None:
     _save(figure, path)
 
 
-def _differences(results: Sequence[Result], path: Path) -> None:
+def _differences(results: Sequence[SystemResult], path: Path) -> None:
     """One panel per system: its difference from the first system on every query that was asked, sorted."""
     from matplotlib import pyplot as plt
 

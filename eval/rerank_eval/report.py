@@ -12,7 +12,7 @@ from typing import TypeAlias
 from rerank_eval.cases import CASES, Case, RankedDoc
 from rerank_eval.measures import MAIN_MEASURE, paired_values
 from rerank_eval.orders import ORIGINAL, Order
-from rerank_eval.results import Result
+from rerank_eval.results import SystemResult
 from rerank_eval.settings import format_setting
 from rerank_eval.statistics import (
     Comparison,
@@ -34,7 +34,7 @@ ScoresByOrder: TypeAlias = Mapping[str, Mapping[Order, float]]
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluation:
+class Report:
     """The results of one dataset, as the report shows them.
 
     Attributes:
@@ -52,43 +52,43 @@ class Evaluation:
 
     dataset: str
     title: str
-    results: Sequence[Result]
-    upper_bound: Result
+    results: Sequence[SystemResult]
+    upper_bound: SystemResult
     settings: Mapping[str, object]
     margin: float = 0.0
     seed: int = 0
     notes: Sequence[str] = ()
     cases: Mapping[str, Sequence[Case]] = field(default_factory=dict)
     by_order: ScoresByOrder = field(default_factory=dict)
-    unordered: Sequence[tuple[Result, Result]] = ()
+    unordered: Sequence[tuple[SystemResult, SystemResult]] = ()
 
     @property
-    def rows(self) -> Sequence[Result]:
+    def rows(self) -> Sequence[SystemResult]:
         """All results, with the upper bound at the end unless it is one of them."""
         names = [result.name for result in self.results]
         return self.results if self.upper_bound.name in names else [*self.results, self.upper_bound]
 
 
-def markdown(evaluation: Evaluation, plots: Sequence[str] = ()) -> str:
+def markdown(report: Report, plots: Sequence[str] = ()) -> str:
     """The report in Markdown. `plots` are names of image files in the report's folder."""
     parts = [
-        f"# {_plain(evaluation.title)}",
-        _systems(evaluation.results),
-        *(f"**{note}**" for note in evaluation.notes),
-        _measures(evaluation.rows),
-        _comparison(evaluation.results, evaluation.margin, evaluation.seed),
-        _orders(evaluation.by_order),
-        _unordered(evaluation.unordered, evaluation.seed),
-        _efficiency(evaluation.results),
-        *_warnings(evaluation.results),
+        f"# {_plain(report.title)}",
+        _systems(report.results),
+        *(f"**{note}**" for note in report.notes),
+        _measures(report.rows),
+        _comparison(report.results, report.margin, report.seed),
+        _orders(report.by_order),
+        _unordered(report.unordered, report.seed),
+        _efficiency(report.results),
+        *_warnings(report.results),
         *(f"![{name}]({name})" for name in plots),
-        *(_cases(system, cases) for system, cases in evaluation.cases.items()),
-        _settings(evaluation.settings),
+        *(_cases(system, cases) for system, cases in report.cases.items()),
+        _settings(report.settings),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def comparisons(results: Sequence[Result], seed: int = 0) -> list[tuple[Result, Comparison, float]]:
+def comparisons(results: Sequence[SystemResult], seed: int = 0) -> list[tuple[SystemResult, Comparison, float]]:
     """Compares every result with the first one by nDCG@10.
 
     Returns:
@@ -124,7 +124,7 @@ def order_lines(by_order: ScoresByOrder) -> list[str]:
     ]
 
 
-def _systems(results: Sequence[Result]) -> str:
+def _systems(results: Sequence[SystemResult]) -> str:
     """The model behind each system, with its hash."""
     lines = []
     for result in results:
@@ -139,7 +139,7 @@ def _systems(results: Sequence[Result]) -> str:
     return "\n".join(lines)
 
 
-def _measures(results: Sequence[Result]) -> str:
+def _measures(results: Sequence[SystemResult]) -> str:
     names = list(results[0].metrics.mean)
     rows = [
         [
@@ -153,7 +153,7 @@ def _measures(results: Sequence[Result]) -> str:
     return f"Means over {len(results[0].metrics.per_query)} judged queries.\n\n{table}"
 
 
-def _comparison(results: Sequence[Result], margin: float, seed: int) -> str:
+def _comparison(results: Sequence[SystemResult], margin: float, seed: int) -> str:
     if len(results) < 2:
         return ""
     reference = results[0]
@@ -220,7 +220,7 @@ def _orders(by_order: ScoresByOrder) -> str:
     )
 
 
-def _unordered(pairs: Sequence[tuple[Result, Result]], seed: int) -> str:
+def _unordered(pairs: Sequence[tuple[SystemResult, SystemResult]], seed: int) -> str:
     if not pairs:
         return ""
     rows = []
@@ -241,7 +241,7 @@ def _mean_and_range(values: Iterable[float]) -> str:
     return f"{fmean(listed):.4f}{spread}"
 
 
-def _efficiency(results: Sequence[Result]) -> str:
+def _efficiency(results: Sequence[SystemResult]) -> str:
     rows = [
         [
             result.name,
@@ -262,7 +262,7 @@ def _efficiency(results: Sequence[Result]) -> str:
     )
 
 
-def _warnings(results: Sequence[Result]) -> list[str]:
+def _warnings(results: Sequence[SystemResult]) -> list[str]:
     """Facts that change how the figures are read: missing queries, partial lists, truncated passages, repairs."""
     by_missing: dict[tuple[str, ...], list[str]] = {}
     for result in results:

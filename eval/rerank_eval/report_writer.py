@@ -9,15 +9,15 @@ from rich.console import Console
 from rich.table import Table
 
 from rerank.errors import ConfigError
-from rerank_eval.measures import Metrics
+from rerank_eval.measures import MetricValues
 from rerank_eval.plots import draw
-from rerank_eval.report import Evaluation, comparisons, format_p, markdown, order_lines
+from rerank_eval.report import Report, comparisons, format_p, markdown, order_lines
 from rerank_eval.report_html import html_page
 from rerank_eval.run_files import write_text
 from rerank_eval.table import SUMMARY_FILE, Summary, summarize, summary_json, table
 
 
-def write_report(evaluation: Evaluation, out: Path, plots: bool, console: Console) -> Summary:
+def write_report(report: Report, out: Path, plots: bool, console: Console) -> Summary:
     """Writes the report of one dataset into the folder `out` and prints its main figures.
 
     Args:
@@ -26,11 +26,11 @@ def write_report(evaluation: Evaluation, out: Path, plots: bool, console: Consol
     Raises:
         ConfigError: a file cannot be written, or the figures need a package that is not installed.
     """
-    names = draw(evaluation.results, out) if plots else []
-    _write(out, markdown(evaluation, names), evaluation.title, {name: (out / name).read_bytes() for name in names})
-    summary = summarize(evaluation.dataset, evaluation.title, evaluation.results, evaluation.seed, evaluation.notes)
+    names = draw(report.results, out) if plots else []
+    _write(out, markdown(report, names), report.title, {name: (out / name).read_bytes() for name in names})
+    summary = summarize(report.dataset, report.title, report.results, report.seed, report.notes)
     write_text(out / SUMMARY_FILE, summary_json(summary))
-    _print(evaluation, console)
+    _print(report, console)
     console.print(f"report: {out / 'report.html'} (in Markdown: report.md)")
     return summary
 
@@ -60,7 +60,7 @@ def dataset_folder(dataset: str, datasets: Sequence[str], out: Path) -> Path:
     return out if len(datasets) == 1 else out / _folder_name(dataset)
 
 
-def print_table(console: Console, title: str, rows: Mapping[str, Metrics]) -> None:
+def print_table(console: Console, title: str, rows: Mapping[str, MetricValues]) -> None:
     """Prints one row per system with one column per measure."""
     table = Table(title=title, title_justify="left")
     table.add_column("system")
@@ -71,18 +71,18 @@ def print_table(console: Console, title: str, rows: Mapping[str, Metrics]) -> No
     console.print(table)
 
 
-def _print(evaluation: Evaluation, console: Console) -> None:
-    print_table(console, evaluation.title, {result.name: result.metrics for result in evaluation.rows})
-    for note in evaluation.notes:
+def _print(report: Report, console: Console) -> None:
+    print_table(console, report.title, {result.name: result.metrics for result in report.rows})
+    for note in report.notes:
         console.print(note)
-    reference = evaluation.results[0]
-    for other, c, p in comparisons(evaluation.results, evaluation.seed):
+    reference = report.results[0]
+    for other, c, p in comparisons(report.results, report.seed):
         low, high = c.interval
         console.print(
             f"{other.name} compared with {reference.name}: {c.difference:+.4f} ({low:+.4f} to {high:+.4f}), "
             f"p (Holm) {format_p(p)}, {c.wins}/{c.ties}/{c.losses} wins/ties/losses"
         )
-    for line in order_lines(evaluation.by_order):
+    for line in order_lines(report.by_order):
         console.print(line)
 
 

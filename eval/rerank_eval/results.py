@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rerank_eval.efficiency import Efficiency, efficiency
-from rerank_eval.measures import Evaluator, Metrics
+from rerank_eval.measures import Evaluator, MetricValues
 from rerank_eval.run_files import write_run
 from rerank_eval.runner import Responses, Variant, variant_folder
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    """Metrics of one system.
+class SystemResult:
+    """MetricValues of one system.
 
     Attributes:
         costs: efficiency by the number of concurrent queries; empty if it was not timed.
@@ -22,7 +22,7 @@ class Result:
     """
 
     name: str
-    metrics: Metrics
+    metrics: MetricValues
     costs: Mapping[int, Efficiency] = field(default_factory=dict)
     fingerprint: Mapping[str, object] = field(default_factory=dict)
 
@@ -39,7 +39,7 @@ def measure_variants(
     out: Path,
     settings: Mapping[str, object],
     notes: Sequence[str] = (),
-) -> list[Result]:
+) -> list[SystemResult]:
     """Measures every variant and writes its run.trec and measures.json.
 
     Args:
@@ -58,5 +58,5 @@ def measure_variants(
         write_run(variant_folder(variant, variants, out), run, metrics, {**settings, **variant.fingerprint}, notes)
         costs = {load: efficiency(rows[variant.name]) for load, rows in responses.items() if variant.name in rows}
         timed = {load: cost for load, cost in costs.items() if cost}
-        results.append(Result(variant.name, metrics, timed, variant.fingerprint))
+        results.append(SystemResult(variant.name, metrics, timed, variant.fingerprint))
     return results

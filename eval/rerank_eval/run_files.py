@@ -1,4 +1,4 @@
-"""Result files of a system: run.trec with its rankings, measures.json with their measures."""
+"""SystemResult files of a system: run.trec with its rankings, measures.json with their measures."""
 
 from __future__ import annotations
 
@@ -11,16 +11,19 @@ from urllib.parse import quote
 
 import numpy as np
 
+from rerank.engine.job import strictly_decreasing
 from rerank.files import atomic_file, report_disk_errors
 from rerank.types import ScoredDoc
-from rerank_eval.measures import Metrics, Run
+from rerank_eval.measures import MetricValues, Run
 
 _WHITE_SPACE = re.compile(r"\s")
 #: What to do where results cannot be written.
 WAY_OUT = "free disk space and give the same command again, which goes on where it stopped, or choose another --out"
 
 
-def write_run(out: Path, run: Run, metrics: Metrics, settings: Mapping[str, object], notes: Sequence[str] = ()) -> None:
+def write_run(
+    out: Path, run: Run, metrics: MetricValues, settings: Mapping[str, object], notes: Sequence[str] = ()
+) -> None:
     """Writes run.trec and measures.json into the folder `out`.
 
     Raises:
@@ -64,19 +67,12 @@ def _notes_on_ids(run: Run) -> list[str]:
 
 
 def _written_scores(docs: Sequence[ScoredDoc]) -> list[str]:
-    """The scores, if they decrease strictly in float32; else each lowered to the float32 below its predecessor.
-
-    Ranks replace scores that float32 cannot represent.
-    """
+    """The scores, which decrease strictly in float32 as well; ranks replace scores that float32 cannot represent."""
     with np.errstate(over="ignore"):
-        scores = np.array([doc.score for doc in docs], dtype=np.float32)
-    if (scores[1:] < scores[:-1]).all():
-        return [repr(doc.score) for doc in docs]
-    for rank in range(1, len(scores)):
-        scores[rank] = min(scores[rank], np.nextafter(scores[rank - 1], np.float32(-np.inf)))
-    if not np.isfinite(scores).all():
-        return [repr(float(len(docs) - rank)) for rank in range(len(docs))]
-    return [str(score) for score in scores]
+        scores = strictly_decreasing([doc.score for doc in docs])
+        if not np.isfinite(np.array(scores, dtype=np.float32)).all():
+            return [repr(float(len(docs) - rank)) for rank in range(len(docs))]
+    return [repr(score) for score in scores]
 
 
 def write_text(path: Path, text: str) -> None:

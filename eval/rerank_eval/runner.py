@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +11,9 @@ from typing import TypeAlias
 
 from rich.console import Console
 
-from rerank_eval.progress import Advance, progress
-from rerank_eval.trace import Ranking, Response, TraceFile
+from rerank.commands.progress import show_progress
+from rerank_eval.orders import ORIGINAL, Order
+from rerank_eval.trace import RankedList, Response, TraceFile
 
 TRACE_FILE = "trace.jsonl"
 
@@ -28,12 +29,14 @@ class Variant:
         fingerprint: every setting that decides the responses; a resumed run must have the same.
         rank: query_id → ranking; called from several threads.
         is_timed: run again at every further number of concurrent queries.
+        order: in which the system receives the candidates.
     """
 
     name: str
     fingerprint: Mapping[str, object]
-    rank: Callable[[str], Ranking]
+    rank: Callable[[str], RankedList]
     is_timed: bool = False
+    order: Order = ORIGINAL
 
 
 def variant_folder(variant: Variant, variants: Sequence[Variant], out: Path) -> Path:
@@ -83,20 +86,25 @@ def _run(
         title, done = f"{variant.name}{suffix}", len(file.responses)
         if done:
             console.print(f"{title}: resumed with {done} of {len(query_ids)} queries done")
-        remaining = [query_id for query_id in query_ids if query_id not in file.responses]
-        with progress(console, f"{title}, queries", len(query_ids), done) as advance:
-            _run_concurrently(variant, remaining, file, load, advance)
+        with show_progress(console) as progress:
+            for number in _run_concurrently(variant, query_ids, file, load):
+                progress.report(f"{title}, queries", number, len(query_ids))
         file.finish(query_ids)
     return {variant.name: list(file.responses.values()) for variant, file in zip(variants, files, strict=True)}
 
 
-def _run_concurrently(variant: Variant, query_ids: Sequence[str], file: TraceFile, load: int, advance: Advance) -> None:
+def _run_concurrently(variant: Variant, query_ids: Sequence[str], file: TraceFile, load: int) -> Iterator[int]:
+    """Runs the queries without a response. Yields the number of responses at the start and after each of them."""
+    remaining = [query_id for query_id in query_ids if query_id not in file.responses]
+    done = len(query_ids) - len(remaining)
+    yield done
     with ThreadPoolExecutor(load) as threads:
-        futures = [threads.submit(_run_query, variant, query_id, file) for query_id in query_ids]
+        futures = [threads.submit(_run_query, variant, query_id, file) for query_id in remaining]
         try:
             for future in as_completed(futures):
                 future.result()
-                advance()
+                done += 1
+                yield done
         except BaseException:
             threads.shutdown(wait=False, cancel_futures=True)
             raise

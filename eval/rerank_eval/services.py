@@ -5,14 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import grpc
 
 from rerank.access.credentials import PLAIN, Credentials
 from rerank.client.client import RerankClient, ServiceError
-from rerank.client.retries import DEFAULT_ATTEMPTS, DEFAULT_TIMEOUT_S, Attempts
+from rerank.client.retries import DEFAULT_TIMEOUT_S
 from rerank.errors import ConfigError
 from rerank.types import CandidateLike
 from rerank.v1 import rerank_pb2 as pb
@@ -21,13 +21,15 @@ T = TypeVar("T")
 
 #: Seconds in which a service that did not answer gets a query only if no other one answers.
 _REST_S = 10.0
+#: What a service answers when another one could have room.
+_OTHERS_MAY_ANSWER = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED)
 
 
 class Services:
     """A client of several services: a query goes to the service with the fewest queries in flight.
 
-    A query that a service does not answer, or is too busy for, goes to the other ones; when none of them answers, it is
-    sent again as `rerank.client.retries` says. Methods may be called from several threads.
+    A query that a service does not answer, or is too busy for, goes to the other ones; when none of them answers, one
+    is asked again as `rerank.client.retries` says. Methods may be called from several threads.
 
     Args:
         targets: HOST:PORT of each service, at least one.
@@ -38,16 +40,15 @@ class Services:
 
     def __init__(self, targets: Sequence[str], credentials: Credentials = PLAIN) -> None:
         self._lock = threading.Lock()
-        with ExitStack() as opened:
-            clients = [opened.enter_context(RerankClient(target, credentials, attempts=1)) for target in targets]
-            self._services = [_Service(target, client) for target, client in zip(targets, clients, strict=True)]
-            self._opened = opened.pop_all()
+        self._services = [_Service(target, credentials) for target in targets]
 
     def __enter__(self) -> Services:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._opened.close()
+        for service in self._services:
+            service.client.close()
+            service.hasty_client.close()
 
     def list_models(self) -> pb.ListModelsResponse:
         """The models and the index, which must be the same in all services.
@@ -57,9 +58,9 @@ class Services:
             ServiceError: a service does not answer.
         """
         first, *others = self._services
-        listed = _with_attempts(first.client.list_models, DEFAULT_TIMEOUT_S)
+        listed = first.client.list_models()
         for other in others:
-            found = _with_attempts(other.client.list_models, DEFAULT_TIMEOUT_S)
+            found = other.client.list_models()
             if found != listed:
                 raise ConfigError(
                     f"{first.target} and {other.target} differ in {_difference(listed, found)}, so that results would "
@@ -75,32 +76,30 @@ class Services:
         **options: Any,
     ) -> pb.RerankResponse:
         """See RerankClient.rerank."""
-        return self._call(lambda client: client.rerank(query, candidates, timeout_s, **options), timeout_s)
+        return self._call(lambda client: client.rerank(query, candidates, timeout_s, **options))
 
     def search(self, query: str, timeout_s: float = DEFAULT_TIMEOUT_S, **options: Any) -> pb.SearchResponse:
         """See RerankClient.search."""
-        return self._call(lambda client: client.search(query, timeout_s, **options), timeout_s)
+        return self._call(lambda client: client.search(query, timeout_s, **options))
 
-    def _call(self, call: Callable[[RerankClient], T], timeout_s: float) -> T:
-        return _with_attempts(lambda: self._ask_until_answered(call), timeout_s)
-
-    def _ask_until_answered(self, call: Callable[[RerankClient], T]) -> T:
-        """The answer of the first service that has one. Raises: ServiceError, that of the last service."""
+    def _call(self, call: Callable[[RerankClient], T]) -> T:
+        """Asks each service once, and then the best of them until its client gives up. Raises: ServiceError."""
         asked: list[_Service] = []
-        while True:
+        while len(self._services) > 1 and len(asked) < len(self._services):
             with self._lease(asked) as service:
                 asked.append(service)
                 try:
-                    return call(service.client)
+                    return call(service.hasty_client)
                 except ServiceError as error:
+                    if error.code not in _OTHERS_MAY_ANSWER:
+                        raise
                     if error.code is grpc.StatusCode.UNAVAILABLE:
                         service.rests_until_s = time.monotonic() + _REST_S
-                    is_elsewhere = error.code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED)
-                    if not is_elsewhere or len(asked) == len(self._services):
-                        raise
+        with self._lease() as service:
+            return call(service.client)
 
     @contextmanager
-    def _lease(self, asked: Sequence[_Service]) -> Iterator[_Service]:
+    def _lease(self, asked: Sequence[_Service] = ()) -> Iterator[_Service]:
         """The least busy of the services that were not asked yet, with one query more in flight."""
         with self._lock:
             now_s = time.monotonic()
@@ -115,30 +114,18 @@ class Services:
 
 
 class _Service:
-    """One service, with its queries in flight and those that it was sent in all."""
+    """One service, with its queries in flight and those that it was sent in all; `hasty_client` asks only once."""
 
-    def __init__(self, target: str, client: RerankClient) -> None:
-        self.target, self.client = target, client
+    def __init__(self, target: str, credentials: Credentials) -> None:
+        self.target = target
+        self.client = RerankClient(target, credentials)
+        self.hasty_client = RerankClient(target, credentials, attempts=1)
         self.in_flight = self.sent = 0
         self.rests_until_s = 0.0
 
     def load(self, now_s: float) -> tuple[bool, int, int]:
         """Grows with the reasons to ask another one."""
         return self.rests_until_s > now_s, self.in_flight, self.sent
-
-
-def _with_attempts(call: Callable[[], T], timeout_s: float) -> T:
-    """Calls again after errors that pass, as RerankClient does."""
-    attempts = Attempts(timeout_s, DEFAULT_ATTEMPTS)
-    while True:
-        try:
-            return call()
-        except ServiceError as error:
-            cause = error.__cause__
-            wait_s = attempts.wait_s(cause) if isinstance(cause, grpc.RpcError) else None
-            if wait_s is None:
-                raise
-        time.sleep(wait_s)
 
 
 def _difference(first: pb.ListModelsResponse, second: pb.ListModelsResponse) -> str:

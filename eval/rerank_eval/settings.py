@@ -1,4 +1,4 @@
-"""Settings that both evaluation commands share: dataclass fields, each of which is a command-line flag."""
+"""Settings of the evaluation commands: dataclass fields, each of which is a command-line flag."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from typing import Annotated
 
 import typer
 
-from rerank.commands.options import Interpolation, Preranker, StrategyOption, Stride, WindowSize
+from rerank.collections import NAMED
+from rerank.commands.options import FirstStageOption, Interpolation, Preranker, StrategyOption, Stride, WindowSize
 from rerank.errors import ConfigError
+from rerank.types import FirstStage
 from rerank_eval.specs import BASELINES, SERVED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationSettings:
-    """Systems to evaluate, how they are queried, and how the report is made."""
+    """Settings of both commands: systems to evaluate, how they are queried, and how the report is made."""
 
     ranker: Annotated[
         list[str],
@@ -89,6 +91,9 @@ class EvaluationSettings:
             "not asked count as 0, as in trec_eval -c. Tests are over those that are asked in both cases.",
         ),
     ] = True
+    split: Annotated[
+        str, typer.Option(help="Split of a collection in BEIR layout: its judgements are qrels/SPLIT.tsv.")
+    ] = "test"
     plots: Annotated[
         bool, typer.Option("--plots/--no-plots", help="Draw latency.png and differences.png for the report.")
     ] = True
@@ -120,6 +125,91 @@ class EvaluationSettings:
     def as_strings(self) -> dict[str, str]:
         """Every setting by its name, for reports and measures.json; empty if it is not set."""
         return {setting.name: format_setting(getattr(self, setting.name)) for setting in fields(self)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeirSettings(EvaluationSettings):
+    """Settings of `eval-beir`."""
+
+    collection: Annotated[
+        list[str],
+        typer.Option(
+            help=f"Folder in BEIR layout (corpus.jsonl, queries.jsonl, qrels/), {', '.join(NAMED)}, or a name of "
+            "ir_datasets. Repeatable."
+        ),
+    ]
+    index: Annotated[
+        list[Path],
+        typer.Option(help="Index of the collection by `rerank index`, one for each; not needed with --target."),
+    ] = field(default_factory=list)
+    run_file: Annotated[
+        list[Path],
+        typer.Option("--run", help="TREC run with the candidates, one for each collection, instead of --index."),
+    ] = field(default_factory=list)
+    prebuilt: Annotated[
+        list[str],
+        typer.Option(
+            help="Name of a prebuilt index of Pyserini for BM25, one for each collection, instead of --index."
+        ),
+    ] = field(default_factory=list)
+    first_stage: FirstStageOption = FirstStage.HYBRID_RRF
+    depth: Annotated[int, typer.Option(min=1, help="Number of candidates that the first stage retrieves.")] = 100
+    feedback: Annotated[
+        bool,
+        typer.Option(
+            "--feedback",
+            help="Evaluate relevance feedback too: served systems search a second time, and dense retrieval is "
+            "measured before and after the query vectors follow each ranking.",
+        ),
+    ] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrecDLSettings(EvaluationSettings):
+    """Settings of `eval-trec-dl`."""
+
+    requests: Annotated[
+        list[Path],
+        typer.Option(
+            help="RankLLM request file (JSONL): queries with their candidates. With --collection, a TREC run. "
+            "Repeatable, once for each dataset."
+        ),
+    ]
+    qrels: Annotated[
+        list[Path],
+        typer.Option(
+            help="Judgements in the form of TREC or BEIR, one file for each --requests; not needed with --collection."
+        ),
+    ] = field(default_factory=list)
+    collection: Annotated[
+        list[str],
+        typer.Option(
+            help=f"Collection with the passages of a TREC run: a folder in BEIR layout, {', '.join(NAMED)}, or a name "
+            "of ir_datasets. One for each --requests."
+        ),
+    ] = field(default_factory=list)
+    depth: Annotated[int, typer.Option(min=0, help="Number of candidates of each query to rerank; 0: all.")] = 0
+    repair_texts: Annotated[
+        bool,
+        typer.Option(
+            "--repair-texts",
+            help="Repair the encoding of the candidates' texts with ftfy and cut them at 300 words, as RankLLM does.",
+        ),
+    ] = False
+    orders: Annotated[
+        str,
+        typer.Option(
+            help="Orders in which systems receive the candidates, to show how much a result depends on the first "
+            "stage's order: original,reversed,shuffled:COUNT,unordered. unordered sends them as an unordered list."
+        ),
+    ] = "original"
+    index: Annotated[
+        Path | None,
+        typer.Option(help="Index of the only --collection, from which models read the candidates' vectors."),
+    ] = None
+    without_scores: Annotated[
+        bool, typer.Option("--without-scores", help="Send the candidates without the first stage's scores.")
+    ] = False
 
 
 def format_setting(value: object) -> str:

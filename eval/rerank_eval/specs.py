@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 from rerank import profiles
+from rerank.config import ModelConfig
 from rerank.errors import ConfigError
 from rerank.types import StrategyKind
 
+_MODELS, _ = get_args(ModelConfig)
+#: Ranker → names of the settings of its models in the service's configuration.
+_SETTINGS_OF = {
+    get_args(model.model_fields["ranker"].annotation)[0]: frozenset(model.model_fields) for model in get_args(_MODELS)
+}
 #: Rankers that a service runs.
-SERVED = ("default", "identity", "pe-rank", "first", "generation")
+SERVED = ("default", *_SETTINGS_OF)
 #: Rankers that run in the process of the evaluation.
 BASELINES = ("cosine", "z-score", "cross-encoder", "oracle")
 
@@ -35,6 +42,12 @@ class SystemSpec:
     @property
     def is_served(self) -> bool:
         return self.ranker not in BASELINES
+
+    @property
+    def model_settings(self) -> Collection[str]:
+        """Names of the settings of its model in the service's configuration; none if the service chooses the ranker."""
+        is_profile = self.ranker in profiles.names()
+        return _SETTINGS_OF.get(profiles.load_profile(self.ranker).ranker if is_profile else self.ranker, ())
 
 
 def parse_systems(rankers: Sequence[str], systems: Sequence[str], model: str) -> list[SystemSpec]:

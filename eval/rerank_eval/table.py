@@ -19,7 +19,7 @@ from rerank.commands.run import run
 from rerank.errors import CollectionError
 from rerank_eval.measures import MAIN_MEASURE
 from rerank_eval.report import comparisons, format_p, markdown_table
-from rerank_eval.results import Result
+from rerank_eval.results import SystemResult
 from rerank_eval.statistics import confidence_interval
 
 SUMMARY_FILE = "summary.json"
@@ -58,7 +58,9 @@ class Summary:
     notes: Sequence[str] = ()
 
 
-def summarize(dataset: str, title: str, results: Sequence[Result], seed: int = 0, notes: Sequence[str] = ()) -> Summary:
+def summarize(
+    dataset: str, title: str, results: Sequence[SystemResult], seed: int = 0, notes: Sequence[str] = ()
+) -> Summary:
     """The summary of an evaluation; the other results are compared with the first. `seed`: of the permutation test."""
     adjusted = {other.name: p for other, _, p in comparisons(results, seed)}
     rows = {result.name: _row(result, adjusted.get(result.name)) for result in results}
@@ -115,7 +117,7 @@ def _cells(summaries: Sequence[Summary]) -> dict[str, list[str]]:
     return {name: _row_cells(row) for summary in summaries for name, row in summary.rows.items()}
 
 
-def _row(result: Result, p: float | None) -> Row:
+def _row(result: SystemResult, p: float | None) -> Row:
     low, high = confidence_interval(result.metrics.values())
     half = (high - low) / 2 if math.isfinite(high - low) else None
     return Row(

@@ -17,7 +17,7 @@ from rerank_eval.run_files import WAY_OUT, write_text
 
 
 @dataclass(frozen=True, slots=True)
-class Ranking:
+class RankedList:
     """A system's order of the candidates of one query, best first.
 
     Attributes:
@@ -43,7 +43,7 @@ class Response:
     query_id: str
     wall_ms: float
     ended_at: float
-    ranking: Ranking
+    ranking: RankedList
 
 
 class TraceFile:
@@ -148,5 +148,5 @@ def _line(response: Response) -> str:
 def _response(row: Any) -> Response:
     reply = row["reply"]
     doc_ids, scores, positions = (tuple(reply[name]) for name in ("doc_ids", "scores", "positions"))
-    ranking = Ranking(doc_ids, scores, positions, reply["execution"])
+    ranking = RankedList(doc_ids, scores, positions, reply["execution"])
     return Response(row["query_id"], row["wall_ms"], row["ended_at"], ranking)

@@ -1,40 +1,82 @@
-"""Collections of passages, which `rerank index` reads."""
+"""Collections of passages, which `rerank index` reads, with the queries and judgements of those that have some."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from collections.abc import Collection as Ids
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from rerank.collections import beir, pydoc
-from rerank.types import Passage
+from rerank.errors import CollectionError
+from rerank.readers.qrels import Qrel
+from rerank.types import Passage, Query
 
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """A named source of passages. Each call of `passages` reads it from the start.
+    """A named source of passages, with queries and judgements. Each call reads it from the start.
 
     Attributes:
         name: for people.
         passages: reads the passages.
         lines_of: the numbers of the lines that define a doc_id, for error messages.
-        fingerprint: changes when the content does.
+        fingerprint: changes when the passages do.
+        queries: reads the queries.
+        qrels: reads the judgements of a split, such as "test".
     """
 
     name: str
     passages: Callable[[], Iterator[Passage]]
     lines_of: Callable[[str], list[int]] = lambda _: []
     fingerprint: Callable[[], str] = lambda: ""
+    queries: Callable[[], list[Query]] = list
+    qrels: Callable[[str], list[Qrel]] = lambda _: []
+
+    def find(self, doc_ids: Ids[str]) -> dict[str, Passage]:
+        """Passages by doc_id; leaves out those that the collection lacks."""
+        wanted = set(doc_ids)
+        return {passage.doc_id: passage for passage in self.passages() if passage.doc_id in wanted}
+
+
+def _pydoc() -> Collection:
+    return Collection(pydoc.name(), pydoc.passages, queries=pydoc.queries, qrels=lambda _: pydoc.qrels())
+
+
+#: Collections that have a name of their own.
+NAMED: dict[str, Callable[[], Collection]] = {"pydoc": _pydoc}
 
 
 def open_collection(name_or_folder: str) -> Collection:
-    """Opens the embedded collection `pydoc`, or a folder in BEIR layout.
+    """A named collection, or a folder in BEIR layout, whose first passages can be read.
 
     Raises:
         CollectionError: the argument is neither.
     """
-    if name_or_folder == "pydoc":
-        return Collection(pydoc.name(), pydoc.passages)
-    folder = beir.checked_folder(name_or_folder)
-    lines_of, fingerprint = partial(beir.lines_of, folder), partial(beir.fingerprint, folder)
-    return Collection(folder.name, partial(beir.passages, folder), lines_of, fingerprint)
+    if not is_collection(name_or_folder):
+        names = ", ".join(map(repr, NAMED))
+        raise CollectionError(f"collection {name_or_folder!r} is neither {names} nor a folder with a corpus.jsonl")
+    if name_or_folder not in NAMED:
+        beir.checked_folder(name_or_folder)
+    return find_collection(name_or_folder)
+
+
+def is_collection(name_or_folder: str) -> bool:
+    """True for a named collection, and for a folder with a corpus.jsonl."""
+    return name_or_folder in NAMED or beir.corpus_file(Path(name_or_folder)).is_file()
+
+
+def find_collection(name_or_folder: str) -> Collection:
+    """A named collection, or a folder in BEIR layout, of which some files may be missing: none is read yet."""
+    if name_or_folder in NAMED:
+        return NAMED[name_or_folder]()
+    folder = Path(name_or_folder).absolute()
+    return Collection(
+        folder.name,
+        partial(beir.passages, folder),
+        partial(beir.lines_of, folder),
+        partial(beir.fingerprint, folder),
+        partial(beir.queries, folder),
+        partial(beir.qrels, folder),
+    )

@@ -18,11 +18,6 @@ from rerank.types import Passage, Query
 _CHECKED_PASSAGES = 100
 
 
-def is_folder(name: str) -> bool:
-    """True for a folder with a corpus.jsonl."""
-    return corpus_file(Path(name)).is_file()
-
-
 def checked_folder(name: str) -> Path:
     """The absolute path of a folder in BEIR layout, whose first passages can be read.
 
@@ -30,8 +25,8 @@ def checked_folder(name: str) -> Path:
         CollectionError: it has no corpus.jsonl, or one of its first 100 lines has another form.
     """
     folder = Path(name).absolute()
-    if not is_folder(name):
-        raise CollectionError(f"collection {name!r} is neither 'pydoc' nor a folder with a corpus.jsonl")
+    if not corpus_file(folder).is_file():
+        raise CollectionError(f"collection {name!r} is no folder with a corpus.jsonl")
     for _ in islice(passages(folder), _CHECKED_PASSAGES):
         pass
     return folder

@@ -21,7 +21,8 @@ from types import ModuleType
 from typing import Any
 
 from rerank.readers.qrels import Qrel, read_qrels
-from rerank.types import Passage
+from rerank.readers.queries import read_queries
+from rerank.types import Passage, Query
 
 #: Modules whose import has side effects (opens a browser or a window, prints a poem) or that repeat others' text.
 _NO_DOCUMENTATION = {
@@ -73,11 +74,9 @@ def passages() -> Iterator[Passage]:
         yield Passage(doc_id, text)
 
 
-def queries() -> dict[str, str]:
-    """The hand-written queries of the collection: query_id → text."""
-    path = Path(__file__).with_name("pydoc_queries.jsonl")
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return {row["query_id"]: row["text"] for row in rows}
+def queries() -> list[Query]:
+    """The hand-written queries of the collection."""
+    return read_queries(Path(__file__).with_name("pydoc_queries.jsonl"))
 
 
 def qrels() -> list[Qrel]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import shutil
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, quantiles
+from statistics import quantiles
 from threading import Event
 from typing import Any
 from urllib.parse import urlencode
@@ -22,37 +21,29 @@ from rich.table import Table
 from rerank import __version__
 from rerank.client.client import RerankClient
 from rerank.collections import open_collection, pydoc
-from rerank.commands.display import fields_table, indexing_progress, one_line
+from rerank.commands.display import fields_table, one_line
+from rerank.commands.progress import show_progress
 from rerank.config import ServiceConfig
 from rerank.config.http import HttpConfig
 from rerank.errors import ConfigError, IndexMismatch
 from rerank.retrieval.build import build_index
 from rerank.retrieval.index import IndexManifest, read_manifest
 from rerank.service.process import service_process
-from rerank.v1 import rerank_pb2 as pb
+from rerank.types import Query
 
 _HTTP_PORT = 8080
 _EXAMPLE = "parse a date string with a known format"
 _MEASURES = (nDCG @ 10, RR(rel=2) @ 10)
 
 
-@dataclass(frozen=True)
-class System:
-    """One row of the comparison: a first stage and a model, with the model's default strategy."""
-
-    name: str
-    first_stage: pb.FirstStage
-    #: Empty: the service's default model.
-    model: str = ""
-
-
-_SYSTEMS = (
-    System("BM25", pb.FIRST_STAGE_BM25, "identity"),
-    System("dense", pb.FIRST_STAGE_DENSE, "identity"),
-    System("hybrid", pb.FIRST_STAGE_HYBRID_RRF, "identity"),
-    System("hybrid + PE-Rank", pb.FIRST_STAGE_HYBRID_RRF, "pe-rank"),
-    System("hybrid + default model", pb.FIRST_STAGE_HYBRID_RRF),
-)
+#: The systems that are compared: a first stage, and a model with its default strategy; none: the service's default.
+_SYSTEMS = {
+    "BM25": {"first_stage": "bm25", "model": "identity"},
+    "dense": {"first_stage": "dense", "model": "identity"},
+    "hybrid": {"first_stage": "hybrid-rrf", "model": "identity"},
+    "hybrid + PE-Rank": {"first_stage": "hybrid-rrf", "model": "pe-rank"},
+    "hybrid + default model": {"first_stage": "hybrid-rrf"},
+}
 #: Name of a model of the service → its name in print.
 _TITLES = {"pe-rank": "PE-Rank", "first": "FIRST"}
 
@@ -116,13 +107,13 @@ def _index(folder: Path, console: Console) -> IndexManifest:
     from rerank.models.encoder import Encoder  # imports torch, which only this step needs
 
     shutil.rmtree(folder, ignore_errors=True)
-    with indexing_progress(console) as progress:
+    with show_progress(console, "passages") as progress:
         return build_index(collection, folder, Encoder(), report=progress.report)
 
 
 def _show_example(client: RerankClient, console: Console, ranker: str) -> None:
     """Prints the order of BM25 and the reranked order of the same candidates side by side."""
-    found = client.search(_EXAMPLE, first_stage=pb.FIRST_STAGE_BM25, depth=20, model="identity", return_passages=True)
+    found = client.search(_EXAMPLE, first_stage="bm25", depth=20, model="identity", return_passages=True)
     candidates = [{"doc_id": hit.doc_id, "text": hit.text, "score": hit.first_stage_score} for hit in found.results]
     reranked = client.rerank(_EXAMPLE, candidates, model=ranker)
     title = _TITLES[ranker]
@@ -142,38 +133,30 @@ def _show_example(client: RerankClient, console: Console, ranker: str) -> None:
 
 def _comparison(client: RerankClient) -> Table:
     """A table with nDCG@10, reciprocal rank and latency of each system."""
-    texts = pydoc.queries()
-    judgements = [ir_measures.Qrel(*judgement) for judgement in pydoc.qrels()]
-    table = Table(title=f"{len(texts)} queries of pydoc, 100 candidates each", title_justify="left")
+    queries, judgements = pydoc.queries(), pydoc.qrels()
+    table = Table(title=f"{len(queries)} queries of pydoc, 100 candidates each", title_justify="left")
     table.add_column("system")
     for column in (*map(str, _MEASURES), "p50 ms", "p95 ms"):
         table.add_column(column, justify="right")
-    for system in _SYSTEMS:
-        run, latencies_ms = _run(client, system, texts)
-        means = _means(judgements, run)
+    for name, options in _SYSTEMS.items():
+        run, latencies_ms = _run(client, options, queries)
+        means = ir_measures.calc_aggregate(_MEASURES, judgements, run)
         percentiles = quantiles(latencies_ms, n=20)
         table.add_row(
-            system.name, *(f"{mean:.3f}" for mean in means), f"{percentiles[9]:.1f}", f"{percentiles[18]:.1f}"
+            name, *(f"{means[each]:.3f}" for each in _MEASURES), f"{percentiles[9]:.1f}", f"{percentiles[18]:.1f}"
         )
     return table
 
 
 def _run(
-    client: RerankClient, system: System, texts: dict[str, str]
+    client: RerankClient, options: Mapping[str, Any], queries: Sequence[Query]
 ) -> tuple[list[ir_measures.ScoredDoc], list[float]]:
     """The results of a system and the latency of each query in milliseconds, after one call that warms it up."""
-    options: dict[str, Any] = {"first_stage": system.first_stage, "model": system.model}
     client.search(_EXAMPLE, **options)
     run, latencies_ms = [], []
-    for query_id, text in texts.items():
+    for query in queries:
         start = time.perf_counter()
-        response = client.search(text, depth=100, **options)
+        response = client.search(query.text, depth=100, **options)
         latencies_ms.append((time.perf_counter() - start) * 1000)
-        run += [ir_measures.ScoredDoc(query_id, result.doc_id, result.score) for result in response.results]
+        run += [ir_measures.ScoredDoc(query.query_id, hit.doc_id, hit.score) for hit in response.results]
     return run, latencies_ms
-
-
-def _means(judgements: Sequence[ir_measures.Qrel], run: Sequence[ir_measures.ScoredDoc]) -> list[float]:
-    """The mean of each measure over all judged queries; a query without results counts as 0."""
-    metrics = list(ir_measures.iter_calc(_MEASURES, judgements, run))
-    return [fmean(metric.value for metric in metrics if metric.measure == measure) for measure in _MEASURES]

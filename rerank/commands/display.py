@@ -1,15 +1,10 @@
-"""Console output for people: tables and progress bars. Programs use --json instead."""
+"""Console output for people: tables. Programs use --json instead."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from google.protobuf import text_format
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -18,78 +13,6 @@ if TYPE_CHECKING:
 
 #: Longer ids continue on the next line.
 _DOC_ID_WIDTH = 24
-#: Seconds between two lines of progress, if no other reason for one comes first.
-_LINE_EVERY_S = 30
-
-
-class ProgressReport(Protocol):
-    """Shows how far the stages of a long task are."""
-
-    def report(self, stage: str, done: int, total: int | None) -> None:
-        """Shows `done` of `total` passages for a stage; a `total` of None is unknown."""
-
-
-@contextmanager
-def indexing_progress(console: Console) -> Iterator[ProgressReport]:
-    """Progress bars with throughput on a terminal; otherwise lines, see ProgressLines."""
-    if not console.is_terminal:
-        yield ProgressLines(console)
-        return
-    columns = (
-        TextColumn("{task.description:8}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console) as progress:
-        yield IndexingProgress(progress)
-
-
-class IndexingProgress:
-    """One progress bar per stage, created when the stage first reports."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        self._tasks: dict[str, TaskID] = {}
-
-    def report(self, stage: str, done: int, total: int | None) -> None:
-        if stage not in self._tasks:
-            self._tasks[stage] = self._progress.add_task(stage, total=total, rate="")
-        task = self._tasks[stage]
-        self._progress.update(task, completed=done, total=total)
-        if speed := self._progress.tasks[task].speed:
-            self._progress.update(task, rate=f"{speed:,.0f} passages/s")
-
-
-class ProgressLines:
-    """A line of progress every 30 s, and at every 5 % but at most one per second, for output into a file or a pipe.
-
-    Args:
-        console: receives the lines.
-        clock: returns seconds.
-    """
-
-    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
-        self._console = console
-        self._clock = clock
-        self._stage = ""
-        self._start_s = self._line_s = clock()
-        self._start_done = self._line_done = 0
-
-    def report(self, stage: str, done: int, total: int | None) -> None:
-        now_s = self._clock()
-        if stage != self._stage:
-            self._stage, self._start_s, self._start_done, self._line_done = stage, now_s, done, 0
-            return
-        waited_s = now_s - self._line_s
-        advanced = total is not None and done - self._line_done >= 0.05 * total
-        if waited_s < _LINE_EVERY_S and not (advanced and waited_s >= 1):
-            return
-        share = f" of {total:,} ({done / total:.0%})" if total else ""
-        rate = (done - self._start_done) / (now_s - self._start_s)
-        self._console.print(f"{stage}: {done:,}{share} passages, {rate:,.0f} passages/s")
-        self._line_s, self._line_done = now_s, done
 
 
 def results_table(title: str, response: pb.RerankResponse | pb.SearchResponse, verbose: bool = False) -> Table:
@@ -172,12 +95,6 @@ def fields_table(title: str, message: pb.Execution | pb.FeedbackReport) -> Table
 def one_line(text: str) -> Text:
     """A text on one line, of which a terminal shows as much as fits."""
     return Text(" ".join(text.split()), no_wrap=True, overflow="ellipsis")
-
-
-def snippet(text: str, chars: int = 60) -> str:
-    """The start of a text, on one line."""
-    line = " ".join(text.split())
-    return line if len(line) <= chars else line[: chars - 1] + "…"
 
 
 def _formatted(message: pb.Execution | pb.FeedbackReport, field: Any) -> str:

@@ -17,6 +17,7 @@ from rerank.types import FeedbackMethod, FirstStage
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
+    from rerank.client.client import RerankClient
     from rerank.v1 import rerank_pb2 as pb
 
 DEFAULT_TARGET = "127.0.0.1:50051"
@@ -87,10 +88,7 @@ class RankSettings(_RankingSettings):
 
 def search(settings: SearchSettings) -> None:
     """Retrieve candidates from a service's index and rerank them."""
-    from rerank.access.credentials import Credentials
-    from rerank.client.client import RerankClient
-
-    with RerankClient(settings.target, Credentials.from_environment(settings.tls_ca)) as client:
+    with _client(settings.target, settings.tls_ca) as client:
         response = client.search(
             settings.query,
             settings.timeout_s,
@@ -106,11 +104,8 @@ def search(settings: SearchSettings) -> None:
 
 def rank(settings: RankSettings) -> None:
     """Rerank the candidates in a file with a running service."""
-    from rerank.access.credentials import Credentials
-    from rerank.client.client import RerankClient
-
     candidates = read_candidates(settings.candidates)
-    with RerankClient(settings.target, Credentials.from_environment(settings.tls_ca)) as client:
+    with _client(settings.target, settings.tls_ca) as client:
         response = client.rerank(
             settings.query,
             candidates,
@@ -129,10 +124,7 @@ def models(
     as_json: options.Json = False,
 ) -> None:
     """List the models and the index of a running service."""
-    from rerank.access.credentials import Credentials
-    from rerank.client.client import RerankClient
-
-    with RerankClient(target, Credentials.from_environment(tls_ca)) as client:
+    with _client(target, tls_ca) as client:
         response = client.list_models(timeout_s)
     if as_json:
         _print_json(response)
@@ -144,6 +136,13 @@ def models(
         console.print(f"index: {index.passages:,} passages of {index.collection}, vectors of {index.encoder}")
     else:
         console.print("index: none; `rerank search` needs one: `rerank serve --index FOLDER`")
+
+
+def _client(target: str, tls_ca: str | None) -> RerankClient:
+    from rerank.access.credentials import Credentials
+    from rerank.client.client import RerankClient
+
+    return RerankClient(target, Credentials.from_environment(tls_ca))
 
 
 def _show(response: pb.RerankResponse | pb.SearchResponse, title: str, settings: _RankingSettings) -> None:

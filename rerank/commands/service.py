@@ -152,7 +152,7 @@ def index(
     A build that was killed goes on when the command is repeated.
     """
     from rerank.collections import open_collection
-    from rerank.commands.display import indexing_progress
+    from rerank.commands.progress import show_progress
 
     opened = open_collection(collection)
     from rerank.models.encoder import DEFAULT_ENCODER, Encoder  # imports torch
@@ -160,7 +160,7 @@ def index(
 
     settings = BuildSettings(dense, encoder_dtype, _workers(workers))
     loaded = Encoder(encoder or DEFAULT_ENCODER, device)
-    with indexing_progress(console) as progress:
+    with show_progress(console, "passages") as progress:
         manifest = build_index(opened, out, loaded, progress.report, settings)
     console.print(f"{out}: {manifest.passages:,} passages of {manifest.collection}")
     for stage, seconds in manifest.seconds.items():
@@ -202,14 +202,14 @@ def expand(
 
     Dense search then finds more: each vector is moved towards those of its nearest passages.
     """
-    from rerank.commands.display import indexing_progress
+    from rerank.commands.progress import show_progress
     from rerank.models.encoder import Encoder  # imports torch
     from rerank.retrieval.expansion import expand_index
     from rerank.retrieval.index import Expansion, read_manifest
 
     loaded = Encoder(encoder or read_manifest(index).encoder.name, device)
     expansion = Expansion(neighbours=neighbours, weight=weight, first_stage=first_stage)
-    with indexing_progress(console) as progress:
+    with show_progress(console, "passages") as progress:
         manifest = expand_index(index, out, loaded, expansion, progress.report)
     seconds = manifest.seconds["neighbours"]
     console.print(f"{out}: {manifest.passages:,} passages, each moved towards its nearest {neighbours}")

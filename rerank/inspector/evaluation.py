@@ -21,7 +21,7 @@ _MEASURE = nDCG @ 10
 
 
 @dataclass(frozen=True, slots=True)
-class System:
+class SystemResults:
     """The results of one system.
 
     Attributes:
@@ -44,7 +44,7 @@ class Evaluation:
     """The results of systems on one dataset. `first_stage` has nDCG@10 of the order before reranking by query_id."""
 
     title: str
-    systems: Mapping[str, System]
+    systems: Mapping[str, SystemResults]
     sources: Sources
     first_stage: Mapping[str, float]
 
@@ -113,15 +113,15 @@ def _name(folder: Path, path: Path) -> str:
     return str(settings.get("system", "").partition("=")[0] or settings.get("ranker") or "system")
 
 
-def _system(folder: Path, name: str, content: Mapping[str, Any]) -> System:
+def _system(folder: Path, name: str, content: Mapping[str, Any]) -> SystemResults:
     trace = (folder / name if (folder / name).is_dir() else folder) / "trace.jsonl"
     rows = [line for line in trace.read_text(encoding="utf-8").split("\n")[1:] if line]
     lines = {json.loads(line)["query_id"]: line for line in rows}
     asked = {query_id: row for query_id, row in content["per_query"].items() if query_id in lines}
-    return System(name, {query_id: row[str(_MEASURE)] for query_id, row in asked.items()}, lines)
+    return SystemResults(name, {query_id: row[str(_MEASURE)] for query_id, row in asked.items()}, lines)
 
 
-def _first_stage(systems: Iterable[System], queries: Iterable[str], sources: Sources) -> dict[str, float]:
+def _first_stage(systems: Iterable[SystemResults], queries: Iterable[str], sources: Sources) -> dict[str, float]:
     """nDCG@10 of the candidates in first-stage order, which the first system's positions tell."""
     system, docs, qrels = next(iter(systems)), list[ScoredDoc](), list[Qrel]()
     values = dict.fromkeys(queries, 0.0)

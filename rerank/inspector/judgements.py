@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rerank.collections import beir, pydoc
+from rerank.collections import NAMED, find_collection
 from rerank.errors import ConfigError
 from rerank.files import check_file, looked_for
-from rerank.readers.qrels import Qrel, read_qrels
+from rerank.readers.qrels import Qrel, grades_by_query, read_qrels
 from rerank.readers.queries import read_queries
 from rerank.types import Query
 
@@ -41,7 +41,8 @@ def read_judgements(qrels: str, queries: Path | None = None) -> Judgements:
     """The judgements that the settings `qrels` and `queries` name.
 
     Args:
-        qrels: "pydoc", a folder in BEIR layout (queries.jsonl, qrels/test.tsv), or a file, see `read_qrels`.
+        qrels: a named collection, such as "pydoc", a folder in BEIR layout (queries.jsonl, qrels/test.tsv), or a file,
+            see `read_qrels`.
         queries: for a file: the texts of its queries, see `read_queries`.
 
     Raises:
@@ -49,24 +50,21 @@ def read_judgements(qrels: str, queries: Path | None = None) -> Judgements:
         CollectionError: a file cannot be read; the message names the line.
     """
     path = Path(qrels)
-    if qrels != "pydoc" and not os.path.exists(path):
-        raise ConfigError(f"--qrels {qrels}: there is no such file or folder{looked_for(path)}; or give pydoc")
+    if qrels not in NAMED and not os.path.exists(path):
+        names = " or ".join(NAMED)
+        raise ConfigError(f"--qrels {qrels}: there is no such file or folder{looked_for(path)}; or give {names}")
     if (queries is not None) != path.is_file():
         problem = "is a file, which needs the texts of its queries; give them with --queries FILE"
         raise ConfigError(f"--qrels {qrels} {problem if queries is None else 'is no file, and needs no --queries'}")
     if queries is not None:
         check_file(queries)
         return _joined(read_queries(queries), read_qrels(path))
-    if qrels == "pydoc":
-        texts = (Query(text, query_id=query_id) for query_id, text in pydoc.queries().items())
-        return _joined(texts, pydoc.qrels())
-    return _joined(beir.queries(path), beir.qrels(path))
+    collection = find_collection(qrels)
+    return _joined(collection.queries(), collection.qrels("test"))
 
 
 def _joined(queries: Iterable[Query], qrels: Iterable[Qrel]) -> Judgements:
-    by_id: dict[str, dict[str, int]] = {}
-    for query_id, doc_id, grade in qrels:
-        by_id.setdefault(query_id, {})[doc_id] = max(grade, 0)
+    by_id = grades_by_query(qrels)
     judged = [query for query in queries if query.query_id in by_id]
     grades = {normalized(query.text): by_id[query.query_id] for query in judged}
     return Judgements(grades, tuple(query.text for query in judged))

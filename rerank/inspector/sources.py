@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from rerank.collections import beir, open_collection, pydoc
+from rerank.collections import NAMED, Collection, beir, find_collection
 from rerank.errors import ConfigError
-from rerank.readers.qrels import Qrel, read_qrels
+from rerank.readers.qrels import grades_by_query, read_qrels
 from rerank.readers.requests import read_requests
 from rerank.retrieval.store import PassageStore
 
 #: doc_ids → their texts by doc_id; leaves out those that are not at hand.
-FindTexts: TypeAlias = Callable[[Collection[str]], Mapping[str, str]]
+FindTexts: TypeAlias = Callable[[Set[str]], Mapping[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,35 +51,27 @@ def sources_of(settings: Mapping[str, object], dataset: str) -> Sources:
         texts = {row.doc_id: row.text or "" for request in rows for row in request.candidates}
         return Sources(
             {row.query.query_id: row.query.text for row in rows},
-            _by_query(read_qrels(Path(qrels))),
+            grades_by_query(read_qrels(Path(qrels))),
             lambda doc_ids: {doc_id: texts[doc_id] for doc_id in doc_ids if doc_id in texts},
         )
-    queries, judgements = _collection(collection, str(settings.get("split") or "test"))
-    index = _own(str(settings.get("index") or ""), lambda path: path.name, dataset)
-    return Sources(queries, _by_query(judgements), _texts(collection, Path(index) if index else None))
-
-
-def _collection(name: str, split: str) -> tuple[Mapping[str, str], list[Qrel]]:
-    if name == "pydoc":
-        return pydoc.queries(), pydoc.qrels()
-    folder = Path(name)
-    if not beir.queries_file(folder).is_file():
+    opened, folder = find_collection(collection), Path(collection)
+    if collection not in NAMED and not beir.queries_file(folder).is_file():
         raise ConfigError(
-            f"the evaluation ran on {name!r}, which is no folder in BEIR layout here; run `rerank inspect` in the "
-            "folder where the evaluation ran (names of ir_datasets cannot be inspected)"
+            f"the evaluation ran on {collection!r}, which is no folder in BEIR layout here; run `rerank inspect` in "
+            "the folder where the evaluation ran (names of ir_datasets cannot be inspected)"
         )
-    queries = {query.query_id: query.text for query in beir.queries(folder)}
-    return queries, beir.qrels(folder, split)
+    queries = {query.query_id: query.text for query in opened.queries()}
+    grades = grades_by_query(opened.qrels(str(settings.get("split") or "test")))
+    index = _own(str(settings.get("index") or ""), lambda path: path.name, dataset)
+    return Sources(queries, grades, _find_texts(opened, Path(index) if index else None))
 
 
-def _texts(collection: str, index: Path | None) -> FindTexts:
+def _find_texts(collection: Collection, index: Path | None) -> FindTexts:
     """Finds texts in the index if it still exists; otherwise reads the collection, once for each call."""
     if index is not None and index.is_dir():
         store = PassageStore(index)
-        return lambda doc_ids: {passage.doc_id: passage.text for passage in store.passages(list(doc_ids))}
-    return lambda doc_ids: {
-        passage.doc_id: passage.text for passage in open_collection(collection).passages() if passage.doc_id in doc_ids
-    }
+        return lambda doc_ids: store.texts(list(doc_ids))
+    return lambda doc_ids: {doc_id: passage.text for doc_id, passage in collection.find(doc_ids).items()}
 
 
 def _own(values: str, name_of: Callable[[Path], str], dataset: str) -> str:
@@ -90,10 +82,3 @@ def _own(values: str, name_of: Callable[[Path], str], dataset: str) -> str:
         if len(choices) != 1:
             raise ConfigError(f"none or several of {values} belong to the results {dataset!r}; give another folder")
     return choices[0] if choices else ""
-
-
-def _by_query(qrels: list[Qrel]) -> dict[str, dict[str, int]]:
-    grades: dict[str, dict[str, int]] = {}
-    for query_id, doc_id, grade in qrels:
-        grades.setdefault(query_id, {})[doc_id] = max(grade, 0)
-    return grades

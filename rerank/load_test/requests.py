@@ -18,7 +18,7 @@ from rerank.readers.requests import read_requests
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1 import rerank_pb2_grpc
 
-_WORDS = [
+_WORDS = (
     "water",
     "history",
     "of",
@@ -33,7 +33,7 @@ _WORDS = [
     "stone",
     "in",
     "9",
-]
+)
 
 
 def words(draw: random.Random, characters: int) -> str:

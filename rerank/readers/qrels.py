@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import reprlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,6 +34,14 @@ def read_qrels(path: Path) -> list[Qrel]:
         CollectionError: the file or a line of it cannot be read; the message names the line.
     """
     return [qrel for _, qrel in parsed_lines(path, _Form().qrel) if qrel is not None]
+
+
+def grades_by_query(qrels: Iterable[Qrel]) -> dict[str, dict[str, int]]:
+    """query_id → doc_id → grade; grades below 0 count as 0."""
+    grades: dict[str, dict[str, int]] = {}
+    for query_id, doc_id, grade in qrels:
+        grades.setdefault(query_id, {})[doc_id] = max(grade, 0)
+    return grades
 
 
 class _Form:

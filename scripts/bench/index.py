@@ -26,7 +26,7 @@ from matplotlib import pyplot
 from rerank import RerankClient
 from rerank.collections import beir
 from rerank.commands.console import PlainConsole
-from rerank.commands.display import indexing_progress
+from rerank.commands.progress import show_progress
 from rerank.files import atomic_file
 from rerank.models.encoder import Encoder
 from rerank.retrieval.build import BuildSettings, VectorStages
@@ -122,7 +122,10 @@ def _variant(index: Path, kind: DenseKind, work: Path) -> Path:
         return out
     manifest = read_manifest(index)
     settings = BuildSettings(kind, manifest.encoder_dtype)
-    with build_folder(out, {"index": str(index), "dense": kind}) as build, indexing_progress(console) as progress:
+    with (
+        build_folder(out, {"index": str(index), "dense": kind}) as build,
+        show_progress(console, "passages") as progress,
+    ):
         build.stage("link", partial(_link, index, build.index))
         stages = VectorStages(build, Encoder(manifest.encoder.name), settings, progress.report)
         build.stage("dense", stages.dense)

@@ -14,10 +14,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rerank_eval.beir import BeirSettings
-from rerank_eval.reranking import evaluate_reranking
-from rerank_eval.search import evaluate_search
-from rerank_eval.trec_dl import TrecDLSettings
+from rerank_eval.evaluation import run_evaluation
+from rerank_eval.settings import BeirSettings, TrecDLSettings
 
 from rerank.collections import open_collection
 from rerank.models.encoder import Encoder
@@ -41,7 +39,7 @@ def measured(name: str, data: Path, work: Path) -> tuple[dict[str, float], int]:
     """
     entries = list(expected(name)["nDCG@10"])
     if name.startswith("trec-dl"):
-        evaluate_reranking(
+        run_evaluation(
             TrecDLSettings(
                 requests=[data / name / "requests.jsonl"],
                 qrels=[data / name / "qrels.txt"],
@@ -64,7 +62,7 @@ def measured_on_index(index: Path, collection: str, entries: Sequence[str], work
     queries = 0
     for first_stage in dict.fromkeys(entry.partition("/")[0] for entry in entries):
         rankers = [entry.partition("/")[2] for entry in entries if entry.startswith(f"{first_stage}/")]
-        evaluate_search(
+        run_evaluation(
             BeirSettings(
                 collection=[collection],
                 index=[index],

@@ -14,11 +14,11 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from rerank_training.lists.progress import with_progress
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rerank.bundled import SMOLLM2
 from rerank.collections import beir
+from rerank.commands.progress import with_progress
 from rerank.commands.run import console
 from rerank.files import atomic_file
 from rerank.models.encoder import DEFAULT_ENCODER, Encoder

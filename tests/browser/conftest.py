@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -92,7 +91,7 @@ def chromium(request: pytest.FixtureRequest) -> Iterator[Browser]:
 @pytest.fixture(scope="session")
 def collection(beir_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """PASSAGES in BEIR layout, with queries and judgements."""
-    return write_collection(Path(shutil.copytree(beir_folder, tmp_path_factory.mktemp("judged") / "twelve")))
+    return write_collection(tmp_path_factory.mktemp("judged") / "twelve", beir_folder)
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from rerank_eval.trace import Ranking, Response, TraceFile
+from rerank_eval.trace import RankedList, Response, TraceFile
 
 from rerank.config.http import HttpConfig
 from rerank.inspector.evaluation import read_evaluation
@@ -263,7 +263,7 @@ def write_hostile_system(
     for query_id, doc_ids in queries.items():
         turned = (*doc_ids[turn:], *doc_ids[:turn])
         scores = tuple(float(len(turned) - rank) for rank in range(len(turned)))
-        ranking = Ranking(turned, scores, tuple(map(doc_ids.index, turned)), execution)
+        ranking = RankedList(turned, scores, tuple(map(doc_ids.index, turned)), execution)
         trace.add(Response(query_id, 3.0, 0.0, ranking))
     values = {query_id: {"nDCG@10": 0.5 + turn / 100} for query_id in queries}
     settings = {"qrels_sha256": "0" * 64, "collection": str(collection), "split": "test", "ranker": text}

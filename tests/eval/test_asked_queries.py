@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from pathlib import Path
 from statistics import fmean
@@ -10,15 +9,14 @@ from typing import Any
 
 import pytest
 from rerank_eval import beir, trec_dl
-from rerank_eval.measures import Metrics
-from rerank_eval.report import FIRST_STAGE, ORACLE, Evaluation, markdown
-from rerank_eval.results import Result
+from rerank_eval.measures import MetricValues
+from rerank_eval.report import FIRST_STAGE, ORACLE, Report, markdown
+from rerank_eval.results import SystemResult
 from rerank_eval.table import summarize
 from scipy import stats
-from typer import Typer
-from typer.testing import CliRunner
 
 from rerank.inspector.evaluation import read_evaluation
+from tests.eval.data import evaluate, judged_collection, read_json, write_qrels, write_requests, write_run
 from tests.eval.test_measures import ndcg
 from tests.eval.test_report import rows
 from tests.serving import Served
@@ -39,20 +37,14 @@ def asked(grades: dict[str, dict[str, int]]) -> list[str]:
     return list(grades)[:ASKED]
 
 
-def write_requests(folder: Path, grades: dict[str, dict[str, int]], asked: list[str]) -> list[str]:
-    """A request file whose texts the ranker of the service sorts by: a number that is near the grade."""
-    folder.mkdir()
+def write_requests_near(folder: Path, grades: dict[str, dict[str, int]], asked: list[str]) -> list[str]:
+    """Flags of judgements, and of a request file whose texts have a number near the grade."""
     rng = random.Random(4)
-    with (folder / "requests.jsonl").open("w", encoding="utf-8") as file:
-        for query_id in asked:
-            candidates = [
-                {"docid": doc_id, "score": -rank, "doc": {"contents": f"relevance {grade + rng.randint(0, 2)}"}}
-                for rank, (doc_id, grade) in enumerate(grades[query_id].items())
-            ]
-            print(json.dumps({"query": {"text": query_id, "qid": query_id}, "candidates": candidates}), file=file)
-    lines = [f"{query_id} 0 {doc_id} {grade}" for query_id, row in grades.items() for doc_id, grade in row.items()]
-    (folder / "qrels.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return ["--requests", str(folder / "requests.jsonl"), "--qrels", str(folder / "qrels.txt")]
+    texts = {
+        q: {doc_id: f"relevance {grade + rng.randint(0, 2)}" for doc_id, grade in grades[q].items()} for q in asked
+    }
+    requests, qrels = write_requests(folder / "requests.jsonl", texts), write_qrels(folder / "qrels.txt", grades)
+    return ["--requests", str(requests), "--qrels", str(qrels)]
 
 
 def run_of(path: Path) -> dict[str, list[str]]:
@@ -76,19 +68,13 @@ def slow_comparison(system: list[float], reference: list[float]) -> dict[str, An
     return {"difference": fmean(differences), "p": test.pvalue, "interval": (low, high), "signs": signs}
 
 
-def invoke(app: Typer, out: Path, *options: object) -> str:
-    done = CliRunner().invoke(app, [*map(str, options), "--out", str(out), "--no-plots"])
-    assert done.exit_code == 0, done.output
-    return done.output
-
-
 @pytest.mark.parametrize("option", [(), ("--all-judged",)])
 def test_tests_are_over_the_queries_that_were_asked(
     tmp_path: Path, grades: dict[str, dict[str, int]], asked: list[str], service: Served, option: tuple[str, ...]
 ) -> None:
-    files, out = write_requests(tmp_path / "data", grades, asked), tmp_path / "out"
+    files, out = write_requests_near(tmp_path / "data", grades, asked), tmp_path / "out"
     systems = ("--ranker", "identity", "--system", "number=first:number", "--target", service.address)
-    printed = invoke(trec_dl.app, out, *files, *systems, *option)
+    printed = evaluate(trec_dl.app, out, *files, *systems, *option)
 
     values = {name: slow_values(run_of(out / name / "run.trec"), grades, asked) for name in ("identity", "number")}
     expected = slow_comparison(values["number"], values["identity"])
@@ -99,7 +85,7 @@ def test_tests_are_over_the_queries_that_were_asked(
     assert cells[5] == "/".join(map(str, expected["signs"]))
     assert f"tests over {ASKED} queries" in report
     assert f"{cells[5]} wins/ties/losses" in printed
-    summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
+    summary = read_json(out / "summary.json")
     assert summary["rows"]["number"]["p"] == pytest.approx(expected["p"])
 
     shared = JUDGED if option else ASKED
@@ -116,21 +102,14 @@ def test_tests_are_over_the_queries_that_were_asked(
 def test_eval_beir_with_a_run_measures_the_queries_of_the_run(
     tmp_path: Path, grades: dict[str, dict[str, int]], asked: list[str]
 ) -> None:
-    folder = tmp_path / "collection"
-    (folder / "qrels").mkdir(parents=True)
-    docs = [doc_id for row in grades.values() for doc_id in row]
-    (folder / "corpus.jsonl").write_text("".join(json.dumps({"_id": d, "text": d}) + "\n" for d in docs))
-    (folder / "queries.jsonl").write_text("".join(json.dumps({"_id": q, "text": q}) + "\n" for q in grades))
-    judged = [f"{query_id}\t{doc_id}\t{grade}" for query_id, row in grades.items() for doc_id, grade in row.items()]
-    (folder / "qrels" / "test.tsv").write_text("\n".join(["q\td\ts", *judged, ""]))
-    lines = [f"{q} Q0 {d} {rank} {-rank} t" for q in asked for rank, d in enumerate(grades[q])]
-    (tmp_path / "run.trec").write_text("\n".join(lines) + "\n")
-
-    out = tmp_path / "out"
-    given = ("--collection", folder, "--run", tmp_path / "run.trec", "--ranker", "oracle")
-    printed = invoke(beir.app, out, *given)
+    texts = {doc_id: doc_id for row in grades.values() for doc_id in row}
+    collection = judged_collection(tmp_path / "collection", texts, {q: q for q in grades}, grades)
+    run, out = write_run(tmp_path / "run.trec", {q: list(grades[q]) for q in asked}), tmp_path / "out"
+    printed = evaluate(beir.app, out, "--collection", collection, "--run", run, "--ranker", "oracle")
     assert f"{ASKED} of {JUDGED} judged queries were asked; means and tests are over these." in printed
-    summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
+    summary, measures = read_json(out / "summary.json"), read_json(out / "measures.json")
+    assert (measures["mean"]["nDCG@10"], measures["missing"]) == (1.0, [])
+    assert len(measures["settings"]["run_sha256"]) == 64
     before = slow_values({q: list(grades[q]) for q in asked}, grades, asked)
     best = [ndcg(grades[q], sorted(grades[q], key=lambda d: -grades[q][d])) for q in asked]
     assert summary["queries"] == ASKED
@@ -148,16 +127,16 @@ def test_holm_and_non_inferiority_are_over_the_queries_that_were_asked() -> None
     summary = summarize("d", "t", results)
     assert [summary.rows[name].p for name in "bc"] == pytest.approx([expected[p] for p in p_values])
 
-    upper_bound = Result(ORACLE, results[0].metrics)
-    report = markdown(Evaluation("d", "t", results, upper_bound, {}, margin=0.3))
+    upper_bound = SystemResult(ORACLE, results[0].metrics)
+    report = markdown(Report("d", "t", results, upper_bound, {}, margin=0.3))
     not_worse = stats.ttest_1samp(
         [b - a for a, b in zip(asked["a"], asked["b"], strict=True)], -0.3, alternative="greater"
     ).pvalue
     assert rows(report, "compared with a")["b"][-1] == f"{not_worse:.4f}"
 
 
-def _with_zeros(name: str, values: list[float]) -> Result:
+def _with_zeros(name: str, values: list[float]) -> SystemResult:
     """A result with values of the queries that were asked, and 0 for the others."""
     per_query = {f"q{n:02d}": {"nDCG@10": value} for n, value in enumerate([*values, *[0.0] * (JUDGED - len(values))])}
     missing = tuple(list(per_query)[len(values) :])
-    return Result(name, Metrics({"nDCG@10": sum(values) / JUDGED}, per_query, missing))
+    return SystemResult(name, MetricValues({"nDCG@10": sum(values) / JUDGED}, per_query, missing))

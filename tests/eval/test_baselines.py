@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from rerank_eval.baselines import Cosine, FirstStageOrder, Oracle, PointwiseCrossEncoder, ZScoreFusion
+from rerank_eval.baselines import Cosine, Oracle, PointwiseCrossEncoder, ZScoreFusion
 from rerank_eval.systems import Baseline
 from transformers import BertConfig, BertForSequenceClassification
 
@@ -20,10 +20,6 @@ from tests.small_tokenizers import metaspace
 QUERY = Query("how long does a flea live", "q")
 TEXTS = ["A flea lives a year.", "Deserts are dry.", "Cats have fleas.", "Deserts are dry."]
 CANDIDATES = [CandidateSource(f"d{place}", text, score=10.0 - place) for place, text in enumerate(TEXTS)]
-
-
-def test_first_stage_order_is_kept() -> None:
-    assert Baseline(FirstStageOrder()).rerank(QUERY, CANDIDATES).positions == (0, 1, 2, 3)
 
 
 def test_cosine_equals_the_encoder(encoder: Encoder) -> None:
@@ -52,7 +48,7 @@ def test_oracle_sorts_by_judgements_and_keeps_the_order_of_ties() -> None:
 
 
 def test_no_candidates_give_an_empty_ranking(encoder: Encoder) -> None:
-    for scorer in (FirstStageOrder(), Cosine(encoder), Oracle([])):
+    for scorer in (Cosine(encoder), Oracle([])):
         assert Baseline(scorer).rerank(QUERY, []).doc_ids == ()
 
 

@@ -10,12 +10,14 @@ import ir_measures
 import pytest
 from ir_measures import AP, R, nDCG
 from rerank_eval import candidates
-from rerank_eval.candidates import candidates_of_prebuilt, candidates_of_run
+from rerank_eval.candidates import candidates_of_prebuilt, candidates_of_run, with_repaired_texts
 from rerank_eval.datasets import Dataset
 
 from rerank.errors import CollectionError, ConfigError
 from rerank.readers.qrels import Qrel
+from rerank.readers.requests import Request
 from rerank.types import CandidateSource, Passage, Query
+from tests.eval.data import write
 
 PASSAGES = {
     "a": Passage("a", "one"),
@@ -31,9 +33,7 @@ DATASET = Dataset(
 
 
 def run_file(folder: Path, *rows: str) -> Path:
-    path = folder / "run.trec"
-    path.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
-    return path
+    return write(folder / "run.trec", *rows)
 
 
 def test_run_is_sorted_by_score_as_in_trec_eval(tmp_path: Path) -> None:
@@ -146,3 +146,13 @@ def test_order_of_candidates_gives_the_measures_of_the_run(tmp_path: Path) -> No
     measures = [nDCG @ 10, AP @ 100, R @ 1]
     qrels = list(DATASET.qrels)
     assert ir_measures.calc_aggregate(measures, qrels, ours) == ir_measures.calc_aggregate(measures, qrels, theirs)
+
+
+def test_texts_are_repaired_and_cut_and_nothing_else_changes() -> None:
+    """As RankLLM prepares them."""
+    pytest.importorskip("ftfy")
+    candidates = (CandidateSource("a", text=" donâ€™t\n go ", score=2.0), CandidateSource("b", text="word " * 400))
+    repaired = with_repaired_texts(Request(Query("donâ€™t"), candidates))
+    assert repaired.query == Query("donâ€™t")
+    assert repaired.candidates[0] == CandidateSource("a", text="don't go", score=2.0)
+    assert repaired.candidates[1].text == " ".join(["word"] * 300)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from rerank_eval.cases import CASES, CaseFinder, RankedDoc
 from rerank_eval.measures import BEIR, Evaluator, Run
-from rerank_eval.results import Result
-from rerank_eval.trace import Ranking, Response
+from rerank_eval.results import SystemResult
+from rerank_eval.trace import RankedList, Response
 
 from rerank.readers.qrels import Qrel
-from rerank.types import ScoredDoc
+from rerank.types import Query, ScoredDoc
 
 TEXTS = {"a": "text of a", "b": "text of b"}
 
@@ -19,7 +19,10 @@ def ranked(*doc_ids: str) -> list[ScoredDoc]:
 
 def finder(first_stage: Run, qrels: list[Qrel]) -> CaseFinder:
     return CaseFinder(
-        Evaluator(BEIR, qrels), first_stage, {query_id: f"what is {query_id}" for query_id in first_stage}, find_texts
+        Evaluator(BEIR, qrels),
+        first_stage,
+        {query_id: Query(f"what is {query_id}", query_id) for query_id in first_stage},
+        find_texts,
     )
 
 
@@ -58,5 +61,5 @@ def test_passage_that_the_first_stage_did_not_find_has_no_rank() -> None:
 def test_system_that_changes_nothing_has_no_cases() -> None:
     qrels = [Qrel("q", "a", 1)]
     same, metrics = ranked("a"), Evaluator(BEIR, qrels).evaluate({"q": ranked("a")})
-    response = Response("q", 1.0, 1.0, Ranking(("a",), (1.0,), (0,), {}))
-    assert finder({"q": same}, qrels).by_system([Result("s", metrics)], {"s": [response]}) == {}
+    response = Response("q", 1.0, 1.0, RankedList(("a",), (1.0,), (0,), {}))
+    assert finder({"q": same}, qrels).by_system([SystemResult("s", metrics)], {"s": [response]}) == {}

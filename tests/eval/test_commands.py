@@ -1,54 +1,28 @@
-"""The evaluation commands from start to end, and how they refuse wrong input."""
+"""The evaluation commands refuse wrong input with one line, and their help imports little."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from rerank_eval import beir, trec_dl
+from rerank_eval import trec_dl
 
-
-def run_command(monkeypatch: pytest.MonkeyPatch, main: Callable[[], None], *arguments: object) -> int | str | None:
-    """Runs the console command in this process; returns its exit code."""
-    monkeypatch.setattr("sys.argv", ["command", *map(str, arguments)])
-    with pytest.raises(SystemExit) as exit_:
-        main()
-    return exit_.value.code
-
-
-@pytest.mark.slow
-def test_eval_beir_measures_the_search_of_a_service_that_it_starts(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    beir_folder: Path,
-    index_folder: Path,
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "qrels").mkdir()
-    (tmp_path / "corpus.jsonl").symlink_to(beir_folder / "corpus.jsonl")
-    (tmp_path / "qrels" / "test.tsv").write_text("q\td\ts\n1\tmoon\t1\n1\ttides\t1\n", encoding="utf-8")
-    (tmp_path / "queries.jsonl").write_text(
-        '{"_id": "1", "text": "the pull of the moon and tides"}\n', encoding="utf-8"
-    )
-    out = tmp_path / "out"
-    code = run_command(monkeypatch, beir.main, "--collection", tmp_path, "--index", index_folder, "--out", out)
-    assert code == 0
-    measures = json.loads((out / "measures.json").read_text(encoding="utf-8"))
-    assert measures["mean"]["nDCG@10"] == 1.0
-    assert measures["settings"]["ranker"] == "pe-rank"
-    assert len((out / "run.trec").read_text(encoding="utf-8").splitlines()) == 12
-    assert {path.name for path in out.iterdir()} >= {"report.md", "report.html", "summary.json", "latency.png"}
-    assert "nDCG@10" in capsys.readouterr().out
+HEAVY = ("torch", "transformers", "sentence_transformers", "scipy", "matplotlib", "ir_measures", "grpc", "faiss")
 
 
 def test_unreadable_file_ends_with_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    missing = tmp_path / "missing"
-    arguments = ("--requests", missing, "--qrels", missing, "--out", tmp_path / "out")
-    assert run_command(monkeypatch, trec_dl.main, *arguments) == 2
+    missing = str(tmp_path / "missing")
+    arguments = ["--requests", missing, "--qrels", missing, "--out", str(tmp_path / "out")]
+    monkeypatch.setattr("sys.argv", ["eval-trec-dl", *arguments])
+    with pytest.raises(SystemExit) as exit_:
+        trec_dl.main()
+    assert exit_.value.code == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ")
     assert error.count("\n") == 1
@@ -56,10 +30,23 @@ def test_unreadable_file_ends_with_one_line(
     assert not (tmp_path / "out").exists()
 
 
-def test_missing_source_of_candidates_ends_with_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], beir_folder: Path, tmp_path: Path
-) -> None:
-    arguments = ("--collection", beir_folder, "--ranker", "oracle", "--out", tmp_path / "out")
-    assert run_command(monkeypatch, beir.main, *arguments) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: no source of candidates: give --index DIR, --run FILE or --prebuilt NAME")
+@pytest.mark.parametrize("module", ["rerank_eval.trec_dl", "rerank_eval.beir"])
+def test_help_imports_no_heavy_package(module: str) -> None:
+    code = f"""
+import json, sys
+from {module} import app
+try:
+    app(["--help"])
+finally:
+    print(json.dumps([name for name in {HEAVY} if name in sys.modules]))
+"""
+    wide = os.environ | {"COLUMNS": "80"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=wide)
+    help_text, _, imported = done.stdout.strip().rpartition("\n")
+    assert json.loads(imported) == [], done.stderr
+    assert "NAME=RANKER[/STRATEGY][:PATH]" in help_text
+
+
+def test_evaluation_of_served_systems_imports_no_torch() -> None:
+    code = "import sys, rerank_eval.evaluation; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

@@ -9,21 +9,19 @@ from types import SimpleNamespace
 import pytest
 from rerank_eval.datasets import open_dataset
 
+from rerank.collections import NAMED, Collection
 from rerank.errors import CollectionError, ConfigError
+from rerank.inspector.judgements import read_judgements
+from rerank.inspector.sources import sources_of
 from rerank.readers.qrels import Qrel
 from rerank.types import Passage, Query
+from tests.eval.data import judged_collection, write
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Two passages and two queries, one of which has judgements."""
-    (tmp_path / "qrels").mkdir()
-    (tmp_path / "corpus.jsonl").write_text(
-        '{"_id": "a", "title": "T", "text": "one"}\n{"_id": "b", "text": "two"}\n', encoding="utf-8"
-    )
-    (tmp_path / "queries.jsonl").write_text('{"_id": "1", "text": "x"}\n{"_id": "2", "text": "y"}\n', encoding="utf-8")
-    (tmp_path / "qrels" / "test.tsv").write_text("q\td\ts\n1\ta\t1\n", encoding="utf-8")
-    return tmp_path
+    return judged_collection(tmp_path, {"a": "one", "b": "two"}, {"1": "x", "2": "y"}, {"1": {"a": 1}})
 
 
 def test_folder_has_judged_queries_and_texts(folder: Path) -> None:
@@ -31,7 +29,7 @@ def test_folder_has_judged_queries_and_texts(folder: Path) -> None:
     assert dataset.name == folder.name
     assert dataset.queries == {"1": Query("x", "1")}
     assert dataset.qrels == [Qrel("1", "a", 1)]
-    assert dataset.passages(["a", "b"]) == {"a": Passage("a", "T one", title="T"), "b": Passage("b", "two")}
+    assert dataset.passages(["a", "b"]) == {"a": Passage("a", "one"), "b": Passage("b", "two")}
     assert dataset.passages([]) == {}
 
 
@@ -42,7 +40,7 @@ def test_missing_passages_are_named(folder: Path) -> None:
 
 def test_hashes_change_with_the_content(folder: Path) -> None:
     before = open_dataset(str(folder))
-    (folder / "qrels" / "test.tsv").write_text("q\td\ts\n1\ta\t2\n", encoding="utf-8")
+    write(folder / "qrels" / "test.tsv", "1\ta\t2")
     after = open_dataset(str(folder))
     assert before.queries_sha256 == after.queries_sha256
     assert before.qrels_sha256 != after.qrels_sha256
@@ -52,6 +50,20 @@ def test_pydoc_has_judgements() -> None:
     dataset = open_dataset("pydoc")
     assert dataset.name.startswith("pydoc-")
     assert {qrel.query_id for qrel in dataset.qrels} == set(dataset.queries)
+
+
+def test_collection_that_is_named_once_is_known_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = Collection(
+        "small",
+        lambda: iter([Passage("a", "one")]),
+        queries=lambda: [Query("x", "1")],
+        qrels=lambda _: [Qrel("1", "a", 1)],
+    )
+    monkeypatch.setitem(NAMED, "small", lambda: small)
+    dataset = open_dataset("small")
+    assert (dataset.queries, dataset.passages(["a"])) == ({"1": Query("x", "1")}, {"a": Passage("a", "one")})
+    assert read_judgements("small").of_query("x") == {"a": 1}
+    assert sources_of({"collection": "small"}, "results").grades == {"1": {"a": 1}}
 
 
 def test_folder_without_a_corpus_is_named(tmp_path: Path) -> None:

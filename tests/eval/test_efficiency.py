@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 from rerank_eval.efficiency import busy_s, efficiency
-from rerank_eval.trace import Ranking, Response
+from rerank_eval.trace import RankedList, Response
 
 
 def response(wall_ms: float, ended_at: float, **execution: Any) -> Response:
-    return Response("q", wall_ms, ended_at, Ranking((), (), (), execution))
+    return Response("q", wall_ms, ended_at, RankedList((), (), (), execution))
 
 
 def test_no_responses_have_no_efficiency() -> None:

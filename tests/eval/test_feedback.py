@@ -14,7 +14,7 @@ from rerank_eval.feedback import (
     teacher_of_grades,
     write_feedback_report,
 )
-from rerank_eval.measures import Evaluator, Metrics, Run
+from rerank_eval.measures import Evaluator, MetricValues, Run
 from rerank_eval.statistics import paired_differences, t_test
 from rich.console import Console
 
@@ -98,5 +98,5 @@ def test_cranfield_figures(shared: Path, encoder: Encoder, tmp_path: Path) -> No
     )
 
 
-def p_value(after: Metrics, before: Metrics, measure: str) -> float:
+def p_value(after: MetricValues, before: MetricValues, measure: str) -> float:
     return t_test(paired_differences(after.values(measure), before.values(measure)))

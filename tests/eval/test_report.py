@@ -8,33 +8,33 @@ from dataclasses import replace
 import pytest
 from rerank_eval.cases import Case, RankedDoc
 from rerank_eval.efficiency import Efficiency
-from rerank_eval.measures import Metrics
+from rerank_eval.measures import MetricValues
 from rerank_eval.orders import ORIGINAL, UNORDERED, Order
-from rerank_eval.report import FIRST_STAGE, ORACLE, Evaluation, comparisons, markdown, order_dependence
+from rerank_eval.report import FIRST_STAGE, ORACLE, Report, comparisons, markdown, order_dependence
 from rerank_eval.report_html import html_page
-from rerank_eval.results import Result
+from rerank_eval.results import SystemResult
 from rerank_eval.statistics import holm, paired_differences, t_test
 
 
-def result(name: str, values: list[float], missing: tuple[str, ...] = (), **counts: int) -> Result:
+def result(name: str, values: list[float], missing: tuple[str, ...] = (), **counts: int) -> SystemResult:
     per_query = {f"q{number}": {"nDCG@10": value} for number, value in enumerate(values)}
     warnings = {"incomplete": 0, "truncated": 0, "repaired": 0} | counts
     cost = Efficiency(10.0, 20.0, 30.0, 2.5, windows=9.0, rounds=9.0, tokens=1800.0, **warnings)
-    return Result(name, Metrics({"nDCG@10": sum(values) / len(values)}, per_query, missing), {1: cost})
+    return SystemResult(name, MetricValues({"nDCG@10": sum(values) / len(values)}, per_query, missing), {1: cost})
 
 
 FIRST = result("a", [0.5, 0.6, 0.7, 0.4])
 BETTER = result("b", [0.6, 0.7, 0.7, 0.3])
 WORSE = result("c", [0.1, 0.2, 0.1, 0.0])
-UPPER_BOUND = Result(ORACLE, result("", [1.0, 1.0, 1.0, 1.0]).metrics)
+UPPER_BOUND = SystemResult(ORACLE, result("", [1.0, 1.0, 1.0, 1.0]).metrics)
 
 
-def evaluation(*results: Result, title: str = "t", **settings: object) -> Evaluation:
-    return Evaluation("d", title, results, UPPER_BOUND, settings)
+def evaluation(*results: SystemResult, title: str = "t", **settings: object) -> Report:
+    return Report("d", title, results, UPPER_BOUND, settings)
 
 
-def with_orders(by_order: dict[str, dict[Order, float]]) -> Evaluation:
-    return Evaluation("d", "t", [FIRST], UPPER_BOUND, {}, by_order=by_order)
+def with_orders(by_order: dict[str, dict[Order, float]]) -> Report:
+    return Report("d", "t", [FIRST], UPPER_BOUND, {}, by_order=by_order)
 
 
 def rows(text: str, heading: str) -> dict[str, list[str]]:
@@ -50,6 +50,7 @@ def test_systems_are_compared_with_the_first() -> None:
     assert table["b"][5] == "2/1/1"
     assert table["c"][5] == "0/0/4"
     assert ORACLE not in table
+    assert "compared with" not in markdown(evaluation(FIRST))
 
 
 def test_p_values_are_adjusted_over_all_comparisons() -> None:
@@ -57,19 +58,10 @@ def test_p_values_are_adjusted_over_all_comparisons() -> None:
     assert [p for _, _, p in comparisons([FIRST, BETTER, WORSE])] == pytest.approx(holm(raw))
 
 
-def test_single_system_has_no_comparison() -> None:
-    assert "compared with" not in markdown(evaluation(FIRST))
-
-
 def test_margin_adds_the_non_inferiority_test() -> None:
-    text = markdown(Evaluation("d", "t", [FIRST, BETTER], UPPER_BOUND, {}, margin=0.5))
+    text = markdown(Report("d", "t", [FIRST, BETTER], UPPER_BOUND, {}, margin=0.5))
     assert "p (not worse by 0.5)" in text
     assert float(rows(text, "compared with a")["b"][-1]) < 0.05
-
-
-def test_missing_queries_are_counted_and_named() -> None:
-    text = markdown(evaluation(result("a", [0.5, 0.0], missing=("q1",))))
-    assert "a: 1 judged queries have no ranking and count as 0: q1." in text
 
 
 def test_partial_lists_truncated_passages_and_repairs_are_reported() -> None:
@@ -86,6 +78,10 @@ def test_dependence_is_one_for_the_first_stage_and_zero_for_the_oracle() -> None
     }
     assert order_dependence(by_order) == pytest.approx({FIRST_STAGE: 1.0, "half": 0.5, ORACLE: 0.0})
     assert rows(markdown(with_orders(by_order)), "first stage's order")["half"] == ["0.7000", "0.5000", "50%"]
+    with_unordered = {name: {**row, UNORDERED: 0.3} for name, row in by_order.items()}  # which is no worse order
+    assert order_dependence(with_unordered) == order_dependence(by_order)
+    assert order_dependence({FIRST_STAGE: {ORIGINAL: 0.5, reversed_: 0.5}}) == {}  # the order does not matter to it
+    assert order_dependence({FIRST_STAGE: {reversed_: 0.5, Order("shuffled-1"): 0.4}}) == {}
 
 
 def test_shuffled_orders_share_a_column_with_their_range() -> None:
@@ -93,18 +89,6 @@ def test_shuffled_orders_share_a_column_with_their_range() -> None:
     by_order = {FIRST_STAGE: dict(zip(orders, (0.5, 0.1, 0.3), strict=True))}
     table = rows(markdown(with_orders(by_order)), "first stage's order")
     assert table[FIRST_STAGE] == ["0.5000", "0.2000 (0.1000 to 0.3000)", "100%"]
-
-
-def test_dependence_is_undefined_if_the_order_does_not_matter_to_the_first_stage() -> None:
-    assert order_dependence({FIRST_STAGE: {ORIGINAL: 0.5, Order("reversed"): 0.5}}) == {}
-    assert order_dependence({FIRST_STAGE: {Order("reversed"): 0.5, Order("shuffled-1"): 0.4}}) == {}
-
-
-def test_unordered_lists_are_no_worse_order() -> None:
-    scores = {ORIGINAL: 0.5, Order("reversed"): 0.1}
-    by_order = {FIRST_STAGE: scores, "half": {ORIGINAL: 0.7, Order("reversed"): 0.5}}
-    with_unordered = {name: {**row, UNORDERED: 0.3} for name, row in by_order.items()}
-    assert order_dependence(with_unordered) == order_dependence(by_order)
 
 
 def test_unordered_lists_are_compared_with_each_order() -> None:
@@ -118,7 +102,7 @@ def test_unordered_lists_are_compared_with_each_order() -> None:
 def test_missing_queries_of_several_systems_are_named_once() -> None:
     text = markdown(evaluation(*(result(name, [0.5, 0.0], missing=("q1",)) for name in ("a", "b"))))
     assert text.count("count as 0") == 1
-    assert "a, b: 1 judged queries" in text
+    assert "a, b: 1 judged queries have no ranking and count as 0: q1." in text
 
 
 def test_notes_stand_below_the_title() -> None:

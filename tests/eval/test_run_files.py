@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rerank_eval.measures import Metrics
+from rerank_eval.measures import MetricValues
 from rerank_eval.run_files import trec_run, write_run
 
 from rerank.engine.job import strictly_decreasing
@@ -43,7 +43,7 @@ def test_scores_that_float32_tells_apart_are_written_with_all_digits() -> None:
 
 def test_white_space_in_ids_is_percent_encoded_with_a_note(tmp_path: Path) -> None:
     run = {"q 1": [ScoredDoc("my\u00a0file.pdf", 1.0), ScoredDoc("a%20b", 0.5)]}
-    write_run(tmp_path, run, Metrics({}, {}), {})
+    write_run(tmp_path, run, MetricValues({}, {}), {})
     assert (tmp_path / "run.trec").read_text(encoding="utf-8") == (
         "q%201 Q0 my%C2%A0file.pdf 1 1.0 rerank\nq%201 Q0 a%20b 2 0.5 rerank\n"
     )
@@ -52,7 +52,7 @@ def test_white_space_in_ids_is_percent_encoded_with_a_note(tmp_path: Path) -> No
 
 
 def test_both_files_are_written(tmp_path: Path) -> None:
-    metrics = Metrics({"nDCG@10": 0.5}, {"q": {"nDCG@10": 0.5}})
+    metrics = MetricValues({"nDCG@10": 0.5}, {"q": {"nDCG@10": 0.5}})
     write_run(tmp_path / "out", {"q": [ScoredDoc("a", 1.0)]}, metrics, {"ranker": "identity"})
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["measures.json", "run.trec"]
     measures = json.loads((tmp_path / "out" / "measures.json").read_text(encoding="utf-8"))
@@ -68,4 +68,4 @@ def test_both_files_are_written(tmp_path: Path) -> None:
 def test_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(ConfigError, match="cannot be written"):
-        write_run(tmp_path / "file", {}, Metrics({}, {}), {})
+        write_run(tmp_path / "file", {}, MetricValues({}, {}), {})

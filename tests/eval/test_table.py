@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from rerank_eval.measures import Metrics
+from rerank_eval.measures import MetricValues
 from rerank_eval.report import comparisons
-from rerank_eval.results import Result
+from rerank_eval.results import SystemResult
 from rerank_eval.table import SUMMARY_FILE, app, read_summary, summarize, summary_json, table
 from typer.testing import CliRunner
 
@@ -43,7 +43,7 @@ def test_summaries_of_one_dataset_stand_below_each_other() -> None:
 
 
 def test_single_query_has_no_interval() -> None:
-    one = Result("a", Metrics({"nDCG@10": 0.5}, {"q": {"nDCG@10": 0.5}}))
+    one = SystemResult("a", MetricValues({"nDCG@10": 0.5}, {"q": {"nDCG@10": 0.5}}))
     assert "| a | 0.5000 | – | – |" in table({"x": [summarize("x", "t", [one])]})
 
 

@@ -3,123 +3,87 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import ir_measures
 import pytest
 from rerank_eval.trec_dl import app
-from typer.testing import CliRunner, Result
 
-from rerank.errors import ConfigError
+from tests.eval.data import evaluate, graded_requests, judged_collection, read_json, refusal, write, write_run
+from tests.eval.test_report import rows
 from tests.serving import Served
 
-#: Relevance of the candidates in first-stage order, by query.
-GRADES = {"q1": [0, 1, 2, 3], "q2": [1, 0, 3, 0], "q3": [3, 2, 0, 1]}
+#: Grades of the candidates in first-stage order; no request asks for q4.
+GRADES = {
+    "q1": {"d0": 0, "d1": 1, "d2": 2, "d3": 3},
+    "q2": {"d0": 1, "d1": 0, "d2": 3, "d3": 0},
+    "q3": {"d0": 3, "d1": 2, "d2": 0, "d3": 1},
+    "q4": {"d0": 1},
+}
+ASKED = ("q1", "q2", "q3")
 
 
 @pytest.fixture
 def files(tmp_path: Path) -> list[str]:
-    """A request file and its judgements, including a query without a request."""
-    rows = [
-        {
-            "query": {"text": f"what is {query_id}", "qid": query_id},
-            "candidates": [
-                {"docid": f"d{rank}", "score": 9.0 - rank, "doc": {"contents": f"relevance {grade}"}}
-                for rank, grade in enumerate(grades)
-            ],
-        }
-        for query_id, grades in GRADES.items()
-    ]
-    qrels = [f"{q} 0 d{rank} {grade}\n" for q, grades in GRADES.items() for rank, grade in enumerate(grades)]
-    (tmp_path / "requests.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    (tmp_path / "qrels.txt").write_text("".join([*qrels, "q4 0 d0 1\n"]), encoding="utf-8")
-    return ["--requests", str(tmp_path / "requests.jsonl"), "--qrels", str(tmp_path / "qrels.txt")]
+    """Flags of a request file and its judgements."""
+    return graded_requests(tmp_path, GRADES, ASKED)
 
 
-def evaluate(files: list[str], out: Path, *options: object) -> Result:
-    return CliRunner().invoke(app, [*files, "--out", str(out), "--no-plots", *map(str, options)])
+def measures(folder: Path) -> Any:
+    return read_json(folder / "measures.json")
 
 
-def measures(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / "measures.json").read_text(encoding="utf-8"))
+def report(folder: Path) -> str:
+    return (folder / "report.md").read_text(encoding="utf-8")
 
 
 def test_perfect_ranker_is_perfect_in_every_order(files: list[str], tmp_path: Path, service: Served) -> None:
-    """Three of four judged queries have a request; the trace holds positions of the first stage."""
+    """The trace holds positions of the first stage."""
     out = tmp_path / "out"
     options = ("--target", service.address, "--orders", "original,reversed,shuffled:2", "--concurrency", 2)
-    done = evaluate(files, out, "--system", "best=first:number", "--ranker", "identity", *options)
-    assert done.exit_code == 0, done.output
+    evaluate(app, out, *files, "--system", "best=first:number", "--ranker", "identity", *options)
     for order in ("", ".reversed", ".shuffled-1", ".shuffled-2"):
         assert measures(out / f"best{order}")["mean"]["nDCG@10"] == pytest.approx(1.0)
     trace = [json.loads(line) for line in (out / "best.reversed" / "trace.jsonl").read_text().splitlines()[1:]]
-    assert [row["query_id"] for row in trace] == list(GRADES)
+    assert [row["query_id"] for row in trace] == list(ASKED)
     assert trace[0]["reply"]["positions"] == [3, 2, 1, 0]
     assert trace[0]["reply"]["execution"]["windows"] == 1
-    report = (out / "report.md").read_text(encoding="utf-8")
-    assert "| best | 1.0000 | 1.0000 | 1.0000 (1.0000 to 1.0000) | 0% |" in report
-
-
-def test_all_judged_queries_count_in_the_means_if_asked_for(files: list[str], tmp_path: Path) -> None:
-    done = evaluate(files, tmp_path / "out", "--ranker", "oracle", "--all-judged")
-    assert done.exit_code == 0, done.output
-    assert measures(tmp_path / "out")["mean"]["nDCG@10"] == pytest.approx(0.75)
-    assert "count as 0: q4" in (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
+    by_order = rows(report(out), "Dependence on the first stage's order")
+    assert by_order["best"] == ["1.0000", "1.0000", "1.0000 (1.0000 to 1.0000)", "0%"]
+    assert by_order["identity"] == by_order["first stage"]
+    assert len(set(by_order["oracle"][:2])) == 1
 
 
 def test_unordered_lists_are_compared_with_the_orders(files: list[str], tmp_path: Path, service: Served) -> None:
     """Without scores, the model identity orders an unordered list by its texts alone."""
-    options = ("--target", service.address, "--orders", "original,reversed,unordered", "--without-scores")
-    done = evaluate(files, tmp_path / "out", "--ranker", "identity", *options)
-    assert done.exit_code == 0, done.output
-    report = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
-    table = report.partition("Ordered and unordered lists")[2].partition("## ")[0]
-    assert [name in table for name in ("| identity |", "| identity.reversed |", "| identity.unordered |")] == [
-        *(True, True, False)
-    ]
+    given = (*files, "--target", service.address, "--orders", "original,reversed,unordered", "--ranker", "identity")
+    evaluate(app, tmp_path / "out", *given, "--without-scores")
+    assert rows(report(tmp_path / "out"), "Ordered and unordered lists").keys() >= {"identity", "identity.reversed"}
     trace = (tmp_path / "out" / "identity.unordered" / "trace.jsonl").read_text(encoding="utf-8")
-    assert trace.count("the list is unordered") == len(GRADES)
-    scored = tmp_path / "scored"
-    assert evaluate(files, scored, "--ranker", "identity", *options[:-1]).exit_code == 0
-    unordered, original = (measures(scored / name)["per_query"] for name in ("identity.unordered", "identity"))
-    assert [unordered[query] == original[query] for query in ("q1", "q2", "q3")] == [True, False, True]  # q2 has equals
-
-
-def test_identity_equals_the_first_stage_in_every_order(files: list[str], tmp_path: Path, service: Served) -> None:
-    options = ("--target", service.address, "--orders", "original,reversed")
-    assert evaluate(files, tmp_path / "out", "--ranker", "identity", *options).exit_code == 0
-    report = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
-    table = report.partition("Dependence on the first stage's order")[2].partition("## ")[0]
-    rows = {line.split("|")[1].strip(): line.split("|")[2:] for line in table.splitlines() if line.startswith("|")}
-    assert rows["identity"] == rows["first stage"]
-    assert rows["oracle"][0] == rows["oracle"][1]
+    assert trace.count("the list is unordered") == len(ASKED)
+    evaluate(app, tmp_path / "scored", *given)
+    unordered, original = (
+        measures(tmp_path / "scored" / name)["per_query"] for name in ("identity.unordered", "identity")
+    )
+    assert [unordered[query] == original[query] for query in ASKED] == [True, False, True]  # q2 has equals
 
 
 def test_judgements_in_beir_form_and_ids_with_spaces(tmp_path: Path, service: Served) -> None:
     candidates = [{"_id": f"my file {rank}.pdf", "doc": f"relevance {rank}"} for rank in range(3)]
-    row = {"query": {"_id": 1, "text": "q"}, "candidates": candidates}
-    (tmp_path / "requests.jsonl").write_text(json.dumps(row), encoding="utf-8")
-    (tmp_path / "test.tsv").write_text("query-id\tcorpus-id\tscore\n1\tmy file 2.pdf\t1\n", encoding="utf-8")
-    files = ["--requests", str(tmp_path / "requests.jsonl"), "--qrels", str(tmp_path / "test.tsv")]
-    done = evaluate(files, tmp_path / "out", "--system", "best=first:number", "--target", service.address)
-    assert done.exit_code == 0, done.output
+    requests = write(tmp_path / "r.jsonl", json.dumps({"query": {"_id": 1, "text": "q"}, "candidates": candidates}))
+    qrels = write(tmp_path / "test.tsv", "query-id\tcorpus-id\tscore", "1\tmy file 2.pdf\t1")
+    given = ("--requests", requests, "--qrels", qrels, "--system", "best=first:number", "--target", service.address)
+    evaluate(app, tmp_path / "out", *given)
     assert measures(tmp_path / "out")["mean"]["nDCG@10"] == 1
     assert "my%20file%202.pdf 1 " in (tmp_path / "out" / "run.trec").read_text(encoding="utf-8")
 
 
 def test_one_system_writes_into_the_folder_itself(files: list[str], tmp_path: Path) -> None:
     """The oracle needs no service."""
-    assert evaluate(files, tmp_path / "out", "--ranker", "oracle").exit_code == 0
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
-        "measures.json",
-        "report.html",
-        "report.md",
-        "run.trec",
-        "summary.json",
-        "trace.jsonl",
-    ]
+    evaluate(app, tmp_path / "out", *files, "--ranker", "oracle")
+    names = {"measures.json", "report.html", "report.md", "run.trec", "summary.json", "trace.jsonl"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == names
     written = measures(tmp_path / "out")
     assert written["missing"] == []
     assert len(written["settings"]["requests_sha256"]) == len(written["settings"]["qrels_sha256"]) == 64
@@ -127,73 +91,49 @@ def test_one_system_writes_into_the_folder_itself(files: list[str], tmp_path: Pa
 
 
 def test_scores_in_the_run_decrease_strictly(files: list[str], tmp_path: Path, service: Served) -> None:
-    evaluate(files, tmp_path / "out", "--ranker", "identity", "--target", service.address)
+    evaluate(app, tmp_path / "out", *files, "--ranker", "identity", "--target", service.address)
     run = list(ir_measures.read_trec_run((tmp_path / "out" / "run.trec").read_text(encoding="utf-8")))
-    for query_id, grades in GRADES.items():
+    for query_id in ASKED:
         scores = [doc.score for doc in run if doc.query_id == query_id]
         assert scores == sorted(set(scores), reverse=True)
-        assert len(scores) == len(grades)
+        assert len(scores) == len(GRADES[query_id])
 
 
-def test_depth_limits_the_candidates(files: list[str], tmp_path: Path) -> None:
-    evaluate(files, tmp_path / "out", "--ranker", "oracle", "--depth", 2)
+def test_depth_limits_the_candidates_and_is_a_setting_of_the_results(files: list[str], tmp_path: Path) -> None:
+    evaluate(app, tmp_path / "out", *files, "--ranker", "oracle", "--depth", 2)
     assert len((tmp_path / "out" / "run.trec").read_text(encoding="utf-8").splitlines()) == 6
-
-
-def test_other_settings_in_the_same_folder_are_refused(files: list[str], tmp_path: Path) -> None:
-    evaluate(files, tmp_path / "out", "--ranker", "oracle")
-    again = evaluate(files, tmp_path / "out", "--ranker", "oracle", "--depth", 2)
-    assert isinstance(again.exception, ConfigError)
-    assert "depth: 0 there, 2 now" in str(again.exception)
+    assert "depth: 2 there, 0 now" in refusal(app, tmp_path / "out", *files, "--ranker", "oracle")
 
 
 def test_repeated_call_runs_no_query_again(files: list[str], tmp_path: Path) -> None:
-    evaluate(files, tmp_path / "out", "--ranker", "oracle")
+    evaluate(app, tmp_path / "out", *files, "--ranker", "oracle")
     before = (tmp_path / "out" / "trace.jsonl").read_bytes()
-    again = evaluate(files, tmp_path / "out", "--ranker", "oracle")
-    assert "oracle: resumed with 3 of 3 queries done" in again.output
+    again = evaluate(app, tmp_path / "out", *files, "--ranker", "oracle")
+    assert "oracle: resumed with 3 of 3 queries done" in again
     assert (tmp_path / "out" / "trace.jsonl").read_bytes() == before
 
 
 def test_several_datasets_have_a_folder_each_and_a_table(files: list[str], tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    other.mkdir()
-    for option, path in zip(files[::2], files[1::2], strict=True):
-        (other / Path(path).name).write_bytes(Path(path).read_bytes())
-        files = [*files, option, str(other / Path(path).name)]
-    done = evaluate(files, tmp_path / "out", "--ranker", "oracle")
-    assert done.exit_code == 0, done.output
-    assert measures(tmp_path / "out" / "other") == measures(tmp_path / "out" / tmp_path.name) | {
-        "settings": measures(tmp_path / "out" / "other")["settings"]
-    }
-    report = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
-    assert report.count("nDCG@10, 95 %") == 2
-    assert "| oracle | 1.0000" in report
+    out = tmp_path / "out"
+    evaluate(app, out, *files, *graded_requests(tmp_path / "other", GRADES, ASKED), "--ranker", "oracle")
+    other = measures(out / "other")
+    assert other == measures(out / tmp_path.name) | {"settings": other["settings"]}
+    assert report(out).count("nDCG@10, 95 %") == 2
+    assert "| oracle | 1.0000" in report(out)
 
 
-@pytest.mark.parametrize(
-    ("qrels_files", "message"),
-    [(0, "no judgements"), (2, "1 --requests and 2 --qrels")],
-)
+@pytest.mark.parametrize(("qrels_files", "message"), [(0, "no judgements"), (2, "1 --requests and 2 --qrels")])
 def test_each_request_file_needs_judgements(files: list[str], tmp_path: Path, qrels_files: int, message: str) -> None:
-    done = evaluate([*files[:2], *files[2:] * qrels_files], tmp_path / "out", "--ranker", "oracle")
-    assert isinstance(done.exception, ConfigError)
-    assert message in str(done.exception)
+    given = [*files[:2], *files[2:] * qrels_files]
+    assert message in refusal(app, tmp_path / "out", *given, "--ranker", "oracle")
 
 
 def test_run_takes_its_texts_from_the_collection(tmp_path: Path, service: Served) -> None:
     """The ranker sorts by the number in the texts."""
-    folder = tmp_path / "beir"
-    (folder / "qrels").mkdir(parents=True)
-    rows = [f'{{"_id": "d{grade}", "text": "relevance {grade}"}}\n' for grade in range(4)]
-    (folder / "corpus.jsonl").write_text("".join(rows), encoding="utf-8")
-    (folder / "queries.jsonl").write_text('{"_id": "q", "text": "x"}\n', encoding="utf-8")
-    (folder / "qrels" / "test.tsv").write_text("q\td\ts\nq\td3\t3\nq\td2\t2\n", encoding="utf-8")
-    run = "".join(f"q Q0 d{grade} {grade + 1} {-grade} t\n" for grade in range(4))
-    (tmp_path / "run.trec").write_text(run, encoding="utf-8")
-    given = ["--requests", str(tmp_path / "run.trec"), "--collection", str(folder)]
-    done = evaluate(given, tmp_path / "out", "--system", "best=first:number", "--target", service.address)
-    assert done.exit_code == 0, done.output
+    texts = {f"d{grade}": f"relevance {grade}" for grade in range(4)}
+    collection = judged_collection(tmp_path / "beir", texts, {"q": "x"}, {"q": {"d3": 3, "d2": 2}})
+    given = ("--requests", write_run(tmp_path / "run.trec", {"q": list(texts)}), "--collection", collection)
+    evaluate(app, tmp_path / "out", *given, "--system", "best=first:number", "--target", service.address)
     written = measures(tmp_path / "out")
     assert written["mean"]["nDCG@10"] == 1.0
     assert len(written["settings"]["qrels_sha256"]) == len(written["settings"]["requests_sha256"]) == 64
@@ -201,21 +141,20 @@ def test_run_takes_its_texts_from_the_collection(tmp_path: Path, service: Served
 
 def test_vectors_are_read_from_the_index(beir_folder: Path, tmp_path: Path, service: Served) -> None:
     """The service's index holds the passages of `beir_folder`."""
-    collection = Path(shutil.copytree(beir_folder, tmp_path / beir_folder.name))
-    (collection / "qrels").mkdir()
-    (collection / "queries.jsonl").write_text('{"_id": "q", "text": "fleas"}\n', encoding="utf-8")
-    (collection / "qrels" / "test.tsv").write_text("q\td\ts\nq\tflea\t1\n", encoding="utf-8")
-    (tmp_path / "run.trec").write_text("q Q0 moon 1 2 t\nq Q0 flea 2 1 t\n", encoding="utf-8")
-    given = ["--requests", str(tmp_path / "run.trec"), "--collection", str(collection), "--target", service.address]
-    assert evaluate([*given, "--index", "index"], tmp_path / "out", "--ranker", "pe-rank").exit_code == 0
+    corpus, grades = beir_folder / "corpus.jsonl", {"q": {"flea": 1}}
+    collection = judged_collection(tmp_path / beir_folder.name, corpus, {"q": "fleas"}, grades)
+    run = write_run(tmp_path / "run.trec", {"q": ["moon", "flea"]})
+    given = ["--requests", run, "--collection", collection]
+    options = ("--target", service.address, "--index", "index", "--ranker", "pe-rank")
+    evaluate(app, tmp_path / "out", *given, *options)
     assert measures(tmp_path / "out")["settings"]["in_index"] is True
-    refused = evaluate([*given, *given[:4], "--index", "index"], tmp_path / "two", "--ranker", "pe-rank")
-    assert "--index has the vectors of one --collection, and there are 2" in str(refused.exception)
+    refused = refusal(app, tmp_path / "two", *given, *given, *options)
+    assert "--index has the vectors of one --collection, and there are 2" in refused
 
 
 def test_times_at_several_loads_are_in_the_report(files: list[str], tmp_path: Path, service: Served) -> None:
     options = ("--target", service.address, "--concurrency", "1,2")
-    assert evaluate(files, tmp_path / "out", "--ranker", "identity", *options).exit_code == 0
-    cost = (tmp_path / "out" / "report.md").read_text(encoding="utf-8").partition("## Latency and cost")[2]
+    evaluate(app, tmp_path / "out", *files, "--ranker", "identity", *options)
+    cost = report(tmp_path / "out").partition("## Latency and cost")[2]
     assert "| identity | 1 |" in cost
     assert "| identity | 2 |" in cost

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 from pydantic import TypeAdapter
+from rerank_eval.settings import EvaluationSettings
 from rerank_eval.specs import parse_systems
-from rerank_eval.systems import ServiceOptions, model_config
+from rerank_eval.systems import model_config
 
 from rerank import profiles
 from rerank.config import ModelConfig, load_config
@@ -94,7 +95,7 @@ def test_template_in_the_folder_is_the_publishers(published: Path, encoder: Enco
 def test_profile_is_a_ranker_of_the_evaluation() -> None:
     (spec,) = parse_systems([], ["it=rank-zephyr:folder"], "")
     assert spec.is_served
-    assert model_config(spec, ServiceOptions(template="own.yaml")) == {
+    assert model_config(spec, EvaluationSettings(out=Path("out"), template="own.yaml")) == {
         "name": "it",
         "path": "folder",
         "profile": "rank-zephyr",

@@ -59,7 +59,7 @@ def test_collection_has_60_queries_and_200_relevant_passages() -> None:
 
 
 def test_every_query_has_a_passage_that_answers_it() -> None:
-    assert {qrel.query_id for qrel in qrels() if qrel.relevance == 2} == set(queries())
+    assert {qrel.query_id for qrel in qrels() if qrel.relevance == 2} == {query.query_id for query in queries()}
 
 
 def test_every_judged_passage_exists(passages: dict[str, Passage]) -> None:

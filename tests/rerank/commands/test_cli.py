@@ -52,16 +52,12 @@ def doc_ids(reply: Any) -> list[str]:
 # --- rerank rank ---
 
 
-def test_rank_reads_a_file(rank: Command, candidates: Path) -> None:
+def test_rank_reads_a_file_and_stdin(rank: Command, candidates: Path) -> None:
     reply = rank(candidates, "--json").json
+    assert rank("-", "--json", stdin=candidates.read_text(encoding="utf-8")).json["results"] == reply["results"]
     assert doc_ids(reply)[0] == "flea"
     assert sorted(doc_ids(reply)) == sorted(PASSAGES)
     assert reply["results"][0]["text"] == PASSAGES["flea"][1]
-
-
-def test_rank_reads_stdin(rank: Command, candidates: Path) -> None:
-    piped = rank("-", "--json", stdin=candidates.read_text(encoding="utf-8")).json
-    assert doc_ids(piped) == doc_ids(rank(candidates, "--json").json)
 
 
 def test_rank_options_are_sent_to_the_service(rank: Command, candidates: Path) -> None:
@@ -165,8 +161,13 @@ def test_brackets_are_printed_unchanged(rerank: Command, service: Served, place:
     assert shown in outcome.out
 
 
-def test_error_names_the_invalid_line_of_stdin(rank: Command) -> None:
-    assert rank("-", stdin=f"{lines(ROWS[:1])}oops").error.startswith("-:2 is not JSON")
+@pytest.mark.parametrize("reads_stdin", [False, True])
+def test_error_names_the_invalid_line(rank: Command, candidates: Path, reads_stdin: bool) -> None:
+    text = f"{lines(ROWS[:2])}\nno json\n"
+    candidates.write_text(text, encoding="utf-8")
+    error = rank("-", stdin=text).error if reads_stdin else rank(candidates).error
+    problem = r"is not JSON \(.*\); write one object per line; found 'no json'"
+    assert re.fullmatch(rf"{'-' if reads_stdin else re.escape(str(candidates))}:4 {problem}", error)
 
 
 def test_title_is_ranked_as_if_it_stood_in_the_text(rank: Command) -> None:

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from rerank.commands.display import ProgressLines, execution_line, feedback_line, fields_table, results_table
+from rerank.commands.display import execution_line, feedback_line, fields_table, results_table
 from rerank.v1 import rerank_pb2 as pb
 
 TITLE = "how long does a flea live"
@@ -64,32 +64,34 @@ def test_score_column_names_the_meaning_of_the_scores(kind: int, header: str) ->
     assert header in "".join(printed(response(kind))[:6])
 
 
-def test_execution_is_one_line_of_80_columns() -> None:
-    execution = pb.Execution(model="pe-rank", strategy="sliding(20/10)", windows=9, tokens=3600, total_ms=45.3)
-    assert execution_line(execution) == "pe-rank, sliding(20/10) · 9 windows · 3,600 tokens · 45 ms"
+@pytest.mark.parametrize(
+    ("execution", "line"),
+    [
+        (
+            pb.Execution(model="pe-rank", strategy="sliding(20/10)", windows=9, tokens=3600, total_ms=45.3),
+            "pe-rank, sliding(20/10) · 9 windows · 3,600 tokens · 45 ms",
+        ),
+        (
+            pb.Execution(reason="deadline reached", truncated_doc_ids=["a", "b"], repaired_identifiers=3),
+            " · deadline reached · 2 truncated · 3 repaired",
+        ),
+        (
+            pb.Execution(interpolation=pb.InterpolationReport(first_stage=0.25, reason="several windows")),
+            " · no interpolation: several windows",
+        ),
+    ],
+)
+def test_execution_is_one_line_that_names_deviations(execution: pb.Execution, line: str) -> None:
+    assert execution_line(execution).endswith(line)
 
 
-def test_execution_line_names_deviations() -> None:
-    execution = pb.Execution(reason="deadline reached", truncated_doc_ids=["a", "b"], repaired_identifiers=3)
-    assert execution_line(execution).endswith(" · deadline reached · 2 truncated · 3 repaired")
-
-
-def test_execution_line_says_why_the_interpolation_was_left_out() -> None:
-    execution = pb.Execution(interpolation=pb.InterpolationReport(first_stage=0.25, reason="several windows"))
-    assert execution_line(execution).endswith(" · no interpolation: several windows")
-
-
-def test_field_that_is_a_message_is_one_line() -> None:
-    execution = pb.Execution(interpolation=pb.InterpolationReport(first_stage=0.25, applied=True))
+def test_fields_are_lines_of_messages_and_of_ids() -> None:
+    report = pb.InterpolationReport(first_stage=0.25, applied=True)
     console = Console(width=80, file=io.StringIO())
-    console.print(fields_table("execution", execution))
-    assert "first_stage: 0.25 applied: true" in console.file.getvalue()  # type: ignore[attr-defined]
-
-
-def test_lists_of_passages_are_their_ids() -> None:
-    console = Console(width=80, file=io.StringIO())
-    console.print(fields_table("execution", pb.Execution(truncated_doc_ids=["a", "b"])))
-    lines = [line.split() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+    console.print(fields_table("execution", pb.Execution(interpolation=report, truncated_doc_ids=["a", "b"])))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "first_stage: 0.25 applied: true" in text
+    lines = [line.split() for line in text.splitlines()]
     assert any({"truncated_doc_ids", "a,", "b"} <= set(line) for line in lines)
     assert any({"unscored_doc_ids", "none"} <= set(line) for line in lines)
 
@@ -97,35 +99,3 @@ def test_lists_of_passages_are_their_ids() -> None:
 def test_feedback_line_names_the_effect() -> None:
     assert feedback_line(pb.FeedbackReport(updated=True, new_passages=4)) == "feedback: 4 new passages"
     assert feedback_line(pb.FeedbackReport(reason="too few")) == "feedback: query vector unchanged: too few"
-
-
-def progress_lines(*reports: tuple[float, str, int, int | None]) -> list[str]:
-    """The lines of reports at these times, in seconds after the start."""
-    console = Console(width=120, file=io.StringIO())
-    now_s = 0.0
-    progress = ProgressLines(console, lambda: now_s)
-    for time_s, stage, done, total in reports:
-        now_s = time_s
-        progress.report(stage, done, total)
-    return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
-
-
-def test_piped_progress_is_a_line_at_every_five_percent() -> None:
-    lines = progress_lines(*((2.0 * second, "vectors", second, 100) for second in range(1, 101)))
-    assert len(lines) == 20
-    assert lines[0] == "vectors: 5 of 100 (5%) passages, 0 passages/s"
-    assert lines[-1].startswith("vectors: 100 of 100 (100%)")
-
-
-def test_piped_progress_is_a_line_every_30_seconds_of_slow_work() -> None:
-    lines = progress_lines(*((float(second), "vectors", second, 10_000) for second in range(1, 100)))
-    assert [line.split()[1] for line in lines] == ["30", "60", "90"]
-
-
-def test_piped_progress_of_an_unknown_total_is_a_line_every_30_seconds() -> None:
-    lines = progress_lines(*((float(second), "BM25", 100 * second, None) for second in range(1, 70)))
-    assert lines == ["BM25: 3,000 passages, 100 passages/s", "BM25: 6,000 passages, 100 passages/s"]
-
-
-def test_piped_progress_of_fast_work_is_at_most_a_line_per_second() -> None:
-    assert progress_lines(*((done / 100, "vectors", done, 100) for done in range(1, 100))) == []

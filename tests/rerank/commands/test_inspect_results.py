@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import json
-import shutil
 import signal
-import socket
 import subprocess
 import sys
-import time
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.rerank.commands.conftest import Command
 from tests.rerank.inspector.results import FIRST_STAGE, write_collection, write_system
+from tests.serving import free_port, wait_for
 
 
 @pytest.fixture
 def results(beir_folder: Path, tmp_path: Path) -> Path:
-    collection = write_collection(Path(shutil.copytree(beir_folder, tmp_path / "twelve")))
+    collection = write_collection(tmp_path / "twelve", beir_folder)
     write_system(tmp_path / "results", {"ranker": "number"}, FIRST_STAGE, collection)
     return tmp_path / "results"
 
@@ -42,43 +42,24 @@ def test_other_addresses_than_the_loopback_need_insecure(rerank: Command, result
     assert rerank("inspect", missing, "--listen", listen, "--insecure").error.startswith(f"{missing} holds no results")
 
 
-def test_folder_without_results_is_refused(rerank: Command, tmp_path: Path) -> None:
-    assert (
-        rerank("inspect", tmp_path).error
-        == f"{tmp_path} holds no results of an evaluation; give the --out folder of one"
-    )
-
-
 @pytest.mark.slow
 def test_page_is_served_until_ctrl_c(results: Path) -> None:
-    command = [sys.executable, "-m", "rerank.commands.cli", "inspect", str(results)]
     address = f"127.0.0.1:{free_port()}"
-    with subprocess.Popen([*command, "--listen", address], stdout=subprocess.PIPE, text=True) as process:
+    command = [sys.executable, "-m", "rerank.commands.cli", "inspect", str(results), "--listen", address]
+    answers: list[Any] = []
+
+    def is_answered() -> bool:
+        assert process.poll() is None, "the process has ended"
+        with suppress(OSError), urllib.request.urlopen(f"http://{address}/inspector/evaluation", timeout=30) as answer:
+            answers.append(json.load(answer))
+        return bool(answers)
+
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
-            content = fetched(f"http://{address}/inspector/evaluation", process)
-            assert [query["query_id"] for query in json.loads(content)["queries"]] == ["q1", "q2"]
+            wait_for(is_answered)
         finally:
             process.send_signal(signal.SIGINT)
         assert process.stdout is not None
         assert f"http://{address}" in process.stdout.read()
         assert process.wait(30) in (0, 130, -signal.SIGINT)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def fetched(url: str, process: subprocess.Popen[str]) -> bytes:
-    """The answer, once the process serves."""
-    for _ in range(600):
-        try:
-            with urllib.request.urlopen(url, timeout=30) as answer:
-                content: bytes = answer.read()
-                return content
-        except OSError:
-            assert process.poll() is None, "the process has ended"
-            time.sleep(0.1)
-    raise TimeoutError(url)
+    assert [query["query_id"] for query in answers[0]["queries"]] == ["q1", "q2"]

@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rerank_eval.measures import BEIR, Evaluator
 from rerank_eval.run_files import write_run
-from rerank_eval.trace import Ranking, Response, TraceFile
+from rerank_eval.trace import RankedList, Response, TraceFile
 
 from rerank.collections import beir
+from tests.eval.data import judged_collection
 
 #: query_id → text
 QUERIES = {"q1": "tides of the moon", "q2": "who bites whom"}
-#: Lines of qrels/test.tsv.
-QRELS = ("q1\tmoon\t1", "q1\ttides\t2", "q1\tdesert\t0", "q2\tflea-bite\t1")
+GRADES = {"q1": {"moon": 1, "tides": 2, "desert": 0}, "q2": {"flea-bite": 1}}
 #: What the first stage found for each query, best first.
 FIRST_STAGE = {"q1": ("glacier", "desert", "moon", "tides"), "q2": ("flea-bite", "flea", "cello")}
 
 EXECUTION = {"model": "number", "strategy": "sliding(20/10)", "windows": 1, "tokens": "40", "total_ms": 2.5}
 
 
-def write_collection(folder: Path) -> Path:
-    """Adds queries and judgements to a folder with a corpus.jsonl."""
-    rows = [json.dumps({"_id": query_id, "text": text}) + "\n" for query_id, text in QUERIES.items()]
-    (folder / "queries.jsonl").write_text("".join(rows), encoding="utf-8")
-    (folder / "qrels").mkdir()
-    (folder / "qrels" / "test.tsv").write_text("\n".join(("query-id\tcorpus-id\tscore", *QRELS)), encoding="utf-8")
-    return folder
+def write_collection(folder: Path, beir_folder: Path) -> Path:
+    """A collection of PASSAGES with queries and judgements."""
+    return judged_collection(folder, beir_folder / "corpus.jsonl", QUERIES, GRADES)
 
 
 def write_system(
@@ -44,7 +39,7 @@ def write_system(
     for query_id, doc_ids in orders.items():
         places = tuple(FIRST_STAGE[query_id].index(doc_id) for doc_id in doc_ids)
         scores = tuple(float(len(doc_ids) - rank) for rank in range(len(doc_ids)))
-        ranking = Ranking(tuple(doc_ids), scores, places, execution)
+        ranking = RankedList(tuple(doc_ids), scores, places, execution)
         trace.add(Response(query_id, 3.0, 0.0, ranking))
         run[query_id] = ranking.docs
     metrics = Evaluator(BEIR, beir.qrels(collection)).evaluate(run)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -25,7 +24,7 @@ BETTER = {"q1": ("tides", "moon", "glacier", "desert"), "q2": ("flea", "flea-bit
 
 @pytest.fixture
 def collection(beir_folder: Path, tmp_path: Path) -> Path:
-    return write_collection(Path(shutil.copytree(beir_folder, tmp_path / "twelve")))
+    return write_collection(tmp_path / "twelve", beir_folder)
 
 
 @pytest.fixture

@@ -10,44 +10,42 @@ import pytest
 from rerank.collections import pydoc
 from rerank.errors import CollectionError, ConfigError
 from rerank.inspector.judgements import Judgements, read_judgements
+from tests.eval.data import judged_collection, write
 
 
 def trec_files(folder: Path, qrels: str, queries: str) -> tuple[str, Path]:
-    (folder / "qrels.txt").write_text(qrels, encoding="utf-8")
-    (folder / "queries.tsv").write_text(queries, encoding="utf-8")
-    return str(folder / "qrels.txt"), folder / "queries.tsv"
+    return str(write(folder / "qrels.txt", qrels)), write(folder / "queries.tsv", queries)
 
 
 def test_pydoc_has_its_own_queries_and_judgements() -> None:
     judgements = read_judgements("pydoc")
-    query_id, text = next(iter(pydoc.queries().items()))
-    expected = {doc_id: grade for judged, doc_id, grade in pydoc.qrels() if judged == query_id}
-    assert judgements.of_query(text) == expected
-    assert text in judgements.queries
+    query = pydoc.queries()[0]
+    expected = {doc_id: grade for judged, doc_id, grade in pydoc.qrels() if judged == query.query_id}
+    assert judgements.of_query(query.text) == expected
+    assert query.text in judgements.queries
 
 
 def test_queries_that_differ_in_case_and_spaces_are_the_same(tmp_path: Path) -> None:
-    judgements = read_judgements(*trec_files(tmp_path, "1 0 a 2\n", "1\tWhat is  a\u00a0Flea\n"))
+    judgements = read_judgements(*trec_files(tmp_path, "1 0 a 2", "1\tWhat is  a\u00a0Flea"))
     assert judgements.of_query(" what IS a flea ") == {"a": 2}
     assert judgements.queries == ("What is  a\u00a0Flea",)
 
 
 def test_grades_below_0_count_as_0_and_unjudged_queries_are_left_out(tmp_path: Path) -> None:
-    judgements = read_judgements(*trec_files(tmp_path, "1 0 a -2\n1 0 b 1\n3 0 c 1\n", "1\tone\n2\ttwo\n"))
+    judgements = read_judgements(*trec_files(tmp_path, "1 0 a -2\n1 0 b 1\n3 0 c 1", "1\tone\n2\ttwo"))
     assert judgements.of_query("one") == {"a": 0, "b": 1}
     assert judgements.queries == ("one",)
     assert judgements.of_query("two") == {}
 
 
 def test_beir_folder(tmp_path: Path) -> None:
-    (tmp_path / "qrels").mkdir()
-    (tmp_path / "queries.jsonl").write_text('{"_id": "q", "text": "tides"}\n', encoding="utf-8")
-    (tmp_path / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\tmoon\t1\n", encoding="utf-8")
-    assert read_judgements(str(tmp_path)).of_query("tides") == {"moon": 1}
+    folder = judged_collection(tmp_path, {}, {"q": "tides"}, {"q": {"moon": 1}})
+    (folder / "corpus.jsonl").unlink()  # is not needed
+    assert read_judgements(str(folder)).of_query("tides") == {"moon": 1}
 
 
 def test_files_of_a_beir_folder(tmp_path: Path) -> None:
-    qrels, queries = "query-id\tcorpus-id\tscore\nq\tmy moon.pdf\t1\n", '{"_id": "q", "text": "tides"}\n'
+    qrels, queries = "query-id\tcorpus-id\tscore\nq\tmy moon.pdf\t1", '{"_id": "q", "text": "tides"}\n'
     assert read_judgements(*trec_files(tmp_path, qrels, queries)).of_query("tides") == {"my moon.pdf": 1}
 
 
@@ -56,7 +54,7 @@ def test_no_judgements_judge_no_query() -> None:
 
 
 def test_file_needs_the_texts_of_its_queries(tmp_path: Path) -> None:
-    qrels, queries = trec_files(tmp_path, "1 0 a 2\n", "1\tone\n")
+    qrels, queries = trec_files(tmp_path, "1 0 a 2", "1\tone")
     with pytest.raises(ConfigError, match=r"qrels\.txt is a file, which needs .*; give them with --queries FILE"):
         read_judgements(qrels)
     with pytest.raises(ConfigError, match="--qrels pydoc is no file, and needs no --queries"):
@@ -65,7 +63,7 @@ def test_file_needs_the_texts_of_its_queries(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("qrels", "queries", "place"),
-    [("1 0 a\n", "1\tone\n", r"qrels\.txt:1"), ("1 0 a 1\n", "1\tone\nno tab\n", r"queries\.tsv:2")],
+    [("1 0 a", "1\tone", r"qrels\.txt:1"), ("1 0 a 1", "1\tone\nno tab", r"queries\.tsv:2")],
 )
 def test_unreadable_line_is_named(tmp_path: Path, qrels: str, queries: str, place: str) -> None:
     with pytest.raises(CollectionError, match=place):
@@ -80,7 +78,7 @@ def test_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
 
 
 def test_queries_that_are_no_file_are_refused_and_not_waited_for(tmp_path: Path) -> None:
-    (tmp_path / "qrels").write_text("q1 0 d1 1\n")
+    (tmp_path / "qrels").write_text("q1 0 d1 1")
     os.mkfifo(tmp_path / "pipe")
     for queries in ("pipe", "missing"):
         with pytest.raises(ConfigError, match=f"{queries} cannot be read"):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -12,36 +10,31 @@ from rerank.collections import pydoc
 from rerank.errors import CollectionError, ConfigError
 from rerank.inspector.sources import sources_of
 from tests.conftest import PASSAGES
+from tests.eval.data import write_qrels, write_requests
 from tests.rerank.inspector.results import QUERIES, write_collection
 
 
 @pytest.fixture
 def collection(beir_folder: Path, tmp_path: Path) -> Path:
-    return write_collection(Path(shutil.copytree(beir_folder, tmp_path / "twelve")))
+    return write_collection(tmp_path / "twelve", beir_folder)
 
 
 def request_file(folder: Path) -> Path:
-    folder.mkdir()
-    row = {
-        "query": {"qid": "7", "text": "seven"},
-        "candidates": [{"docid": "a", "score": 1.5, "doc": {"text": "text of a"}}],
-    }
-    (folder / "requests.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
-    (folder / "qrels.txt").write_text("7 0 a 3\n7 0 b -1\n", encoding="utf-8")
-    return folder / "requests.jsonl"
+    write_qrels(folder / "qrels.txt", {"7": {"a": 3, "b": -1}})
+    return write_requests(folder / "requests.jsonl", {"7": {"a": "text of a"}})
 
 
 def test_request_file_has_queries_and_texts(tmp_path: Path) -> None:
     path = request_file(tmp_path / "dl")
     sources = sources_of({"requests": str(path), "qrels": str(path.with_name("qrels.txt"))}, "results")
-    assert sources.queries == {"7": "seven"}
+    assert sources.queries == {"7": "what is 7"}
     assert sources.grades == {"7": {"a": 3, "b": 0}}
     assert sources.find_texts({"a", "unknown"}) == {"a": "text of a"}
 
 
 def test_name_of_the_results_chooses_one_of_several_request_files(tmp_path: Path) -> None:
     paths = [request_file(tmp_path / name) for name in ("dl19", "dl20")]
-    (tmp_path / "dl20" / "qrels.txt").write_text("7 0 c 1\n", encoding="utf-8")
+    write_qrels(tmp_path / "dl20" / "qrels.txt", {"7": {"c": 1}})
     settings = {
         "requests": ", ".join(map(str, paths)),
         "qrels": ", ".join(str(path.with_name("qrels.txt")) for path in paths),
@@ -65,7 +58,8 @@ def test_texts_come_from_the_index_if_it_exists(collection: Path, index_folder: 
 
 
 def test_pydoc_has_its_own_queries() -> None:
-    assert sources_of({"collection": "pydoc"}, "results").queries == pydoc.queries()
+    texts = {query.query_id: query.text for query in pydoc.queries()}
+    assert sources_of({"collection": "pydoc"}, "results").queries == texts
 
 
 def test_collection_that_is_not_here_is_refused_with_the_way_out() -> None:

@@ -10,6 +10,7 @@ from random import Random
 from typing import TypeVar
 
 from rerank.collections import beir
+from rerank.commands.progress import with_progress
 from rerank.commands.run import console
 from rerank.errors import CollectionError, ConfigError
 from rerank.models.encoder import DEFAULT_ENCODER, Encoder
@@ -18,7 +19,6 @@ from rerank.types import Passage, Query
 from rerank_training.lists.encoding import encode_texts
 from rerank_training.lists.files import Grades, read_grades, write_split_lists
 from rerank_training.lists.neighbours import CollectionQuery, neighbour_pools, relevant_only_pools, with_vectors
-from rerank_training.lists.progress import with_progress
 from rerank_training.lists.sampling import ListOrder, ListSampling, Pool, sample_passages, sliding_order
 from rerank_training.lists.settings import BuildListsSettings, QuerySource
 from rerank_training.lists.sources import (

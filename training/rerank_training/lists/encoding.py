@@ -8,7 +8,7 @@ from itertools import islice
 import numpy as np
 from rich.console import Console
 
-from rerank.commands.display import indexing_progress
+from rerank.commands.progress import show_progress
 from rerank.models.encoder import Encoder
 from rerank.types import Matrix
 
@@ -29,7 +29,7 @@ def encode_texts(encoder: Encoder, texts: Sequence[str], console: Console) -> Ma
 def encoded_chunks(encoder: Encoder, texts: Iterable[str], n: int, console: Console) -> Iterator[Matrix]:
     """Unit vectors (C, D) of one chunk of the `n` texts after the other."""
     remaining, done = iter(texts), 0
-    with indexing_progress(console) as progress:
+    with show_progress(console, "passages") as progress:
         while chunk := list(islice(remaining, _CHUNK)):
             yield encoder.encode(chunk)
             done += len(chunk)

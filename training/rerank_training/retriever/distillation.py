@@ -19,7 +19,7 @@ from typing import Any
 from transformers import set_seed
 
 from rerank.collections import beir
-from rerank.commands.display import indexing_progress
+from rerank.commands.progress import show_progress
 from rerank.commands.run import console
 from rerank.errors import ConfigError
 from rerank.files import atomic_file, atomic_folder, sha256_of_files
@@ -95,7 +95,7 @@ class Distillation:
         if not (out / ENCODER).exists():
             self._train(encoder.folder, out / ENCODER, work)
         if is_main_process() and not (out / INDEX).exists():
-            with indexing_progress(console) as progress:
+            with show_progress(console, "passages") as progress:
                 reencode(index, out / INDEX, Encoder(str(out / ENCODER), self._device), progress.report)
         wait_for_all_processes()
 

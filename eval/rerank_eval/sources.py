@@ -1,0 +1,137 @@
+"""Sources of the candidates that systems rank: lists that are given, or the search of a service."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeAlias
+
+from rerank.readers.requests import Request
+from rerank.types import FeedbackMethod, FirstStage, Query, ScoredDoc
+from rerank_eval.cases import FindTexts
+from rerank_eval.measures import Run
+from rerank_eval.orders import ORIGINAL, Order
+from rerank_eval.runner import Variant
+from rerank_eval.systems import System
+from rerank_eval.trace import RankedList, Response
+
+
+@dataclass(frozen=True, slots=True)
+class GivenLists:
+    """Lists of candidates that systems rerank.
+
+    Attributes:
+        requests: by query_id.
+        fingerprint: every setting that decides the candidates.
+        orders: in which systems receive the candidates; empty: in the given one only.
+        seed: of the shuffled orders.
+    """
+
+    requests: Mapping[str, Request]
+    fingerprint: Mapping[str, object]
+    orders: Sequence[Order] = ()
+    seed: int = 0
+
+    @property
+    def queries(self) -> Mapping[str, Query]:
+        return {query_id: request.query for query_id, request in self.requests.items()}
+
+    def variants(self, systems: Mapping[str, System], shared: Mapping[str, object]) -> list[Variant]:
+        """All systems in the first order, then in each other one. `shared`: further settings of their fingerprints."""
+        return [
+            Variant(
+                order.label(name),
+                {**system.fingerprint, **shared, **self.fingerprint} | ({"order": order.name} if self.orders else {}),
+                partial(self._rerank, system, order),
+                is_timed=order == ORIGINAL and system.is_served,
+                order=order,
+            )
+            for order in self.orders or (ORIGINAL,)
+            for name, system in systems.items()
+        ]
+
+    def first_stage(self, order: Order, _: Iterable[Response]) -> Run:
+        """The candidates as systems receive them in an order."""
+        return {
+            query_id: _with_ranks(request.candidates[position].doc_id for position in self._permutation(request, order))
+            for query_id, request in self.requests.items()
+        }
+
+    def texts(self, query_id: str, doc_ids: Collection[str]) -> Mapping[str, str]:
+        """Texts of candidates of a query by doc_id."""
+        candidates = self.requests[query_id].candidates
+        return {row.doc_id: row.text or "" for row in candidates if row.doc_id in doc_ids}
+
+    def _permutation(self, request: Request, order: Order) -> list[int]:
+        return order.permutation(len(request.candidates), request.query.query_id, self.seed)
+
+    def _rerank(self, system: System, order: Order, query_id: str) -> RankedList:
+        request = self.requests[query_id]
+        permutation = self._permutation(request, order)
+        candidates = [request.candidates[position] for position in permutation]
+        ranking = system.rerank(request.query, candidates, order.is_ordered)
+        return replace(ranking, positions=tuple(permutation[position] for position in ranking.positions))
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """Retrieval by the first stage of a service, whose candidates systems rerank.
+
+    Attributes:
+        queries: by query_id.
+        fingerprint: every setting that decides the candidates.
+        feedback: models search a second time, with relevance feedback.
+        texts: finds texts of passages.
+    """
+
+    queries: Mapping[str, Query]
+    fingerprint: Mapping[str, object]
+    retriever: FirstStage
+    depth: int
+    feedback: bool
+    texts: FindTexts
+
+    def variants(self, systems: Mapping[str, System], shared: Mapping[str, object]) -> list[Variant]:
+        """All systems, then those that search with feedback. `shared`: further settings of their fingerprints."""
+        variants = [
+            Variant(
+                name,
+                {**system.fingerprint, **shared, **self.fingerprint},
+                partial(self._search, system, {}),
+                is_timed=system.is_served,
+            )
+            for name, system in systems.items()
+        ]
+        if not self.feedback or self.retriever is FirstStage.BM25:  # which has no query vector to update
+            return variants
+        return variants + [
+            Variant(
+                f"{name}.feedback",
+                {**system.fingerprint, **shared, **self.fingerprint, "feedback": True},
+                partial(self._search, system, {"feedback": FeedbackMethod.WEIGHTED_RANKNET}),
+            )
+            for name, system in systems.items()
+            # identity would only append the passages of the second search
+            if system.is_served and system.fingerprint["ranker"] != "identity"
+        ]
+
+    def first_stage(self, _: Order, responses: Iterable[Response]) -> Run:
+        """The candidates as a system received them, by its responses; there is one order only."""
+        return {
+            response.query_id: _with_ranks(
+                doc_id for _, doc_id in sorted(zip(response.ranking.positions, response.ranking.doc_ids, strict=True))
+            )
+            for response in responses
+        }
+
+    def _search(self, system: System, options: Mapping[str, Any], query_id: str) -> RankedList:
+        query = self.queries[query_id]
+        return system.search(query, first_stage=self.retriever, depth=self.depth, **options)
+
+
+Source: TypeAlias = GivenLists | Search
+
+
+def _with_ranks(doc_ids: Iterable[str]) -> list[ScoredDoc]:
+    return [ScoredDoc(doc_id, -float(rank)) for rank, doc_id in enumerate(doc_ids)]

@@ -1,0 +1,96 @@
+"""Small data sets for the evaluation commands, calls of these commands, and what they wrote."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from typer import Typer
+from typer.testing import CliRunner, Result
+
+#: query_id → doc_id → grade
+Grades = Mapping[str, Mapping[str, int]]
+
+
+def write(path: Path, *lines: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def write_qrels(path: Path, grades: Grades) -> Path:
+    """Judgements in TREC's form."""
+    return write(path, *(f"{q} 0 {doc_id} {grade}" for q, row in grades.items() for doc_id, grade in row.items()))
+
+
+def write_requests(path: Path, texts: Mapping[str, Mapping[str, str]]) -> Path:
+    """A request file: for each query, texts by doc_id in the order of the first stage."""
+    rows = [
+        {
+            "query": {"text": f"what is {query_id}", "qid": query_id},
+            "candidates": [
+                {"docid": doc_id, "score": 9.0 - rank, "doc": {"contents": text}}
+                for rank, (doc_id, text) in enumerate(row.items())
+            ],
+        }
+        for query_id, row in texts.items()
+    ]
+    return write(path, *map(json.dumps, rows))
+
+
+def graded_requests(folder: Path, grades: Grades, asked: Iterable[str] | None = None) -> list[str]:
+    """Flags of a request file in which each text has its grade, by which the model "number" sorts, and of judgements.
+
+    Args:
+        asked: queries in the request file; None: all of them.
+    """
+    texts = {q: {doc_id: f"relevance {grade}" for doc_id, grade in grades[q].items()} for q in asked or grades}
+    requests, qrels = write_requests(folder / "requests.jsonl", texts), write_qrels(folder / "qrels.txt", grades)
+    return ["--requests", str(requests), "--qrels", str(qrels)]
+
+
+def judged_collection(
+    folder: Path, corpus: Path | Mapping[str, str], queries: Mapping[str, str], grades: Grades
+) -> Path:
+    """A folder in BEIR layout. `corpus`: a corpus.jsonl to link, or texts by doc_id."""
+    write(
+        folder / "queries.jsonl", *(json.dumps({"_id": query_id, "text": text}) for query_id, text in queries.items())
+    )
+    judged = (f"{q}\t{doc_id}\t{grade}" for q, row in grades.items() for doc_id, grade in row.items())
+    write(folder / "qrels" / "test.tsv", "query-id\tcorpus-id\tscore", *judged)
+    if isinstance(corpus, Path):
+        (folder / "corpus.jsonl").symlink_to(corpus)
+    else:
+        write(folder / "corpus.jsonl", *(json.dumps({"_id": doc_id, "text": text}) for doc_id, text in corpus.items()))
+    return folder
+
+
+def write_run(path: Path, docs: Mapping[str, Sequence[str]]) -> Path:
+    """A TREC run: doc_ids by query, best first."""
+    return write(path, *(f"{q} Q0 {d} {rank} {-rank} t" for q, row in docs.items() for rank, d in enumerate(row)))
+
+
+def call(app: Typer, out: Path, *options: object) -> Result:
+    """Calls an evaluation command, which writes into `out`."""
+    return CliRunner().invoke(app, ["--no-plots", "--out", str(out), *map(str, options)])
+
+
+def evaluate(app: Typer, out: Path, *options: object) -> str:
+    """The output of an evaluation command that succeeds."""
+    done = call(app, out, *options)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def refusal(app: Typer, out: Path, *options: object) -> str:
+    """The message of an error that ends an evaluation command."""
+    done = call(app, out, *options)
+    assert done.exception is not None, done.output
+    assert type(done.exception).__module__.startswith("rerank."), done.exception
+    return str(done.exception)
+
+
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))

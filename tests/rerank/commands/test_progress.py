@@ -1,0 +1,90 @@
+"""Long work shows its progress: bars on a terminal, lines elsewhere."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+
+import pytest
+from rich.console import Console
+
+from rerank.commands import progress as module
+from rerank.commands.progress import ProgressLines, show_progress, with_progress
+
+
+@dataclass
+class Clock:
+    now_s: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def lines_of_slow_work(total: int | None, steps: int, step_s: float, unit: str = "") -> list[str]:
+    """The lines of steps that take `step_s` each, with a look at the clock every second between them."""
+    clock, lines = Clock(), list[str]()
+    progress = ProgressLines(lines.append, unit, clock)
+    progress.report("w", 0, total)
+    for done in range(1, steps + 1):
+        for _ in range(int(step_s)):
+            clock.now_s += min(1.0, step_s)
+            progress.print_if_silent()
+        clock.now_s += step_s % 1
+        progress.report("w", done, total)
+    return lines
+
+
+def test_line_is_printed_for_each_twentieth_of_the_work() -> None:
+    lines = lines_of_slow_work(total=100, steps=100, step_s=1.0)
+    assert len(lines) == 20
+    assert lines[0] == "w: 5 of 100 (5%), 0:05 elapsed"
+    assert lines[-1] == "w: 100 of 100 (100%), 1:40 elapsed"
+
+
+def test_line_is_printed_every_30_seconds_even_if_no_step_ends() -> None:
+    times = [line.rpartition(", ")[2] for line in lines_of_slow_work(total=1, steps=1, step_s=95.0)]
+    assert times == ["0:30 elapsed", "1:00 elapsed", "1:30 elapsed", "1:35 elapsed"]
+
+
+def test_line_has_the_speed_if_the_steps_have_a_unit() -> None:
+    lines = lines_of_slow_work(total=10_000, steps=60, step_s=1.0, unit="passages")
+    assert lines == [
+        "w: 29 of 10,000 passages (0%), 1 passages/s, 0:30 elapsed",
+        "w: 59 of 10,000 passages (1%), 1 passages/s, 1:00 elapsed",
+    ]
+
+
+def test_work_of_an_unknown_length_has_a_line_every_30_seconds() -> None:
+    lines = lines_of_slow_work(total=None, steps=70, step_s=1.0, unit="passages")
+    assert lines == ["w: 29 passages, 1 passages/s, 0:30 elapsed", "w: 59 passages, 1 passages/s, 1:00 elapsed"]
+
+
+def test_quick_work_prints_nothing() -> None:
+    assert lines_of_slow_work(total=100, steps=100, step_s=0.01) == []
+
+
+def test_steps_that_were_done_before_count_in_the_total_but_not_in_the_speed() -> None:
+    clock, lines = Clock(), list[str]()
+    progress = ProgressLines(lines.append, "steps", clock)
+    for stage in ("a", "b"):
+        progress.report(stage, 3, 4)
+        clock.now_s += 2.0
+        progress.report(stage, 4, 4)
+    assert lines == [f"{stage}: 4 of 4 steps (100%), 0 steps/s, 0:02 elapsed" for stage in ("a", "b")]
+
+
+def test_piped_output_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SHORTEST_S", 0.0)
+    file = io.StringIO()
+    assert list(with_progress("ab", "queries", 2, Console(file=file))) == ["a", "b"]
+    lines = ["queries: 1 of 2 (50%), 0:00 elapsed", "queries: 2 of 2 (100%), 0:00 elapsed"]
+    assert file.getvalue().splitlines() == lines
+
+
+def test_terminal_gets_a_bar_with_the_elapsed_time() -> None:
+    file = io.StringIO()
+    with show_progress(Console(file=file, force_terminal=True, width=80), "passages") as progress:
+        progress.report("vectors", 1, 2)
+    assert "vectors" in file.getvalue()
+    assert "1/2" in file.getvalue()
+    assert "0:00:00" in file.getvalue()
