@@ -19,7 +19,6 @@ from rerank_training.pe_rank.arguments import PERankArguments
 from rerank_training.pe_rank.training import train_pe_rank
 from rerank_training.retriever.arguments import RetrieverArguments, RetrieverRunFlags
 from rerank_training.retriever.distillation import distill_retriever
-from rerank_training.trainer.flags import parse_arguments
 from rerank_training.trainer.ranking_trainer import COMPLETE_MARKER
 from safetensors.torch import load_file
 from torch.distributed import TCPStore
@@ -27,6 +26,7 @@ from torch.distributed import TCPStore
 from rerank.manifest import read_manifest
 from rerank.models.encoder import Encoder
 from tests.conftest import PASSAGES
+from tests.training.parsing import parse_arguments
 from tests.training.pe_rank.pe_lists import write_training_lists
 from tests.word_lists import first_flags, first_run, write_inputs
 
@@ -222,7 +222,7 @@ def test_two_processes_train_pe_rank_like_one(checkpoint: Path, encoder: Encoder
         "--eval-steps 2 --learning-rate 1e-3 --logging-steps 1 --report-to none --use-cpu true"
     )
     train_pe_rank(
-        *parse_arguments(PERankArguments, flags=[*shared, "--output-dir", str(tmp_path / "one"), *per_device(4)]),
+        *parse_arguments(PERankArguments, *shared, "--output-dir", str(tmp_path / "one"), *per_device(4)),
         encoder,
     )
     ended = launch("train_pe_rank", [*shared, "--output-dir", str(tmp_path / "two"), *per_device(2)])
@@ -256,7 +256,7 @@ def test_two_processes_distil_a_retriever_like_one(index_without_dropout: Path, 
         "--learning-rate 1e-3 --save-steps 2 --logging-steps 1 --use-cpu true --report-to none"
     )
     one = [*shared, "--output-dir", str(tmp_path / "one"), *per_device(8)]
-    distill_retriever(*parse_arguments(RetrieverArguments, RetrieverRunFlags, flags=one))
+    distill_retriever(*parse_arguments(RetrieverArguments, *one, run_flags_type=RetrieverRunFlags))
     ended = launch("distill_retriever", [*shared, "--output-dir", str(tmp_path / "two"), *per_device(4)])
     assert ended.returncode == 0, ended.stderr
     for number in (1, 2):

@@ -261,11 +261,6 @@ def test_window_with_more_passages_than_identifiers_is_refused(inputs: Path, tmp
         first_run(inputs, tmp_path / "run", "--window-size", "27")
 
 
-def test_unknown_loss_is_refused(inputs: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--rank-loss 'mse' is not one of ranknet, weighted-ranknet"):
-        first_run(inputs, tmp_path / "run", "--rank-loss", "mse")
-
-
 def test_command_ends_with_one_line_and_status_2(
     inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

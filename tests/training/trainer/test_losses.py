@@ -9,17 +9,12 @@ from typing import Any, TypeAlias
 
 import pytest
 import torch
-from rerank_training.trainer.flags import RANK_LOSS_NAMES
 from rerank_training.trainer.losses import RANK_LOSSES, kl, listmle, listnet, ranknet, stepwise_listmle
 
 from tests.slow_losses import SLOW_LOSSES, lists_of, one_list, random_batch
 
 #: Cases: inputs and the results of the original code.
 Originals: TypeAlias = list[dict[str, Any]]
-
-
-def test_help_pages_show_the_names_of_the_losses() -> None:
-    assert tuple(RANK_LOSSES) == RANK_LOSS_NAMES
 
 
 @pytest.mark.parametrize("grades", [3, None], ids=["tied", "untied"])

@@ -37,7 +37,7 @@ from rerank_training.trainer.checkpoint import (
     write_checkpoint,
 )
 from rerank_training.trainer.data import held_out_windows, read_training_lists, training_windows
-from rerank_training.trainer.losses import RANK_LOSSES
+from rerank_training.trainer.losses import RankLoss, rank_loss_named
 from rerank_training.trainer.position_bias import inverse_propensity_loss, position_weights
 from rerank_training.trainer.ranking_trainer import RankingTrainer
 from rerank_training.trainer.reports import print_summary
@@ -50,6 +50,7 @@ def train_first(arguments: FirstArguments, settings: RunArguments) -> Path:
     Raises:
         ConfigError, CollectionError, CheckpointError: an input cannot be used, or the run is finished already.
     """
+    rank_loss = rank_loss_named(arguments.rank_loss)
     folder = result_folder(settings.output_dir)
     _check_base(arguments.base)
     prompt = prompt_settings(arguments)
@@ -62,7 +63,7 @@ def train_first(arguments: FirstArguments, settings: RunArguments) -> Path:
     examples = _examples(arguments, prompt, model, tokenizer)
     windows = training_windows(arguments, settings, lists)
     trainer = RankingTrainer(
-        _objective(arguments, examples, model, windows),
+        _objective(arguments, rank_loss, examples, model, windows),
         model=model,
         args=settings,
         train_dataset=windows,
@@ -175,9 +176,8 @@ def _examples(
 
 
 def _objective(
-    arguments: FirstArguments, examples: FirstExamples, model: Any, windows: TrainingWindows
+    arguments: FirstArguments, rank_loss: RankLoss, examples: FirstExamples, model: Any, windows: TrainingWindows
 ) -> FirstObjective:
-    rank_loss = RANK_LOSSES[arguments.rank_loss]
     if arguments.inverse_propensity:
         weights = position_weights(windows, len(windows), arguments.window_size)
         rank_loss = inverse_propensity_loss(rank_loss, weights)

@@ -34,7 +34,7 @@ from rerank_training.trainer.base_manifest import read_base_manifest, setting
 from rerank_training.trainer.checkpoint import data_hashes, package_versions, write_checkpoint
 from rerank_training.trainer.data import held_out_windows, read_training_lists, training_windows
 from rerank_training.trainer.flags import WINDOW_SIZE
-from rerank_training.trainer.losses import RANK_LOSSES, stepwise_listmle
+from rerank_training.trainer.losses import rank_loss_named, stepwise_listmle
 from rerank_training.trainer.ranking_trainer import RankingTrainer
 from rerank_training.trainer.reports import print_summary
 from rerank_training.trainer.run import items_needed, result_folder, select_checkpoint, train
@@ -56,6 +56,7 @@ def train_pe_rank(arguments: PERankArguments, settings: RunArguments, encoder: E
     Raises:
         ConfigError, CollectionError, CheckpointError: an input cannot be used, or the run is finished already.
     """
+    objective = _objective(arguments)
     settings.check_not_sharded("train-pe-rank")
     settings.complete_learning_rate(has_adapter=arguments.lora_rank > 0)
     folder = result_folder(settings.output_dir)
@@ -71,7 +72,7 @@ def train_pe_rank(arguments: PERankArguments, settings: RunArguments, encoder: E
     if arguments.stage == "align":
         parts = _alignment(arguments, settings, encoder, base, lists)
     else:
-        parts = _ranking(arguments, settings, encoder, base, lists, held_out)
+        parts = _ranking(arguments, settings, objective, encoder, base, lists, held_out)
     trainer = RankingTrainer(model=base.model, args=settings, **parts)
     metrics = train(trainer, [arguments, settings])
     if trainer.is_world_process_zero():
@@ -140,13 +141,13 @@ def _alignment(
 def _ranking(
     arguments: PERankArguments,
     settings: RunArguments,
+    objective: PEObjective,
     encoder: Encoder,
     base: PEBase,
     lists: Sequence[TrainingList],
     held_out: Sequence[TrainingList],
 ) -> dict[str, Any]:
-    """Objective, data and collator of the training to rank."""
-    objective = _objective(arguments)
+    """Data and collator of the training to rank, with its objective."""
     prompts = _prompts(base.template, base, arguments)
     text_prompts = _prompts(with_text(base.template), base, arguments) if objective.reads_text else None
     texts = ListTexts([lists, held_out], prompts.reads_query_vector)
@@ -166,7 +167,7 @@ def _prompts(template: Template, base: PEBase, arguments: PERankArguments) -> Ve
 def _objective(arguments: PERankArguments) -> PEObjective:
     stepwise = arguments.decoding == "dynamic"
     return PEObjective(
-        rank_loss=stepwise_listmle if stepwise else RANK_LOSSES[arguments.rank_loss],
+        rank_loss=stepwise_listmle if stepwise else rank_loss_named(arguments.rank_loss),
         stepwise=stepwise,
         vectors_weight=arguments.vectors_weight,
         text_weight=arguments.text_weight,

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from rerank.errors import ConfigError
 from rerank.losses import (
     average_ranks,
     kl_divergence,
@@ -215,6 +216,13 @@ RANK_LOSSES: Mapping[str, RankLoss] = {
     "kl": kl,
     "margin-mse": margin_mse,
 }
+
+
+def rank_loss_named(name: str) -> RankLoss:
+    """The loss of `--rank-loss NAME`. Raises: ConfigError with all names if there is none of this name."""
+    if name not in RANK_LOSSES:
+        raise ConfigError(f"--rank-loss {name!r} is not one of {', '.join(RANK_LOSSES)}")
+    return RANK_LOSSES[name]
 
 
 def language_model_loss(logits: Tensor, labels: Tensor) -> Tensor:
