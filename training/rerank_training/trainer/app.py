@@ -57,7 +57,7 @@ def training_app(
 class _OtherFlags:
     """Flags that are no field of our dataclasses, with their values."""
 
-    flags: Annotated[list[str], typer.Argument(hidden=True, metavar="[--TRAINER-FLAG VALUE]")] = field(
+    flags: Annotated[list[str], typer.Argument(hidden=True, metavar="--TRAINER-FLAG VALUE")] = field(
         default_factory=list
     )
 

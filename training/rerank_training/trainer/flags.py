@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated
 
-import typer
-
 #: Peak learning rates without a flag; docs/log.md has the measurement.
 ADAPTER_LEARNING_RATE, WEIGHTS_LEARNING_RATE = 5e-4, 5e-5
 _SHARE = "a number below 1 is a share of all steps"
@@ -14,9 +12,9 @@ _SHARE = "a number below 1 is a share of all steps"
 WINDOW_SIZE = 20
 
 RankLossName = Annotated[
-    str, typer.Option(help="Ranking loss, such as ranknet, listmle or kl; an unknown name is answered with all names.")
+    str, "Ranking loss, such as ranknet, listmle or kl; an unknown name is answered with all names."
 ]
-LoraAlpha = Annotated[int, typer.Option(help="Scale of the LoRA adapter, divided by its rank.")]
+LoraAlpha = Annotated[int, "Scale of the LoRA adapter, divided by its rank."]
 
 
 @dataclass
@@ -26,89 +24,58 @@ class RunFlags:
     `RunArguments` has these fields and all others of TrainingArguments.
     """
 
-    output_dir: Annotated[str, typer.Option(help="Folder of the run; the trained checkpoint is in its folder `final`.")]
-    num_train_epochs: Annotated[float, typer.Option(help="Number of passes over the training lists.")] = 3.0
-    max_steps: Annotated[
-        int, typer.Option(help="Number of optimizer steps, instead of --num-train-epochs; -1: not set.")
-    ] = -1
+    output_dir: Annotated[str, "Folder of the run; the trained checkpoint is in its folder `final`."]
+    num_train_epochs: Annotated[float, "Number of passes over the training lists."] = 3.0
+    max_steps: Annotated[int, "Number of optimizer steps, instead of --num-train-epochs; -1: not set."] = -1
     learning_rate: Annotated[
         float | None,
-        typer.Option(
-            help=f"Peak learning rate. Default: {ADAPTER_LEARNING_RATE:g} for an adapter (LoRA), "
-            f"{WEIGHTS_LEARNING_RATE:g} for all weights."
-        ),
+        f"Peak learning rate. Default: {ADAPTER_LEARNING_RATE:g} for an adapter (LoRA), {WEIGHTS_LEARNING_RATE:g} for "
+        "all weights.",
     ] = None
-    lr_scheduler_type: Annotated[str, typer.Option(help="Learning rate schedule after the warm-up.")] = "cosine"
-    warmup_steps: Annotated[
-        float, typer.Option(help="Length of the warm-up in steps; a number below 1 is a share of all steps.")
-    ] = 0.1
-    weight_decay: Annotated[float, typer.Option(help="Weight decay of AdamW.")] = 0.0
-    per_device_train_batch_size: Annotated[int, typer.Option(help="Windows per step and device.")] = 4
-    per_device_eval_batch_size: Annotated[
-        int, typer.Option(help="Windows per forward pass and device in an evaluation.")
-    ] = 8
-    gradient_accumulation_steps: Annotated[
-        int, typer.Option(help="Number of batches whose gradients an optimizer step sums up.")
-    ] = 1
+    lr_scheduler_type: Annotated[str, "Learning rate schedule after the warm-up."] = "cosine"
+    warmup_steps: Annotated[float, "Length of the warm-up in steps; a number below 1 is a share of all steps."] = 0.1
+    weight_decay: Annotated[float, "Weight decay of AdamW."] = 0.0
+    per_device_train_batch_size: Annotated[int, "Windows per step and device."] = 4
+    per_device_eval_batch_size: Annotated[int, "Windows per forward pass and device in an evaluation."] = 8
+    gradient_accumulation_steps: Annotated[int, "Number of batches whose gradients an optimizer step sums up."] = 1
     gradient_checkpointing: Annotated[
-        bool | None, typer.Option(help="Compute activations again in the backward pass: slower, with less memory.")
+        bool | None, "Compute activations again in the backward pass: slower, with less memory."
     ] = None
-    bf16: Annotated[
-        bool, typer.Option(help="Train in mixed precision with bfloat16; frozen weights are kept in it.")
-    ] = False
-    torch_compile: Annotated[
-        bool, typer.Option(help="Compile the model with torch.compile; on a CPU this needs a C++ compiler.")
-    ] = False
-    logging_steps: Annotated[
-        float, typer.Option(help=f"Steps between two log lines with loss, speed and remaining time; {_SHARE}.")
-    ] = 0.01
+    bf16: Annotated[bool, "Train in mixed precision with bfloat16; frozen weights are kept in it."] = False
+    torch_compile: Annotated[bool, "Compile the model with torch.compile; on a CPU this needs a C++ compiler."] = False
+    logging_steps: Annotated[float, f"Steps between two log lines with loss, speed and remaining time; {_SHARE}."] = (
+        0.01
+    )
     include_num_input_tokens_seen: Annotated[
-        bool, typer.Option(help="Count the input tokens, padding included; the logged tokens/s need it.")
+        bool, "Count the input tokens, padding included; the logged tokens/s need it."
     ] = True
     report_to: Annotated[
-        list[str],
-        typer.Option(help="Experiment trackers: tensorboard, wandb, … or none. Several are separated by spaces."),
+        list[str], "Experiment trackers: tensorboard, wandb, … or none. Several are separated by spaces."
     ] = field(default_factory=lambda: ["tensorboard"])
-    eval_steps: Annotated[
-        float | None, typer.Option(help=f"Steps between two evaluations on the held-out lists; {_SHARE}.")
-    ] = 0.1
-    save_steps: Annotated[
-        float, typer.Option(help=f"Steps between two saves; {_SHARE}. A killed run resumes from the last one.")
-    ] = 0.1
-    save_total_limit: Annotated[int | None, typer.Option(help="Saves to keep besides the best one.")] = 2
-    seed: Annotated[int, typer.Option(help="Seed of the windows, of new weights and of dropout.")] = 42
-    use_cpu: Annotated[bool, typer.Option(help="Train on the CPU although there is a GPU.")] = False
+    eval_steps: Annotated[float | None, f"Steps between two evaluations on the held-out lists; {_SHARE}."] = 0.1
+    save_steps: Annotated[float, f"Steps between two saves; {_SHARE}. A killed run resumes from the last one."] = 0.1
+    save_total_limit: Annotated[int | None, "Saves to keep besides the best one."] = 2
+    seed: Annotated[int, "Seed of the windows, of new weights and of dropout."] = 42
+    use_cpu: Annotated[bool, "Train on the CPU although there is a GPU."] = False
     fsdp: Annotated[
-        bool | None,
-        typer.Option(help="Divide weights among the GPUs (PyTorch's FSDP2); --fsdp-config FILE has its options."),
+        bool | None, "Divide weights among the GPUs (PyTorch's FSDP2); --fsdp-config FILE has its options."
     ] = None
-    deepspeed: Annotated[str | None, typer.Option(help="JSON configuration of the package deepspeed.")] = None
+    deepspeed: Annotated[str | None, "JSON configuration of the package deepspeed."] = None
 
 
 @dataclass(kw_only=True)
 class ListArguments:
     """Arguments about training lists and windows, for trainings that read such lists."""
 
-    lists: Annotated[
-        str,
-        typer.Option(help="Training lists: JSONL of build-lists, published conversations, or requests with --qrels."),
-    ]
+    lists: Annotated[str, "Training lists: JSONL of build-lists, published conversations, or requests with --qrels."]
     eval_lists: Annotated[
-        str | None,
-        typer.Option(help="Held-out lists. The save with the best nDCG@10 on them is the result; otherwise the last."),
+        str | None, "Held-out lists. The save with the best nDCG@10 on them is the result; otherwise the last."
     ] = None
-    qrels: Annotated[
-        str | None, typer.Option(help="Judgements in TREC format, for lists that are RankLLM requests.")
-    ] = None
-    max_bad_share: Annotated[float, typer.Option(help="Accepted share of invalid lines in the lists, 0-1.")] = 0.01
+    qrels: Annotated[str | None, "Judgements in TREC format, for lists that are RankLLM requests."] = None
+    max_bad_share: Annotated[float, "Accepted share of invalid lines in the lists, 0-1."] = 0.01
     window_size: Annotated[
         int,
-        typer.Option(
-            help="Largest number of passages in a window; 0: that of the base if it has a manifest, otherwise "
-            f"{WINDOW_SIZE}."
-        ),
+        f"Largest number of passages in a window; 0: that of the base if it has a manifest, otherwise {WINDOW_SIZE}.",
     ] = 0
-    min_window_size: Annotated[
-        int, typer.Option(help="Smallest number of passages in a window; 0: the same as --window-size.")
-    ] = 0
-    shuffled_share: Annotated[float, typer.Option(help="Share of windows in random order, 0-1.")] = 0.5
+    min_window_size: Annotated[int, "Smallest number of passages in a window; 0: the same as --window-size."] = 0
+    shuffled_share: Annotated[float, "Share of windows in random order, 0-1."] = 0.5
