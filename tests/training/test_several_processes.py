@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -28,6 +27,7 @@ from rerank.manifest import read_manifest
 from rerank.models.encoder import Encoder
 from rerank.retrieval.build import build_index
 from tests.conftest import PASSAGES
+from tests.small_encoder import write_small_encoder
 from tests.training.parsing import parse_arguments
 from tests.training.pe_rank.pe_lists import write_training_lists
 from tests.word_lists import first_flags, first_run, write_inputs
@@ -155,11 +155,8 @@ def pe_rank(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> list[
 def retriever(beir_folder: Path, encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """With an encoder that has no dropout, because processes draw different random numbers."""
     folder = tmp_path_factory.mktemp("retriever")
-    shutil.copytree(encoder.folder, folder / "encoder")
-    settings = json.loads((folder / "encoder" / "config.json").read_text())
-    settings |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    (folder / "encoder" / "config.json").write_text(json.dumps(settings))
-    build_index(open_collection(str(beir_folder)), folder / "index", Encoder(str(folder / "encoder"), "cpu"))
+    small = write_small_encoder(folder / "encoder", encoder)
+    build_index(open_collection(str(beir_folder)), folder / "index", small)
     rows = [{"_id": f"q-{doc_id}", "text": title} for doc_id, (title, _) in PASSAGES.items()]
     (folder / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return [*RETRIEVER, "--index", str(folder / "index"), "--queries", str(folder)]
