@@ -37,23 +37,14 @@ def weighted_ranknet(relevance: Tensor, mask: Tensor) -> ListLosses:
     return lambda scores: (weights * pair_losses(scores.masked_fill(~mask, 0))).sum(dim=(1, 2))
 
 
-def kl_divergence(relevance: Tensor, mask: Tensor, temperature: float = 1.0) -> ListLosses:
-    """T² KL(softmax(y / T) || softmax(s / T)) in nats, with the teacher's scores y (Hinton et al., arXiv 1503.02531).
-
-    The factor T² keeps the size of the gradient when T changes.
+def kl_divergence(relevance: Tensor, mask: Tensor) -> ListLosses:
+    """KL(softmax(y) || softmax(s)) in nats, with the teacher's scores y (Hinton et al., arXiv 1503.02531).
 
     Args:
         relevance, mask: (B, N).
-        temperature: T.
     """
-    log_target = masked_log_softmax(relevance / temperature, mask)
-    target = masked_softmax(relevance / temperature, mask)
-
-    def losses(scores: Tensor) -> Tensor:
-        divergences = target * (log_target - masked_log_softmax(scores / temperature, mask))
-        return temperature**2 * divergences.sum(dim=-1)
-
-    return losses
+    log_target, target = masked_log_softmax(relevance, mask), masked_softmax(relevance, mask)
+    return lambda scores: (target * (log_target - masked_log_softmax(scores, mask))).sum(dim=-1)
 
 
 def preferred_pairs(relevance: Tensor, mask: Tensor) -> Tensor:
@@ -84,5 +75,5 @@ def masked_log_softmax(values: Tensor, mask: Tensor) -> Tensor:
 
 
 def _hide(values: Tensor, mask: Tensor) -> Tensor:
-    """Not -inf: a row of nothing else would produce nan on the way, which autograd's anomaly detection reports."""
+    """The values with padding at the lowest number; -inf would produce nan in a row of padding only."""
     return values.masked_fill(~mask, torch.finfo(values.dtype).min)

@@ -129,17 +129,11 @@ def slow_margin_mse(scores: list[float], relevance: list[float]) -> float:
     return sum(((scores[i] - scores[j]) - (relevance[i] - relevance[j])) ** 2 for i, j in pairs) / len(pairs)
 
 
+_SLOW_LOSSES = (
+    *(slow_ranknet, slow_weighted_ranknet, slow_lambdarank, slow_listnet, slow_lambdarank_first, slow_listnet_first),
+    *(slow_listmle, slow_p_listmle, slow_approx_rank_mse, slow_kl, slow_margin_mse),
+)
 #: By the names of RANK_LOSSES.
 SLOW_LOSSES: dict[str, SlowLoss] = {
-    "ranknet": slow_ranknet,
-    "weighted-ranknet": slow_weighted_ranknet,
-    "lambdarank": slow_lambdarank,
-    "listnet": slow_listnet,
-    "lambdarank-first": slow_lambdarank_first,
-    "listnet-first": slow_listnet_first,
-    "listmle": slow_listmle,
-    "p-listmle": slow_p_listmle,
-    "approx-rank-mse": slow_approx_rank_mse,
-    "kl": slow_kl,
-    "margin-mse": slow_margin_mse,
+    loss.__name__.removeprefix("slow_").replace("_", "-"): loss for loss in _SLOW_LOSSES
 }

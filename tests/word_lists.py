@@ -10,11 +10,11 @@ from rerank_training.first.arguments import FirstArguments
 from rerank_training.first.training import train_first
 from rerank_training.lists.files import write_lists
 from rerank_training.lists.training_list import TrainingList
-from rerank_training.trainer.flags import parse_arguments
 
 from rerank.types import Passage, Query
 from tests.causal_lms import write_causal_lm
 from tests.small_tokenizers import uncased
+from tests.training.parsing import parse_arguments
 
 LETTERS = "pqrstuvwxyz"
 
@@ -41,7 +41,7 @@ def write_inputs(folder: Path, n_lists: int) -> Path:
 
 def first_run(inputs: Path, output_dir: Path, *flags: str) -> Path:
     """Trains like the command, on the CPU and without reports, and returns the folder of the result."""
-    return train_first(*parse_arguments(FirstArguments, flags=first_flags(inputs, output_dir, *flags)))
+    return train_first(*parse_arguments(FirstArguments, *first_flags(inputs, output_dir, *flags)))
 
 
 def first_flags(inputs: Path, output_dir: Path, *flags: str) -> list[str]:

@@ -17,12 +17,7 @@ def example_in(docstring: str | None) -> str:
     return (docstring or "").strip().rpartition("\n\n")[2]
 
 
-def example_text(commands: str) -> str:
-    """The end of a command's help, with one of the commands on each line."""
-    return "\n".join(["Example:", *(f"  {line}" for line in commands.strip().splitlines())])
-
-
-class _Command(TyperCommand):
+class Command(TyperCommand):
     """A command whose help breaks no line inside a value such as pe-rank, and asks for <int>, not for <int range>."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -44,7 +39,10 @@ class CommandApp(typer.Typer):
     def __init__(self, **settings: Any) -> None:
         super().__init__(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, **settings)
 
-    def command(self, name: str | None = None, *, example: str, **settings: Any) -> Callable[..., Any]:  # type: ignore[override]
+    def command(  # type: ignore[override]
+        self, name: str | None = None, *, example: str, cls: type[Command] = Command, **settings: Any
+    ) -> Callable[..., Any]:
         """See typer.Typer.command. The help ends with the `example`, in which each line is a command."""
+        lines = "\n".join(f"  {line}" for line in example.strip().splitlines())
         # A paragraph that begins with \b keeps its lines.
-        return super().command(name, cls=_Command, epilog=f"\b\n{example_text(example)}", **settings)
+        return super().command(name, cls=cls, epilog=f"\b\nExample:\n{lines}", **settings)

@@ -62,12 +62,6 @@ def test_list_of_tied_passages_has_no_pair() -> None:
     assert weighted_ranknet(relevance, mask)(scores).item() == 0
 
 
-def test_kl_of_temperature_t_is_t_squared_times_that_of_the_divided_scores() -> None:
-    scores, relevance, mask = random_batch(SIZES)
-    expected = 9 * kl_divergence(relevance / 3, mask)(scores / 3)
-    torch.testing.assert_close(kl_divergence(relevance, mask, temperature=3.0)(scores), expected)
-
-
 def test_tied_passages_share_their_average_rank() -> None:
     _, relevance, mask = random_batch(SIZES, grades=3)
     for row, (_, values) in enumerate(lists_of(relevance, relevance, mask)):

@@ -118,7 +118,8 @@ def test_random_negatives_need_no_encoder(beir_folder: Path, tmp_path: Path) -> 
 def test_questions_with_answers_graded_by_a_reranker(tmp_path: Path) -> None:
     rows = [{"_id": str(n), "question": f"what is number {n}?", "answer": f"it is {n} of many"} for n in range(6)]
     (tmp_path / "qa.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    options = {"medquad": tmp_path / "qa.jsonl", "limit": 4, "depth": 4}
+    (tmp_path / "models.yaml").write_text("models: [{name: identity, ranker: identity}]", encoding="utf-8")
+    options = {"medquad": tmp_path / "qa.jsonl", "limit": 4, "depth": 4, "config": tmp_path / "models.yaml"}
     lists = built(tmp_path / "out.jsonl", "reranker", **options, model="identity")
     assert [item.relevance for item in lists] == [(3.0, 2.0, 1.0)] * 4
     assert {doc_id for item in lists for doc_id in ids(item)} == {item.query.query_id.split("/")[1] for item in lists}

@@ -17,12 +17,15 @@ from rerank_training.retriever.distillation import distill_retriever
 from rerank_training.trainer.arguments import RunArguments
 from safetensors.torch import load_file
 
+from rerank.collections import open_collection
 from rerank.errors import ConfigError
 from rerank.files import sha256_of_files
 from rerank.models.encoder import Encoder
+from rerank.retrieval.build import build_index
 from rerank.retrieval.index import Index, read_manifest
 from rerank.types import FirstStage, Query
 from tests.conftest import PASSAGES
+from tests.small_encoder import write_small_encoder
 
 pytestmark = pytest.mark.slow
 
@@ -34,6 +37,19 @@ STEPS = ("write_lists", "train", "reencode")
 
 class Killed(Exception):
     """Stands for the end of the process."""
+
+
+@pytest.fixture(scope="module")
+def small(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Encoder:
+    return write_small_encoder(tmp_path_factory.mktemp("encoders") / "small", encoder)
+
+
+@pytest.fixture(scope="module")
+def index_folder(beir_folder: Path, small: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an index of PASSAGES."""
+    out = tmp_path_factory.mktemp("indexes") / "twelve"
+    build_index(open_collection(str(beir_folder)), out, small)
+    return out
 
 
 @pytest.fixture(scope="module")
@@ -65,12 +81,12 @@ def finished(index_folder: Path, queries: Path, tmp_path_factory: pytest.TempPat
 
 @pytest.fixture(scope="module")
 def ranked_by_a_reranker(index_folder: Path, queries: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of 20 steps whose teacher is a reranker, with no query held out."""
+    """A run of 10 steps whose teacher is a reranker, with no query held out."""
     folder = tmp_path_factory.mktemp("runs")
     (folder / "models.yaml").write_text("models: [{name: identity, ranker: identity}]\n", encoding="utf-8")
     changed = {"teacher": "reranker", "config": str(folder / "models.yaml"), "rank_loss": "weighted-ranknet"}
     changed |= {"list_size": 6, "held_out": ""}
-    return distilled(index_folder, queries, folder / "run", steps=20, in_batch_weight=0.5, **changed)
+    return distilled(index_folder, queries, folder / "run", steps=10, in_batch_weight=0.5, **changed)
 
 
 def weights(encoder: Path) -> str:
@@ -93,16 +109,16 @@ def test_result_is_an_encoder_and_an_index_that_names_it(finished: Path) -> None
     assert index.search(FirstStage.HYBRID_RRF, [Query("flea")], 2)[0]
 
 
-def test_encoder_is_trained_and_keeps_its_layout(finished: Path, encoder: Encoder) -> None:
-    before, after = (load_file(folder / "model.safetensors") for folder in (encoder.folder, finished / "encoder"))
+def test_encoder_is_trained_and_keeps_its_layout(finished: Path, small: Encoder) -> None:
+    before, after = (load_file(folder / "model.safetensors") for folder in (small.folder, finished / "encoder"))
     changed = {name for name in after if not before[name].equal(after[name])}
     assert after.keys() <= before.keys()
     assert any("attention" in name for name in changed)
     assert not any("embeddings" in name for name in changed)
 
 
-def test_each_round_continues_from_the_one_before(finished: Path, encoder: Encoder) -> None:
-    shas = [encoder.id.sha256, *(weights(finished / part / "encoder") for part in ("round-1", ""))]
+def test_each_round_continues_from_the_one_before(finished: Path, small: Encoder) -> None:
+    shas = [small.id.sha256, *(weights(finished / part / "encoder") for part in ("round-1", ""))]
     assert len(set(shas)) == 3
     assert read_manifest(finished / "round-1" / "index").encoder.sha256 == shas[1]
 
@@ -126,9 +142,9 @@ def test_teacher_does_not_follow_the_trained_encoder(finished: Path) -> None:
         assert after == pytest.approx(before, abs=1e-4)
 
 
-def test_report_names_inputs_and_results(finished: Path, encoder: Encoder) -> None:
+def test_report_names_inputs_and_results(finished: Path, small: Encoder) -> None:
     report = json.loads((finished / "report.json").read_text())
-    assert report["base"]["sha256"] == encoder.id.sha256
+    assert report["base"]["sha256"] == small.id.sha256
     assert report["encoder"]["sha256"] == weights(finished / "encoder")
     assert report["training_queries"] == len(PASSAGES) - len(HELD_OUT)
     assert report["data"].keys() == {"queries.jsonl", "some.tsv", "passages.sqlite"}
@@ -137,8 +153,8 @@ def test_report_names_inputs_and_results(finished: Path, encoder: Encoder) -> No
 
 
 def test_training_lowers_the_loss(ranked_by_a_reranker: Path) -> None:
-    history = losses(ranked_by_a_reranker / "round-1", 20)
-    assert sum(history[-5:]) < 0.8 * sum(history[:5])
+    history = losses(ranked_by_a_reranker / "round-1", 10)
+    assert sum(history[-3:]) < 0.8 * sum(history[:3])
 
 
 def test_nothing_is_evaluated_without_held_out_queries(ranked_by_a_reranker: Path) -> None:
@@ -212,7 +228,6 @@ def test_run_with_other_arguments_is_not_resumed(
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"rank_loss": "hinge"}, "'hinge' is not one of"),
         ({"teacher": "reranker", "rank_loss": "kl"}, "kl reads the distances .* use --rank-loss ranknet"),
         ({"rounds": 0}, "0 rounds train nothing"),
         ({"list_size": 1}, "use a --list-size of 2 or more"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -19,14 +18,17 @@ from rerank_training.pe_rank.arguments import PERankArguments
 from rerank_training.pe_rank.training import train_pe_rank
 from rerank_training.retriever.arguments import RetrieverArguments, RetrieverRunFlags
 from rerank_training.retriever.distillation import distill_retriever
-from rerank_training.trainer.flags import parse_arguments
 from rerank_training.trainer.ranking_trainer import COMPLETE_MARKER
 from safetensors.torch import load_file
 from torch.distributed import TCPStore
 
+from rerank.collections import open_collection
 from rerank.manifest import read_manifest
 from rerank.models.encoder import Encoder
+from rerank.retrieval.build import build_index
 from tests.conftest import PASSAGES
+from tests.small_encoder import write_small_encoder
+from tests.training.parsing import parse_arguments
 from tests.training.pe_rank.pe_lists import write_training_lists
 from tests.word_lists import first_flags, first_run, write_inputs
 
@@ -39,23 +41,49 @@ TIMEOUT_S = 240
 FIRST = shlex.split(
     "--learning-rate 1e-3 --min-window-size 2 --logging-steps 1 --save-steps 3 --eval-steps 3 --num-train-epochs 3"
 )
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+#: With the loss on texts too, which reads the model twice in a step.
+PE_RANK = shlex.split(
+    "--window-size 4 --min-window-size 2 --passage-text-tokens 6 --max-steps 4 --warmup-steps 0 --save-steps 2 "
+    "--eval-steps 2 --learning-rate 1e-3 --logging-steps 1 --report-to none --use-cpu true"
+)
+#: With in-batch negatives, in two rounds: mining, training, encoding and the report.
+RETRIEVER = shlex.split(
+    "--depth 6 --list-size 3 --lora-rank 2 --text-tokens 16 --rounds 2 --in-batch-weight 0.5 --max-steps 3 "
+    "--learning-rate 1e-3 --save-steps 2 --logging-steps 1 --use-cpu true --report-to none"
+)
+KILLED_WHILE_SAVING = """
+import os, signal
+from transformers import Trainer
+import rerank_training.train_first as command
+save = Trainer._save_rng_state
+def kill(self, folder):
+    if os.environ["RANK"] == "1" and folder.endswith("-6"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    save(self, folder)
+Trainer._save_rng_state = kill
+command.main()
+"""
+#: All trainings in the same two processes, because the start of a process takes longer than a training.
+TRAIN_ALL = """
+import importlib, json, os, sys
+from rerank_training.trainer import command
+end, command.end_process_group = command.end_process_group, lambda: None
+for name, flags in json.loads(sys.argv[1]).items():
+    if os.environ["RANK"] == "0":
+        print(f"== {name}", flush=True)
+    sys.argv = [name, *flags]
+    try:
+        importlib.import_module(f"rerank_training.{name}").main()
+    except SystemExit as ended:
+        if ended.code:
+            raise
+end()
+"""
 
 
-def launch(module: str, flags: list[str]) -> subprocess.CompletedProcess[str]:
-    """Runs a training command in two processes."""
-    return run([*TORCHRUN, "-m", f"rerank_training.{module}", *flags])
-
-
-def run(command: list[str]) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
-    )
-
-
-def per_device(windows: int) -> list[str]:
-    return ["--per-device-train-batch-size", str(windows)]
+def in_folder(folder: Path, windows: int) -> list[str]:
+    """The flags of a run in this folder with so many windows or queries per step and device."""
+    return ["--output-dir", str(folder), "--per-device-train-batch-size", str(windows)]
 
 
 def logged(folder: Path) -> dict[tuple[int, str], float]:
@@ -67,13 +95,6 @@ def logged(folder: Path) -> dict[tuple[int, str], float]:
         for entry in history
         for key in ("loss", "eval_nDCG@10", "before_nDCG@10")
         if key in entry
-    }
-
-
-def saves(run_folder: Path) -> dict[int, bool]:
-    """Step → True if the save is complete."""
-    return {
-        int(path.name.split("-")[1]): (path / COMPLETE_MARKER).is_file() for path in run_folder.glob("checkpoint-*")
     }
 
 
@@ -96,108 +117,59 @@ def assert_close_weights(found: Path, expected: Path) -> None:
         torch.testing.assert_close(first[name], second[name], atol=1e-4, rtol=0)
 
 
+@dataclass(frozen=True)
+class KilledRun:
+    """A run of `train-first` in two processes without a launcher, of which the second is killed while it saves.
+
+    Attributes:
+        codes, stdout, stderr: of both processes.
+        saves: step → True if the save is complete.
+        files: all files of the run.
+    """
+
+    codes: list[int]
+    stdout: list[str]
+    stderr: list[str]
+    saves: Mapping[int, bool]
+    files: set[str]
+
+
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_inputs(tmp_path_factory.mktemp("inputs"), 10)
 
 
 @pytest.fixture(scope="module")
-def flags(inputs: Path) -> list[str]:
+def first(inputs: Path) -> list[str]:
+    """The flags of `train-first` but for inputs, folder and windows per device."""
     return [*FIRST, "--eval-lists", str(inputs / "lists.jsonl")]
 
 
-KILLED_WHILE_SAVING = """
-import os, signal
-from transformers import Trainer
-import rerank_training.train_first as command
-save = Trainer._save_rng_state
-def kill(self, folder):
-    if os.environ["RANK"] == "1" and folder.endswith("-6"):
-        os.kill(os.getpid(), signal.SIGKILL)
-    save(self, folder)
-Trainer._save_rng_state = kill
-command.main()
-"""
-
-
-@dataclass(frozen=True)
-class Resumed:
-    """A run of `train-first` in two processes, of which the second is killed while it saves; and the same run resumed.
-
-    Attributes:
-        saves: those of the killed run.
-        files: all files of the killed run.
-    """
-
-    folder: Path
-    killed: subprocess.CompletedProcess[str]
-    saves: Mapping[int, bool]
-    files: set[str]
-    resumed: subprocess.CompletedProcess[str]
+@pytest.fixture(scope="module")
+def pe_rank(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    lists = str(write_training_lists(tmp_path_factory.mktemp("lists") / "lists.jsonl"))
+    return [*PE_RANK, "--lists", lists, "--eval-lists", lists, "--base", str(checkpoint)]
 
 
 @pytest.fixture(scope="module")
-def run_of_two(inputs: Path, flags: list[str]) -> Resumed:
+def retriever(beir_folder: Path, encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """With an encoder that has no dropout, because processes draw different random numbers."""
+    folder = tmp_path_factory.mktemp("retriever")
+    small = write_small_encoder(folder / "encoder", encoder)
+    build_index(open_collection(str(beir_folder)), folder / "index", small)
+    rows = [{"_id": f"q-{doc_id}", "text": title} for doc_id, (title, _) in PASSAGES.items()]
+    (folder / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return [*RETRIEVER, "--index", str(folder / "index"), "--queries", str(folder)]
+
+
+@pytest.fixture(scope="module")
+def killed(inputs: Path, first: list[str]) -> KilledRun:
     folder = inputs / "two"
-    given = first_flags(inputs, folder, *flags, *per_device(2))
-    killed = run([*TORCHRUN, "--no-python", sys.executable, "-c", KILLED_WHILE_SAVING, *given])
-    found = saves(folder), files(folder)
-    return Resumed(folder, killed, *found, launch("train_first", given))
-
-
-def test_run_of_which_one_process_is_killed_ends(run_of_two: Resumed) -> None:
-    assert run_of_two.killed.returncode == 1
-    assert "Signal 9 (SIGKILL)" in run_of_two.killed.stderr
-    assert run_of_two.saves == {3: True, 6: False}
-    assert not [path for path in run_of_two.files if path.startswith("final")]
-
-
-def test_two_processes_train_first_like_one_even_if_one_of_them_is_killed(
-    inputs: Path, flags: list[str], run_of_two: Resumed
-) -> None:
-    assert run_of_two.resumed.returncode == 0, run_of_two.resumed.stderr
-    one = first_run(inputs, inputs / "one", *flags, *per_device(4))
-    found = logged(run_of_two.folder)
-    assert_same_curve(found, logged(inputs / "one"))
-    assert len([key for key in found if key[1] == "loss"]) == 8
-    assert_close_weights(run_of_two.folder / "final" / "model.safetensors", one / "model.safetensors")
-    assert read_manifest(run_of_two.folder / "final") is not None
-    assert files(run_of_two.folder) == files(inputs / "one")
-    assert not list(run_of_two.folder.glob(".*"))
-
-
-def test_only_one_process_reports(run_of_two: Resumed) -> None:
-    assert run_of_two.killed.stdout.count("before the training\n") == 1
-    assert run_of_two.killed.stdout.count("step      1/8  loss") == 1
-    assert run_of_two.resumed.stdout.count("resuming at step 3 of 8") == 1
-    assert run_of_two.resumed.stdout.count("step      8/8  loss") == 1
-    assert run_of_two.resumed.stdout.count("serve it:") == 1
-
-
-KILLED_IN_A_STEP = """
-import os, signal
-from rerank_training.first.objective import FirstObjective
-import rerank_training.train_first as command
-loss = FirstObjective.loss
-seen = []
-def kill(self, model, batch):
-    seen.append(batch)
-    if os.environ["RANK"] == "1" and len(seen) == 5:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return loss(self, model, batch)
-FirstObjective.loss = kill
-command.main()
-"""
-
-
-def test_process_that_loses_another_one_ends_with_one_line(inputs: Path, flags: list[str], tmp_path: Path) -> None:
-    """Without a launcher, which would end it."""
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    given = first_flags(inputs, tmp_path / "run", *flags, *per_device(2))
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", KILLED_IN_A_STEP, *given],
+            [sys.executable, "-c", KILLED_WHILE_SAVING, *first_flags(inputs, folder, *first, *in_folder(folder, 2))],
             cwd=ROOT,
             env={**os.environ, **shared, "TORCHELASTIC_USE_AGENT_STORE": "True", "RANK": rank, "LOCAL_RANK": rank},
             stdout=subprocess.PIPE,
@@ -206,64 +178,77 @@ def test_process_that_loses_another_one_ends_with_one_line(inputs: Path, flags: 
         )
         for rank in ("0", "1")
     ]
-    ended = [process.communicate(timeout=TIMEOUT_S) for process in processes]
-    assert [process.returncode for process in processes] == [2, -signal.SIGKILL], ended
-    assert "error: process 0 lost the connection to another training process" in ended[0][1]
-    assert "Traceback" not in ended[0][1]
-    assert saves(tmp_path / "run") == {3: True}
-
-
-def test_two_processes_train_pe_rank_like_one(checkpoint: Path, encoder: Encoder, tmp_path: Path) -> None:
-    """With the loss on texts too, which reads the model twice in a step."""
-    lists = str(write_training_lists(tmp_path / "lists.jsonl"))
-    shared = ["--lists", lists, "--eval-lists", lists, "--base", str(checkpoint)]
-    shared += shlex.split(
-        "--window-size 4 --min-window-size 2 --passage-text-tokens 6 --max-steps 4 --warmup-steps 0 --save-steps 2 "
-        "--eval-steps 2 --learning-rate 1e-3 --logging-steps 1 --report-to none --use-cpu true"
-    )
-    train_pe_rank(
-        *parse_arguments(PERankArguments, flags=[*shared, "--output-dir", str(tmp_path / "one"), *per_device(4)]),
-        encoder,
-    )
-    ended = launch("train_pe_rank", [*shared, "--output-dir", str(tmp_path / "two"), *per_device(2)])
-    assert ended.returncode == 0, ended.stderr
-    assert_same_curve(logged(tmp_path / "two"), logged(tmp_path / "one"))
-    assert files(tmp_path / "two") == files(tmp_path / "one")
+    stdout, stderr = zip(*(process.communicate(timeout=TIMEOUT_S) for process in processes), strict=True)
+    saves = {int(path.name.split("-")[1]): (path / COMPLETE_MARKER).is_file() for path in folder.glob("checkpoint-*")}
+    return KilledRun([process.returncode for process in processes], [*stdout], [*stderr], saves, files(folder))
 
 
 @pytest.fixture(scope="module")
-def index_without_dropout(beir_folder: Path, encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An index whose encoder has no dropout, because processes draw different random numbers."""
-    folder = tmp_path_factory.mktemp("dropout")
-    shutil.copytree(encoder.folder, folder / "encoder")
-    settings = json.loads((folder / "encoder" / "config.json").read_text())
-    settings |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    (folder / "encoder" / "config.json").write_text(json.dumps(settings))
-    paths = ["--collection", beir_folder, "--out", folder / "index", "--encoder", folder / "encoder"]
-    index = [sys.executable, "-c", "from rerank.commands.cli import main; main()", "index"]
-    ended = run([*index, *map(str, paths), "--device", "cpu"])
+def two(inputs: Path, killed: KilledRun, first: list[str], pe_rank: list[str], retriever: list[str]) -> dict[str, str]:
+    """What the trainings print in two processes under torchrun, of which the first resumes the killed run."""
+    flags = {
+        "train_first": first_flags(inputs, inputs / "two", *first, *in_folder(inputs / "two", 2)),
+        "train_pe_rank": [*pe_rank, *in_folder(inputs / "two-pe-rank", 2)],
+        "distill_retriever": [*retriever, *in_folder(inputs / "two-retriever", 4)],
+    }
+    (inputs / "train_all.py").write_text(TRAIN_ALL)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    ended = subprocess.run(
+        [*launcher, str(inputs / "train_all.py"), json.dumps(flags)],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIMEOUT_S,
+    )
     assert ended.returncode == 0, ended.stderr
-    return folder / "index"
+    _, *printed = ended.stdout.split("== ")
+    return {name: text for name, _, text in (part.partition("\n") for part in printed)}
 
 
-def test_two_processes_distil_a_retriever_like_one(index_without_dropout: Path, tmp_path: Path) -> None:
-    """With in-batch negatives, in two rounds: mining, training, encoding and the report."""
-    rows = [{"_id": f"q-{doc_id}", "text": title} for doc_id, (title, _) in PASSAGES.items()]
-    (tmp_path / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    shared = ["--index", str(index_without_dropout), "--queries", str(tmp_path)]
-    shared += shlex.split(
-        "--depth 6 --list-size 3 --lora-rank 2 --text-tokens 16 --rounds 2 --in-batch-weight 0.5 --max-steps 3 "
-        "--learning-rate 1e-3 --save-steps 2 --logging-steps 1 --use-cpu true --report-to none"
-    )
-    one = [*shared, "--output-dir", str(tmp_path / "one"), *per_device(8)]
-    distill_retriever(*parse_arguments(RetrieverArguments, RetrieverRunFlags, flags=one))
-    ended = launch("distill_retriever", [*shared, "--output-dir", str(tmp_path / "two"), *per_device(4)])
-    assert ended.returncode == 0, ended.stderr
-    for number in (1, 2):
-        work = f"round-{number}"
-        assert_same_curve(logged(tmp_path / "two" / work), logged(tmp_path / "one" / work))
-    assert_close_weights(
-        tmp_path / "two" / "encoder" / "model.safetensors", tmp_path / "one" / "encoder" / "model.safetensors"
-    )
-    assert files(tmp_path / "two") == files(tmp_path / "one")
-    assert json.loads((tmp_path / "two" / "report.json").read_text())["training_queries"] == len(PASSAGES)
+def test_process_that_loses_another_one_ends_with_one_line(killed: KilledRun) -> None:
+    assert killed.codes == [2, -signal.SIGKILL], killed.stderr
+    assert "error: process 0 lost the connection to another training process" in killed.stderr[0]
+    assert "Traceback" not in killed.stderr[0]
+    assert killed.saves == {3: True, 6: False}
+    assert not [path for path in killed.files if path.startswith("final")]
+
+
+def test_two_processes_train_first_like_one_even_if_one_of_them_is_killed(
+    inputs: Path, first: list[str], two: dict[str, str]
+) -> None:
+    one = first_run(inputs, inputs / "one", *first, *in_folder(inputs / "one", 4))
+    found = logged(inputs / "two")
+    assert_same_curve(found, logged(inputs / "one"))
+    assert len([key for key in found if key[1] == "loss"]) == 8
+    assert_close_weights(inputs / "two" / "final" / "model.safetensors", one / "model.safetensors")
+    assert read_manifest(inputs / "two" / "final") is not None
+    assert files(inputs / "two") == files(inputs / "one")
+    assert not list((inputs / "two").glob(".*"))
+
+
+def test_only_one_process_reports(killed: KilledRun, two: dict[str, str]) -> None:
+    for text in ("before the training\n", "step      1/8  loss"):
+        assert [printed.count(text) for printed in killed.stdout] == [1, 0]
+    for text in ("resuming at step 3 of 8", "step      8/8  loss", "serve it:"):
+        assert two["train_first"].count(text) == 1
+
+
+def test_two_processes_train_pe_rank_like_one(
+    inputs: Path, pe_rank: list[str], two: dict[str, str], encoder: Encoder
+) -> None:
+    train_pe_rank(*parse_arguments(PERankArguments, *pe_rank, *in_folder(inputs / "one-pe-rank", 4)), encoder)
+    assert_same_curve(logged(inputs / "two-pe-rank"), logged(inputs / "one-pe-rank"))
+    assert files(inputs / "two-pe-rank") == files(inputs / "one-pe-rank")
+
+
+def test_two_processes_distil_a_retriever_like_one(inputs: Path, retriever: list[str], two: dict[str, str]) -> None:
+    one, both = inputs / "one-retriever", inputs / "two-retriever"
+    flags = [*retriever, *in_folder(one, 8)]
+    distill_retriever(*parse_arguments(RetrieverArguments, *flags, run_flags_type=RetrieverRunFlags))
+    for work in ("round-1", "round-2"):
+        assert_same_curve(logged(both / work), logged(one / work))
+    assert_close_weights(both / "encoder" / "model.safetensors", one / "encoder" / "model.safetensors")
+    assert files(both) == files(one)
+    assert json.loads((both / "report.json").read_text())["training_queries"] == len(PASSAGES)

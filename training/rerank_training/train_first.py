@@ -6,21 +6,28 @@ train-first --lists train.jsonl --eval-lists held-out.jsonl --base mistralai/Mis
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from rerank.commands.app import example_in
 from rerank_training.first.arguments import FirstArguments
+from rerank_training.trainer.app import training_app
 from rerank_training.trainer.command import run_training
-from rerank_training.trainer.flags import parse_arguments
+
+if TYPE_CHECKING:
+    from rerank_training.trainer.arguments import RunArguments
+
+
+@training_app(FirstArguments, example=example_in(__doc__))
+def app(arguments: FirstArguments, settings: RunArguments) -> None:
+    """Train a causal language model to rank by the logits of its passage identifiers (FIRST)."""
+    from rerank_training.first.training import train_first  # imports peft, which --help need not wait for
+
+    train_first(arguments, settings)
 
 
 def main() -> None:
     """Console entry point."""
-    run_training(_train)
-
-
-def _train() -> None:
-    arguments, settings = parse_arguments(FirstArguments, description=__doc__)
-    from rerank_training.first.training import train_first  # imports peft, which --help need not wait for
-
-    train_first(arguments, settings)
+    run_training(app)
 
 
 if __name__ == "__main__":

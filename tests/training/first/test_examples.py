@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from rerank_training.first.examples import ExampleSettings, FirstCollator, FirstExamples
+from rerank_training.first.examples import FirstCollator, FirstExamples
 from rerank_training.first.objective import FirstObjective
+from rerank_training.first.prompt import PromptSettings
 from rerank_training.lists.training_list import TrainingList
 from rerank_training.trainer.losses import IGNORE_INDEX, ranknet
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
@@ -47,8 +48,8 @@ def examples_of(
     with_answer: bool = True,
     with_identifier_indices: bool = False,
 ) -> FirstExamples:
-    settings = ExampleSettings(kind, context_tokens, passage_tokens, with_answer, with_identifier_indices)
-    return FirstExamples(tokenizer, load_template("first"), settings)
+    prompt = PromptSettings(load_template("first"), kind, window_size=20, passage_tokens=passage_tokens)
+    return FirstExamples(tokenizer, prompt, context_tokens, with_answer, with_identifier_indices)
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -162,12 +163,12 @@ def test_probe_is_refused_when_the_template_shows_identifiers_before_the_passage
     (tmp_path / "early.yaml").write_text('{prefix: "{example} ", body: "[{rank}] {candidate} ", suffix: "{query}"}')
     template = load_template(str(tmp_path / "early.yaml"))
     with pytest.raises(ConfigError, match=r"without \{example\} in its prefix; use another or set --probe-weight 0"):
-        FirstExamples(metaspace(), template, ExampleSettings(IdentifierKind.LETTERS, 4096, 20, False, True))
+        FirstExamples(metaspace(), PromptSettings(template, IdentifierKind.LETTERS, 4, 20), 4096, False, True)
 
 
 def test_window_with_more_passages_than_identifiers_is_refused() -> None:
     examples = examples_of(uncased())
-    assert len(examples(ranked_list(26)).relevance) == 26
+    assert examples(ranked_list(26)).token_ids
     with pytest.raises(ConfigError, match="27 passages exceeds the 26 single-token identifiers"):
         examples(ranked_list(27))
 

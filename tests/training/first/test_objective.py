@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from rerank_training.first.examples import ExampleSettings, FirstCollator, FirstExample, FirstExamples
+from rerank_training.first.examples import FirstCollator, FirstExample, FirstExamples
 from rerank_training.first.objective import FirstObjective, ObjectiveName
+from rerank_training.first.prompt import PromptSettings
 from rerank_training.lists.training_list import TrainingList
 from rerank_training.trainer.losses import ranknet
 from torch import Tensor, nn
@@ -32,8 +33,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> nn.Module:
 
 @pytest.fixture(scope="module")
 def examples() -> FirstExamples:
-    settings = ExampleSettings(IdentifierKind.LETTERS, 4096, 20, with_identifier_indices=True)
-    return FirstExamples(uncased(), load_template("first_small"), settings)
+    prompt = PromptSettings(load_template("first_small"), IdentifierKind.LETTERS, window_size=4, passage_tokens=20)
+    return FirstExamples(uncased(), prompt, 4096, with_identifier_indices=True)
 
 
 @pytest.fixture(scope="module")
@@ -100,26 +101,21 @@ def slow_probe(model: nn.Module, examples: FirstExamples, items: list[TrainingLi
 # --- properties
 
 
-def test_rank_loss_reads_the_identifiers_at_the_bracket(
-    model: nn.Module, examples: FirstExamples, windows: list[TrainingList]
+@pytest.mark.parametrize(
+    ("objective", "rank_weight", "lm_share", "rank_share"),
+    [("rank", 10.0, 0, 1), ("lm", 10.0, 1, 0), ("joint", 10.0, 1, 10), ("joint", 0.5, 1, 0.5)],
+)
+def test_loss_is_that_of_the_answer_and_that_of_the_identifiers_at_the_bracket(
+    model: nn.Module,
+    examples: FirstExamples,
+    windows: list[TrainingList],
+    objective: ObjectiveName,
+    rank_weight: float,
+    lm_share: float,
+    rank_share: float,
 ) -> None:
-    found = loss_of(objective_of(examples, "rank"), model, examples, windows)
-    assert found == pytest.approx(slow_rank(model, examples, windows), rel=1e-5)
-
-
-def test_lm_loss_is_that_of_the_answer_alone(
-    model: nn.Module, examples: FirstExamples, windows: list[TrainingList]
-) -> None:
-    found = loss_of(objective_of(examples, "lm"), model, examples, windows)
-    assert found == pytest.approx(slow_lm(model, examples, windows), rel=1e-5)
-
-
-@pytest.mark.parametrize("rank_weight", [10.0, 0.5])
-def test_joint_is_lm_and_weighted_rank(
-    model: nn.Module, examples: FirstExamples, windows: list[TrainingList], rank_weight: float
-) -> None:
-    found = loss_of(objective_of(examples, "joint", rank_weight), model, examples, windows)
-    expected = slow_lm(model, examples, windows) + rank_weight * slow_rank(model, examples, windows)
+    found = loss_of(objective_of(examples, objective, rank_weight), model, examples, windows)
+    expected = lm_share * slow_lm(model, examples, windows) + rank_share * slow_rank(model, examples, windows)
     assert found == pytest.approx(expected, rel=1e-5)
 
 
@@ -154,13 +150,3 @@ def test_scores_are_the_same_alone_and_in_a_batch(
         for row, item in zip(together, windows, strict=True):
             alone = objective.scores(model, collate([item]))[0]
             torch.testing.assert_close(row[: len(alone)], alone, atol=1e-5, rtol=1e-5)
-
-
-def test_labels_begin_at_the_bracket(model: nn.Module, examples: FirstExamples, windows: list[TrainingList]) -> None:
-    """FIRST is given the bracket, but a model that generates the order must have learnt to write it."""
-    batch = FirstCollator(examples, pad_id=0)(windows)
-    prompt = torch.arange(batch["labels"].shape[1])[None, :] < batch["bracket_index"][:, None]
-    assert (batch["labels"][prompt] == -100).all()
-    assert (batch["labels"] != -100).sum() == sum(
-        len(row.token_ids) - row.bracket_index for row in map(examples, windows)
-    )

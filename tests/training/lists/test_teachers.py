@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rerank_training.lists.sampling import Pool, make_pool
-from rerank_training.lists.teachers import FusionTeacher, GradesAndFusion, RerankerTeacher, by_cosine, by_grades
+from rerank_training.lists.teachers import by_cosine, by_fusion, by_grades, by_grades_and_fusion, by_reranker
 
 from rerank.config import IdentityModel, PERankModel, ServiceConfig
 from rerank.models.encoder import Encoder
@@ -54,26 +54,26 @@ def test_passage_without_a_vector_is_a_bug() -> None:
 def test_fusion_is_the_sum_of_z_scores_over_the_pool() -> None:
     created = pool()
     expected = z(list(COSINES.values())) + 0.3 * z(list(BM25.values()))
-    assert FusionTeacher()(created, passages(created)[1:]) == pytest.approx(tuple(expected[1:]))
+    assert by_fusion(created, passages(created)[1:]) == pytest.approx(tuple(expected[1:]))
 
 
 def test_fusion_orders_the_passages_of_a_grade() -> None:
     created = pool({"b": 3.0})
-    fused = FusionTeacher()(created, passages(created))
-    judged = GradesAndFusion(FusionTeacher())(created, passages(created))
+    fused = by_fusion(created, passages(created))
+    judged = by_grades_and_fusion(created, passages(created))
     assert judged == pytest.approx((0.3 * fused[0], 3 + 0.3 * fused[1], 0.3 * fused[2]))
 
 
 def test_fusion_weights_the_first_stage() -> None:
     created = pool()
     expected = z(list(COSINES.values())) + 0.8 * z(list(BM25.values()))
-    assert FusionTeacher(0.8)(created, passages(created)) == pytest.approx(tuple(expected))
+    assert by_fusion(created, passages(created), 0.8) == pytest.approx(tuple(expected))
 
 
 def test_fusion_gives_a_passage_outside_the_pool_the_lowest_bm25() -> None:
     created = pool()
     expected = z([*COSINES.values(), 0.7]) + 0.3 * np.append(z(list(BM25.values())), min(z(list(BM25.values()))))
-    assert FusionTeacher()(created, [passage("other", 0.7)]) == pytest.approx((expected[3],))
+    assert by_fusion(created, [passage("other", 0.7)]) == pytest.approx((expected[3],))
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def reranker(checkpoint: Path) -> Iterator[Reranker]:
 
 def test_reranker_gives_n_minus_rank(reranker: Reranker) -> None:
     created = pool()
-    assert RerankerTeacher(reranker, "identity")(created, passages(created)) == (3.0, 2.0, 1.0)
+    assert by_reranker(created, passages(created), reranker, "identity") == (3.0, 2.0, 1.0)
 
 
 def test_reranker_reads_the_texts_and_not_the_vectors_of_the_lists(reranker: Reranker, encoder: Encoder) -> None:
@@ -94,4 +94,4 @@ def test_reranker_reads_the_texts_and_not_the_vectors_of_the_lists(reranker: Rer
     found = [Candidate(Passage(str(number), text)) for number, text in enumerate(texts)]
     created = make_pool(Query("how long does a flea live", vector=np.zeros(3, dtype=np.float32)), found, {})
     cosines = encoder.encode(texts) @ encoder.encode([created.query.text])[0]
-    assert np.argsort(RerankerTeacher(reranker)(created, passages(created))).tolist() == np.argsort(cosines).tolist()
+    assert np.argsort(by_reranker(created, passages(created), reranker)).tolist() == np.argsort(cosines).tolist()

@@ -1,4 +1,7 @@
-"""Losses and gradients of two processes, which must be those of one process with the lists of both."""
+"""Losses and gradients of two processes, which must be those of one process with the lists of both.
+
+The losses of the language model and of the retriever are compared in whole trainings, see test_several_processes.py.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,10 @@ from typing import Any
 
 import pytest
 import torch
-from rerank_training.retriever.objective import RetrieverObjective
 from rerank_training.trainer.checkpoint import gather_weights
 from rerank_training.trainer.command import LostProcess, end_process_group, report_lost_process, run_training
 from rerank_training.trainer.losses import (
-    IGNORE_INDEX,
     RANK_LOSSES,
-    language_model_loss,
-    listmle,
     ranknet,
     stepwise_kl,
     stepwise_listmle,
@@ -81,52 +80,6 @@ LOSSES = {name: over_all_processes(loss) for name, loss in RANK_LOSSES.items()} 
 }
 
 
-class Vectors(nn.Module):
-    """Texts are rows of a table, so that the gradient of each text can be compared."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        table = torch.randn(9, 4, generator=torch.Generator().manual_seed(7))
-        self.table = nn.Parameter(nn.functional.normalize(table, dim=1))
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        return self.table[input_ids]
-
-
-#: Batches of the retriever by process: numbers of the queries and of the passages, and the relevance of each list.
-#: Passages 4 and 5 are in both batches, 4 in different columns.
-RETRIEVER = (
-    ([0, 1], [4, 5, 6], [{4: 2.0, 5: 1.0}, {5: 3.0, 6: 0.0}]),
-    ([2], [7, 4, 5], [{7: 1.0, 4: 1.0, 5: 0.0}]),
-)
-
-
-def retriever_batch(*ranks: int) -> dict[str, Tensor]:
-    queries = [number for rank in ranks for number in RETRIEVER[rank][0]]
-    passages = list(dict.fromkeys(number for rank in ranks for number in RETRIEVER[rank][1]))
-    rows = [row for rank in ranks for row in RETRIEVER[rank][2]]
-    return {
-        "input_ids": torch.tensor([*queries, *passages]),
-        "attention_mask": torch.empty(0),
-        "relevance": torch.tensor([[row.get(number, 0.0) for number in passages] for row in rows]),
-        "mask": torch.tensor([[number in row for number in passages] for row in rows]),
-        "keys": torch.tensor(passages) * 10**17,
-    }
-
-
-RETRIEVER_OBJECTIVES = {
-    "retriever": RetrieverObjective(ranknet, 5.0),
-    "retriever with negatives": RetrieverObjective(listmle, 5.0, in_batch_weight=0.5),
-}
-
-
-def label_rows(rank: int) -> tuple[Tensor, Tensor]:
-    """Logits with a gradient and labels: five of them in process 0, one in process 1."""
-    logits = torch.randn(2, 4, 6, generator=torch.Generator().manual_seed(rank)).requires_grad_()
-    labels = torch.tensor([[IGNORE_INDEX, 1, 2, 3], [IGNORE_INDEX, IGNORE_INDEX, 4, 5]])
-    return logits, labels if rank == 0 else labels.masked_fill(labels != 5, IGNORE_INDEX)
-
-
 def sharded_scores(model: Any, rank: int) -> tuple[Tensor, Tensor, Tensor]:
     """Scores of two windows, logits of the tokens 3 to 6, with their relevance and mask."""
     ids = torch.arange(8).reshape(2, 4) + 5 * rank
@@ -157,15 +110,6 @@ def run_process(rank: int, folder: Path) -> None:
         value = loss(scores, relevance, mask)
         value.backward()
         found[name] = (value.detach(), scores.grad)
-    for name, objective in RETRIEVER_OBJECTIVES.items():
-        model = Vectors()
-        value = objective.loss(model, retriever_batch(rank))
-        value.backward()
-        found[name] = (value.detach(), model.table.grad)
-    logits, labels = label_rows(rank)
-    value = language_model_loss(logits, labels)
-    value.backward()
-    found["language model"] = (value.detach(), logits.grad)
     found["divided"] = divided_among_processes(folder / "model", rank)
     torch.save(found, folder / f"{rank}.pt")
     end_process_group()
@@ -207,33 +151,6 @@ def test_two_processes_have_the_loss_and_the_gradient_of_one(found: list[dict[st
         torch.testing.assert_close(loss, value.detach())
         torch.testing.assert_close(gradient, 2 * own.grad)
         assert gradient.abs().max() > 1e-3
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", RETRIEVER_OBJECTIVES)
-def test_passage_of_two_processes_is_one_passage(found: list[dict[str, Any]], name: str) -> None:
-    """Not its own negative, and no second negative of others."""
-    model = Vectors()
-    value = RETRIEVER_OBJECTIVES[name].loss(model, retriever_batch(0, 1))
-    value.backward()
-    losses, gradients = zip(*(process[name] for process in found), strict=True)
-    for loss in losses:
-        torch.testing.assert_close(loss, value.detach())
-    queries = [number for numbers, *_ in RETRIEVER for number in numbers]
-    average = sum(gradients) / 2
-    torch.testing.assert_close(average[queries], model.table.grad[queries])
-    torch.testing.assert_close(average, model.table.grad)
-
-
-@pytest.mark.slow
-def test_language_models_loss_is_the_mean_over_the_labels_of_all_processes(found: list[dict[str, Any]]) -> None:
-    parts = [label_rows(rank) for rank in range(2)]
-    logits, labels = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
-    value = language_model_loss(logits, labels)
-    value.backward()
-    losses, gradients = zip(*(process["language model"] for process in found), strict=True)
-    torch.testing.assert_close(sum(losses) / 2, value.detach())
-    torch.testing.assert_close(torch.cat(gradients), 2 * torch.cat([own.grad for own, _ in parts]))
 
 
 @pytest.mark.slow

@@ -5,10 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import shlex
-import signal
-import subprocess
-import sys
-from collections.abc import Iterator, Sequence
+import shutil
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,13 +15,14 @@ import pytest
 import torch
 from rerank_training.first.objective import FirstObjective
 from rerank_training.trainer.ranking_trainer import COMPLETE_MARKER
-from rerank_training.trainer.run import last_save
+from rerank_training.trainer.reports import _served_name
+from rerank_training.trainer.run import check_same_run, last_save
 from safetensors.torch import load_file
 from transformers import Trainer
 
 from rerank.errors import ConfigError
 from tests.full_disk import largest_file, now_full
-from tests.word_lists import first_flags, first_run, write_inputs
+from tests.word_lists import first_run, write_inputs
 
 pytestmark = pytest.mark.slow
 
@@ -47,6 +46,14 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def uninterrupted(inputs: Path) -> dict[str, torch.Tensor]:
     return load_file(first_run(inputs, inputs / "uninterrupted", *FLAGS) / "model.safetensors")
+
+
+@pytest.fixture(scope="module")
+def killed(inputs: Path) -> Path:
+    """The folder of a run that was killed within the step after its first save."""
+    with killed_at_batch(7), pytest.raises(Killed):
+        first_run(inputs, inputs / "killed", *FLAGS)
+    return inputs / "killed"
 
 
 @contextmanager
@@ -81,33 +88,30 @@ def saves(run: Path) -> dict[int, bool]:
 # --- killed
 
 
-@pytest.mark.parametrize("batch", [1, 7], ids=["before-the-first-save", "within-a-step-after-a-save"])
 def test_run_killed_between_saves_ends_with_the_same_weights(
-    inputs: Path, uninterrupted: dict[str, torch.Tensor], tmp_path: Path, batch: int
+    inputs: Path, killed: Path, uninterrupted: dict[str, torch.Tensor], tmp_path: Path
 ) -> None:
-    with killed_at_batch(batch), pytest.raises(Killed):
-        first_run(inputs, tmp_path / "run", *FLAGS)
     with killed_at_batch(-1) as seen:
-        result = first_run(inputs, tmp_path / "run", *FLAGS)
-    assert len(seen) == BATCHES - 2 * (batch // 6 * 3)
+        result = first_run(inputs, shutil.copytree(killed, tmp_path / "run"), *FLAGS)
+    assert len(seen) == BATCHES - 6
     assert_same_weights(result, uninterrupted)
 
 
-def test_process_killed_while_it_saves_resumes_from_the_save_before(
+def test_run_killed_while_it_saves_resumes_from_the_save_before(
     inputs: Path, uninterrupted: dict[str, torch.Tensor], tmp_path: Path
 ) -> None:
-    """SIGKILL when the second save has its weights but not yet its optimizer."""
-    script = (
-        "import os, signal, sys; from transformers import Trainer; import rerank_training.train_first as command\n"
-        "save = Trainer._save_optimizer_and_scheduler\n"
-        "def kill(self, folder):\n"
-        "    os.kill(os.getpid(), signal.SIGKILL) if folder.endswith('-6') else save(self, folder)\n"
-        "Trainer._save_optimizer_and_scheduler = kill\n"
-        "command.main()\n"
-    )
-    command = [sys.executable, "-c", script, *first_flags(inputs, tmp_path / "run", *FLAGS)]
-    ended = subprocess.run(command, cwd=Path(__file__).parents[3], capture_output=True, text=True, check=False)
-    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    """When the second save has its weights but not yet its optimizer; test_several_processes.py kills a process."""
+    save = Trainer._save_optimizer_and_scheduler
+
+    def kill(self: Trainer, folder: str) -> None:
+        if folder.endswith("-6"):
+            raise Killed
+        save(self, folder)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trainer, "_save_optimizer_and_scheduler", kill)
+        with pytest.raises(Killed):
+            first_run(inputs, tmp_path / "run", *FLAGS)
     assert saves(tmp_path / "run") == {3: True, 6: False}
     with killed_at_batch(-1) as seen:
         result = first_run(inputs, tmp_path / "run", *FLAGS)
@@ -150,33 +154,30 @@ def test_folder_without_saves_starts_from_the_beginning(tmp_path: Path) -> None:
 # --- refused
 
 
-def test_run_with_other_arguments_is_not_resumed(inputs: Path, tmp_path: Path) -> None:
-    with killed_at_batch(7), pytest.raises(Killed):
-        first_run(inputs, tmp_path / "run", *FLAGS)
-    for flag, value, message in (
+@pytest.mark.parametrize(
+    ("flag", "value", "message"),
+    [
         ("--window-size", "3", "(--window-size 4, now 3)"),
         ("--num-train-epochs", "4", "(--num-train-epochs 3.0, now 4.0)"),
         ("--seed", "1", "(--seed 42, now 1)"),
-    ):
-        with pytest.raises(ConfigError) as refused:
-            first_run(inputs, tmp_path / "run", *FLAGS, flag, value)
-        assert message in str(refused.value)
+    ],
+)
+def test_run_with_other_arguments_is_not_resumed(
+    inputs: Path, killed: Path, flag: str, value: str, message: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        first_run(inputs, killed, *FLAGS, flag, value)
+    assert message in str(refused.value)
 
 
-def test_run_with_another_number_of_processes_is_not_resumed(inputs: Path, tmp_path: Path) -> None:
-    with killed_at_batch(7), pytest.raises(Killed):
-        first_run(inputs, tmp_path / "run", *FLAGS)
-    path = tmp_path / "run" / "arguments.json"
-    stored = json.loads(path.read_text(encoding="utf-8"))
-    assert stored["num_processes"] == "1"
-    path.write_text(json.dumps(stored | {"num_processes": "2"}), encoding="utf-8")
+def test_run_with_another_number_of_processes_is_not_resumed(tmp_path: Path) -> None:
+    check_same_run(tmp_path, [], started=False)
+    assert json.loads((tmp_path / "arguments.json").read_text(encoding="utf-8")) == {"num_processes": "1"}
+    (tmp_path / "arguments.json").write_text('{"num_processes": "2"}', encoding="utf-8")
     with pytest.raises(ConfigError, match=r"\(--num-processes 2, now 1\); give the same arguments"):
-        first_run(inputs, tmp_path / "run", *FLAGS)
-    del stored["num_processes"]  # a run of a version before the number was stored
-    path.write_text(json.dumps(stored), encoding="utf-8")
-    with killed_at_batch(-1) as seen:
-        first_run(inputs, tmp_path / "run", *FLAGS)
-    assert len(seen) == BATCHES - 6
+        check_same_run(tmp_path, [], started=True)
+    (tmp_path / "arguments.json").write_text("{}", encoding="utf-8")  # of a version before the number was stored
+    check_same_run(tmp_path, [], started=True)
 
 
 def test_run_without_a_save_starts_again_with_other_arguments(inputs: Path, tmp_path: Path) -> None:
@@ -188,35 +189,34 @@ def test_run_without_a_save_starts_again_with_other_arguments(inputs: Path, tmp_
 
 
 def test_resumed_run_says_so_and_may_log_differently_and_take_more_steps(
-    inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    inputs: Path, killed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    with killed_at_batch(7), pytest.raises(Killed):
-        first_run(inputs, tmp_path / "run", *FLAGS, "--max-steps", "4")
-    assert "resuming" not in capsys.readouterr().out
+    shutil.copytree(killed, run := tmp_path / "run")
     with killed_at_batch(-1) as seen:
-        first_run(inputs, tmp_path / "run", *FLAGS, "--max-steps", "5", "--logging-steps", "1", "--save-steps", "1")
+        first_run(inputs, run, *FLAGS, "--max-steps", "5", "--logging-steps", "1", "--save-steps", "1")
     printed = capsys.readouterr().out
     assert "resuming at step 3 of 5\n" in printed
     assert "step      4/5  loss" in printed
     assert len(seen) == 4
-    assert "--max-steps is 5, at the start it was 4" in caplog.text
+    assert "--max-steps is 5, at the start it was -1" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("folder", "name"), [("mine", "mine"), ("first", "my-first"), ("pe-rank", "my-pe-rank"), ("lr=1", "lr-1")]
-)
+@pytest.mark.parametrize(("folder", "name"), [("first", "my-first"), ("pe-rank", "my-pe-rank"), ("lr=1", "lr-1")])
+def test_model_is_served_under_the_name_of_no_bundled_model(folder: str, name: str) -> None:
+    assert _served_name(Path("runs") / folder / "final") == name
+
+
 def test_summary_names_the_best_step_the_change_and_the_line_that_serves(
-    inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], folder: str, name: str
+    inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The name under which the model is served is that of no bundled model, which it would replace."""
     ndcg = iter([0.3, 0.2, 0.9, 0.4, 0.9])
     flags = shlex.split("--per-device-train-batch-size 2 --max-steps 3 --eval-steps 1 --save-steps 3")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("rerank_training.trainer.ranking_trainer.RankingTrainer._mean_ndcg", lambda *_: next(ndcg))
-        result = first_run(inputs, tmp_path / folder, *flags, "--eval-lists", str(inputs / "lists.jsonl"))
+        result = first_run(inputs, tmp_path / "mine", *flags, "--eval-lists", str(inputs / "lists.jsonl"))
     assert capsys.readouterr().out.endswith(
         "\nbest step: 2 of 3\nheld-out nDCG@10: 0.3000 before the training, 0.9000 after\n"
-        f"model: {result}\nserve it: rerank serve --model {name}={result}\n"
+        f"model: {result}\nserve it: rerank serve --model mine={result}\n"
     )
 
 
@@ -265,19 +265,18 @@ def test_full_disk_names_the_way_out_and_keeps_the_last_complete_save(
     assert saves(tmp_path / "run") == {3: True, 6: False}
 
 
-@pytest.mark.parametrize("steps", [[], ["--max-steps", "4"]], ids=["all", "max-steps"])
+@pytest.mark.parametrize(("length", "last"), [("--num-train-epochs=1", 3), ("--max-steps=4", 4)])
 def test_full_disk_after_the_last_step_leaves_no_partial_result_and_costs_no_step(
-    inputs: Path, tmp_path: Path, steps: Sequence[str]
+    inputs: Path, tmp_path: Path, length: str, last: int
 ) -> None:
-    run = tmp_path / "run"
+    run, flags = tmp_path / "run", [*FLAGS, length]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("rerank_training.trainer.checkpoint.write_manifest", out_of_space)
         with pytest.raises(ConfigError, match=r"final cannot be written.*free disk space"):
-            first_run(inputs, run, *FLAGS, *steps)
+            first_run(inputs, run, *flags)
     assert not [path for path in run.iterdir() if "final" in path.name]
     with killed_at_batch(0):
-        result = first_run(inputs, run, *FLAGS, *steps)
-    last = 4 if steps else 8
+        result = first_run(inputs, run, *flags)
     assert_same_weights(result, load_file(run / f"checkpoint-{last}" / "model.safetensors"))
 
 

@@ -11,11 +11,12 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
 from rerank.errors import ConfigError, InvalidRequest
-from rerank.prompting.identifiers import CLOSE, OPEN, IdentifierKind, derive_identifiers
+from rerank.prompting.identifiers import CLOSE, OPEN, derive_identifiers
 from rerank.prompting.listwise import ListwiseRenderer
-from rerank.prompting.templates import Template
 from rerank.types import Window
+from rerank_training.first.prompt import PromptSettings
 from rerank_training.lists.training_list import TrainingList
+from rerank_training.trainer.data import pad_rows, relevance_and_mask
 from rerank_training.trainer.losses import IGNORE_INDEX
 
 
@@ -27,52 +28,44 @@ class FirstExample:
         token_ids: the prompt up to and including the opening bracket, followed by the answer if it is trained.
         bracket_index: index of the opening bracket. The logits there, at the identifiers, are the scores.
         identifier_indices: index of each passage's identifier in the prompt; empty unless requested.
-        relevance: of each passage, in the order of the prompt.
     """
 
     token_ids: list[int]
     bracket_index: int
     identifier_indices: tuple[int, ...]
-    relevance: tuple[float, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ExampleSettings:
-    """Contents and limits of FIRST's training examples.
-
-    Attributes:
-        identifiers: letters or numbers.
-        context_tokens: largest number of tokens in an example.
-        passage_tokens: number of tokens to which a passage is truncated.
-        with_answer: append the permutation to the prompt, for the loss of the language model.
-        with_identifier_indices: find the identifiers in the prompt, for the probe loss.
-    """
-
-    identifiers: IdentifierKind
-    context_tokens: int
-    passage_tokens: int
-    with_answer: bool = True
-    with_identifier_indices: bool = False
 
 
 class FirstExamples:
     """Turns windows into examples with the code that serves them: the same prompts, identifiers and bracket.
+
+    Args:
+        context_tokens: largest number of tokens in an example.
+        with_answer: append the permutation to the prompt, for the loss of the language model.
+        with_identifier_indices: find the identifiers in the prompt, for the probe loss.
 
     Raises:
         CheckpointError: the tokenizer has too few identifiers.
         ConfigError: the probe is requested, but the template shows identifiers before the passages.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, template: Template, settings: ExampleSettings) -> None:
-        if settings.with_identifier_indices and "{example}" in template.prefix:
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        prompt: PromptSettings,
+        context_tokens: int,
+        with_answer: bool = True,
+        with_identifier_indices: bool = False,
+    ) -> None:
+        if with_identifier_indices and "{example}" in prompt.template.prefix:
             raise ConfigError(
                 "the probe loss needs a template without {example} in its prefix; use another or set --probe-weight 0"
             )
         self._tokenizer = tokenizer
-        self._settings = settings
-        self._renderer = ListwiseRenderer(template, tokenizer, settings.context_tokens, 1, settings.passage_tokens)
+        self._with_answer = with_answer
+        self._with_identifier_indices = with_identifier_indices
+        self._renderer = ListwiseRenderer(prompt.template, tokenizer, context_tokens, 1, prompt.passage_tokens)
         prompt_end = self._renderer.prompt_end
-        self.identifiers = derive_identifiers(tokenizer, settings.identifiers, prompt_end)
+        self.identifiers = derive_identifiers(tokenizer, prompt.identifiers, prompt_end)
         first = prompt_end + OPEN + self.identifiers.texts[0]
         self._separator_ids = self._continuation_ids(first, f"{CLOSE} > {OPEN}")
         self._closing_ids = self._continuation_ids(first, CLOSE)
@@ -91,13 +84,12 @@ class FirstExamples:
                 f"tokenizer; use windows of at most {len(self.identifiers)}"
             )
         best_first = sorted(range(n), key=lambda position: -item.relevance[position])
-        answer = self._answer(best_first) if self._settings.with_answer else []
+        answer = self._answer(best_first) if self._with_answer else []
         prompt = self._prompt(item, len(answer))
         return FirstExample(
             token_ids=[*prompt, self.identifiers.bracket_id, *answer],
             bracket_index=len(prompt),
-            identifier_indices=self._find_identifiers(prompt, n) if self._settings.with_identifier_indices else (),
-            relevance=item.relevance,
+            identifier_indices=self._find_identifiers(prompt, n) if self._with_identifier_indices else (),
         )
 
     def _prompt(self, item: TrainingList, answer_tokens: int) -> list[int]:
@@ -169,8 +161,7 @@ class FirstCollator:
             "input_ids": pad_sequence(ids, batch_first=True, padding_value=self.pad_id),
             "labels": pad_sequence([_labels(row) for row in rows], batch_first=True, padding_value=IGNORE_INDEX),
             "bracket_index": torch.tensor([row.bracket_index for row in rows]),
-            "relevance": pad_rows([row.relevance for row in rows]),
-            "mask": pad_rows([[1.0] * len(row.relevance) for row in rows]).bool(),
+            **relevance_and_mask(windows),
             "identifier_indices": pad_rows([row.identifier_indices for row in rows]).long(),
         }
 
@@ -178,13 +169,3 @@ class FirstCollator:
 def _labels(row: FirstExample) -> Tensor:
     """The opening bracket is a label too: FIRST is given it, but `generation` must write it."""
     return torch.tensor([IGNORE_INDEX] * row.bracket_index + row.token_ids[row.bracket_index :])
-
-
-def pad_rows(rows: Sequence[Sequence[float]]) -> Tensor:
-    """(B, N) float32 with 0 at the padding of short rows."""
-    return pad_sequence([torch.tensor(row, dtype=torch.float32) for row in rows], batch_first=True)
-
-
-def pad_id_of(tokenizer: PreTrainedTokenizerBase) -> int:
-    """The padding token, or 0 for a tokenizer without one."""
-    return 0 if tokenizer.pad_token_id is None else int(tokenizer.pad_token_id)

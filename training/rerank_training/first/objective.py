@@ -36,7 +36,7 @@ class FirstObjective:
     probe_layer: int = 0
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Scalar; the mean over the processes is the loss over the windows of all of them."""
+        """The loss of a batch; its mean over the processes is the loss of the windows of all of them."""
         output, logits = self._forward(model, batch)
         terms = []
         if self.objective != "rank":

@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-from rerank.manifest import TEMPLATE_FILE
+from rerank.manifest import TEMPLATE_FILE, CheckpointManifest
 from rerank.prompting.identifiers import IdentifierKind
 from rerank.prompting.templates import TEXT_FIELDS, Template, load_template
 from rerank_training.first.arguments import FirstArguments
@@ -43,30 +43,24 @@ def prompt_settings(arguments: FirstArguments) -> PromptSettings:
         ConfigError: there is no such template.
     """
     trained = read_base_manifest(arguments.base, "first")
-    if trained is None:
-        return PromptSettings(
-            load_template(arguments.template or _TEMPLATE, TEXT_FIELDS),
-            IdentifierKind(arguments.identifiers or IdentifierKind.LETTERS),
-            arguments.window_size or WINDOW_SIZE,
-            _PASSAGE_TOKENS if arguments.passage_tokens is None else arguments.passage_tokens,
-        )
     settings = PromptSettings(
-        _template(arguments),
-        IdentifierKind(
-            setting("--identifiers", arguments.identifiers, trained.identifiers or None, IdentifierKind.LETTERS)
-        ),
-        setting("--window-size", arguments.window_size or None, trained.window_size, WINDOW_SIZE),
-        setting("--passage-tokens", arguments.passage_tokens, trained.passage_tokens, _PASSAGE_TOKENS),
+        _template(arguments, trained),
+        IdentifierKind(setting("identifiers", arguments.identifiers, trained, "letters")),
+        setting("window_size", arguments.window_size or None, trained, WINDOW_SIZE),
+        setting("passage_tokens", arguments.passage_tokens, trained, _PASSAGE_TOKENS),
     )
-    logger.info(
-        "the base %s has a manifest; prompts have template %s, %s, windows of %d passages and %d tokens per passage",
-        *(arguments.base, settings.template.sha256[:12], settings.identifiers),
-        *(settings.window_size, settings.passage_tokens),
-    )
+    if trained is not None:
+        logger.info(
+            "the base %s has a manifest; prompts have template %s, %s, windows of %d passages and %d tokens a passage",
+            *(arguments.base, settings.template.sha256[:12], settings.identifiers),
+            *(settings.window_size, settings.passage_tokens),
+        )
     return settings
 
 
-def _template(arguments: FirstArguments) -> Template:
+def _template(arguments: FirstArguments, base: CheckpointManifest | None) -> Template:
+    if base is None:
+        return load_template(arguments.template or _TEMPLATE, TEXT_FIELDS)
     path = Path(arguments.base) / TEMPLATE_FILE
     trained = load_template(str(path))
     if arguments.template is None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -19,25 +17,18 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 
 from rerank.bundled import SMOLLM2
 from rerank.errors import CheckpointError, ConfigError
-from rerank.manifest import CheckpointManifest
 from rerank.models.hub import check_findable
 from rerank.models.loading import ADAPTER_FILE, base_model_of, has_tokenizer
 from rerank.models.smollm2 import locate_causal_lm
 from rerank_training.first.arguments import FirstArguments
-from rerank_training.first.examples import ExampleSettings, FirstCollator, FirstExamples, pad_id_of
+from rerank_training.first.examples import FirstCollator, FirstExamples
 from rerank_training.first.objective import FirstObjective
 from rerank_training.first.prompt import PromptSettings, prompt_settings
 from rerank_training.lists.windows import TrainingWindows
 from rerank_training.trainer.arguments import RunArguments
-from rerank_training.trainer.checkpoint import (
-    base_revision,
-    data_hashes,
-    package_versions,
-    whole_weights,
-    write_checkpoint,
-)
+from rerank_training.trainer.checkpoint import base_revision, ranker_manifest, whole_weights, write_checkpoint
 from rerank_training.trainer.data import held_out_windows, read_training_lists, training_windows
-from rerank_training.trainer.losses import RANK_LOSSES
+from rerank_training.trainer.losses import RankLoss, rank_loss_named
 from rerank_training.trainer.position_bias import inverse_propensity_loss, position_weights
 from rerank_training.trainer.ranking_trainer import RankingTrainer
 from rerank_training.trainer.reports import print_summary
@@ -50,6 +41,7 @@ def train_first(arguments: FirstArguments, settings: RunArguments) -> Path:
     Raises:
         ConfigError, CollectionError, CheckpointError: an input cannot be used, or the run is finished already.
     """
+    rank_loss = rank_loss_named(arguments.rank_loss)
     folder = result_folder(settings.output_dir)
     _check_base(arguments.base)
     prompt = prompt_settings(arguments)
@@ -62,12 +54,12 @@ def train_first(arguments: FirstArguments, settings: RunArguments) -> Path:
     examples = _examples(arguments, prompt, model, tokenizer)
     windows = training_windows(arguments, settings, lists)
     trainer = RankingTrainer(
-        _objective(arguments, examples, model, windows),
+        _objective(arguments, rank_loss, examples, model, windows),
         model=model,
         args=settings,
         train_dataset=windows,
         eval_dataset=held_out_windows(arguments, held_out),
-        data_collator=FirstCollator(examples, pad_id_of(tokenizer)),
+        data_collator=FirstCollator(examples, tokenizer.pad_token_id or 0),
         processing_class=tokenizer,
     )
     # Autocast converts the inputs of the adapter's products; peft would convert them to float32 and back before.
@@ -75,7 +67,17 @@ def train_first(arguments: FirstArguments, settings: RunArguments) -> Path:
         metrics = train(trainer, [arguments, settings])
     weights = whole_weights(trainer)
     if trainer.is_world_process_zero():
-        manifest = _manifest(arguments, prompt, model, metrics)
+        base = model.active_peft_config.base_model_name_or_path if isinstance(model, PeftModel) else arguments.base
+        manifest = ranker_manifest(
+            "first",
+            arguments,
+            prompt.template,
+            metrics,
+            base=base,
+            base_revision=base_revision(base, model),
+            identifiers=prompt.identifiers.value,
+            passage_tokens=prompt.passage_tokens,
+        )
         write_checkpoint(folder, trainer.model, tokenizer, prompt.template.source, manifest, weights)
         print_summary(trainer, folder, metrics)
     return folder
@@ -158,14 +160,13 @@ def _examples(
     arguments: FirstArguments, prompt: PromptSettings, model: Any, tokenizer: PreTrainedTokenizerBase
 ) -> FirstExamples:
     """Raises: ConfigError when windows can have more passages than the tokenizer has identifiers."""
-    settings = ExampleSettings(
-        identifiers=prompt.identifiers,
-        context_tokens=context_tokens(model, tokenizer),
-        passage_tokens=prompt.passage_tokens,
+    examples = FirstExamples(
+        tokenizer,
+        prompt,
+        context_tokens(model, tokenizer),
         with_answer=arguments.objective != "rank",
         with_identifier_indices=arguments.probe_weight > 0,
     )
-    examples = FirstExamples(tokenizer, prompt.template, settings)
     if arguments.window_size > len(examples.identifiers):
         raise ConfigError(
             f"--window-size {arguments.window_size} exceeds the {len(examples.identifiers)} single-token identifiers of"
@@ -175,9 +176,8 @@ def _examples(
 
 
 def _objective(
-    arguments: FirstArguments, examples: FirstExamples, model: Any, windows: TrainingWindows
+    arguments: FirstArguments, rank_loss: RankLoss, examples: FirstExamples, model: Any, windows: TrainingWindows
 ) -> FirstObjective:
-    rank_loss = RANK_LOSSES[arguments.rank_loss]
     if arguments.inverse_propensity:
         weights = position_weights(windows, len(windows), arguments.window_size)
         rank_loss = inverse_propensity_loss(rank_loss, weights)
@@ -188,24 +188,4 @@ def _objective(
         identifier_ids=examples.identifiers.token_ids,
         probe_weight=arguments.probe_weight,
         probe_layer=-(-2 * model.config.num_hidden_layers // 3),
-    )
-
-
-def _manifest(
-    arguments: FirstArguments, prompt: PromptSettings, model: Any, metrics: dict[str, float]
-) -> CheckpointManifest:
-    base = model.active_peft_config.base_model_name_or_path if isinstance(model, PeftModel) else arguments.base
-    return CheckpointManifest(
-        ranker="first",
-        base=base,
-        base_revision=base_revision(base, model),
-        weights_sha256="",
-        template_sha256=prompt.template.sha256,
-        identifiers=prompt.identifiers.value,
-        window_size=prompt.window_size,
-        passage_tokens=prompt.passage_tokens,
-        command=shlex.join(["train-first", *sys.argv[1:]]),
-        data=data_hashes([arguments.lists, arguments.eval_lists, arguments.qrels]),
-        metrics={key.removeprefix("eval_"): value for key, value in metrics.items()},
-        versions=package_versions(),
     )

@@ -51,14 +51,12 @@ class BuildListsSettings:
         ConfigError: options contradict each other, or `passages` cannot be parsed.
     """
 
-    out: Annotated[Path, typer.Option(help="JSONL file to write; it must not exist yet.")]
+    out: Annotated[Path, "JSONL file to write; it must not exist yet."]
     teacher: Annotated[
         TeacherName,
-        typer.Option(
-            help="Source of the relevance. qrels: the judgements, or 1 for the passage that the query was taken from; "
-            "cosine: the encoder; fusion: first stage and encoder (--requests only); qrels-fusion: the judgements, and "
-            "the fusion among passages of equal grade; reranker: a ranker of ours."
-        ),
+        "Source of the relevance. qrels: the judgements, or 1 for the passage that the query was taken from; cosine: "
+        "the encoder; fusion: first stage and encoder (--requests only); qrels-fusion: the judgements, and the fusion "
+        "among passages of equal grade; reranker: a ranker of ours.",
     ]
     fusion_weight: Annotated[
         float,
@@ -66,31 +64,21 @@ class BuildListsSettings:
             min=0, help="For the teachers that fuse: weight of the first stage's z-scores; that of the encoder's is 1."
         ),
     ] = 0.3
-    requests: Annotated[
-        Path | None, typer.Option(help="Source: RankLLM request JSONL, queries with their candidates.")
-    ] = None
-    collection: Annotated[str, typer.Option(help="Source: a folder in BEIR layout, with a corpus.jsonl.")] = ""
-    medquad: Annotated[
-        Path | None,
-        typer.Option(help='Source: questions with answers, JSONL or .gz: {"_id", "question", "answer"}.'),
-    ] = None
-    qrels: Annotated[Path | None, typer.Option(help="For --requests: judgements, in the form of TREC or BEIR.")] = None
-    queries: Annotated[
-        QuerySource,
-        typer.Option(
-            help="For --collection: the queries are a part of each passage, or those of queries.jsonl (file)."
-        ),
-    ] = QuerySource.SENTENCES
-    split: Annotated[str, typer.Option(help="For --queries file: name of the judgements, as in qrels/SPLIT.tsv.")] = (
-        "train"
+    requests: Annotated[Path | None, "Source: RankLLM request JSONL, queries with their candidates."] = None
+    collection: Annotated[str, "Source: a folder in BEIR layout, with a corpus.jsonl."] = ""
+    medquad: Annotated[Path | None, 'Source: questions with answers, JSONL or .gz: {"_id", "question", "answer"}.'] = (
+        None
     )
+    qrels: Annotated[Path | None, "For --requests: judgements, in the form of TREC or BEIR."] = None
+    queries: Annotated[
+        QuerySource, "For --collection: the queries are a part of each passage, or those of queries.jsonl (file)."
+    ] = QuerySource.SENTENCES
+    split: Annotated[str, "For --queries file: name of the judgements, as in qrels/SPLIT.tsv."] = "train"
     remove_share: Annotated[
         float,
         typer.Option(min=0, max=1, help="For --collection: share of passages from which the query is removed, 0-1."),
     ] = 0.0
-    passages: Annotated[str, typer.Option(help="Number of passages in a list: a number, or a range such as 5-20.")] = (
-        "20"
-    )
+    passages: Annotated[str, "Number of passages in a list: a number, or a range such as 5-20."] = "20"
     depth: Annotated[int, typer.Option(min=0, help="Candidates are sampled from this many top first-stage ranks.")] = (
         100
     )
@@ -102,10 +90,8 @@ class BuildListsSettings:
     ] = 0.0
     order: Annotated[
         ListOrder,
-        typer.Option(
-            help="Order of the passages in a list; with --random-share 1 always random. sliding: the first half in "
-            "first-stage order and the second half nearly in the teacher's, as in a window of a sliding pass."
-        ),
+        "Order of the passages in a list; with --random-share 1 always random. sliding: the first half in first-stage "
+        "order and the second half nearly in the teacher's, as in a window of a sliding pass.",
     ] = ListOrder.FIRST_STAGE
     lists_per_query: Annotated[int, typer.Option(min=1, help="Number of lists sampled for each query.")] = 1
     passage_words: Annotated[
@@ -123,18 +109,12 @@ class BuildListsSettings:
             min=0, max=0.9, help="Share of the queries whose lists go to a second file, OUT-held-out.jsonl, 0-0.9."
         ),
     ] = 0.0
-    seed: Annotated[int, typer.Option(help="Seed of all sampling; the same seed gives the same lists.")] = 0
-    name: Annotated[str, typer.Option(help="Prefix of the query_ids; empty: the name of the source's folder.")] = ""
-    encoder: Annotated[
-        str, typer.Option(help="Encoder, a folder or a name on the Hugging Face hub; empty: all-MiniLM-L6-v2.")
-    ] = ""
-    device: Annotated[str, typer.Option(help="Device of the encoder: auto, cpu, cuda or cuda:N.")] = "auto"
-    config: Annotated[
-        Path | None, typer.Option(help="For --teacher reranker: YAML settings of its models; see rerank/config.py.")
-    ] = None
-    model: Annotated[str, typer.Option(help="For --teacher reranker: name of one of its models; empty: the first.")] = (
-        ""
-    )
+    seed: Annotated[int, "Seed of all sampling; the same seed gives the same lists."] = 0
+    name: Annotated[str, "Prefix of the query_ids; empty: the name of the source's folder."] = ""
+    encoder: Annotated[str, "Encoder, a folder or a name on the Hugging Face hub; empty: all-MiniLM-L6-v2."] = ""
+    device: Annotated[str, "Device of the encoder: auto, cpu, cuda or cuda:N."] = "auto"
+    config: Annotated[Path | None, "For --teacher reranker: YAML settings of its models; see rerank/config.py."] = None
+    model: Annotated[str, "For --teacher reranker: name of one of its models; empty: the first."] = ""
 
     def __post_init__(self) -> None:
         if sum(map(bool, (self.requests, self.collection, self.medquad))) != 1:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import TypeAlias
 
 from rerank.config import load_config
 from rerank.reranker import Reranker
@@ -20,10 +20,8 @@ from rerank_training.lists.training_list import relevance_from_ranking
 _FUSION_SHARE = 0.3
 
 
-class Teacher(Protocol):
-    """Gives the relevance of each of `passages`, which were sampled for `pool.query`; higher is better."""
-
-    def __call__(self, pool: Pool, passages: Sequence[Passage]) -> tuple[float, ...]: ...
+#: Gives the relevance of each of the passages that were sampled for the query of the pool; higher is better.
+Teacher: TypeAlias = Callable[[Pool, Sequence[Passage]], tuple[float, ...]]
 
 
 def by_grades(pool: Pool, passages: Sequence[Passage]) -> tuple[float, ...]:
@@ -36,59 +34,42 @@ def by_cosine(pool: Pool, passages: Sequence[Passage]) -> tuple[float, ...]:
     return tuple(cosine(pool.query, passage) for passage in passages)
 
 
-@dataclass(frozen=True, slots=True)
-class FusionTeacher:
+def by_fusion(pool: Pool, passages: Sequence[Passage], weight: float = 0.3) -> tuple[float, ...]:
     """Cosine + weight * first-stage score, as z-scores over the pool and the passages; see rerank/retrieval/hybrid.py.
 
     A passage that is not in the pool gets the lowest of the pool's first-stage scores.
 
-    Attributes:
+    Args:
         weight: 0.3 suits BM25; a first stage that ranks better than the encoder deserves more.
     """
-
-    weight: float = 0.3
-
-    def __call__(self, pool: Pool, passages: Sequence[Passage]) -> tuple[float, ...]:
-        first_stage = {c.passage.doc_id: c.score for c in pool.candidates if c.score is not None}
-        by_id = {passage.doc_id: passage for passage in [*(c.passage for c in pool.candidates), *passages]}
-        dense = {doc_id: cosine(pool.query, passage) for doc_id, passage in by_id.items()}
-        fused = z_score_sum([first_stage, dense], (self.weight, 1.0))
-        return tuple(fused[passage.doc_id] for passage in passages)
+    first_stage = {c.passage.doc_id: c.score for c in pool.candidates if c.score is not None}
+    by_id = {passage.doc_id: passage for passage in [*(c.passage for c in pool.candidates), *passages]}
+    dense = {doc_id: cosine(pool.query, passage) for doc_id, passage in by_id.items()}
+    fused = z_score_sum([first_stage, dense], (weight, 1.0))
+    return tuple(fused[passage.doc_id] for passage in passages)
 
 
-@dataclass(frozen=True, slots=True)
-class GradesAndFusion:
+def by_grades_and_fusion(pool: Pool, passages: Sequence[Passage], weight: float = 0.3) -> tuple[float, ...]:
     """The grade of each passage + 0.3 * its fused score, which orders the passages of a grade.
 
-    Attributes:
-        fusion: its scores are sums of z-scores, so that a grade is worth some three standard deviations.
+    Fused scores are sums of z-scores, so that a grade is worth some three standard deviations.
     """
-
-    fusion: FusionTeacher
-
-    def __call__(self, pool: Pool, passages: Sequence[Passage]) -> tuple[float, ...]:
-        grades, fused = by_grades(pool, passages), self.fusion(pool, passages)
-        return tuple(grade + _FUSION_SHARE * score for grade, score in zip(grades, fused, strict=True))
+    grades, fused = by_grades(pool, passages), by_fusion(pool, passages, weight)
+    return tuple(grade + _FUSION_SHARE * score for grade, score in zip(grades, fused, strict=True))
 
 
-class RerankerTeacher:
+def by_reranker(pool: Pool, passages: Sequence[Passage], reranker: Reranker, model: str = "") -> tuple[float, ...]:
     """The order of one of our rankers, as relevance: n for the first of n passages, n - 1 for the second, and so on.
 
     Args:
-        reranker: opened by the caller.
-        model: name of one of its models; empty: its first.
+        model: name of one of the reranker's models; empty: its first.
     """
-
-    def __init__(self, reranker: Reranker, model: str = "") -> None:
-        self._reranker = reranker
-        self._options = RankOptions(model=model, interpolation=0.0)  # the order of the list is no first stage's
-
-    def __call__(self, pool: Pool, passages: Sequence[Passage]) -> tuple[float, ...]:
-        # Without its vector, because the reranker's encoder may be another one.
-        query = Query(pool.query.text, pool.query.query_id, pool.query.instruction)
-        candidates = [CandidateSource(passage.doc_id, passage.text) for passage in passages]
-        ranked = self._reranker.rerank(query, candidates, self._options).ranked
-        return relevance_from_ranking([candidate.position for candidate in ranked], len(passages))
+    # Without its vector, because the reranker's encoder may be another one.
+    query = Query(pool.query.text, pool.query.query_id, pool.query.instruction)
+    candidates = [CandidateSource(passage.doc_id, passage.text) for passage in passages]
+    options = RankOptions(model=model, interpolation=0.0)  # the order of the list is no first stage's
+    ranked = reranker.rerank(query, candidates, options).ranked
+    return relevance_from_ranking([candidate.position for candidate in ranked], len(passages))
 
 
 @contextmanager
@@ -106,9 +87,9 @@ def open_teacher(name: TeacherName, config: Path | None, model: str, fusion_weig
         case TeacherName.COSINE:
             yield by_cosine
         case TeacherName.FUSION:
-            yield FusionTeacher(fusion_weight)
+            yield partial(by_fusion, weight=fusion_weight)
         case TeacherName.QRELS_FUSION:
-            yield GradesAndFusion(FusionTeacher(fusion_weight))
+            yield partial(by_grades_and_fusion, weight=fusion_weight)
         case TeacherName.RERANKER:
             with Reranker(load_config(config)) as reranker:
-                yield RerankerTeacher(reranker, model)
+                yield partial(by_reranker, reranker=reranker, model=model)

@@ -62,7 +62,7 @@ class AlignObjective:
     """The language model's loss on the text, given its vector."""
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        """Scalar."""
+        """The mean cross entropy of the texts' tokens."""
         states, _ = model(batch["input_ids"], batch["vectors"], batch["mask"], batch["order"])
         labelled = batch["labels"] != IGNORE_INDEX
         first = int(labelled.int().argmax(dim=1).min()) - 1  # the position that predicts the first answer

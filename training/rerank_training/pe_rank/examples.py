@@ -20,10 +20,10 @@ from rerank.models.encoder import Encoder
 from rerank.prompting.templates import Template
 from rerank.prompting.vector_prompts import VectorPrompts
 from rerank.types import Matrix
-from rerank_training.first.examples import pad_rows
 from rerank_training.lists.encoding import encoded_chunks
 from rerank_training.lists.training_list import TrainingList
 from rerank_training.pe_rank.model import CHOSEN_SLOT
+from rerank_training.trainer.data import relevance_and_mask
 
 
 class VectorTable:
@@ -99,12 +99,10 @@ class PECollator:
 
     def __call__(self, windows: Sequence[TrainingList]) -> dict[str, Tensor]:
         """Raises: ConfigError when a window needs more positions than the model reads."""
-        relevance = [torch.tensor(window.relevance) for window in windows]
         batch = {
             "vectors": pad_sequence([self._vectors(window) for window in windows], batch_first=True),
-            "relevance": pad_rows([window.relevance for window in windows]),
-            "mask": pad_rows([[1.0] * len(window.passages) for window in windows]).bool(),
-            "order": _orders(relevance),
+            **relevance_and_mask(windows),
+            "order": _orders(windows),
             **self._positions(self.prompts, windows),
         }
         if self.text_prompts is not None:
@@ -174,7 +172,8 @@ def with_text(template: Template) -> Template:
     return replace(template, body=template.body.replace("{candidate}", "{candidate} {text}"))
 
 
-def _orders(relevance: Sequence[Tensor]) -> Tensor:
+def _orders(windows: Sequence[TrainingList]) -> Tensor:
     """(B, N) positions by falling relevance, padding last."""
-    values = pad_sequence(list(relevance), batch_first=True, padding_value=-torch.inf)
+    relevance = [torch.tensor(window.relevance) for window in windows]
+    values = pad_sequence(relevance, batch_first=True, padding_value=-torch.inf)
     return values.argsort(dim=1, descending=True, stable=True)

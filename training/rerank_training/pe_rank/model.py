@@ -24,7 +24,7 @@ from rerank.models.encoder import Encoder
 from rerank.models.loading import read_config, read_weights
 from rerank.models.projector import make_projector
 from rerank.prompting.templates import Template, load_template
-from rerank.prompting.vector_prompts import PASSAGE_SLOT, QUERY_SLOT
+from rerank.prompting.vector_prompts import PASSAGE_SLOT, QUERY_SLOT, VectorPrompts
 from rerank.rankers.pe_checkpoint import load_pe_checkpoint
 
 #: Placeholder in a list of token ids after the prompt: the vector of the passage that is chosen next.
@@ -120,6 +120,10 @@ class PEBase:
     tokenizer: PreTrainedTokenizerBase
     template: Template
     context_tokens: int
+
+    def prompts(self, template: Template, text_tokens: int) -> VectorPrompts:
+        """Prompts of a template, as serving renders them. Texts are truncated to `text_tokens`."""
+        return VectorPrompts(template, self.tokenizer, self.model.own_vocabulary, text_tokens)
 
 
 def load_pe_base(folder: Path, encoder: Encoder, template: str | None, device: torch.device) -> PEBase:

@@ -41,7 +41,7 @@ class PEObjective:
         return self.text_weight > 0 or self.kl_weight > 0
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        """Scalar; the mean over the processes is the loss over the windows of all of them."""
+        """The loss of a batch; its mean over the processes is the loss of the windows of all of them."""
         scores = self._scores(model, batch)
         loss = self.vectors_weight * self._rank(scores, batch)
         if self.reads_text:

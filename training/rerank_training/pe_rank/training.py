@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shlex
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -16,12 +14,10 @@ from transformers import set_seed
 from rerank.commands.run import console
 from rerank.errors import ConfigError
 from rerank.files import sha256_of_files
-from rerank.manifest import CheckpointManifest
 from rerank.models.encoder import DEFAULT_ENCODER, Encoder
 from rerank.models.hub import check_findable
 from rerank.models.loading import weight_files
-from rerank.prompting.templates import Template, load_template
-from rerank.prompting.vector_prompts import VectorPrompts
+from rerank.prompting.templates import load_template
 from rerank.types import Passage
 from rerank_training.lists.training_list import TrainingList
 from rerank_training.pe_rank.alignment import ALIGN_TEMPLATE, AlignCollator, AlignObjective, shuffled_passes
@@ -31,10 +27,10 @@ from rerank_training.pe_rank.model import PEBase, load_pe_base, set_trainable
 from rerank_training.pe_rank.objective import PEObjective
 from rerank_training.trainer.arguments import RunArguments
 from rerank_training.trainer.base_manifest import read_base_manifest, setting
-from rerank_training.trainer.checkpoint import data_hashes, package_versions, write_checkpoint
+from rerank_training.trainer.checkpoint import ranker_manifest, write_checkpoint
 from rerank_training.trainer.data import held_out_windows, read_training_lists, training_windows
 from rerank_training.trainer.flags import WINDOW_SIZE
-from rerank_training.trainer.losses import RANK_LOSSES, stepwise_listmle
+from rerank_training.trainer.losses import rank_loss_named, stepwise_listmle
 from rerank_training.trainer.ranking_trainer import RankingTrainer
 from rerank_training.trainer.reports import print_summary
 from rerank_training.trainer.run import items_needed, result_folder, select_checkpoint, train
@@ -56,6 +52,7 @@ def train_pe_rank(arguments: PERankArguments, settings: RunArguments, encoder: E
     Raises:
         ConfigError, CollectionError, CheckpointError: an input cannot be used, or the run is finished already.
     """
+    objective = _objective(arguments)
     settings.check_not_sharded("train-pe-rank")
     settings.complete_learning_rate(has_adapter=arguments.lora_rank > 0)
     folder = result_folder(settings.output_dir)
@@ -71,12 +68,20 @@ def train_pe_rank(arguments: PERankArguments, settings: RunArguments, encoder: E
     if arguments.stage == "align":
         parts = _alignment(arguments, settings, encoder, base, lists)
     else:
-        parts = _ranking(arguments, settings, encoder, base, lists, held_out)
+        parts = _ranking(arguments, settings, objective, encoder, base, lists, held_out)
     trainer = RankingTrainer(model=base.model, args=settings, **parts)
     metrics = train(trainer, [arguments, settings])
     if trainer.is_world_process_zero():
         tokenizer = base.tokenizer if base.model.own_vocabulary else None
-        manifest = _manifest(arguments, base.template, metrics)
+        manifest = ranker_manifest(
+            "pe-rank",
+            arguments,
+            base.template,
+            metrics,
+            base=arguments.base,
+            base_revision=sha256_of_files(weight_files(Path(arguments.base))),
+            passage_tokens=arguments.passage_text_tokens if "{text}" in base.template.body else 0,
+        )
         write_checkpoint(folder, base.model, tokenizer, base.template.source, manifest)
         print_summary(trainer, folder, metrics, served=arguments.stage == "rank")
     return folder
@@ -95,9 +100,7 @@ def _check_base(arguments: PERankArguments) -> None:
 
 def _window_size(arguments: PERankArguments) -> int:
     trained = read_base_manifest(arguments.base, "pe-rank")
-    return setting(
-        "--window-size", arguments.window_size or None, None if trained is None else trained.window_size, WINDOW_SIZE
-    )
+    return setting("window_size", arguments.window_size or None, trained, WINDOW_SIZE)
 
 
 def _passage_text_tokens(arguments: PERankArguments, base: PEBase, lists: Iterable[TrainingList]) -> int:
@@ -105,7 +108,7 @@ def _passage_text_tokens(arguments: PERankArguments, base: PEBase, lists: Iterab
     if arguments.passage_text_tokens or arguments.stage == "align":
         return arguments.passage_text_tokens or _TEXT_TOKENS
     template = base.template if "{text}" in base.template.body else with_text(base.template)
-    prompts = VectorPrompts(template, base.tokenizer, base.model.own_vocabulary, _TEXT_TOKENS)
+    prompts = base.prompts(template, _TEXT_TOKENS)
     query = max((item.query for item in lists), key=lambda query: len(query.text) + len(query.instruction))
     n = arguments.window_size
     without_texts = len(prompts.token_ids(prompts.sanitize(query), [Passage("", "")] * n))
@@ -128,7 +131,7 @@ def _alignment(
             "--stage rank, or a base with a vocabulary of its own"
         )
     texts = list(dict.fromkeys(ListTexts([lists], with_queries=False)))
-    prompts = _prompts(load_template(ALIGN_TEMPLATE), base, arguments)
+    prompts = base.prompts(load_template(ALIGN_TEMPLATE), arguments.passage_text_tokens)
     table = VectorTable(encoder, texts, console, Path(settings.output_dir))
     return {
         "objective": AlignObjective(),
@@ -140,15 +143,17 @@ def _alignment(
 def _ranking(
     arguments: PERankArguments,
     settings: RunArguments,
+    objective: PEObjective,
     encoder: Encoder,
     base: PEBase,
     lists: Sequence[TrainingList],
     held_out: Sequence[TrainingList],
 ) -> dict[str, Any]:
-    """Objective, data and collator of the training to rank."""
-    objective = _objective(arguments)
-    prompts = _prompts(base.template, base, arguments)
-    text_prompts = _prompts(with_text(base.template), base, arguments) if objective.reads_text else None
+    """Data and collator of the training to rank, with its objective."""
+    prompts = base.prompts(base.template, arguments.passage_text_tokens)
+    text_prompts = (
+        base.prompts(with_text(base.template), arguments.passage_text_tokens) if objective.reads_text else None
+    )
     texts = ListTexts([lists, held_out], prompts.reads_query_vector)
     table = VectorTable(encoder, texts, console, Path(settings.output_dir))
     return {
@@ -159,32 +164,12 @@ def _ranking(
     }
 
 
-def _prompts(template: Template, base: PEBase, arguments: PERankArguments) -> VectorPrompts:
-    return VectorPrompts(template, base.tokenizer, base.model.own_vocabulary, arguments.passage_text_tokens)
-
-
 def _objective(arguments: PERankArguments) -> PEObjective:
     stepwise = arguments.decoding == "dynamic"
     return PEObjective(
-        rank_loss=stepwise_listmle if stepwise else RANK_LOSSES[arguments.rank_loss],
+        rank_loss=stepwise_listmle if stepwise else rank_loss_named(arguments.rank_loss),
         stepwise=stepwise,
         vectors_weight=arguments.vectors_weight,
         text_weight=arguments.text_weight,
         kl_weight=arguments.kl_weight,
-    )
-
-
-def _manifest(arguments: PERankArguments, template: Template, metrics: dict[str, float]) -> CheckpointManifest:
-    return CheckpointManifest(
-        ranker="pe-rank",
-        base=arguments.base,
-        base_revision=sha256_of_files(weight_files(Path(arguments.base))),
-        weights_sha256="",
-        template_sha256=template.sha256,
-        window_size=arguments.window_size,
-        passage_tokens=arguments.passage_text_tokens if "{text}" in template.body else 0,
-        command=shlex.join(["train-pe-rank", *sys.argv[1:]]),
-        data=data_hashes([arguments.lists, arguments.eval_lists, arguments.qrels]),
-        metrics={key.removeprefix("eval_"): value for key, value in metrics.items()},
-        versions=package_versions(),
     )

@@ -42,7 +42,7 @@ from rerank_training.retriever.objective import RetrieverCollator, RetrieverObje
 from rerank_training.retriever.reencoding import reencode
 from rerank_training.trainer.arguments import RunArguments
 from rerank_training.trainer.checkpoint import data_hashes, package_versions, report_write_errors
-from rerank_training.trainer.losses import RANK_LOSSES
+from rerank_training.trainer.losses import rank_loss_named
 from rerank_training.trainer.processes import is_main_process, wait_for_all_processes
 from rerank_training.trainer.ranking_trainer import RankingTrainer
 from rerank_training.trainer.run import check_same_run, items_needed, refuse_foreign_files, select_checkpoint, train
@@ -126,7 +126,7 @@ class Distillation:
         model = TrainableEncoder(base, arguments.lora_rank, arguments.lora_alpha)
         max_tokens = min(arguments.text_tokens or model.max_tokens, model.max_tokens)
         trainer = RankingTrainer(
-            RetrieverObjective(RANK_LOSSES[arguments.rank_loss], arguments.scale, arguments.in_batch_weight),
+            RetrieverObjective(rank_loss_named(arguments.rank_loss), arguments.scale, arguments.in_batch_weight),
             model=model,
             args=settings,
             train_dataset=TrainingWindows(lists, sampling, items_needed(settings, len(lists)), settings.seed),
@@ -184,6 +184,7 @@ def distill_retriever(arguments: RetrieverArguments, settings: RunArguments) -> 
     Raises:
         ConfigError, CollectionError, IndexMismatch: an input cannot be used, or the run is finished already.
     """
+    rank_loss_named(arguments.rank_loss)  # before anything is encoded or graded
     settings.check_not_sharded("distill-retriever")
     settings.complete_learning_rate(arguments.lora_rank > 0, ADAPTER_LEARNING_RATE, WEIGHTS_LEARNING_RATE)
     folder = Path(settings.output_dir).absolute()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from rerank.collections import beir
@@ -42,10 +43,11 @@ def split_queries(folder: Path, held_out: str) -> tuple[list[Query], list[Query]
     return training, measured, qrels
 
 
+@dataclass(frozen=True, slots=True)
 class ListMiner:
     """Makes training lists of the passages that BM25 and the current retriever find.
 
-    Args:
+    Attributes:
         base: source of BM25's results and of the vectors that the fusion teacher reads. It is the same index in all
             rounds, so that the teacher does not follow the retriever that it trains.
         encoder: that of `base`.
@@ -53,11 +55,10 @@ class ListMiner:
         depth: number of passages that BM25 and `current` each find per query.
     """
 
-    def __init__(self, base: Index, encoder: Encoder, current: Index, depth: int) -> None:
-        self._base = base
-        self._encoder = encoder
-        self._current = current
-        self._depth = depth
+    base: Index
+    encoder: Encoder
+    current: Index
+    depth: int
 
     def lists(self, queries: Sequence[Query], teacher: Teacher) -> Iterator[TrainingList]:
         """One list per query for which at least two passages are found.
@@ -76,10 +77,10 @@ class ListMiner:
 
     def _retrieve(self, query: Query) -> tuple[Pool, tuple[Passage, ...]]:
         """A pool of BM25's results, as the fusion teacher needs it, and all passages, the retriever's first."""
-        dense = self._current.search(FirstStage.DENSE, [query], self._depth)[0]
-        bm25 = self._base.search(FirstStage.BM25, [query], self._depth)[0]
+        dense = self.current.search(FirstStage.DENSE, [query], self.depth)[0]
+        bm25 = self.base.search(FirstStage.BM25, [query], self.depth)[0]
         doc_ids = list(dict.fromkeys(doc.doc_id for doc in [*dense, *bm25]))
-        passages = {passage.doc_id: passage for passage in self._base.store.passages(doc_ids) if passage.text.strip()}
+        passages = {passage.doc_id: passage for passage in self.base.store.passages(doc_ids) if passage.text.strip()}
         candidates = [Candidate(passages[doc.doc_id], doc.score) for doc in bm25 if doc.doc_id in passages]
-        pool = make_pool(with_vector(self._encoder, query), candidates, grades={})
+        pool = make_pool(with_vector(self.encoder, query), candidates, grades={})
         return pool, tuple(passages.values())

@@ -16,6 +16,7 @@ from rerank_training.trainer.losses import RankLoss
 from rerank_training.trainer.processes import gather_tensors
 
 
+@dataclass(frozen=True)
 class RetrieverCollator:
     """Collates lists into `input_ids` and `attention_mask` (B + P, T), `relevance` and `mask` (B, P), and `keys` (P,).
 
@@ -26,9 +27,8 @@ class RetrieverCollator:
         max_tokens: number of tokens to which texts are truncated.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, max_tokens: int) -> None:
-        self._tokenizer = tokenizer
-        self._max_tokens = max_tokens
+    tokenizer: PreTrainedTokenizerBase
+    max_tokens: int
 
     def __call__(self, lists: Sequence[TrainingList]) -> dict[str, Tensor]:
         texts = {passage.doc_id: passage.text for item in lists for passage in item.passages}
@@ -39,11 +39,11 @@ class RetrieverCollator:
             columns = [column[passage.doc_id] for passage in item.passages]
             relevance[row, columns] = torch.tensor(item.relevance, dtype=torch.float32)
             mask[row, columns] = True
-        tokens = self._tokenizer(
+        tokens = self.tokenizer(
             [*(item.query.text for item in lists), *texts.values()],
             padding=True,
             truncation=True,
-            max_length=self._max_tokens,
+            max_length=self.max_tokens,
             return_tensors="pt",
         )
         return {
@@ -78,7 +78,7 @@ class RetrieverObjective:
     in_batch_weight: float = 0.0
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        """Scalar."""
+        """The loss of the batches of all processes, which each process computes."""
         vectors = model(batch["input_ids"], batch["attention_mask"])
         n = len(batch["relevance"])
         queries, passages, relevance, mask = _of_all_processes(vectors[:n], vectors[n:], batch)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from safetensors import SafetensorError
 from torch import Tensor, nn
@@ -17,6 +19,8 @@ from rerank.errors import ConfigError
 from rerank.files import atomic_folder, sha256_of_files
 from rerank.manifest import TEMPLATE_FILE, CheckpointManifest, write_manifest
 from rerank.models.smollm2 import locate_causal_lm
+from rerank.prompting.templates import Template
+from rerank_training.trainer.flags import ListArguments
 from rerank_training.trainer.processes import is_lost_process
 
 _PACKAGES = ("torch", "transformers", "peft")
@@ -82,6 +86,30 @@ def report_write_errors(folder: Path) -> Iterator[None]:
             f"{folder} cannot be written: {error}; free disk space and give the same command again, which resumes from "
             "the last save"
         ) from error
+
+
+def ranker_manifest(
+    ranker: Literal["first", "pe-rank"],
+    arguments: ListArguments,
+    template: Template,
+    metrics: Mapping[str, float],
+    **others: Any,
+) -> CheckpointManifest:
+    """The manifest of a trained ranker with the fields that every ranker has, and others of this one.
+
+    The hash of the weights is missing; `write_checkpoint` adds it.
+    """
+    return CheckpointManifest(
+        ranker=ranker,
+        weights_sha256="",
+        template_sha256=template.sha256,
+        window_size=arguments.window_size,
+        command=shlex.join([f"train-{ranker}", *sys.argv[1:]]),
+        data=data_hashes([arguments.lists, arguments.eval_lists, arguments.qrels]),
+        metrics={key.removeprefix("eval_"): value for key, value in metrics.items()},
+        versions=package_versions(),
+        **others,
+    )
 
 
 def data_hashes(paths: Iterable[str | None]) -> dict[str, str]:

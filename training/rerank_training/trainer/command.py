@@ -5,9 +5,12 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from typing import TypeVar
 
 from rerank.commands.run import console, run
 from rerank.errors import RerankError
+
+R = TypeVar("R")
 
 
 class LostProcess(RerankError):
@@ -23,14 +26,15 @@ def run_training(command: Callable[[], object]) -> None:
     level = logging.INFO if is_first else logging.ERROR
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     console.quiet = not is_first
-    run(lambda: report_lost_process(command))
+    run(command)
 
 
-def report_lost_process(command: Callable[[], object]) -> None:
-    """Runs a command. Raises: LostProcess instead of the exceptions of torch about a lost connection."""
+def report_lost_process(train: Callable[[], R]) -> R:
+    """Trains and returns the result. Raises: LostProcess instead of torch's exceptions about a lost connection."""
     try:
-        command()
+        result = train()
         end_process_group()
+        return result
     except RuntimeError as error:
         from rerank_training.trainer.processes import is_lost_process  # imports torch, which --help does not need
 

@@ -1,9 +1,13 @@
-"""Training and held-out windows of a run, from its arguments."""
+"""Training and held-out windows of a run, from its arguments, and the parts that all their batches have."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from rerank_training.lists.files import read_lists
 from rerank_training.lists.training_list import TrainingList
@@ -36,3 +40,14 @@ def training_windows(
 def held_out_windows(arguments: ListArguments, lists: Sequence[TrainingList]) -> HeldOutWindows | None:
     """One window per held-out list; None without held-out lists."""
     return HeldOutWindows(lists, arguments.window_size) if lists else None
+
+
+def relevance_and_mask(windows: Sequence[TrainingList]) -> dict[str, Tensor]:
+    """`relevance` (B, N) and `mask` (B, N) of a batch, the latter False at the padding of short windows."""
+    relevance = [window.relevance for window in windows]
+    return {"relevance": pad_rows(relevance), "mask": pad_rows([[1.0] * len(row) for row in relevance]).bool()}
+
+
+def pad_rows(rows: Sequence[Sequence[float]]) -> Tensor:
+    """(B, N) float32 with 0 at the padding of short rows."""
+    return pad_sequence([torch.tensor(row, dtype=torch.float32) for row in rows], batch_first=True)

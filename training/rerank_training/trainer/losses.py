@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from rerank.errors import ConfigError
 from rerank.losses import (
     average_ranks,
     kl_divergence,
@@ -163,14 +164,14 @@ def approx_rank_mse(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
     return _mean_over_lists(errors.sum(dim=-1) / mask.sum(dim=-1).clamp(min=1), _has_two(mask))
 
 
-def kl(scores: Tensor, relevance: Tensor, mask: Tensor, temperature: float = 1.0) -> Tensor:
-    """T² KL(softmax(y / T) || softmax(s / T)), with the teacher's scores y; see `rerank.losses`.
+def kl(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
+    """KL(softmax(y) || softmax(s)), with the teacher's scores y; see `rerank.losses`.
 
-    At T = 1 the gradient is ListNet's. The value is smaller by the teacher's entropy, so that it is zero when scores
+    The gradient is ListNet's. The value is smaller by the teacher's entropy, so that it is zero when scores
     and teacher differ by a constant only.
     """
     scores, relevance = _checked(scores, relevance, mask)
-    return _mean_over_lists(kl_divergence(relevance, mask, temperature)(scores), _has_two(mask))
+    return _mean_over_lists(kl_divergence(relevance, mask)(scores), _has_two(mask))
 
 
 def stepwise_kl(scores: Tensor, teacher: Tensor, left: Tensor) -> Tensor:
@@ -201,20 +202,19 @@ def margin_mse(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
     return _mean_over_lists(2 * (centred**2).sum(dim=-1) / (sizes - 1).clamp(min=1), _has_two(mask))
 
 
-#: By the names that command lines use.
-RANK_LOSSES: Mapping[str, RankLoss] = {
-    "ranknet": ranknet,
-    "weighted-ranknet": weighted_ranknet,
-    "lambdarank": lambdarank,
-    "listnet": listnet,
-    "lambdarank-first": lambdarank_first,
-    "listnet-first": listnet_first,
-    "listmle": listmle,
-    "p-listmle": p_listmle,
-    "approx-rank-mse": approx_rank_mse,
-    "kl": kl,
-    "margin-mse": margin_mse,
-}
+_LOSSES = (
+    *(ranknet, weighted_ranknet, lambdarank, listnet, lambdarank_first, listnet_first, listmle, p_listmle),
+    *(approx_rank_mse, kl, margin_mse),
+)
+#: By the names that command lines use: those of the functions, with hyphens.
+RANK_LOSSES: Mapping[str, RankLoss] = {loss.__name__.replace("_", "-"): loss for loss in _LOSSES}
+
+
+def rank_loss_named(name: str) -> RankLoss:
+    """The loss of `--rank-loss NAME`. Raises: ConfigError with all names if there is none of this name."""
+    if name not in RANK_LOSSES:
+        raise ConfigError(f"--rank-loss {name!r} is not one of {', '.join(RANK_LOSSES)}")
+    return RANK_LOSSES[name]
 
 
 def language_model_loss(logits: Tensor, labels: Tensor) -> Tensor:
