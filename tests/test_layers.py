@@ -1,8 +1,12 @@
-"""Imports: a module imports only from its own layer or a lower one, and the packages do not import each other."""
+"""Imports and names: layers are imported downwards, nothing in a circle, and no two classes have the same name."""
 
 import ast
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parent.parent
 #: Modules and folders of `rerank`, from the lowest layer to the highest.
@@ -63,3 +67,41 @@ def test_packages_do_not_import_each_other() -> None:
         for path in python_files(FOLDERS[package]):
             found = {module.split(".")[0] for module in imported_modules(path)} & sisters
             assert not found, f"{path} imports {', '.join(found)}"
+
+
+def own_modules() -> dict[str, Path]:
+    """Full name → file of every module of the packages, of the scripts and of the tests."""
+    folders = FOLDERS | {"scripts": "scripts", "tests": "tests"}
+    modules = {}
+    for package, folder in folders.items():
+        for path in python_files(folder):
+            parts = (package, *path.relative_to(ROOT / folder).with_suffix("").parts)
+            modules[".".join(parts).removesuffix(".__init__")] = path
+    return modules
+
+
+def imports_of(modules: Mapping[str, Path]) -> dict[str, set[str]]:
+    """Module → the modules that it imports, inside functions or under TYPE_CHECKING too."""
+    return {name: {other for other in imported_modules(path) if other in modules} for name, path in modules.items()}
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """A package, which its modules may import, is named by `from package import module` without being needed."""
+    modules = own_modules()
+    packages = {name for name, path in modules.items() if path.name == "__init__.py"}
+    graph = {name: imported - packages for name, imported in imports_of(modules).items() if name not in packages}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" imports ".join(reversed(error.args[1])))
+
+
+def test_no_two_classes_have_the_same_name() -> None:
+    places = defaultdict(list)
+    for folder in FOLDERS.values():
+        for path in python_files(folder):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.ClassDef):
+                    places[node.name].append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    twice = {name: found for name, found in places.items() if len(found) > 1}
+    assert not twice, f"one name, one meaning: {twice}"

@@ -1,0 +1,218 @@
+"""The recipes of CONTRIBUTING.md are true: each is followed on a copy of the tree, in at most three files.
+
+All are followed on one copy, in which one process then uses what they added.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = ("rerank", "eval/rerank_eval", "training/rerank_training")
+MOST_FILES = 3
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a recipe adds, and a program that uses it.
+
+    Attributes:
+        heading: of the recipe in CONTRIBUTING.md.
+        new: path → content of each file that is added.
+        edits: path → a text of the file, and what stands there instead.
+        use: a program that raises if what was added does not work.
+    """
+
+    heading: str
+    new: dict[str, str]
+    edits: dict[str, tuple[str, str]]
+    use: str
+
+
+RECIPES = {
+    "ranker": Recipe(
+        "Add a ranker",
+        {
+            "rerank/rankers/reverse.py": """
+from dataclasses import replace
+from rerank.rankers.identity import IdentityRanker
+from rerank.types import WindowRanking
+
+class ReverseRanker(IdentityRanker):
+    info = replace(IdentityRanker.info, kind="reverse", model_id="reverse")
+
+    def rank(self, windows):
+        return [WindowRanking(tuple(float(n) for n in range(len(each.window.passages)))) for each in windows]
+"""
+        },
+        {
+            "rerank/config/models.py": (
+                "ModelConfig: TypeAlias = Annotated[\n    IdentityModel",
+                'class ReverseModel(CheckpointModel):\n    """Reversed."""\n\n    ranker: Literal["reverse"]\n\n\n'
+                "ModelConfig: TypeAlias = Annotated[\n    ReverseModel | IdentityModel",
+            ),
+            "rerank/registry.py": (
+                "        case IdentityModel():\n            return IdentityRanker()\n",
+                "        case IdentityModel():\n            return IdentityRanker()\n"
+                "        case _ if model.ranker == 'reverse':\n"
+                "            from rerank.rankers.reverse import ReverseRanker\n            return ReverseRanker()\n",
+            ),
+        },
+        """
+from rerank import Reranker
+from rerank.config import load_config
+from rerank_eval.specs import SERVED
+config = load_config(None, [{"name": "r", "ranker": "reverse"}])
+with Reranker(config.model_copy(update={"models": config.models[:1]})) as reranker:
+    ranking = reranker.rerank("q", [("a", "x"), ("b", "y"), ("c", "z")])
+assert [each.candidate.passage.doc_id for each in ranking.ranked] == ["c", "b", "a"], ranking
+assert "reverse" in SERVED
+""",
+    ),
+    "inference server": Recipe(
+        "Add an inference server",
+        {
+            "rerank/inference_servers/mine.py": """
+from rerank.inference_servers.vllm import VllmApi
+
+class MineApi(VllmApi):
+    most_token_ids = 7
+"""
+        },
+        {
+            "rerank/inference_servers/kinds.py": (
+                "APIS: dict[str, type[ServerApi]] = {",
+                "from rerank.inference_servers.mine import MineApi\n"
+                'APIS: dict[str, type[ServerApi]] = {"mine": MineApi, ',
+            )
+        },
+        """
+from rerank.config import ServedBy
+from rerank.inference_servers.kinds import APIS
+assert ServedBy(kind="mine", urls=("http://localhost:1",), model="m").kind == "mine"
+assert APIS["mine"]("m").score([1, 2], [3]).body["logprob_token_ids"] == [3]
+""",
+    ),
+    "loss": Recipe(
+        "Add a loss",
+        {},
+        {
+            "training/rerank_training/trainer/losses.py": (
+                "\n_LOSSES = (",
+                '\ndef mean_score(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:\n    """Mean."""\n'
+                "    return scores[mask].mean()\n\n\n_LOSSES = (mean_score, ",
+            )
+        },
+        """
+import torch
+from rerank_training.trainer.losses import RANK_LOSSES, rank_loss_named
+scores, mask = torch.tensor([[1.0, 3.0]]), torch.tensor([[True, True]])
+assert RANK_LOSSES["mean-score"](scores, scores, mask).item() == 2
+assert rank_loss_named("mean-score") is RANK_LOSSES["mean-score"]
+""",
+    ),
+    "dataset": Recipe(
+        "Add a dataset",
+        {
+            "rerank/collections/colours.py": """
+from rerank.readers.qrels import Qrel
+from rerank.types import Passage, Query
+
+def passages():
+    yield Passage("sky", "the sky is blue")
+
+def queries():
+    return [Query("colour of the sky", "q1")]
+
+def qrels(split):
+    return [Qrel("q1", "sky", 1)]
+"""
+        },
+        {
+            "rerank/collections/__init__.py": (
+                'NAMED: dict[str, Callable[[], Collection]] = {"pydoc": _pydoc}',
+                "from rerank.collections import colours\n"
+                'NAMED: dict[str, Callable[[], Collection]] = {"pydoc": _pydoc, "colours": lambda: Collection(\n'
+                '    "colours", colours.passages, queries=colours.queries, qrels=colours.qrels)}',
+            )
+        },
+        """
+from rerank.collections import open_collection
+from rerank_eval.datasets import open_dataset
+assert [passage.doc_id for passage in open_collection("colours").passages()] == ["sky"]
+dataset = open_dataset("colours")
+assert [(each.query_id, each.doc_id) for each in dataset.qrels] == [("q1", "sky")], dataset
+""",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def problems(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Recipe → the traceback of its program on a copy of the tree; empty if it ended well."""
+    tree = tmp_path_factory.mktemp("tree")
+    for folder in FOLDERS:
+        shutil.copytree(ROOT / folder, tree / folder, ignore=shutil.ignore_patterns("__pycache__", "checkpoints"))
+    (tree / "rerank" / "checkpoints").symlink_to(ROOT / "rerank" / "checkpoints")
+    for recipe in RECIPES.values():
+        for path, text in recipe.new.items():
+            (tree / path).write_text("from __future__ import annotations\n" + text, encoding="utf-8")
+        for path, (old, new) in recipe.edits.items():
+            source = (tree / path).read_text(encoding="utf-8")
+            assert source.count(old) == 1, f"{path}: {old!r}"
+            (tree / path).write_text(source.replace(old, new), encoding="utf-8")
+    program = f"""
+import json, traceback
+import rerank
+assert rerank.__file__.startswith({str(tree)!r}), rerank.__file__
+problems = {{}}
+for name, use in { ({name: recipe.use for name, recipe in RECIPES.items()})!r}.items():
+    try:
+        exec(use, {{}})
+        problems[name] = ""
+    except BaseException:
+        problems[name] = traceback.format_exc()
+print(json.dumps(problems))
+"""
+    paths = os.pathsep.join(str((tree / folder).parent) for folder in FOLDERS)
+    run = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        cwd=tree,
+    )
+    assert run.returncode == 0, run.stderr
+    found: dict[str, str] = json.loads(run.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RECIPES)
+def test_what_a_recipe_adds_works(problems: dict[str, str], name: str) -> None:
+    assert not problems[name]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipe_names_the_files_and_they_are_few(name: str) -> None:
+    recipe = RECIPES[name]
+    section = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition(f"## {recipe.heading}\n")[2]
+    steps = [line for line in section.partition("\n## ")[0].splitlines() if re.match(r"\d\. ", line)]
+    files = [re.search(r"\]\(([\w./-]+)\)|`([\w./-]+\.py)`", step) for step in steps]
+    named = [match[1] or match[2] for match in files if match]
+    product = [path for path in named if not path.startswith("tests/")]
+    assert len(named) == len(steps)
+    assert len(product) <= MOST_FILES
+    touched = {
+        path if path in recipe.edits else f"{Path(path).parent}/NAME.py" for path in (*recipe.new, *recipe.edits)
+    }
+    assert touched == set(product)
