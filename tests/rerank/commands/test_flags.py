@@ -21,7 +21,7 @@ class Order(StrEnum):
 @dataclass(frozen=True)
 class Common:
     out_file: Annotated[str, typer.Option(help="The file to write.")]
-    seed: Annotated[int, typer.Option(help="Seed.")] = 0
+    seed: Annotated[int, "Randomness."] = 0
 
 
 @dataclass(frozen=True)
@@ -63,4 +63,16 @@ def test_help_shows_the_function_and_each_flag_with_hyphens_the_subclass_first(m
     assert "Write a file." in shown
     positions = [shown.index(flag) for flag in ("--order", "--names", "--out-file", "--seed")]
     assert positions == sorted(positions)
+    assert "Randomness." in shown
     assert "_file" not in shown
+
+
+def test_command_may_have_the_flags_of_several_dataclasses() -> None:
+    @dataclass(frozen=True)
+    class Other:
+        name: Annotated[str, "Name."] = "none"
+
+    app = typer.Typer()
+    app.command()(flags(Settings, Other)(lambda *received: print(*received, sep="\n")))
+    printed = CliRunner().invoke(app, ["--out-file", "a", "--name", "b"]).output.splitlines()
+    assert printed == [str(Settings("a")), str(Other("b"))]

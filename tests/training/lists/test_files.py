@@ -87,13 +87,6 @@ def test_invalid_line_is_named_with_its_reason(tmp_path: Path, row: object, reas
         read_lists(path)
 
 
-def test_line_that_is_not_json_is_invalid(tmp_path: Path) -> None:
-    path = tmp_path / "lists.jsonl"
-    path.write_text(json.dumps(GOOD) + "\n\n{\n", encoding="utf-8")
-    with pytest.raises(CollectionError, match=r"lists\.jsonl:3"):
-        read_lists(path)
-
-
 def test_invalid_lines_up_to_the_accepted_share_are_logged_and_skipped(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -168,9 +161,10 @@ def test_lists_are_found_by_their_place_among_the_valid_ones(tmp_path: Path) -> 
             lists[position]
 
 
-def test_line_that_is_not_utf8_is_invalid(tmp_path: Path) -> None:
+@pytest.mark.parametrize("line", [b'{"query": "\xff"}', b"{"])
+def test_line_that_is_not_utf8_or_not_json_is_invalid(tmp_path: Path, line: bytes) -> None:
     path = write(tmp_path / "lists.jsonl", *numbered(3))
-    path.write_bytes(path.read_bytes() + b'{"query": "\xff"}\n')
+    path.write_bytes(path.read_bytes() + line + b"\n")
     with pytest.raises(CollectionError, match=r"1 of 4 lists are invalid .*lists\.jsonl:4: not in a supported format"):
         read_lists(path)
     assert ids(read_lists(path, max_bad_share=0.25)) == ["0", "1", "2"]
@@ -228,11 +222,8 @@ def test_request_without_judgements_is_invalid(tmp_path: Path) -> None:
     (tmp_path / "qrels.txt").write_text("8 0 a 1\n", encoding="utf-8")
     with pytest.raises(CollectionError, match="no judgement for query '7'"):
         read_lists(requests, qrels=tmp_path / "qrels.txt")
-
-
-def test_requests_without_qrels_ask_for_them(tmp_path: Path) -> None:
     with pytest.raises(CollectionError, match="give its judgements with --qrels"):
-        read_lists(write(tmp_path / "requests.jsonl", request_row("7")))
+        read_lists(requests)
 
 
 TEXTS = st.text(min_size=1).filter(str.strip)

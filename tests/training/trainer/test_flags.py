@@ -38,11 +38,6 @@ def config(folder: Path, text: str) -> str:
     return str(path)
 
 
-def test_flags_are_read_by_their_types() -> None:
-    first, settings = parsed("--window-size", "7", "--learning-rate", "1e-4", "--objective", "lm")
-    assert (first.window_size, settings.learning_rate, first.objective) == (7, 1e-4, "lm")
-
-
 def test_flags_with_underscores_are_the_same_flags() -> None:
     given = [flag.replace("-", "_").replace("__", "--", 1) for flag in REQUIRED]
     assert parsed("--min_window_size", "7", given=given) == parsed("--min-window-size", "7")
@@ -75,18 +70,13 @@ def test_learning_rate_is_that_of_the_flag_or_of_what_is_trained(
     assert settings.learning_rate == rate
 
 
-@pytest.mark.parametrize("form", [["--config", "{}"], ["--config={}"]])
-def test_file_is_read_in_both_forms_of_the_flag(tmp_path: Path, form: list[str]) -> None:
+@pytest.mark.parametrize(
+    "flags", ["--config {}", "--config={}", "--window_size 3 --config {}", "--config {} --window-size 3"]
+)
+def test_file_is_read_in_both_forms_of_the_flag_and_overridden_before_and_after_it(tmp_path: Path, flags: str) -> None:
     path = config(tmp_path, "window_size: 9\nlearning-rate: 3e-5")
-    first, settings = parsed(*(part.format(path) for part in form))
-    assert (first.window_size, settings.learning_rate) == (9, 3e-5)
-
-
-def test_flag_overrides_the_file_before_and_after_it(tmp_path: Path) -> None:
-    path = config(tmp_path, "window_size: 9\nseed: 5")
-    for flags in (["--window-size", "3", "--config", path], ["--config", path, "--window-size", "3"]):
-        first, settings = parsed(*flags)
-        assert (first.window_size, settings.seed) == (3, 5)
+    first, settings = parsed(*flags.format(path).split())
+    assert (first.window_size, settings.learning_rate) == (3 if "3" in flags else 9, 3e-5)
 
 
 def test_yaml_values_of_all_kinds_are_read(tmp_path: Path) -> None:
@@ -128,11 +118,10 @@ def test_command_can_have_defaults_of_its_own() -> None:
 
 
 def test_flags_of_both_parsers_may_be_mixed() -> None:
-    first, settings = parsed(
-        "--use-cpu", '--lr-scheduler-kwargs={"num_cycles": 0.25}', "--adam-beta1", "0.8", "--seed=3"
-    )
-    assert (settings.use_cpu, settings.lr_scheduler_kwargs) == (True, {"num_cycles": 0.25})
-    assert (settings.adam_beta1, settings.seed, first.lists) == (0.8, 3, "l.jsonl")
+    flags = '--use-cpu --lr-scheduler-kwargs={"num_cycles":0.25} --adam-beta1 0.8 --seed=3 --objective lm --bf16 false'
+    first, settings = parsed(*flags.split())
+    assert (settings.use_cpu, settings.bf16, settings.lr_scheduler_kwargs) == (True, False, {"num_cycles": 0.25})
+    assert (settings.adam_beta1, settings.seed, first.lists, first.objective) == (0.8, 3, "l.jsonl", "lm")
 
 
 def test_defaults_are_those_of_the_project() -> None:
@@ -153,7 +142,7 @@ def test_defaults_are_those_of_the_project() -> None:
         (["--seed", "3", "stray"], "stray is not a flag"),
         (["--inverse-propensity", "perhaps"], "--inverse-propensity perhaps: neither true nor false"),
         (["--lr-scheduler-type", "sinus"], ".*sinus"),
-        (["--report-to", "paper"], "--report-to paper"),
+        (["--report-to", "tensorboard", "paper"], "--report-to tensorboard paper"),
         (["--adam-beta1", "much"], ".*much"),
     ],
 )

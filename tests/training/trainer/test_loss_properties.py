@@ -153,14 +153,11 @@ def test_bfloat16_scores_are_computed_in_float32(loss: RankLoss) -> None:
 
 
 @each_loss
-def test_float64_stays_float64(loss: RankLoss) -> None:
-    assert loss(*random_batch([4])).dtype == torch.float64
-
-
-@each_loss
-def test_relevance_may_be_integers(loss: RankLoss) -> None:
+def test_relevance_may_be_integers_and_float64_stays_float64(loss: RankLoss) -> None:
     scores, relevance, mask = random_batch([6, 4], grades=4)
-    torch.testing.assert_close(loss(scores, relevance.long(), mask), loss(scores, relevance, mask))
+    expected = loss(scores, relevance, mask)
+    assert expected.dtype == torch.float64
+    torch.testing.assert_close(loss(scores, relevance.long(), mask), expected)
 
 
 @each_loss
