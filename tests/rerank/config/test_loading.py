@@ -239,10 +239,16 @@ def test_preranker_must_be_another_model_that_is_no_cascade(path: Path, models: 
         load_config(path)
 
 
+@pytest.mark.parametrize("name", ["first_stage_weight", "first_stage"])
+def test_weight_of_the_first_stage_may_have_its_former_name(path: Path, name: str) -> None:
+    path.write_text(f"models: [{{name: a, ranker: pe-rank, interpolation: {{{name}: 0.5}}}}]")
+    assert load_config(path).models[0].first_stage_weight == 0.5
+
+
 @pytest.mark.parametrize("weight", ["-0.1", "100.5", ".nan", ".inf", "true", "'1'"])
 def test_weight_of_the_first_stage_is_between_0_and_100(path: Path, weight: str) -> None:
-    path.write_text(f"models: [{{name: a, ranker: pe-rank, interpolation: {{first_stage: {weight}}}}}]")
-    with pytest.raises(ConfigError, match=r"interpolation\.first_stage"):
+    path.write_text(f"models: [{{name: a, ranker: pe-rank, interpolation: {{first_stage_weight: {weight}}}}}]")
+    with pytest.raises(ConfigError, match=r"interpolation\.first_stage_weight: expected a "):
         load_config(path)
 
 
