@@ -14,7 +14,6 @@ from google.protobuf.descriptor import Descriptor
 
 from rerank.config import Limits
 from rerank.errors import InvalidRequest
-from rerank.grpc.wire_format import count_fields
 from rerank.registry import ModelDescription
 from rerank.reranker import SearchResult
 from rerank.retrieval.feedback_search import FeedbackReport
@@ -22,6 +21,7 @@ from rerank.retrieval.index import Manifest
 from rerank.retrieval.query_update import FeedbackSettings
 from rerank.service.request_fields import FEEDBACK_METHODS, FIRST_STAGES, STRATEGIES
 from rerank.service.trace import trace_message
+from rerank.service.wire_format import count_fields
 from rerank.types import (
     CONTROL,
     CandidateSource,

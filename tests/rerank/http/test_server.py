@@ -14,13 +14,13 @@ import pytest
 
 from rerank.access.callers import CallerLimits
 from rerank.access.key_file import add_key
-from rerank.access.keyed_reranker import KeyedReranker
 from rerank.config import load_config
 from rerank.config.http import HttpConfig
 from rerank.errors import ConfigError
 from rerank.models.encoder import Encoder
 from rerank.rankers.identity import IdentityRanker
 from rerank.registry import ModelRegistry
+from rerank.reranker import AsyncReranker
 from rerank.service.startup import check_before_loading
 from tests.certificates import Authority, Files
 from tests.fakes import NumberRanker
@@ -136,7 +136,7 @@ def test_keys_are_those_of_grpc(encoder: Encoder, tmp_path: Path) -> None:
     key = add_key(path, "batch", CallerLimits(models=("identity",)))
     rankers = {"number": NumberRanker(), "identity": IdentityRanker()}
     config = config_for(rankers, keys=path, http=HTTP)
-    with serving_http(KeyedReranker(config, encoder, None, ModelRegistry(config.models, rankers))) as (_, client):
+    with serving_http(AsyncReranker(config, encoder, None, ModelRegistry(config.models, rankers))) as (_, client):
         without, wrong = client.post("/rerank", BODY), client.post("/rerank", BODY, authorization="Bearer x")
         assert [(reply.status, reply.json["error_type"]) for reply in (without, wrong)] == [(401, "Validation")] * 2
         denied = client.post("/v2/rerank", {"query": "q", "documents": ["a"]}, authorization=f"Bearer {key}")

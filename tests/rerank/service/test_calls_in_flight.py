@@ -17,9 +17,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from rerank.config import Limits, ServiceConfig
 from rerank.errors import Overloaded
 from rerank.grpc.connections import end_connection_of
-from rerank.grpc.servicer import CallsInFlight
 from rerank.models.encoder import Encoder
 from rerank.rankers.identity import IdentityRanker
+from rerank.service.calls import CallsInFlight
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.serving import TIMEOUT_S, Served, held_service, numbered_candidates, refusal, reranker_of, serving
@@ -170,10 +170,7 @@ class SilentCall:
     """A call over a connection of its own whose message never arrives."""
 
     def __init__(self, number: int) -> None:
-        self._number = number
-
-    def peer(self) -> str:
-        return f"ipv4:127.0.0.1:{self._number}"
+        self.peer = f"ipv4:127.0.0.1:{number}"
 
     async def read(self) -> bytes:
         await asyncio.Event().wait()

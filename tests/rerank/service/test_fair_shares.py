@@ -10,7 +10,6 @@ import grpc
 
 from rerank.access.callers import CallerLimits
 from rerank.access.key_file import add_key
-from rerank.access.keyed_reranker import KeyedReranker
 from rerank.client import Credentials
 from rerank.config import EngineConfig
 from rerank.engine.admission import ModelStage
@@ -58,7 +57,7 @@ def test_with_keys_each_key_is_a_caller_on_whatever_connection(encoder: Encoder,
     path = tmp_path / "keys.yaml"
     keys = [add_key(path, name, CallerLimits()) for name in ("frontend", "nightly")]
     config = config_for(["number"], keys=path)
-    reranker = KeyedReranker(config, encoder, None, ModelRegistry(config.models, {"number": NumberRanker()}))
+    reranker = AsyncReranker(config, encoder, None, ModelRegistry(config.models, {"number": NumberRanker()}))
     seen = callers_seen(reranker)
     with serving(reranker) as served:
         for key in (*keys, keys[0]):

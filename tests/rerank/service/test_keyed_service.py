@@ -18,13 +18,13 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 
 from rerank.access.callers import CallerLimits
 from rerank.access.key_file import add_key
-from rerank.access.keyed_reranker import KeyedReranker
 from rerank.client import Credentials, RerankClient, ServiceError
 from rerank.grpc.health import SERVICE
 from rerank.models.encoder import Encoder
 from rerank.rankers.base import Ranker
 from rerank.rankers.identity import IdentityRanker
 from rerank.registry import ModelRegistry
+from rerank.reranker import AsyncReranker
 from rerank.telemetry.logs import JsonFormatter
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
@@ -47,7 +47,7 @@ def keyed_service(
 ) -> Iterator[tuple[Served, RerankServiceStub]]:
     rankers = rankers or {"number": NumberRanker(), "identity": IdentityRanker()}
     config = config_for(rankers, keys=path, **settings)
-    reranker = KeyedReranker(config, encoder, None, ModelRegistry(config.models, rankers))
+    reranker = AsyncReranker(config, encoder, None, ModelRegistry(config.models, rankers))
     with serving(reranker) as served, grpc.insecure_channel(served.address) as channel:
         yield served, RerankServiceStub(channel)
 

@@ -12,12 +12,12 @@ from google.rpc import error_details_pb2
 
 from rerank.access.callers import CallerLimits
 from rerank.access.key_file import add_key
-from rerank.access.keyed_reranker import KeyedReranker
 from rerank.config import ServiceConfig
 from rerank.errors import ConfigError
 from rerank.models.encoder import Encoder
 from rerank.rankers.identity import IdentityRanker
 from rerank.registry import ModelRegistry
+from rerank.reranker import AsyncReranker
 from rerank.service.reload import reload
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
@@ -72,7 +72,7 @@ def test_keys_are_read_at_once(encoder: Encoder, tmp_path: Path) -> None:
     path, rankers = tmp_path / "keys.yaml", {"identity": IdentityRanker()}
     path.write_text("[]")
     config = config_for(rankers, keys=path)
-    reranker = KeyedReranker(config, encoder, None, ModelRegistry(config.models, rankers))
+    reranker = AsyncReranker(config, encoder, None, ModelRegistry(config.models, rankers))
     with serving(reranker) as served, grpc.insecure_channel(served.address) as channel:
         metadata = [("authorization", f"Bearer {add_key(path, 'a', CallerLimits())}")]
         stub = RerankServiceStub(channel)
