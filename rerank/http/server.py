@@ -15,6 +15,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from rerank.access.tls import server_context
 from rerank.config.network import TLSConfig
 from rerank.errors import ConfigError
 from rerank.grpc.connections import end_connection_of
@@ -24,7 +25,6 @@ from rerank.http.dialects import Dialects, dialects, error_in_all
 from rerank.http.listener import BoundedListener
 from rerank.http.problem import RefusedByHttp, problem_of
 from rerank.http.protocol import protocol_with
-from rerank.http.tls import server_context
 from rerank.reranker import AsyncReranker
 from rerank.service.calls import CallsInFlight, OnEnd
 from rerank.service.connection_bounds import ConnectionBounds, connection_bounds
