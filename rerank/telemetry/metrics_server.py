@@ -22,6 +22,7 @@ _TIMEOUT_S = 10
 
 class _MetricsServer(ThreadingMixIn, WSGIServer):
     daemon_threads = True
+    request_queue_size = _MAX_CONNECTIONS  # by default 5: each further client tries again after a second
 
     def __init__(self, address: tuple[str, int], handler: type[WSGIRequestHandler]) -> None:
         self.address_family = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0][0]

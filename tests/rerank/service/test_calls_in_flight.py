@@ -12,7 +12,6 @@ from typing import Any
 import grpc
 import pytest
 from google.rpc import error_details_pb2
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from rerank.config import Limits, ServiceConfig
 from rerank.errors import Overloaded
@@ -58,20 +57,6 @@ def half_sent(address: str, calls: int) -> Iterator[list[grpc.Future]]:
             yield [channel.stream_unary(METHOD).future(nothing()) for _ in range(calls)]
         finally:
             release.set()
-
-
-def test_calls_over_the_limit_are_refused_before_their_message_is_read(encoder: Encoder) -> None:
-    with held_service(encoder, limits={"max_calls": 1}) as held:
-        call = held.start_call(candidates=numbered_candidates([1, 2]))
-        refused = refusal(lambda: held.stub.Rerank(large(100), timeout=TIMEOUT_S))
-        assert (refused.code, refused.reason) == (EXHAUSTED, "OVERLOADED")
-        assert refused.detail(error_details_pb2.RetryInfo).retry_delay.seconds == 1
-        check = health_pb2_grpc.HealthStub(held.channel).Check(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_S)
-        assert check.status == health_pb2.HealthCheckResponse.SERVING
-        held.ranker.release.set()
-        call.result(TIMEOUT_S)
-        held.served.wait_until_idle()
-        assert len(held.stub.Rerank(SMALL, timeout=TIMEOUT_S).results) == 2
 
 
 def test_bytes_over_the_limit_are_refused_and_small_messages_are_not(encoder: Encoder) -> None:

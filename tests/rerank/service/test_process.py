@@ -8,7 +8,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -21,14 +24,15 @@ from rerank.client.client import RerankClient, ServiceError
 from rerank.config import load_config
 from rerank.errors import CheckpointError, ConfigError, RerankError
 from rerank.grpc.server import serve
-from rerank.service.process import service_process
+from rerank.service import process as process_module
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
-from tests.serving import TIMEOUT_S, refusal
+from tests.serving import TIMEOUT_S, refusal, service_process, wait_for
 
 QUERY = "how long does a flea live"
 #: Encoding these takes many seconds.
 SLOW = [pb.Candidate(doc_id=f"d{number}", text=f"{number} fleas in winter " * 60) for number in range(500)]
+REQUEST = pb.RerankRequest(query=QUERY, candidates=SLOW, allow_partial=True)
 
 #: Runs a service with the configuration file argv[1], prints its address, and waits.
 PARENT = """
@@ -43,68 +47,56 @@ with service_process(load_config(Path(sys.argv[1]))) as address:
 """
 
 
-def write_config(folder: Path, index: Path, checkpoint: Path, listen: str) -> Path:
-    model = {"name": "pe-rank", "ranker": "pe-rank", "path": str(checkpoint)}
-    path = folder / "config.yaml"
-    path.write_text(yaml.safe_dump({"models": [model], "index": str(index), "listen": listen, "device": "cpu"}))
-    return path
-
-
 @pytest.fixture
-def killed_address(tmp_path: Path, index_folder: Path, checkpoint: Path) -> str:
-    """The address of a service that was killed while it answered a call."""
-    config = write_config(tmp_path, index_folder, checkpoint, "127.0.0.1:0")
-    command = [sys.executable, "-m", "rerank.commands.cli", "serve", "--config", str(config)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
-        try:
-            assert process.stdout is not None
-            address = process.stdout.readline().removeprefix("listening on ").strip()
-            with grpc.insecure_channel(address) as channel:
-                stub = RerankServiceStub(channel)
-                call = stub.Rerank.future(pb.RerankRequest(query=QUERY, candidates=SLOW), timeout=TIMEOUT_S)
-                stub.ListModels(pb.ListModelsRequest(), timeout=TIMEOUT_S)  # answered after the call has arrived
-                assert not call.done()
-                process.kill()
-                assert refusal(call.result).code is grpc.StatusCode.UNAVAILABLE
-            assert process.wait(TIMEOUT_S) == -signal.SIGKILL
-        finally:
-            process.kill()
-    return address
+def pe_rank(index_folder: Path, checkpoint: Path) -> dict[str, Any]:
+    """Settings of a service that has much to do for a request."""
+    model = {"name": "pe-rank", "ranker": "pe-rank", "path": str(checkpoint)}
+    return {"models": [model], "index": str(index_folder), "device": "cpu"}
+
+
+@contextmanager
+def call_in_work(address: str) -> Iterator[grpc.Future]:
+    """A call that takes many seconds, and has arrived."""
+    with grpc.insecure_channel(address) as channel:
+        stub = RerankServiceStub(channel)
+        call = stub.Rerank.future(REQUEST, timeout=TIMEOUT_S)
+        stub.ListModels(pb.ListModelsRequest(), timeout=TIMEOUT_S)  # answered after the call has arrived
+        assert not call.done()
+        yield call
 
 
 @pytest.mark.slow
 def test_successor_of_a_killed_service_answers_and_ends_with_its_killed_parent(
-    killed_address: str, tmp_path: Path, index_folder: Path, checkpoint: Path
+    pe_rank: dict[str, Any], tmp_path: Path
 ) -> None:
-    config = write_config(tmp_path, index_folder, checkpoint, killed_address)
-    command = [sys.executable, "-c", PARENT, str(config)]
-    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    with service_process(tmp_path, **pe_rank) as killed, call_in_work(killed.address) as call:
+        killed.process.kill()
+        assert refusal(call.result).code is grpc.StatusCode.UNAVAILABLE
+    config = tmp_path / "successor.yaml"
+    config.write_text(yaml.safe_dump(pe_rank | {"listen": killed.address}))
+    command, environment = [sys.executable, "-c", PARENT, str(config)], os.environ | {"TMPDIR": str(tmp_path)}
     with (
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as parent,
-        RerankClient(killed_address) as client,
+        RerankClient(killed.address) as client,
     ):
         try:
             assert parent.stdout is not None
-            assert parent.stdout.readline().strip() == killed_address
+            assert parent.stdout.readline().strip() == killed.address
             assert client.search(QUERY, TIMEOUT_S).results[0].doc_id == "flea"
         finally:
             parent.kill()
-        wait_until_unavailable(client)
+        wait_for(lambda: is_unavailable(client))
     (log,) = tmp_path.glob("rerank-serve-*/serve.log")
     assert "shutting down" in log.read_text(encoding="utf-8")
     assert "Traceback" not in log.read_text(encoding="utf-8")
 
 
-def wait_until_unavailable(client: RerankClient) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while time.monotonic() < deadline:
-        try:
-            client.list_models(TIMEOUT_S)
-        except ServiceError as error:
-            if error.code is grpc.StatusCode.UNAVAILABLE:
-                return
-        time.sleep(0.05)
-    raise AssertionError("the service still answers")
+def is_unavailable(client: RerankClient) -> bool:
+    try:
+        client.list_models(TIMEOUT_S)
+    except ServiceError as error:
+        return error.code is grpc.StatusCode.UNAVAILABLE
+    return False
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -117,84 +109,52 @@ def test_signal_ends_the_service(number: signal.Signals) -> None:
         os.kill(os.getpid(), number)
 
     asyncio.run(serve(config, announce, lambda: config))
-    with RerankClient(addresses[0]) as client, pytest.raises(ServiceError) as caught:
-        client.list_models(TIMEOUT_S)
-    assert caught.value.code is grpc.StatusCode.UNAVAILABLE
+    with RerankClient(addresses[0]) as client:
+        assert is_unavailable(client)
 
 
 @pytest.mark.slow
 def test_sighup_reads_keys_and_limits_again_and_does_not_end_the_service(tmp_path: Path) -> None:
-    config, keys = tmp_path / "config.yaml", tmp_path / "keys.yaml"
-    settings = {"models": [{"name": "identity", "ranker": "identity"}], "listen": "127.0.0.1:0", "keys": str(keys)}
-    config.write_text(yaml.safe_dump(settings))
-    key = add_key(keys, "a", CallerLimits())
-    command = [sys.executable, "-m", "rerank.commands.cli", "serve", "--config", str(config), "--device", "cpu"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stderr is not None
-            address = process.stdout.readline().removeprefix("listening on ").strip()
-            with RerankClient(address, Credentials(api_key=key)) as client:
-                assert len(client.rerank("q", ["1", "2"], TIMEOUT_S).results) == 2
-                config.write_text(yaml.safe_dump(settings | {"limits": {"max_candidates": 1}}))
-                process.send_signal(signal.SIGHUP)
-                while "limits read again" not in (line := process.stderr.readline()):
-                    assert line, "the service has ended"
-                with pytest.raises(ServiceError, match="2 candidates"):
-                    client.rerank("q", ["1", "2"], TIMEOUT_S)
-            process.terminate()
-            assert process.wait(TIMEOUT_S) == 0
-        finally:
-            process.kill()
+    key, config = add_key(tmp_path / "keys.yaml", "a", CallerLimits()), tmp_path / "config.yaml"
+    with (
+        service_process(tmp_path, keys=str(tmp_path / "keys.yaml")) as service,
+        RerankClient(service.address, Credentials(api_key=key)) as client,
+    ):
+        assert len(client.rerank("q", ["1", "2"], TIMEOUT_S).results) == 2
+        config.write_text(config.read_text() + "limits: {max_candidates: 1}")
+        service.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: "limits read again" in service.log)
+        with pytest.raises(ServiceError, match="2 candidates"):
+            client.rerank("q", ["1", "2"], TIMEOUT_S)
+        service.process.terminate()
+        assert service.process.wait(TIMEOUT_S) == 0
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_the_service_without_an_error_in_its_log() -> None:
+def test_ctrl_c_ends_the_service_without_an_error_in_its_log(tmp_path: Path) -> None:
     """gRPC logged the socket that stopped listening: "E1122 … Failed accept4"."""
-    command = [sys.executable, "-m", "rerank.commands.cli", "serve", "--listen", "127.0.0.1:0", "--device", "cpu"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            address = process.stdout.readline().removeprefix("listening on ").strip()
-            with RerankClient(address) as client:
-                client.list_models(TIMEOUT_S)
-                process.send_signal(signal.SIGINT)
-                _, log = process.communicate(timeout=TIMEOUT_S)
-        finally:
-            process.kill()
-    assert process.returncode == 0
-    assert "shutting down" in log
-    assert "accept4" not in log
-    assert not [line for line in log.splitlines() if line.startswith("E")]
+    with service_process(tmp_path) as service, RerankClient(service.address) as client:
+        client.list_models(TIMEOUT_S)
+        service.process.send_signal(signal.SIGINT)
+        assert service.process.wait(TIMEOUT_S) == 0
+    assert "shutting down" in service.log
+    assert "accept4" not in service.log
+    assert not [line for line in service.log.splitlines() if line.startswith("E")]
 
 
 @pytest.mark.slow
-def test_second_signal_ends_the_service_at_once(tmp_path: Path, index_folder: Path, checkpoint: Path) -> None:
+def test_second_signal_ends_the_service_at_once(pe_rank: dict[str, Any], tmp_path: Path) -> None:
     """It took 36 s, for the calls in flight, and ended with a traceback."""
-    config = write_config(tmp_path, index_folder, checkpoint, "127.0.0.1:0")
-    command = [sys.executable, "-m", "rerank.commands.cli", "serve", "--config", str(config)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stderr is not None
-            address = process.stdout.readline().removeprefix("listening on ").strip()
-            with grpc.insecure_channel(address) as channel:
-                stub = RerankServiceStub(channel)
-                request = pb.RerankRequest(query=QUERY, candidates=SLOW, allow_partial=True)
-                call = stub.Rerank.future(request, timeout=TIMEOUT_S)
-                stub.ListModels(pb.ListModelsRequest(), timeout=TIMEOUT_S)  # answered after the call has arrived
-                process.terminate()
-                time.sleep(0.5)
-                assert not call.done()
-                start_s = time.monotonic()
-                process.terminate()
-                assert process.wait(TIMEOUT_S) == 1
-            assert time.monotonic() - start_s < 5
-            log = process.stderr.read()
-        finally:
-            process.kill()
-    assert "second signal received" in log
-    assert "Traceback" not in log
+    with service_process(tmp_path, **pe_rank) as service, call_in_work(service.address) as call:
+        service.process.terminate()
+        time.sleep(0.5)
+        assert not call.done()
+        start_s = time.monotonic()
+        service.process.terminate()
+        assert service.process.wait(TIMEOUT_S) == 1
+    assert time.monotonic() - start_s < 5
+    assert "second signal received" in service.log
+    assert "Traceback" not in service.log
 
 
 @pytest.mark.slow
@@ -214,5 +174,6 @@ def test_process_that_does_not_start_says_why(
     (folder / "model.safetensors").touch()
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(settings).replace("FOLDER", str(folder)), encoding="utf-8")
     config = load_config(tmp_path / "config.yaml", device="cpu")
-    with pytest.raises(error, match=rf"(?s)the service did not start:.*error: .*{message}"), service_process(config):
+    problem = rf"(?s)the service did not start:.*error: .*{message}"
+    with pytest.raises(error, match=problem), process_module.service_process(config):
         pass

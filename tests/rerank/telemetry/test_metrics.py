@@ -183,7 +183,7 @@ def test_requests_over_http_are_counted_too(encoder: Encoder) -> None:
 
 
 def test_silent_connections_have_a_bounded_number_of_threads_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rerank.telemetry.metrics_server._Handler.timeout", 1)
+    monkeypatch.setattr("rerank.telemetry.metrics_server._Handler.timeout", 0.5)
     before = threading.active_count()
     with metrics_server("127.0.0.1:0", CollectorRegistry()) as address, ExitStack() as stack:
         host, _, port = address.rpartition(":")
