@@ -26,6 +26,7 @@ from rerank.config import InterpolationConfig, PERankModel, ServiceConfig
 from rerank.grpc.server import RunningServer, running_server
 from rerank.models.encoder import Encoder
 from rerank.rankers.base import Ranker
+from rerank.rankers.identity import IdentityRanker
 from rerank.registry import ModelRegistry
 from rerank.reranker import AsyncReranker
 from rerank.v1 import rerank_pb2 as pb
@@ -154,6 +155,16 @@ def reranker_of(encoder: Encoder, rankers: Mapping[str, Ranker], **settings: Any
     """A reranker without an index over these rankers by model name, the first of which is the default."""
     config = config_for(rankers, **settings)
     return AsyncReranker(config, encoder, None, ModelRegistry(config.models, rankers))
+
+
+@contextmanager
+def identity_service(encoder: Encoder, **settings: Any) -> Iterator[tuple[Served, grpc.Channel, RerankServiceStub]]:
+    """A service whose only model, "identity", keeps the order; a channel to it, and its stub."""
+    with (
+        serving(reranker_of(encoder, {"identity": IdentityRanker()}, **settings)) as served,
+        grpc.insecure_channel(served.address, options=[("grpc.max_send_message_length", -1)]) as channel,
+    ):
+        yield served, channel, RerankServiceStub(channel)
 
 
 @dataclass(frozen=True)

@@ -45,14 +45,16 @@ class RerankMethods:
             call = await asyncio.wrap_future(self._submit(convert.rerank_call, request, limits))
         else:
             call = convert.rerank_call(request, limits)
-        self._check_models(call.options, caller)
+        if caller is not None:
+            self._check_models(call.options, caller)
         ranking = await self._reranker.rerank(call.query, call.candidates, call.options, self._earlier(deadline))
         return convert.rerank_response(ranking, call.return_passages, call.include_trace)
 
     async def search(self, request: pb.SearchRequest, deadline: float, caller: Caller | None) -> pb.SearchResponse:
         """Search. Raises: RerankError."""
         call = convert.search_call(request, self._reranker.config.limits)
-        self._check_models(call.options, caller)
+        if caller is not None:
+            self._check_models(call.options, caller)
         result = await self._reranker.search(
             call.query, call.first_stage, call.depth, call.options, self._earlier(deadline), call.feedback
         )
@@ -69,11 +71,10 @@ class RerankMethods:
         """The earlier of the caller's deadline and the service's own limit."""
         return min(deadline, asyncio.get_running_loop().time() + self._reranker.config.limits.max_request_s)
 
-    def _check_models(self, options: RankOptions, caller: Caller | None) -> None:
+    def _check_models(self, options: RankOptions, caller: Caller) -> None:
         """Raises: PermissionDenied if the caller's key does not allow the model or the preranker."""
-        if caller is not None:
-            model = options.model or next(model.name for model in self._reranker.models() if model.is_default)
-            caller.check_models([model, *filter(None, [options.preranker])])
+        model = options.model or next(model.name for model in self._reranker.models() if model.is_default)
+        caller.check_models([model, *filter(None, [options.preranker])])
 
 
 def rerank_methods(reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd) -> dict[str, Method]:

@@ -193,17 +193,6 @@ def test_file_is_not_checked_in_every_call_but_on_reload(path: Path) -> None:
         store.authenticate(bearer(key))
 
 
-def test_calls_in_flight_are_limited_for_each_key() -> None:
-    caller, other = (Caller(name, CallerLimits(max_calls=2)) for name in "ab")
-    for each in (caller, caller, other):
-        each.enter()
-    with pytest.raises(Overloaded, match="2 calls of key a are in flight") as caught:
-        caller.enter()
-    assert caught.value.retry_after_s > 0
-    caller.leave()
-    caller.enter()
-
-
 def test_queued_tokens_are_limited_except_for_the_only_request() -> None:
     caller = Caller("a", CallerLimits(max_queue_tokens=100))
     message = "500 tokens of key a are in work; 1 more exceed its limit of 100"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
@@ -15,31 +13,19 @@ from rerank.access.key_file import add_key
 from rerank.client import Credentials, RerankClient, ServiceError
 from rerank.grpc.health import SERVICE
 from rerank.models.encoder import Encoder
-from rerank.rankers.identity import IdentityRanker
 from rerank.v1 import rerank_pb2 as pb
-from rerank.v1.rerank_pb2_grpc import RerankServiceStub
-from tests.serving import TIMEOUT_S, Served, refusal, reranker_of, serving
+from tests.serving import TIMEOUT_S, identity_service, refusal
 
 UNAUTHENTICATED = grpc.StatusCode.UNAUTHENTICATED
 
 
-@contextmanager
-def identity_service(encoder: Encoder, keys: Path | None, reflection: bool | None = None) -> Iterator[Served]:
-    with serving(reranker_of(encoder, {"identity": IdentityRanker()}, keys=keys, reflection=reflection)) as served:
-        yield served
-
-
 def test_message_of_a_stranger_is_not_read_and_two_keys_are_none(encoder: Encoder, tmp_path: Path) -> None:
     key = add_key(tmp_path / "keys.yaml", "a", CallerLimits())
-    with (
-        identity_service(encoder, tmp_path / "keys.yaml") as served,
-        grpc.insecure_channel(served.address) as channel,
-    ):
+    with identity_service(encoder, keys=tmp_path / "keys.yaml") as (_, channel, stub):
         garbage = channel.unary_unary(f"/{SERVICE}/Rerank")
         assert refusal(lambda: garbage(b"\xff" * 1000, timeout=TIMEOUT_S)).code is UNAUTHENTICATED
         twice, request = Credentials(api_key=key).metadata * 2, pb.ListModelsRequest()
-        call = RerankServiceStub(channel).ListModels
-        assert refusal(lambda: call(request, timeout=TIMEOUT_S, metadata=twice)).code is UNAUTHENTICATED
+        assert refusal(lambda: stub.ListModels(request, timeout=TIMEOUT_S, metadata=twice)).code is UNAUTHENTICATED
 
 
 @pytest.mark.parametrize(
@@ -51,10 +37,7 @@ def test_with_keys_reflection_is_off_unless_asked_for(
 ) -> None:
     keys = tmp_path / "keys.yaml"
     keys.write_text("[]")
-    with (
-        identity_service(encoder, keys if has_keys else None, setting) as served,
-        grpc.insecure_channel(served.address) as channel,
-    ):
+    with identity_service(encoder, keys=keys if has_keys else None, reflection=setting) as (_, channel, _):
         database = ProtoReflectionDescriptorDatabase(channel)
         if is_told:
             assert SERVICE in database.get_services()
@@ -64,7 +47,7 @@ def test_with_keys_reflection_is_off_unless_asked_for(
 
 def test_client_sends_its_key_and_names_the_refusal(encoder: Encoder, tmp_path: Path) -> None:
     key = add_key(tmp_path / "keys.yaml", "a", CallerLimits())
-    with identity_service(encoder, tmp_path / "keys.yaml") as served:
+    with identity_service(encoder, keys=tmp_path / "keys.yaml") as (served, _, _):
         with RerankClient(served.address, Credentials(api_key=key)) as client:
             assert len(client.rerank("q", ["1", "2"], TIMEOUT_S).results) == 2
         with RerankClient(served.address) as client, pytest.raises(ServiceError) as caught:

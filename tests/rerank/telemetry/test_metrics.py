@@ -148,12 +148,6 @@ def test_feedback_is_what_comes_before_the_last_ranking() -> None:
     assert part_ms(pb.RerankResponse()) == {"queue": 0, "prepare": 0, "model": 0}
 
 
-def test_without_the_setting_nothing_is_served_or_observed(encoder: Encoder) -> None:
-    reranker = reranker_of(encoder, {"number": NumberRanker()})
-    with serving(reranker) as served:
-        assert served.server.metrics_address == ""
-
-
 @pytest.mark.parametrize("address", ["9090", "127.0.0.1:x", "127.0.0.1:99999", "203.0.113.1:9090"])
 def test_unusable_address_is_named(address: str) -> None:
     with (
