@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from tests.http_client import HttpClient, texts
+from rerank.config.http import HttpConfig
+from rerank.http.cohere import Cut
+from rerank.http.dialect import StrictModel, Translated, validated
+from rerank.http.dialects import RERANK, Dialects, dialects
+from rerank.http.problem import Problem
+from rerank.http.tei import RankList
+from rerank.models.encoder import Encoder
+from rerank.v1 import rerank_pb2 as pb
+from tests.fakes import NumberRanker
+from tests.http_client import HttpClient, serving_http, texts
+from tests.serving import reranker_of
 
 DOCUMENTS_PATHS = ["/v1/rerank", "/v2/rerank", "/rerank"]
 #: Path, the name of the passages in its requests, and the names of the texts in its errors.
@@ -239,3 +251,46 @@ def test_body_without_passages_is_answered_in_a_form_that_all_clients_read(http:
     assert reply.status == 400
     assert {"message", "detail", "error", "error_type", "code"} <= reply.json.keys()
     assert "send documents (Cohere, Jina), texts (TEI) or candidates" in reply.json["message"]
+
+
+class EchoRequest(StrictModel):
+    lines: list[str]
+
+
+class EchoDialect:
+    """A dialect that a contributor adds: requests of `lines`, which come back best first."""
+
+    passages_field, name = "lines", "lines (Echo)"
+    request, reply = EchoRequest, RankList
+
+    def translate(self, body: Mapping[str, Any]) -> Translated:
+        lines = validated(EchoRequest, body).lines
+        candidates = [pb.Candidate(doc_id=str(place), text=line) for place, line in enumerate(lines)]
+
+        def reply(response: pb.RerankResponse) -> bytes:
+            return json.dumps([lines[result.original_position] for result in response.results]).encode()
+
+        return Translated(pb.RerankRequest(query="q", candidates=candidates), reply)
+
+    def error(self, problem: Problem) -> Mapping[str, Any]:
+        return {"echo": problem.message}
+
+
+def test_dialect_is_added_in_one_place(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As CONTRIBUTING.md describes: what is made from the list of dialects knows it."""
+
+    def with_echo(cut: Cut) -> Dialects:
+        found = dialects(cut)
+        return {**found, "/echo": [EchoDialect()], RERANK: [*found[RERANK], EchoDialect()]}
+
+    monkeypatch.setattr("rerank.http.server.dialects", with_echo)
+    settings = HttpConfig(listen="127.0.0.1:0")
+    with serving_http(reranker_of(encoder, {"number": NumberRanker()}, http=settings)) as (_, client):
+        for path in ("/echo", RERANK):
+            assert client.post(path, {"lines": texts(1, 3, 2)}).json == texts(3, 2, 1)
+            assert client.post(path, {"lines": []}).json.keys() == {"echo"}
+        assert "or lines (Echo)" in client.post(RERANK, {}).json["echo"]
+        assert client.get("/nowhere").json.keys() >= {"echo", "message", "error"}
+        document = client.get("/openapi.json").json
+    assert document["paths"]["/echo"]["post"]["summary"] == "Rank lines (Echo)"
+    assert document["components"]["schemas"]["EchoRequest"]["properties"].keys() == {"lines"}
