@@ -29,6 +29,7 @@ from rerank.rankers.base import Ranker
 from rerank.rankers.identity import IdentityRanker
 from rerank.registry import ModelRegistry
 from rerank.reranker import AsyncReranker
+from rerank.retrieval.index import Index
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import (
     RerankServiceServicer,
@@ -151,10 +152,12 @@ def config_for(names: Iterable[str], **settings: Any) -> ServiceConfig:
     return ServiceConfig(**{"listen": "127.0.0.1:0", "models": models} | settings)
 
 
-def reranker_of(encoder: Encoder, rankers: Mapping[str, Ranker], **settings: Any) -> AsyncReranker:
-    """A reranker without an index over these rankers by model name, the first of which is the default."""
+def reranker_of(
+    encoder: Encoder, rankers: Mapping[str, Ranker], index: Index | None = None, **settings: Any
+) -> AsyncReranker:
+    """A reranker over these rankers by model name, the first of which is the default."""
     config = config_for(rankers, **settings)
-    return AsyncReranker(config, encoder, None, ModelRegistry(config.models, rankers))
+    return AsyncReranker(config, encoder, index, ModelRegistry(config.models, rankers))
 
 
 @contextmanager
