@@ -7,8 +7,9 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -82,6 +83,7 @@ class AsyncReranker:
 
     Attributes:
         engine: runs the requests; metrics and traces observe its work.
+        in_work: a block around each job; a service with keys holds callers to their tokens in it.
     """
 
     def __init__(self, config: ServiceConfig, encoder: Encoder, index: Index | None, models: ModelRegistry) -> None:
@@ -90,6 +92,7 @@ class AsyncReranker:
         self._encoder = encoder
         self._models = models
         self.engine = Engine(models.rankers, config.engine)
+        self.in_work: Callable[[Job], AbstractContextManager[None]] = lambda job: nullcontext()
         self._first_stage_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="first-stage")
 
     def __repr__(self) -> str:
@@ -205,7 +208,8 @@ class AsyncReranker:
         self, model: str, strategy: Strategy, query: Query, found: Found, options: RankOptions, deadline: float | None
     ) -> Ranking:
         job = Job(model, query, found, strategy, options.top_n, deadline, options.allow_partial, options.ordered)
-        return await self.engine.run(job)
+        with self.in_work(job):
+            return await self.engine.run(job)
 
     async def _retrieve(
         self, index: Index, first_stage: FirstStage, depth: int, query: Query, deadline: float | None
@@ -380,12 +384,8 @@ def _end_loop(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None
     loop.close()
 
 
-def load_reranker(config: ServiceConfig, kind: type[AsyncReranker] = AsyncReranker) -> AsyncReranker:
+def load_reranker(config: ServiceConfig) -> AsyncReranker:
     """Loads the encoder, the index and the models of a configuration; models that fail their self-test are not served.
-
-    Args:
-        config: the settings.
-        kind: the class of the reranker.
 
     Raises:
         ConfigError: a setting cannot be used.
@@ -395,7 +395,7 @@ def load_reranker(config: ServiceConfig, kind: type[AsyncReranker] = AsyncRerank
     cache_bytes = config.engine.text_vector_cache_bytes
     encoder = Encoder(config.encoder, config.device, config.encoder_name or "", cache_bytes)
     index = Index(config.index, encoder) if config.index else None
-    return kind(config, encoder, index, load_models(config.models, encoder, config.device))
+    return AsyncReranker(config, encoder, index, load_models(config.models, encoder, config.device))
 
 
 def _passage(source: CandidateSource, stored: dict[str, Passage]) -> Passage:

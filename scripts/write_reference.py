@@ -22,6 +22,7 @@ import rerank
 from rerank import config
 from rerank.commands import cli
 from rerank.config.http import HttpConfig
+from rerank.http.dialects import dialects
 from rerank.http.openapi import openapi
 from rerank.service.status import STATUS
 from rerank.telemetry.metrics import Metrics
@@ -183,7 +184,7 @@ def metrics_page() -> str:
 
 def http_page() -> str:
     """The paths of the HTTP port, and the fields of their requests and replies."""
-    document = openapi()
+    document = openapi(dialects(Mock()))
     paths = [
         [f"`{method.upper()} {path}`", operation["summary"]]
         for path, methods in document["paths"].items()

@@ -168,17 +168,14 @@ def index(index_folder: Path, encoder: Encoder) -> Index:
 def service(checkpoint: Path, encoder: Encoder, index: Index) -> Iterator[Served]:
     """A service over `index` with the models pe-rank (the default), identity and number."""
     from rerank.rankers.pe_rank import PERankRanker
-    from rerank.registry import ModelRegistry
-    from rerank.reranker import AsyncReranker
-    from tests.serving import config_for, serving
+    from tests.serving import reranker_of, serving
 
     rankers = {
         "pe-rank": PERankRanker(checkpoint, encoder, "cpu"),
         "identity": IdentityRanker(),
         "number": NumberRanker(),
     }
-    config = config_for(rankers)
-    with serving(AsyncReranker(config, encoder, index, ModelRegistry(config.models, rankers))) as served:
+    with serving(reranker_of(encoder, rankers, index)) as served:
         yield served
 
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import grpc
 import pytest
+import yaml
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
@@ -22,8 +26,10 @@ from rerank.config import InterpolationConfig, PERankModel, ServiceConfig
 from rerank.grpc.server import RunningServer, running_server
 from rerank.models.encoder import Encoder
 from rerank.rankers.base import Ranker
+from rerank.rankers.identity import IdentityRanker
 from rerank.registry import ModelRegistry
 from rerank.reranker import AsyncReranker
+from rerank.retrieval.index import Index
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import (
     RerankServiceServicer,
@@ -99,6 +105,43 @@ def serving(reranker: AsyncReranker) -> Iterator[Served]:
         loop.close()
 
 
+@dataclass(frozen=True)
+class ServiceProcess:
+    """`rerank serve` in a process of its own."""
+
+    process: subprocess.Popen[str]
+    address: str
+    log_file: Path
+
+    @property
+    def log(self) -> str:
+        return self.log_file.read_text(encoding="utf-8")
+
+
+@contextmanager
+def service_process(folder: Path, program: Sequence[str] = (), **settings: Any) -> Iterator[ServiceProcess]:
+    """A service with these settings, written to `config.yaml` of the folder; it is killed when the block ends.
+
+    Args:
+        folder: for the files of the settings and the log.
+        program: arguments of Python that run `rerank`, if not as usual.
+        settings: by default there is only the model identity.
+    """
+    identity = [{"name": "identity", "ranker": "identity"}]
+    config, log = folder / "config.yaml", folder / "serve.log"
+    config.write_text(yaml.safe_dump({"models": identity, "listen": "127.0.0.1:0", "device": "cpu"} | settings))
+    command = [sys.executable, *(program or ("-m", "rerank.commands.cli")), "serve", "--config", str(config)]
+    with (
+        log.open("w", encoding="utf-8") as errors,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+    ):
+        try:
+            assert process.stdout is not None
+            yield ServiceProcess(process, process.stdout.readline().removeprefix("listening on ").strip(), log)
+        finally:
+            process.kill()
+
+
 def config_for(names: Iterable[str], **settings: Any) -> ServiceConfig:
     """A configuration with models of these names, on a free port."""
     no_interpolation = InterpolationConfig(first_stage_weight=0.0)
@@ -109,10 +152,22 @@ def config_for(names: Iterable[str], **settings: Any) -> ServiceConfig:
     return ServiceConfig(**{"listen": "127.0.0.1:0", "models": models} | settings)
 
 
-def reranker_of(encoder: Encoder, rankers: Mapping[str, Ranker], **settings: Any) -> AsyncReranker:
-    """A reranker without an index over these rankers by model name, the first of which is the default."""
+def reranker_of(
+    encoder: Encoder, rankers: Mapping[str, Ranker], index: Index | None = None, **settings: Any
+) -> AsyncReranker:
+    """A reranker over these rankers by model name, the first of which is the default."""
     config = config_for(rankers, **settings)
-    return AsyncReranker(config, encoder, None, ModelRegistry(config.models, rankers))
+    return AsyncReranker(config, encoder, index, ModelRegistry(config.models, rankers))
+
+
+@contextmanager
+def identity_service(encoder: Encoder, **settings: Any) -> Iterator[tuple[Served, grpc.Channel, RerankServiceStub]]:
+    """A service whose only model, "identity", keeps the order; a channel to it, and its stub."""
+    with (
+        serving(reranker_of(encoder, {"identity": IdentityRanker()}, **settings)) as served,
+        grpc.insecure_channel(served.address, options=[("grpc.max_send_message_length", -1)]) as channel,
+    ):
+        yield served, channel, RerankServiceStub(channel)
 
 
 @dataclass(frozen=True)

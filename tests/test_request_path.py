@@ -78,7 +78,7 @@ def test_request_runs_through_few_files_and_lines(encoder: Encoder) -> None:
         reply = RerankServiceStub(channel).Rerank(request, timeout=TIMEOUT_S)
         lines = lines_by_file(set(called))
     assert len(reply.results) == 25
-    assert {Path("grpc/servicer.py"), Path("engine/engine.py"), Path("rankers/first.py")} <= lines.keys()
+    assert {Path("service/calls.py"), Path("engine/engine.py"), Path("rankers/first.py")} <= lines.keys()
     total = sum(sum(of.values()) for of in lines.values())
     path = f"{len(lines)} files, {total} lines of functions:\n{listing(lines)}"
     assert len(lines) <= MAX_FILES, f"a request runs through more than {MAX_FILES} files: {path}"

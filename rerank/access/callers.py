@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 
 from rerank.config.settings import Positive, Settings
 from rerank.errors import MAX_QUOTED_CHARS, Overloaded, PermissionDenied
-
-#: The caller of the request that the running task answers; None in a service without keys.
-current_caller: ContextVar[Caller | None] = ContextVar("current_caller", default=None)
 
 _RETRY_S = 1.0
 
@@ -59,17 +55,6 @@ class Caller:
     def leave(self) -> None:
         """Ends a call that `enter` has counted."""
         self._calls -= 1
-
-    @contextmanager
-    def answering(self) -> Iterator[None]:
-        """Counts a call as in flight, and makes this the current caller, until the block ends. Raises: Overloaded."""
-        self.enter()
-        token = current_caller.set(self)
-        try:
-            yield
-        finally:
-            current_caller.reset(token)
-            self.leave()
 
     def check_models(self, names: Iterable[str]) -> None:
         """Raises: PermissionDenied if the key does not allow one of these models."""

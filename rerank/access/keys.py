@@ -1,8 +1,4 @@
-"""API keys: finds the caller of a request by its header `authorization: Bearer KEY`, for gRPC and HTTP alike.
-
-A server answers a request in the block `with keys.authenticate(header).answering():`, in which KeyedReranker holds the
-caller to the models and tokens of its key.
-"""
+"""API keys: finds the caller of a request by its header `authorization: Bearer KEY`, for gRPC and HTTP alike."""
 
 from __future__ import annotations
 
@@ -64,6 +60,10 @@ class KeyStore:
         if found is None:
             raise Unauthenticated("the API key is unknown or was revoked; ask the operator for another one")
         return found
+
+    def caller(self, name: str) -> Caller | None:
+        """The caller of this name; None if no key has it, or has it any longer."""
+        return self._callers.get(name)
 
     def reload(self) -> None:
         """Reads the file now. An invalid file is logged and changes nothing."""

@@ -1,9 +1,11 @@
-"""TLS of the gRPC port: credentials whose certificate files are read again when they change."""
+"""TLS of the ports: certificate files that are read again when they change, for gRPC and for HTTP."""
 
 from __future__ import annotations
 
 import logging
-from typing import Any
+import ssl
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
 
 import grpc
 
@@ -14,40 +16,76 @@ from rerank.files import file_version
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 
 def server_credentials(tls: TLSConfig) -> grpc.ServerCredentials:
-    """Credentials that use the files as they are when a client connects. Raises: see `check_certificates`."""
-    files = _CertificateFiles(tls)
-    fetch: Any = files.read_if_changed  # None keeps the certificate, which the stubs do not know
-    return grpc.dynamic_ssl_server_credentials(files.read(), fetch, tls.client_ca is not None)
+    """gRPC's credentials that use the files as they are when a client connects. Raises: see `check_certificates`."""
+    files = _CertificateFiles(tls, _grpc_certificates)
+
+    def changed() -> Any:  # None keeps the certificate, which the stubs do not know
+        return files.current if files.changed() else None
+
+    return grpc.dynamic_ssl_server_credentials(files.current, changed, tls.client_ca is not None)
 
 
-class _CertificateFiles:
-    """The files of the settings. Files that have become unusable change nothing: an error is logged once."""
+def server_context(tls: TLSConfig) -> ssl.SSLContext:
+    """A context that uses the files as they are when a client connects. Raises: see `check_certificates`."""
+    files = _CertificateFiles(tls, _ssl_context)
 
-    def __init__(self, tls: TLSConfig) -> None:
-        self._tls = tls
-        self._version: list[tuple[int, ...]] = []
+    def choose(connection: ssl.SSLObject | ssl.SSLSocket, name: str | None, context: ssl.SSLContext) -> None:
+        files.changed()
+        connection.context = files.current
 
-    def read(self) -> grpc.ServerCertificateConfiguration:
-        """The certificate, its key and the authorities of clients. Raises: ConfigError."""
+    context = _ssl_context(tls)
+    context.sni_callback = choose
+    return context
+
+
+class _CertificateFiles(Generic[T]):
+    """The files of the settings. Files that have become unusable change nothing: an error is logged once.
+
+    Args:
+        tls: the settings.
+        read: what is made of the files.
+
+    Attributes:
+        current: what was made of them last.
+    """
+
+    def __init__(self, tls: TLSConfig, read: Callable[[TLSConfig], T]) -> None:
+        self._tls, self._read = tls, read
         self._version = self._current_version()
-        check_certificates(self._tls)
-        ca = self._tls.client_ca
-        pair = self._tls.key.read_bytes(), self._tls.certificate.read_bytes()
-        return grpc.ssl_server_certificate_configuration([pair], None if ca is None else ca.read_bytes())
+        check_certificates(tls)
+        self.current = read(tls)
 
-    def read_if_changed(self) -> grpc.ServerCertificateConfiguration | None:
-        """None if the files are as they were, or cannot be used. gRPC calls it for each connection, on its threads."""
+    def changed(self) -> bool:
+        """True if the files were read again. gRPC calls it for each connection, on its threads."""
+        if (version := self._current_version()) == self._version:
+            return False
+        self._version = version
         try:
-            if self._current_version() == self._version:
-                return None
-            changed = self.read()
+            check_certificates(self._tls)
+            self.current = self._read(self._tls)
         except ConfigError as error:
             log.error("%s; the certificate that was read before stays in use", error)
-            return None
+            return False
         log.info("certificate read again from %s", self._tls.certificate)
-        return changed
+        return True
 
     def _current_version(self) -> list[tuple[int, ...]]:
         return [file_version(path) for path in (self._tls.certificate, self._tls.key, self._tls.client_ca) if path]
+
+
+def _grpc_certificates(tls: TLSConfig) -> grpc.ServerCertificateConfiguration:
+    pair = tls.key.read_bytes(), tls.certificate.read_bytes()
+    return grpc.ssl_server_certificate_configuration([pair], tls.client_ca.read_bytes() if tls.client_ca else None)
+
+
+def _ssl_context(tls: TLSConfig) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tls.certificate, tls.key)
+    if tls.client_ca is not None:
+        context.load_verify_locations(tls.client_ca)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context

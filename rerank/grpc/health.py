@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from grpc_health.v1 import health_pb2
@@ -14,6 +15,7 @@ from rerank.v1 import rerank_pb2
 
 if TYPE_CHECKING:
     from rerank.registry import ModelDescription
+    from rerank.reranker import AsyncReranker
 
 SERVICE = rerank_pb2.DESCRIPTOR.services_by_name["RerankService"].full_name
 #: The name under which a check says whether the process answers at all, also during a drain.
@@ -22,7 +24,7 @@ LIVENESS = "liveness"
 HealthStatus: TypeAlias = int
 #: The longest name of a service that is looked up.
 _MAX_NAME_CHARS = 1000
-#: Seconds between two updates of statuses that change.
+#: Seconds between two updates of statuses, because those of models in inference servers change.
 _FOLLOW_S = 0.5
 
 
@@ -33,7 +35,7 @@ class HealthServicer(aio.HealthServicer):  # type: ignore[misc]  # grpc_health h
         super().__init__()
         self._names: set[str] = set()
 
-    async def Check(self, request: health_pb2.HealthCheckRequest, context: Any) -> Any:  # noqa: N802
+    async def check(self, request: health_pb2.HealthCheckRequest, *_: object) -> Any:
         """The status of a service. Raises: NotFound for one that has none, InvalidRequest for a long name."""
         if request.service == LIVENESS:
             return health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.SERVING)
@@ -41,12 +43,12 @@ class HealthServicer(aio.HealthServicer):  # type: ignore[misc]  # grpc_health h
         if request.service not in self._names:
             known = f"'' (the default model), '{SERVICE}/MODEL' or '{LIVENESS}'"  # models are not told without a key
             raise NotFound(f"there is no health status of {request.service!r}; ask for {known}")
-        return await super().Check(request, context)
+        return await self.Check(request, None)
 
-    async def Watch(self, request: health_pb2.HealthCheckRequest, context: Any) -> None:  # noqa: N802
+    async def watch(self, request: health_pb2.HealthCheckRequest, context: Any) -> None:
         """Sends the status of a service, and again when it changes. Raises: InvalidRequest for a long name."""
         _check_name(request.service)  # which is kept while the call lasts
-        await super().Watch(request, context)
+        await self.Watch(request, context)
 
     async def set_statuses(self, models: Sequence[ModelDescription]) -> None:
         """Sets the statuses of the service and of its models."""
@@ -54,11 +56,23 @@ class HealthServicer(aio.HealthServicer):  # type: ignore[misc]  # grpc_health h
             self._names.add(name)
             await self.set(name, status)
 
-    async def follow(self, models: Callable[[], Sequence[ModelDescription]]) -> None:
-        """Sets the statuses again and again: those of models in inference servers change while the service runs."""
-        while True:
+
+@asynccontextmanager
+async def health_of(reranker: AsyncReranker) -> AsyncIterator[HealthServicer]:
+    """Health checks whose statuses follow the models until the block ends."""
+    health = HealthServicer()
+    await health.set_statuses(reranker.models())
+
+    async def follow() -> None:
+        while any(getattr(model, "served_by", None) for model in reranker.config.models):
             await asyncio.sleep(_FOLLOW_S)
-            await self.set_statuses(models())
+            await health.set_statuses(reranker.models())
+
+    following = asyncio.create_task(follow())
+    try:
+        yield health
+    finally:
+        following.cancel()
 
 
 def health_statuses(models: Sequence[ModelDescription]) -> dict[str, HealthStatus]:

@@ -13,25 +13,23 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 
 import grpc
-from grpc_health.v1 import health_pb2
-from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
-from rerank.access.keyed_reranker import KeyedReranker
+from rerank.access.keys import KeyStore
 from rerank.config import ServiceConfig
 from rerank.grpc.connections import bounded_connections, end_connection_of, end_connections
-from rerank.grpc.health import SERVICE, HealthServicer
+from rerank.grpc.health import HealthServicer, health_of
 from rerank.grpc.port import bind, server_options
-from rerank.grpc.servicer import CallsInFlight
-from rerank.grpc.services import add_services, calls_in_flight, guarded_quietly
+from rerank.grpc.services import add_services
 from rerank.reranker import AsyncReranker, load_reranker
+from rerank.service.calls import CallsInFlight
 from rerank.service.connection_bounds import connection_bounds, raise_open_files_limit
+from rerank.service.methods import rerank_methods
 from rerank.service.reload import reload
 from rerank.service.startup import description
 from rerank.telemetry.setup import telemetry
 
 log = logging.getLogger(__name__)
 
-HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 #: After the drain, clients have this long to close their side of the connections; then gRPC closes them.
 _GRACE_S = 1.0
 #: After this time, a thread that computes in Python lets the event loop run; Python's default is 5 ms.
@@ -52,7 +50,7 @@ class RunningServer:
         address: str,
         server: grpc.aio.Server,
         calls: CallsInFlight,
-        health_servicer: HealthServicer,
+        health: HealthServicer,
         metrics_address: str = "",
     ) -> None:
         self.address = address
@@ -60,7 +58,7 @@ class RunningServer:
         self.http_address = ""
         self._server = server
         self.calls = calls
-        self._health = health_servicer
+        self._health = health
         self._draining: asyncio.Task[None] | None = None
 
     async def drain(self, drain_s: float) -> None:
@@ -76,7 +74,7 @@ class RunningServer:
 
     async def _drain(self, drain_s: float) -> None:
         await self._health.enter_graceful_shutdown()
-        self.calls.refuse_new_calls()
+        self.calls.shutting_down = True
         with suppress(TimeoutError):
             await asyncio.wait_for(self.calls.wait_until_idle(), drain_s)
         self.calls.end_drain()
@@ -93,21 +91,17 @@ async def running_server(reranker: AsyncReranker) -> AsyncIterator[RunningServer
     """
     config = reranker.config
     async with reranker, AsyncExitStack() as stack:
-        calls = calls_in_flight(config)
+        calls = CallsInFlight(config.limits, KeyStore(config.keys) if config.keys else None)
         observed = stack.enter_context(telemetry(reranker, calls))
         server = grpc.aio.server(options=server_options(config), interceptors=observed.interceptors)
-        health_servicer = await add_services(server, reranker, calls, observed.on_end, stack)
-        if config.reflection or (config.reflection is None and config.keys is None):
-            reflection_servicer = reflection.aio.ReflectionServicer((SERVICE, HEALTH, reflection.SERVICE_NAME))
-            reflection_pb2_grpc.add_ServerReflectionServicer_to_server(
-                reflection_servicer, guarded_quietly(server, config)
-            )
+        health = await stack.enter_async_context(health_of(reranker))
+        add_services(server, rerank_methods(reranker, calls, observed.on_end), health, config)
         port = bind(server, config)
         calls.on_unread_answer = partial(end_connection_of, port)
         stack.enter_context(bounded_connections(port, connection_bounds(config)))
         await server.start()
         address = f"{config.listen.rpartition(':')[0]}:{port}"
-        running = RunningServer(address, server, calls, health_servicer, observed.metrics_address)
+        running = RunningServer(address, server, calls, health, observed.metrics_address)
         if config.http is not None:
             from rerank.http.server import running_http  # needs the extra http
 
@@ -156,7 +150,7 @@ async def serve(
         loop.add_signal_handler(number, on_signal)
     raise_open_files_limit()
     loop.add_signal_handler(signal.SIGHUP, lambda: log.warning("SIGHUP ignored: the models are still being loaded"))
-    reranker = load_reranker(config, AsyncReranker if config.keys is None else KeyedReranker)
+    reranker = load_reranker(config)
     _favour_event_loop()
     async with running_server(reranker) as running:
         loop.add_signal_handler(signal.SIGHUP, reload, reranker, running.calls, read_config)

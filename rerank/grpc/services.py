@@ -1,53 +1,46 @@
-"""The services over one reranker: RerankService and the health checks, in gRPC's server or a replica of Ray Serve."""
+"""The services of the gRPC port: RerankService, health checks and reflection, as handlers of its methods."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
 
-from grpc_health.v1 import health_pb2_grpc
+import grpc
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from rerank.access.keyed_calls import KeyedCalls
-from rerank.access.keys import KeyStore
 from rerank.config import ServiceConfig
-from rerank.grpc.health import HealthServicer
-from rerank.grpc.servicer import CallsInFlight, GuardedServer, OnEnd, RerankServicer
-from rerank.reranker import AsyncReranker
-from rerank.v1 import rerank_pb2_grpc
+from rerank.grpc.handlers import stream_handler, unary_handlers, watch_handler
+from rerank.grpc.health import SERVICE, HealthServicer
+from rerank.service.calls import CallsInFlight, Method
+from rerank.service.methods import parser, protobuf_methods
 
 log = logging.getLogger(__name__)
 
-
-def calls_in_flight(config: ServiceConfig) -> CallsInFlight:
-    """The limits of calls, which need a key if the configuration has keys. Raises: ConfigError about the keys' file."""
-    return CallsInFlight(config.limits) if config.keys is None else KeyedCalls(config.limits, KeyStore(config.keys))
+_HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"]
 
 
-def guarded_quietly(server: Any, config: ServiceConfig) -> GuardedServer:
-    """Registers services whose calls need no key and are logged at level DEBUG, because health checks come often."""
-    return GuardedServer(server, CallsInFlight(config.limits), partial(log.debug, "%s"))
+def health_methods(health: HealthServicer, calls: CallsInFlight) -> dict[str, Method]:
+    """The health check; its calls are logged at level DEBUG, because they come often."""
+    return protobuf_methods(_HEALTH, {"Check": health.check}, calls, partial(log.debug, "%s"))
 
 
-async def add_services(
-    server: Any, reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd, stack: AsyncExitStack
-) -> HealthServicer:
-    """Registers the services. The health statuses follow the models until the stack closes.
+def add_services(
+    server: grpc.aio.Server, methods: dict[str, Method], health: HealthServicer, config: ServiceConfig
+) -> None:
+    """Registers RerankService with these methods, the health checks, and reflection if the settings want it."""
+    calls = CallsInFlight(config.limits)  # of services that need no key
+    server.add_registered_method_handlers(SERVICE, unary_handlers(methods))
+    watch = watch_handler(health.watch, parser(health_pb2.HealthCheckRequest.DESCRIPTOR, calls), calls)
+    checks = unary_handlers(health_methods(health, calls)) | {"Watch": watch}
+    server.add_registered_method_handlers(_HEALTH.full_name, checks)
+    if config.reflection or (config.reflection is None and config.keys is None):
+        _add_reflection(server, calls)
 
-    Args:
-        server: a grpc.aio.Server, or what registers methods like it.
-        reranker: answers the calls.
-        calls: the limits of calls of RerankService.
-        on_end: called when such a call has ended.
-        stack: ends what runs in the background.
-    """
-    guarded = GuardedServer(server, calls, on_end)
-    rerank_pb2_grpc.add_RerankServiceServicer_to_server(RerankServicer(reranker), guarded)
-    health = HealthServicer()
-    health_pb2_grpc.add_HealthServicer_to_server(health, guarded_quietly(server, reranker.config))
-    await health.set_statuses(reranker.models())
-    if any(getattr(model, "served_by", None) for model in reranker.config.models):
-        stack.callback(asyncio.create_task(health.follow(reranker.models)).cancel)
-    return health
+
+def _add_reflection(server: grpc.aio.Server, calls: CallsInFlight) -> None:
+    servicer: Any = reflection.aio.ReflectionServicer((SERVICE, _HEALTH.full_name, reflection.SERVICE_NAME))
+    parse = parser(reflection_pb2.ServerReflectionRequest.DESCRIPTOR, calls)
+    handlers = {"ServerReflectionInfo": stream_handler(servicer.ServerReflectionInfo, parse)}
+    server.add_registered_method_handlers(reflection.SERVICE_NAME, handlers)

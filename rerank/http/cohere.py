@@ -81,7 +81,7 @@ class DocumentsRequestOrAll(DocumentsRequest):
     top_n: Annotated[int | None, Field(ge=0, description="Number of results; none or 0: all.")] = None
 
 
-class Result(BaseModel):
+class CohereResult(BaseModel):
     """A document with its relevance; `document` as it was sent, or {"text"} for a text."""
 
     index: int
@@ -102,13 +102,13 @@ class DocumentsReply(BaseModel):
     id: str
     object: Literal["list"] = "list"
     model: str
-    results: list[Result]
+    results: list[CohereResult]
     usage: Usage
     meta: dict[str, Any]
 
 
-class Documents:
-    """The dialect of Cohere and Jina.
+class CohereDialect:
+    """The dialect of Cohere, which is also that of Jina and vLLM.
 
     Args:
         cut: cuts texts for `max_tokens_per_doc`.
@@ -116,13 +116,14 @@ class Documents:
         request: the type of the request.
     """
 
-    passages_field = "documents"
+    passages_field, name = "documents", "documents (Cohere, Jina)"
+    reply = DocumentsReply
 
     def __init__(self, cut: Cut, version: str, request: type[DocumentsRequest] = DocumentsRequest) -> None:
-        self._cut, self._version, self._request = cut, version, request
+        self._cut, self._version, self.request = cut, version, request
 
     def translate(self, body: Mapping[str, Any]) -> Translated:
-        request = validated(self._request, body)
+        request = validated(self.request, body)
         _refuse_unsupported(request)
         texts = [_text(document, place, request.rank_fields) for place, document in enumerate(request.documents)]
         titles = [_title(document, place, request.rank_fields) for place, document in enumerate(request.documents)]
@@ -148,7 +149,7 @@ class Documents:
     def _reply(self, request: DocumentsRequest, response: pb.RerankResponse) -> bytes:
         scores = relevance_scores(response, len(request.documents))
         results = [
-            Result(
+            CohereResult(
                 index=result.original_position,
                 relevance_score=score,
                 document=_as_object(request.documents[result.original_position]) if request.return_documents else None,

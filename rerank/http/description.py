@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeAlias
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -14,75 +14,82 @@ from starlette.routing import Route
 from rerank import __version__
 from rerank.errors import RerankError
 from rerank.http.call import HttpCall
-from rerank.http.endpoint import Shared
+from rerank.http.dialects import Dialects
 from rerank.http.openapi import openapi
-from rerank.http.problem import problem_of
-from rerank.http.undecided import Undecided
 from rerank.registry import ModelDescription
 from rerank.reranker import AsyncReranker
+from rerank.service.calls import CallsInFlight
+
+Describe: TypeAlias = Callable[[], dict[str, Any]]
+#: Answers a GET request with a description, if the caller's key and the calls in flight allow it.
+Limited: TypeAlias = Callable[[Describe, Request], Awaitable[Response]]
 
 
-class Description:
-    """Answers GET requests about the service.
+def limited_by(calls: CallsInFlight, refuse: Callable[[RerankError], Response]) -> Limited:
+    """Runs a GET under key and call limits.
 
     Args:
-        reranker: the models, the index and the limits that are described.
-        shared: the calls in flight: only those with a key are told more than the health, if there are keys.
-        undecided: the dialect of errors.
+        calls: the calls in flight, and the keys.
+        refuse: the answer to a request that they do not allow.
     """
 
-    def __init__(self, reranker: AsyncReranker, shared: Shared, undecided: Undecided) -> None:
-        self._reranker, self._shared, self._undecided = reranker, shared, undecided
-
-    def routes(self) -> list[Route]:
-        return [
-            Route("/health", self.health),
-            Route("/info", partial(self.counted, self._info)),
-            Route("/v1/models", partial(self.counted, self._models)),
-            Route("/openapi.json", partial(self.counted, openapi)),
-        ]
-
-    async def counted(self, describe: Callable[[], dict[str, Any]], request: Request) -> Response:
-        """The description, or why the caller does not get it."""
-        call = HttpCall(request.scope, request.receive, self._shared.max_bytes)
+    async def limited(describe: Describe, request: Request) -> Response:
+        call = HttpCall(request.scope, request.receive, calls)
         try:
-            self._shared.calls.enter(call.as_context)
+            calls.enter(call)
             return JSONResponse(describe())
         except RerankError as error:
-            problem = problem_of(error)
-            return JSONResponse(dict(self._undecided.error(problem)), problem.status, problem.headers)
+            return refuse(error)
         finally:
             call.finish()
 
-    async def health(self, _: Request) -> Response:
+    return limited
+
+
+def description_routes(
+    reranker: AsyncReranker, calls: CallsInFlight, dialects: Dialects, limited: Limited
+) -> list[Route]:
+    """The routes. Only callers with a key are told more than the health, if there are keys."""
+    describe = {
+        "/info": partial(_info, reranker),
+        "/v1/models": partial(_models, reranker),
+        "/openapi.json": partial(openapi, dialects),
+    }
+
+    async def health(_: Request) -> Response:
         """200 if the default model is served, otherwise 503, as the health check of gRPC says."""
-        problem = "shutting down" if self._shared.calls.shutting_down else self._default().problem
+        problem = "shutting down" if calls.shutting_down else _default(reranker).problem
         if problem:
             return JSONResponse({"status": "NOT_SERVING", "reason": problem}, HTTPStatus.SERVICE_UNAVAILABLE)
         return JSONResponse({"status": "SERVING"})
 
-    def _info(self) -> dict[str, Any]:
-        """The default model and the limits, by TEI's names."""
-        model, limits = self._default(), self._reranker.config.limits
-        return {
-            "model_id": model.info.model_id,
-            "model_sha": model.info.model_revision or None,
-            "model_type": {"reranker": {"id2label": {}, "label2id": {}}},
-            "max_concurrent_requests": limits.max_calls,
-            "max_input_length": model.info.max_passage_tokens,
-            "max_batch_tokens": self._reranker.config.engine.max_batch_tokens,
-            "max_client_batch_size": limits.max_candidates,
-            "payload_limit": limits.max_message_bytes,
-            "auto_truncate": True,
-            "version": __version__,
-        }
+    return [Route("/health", health), *(Route(path, partial(limited, each)) for path, each in describe.items())]
 
-    def _models(self) -> dict[str, Any]:
-        """The models that requests may name, the default one first, in the form of OpenAI's list."""
-        return {"object": "list", "data": [_model(model) for model in self._reranker.models()]}
 
-    def _default(self) -> ModelDescription:
-        return next(model for model in self._reranker.models() if model.is_default)
+def _info(reranker: AsyncReranker) -> dict[str, Any]:
+    """The default model and the limits, by TEI's names."""
+    model, limits = _default(reranker), reranker.config.limits
+    return {
+        "model_id": model.info.model_id,
+        "model_sha": model.info.model_revision or None,
+        "model_type": {"reranker": {"id2label": {}, "label2id": {}}},
+        "max_concurrent_requests": limits.max_calls,
+        "max_input_length": model.info.max_passage_tokens,
+        "max_batch_tokens": reranker.config.engine.max_batch_tokens,
+        "max_client_batch_size": limits.max_candidates,
+        "payload_limit": limits.max_message_bytes,
+        "auto_truncate": True,
+        "version": __version__,
+    }
+
+
+def _models(reranker: AsyncReranker) -> dict[str, Any]:
+    """The models that requests may name, the default one first, in the form of OpenAI's list."""
+    return {"object": "list", "data": [_model(model) for model in reranker.models()]}
+
+
+def _default(reranker: AsyncReranker) -> ModelDescription:
+    return next(model for model in reranker.models() if model.is_default)
 
 
 def _model(model: ModelDescription) -> dict[str, Any]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
+from google.protobuf.message import Message
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
@@ -14,6 +15,8 @@ from rerank.http.problem import Problem
 from rerank.v1 import rerank_pb2 as pb
 
 RequestT = TypeVar("RequestT", bound=BaseModel)
+#: A request or a reply: a model of pydantic, or a message whose JSON form is that of protobuf.
+JsonType: TypeAlias = type[BaseModel] | type[Message]
 
 _UNKNOWN_FIELD = "unknown_field"
 
@@ -27,10 +30,26 @@ class Translated:
 
 
 class Dialect(Protocol):
-    """Translates between JSON of one API and the messages of the gRPC service."""
+    """Translates between JSON of one API and the messages of the gRPC service.
 
-    #: The name that the API has for the field `candidates`.
-    passages_field: str
+    Attributes:
+        passages_field: the name that the API has for the field `candidates`; a request that has it is in this dialect.
+        name: what its requests hold, and whose API it is, such as "texts (TEI)".
+        request: the type of its requests, for the description of the port.
+        reply: the type of its replies.
+    """
+
+    @property
+    def passages_field(self) -> str: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def request(self) -> JsonType: ...
+
+    @property
+    def reply(self) -> JsonType: ...
 
     def translate(self, body: Mapping[str, Any]) -> Translated:
         """The request as a message of the gRPC service. Raises: InvalidRequest."""
@@ -39,6 +58,27 @@ class Dialect(Protocol):
     def error(self, problem: Problem) -> Mapping[str, Any]:
         """The body of an error."""
         ...
+
+
+def chosen(dialects: Sequence[Dialect], body: Mapping[str, Any]) -> Dialect:
+    """The dialect of a body, if it may be in these. Raises: InvalidRequest if it is in none of several."""
+    if len(dialects) == 1:
+        return dialects[0]
+    found = next((dialect for dialect in dialects if dialect.passages_field in body), None)
+    if found is None:
+        raise InvalidRequest("body", f"no API is recognised; send {choices(dialects)}")
+    return found
+
+
+def choices(dialects: Sequence[Dialect]) -> str:
+    """What the requests of the dialects hold, such as "documents (Cohere, Jina) or texts (TEI)"."""
+    *others, last = [dialect.name for dialect in dialects]
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def error_body(dialects: Iterable[Dialect], problem: Problem) -> dict[str, Any]:
+    """The body of an error to a client of one of these APIs, who reads the fields of its own."""
+    return {name: value for dialect in dialects for name, value in dialect.error(problem).items()}
 
 
 class StrictModel(BaseModel):

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from google.protobuf.message import Message
 from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
+from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from rerank import __version__
 from rerank.http.call import TIMEOUT_HEADER
-from rerank.http.cohere import DocumentsReply, DocumentsRequest, DocumentsRequestOrAll
-from rerank.http.tei import RankList, TextsRequest
-from rerank.v1 import rerank_pb2 as pb
+from rerank.http.dialect import Dialect, JsonType, choices
+from rerank.http.dialects import Dialects
 
-_REQUESTS: list[type[BaseModel]] = [DocumentsRequest, DocumentsRequestOrAll, TextsRequest]
-_REPLIES: list[type[BaseModel]] = [DocumentsReply, RankList]
 _STATUSES = {
     400: "The request is wrong, or needs a part that the service runs without; the message says what and why.",
     401: "The service needs an API key.",
@@ -29,32 +27,26 @@ _STATUSES = {
 }
 
 
-def openapi() -> dict[str, Any]:
-    """The OpenAPI document."""
-    _, schemas = models_json_schema(
-        [(each, "validation") for each in _REQUESTS] + [(each, "serialization") for each in _REPLIES],
-        ref_template="#/components/schemas/{model}",
-    )
-    native = {message.DESCRIPTOR.name: _native(message) for message in _NATIVE}
+def openapi(dialects: Dialects) -> dict[str, Any]:
+    """The OpenAPI document of these dialects."""
+    all_dialects = [dialect for of_path in dialects.values() for dialect in of_path]
+    requests, replies = _unique(each.request for each in all_dialects), _unique(each.reply for each in all_dialects)
+    models: list[tuple[type[BaseModel], JsonSchemaMode]] = [
+        *((each, "validation") for each in requests if issubclass(each, BaseModel)),
+        *((each, "serialization") for each in replies if issubclass(each, BaseModel)),
+    ]
+    _, schemas = models_json_schema(models, ref_template="#/components/schemas/{model}")
+    messages = {each.DESCRIPTOR.name: _message(each) for each in (*requests, *replies) if issubclass(each, Message)}
     return {
         "openapi": "3.1.0",
         "info": {"title": "rerank", "version": __version__},
         "components": {
-            "schemas": schemas["$defs"] | native,
+            "schemas": schemas["$defs"] | messages,
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
         "security": [{}, {"key": []}],
         "paths": {
-            "/v1/rerank": _post(
-                "Order documents: Cohere's API v1, Jina's API", ["DocumentsRequest"], ["DocumentsReply"]
-            ),
-            "/v2/rerank": _post("Order documents: Cohere's API v2", ["DocumentsRequest"], ["DocumentsReply"]),
-            "/rerank": _post(
-                "Order documents (Cohere, Jina, vLLM), texts (TEI) or candidates (gRPC's Rerank)",
-                ["DocumentsRequestOrAll", "TextsRequest", "RerankRequest"],
-                ["DocumentsReply", "RankList", "RerankResponse"],
-            ),
-            "/search": _post("Retrieve and order passages: gRPC's Search", ["SearchRequest"], ["SearchResponse"]),
+            **{path: _post(of_path) for path, of_path in dialects.items()},
             "/v1/models": _get("The models that requests may name"),
             "/info": _get("The default model and the limits, by TEI's names"),
             "/health": _get("200 if the default model is served, otherwise 503"),
@@ -62,16 +54,17 @@ def openapi() -> dict[str, Any]:
     }
 
 
-_NATIVE: tuple[type[Message], ...] = (pb.RerankRequest, pb.RerankResponse, pb.SearchRequest, pb.SearchResponse)
+def _unique(types: Iterable[JsonType]) -> list[JsonType]:
+    return list(dict.fromkeys(types))
 
 
-def _native(message: type[Message]) -> dict[str, Any]:
+def _message(message: type[Message]) -> dict[str, Any]:
     fields: dict[str, Any] = {name: {} for name in message.DESCRIPTOR.fields_by_name}
     description = f"The JSON mapping of {message.DESCRIPTOR.full_name}; rerank.proto describes the fields."
     return {"type": "object", "description": description, "properties": fields, "additionalProperties": False}
 
 
-def _post(summary: str, requests: list[str], replies: list[str]) -> dict[str, Any]:
+def _post(dialects: Sequence[Dialect]) -> dict[str, Any]:
     errors = {str(status): {"description": description} for status, description in _STATUSES.items()}
     timeout = {
         "name": TIMEOUT_HEADER,
@@ -81,16 +74,19 @@ def _post(summary: str, requests: list[str], replies: list[str]) -> dict[str, An
     }
     return {
         "post": {
-            "summary": summary,
+            "summary": f"Rank {choices(dialects)}",
             "parameters": [timeout],
-            "requestBody": {"required": True, "content": _content(requests)},
-            "responses": {"200": {"description": "The ranking", "content": _content(replies)}, **errors},
+            "requestBody": {"required": True, "content": _content([each.request for each in dialects])},
+            "responses": {
+                "200": {"description": "The ranking", "content": _content([each.reply for each in dialects])},
+                **errors,
+            },
         }
     }
 
 
-def _content(schemas: list[str]) -> dict[str, Any]:
-    references = [{"$ref": f"#/components/schemas/{name}"} for name in schemas]
+def _content(types: Sequence[JsonType]) -> dict[str, Any]:
+    references = [{"$ref": f"#/components/schemas/{each.__name__}"} for each in types]
     return {"application/json": {"schema": references[0] if len(references) == 1 else {"anyOf": references}}}
 
 

@@ -11,7 +11,7 @@ import grpc
 from google.protobuf.json_format import MessageToDict
 from google.rpc import status_pb2
 
-from rerank.errors import InvalidRequest, Overloaded, RerankError, ShuttingDown
+from rerank.errors import InvalidRequest, Overloaded, ShuttingDown
 from rerank.service.status import status_of
 
 #: gRPC status code → HTTP status, as google/rpc/code.proto maps them.
@@ -25,11 +25,10 @@ _HTTP_STATUS = {
     grpc.StatusCode.UNAVAILABLE: HTTPStatus.SERVICE_UNAVAILABLE,
     grpc.StatusCode.DEADLINE_EXCEEDED: HTTPStatus.GATEWAY_TIMEOUT,
 }
-_CODE_NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
 _STATUS_OF_CODE = {code.value[0]: status for code, status in _HTTP_STATUS.items()}
 
 
-class RefusedByHttp(RerankError):
+class RefusedByHttp(InvalidRequest):
     """The request breaks a rule of HTTP that gRPC does not have, such as its path or its content type.
 
     Attributes:
@@ -38,9 +37,12 @@ class RefusedByHttp(RerankError):
     """
 
     def __init__(self, status: HTTPStatus, message: str, headers: dict[str, str] | None = None) -> None:
-        super().__init__(message)
+        super().__init__("request", message)
         self.status = status
         self.headers = headers or {}
+
+    def __str__(self) -> str:
+        return self.description
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +60,6 @@ class Problem:
     message: str
     rpc_status: status_pb2.Status
     headers: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def code_name(self) -> str:
-        """The name of the gRPC status code."""
-        return _CODE_NAMES[self.rpc_status.code]
 
     @property
     def as_json(self) -> dict[str, Any]:

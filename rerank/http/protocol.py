@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
+from collections.abc import Callable
 from typing import Any
 
 import h11
@@ -31,8 +31,13 @@ class _Connection(h11.Connection):
         return event
 
 
-def protocol_with(max_transfer_s: float) -> type[H11Protocol]:
-    """uvicorn's protocol with a limit on the time in which a connection sends the headers of its next request."""
+def protocol_with(max_transfer_s: float, bad_request: Callable[[str], bytes]) -> type[H11Protocol]:
+    """uvicorn's protocol with a limit on the time in which a connection sends the headers of its next request.
+
+    Args:
+        max_transfer_s: that time, in seconds.
+        bad_request: message → body of the answer to bytes that are no HTTP.
+    """
 
     class Protocol(H11Protocol):
         _timer: asyncio.TimerHandle | None = None
@@ -68,14 +73,13 @@ def protocol_with(max_transfer_s: float) -> type[H11Protocol]:
                 self._timer.cancel()
 
         def send_400_response(self, msg: str) -> None:
-            """Answers bytes that are no HTTP, with the fields of all dialects; hangs up if an answer was begun."""
+            """Answers bytes that are no HTTP; hangs up if an answer was begun."""
             if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
                 self._send_problem(f"{msg} Send HTTP/1.1; a body with its length, or in chunks of 256 bytes or more.")
             self.transport.close()
 
         def _send_problem(self, message: str) -> None:
-            fields = {"message": message, "detail": message, "error": message, "error_type": "Validation", "code": 3}
-            body = json.dumps(fields).encode()
+            body = bad_request(message)
             headers = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close"}
             response = h11.Response(status_code=400, headers=list(headers.items()))
             for event in (response, h11.Data(data=body), h11.EndOfMessage()):

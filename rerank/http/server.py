@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
+from http import HTTPStatus
 from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from rerank.access.tls import server_context
 from rerank.config.network import TLSConfig
 from rerank.errors import ConfigError
 from rerank.grpc.connections import end_connection_of
-from rerank.grpc.servicer import CallsInFlight, OnEnd
 from rerank.http.app import create_app
 from rerank.http.call import HttpCall
+from rerank.http.dialects import Dialects, dialects, error_in_all
 from rerank.http.listener import BoundedListener
+from rerank.http.problem import RefusedByHttp, problem_of
 from rerank.http.protocol import protocol_with
-from rerank.http.tls import server_context
 from rerank.reranker import AsyncReranker
+from rerank.service.calls import CallsInFlight, OnEnd
 from rerank.service.connection_bounds import ConnectionBounds, connection_bounds
 
 #: Connections that asyncio accepts before it does something else; each takes some .1 ms.
@@ -31,7 +35,7 @@ _ACCEPTED_AT_A_TIME = 32
 _GRACE_S = 1
 
 
-class _Server(uvicorn.Server):
+class _HTTPServer(uvicorn.Server):
     """A server whose process handles signals itself. `accepting` is set when it accepts connections.
 
     Args:
@@ -86,9 +90,11 @@ async def running_http(
     listening = _bind(config.http.listen, connection_bounds(config))
     port = listening.getsockname()[1]
     _end_unread_answers(calls, port)
-    app = wrap_app(create_app(reranker, calls, on_end))
-    settings = _settings(app, protocol_with(config.limits.max_transfer_s), config.tls)
-    server = _Server(settings, config.connections.handshake_s)
+    by_path = dialects(reranker.cut)
+    app = wrap_app(create_app(reranker, calls, on_end, by_path))
+    protocol = protocol_with(config.limits.max_transfer_s, partial(_bad_request, by_path))
+    settings = _settings(app, protocol, config.tls)
+    server = _HTTPServer(settings, config.connections.handshake_s)
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     try:
         await server.accepting.wait()
@@ -97,6 +103,10 @@ async def running_http(
         server.should_exit = True
         asyncio.get_running_loop().call_later(_GRACE_S, server.end_connections)
         await serving
+
+
+def _bad_request(by_path: Dialects, message: str) -> bytes:
+    return json.dumps(error_in_all(by_path, problem_of(RefusedByHttp(HTTPStatus.BAD_REQUEST, message)))).encode()
 
 
 def _settings(app: ASGIApp, protocol: type[H11Protocol], tls: TLSConfig | None) -> uvicorn.Config:

@@ -59,10 +59,11 @@ class RankList(RootModel[list[Rank]]):
     """Reply: the texts, best first."""
 
 
-class Texts:
+class TEIDialect:
     """The dialect of TEI."""
 
-    passages_field = "texts"
+    passages_field, name = "texts", "texts (TEI)"
+    request, reply = TextsRequest, RankList
 
     def translate(self, body: Mapping[str, Any]) -> Translated:
         request = validated(TextsRequest, body)

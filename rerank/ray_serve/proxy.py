@@ -65,7 +65,7 @@ class _ForwardingServer:
         async def call(message: bytes, context: Any) -> bytes:
             answer: bytes = await forward(message, _ContextWithDeadline(context))
             if context.code() not in (None, 0, *_ENDED) and REQUEST_ID not in dict(context.trailing_metadata()):
-                _set_status(context, _error_of_ray(context.code(), context.details()))
+                set_status(context, _error_of_ray(context.code()))
             return answer
 
         return grpc.unary_unary_rpc_method_handler(call)
@@ -87,7 +87,7 @@ class _ContextWithDeadline:
         return metadata if remaining_s is None else [*metadata, (TIME_REMAINING, repr(remaining_s))]
 
 
-def _error_of_ray(code: grpc.StatusCode, details: str) -> RerankError:
+def _error_of_ray(code: grpc.StatusCode) -> RerankError:
     """The error of a call that Ray ended. Replicas give every error of theirs a status, also those that are bugs."""
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         problem = "the replicas have as many calls in flight as they may, and as many more are waiting"
@@ -95,8 +95,9 @@ def _error_of_ray(code: grpc.StatusCode, details: str) -> RerankError:
     return ShuttingDown("the replica of this call ended, or none runs; send the request again")
 
 
-def _set_status(context: Any, error: RerankError) -> None:
+def set_status(context: Any, error: Exception, *trailing_metadata: tuple[str, str]) -> None:
+    """Gives a call the status of an error."""
     status = rpc_status.to_status(status_of(error))
     context.set_code(status.code)
     context.set_details(status.details)
-    context.set_trailing_metadata(status.trailing_metadata)
+    context.set_trailing_metadata([*status.trailing_metadata, *trailing_metadata])

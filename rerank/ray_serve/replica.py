@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from rerank.access.keyed_reranker import KeyedReranker
+from rerank.access.keys import KeyStore
 from rerank.config import ServiceConfig
 from rerank.errors import SelfTestFailed
-from rerank.grpc.services import add_services, calls_in_flight
+from rerank.grpc.health import health_of
+from rerank.grpc.services import health_methods
 from rerank.ray_serve.call import RayCall
+from rerank.ray_serve.proxy import set_status
 from rerank.reranker import AsyncReranker, load_reranker
+from rerank.service.calls import CallsInFlight, answer
+from rerank.service.methods import rerank_methods
+from rerank.service.status import REQUEST_ID
 from rerank.telemetry.logs import set_up_logging
 from rerank.telemetry.setup import telemetry
 
@@ -40,14 +45,15 @@ class Replica:
         config = ServiceConfig.model_validate(settings)
         set_up_logging(config.telemetry)
         self._max_message_bytes = config.limits.max_message_bytes
-        self._reranker = load(config, AsyncReranker if config.keys is None else KeyedReranker)
+        self._reranker = load(config)
         await self.check_health()
-        self._handlers = _Handlers()
         stack = AsyncExitStack()  # ends with the process
         await stack.enter_async_context(self._reranker)
-        calls = calls_in_flight(config)
+        calls = CallsInFlight(config.limits, KeyStore(config.keys) if config.keys else None)
         observed = stack.enter_context(telemetry(self._reranker, calls))
-        await add_services(self._handlers, self._reranker, calls, observed.on_end, stack)
+        health = await stack.enter_async_context(health_of(self._reranker))
+        self._methods = rerank_methods(self._reranker, calls, observed.on_end)
+        self._methods |= health_methods(health, CallsInFlight(config.limits))
 
     async def Rerank(self, message: bytes, grpc_context: RayServegRPCContext) -> _Serialized:  # noqa: N802
         """RerankService.Rerank."""
@@ -78,16 +84,22 @@ class Replica:
             raise SelfTestFailed(f"the default model {model.name!r} cannot be served; {model.problem}")
 
     async def _answer(self, method: str, message: bytes, context: RayServegRPCContext) -> _Serialized:
+        if len(message) > self._max_message_bytes:  # as gRPC says it
+            context.set_code(grpc.StatusCode.RESOURCE_EXHAUSTED)
+            context.set_details(f"Received message larger than max ({len(message)} vs. {self._max_message_bytes})")
+            context.set_trailing_metadata([(REQUEST_ID, "")])
+            return _Serialized(b"")
         call = RayCall(message, context)
         try:
-            if len(message) > self._max_message_bytes:  # as gRPC says it
-                sizes = f"{len(message)} vs. {self._max_message_bytes}"
-                await call.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"Received message larger than max ({sizes})")
-            return _Serialized(await self._handlers[method].stream_unary(None, call))
-        except grpc.aio.AbortError:
-            return _Serialized(b"")
+            record = await answer(call, self._methods[method])
         finally:
             call.finish()
+        request_id = (REQUEST_ID, record.request_id)  # which also tells the proxy that a replica ended the call
+        if record.error is None:
+            context.set_trailing_metadata([request_id])
+        else:
+            set_status(context, record.error, request_id)
+        return _Serialized(record.reply)
 
 
 @dataclass(frozen=True)
@@ -98,14 +110,3 @@ class _Serialized:
 
     def SerializeToString(self) -> bytes:  # noqa: N802
         return self.message
-
-
-class _Handlers(dict[str, Any]):
-    """The handlers of services by the names of their methods; services register with it as with a gRPC server."""
-
-    def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
-        """Does nothing: services register the same handlers a second time, by method."""
-
-    def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Any]) -> None:
-        """Adds the handlers of a service."""
-        self.update(handlers)

@@ -14,14 +14,14 @@ from google.protobuf.descriptor import Descriptor
 
 from rerank.config import Limits
 from rerank.errors import InvalidRequest
-from rerank.grpc.wire_format import count_fields
 from rerank.registry import ModelDescription
 from rerank.reranker import SearchResult
 from rerank.retrieval.feedback_search import FeedbackReport
 from rerank.retrieval.index import IndexManifest
 from rerank.retrieval.query_update import FeedbackSettings
 from rerank.service.request_fields import FEEDBACK_METHODS, FIRST_STAGES, STRATEGIES
-from rerank.service.trace import trace_message
+from rerank.service.trace import message_like, trace_message
+from rerank.service.wire_format import count_fields
 from rerank.types import (
     CONTROL,
     CandidateSource,
@@ -52,13 +52,6 @@ _MAX_TOP_K, _MAX_STEPS = 200, 200
 _MAX_MIN_COSINE = 0.999
 #: Above this weight of the first stage, its order would decide everything.
 _MAX_INTERPOLATION = 100
-
-#: Fields that a Trace and the message Execution share.
-_EXECUTION_FIELDS = (
-    *("model", "ranker", "model_id", "model_revision", "template_sha256", "model_warning", "strategy", "rounds"),
-    *("tokens", "cached_vectors", "truncated_doc_ids", "unscored_doc_ids", "reason"),
-    *("queue_ms", "prepare_ms", "model_ms", "total_ms"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,10 +192,12 @@ def _repeated_doc_id(sources: Sequence[CandidateSource]) -> InvalidRequest:
 def _candidate(candidate: pb.Candidate, field: str, limits: Limits) -> CandidateSource:
     _at_most(f"{field}.doc_id", len(candidate.doc_id), limits.max_doc_id_chars, "characters")
     if not is_valid_doc_id(candidate.doc_id):
-        raise _invalid_doc_id(candidate.doc_id, field)
+        problem = "is blank or contains tabs, line ends or other control characters; use an id without them"
+        raise InvalidRequest(f"{field}.doc_id", f"{candidate.doc_id!r} {problem}")
     text = candidate.text if candidate.HasField("text") else None
     if text is None and not candidate.in_index:
-        raise _missing_text(field)
+        problem = "neither text nor in_index is set; send the text, or set in_index to read it from the index"
+        raise InvalidRequest(f"{field}.text", problem)
     _at_most(f"{field}.text", len(candidate.text), limits.max_passage_chars, "characters")
     _at_most(f"{field}.title", len(candidate.title), limits.max_passage_chars, "characters")
     return CandidateSource(
@@ -211,19 +206,6 @@ def _candidate(candidate: pb.Candidate, field: str, limits: Limits) -> Candidate
         in_index=candidate.in_index,
         score=candidate.first_stage_score if candidate.HasField("first_stage_score") else None,
         title=CONTROL.sub(" ", candidate.title),
-    )
-
-
-def _invalid_doc_id(doc_id: str, field: str) -> InvalidRequest:
-    return InvalidRequest(
-        f"{field}.doc_id",
-        f"{doc_id!r} is blank or contains tabs, line ends or other control characters; use an id without them",
-    )
-
-
-def _missing_text(field: str) -> InvalidRequest:
-    return InvalidRequest(
-        f"{field}.text", "neither text nor in_index is set; send the text, or set in_index to read it from the index"
     )
 
 
@@ -310,8 +292,9 @@ def _results(ranked: Iterable[RankedCandidate], return_passages: bool) -> list[p
 
 
 def _execution(trace: Trace) -> pb.Execution:
-    return pb.Execution(
-        **{name: getattr(trace, name) for name in _EXECUTION_FIELDS},
+    return message_like(
+        pb.Execution,
+        trace,
         windows=len(trace.windows),
         completeness=f"COMPLETENESS_{trace.completeness.name}",
         repaired_identifiers=trace.repairs,
@@ -329,35 +312,18 @@ def _interpolation_report(report: InterpolationReport) -> pb.InterpolationReport
 
 
 def _feedback_report(report: FeedbackReport) -> pb.FeedbackReport:
-    return pb.FeedbackReport(
-        method=f"FEEDBACK_METHOD_{report.method.name}",
-        updated=report.updated,
-        reason=report.reason,
-        cosine=report.cosine,
-        loss_before=report.loss_before,
-        loss_after=report.loss_after,
-        new_passages=report.new_passages,
-        first_ranking_ms=report.first_ranking_ms,
-        update_ms=report.update_ms,
-        second_retrieval_ms=report.second_retrieval_ms,
-        second_ranking_ms=report.second_ranking_ms,
-    )
+    return message_like(pb.FeedbackReport, report, method=f"FEEDBACK_METHOD_{report.method.name}")
 
 
 def _model(model: ModelDescription) -> pb.Model:
-    return pb.Model(
+    return message_like(
+        pb.Model,
+        model.info,
         name=model.name,
         ranker=model.info.kind,
-        model_id=model.info.model_id,
-        model_revision=model.info.model_revision,
-        template_sha256=model.info.template_sha256,
-        max_window_size=model.info.max_window_size,
         default_strategy=str(model.default_strategy),
         is_default=model.is_default,
         problem=model.problem,
-        batching=model.info.batching,
-        warning=model.info.warning,
-        reads_instruction=model.info.reads_instruction,
     )
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 
-from rerank.access.keyed_calls import KeyedCalls
 from rerank.config import ServiceConfig
 from rerank.errors import ConfigError
-from rerank.grpc.servicer import CallsInFlight
 from rerank.reranker import AsyncReranker
+from rerank.service.calls import CallsInFlight
 
 log = logging.getLogger(__name__)
 
@@ -19,7 +18,7 @@ def reload(reranker: AsyncReranker, calls: CallsInFlight, read_config: Callable[
 
     Other settings need a restart; the log names those that have changed.
     """
-    if isinstance(calls, KeyedCalls):
+    if calls.keys is not None:
         calls.keys.reload()
     try:
         config = read_config()

@@ -62,10 +62,9 @@ def status_of(error: Exception) -> status_pb2.Status:
 
     Any exception other than a RerankError becomes INTERNAL, without its message, which belongs in the log only.
     """
+    code, reason = _code_and_reason(error)
     if not isinstance(error, RerankError):
-        code, reason = _BUG
         return _status(code, "internal error; this is a bug of the service, see its log for details", _info(reason, {}))
-    code, reason = STATUS.get(type(error), _BUG)
     details: list[Message] = [_info(reason, error.metadata)]
     if isinstance(error, InvalidRequest):
         violation = error_details_pb2.BadRequest.FieldViolation(
@@ -77,6 +76,15 @@ def status_of(error: Exception) -> status_pb2.Status:
         delay.FromNanoseconds(int(error.retry_after_s * 1e9))
         details.append(error_details_pb2.RetryInfo(retry_delay=delay))
     return _status(code, _shortened(str(error)), *details)
+
+
+def status_name(error: Exception) -> str:
+    """The name of an exception's status code."""
+    return _code_and_reason(error)[0].name
+
+
+def _code_and_reason(error: Exception) -> tuple[grpc.StatusCode, str]:
+    return next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), _BUG)
 
 
 def _shortened(text: str) -> str:

@@ -5,9 +5,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import Any, TypeVar
+
+from google.protobuf.message import Message
 
 from rerank.types import Trace, WindowTrace
 from rerank.v1 import rerank_pb2 as pb
+
+M = TypeVar("M", bound=Message)
 
 #: Passages in all windows of a message: some 100 kB. Sliding windows over 1,000 candidates hold 2,000.
 MAX_PASSAGES = 10_000
@@ -24,15 +29,10 @@ def _first_windows(windows: Sequence[WindowTrace]) -> Sequence[WindowTrace]:
 
 
 def _window(window: WindowTrace) -> pb.WindowTrace:
-    return pb.WindowTrace(
-        round=window.round,
-        model=window.model,
-        positions=window.positions,
-        scores=window.scores,
-        score_kind=f"SCORE_KIND_{window.score_kind.name}",
-        permutation=window.permutation,
-        tokens=window.tokens,
-        truncated=window.truncated,
-        queue_ms=window.queue_ms,
-        model_ms=window.model_ms,
-    )
+    return message_like(pb.WindowTrace, window, score_kind=f"SCORE_KIND_{window.score_kind.name}")
+
+
+def message_like(kind: type[M], values: object, **others: Any) -> M:
+    """A message with the fields that an object has under the same names, and with others."""
+    names = [field.name for field in kind.DESCRIPTOR.fields if field.name not in others and hasattr(values, field.name)]
+    return kind(**{name: getattr(values, name) for name in names}, **others)

@@ -9,7 +9,7 @@ from typing import Any
 
 from rerank.config import TelemetryConfig
 from rerank.errors import MAX_QUOTED_CHARS
-from rerank.grpc.servicer import FinishedCall
+from rerank.service.calls import CallRecord
 from rerank.v1 import rerank_pb2 as pb
 
 _TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -58,7 +58,7 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(fields, ensure_ascii=False)
 
 
-def call_fields(call: FinishedCall) -> dict[str, Any]:
+def call_fields(call: CallRecord) -> dict[str, Any]:
     """Fields of a call in the JSON log, without any text of the request."""
     fields: dict[str, Any] = {
         "request_id": call.request_id,
@@ -83,13 +83,13 @@ def call_fields(call: FinishedCall) -> dict[str, Any]:
     return fields
 
 
-def _call(record: logging.LogRecord) -> FinishedCall | None:
+def _call(record: logging.LogRecord) -> CallRecord | None:
     """The call that a message is about, if it is about one."""
     arguments = record.args if isinstance(record.args, tuple) else ()
-    return arguments[0] if len(arguments) == 1 and isinstance(arguments[0], FinishedCall) else None
+    return arguments[0] if len(arguments) == 1 and isinstance(arguments[0], CallRecord) else None
 
 
-def _texts(call: FinishedCall) -> dict[str, Any]:
+def _texts(call: CallRecord) -> dict[str, Any]:
     """The query and the passages of a call; of a search, only the query."""
     texts: dict[str, Any] = {}
     if isinstance(call.request, pb.RerankRequest | pb.SearchRequest):

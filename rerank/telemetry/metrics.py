@@ -18,9 +18,9 @@ from rerank import __version__
 from rerank.engine.admission import ModelStage, Stage
 from rerank.engine.worker import QueueEntry, Submission
 from rerank.errors import DeadlineExceeded, Overloaded
-from rerank.grpc.servicer import CallsInFlight, FinishedCall
 from rerank.models.vector_cache import VectorCache
 from rerank.reranker import AsyncReranker
+from rerank.service.calls import CallRecord, CallsInFlight
 from rerank.v1 import rerank_pb2 as pb
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
@@ -55,7 +55,7 @@ class Metrics:
         self.registry.register(_VectorCacheCollector(reranker.vector_cache))
         Info("rerank_build", "The version of the service.", registry=self.registry).info({"version": __version__})
 
-    def on_end(self, call: FinishedCall) -> None:
+    def on_end(self, call: CallRecord) -> None:
         """Counts a call that has ended."""
         self._calls.count(call)
         self._measure_queue()
@@ -111,7 +111,7 @@ class _CallMetrics:
         self._repaired = counter("repaired_identifiers", "Identifiers repaired in generated permutations.", ["model"])
         self._refusals = counter("refusals", "Calls refused by admission, by what they exceeded.", ["reason"])
 
-    def count(self, call: FinishedCall) -> None:
+    def count(self, call: CallRecord) -> None:
         model = self._model(call)
         self._requests.labels(call.method, model, call.status).inc()
         self._seconds.labels(call.method, model).observe(call.seconds)
@@ -133,7 +133,7 @@ class _CallMetrics:
         for part, ms in part_ms(response).items():
             self._part_seconds.labels(part, model).observe(ms / 1000)
 
-    def _model(self, call: FinishedCall) -> str:
+    def _model(self, call: CallRecord) -> str:
         """The model of a call; the default one if it names none, and empty if it needs none."""
         execution = getattr(call.response, "execution", None)
         asked = execution.model if execution else getattr(call.request, "model", None)

@@ -20,8 +20,9 @@ _MAX_CONNECTIONS = 100
 _TIMEOUT_S = 10
 
 
-class _Server(ThreadingMixIn, WSGIServer):
+class _MetricsServer(ThreadingMixIn, WSGIServer):
     daemon_threads = True
+    request_queue_size = _MAX_CONNECTIONS  # by default 5: each further client tries again after a second
 
     def __init__(self, address: tuple[str, int], handler: type[WSGIRequestHandler]) -> None:
         self.address_family = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0][0]
@@ -60,7 +61,7 @@ def metrics_server(address: str, registry: CollectorRegistry) -> Iterator[str]:
     """
     host, _, port = address.rpartition(":")
     try:
-        server = make_server(host.strip("[]"), int(port), make_wsgi_app(registry), _Server, _Handler)
+        server = make_server(host.strip("[]"), int(port), make_wsgi_app(registry), _MetricsServer, _Handler)
     except (OSError, OverflowError, ValueError) as error:
         raise ConfigError(
             f"telemetry.metrics: cannot listen on {address}: {error}; choose another HOST:PORT"

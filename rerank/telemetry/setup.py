@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,10 +12,10 @@ from typing import Any
 import grpc
 
 from rerank.errors import ConfigError
-from rerank.grpc.servicer import CallsInFlight, FinishedCall, OnEnd
 from rerank.reranker import AsyncReranker
+from rerank.service.calls import CallRecord, CallsInFlight, OnEnd
 
-#: Has one line per call; its messages are FinishedCalls.
+#: Has one line per call; its messages are CallRecords.
 _calls_log = logging.getLogger("rerank.calls")
 
 
@@ -45,9 +45,8 @@ def telemetry(reranker: AsyncReranker, calls: CallsInFlight) -> Iterator[Telemet
     """
     config = reranker.config.telemetry
     log_call: OnEnd = partial(_calls_log.info, "%s")  # a call is made a line only if the log is read
-    result = Telemetry(log_call)
+    result, observers = Telemetry(log_call), [log_call]
     with ExitStack() as stack:
-        observers: list[OnEnd] = [log_call]
         try:
             if config.metrics is not None:
                 from rerank.telemetry.metrics import Metrics
@@ -70,13 +69,10 @@ def telemetry(reranker: AsyncReranker, calls: CallsInFlight) -> Iterator[Telemet
                 f"telemetry needs {error.name}, which is not installed; install rerank-listwise[observability]"
             ) from error
         if len(observers) > 1:
-            result.on_end = _all_of(observers)
+            result.on_end = partial(_observe_all, observers)
         yield result
 
 
-def _all_of(observers: list[OnEnd]) -> OnEnd:
-    def on_end(call: FinishedCall) -> None:
-        for observe in observers:
-            observe(call)
-
-    return on_end
+def _observe_all(observers: Sequence[OnEnd], call: CallRecord) -> None:
+    for observe in observers:
+        observe(call)

@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 from rerank.engine.admission import ModelStage, Stage
 from rerank.engine.worker import Completed
-from rerank.grpc.servicer import FinishedCall
+from rerank.service.calls import CallRecord
 from rerank.v1 import rerank_pb2 as pb
 
 _SERVICE_NAME_VARIABLE = "OTEL_SERVICE_NAME"
@@ -71,7 +71,7 @@ class Tracing:
             attributes = {"rerank.model": stage.model, "rerank.queue_ms": done.queue_ms}
             self._add(_SPAN_NAMES[stage.stage], start_s, start_s + done.batch_ms / 1000, attributes)
 
-    def on_end(self, call: FinishedCall) -> None:
+    def on_end(self, call: CallRecord) -> None:
         """Adds the first stage of a search, and what the reply says about its cost, to the span of the call."""
         span = trace.get_current_span()
         if not span.is_recording():

@@ -17,12 +17,10 @@ import pytest
 
 from rerank.config.http import HttpConfig
 from rerank.models.encoder import Encoder
-from rerank.registry import ModelRegistry
-from rerank.reranker import AsyncReranker
 from tests.fakes import NumberRanker
-from tests.http_client import HttpClient, serving_http
+from tests.http_client import serving_http
 from tests.sdk.table import write_table
-from tests.serving import config_for
+from tests.serving import reranker_of
 
 pytestmark = pytest.mark.sdk
 
@@ -75,14 +73,9 @@ SDKS = {
 @pytest.fixture(scope="module")
 def base_url(encoder: Encoder) -> Iterator[str]:
     """A service whose model `number` is perfect."""
-    rankers = {"number": NumberRanker()}
-    config = config_for(rankers, http=HttpConfig(listen="127.0.0.1:0"))
-    with serving_http(AsyncReranker(config, encoder, None, ModelRegistry(config.models, rankers))) as (_, client):
-        yield base_url_of(client)
-
-
-def base_url_of(client: HttpClient) -> str:
-    return f"http://{client.address}"
+    reranker = reranker_of(encoder, {"number": NumberRanker()}, http=HttpConfig(listen="127.0.0.1:0"))
+    with serving_http(reranker) as (_, client):
+        yield f"http://{client.address}"
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from rerank.access import keys as keys_module
-from rerank.access.callers import Caller, CallerLimits, current_caller
+from rerank.access.callers import Caller, CallerLimits
 from rerank.access.key_file import add_key, hash_of_key, read_keys
 from rerank.access.keys import KeyStore
 from rerank.errors import ConfigError, Overloaded, PermissionDenied, Unauthenticated
@@ -191,20 +191,6 @@ def test_file_is_not_checked_in_every_call_but_on_reload(path: Path) -> None:
     store.reload()
     with pytest.raises(Unauthenticated):
         store.authenticate(bearer(key))
-
-
-def test_calls_in_flight_are_limited_for_each_key() -> None:
-    caller, other = (Caller(name, CallerLimits(max_calls=2)) for name in "ab")
-    with caller.answering(), caller.answering():
-        with pytest.raises(Overloaded, match="2 calls of key a are in flight") as caught, caller.answering():
-            pass
-        with other.answering():
-            assert current_caller.get() is other
-        assert current_caller.get() is caller
-    assert caught.value.retry_after_s > 0
-    assert current_caller.get() is None
-    with caller.answering():
-        pass
 
 
 def test_queued_tokens_are_limited_except_for_the_only_request() -> None:

@@ -68,54 +68,10 @@ def test_response_is_a_permutation_with_strictly_decreasing_scores(stub: RerankS
     assert_strictly_decreasing(reply)
 
 
-@pytest.mark.parametrize("top_n", [1, 11, 25, 26, 2**31 - 1])
-def test_top_n_is_a_prefix_of_the_full_response(stub: RerankServiceStub, top_n: int) -> None:
-    candidates = numbered_candidates(random.Random(0).sample(range(25), 25))
-    full = rerank(stub, candidates, model="number")
-    prefix = rerank(stub, candidates, model="number", top_n=top_n)
-    assert list(prefix.results) == list(full.results[:top_n])
-    assert len(prefix.results) == min(top_n, 25)
-
-
 def test_ties_keep_the_order_of_the_request(stub: RerankServiceStub) -> None:
     reply = rerank(stub, numbered_candidates([5, 7, 5, 7, 5]), model="number")
     assert doc_ids(reply) == ["d1", "d3", "d0", "d2", "d4"]
     assert_strictly_decreasing(reply)
-
-
-def test_ties_of_an_unordered_list_are_equal_texts_by_doc_id(stub: RerankServiceStub) -> None:
-    candidates = numbered_candidates([5, 7, 5, 7, 5])
-    for sent in (candidates, candidates[::-1]):
-        reply = rerank(stub, sent, model="number", ordered=False)
-        assert doc_ids(reply) == ["d1", "d3", "d0", "d2", "d4"]
-        assert scores(reply) == [7.0, 7.0, 5.0, 5.0, 5.0]
-    assert (
-        rerank(stub, candidates, model="number", ordered=True).results
-        == rerank(stub, candidates, model="number").results
-    )
-
-
-def test_pe_rank_puts_the_relevant_passage_first(stub: RerankServiceStub) -> None:
-    assert doc_ids(rerank(stub, texts([*PASSAGES][::-1])))[0] == "flea"
-
-
-def test_texts_are_returned_only_with_return_passages(stub: RerankServiceStub) -> None:
-    candidates = texts(["moon", "flea"])
-    assert not any(result.HasField("text") for result in rerank(stub, candidates).results)
-    reply = rerank(stub, candidates, return_passages=True)
-    assert {result.doc_id: result.text for result in reply.results} == {
-        doc_id: PASSAGES[doc_id][1] for doc_id in ("moon", "flea")
-    }
-
-
-def test_first_stage_score_is_returned_if_the_request_has_one(stub: RerankServiceStub) -> None:
-    scored = pb.Candidate(doc_id="flea", text="a flea", first_stage_score=0.0)
-    reply = rerank(stub, [scored, *texts(["moon"])])
-    returned = {
-        result.doc_id: result.first_stage_score if result.HasField("first_stage_score") else None
-        for result in reply.results
-    }
-    assert returned == {"flea": 0.0, "moon": None}
 
 
 def test_reference_reads_text_and_vector_from_the_index(stub: RerankServiceStub) -> None:
@@ -159,36 +115,6 @@ def test_execution_describes_model_strategy_and_cost(stub: RerankServiceStub) ->
     assert min(execution.prepare_ms, execution.model_ms) > 0
     assert execution.queue_ms >= 0
     assert execution.total_ms >= execution.prepare_ms + execution.model_ms
-
-
-def test_truncated_passages_are_listed(stub: RerankServiceStub) -> None:
-    reply = rerank(stub, [*texts(["moon"]), pb.Candidate(doc_id="long", text="flea " * 2000)])
-    assert list(reply.execution.truncated_doc_ids) == ["long"]
-
-
-def test_identity_reports_completeness_none(stub: RerankServiceStub) -> None:
-    reply = rerank(stub, texts(["moon", "flea"]), model="identity")
-    assert doc_ids(reply) == ["moon", "flea"]
-    assert reply.execution.completeness == pb.COMPLETENESS_NONE
-    assert reply.execution.reason == "model identity keeps the first-stage order"
-
-
-def test_single_window_reports_completeness_partial(stub: RerankServiceStub) -> None:
-    strategy = pb.Strategy(kind=pb.STRATEGY_KIND_SINGLE, window_size=3)
-    reply = rerank(stub, numbered_candidates([1, 2, 3, 4, 5]), model="number", strategy=strategy)
-    assert doc_ids(reply) == ["d2", "d1", "d0", "d3", "d4"]
-    assert reply.execution.completeness == pb.COMPLETENESS_PARTIAL
-    assert reply.execution.reason == "single(3) read 3 of 5 candidates"
-
-
-def test_score_kind_is_log_prob_if_one_window_held_all_candidates(stub: RerankServiceStub) -> None:
-    candidates = numbered_candidates([3, 1, 2])
-    one, several = (
-        rerank(stub, candidates, model="number", strategy=pb.Strategy(window_size=size, stride=1)) for size in (3, 2)
-    )
-    assert (one.score_kind, scores(one)) == (pb.SCORE_KIND_WINDOW_LOG_PROB, [3.0, 2.0, 1.0])
-    assert (several.score_kind, scores(several)) == (pb.SCORE_KIND_RANK, [3.0, 2.0, 1.0])
-    assert rerank(stub, candidates, model="identity").score_kind == pb.SCORE_KIND_RANK
 
 
 @pytest.mark.parametrize(
@@ -271,40 +197,25 @@ def test_list_models_describes_models_and_index(stub: RerankServiceStub, encoder
 
 
 @pytest.mark.slow
-def test_concurrent_calls_give_the_same_results(stub: RerankServiceStub) -> None:
-    queries = [" ".join(row) for row in PASSAGES.values()]
-    requests = [
-        pb.RerankRequest(
-            query=queries[number % len(queries)],
-            candidates=texts(random.Random(number).sample([*PASSAGES], 5)),
-            strategy=pb.Strategy(window_size=2 + number % 3, stride=2),
-            model=["pe-rank", "number"][number % 2],
-        )
-        for number in range(32)
-    ]
-    sequential = [stub.Rerank(request, timeout=TIMEOUT_S) for request in requests]
-    concurrent = [call.result() for call in [stub.Rerank.future(request, timeout=TIMEOUT_S) for request in requests]]
-    for expected, reply in zip(sequential, concurrent, strict=True):
-        assert doc_ids(reply) == doc_ids(expected)
-        assert scores(reply) == pytest.approx(scores(expected), abs=TOLERANCE)
-
-
-@pytest.mark.slow
-def test_concurrent_search_and_rerank_share_the_encoder(stub: RerankServiceStub) -> None:
+def test_concurrent_calls_of_several_methods_and_models_give_the_same_results(stub: RerankServiceStub) -> None:
     queries = [row[1] for row in PASSAGES.values()][::3]
-    sent = texts([*PASSAGES])
+    sent, strategy = texts([*PASSAGES]), pb.Strategy(window_size=3, stride=2)
+    numbered = pb.RerankRequest(query="q", candidates=numbered_candidates(range(8)), model="number", strategy=strategy)
     sequential = [(doc_ids(search(stub, query)), doc_ids(rerank(stub, sent, query=query))) for query in queries]
     calls = [
         (
             stub.Search.future(pb.SearchRequest(query=query), timeout=TIMEOUT_S),
             stub.Rerank.future(pb.RerankRequest(query=query, candidates=sent), timeout=TIMEOUT_S),
             stub.Rerank.future(pb.RerankRequest(query=query, candidates=references([*PASSAGES])), timeout=TIMEOUT_S),
+            stub.Rerank.future(numbered, timeout=TIMEOUT_S),
         )
         for query in queries * 2
     ]
-    concurrent = [(doc_ids(searched.result()), doc_ids(reranked.result())) for searched, reranked, _ in calls]
+    concurrent = [(doc_ids(searched.result()), doc_ids(reranked.result())) for searched, reranked, *_ in calls]
     assert concurrent == sequential * 2
-    assert all(sorted(doc_ids(referred.result())) == sorted(PASSAGES) for *_, referred in calls)
+    assert all(sorted(doc_ids(referred.result())) == sorted(PASSAGES) for *_, referred, _ in calls)
+    alone = doc_ids(stub.Rerank(numbered, timeout=TIMEOUT_S))
+    assert all(doc_ids(of_numbers.result()) == alone for *_, of_numbers in calls)
 
 
 # --- without an index ---

@@ -20,13 +20,10 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def http(encoder: Encoder, index: Index) -> Iterator[HttpClient]:
     """A service over `index` with the models number (the default; "vendor-model" is its alias) and identity."""
-    from rerank.registry import ModelRegistry
-    from rerank.reranker import AsyncReranker
     from tests.http_client import serving_http
-    from tests.serving import config_for
+    from tests.serving import reranker_of
 
     rankers = {"number": NumberRanker(), "identity": IdentityRanker()}
     settings = HttpConfig(listen="127.0.0.1:0", model_aliases={"vendor-model": "number"})
-    config = config_for(rankers, http=settings)
-    with serving_http(AsyncReranker(config, encoder, index, ModelRegistry(config.models, rankers))) as (_, client):
+    with serving_http(reranker_of(encoder, rankers, index, http=settings)) as (_, client):
         yield client

@@ -2,120 +2,121 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from tests.http_client import HttpClient, texts
+from rerank.config.http import HttpConfig
+from rerank.http.cohere import Cut
+from rerank.http.dialect import StrictModel, Translated, validated
+from rerank.http.dialects import RERANK, Dialects, dialects
+from rerank.http.problem import Problem
+from rerank.http.tei import RankList
+from rerank.models.encoder import Encoder
+from rerank.v1 import rerank_pb2 as pb
+from tests.fakes import NumberRanker
+from tests.http_client import HttpClient, serving_http, texts
+from tests.serving import reranker_of
 
 DOCUMENTS_PATHS = ["/v1/rerank", "/v2/rerank", "/rerank"]
-#: Path → the name of the passages in its requests, and the names of the texts in its errors.
-FORMS = {
-    "/v1/rerank": ("documents", {"message", "detail"}),
-    "/v2/rerank": ("documents", {"message", "detail"}),
-    "/rerank": ("texts", {"error"}),
-}
+#: Path, the name of the passages in its requests, and the names of the texts in its errors.
+FORMS = [
+    ("/v1/rerank", "documents", {"message", "detail"}),
+    ("/v2/rerank", "documents", {"message", "detail"}),
+    ("/rerank", "documents", {"message", "detail"}),
+    ("/rerank", "texts", {"error"}),
+]
+of_each_form = pytest.mark.parametrize(("path", "passages", "texts_of_error"), FORMS)
 
 
 def documents_request(*numbers: float, **fields: Any) -> dict[str, Any]:
     return {"query": "q", "documents": texts(*numbers), "model": "number", **fields}
 
 
+def results_of(reply: Any) -> list[dict[str, Any]]:
+    """The results of a reply of Cohere, Jina or TEI."""
+    return list(reply if isinstance(reply, list) else reply["results"])
+
+
 def indexes(reply: Any) -> list[int]:
-    results = reply if isinstance(reply, list) else reply["results"]
-    return [result["index"] for result in results]
+    return [result["index"] for result in results_of(reply)]
 
 
-@pytest.mark.parametrize("path", DOCUMENTS_PATHS)
-def test_documents_come_best_first_with_falling_scores(http: HttpClient, path: str) -> None:
-    reply = http.post(path, documents_request(1, 3, 2)).json
-    scores = [result["relevance_score"] for result in reply["results"]]
-    assert indexes(reply) == [1, 2, 0]
-    assert all(0 <= score <= 1 for score in scores)
-    assert scores == sorted(scores, reverse=True)
-    assert len(set(scores)) == 3
+def scores(reply: Any) -> list[float]:
+    return [result.get("relevance_score", result.get("score")) for result in results_of(reply)]
 
 
-@pytest.mark.parametrize("path", DOCUMENTS_PATHS)
-def test_reply_names_model_and_tokens_for_clients_of_cohere_and_jina(http: HttpClient, path: str) -> None:
-    reply = http.post(path, documents_request(1, 3, 2)).json
-    assert reply["id"]
-    assert (reply["object"], reply["model"]) == ("list", "number")
-    assert reply["usage"]["total_tokens"] == reply["meta"]["tokens"]["input_tokens"] == 30
-    assert reply["meta"]["api_version"]["version"] == ("2" if path == "/v2/rerank" else "1")
+@of_each_form
+def test_passages_come_best_first_up_to_top_n_and_null_is_an_absent_option(
+    http: HttpClient, path: str, passages: str, texts_of_error: set[str]
+) -> None:
+    for top_n, expected in ((None, [1, 2, 0]), (1, [1]), (2, [1, 2]), (3, [1, 2, 0]), (2**40, [1, 2, 0])):
+        reply = http.post(path, {"query": "q", passages: texts(1, 3, 2), "top_n": top_n, "model": None}).json
+        assert indexes(reply) == expected
+        assert "text" not in str(reply)
+        assert scores(reply) == sorted(set(scores(reply)), reverse=True)
+        assert all(0 <= score <= 1 for score in scores(reply))
 
 
-@pytest.mark.parametrize("path", DOCUMENTS_PATHS)
-def test_document_is_absent_unless_asked_for(http: HttpClient, path: str) -> None:
-    silent = http.post(path, documents_request(1)).json["results"]
-    assert "document" not in silent[0]
-    given = http.post(path, documents_request(1, return_documents=True)).json["results"]
-    assert given[0]["document"] == {"text": "relevance 1"}
+@of_each_form
+def test_passages_are_unordered_by_default_so_that_equal_ones_have_equal_scores(
+    http: HttpClient, path: str, passages: str, texts_of_error: set[str]
+) -> None:
+    for sent in (texts(1, 3, 3, 2), texts(3, 1, 2, 3)):
+        ordered, *unordered = (
+            http.post(path, {"query": "q", passages: sent} | given).json
+            for given in ({"ordered": True}, {"ordered": False}, {"ordered": None}, {})
+        )
+        assert len(set(scores(ordered))) == 4
+        for reply in unordered:
+            assert [sent[index] for index in indexes(reply)] == texts(3, 3, 2, 1)
+            assert scores(reply) == scores(unordered[0])
+            assert len(set(scores(reply))) == 3
 
 
-@pytest.mark.parametrize("path", DOCUMENTS_PATHS)
-def test_null_stands_for_an_absent_option(http: HttpClient, path: str) -> None:
-    options = ("top_n", "return_documents", "max_tokens_per_doc", "max_chunks_per_doc", "rank_fields", "priority")
-    assert indexes(http.post(path, documents_request(1, 2, **dict.fromkeys(options))).json) == [1, 0]
-
-
-@pytest.mark.parametrize("path", [*DOCUMENTS_PATHS])
-@pytest.mark.parametrize(("top_n", "expected"), [(1, [1]), (2, [1, 2]), (3, [1, 2, 0]), (2**40, [1, 2, 0])])
-def test_top_n_is_honoured(http: HttpClient, path: str, top_n: int, expected: list[int]) -> None:
-    assert indexes(http.post(path, documents_request(1, 3, 2, top_n=top_n)).json) == expected
-
-
-@pytest.mark.parametrize("path", DOCUMENTS_PATHS)
-def test_equal_documents_of_an_unordered_list_have_equal_scores(http: HttpClient, path: str) -> None:
-    for documents in (documents_request(1, 3, 3, 2), documents_request(3, 1, 2, 3)):
-        ordered, unordered = (http.post(path, documents | {"ordered": each}).json["results"] for each in (True, False))
-        assert [len({row["relevance_score"] for row in results}) for results in (ordered, unordered)] == [4, 3]
-        assert [documents["documents"][row["index"]] for row in unordered] == texts(3, 3, 2, 1)
-
-
-def test_equal_texts_of_an_unordered_list_have_equal_scores(http: HttpClient) -> None:
-    request = {"query": "q", "texts": texts(1, 3, 3, 2)}
-    ordered, unordered = (http.post("/rerank", request | {"ordered": each}).json for each in (True, False))
-    assert [len({row["score"] for row in ranks}) for ranks in (ordered, unordered)] == [4, 3]
-    assert indexes(unordered) == [1, 2, 3, 0]
-
-
-@pytest.mark.parametrize("path", FORMS)
-@pytest.mark.parametrize("given", [{}, {"ordered": None}])
-def test_documents_and_texts_are_unordered_by_default(http: HttpClient, path: str, given: dict[str, Any]) -> None:
-    request = {"query": "q", FORMS[path][0]: texts(3, 1, 3)}
-    assert indexes(http.post(path, request | given).json) == [0, 2, 1]
-    replies = [http.post(path, request | each).json for each in (given, {"ordered": False})]
-    scores = [
-        [
-            row.get("relevance_score", row.get("score"))
-            for row in (reply if isinstance(reply, list) else reply["results"])
-        ]
-        for reply in replies
+@of_each_form
+def test_refusal_is_in_the_fields_of_the_dialect_and_names_its_field(
+    http: HttpClient, path: str, passages: str, texts_of_error: set[str]
+) -> None:
+    refused = [
+        ({passages: ["fine", "x" * 200_001]}, 400, f"{passages}[1]: 200001 characters exceed the limit"),
+        ({"model": "rerank-v9"}, 404, "number, identity"),
+        ({passages: []}, 400, f"{passages}: the list is empty"),
+        ({"ordered": "no"}, 400, "ordered"),
+        *(({"query": query}, 400, "query: the query is empty") for query in ("", " \t", "\u0000")),
     ]
-    assert scores[0] == scores[1]
-    assert scores[0][0] == scores[0][1]
+    for fields, status, message in refused:
+        reply = http.post(path, {"query": "q", passages: ["a"]} | fields)
+        assert reply.status == status
+        assert all(message in reply.json[name] for name in texts_of_error), reply.json
 
 
-def test_candidates_of_the_json_form_are_ordered_by_default(http: HttpClient) -> None:
+def test_candidates_of_the_json_form_are_ordered_by_default_and_ranked_with_their_title(http: HttpClient) -> None:
     candidates = [{"doc_id": str(place), "text": text} for place, text in enumerate(texts(1, 3, 3))]
     unordered = http.post("/rerank", {"query": "q", "candidates": candidates, "ordered": False}).json
     assert [row["score"] for row in unordered["results"]] == [3.0, 3.0, 1.0]
     by_default = http.post("/rerank", {"query": "q", "candidates": candidates}).json
     assert len({row["score"] for row in by_default["results"]}) == 3
-
-
-@pytest.mark.parametrize("path", FORMS)
-def test_ordered_must_be_a_boolean(http: HttpClient, path: str) -> None:
-    reply = http.post(path, {"query": "q", FORMS[path][0]: ["a"], "ordered": "no"})
-    assert reply.status == 400
-    assert "ordered" in str(reply.json)
+    titled = [{"doc_id": "my file.pdf", "text": "1"}, {"doc_id": "b", "text": "0", "title": "5"}]
+    reply = http.post("/rerank", {"query": "q", "candidates": titled, "return_passages": True}).json
+    assert [(row["doc_id"], row["text"]) for row in reply["results"]] == [("b", "5 0"), ("my file.pdf", "1")]
 
 
 def test_top_n_of_zero_is_all_where_vllm_clients_call_and_else_refused(http: HttpClient) -> None:
-    assert indexes(http.post("/rerank", documents_request(1, 3, 2, top_n=0)).json) == [1, 2, 0]
-    for path in ("/v1/rerank", "/v2/rerank"):
-        assert http.post(path, documents_request(1, top_n=0)).status == 400
+    statuses = [http.post(path, documents_request(1, 2, top_n=0)).status for path in DOCUMENTS_PATHS]
+    assert statuses == [400, 400, 200]
+
+
+@pytest.mark.parametrize("path", DOCUMENTS_PATHS)
+def test_reply_names_model_and_tokens_for_clients_of_cohere_and_jina(http: HttpClient, path: str) -> None:
+    reply = http.post(path, documents_request(1, 3, 2, return_documents=True)).json
+    assert reply["results"][0]["document"] == {"text": "relevance 3"}
+    assert reply["id"]
+    assert (reply["object"], reply["model"]) == ("list", "number")
+    assert reply["usage"]["total_tokens"] == reply["meta"]["tokens"]["input_tokens"] == 30
+    assert reply["meta"]["api_version"]["version"] == ("2" if path == "/v2/rerank" else "1")
 
 
 def test_objects_are_ranked_by_their_text_and_returned_whole(http: HttpClient) -> None:
@@ -139,12 +140,6 @@ def test_title_of_a_document_is_ranked_before_its_text(http: HttpClient, path: s
     assert indexes(http.post(path, cut).json) == [2, 0, 1]
     wrong = http.post(path, {"query": "q", "documents": [{"title": 5, "text": "1"}]})
     assert (wrong.status, "documents[0].title" in wrong.json["message"]) == (400, True)
-
-
-def test_title_of_a_native_candidate_is_ranked_before_its_text(http: HttpClient) -> None:
-    candidates = [{"doc_id": "my file.pdf", "text": "1"}, {"doc_id": "b", "text": "0", "title": "5"}]
-    reply = http.post("/rerank", {"query": "q", "candidates": candidates, "return_passages": True}).json
-    assert [(result["doc_id"], result["text"]) for result in reply["results"]] == [("b", "5 0"), ("my file.pdf", "1")]
 
 
 def test_max_tokens_per_doc_cuts_documents(http: HttpClient) -> None:
@@ -194,10 +189,6 @@ def test_tei_raw_scores_are_those_of_grpc(http: HttpClient) -> None:
     assert [rank["score"] for rank in raw] == [1.0, -2.0]
 
 
-def test_tei_top_n_cuts_the_list(http: HttpClient) -> None:
-    assert indexes(http.post("/rerank", {"query": "q", "texts": texts(1, 3, 2), "top_n": 2}).json) == [1, 2]
-
-
 def test_tei_truncation_on_the_left_is_refused(http: HttpClient) -> None:
     body = {"query": "q", "texts": texts(1), "truncation_direction": "Left"}
     reply = http.post("/rerank", body)
@@ -229,24 +220,6 @@ def test_json_forms_take_the_names_of_the_command_line(http: HttpClient, stage: 
 
 
 @pytest.mark.parametrize(
-    ("fields", "field", "expected"),
-    [
-        ({"first_stage": "bm52"}, "first_stage", "did you mean bm25? choices: bm25, dense"),
-        ({"strategy": {"kind": "slidng"}}, "strategy.kind", "did you mean sliding? choices: single, sliding"),
-        ({"feedback": {"method": "rochio"}}, "feedback.method", "did you mean rocchio?"),
-        ({"top_k": 1}, "top_k", "did you mean top_n?"),
-    ],
-)
-def test_json_forms_list_the_names_that_they_take(
-    http: HttpClient, fields: dict[str, Any], field: str, expected: str
-) -> None:
-    reply = http.post("/search", {"query": "q", **fields})
-    assert reply.status == 400
-    assert expected in reply.json["message"]
-    assert [violation["field"] for violation in reply.json["details"][1]["field_violations"]] == [field]
-
-
-@pytest.mark.parametrize(
     ("path", "fields"),
     [
         ("/v1/rerank", {"documents": ["a"]}),
@@ -273,39 +246,51 @@ def test_error_of_a_json_form_is_the_status_of_grpc(http: HttpClient, path: str,
     assert [violation["field"] for violation in violations] == ["query"]
 
 
-@pytest.mark.parametrize("path", FORMS)
-def test_error_names_the_field_of_the_dialect(http: HttpClient, path: str) -> None:
-    passages, texts_of_error = FORMS[path]
-    reply = http.post(path, {"query": "q", passages: ["fine", "x" * 200_001]})
-    assert reply.status == 400
-    for name in texts_of_error:
-        assert reply.json[name].startswith(f"{passages}[1]: 200001 characters exceed the limit")
-
-
-@pytest.mark.parametrize("path", FORMS)
-def test_unknown_model_is_not_found_and_the_models_are_named(http: HttpClient, path: str) -> None:
-    passages, texts_of_error = FORMS[path]
-    reply = http.post(path, {"query": "q", passages: ["a"], "model": "rerank-v9"})
-    assert reply.status == 404
-    for name in texts_of_error:
-        assert "number, identity" in reply.json[name]
-
-
-@pytest.mark.parametrize("path", FORMS)
-def test_empty_list_of_passages_is_refused(http: HttpClient, path: str) -> None:
-    passages, _ = FORMS[path]
-    assert http.post(path, {"query": "q", passages: []}).status == 400
-
-
-@pytest.mark.parametrize("query", ["", " \t", "\u0000"])
-@pytest.mark.parametrize("path", FORMS)
-def test_empty_query_is_refused(http: HttpClient, path: str, query: str) -> None:
-    passages, _ = FORMS[path]
-    assert http.post(path, {"query": query, passages: ["a"]}).status == 400
-
-
 def test_body_without_passages_is_answered_in_a_form_that_all_clients_read(http: HttpClient) -> None:
     reply = http.post("/rerank", {"query": "q"})
     assert reply.status == 400
     assert {"message", "detail", "error", "error_type", "code"} <= reply.json.keys()
     assert "send documents (Cohere, Jina), texts (TEI) or candidates" in reply.json["message"]
+
+
+class EchoRequest(StrictModel):
+    lines: list[str]
+
+
+class EchoDialect:
+    """A dialect that a contributor adds: requests of `lines`, which come back best first."""
+
+    passages_field, name = "lines", "lines (Echo)"
+    request, reply = EchoRequest, RankList
+
+    def translate(self, body: Mapping[str, Any]) -> Translated:
+        lines = validated(EchoRequest, body).lines
+        candidates = [pb.Candidate(doc_id=str(place), text=line) for place, line in enumerate(lines)]
+
+        def reply(response: pb.RerankResponse) -> bytes:
+            return json.dumps([lines[result.original_position] for result in response.results]).encode()
+
+        return Translated(pb.RerankRequest(query="q", candidates=candidates), reply)
+
+    def error(self, problem: Problem) -> Mapping[str, Any]:
+        return {"echo": problem.message}
+
+
+def test_dialect_is_added_in_one_place(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As CONTRIBUTING.md describes: what is made from the list of dialects knows it."""
+
+    def with_echo(cut: Cut) -> Dialects:
+        found = dialects(cut)
+        return {**found, "/echo": [EchoDialect()], RERANK: [*found[RERANK], EchoDialect()]}
+
+    monkeypatch.setattr("rerank.http.server.dialects", with_echo)
+    settings = HttpConfig(listen="127.0.0.1:0")
+    with serving_http(reranker_of(encoder, {"number": NumberRanker()}, http=settings)) as (_, client):
+        for path in ("/echo", RERANK):
+            assert client.post(path, {"lines": texts(1, 3, 2)}).json == texts(3, 2, 1)
+            assert client.post(path, {"lines": []}).json.keys() == {"echo"}
+        assert "or lines (Echo)" in client.post(RERANK, {}).json["echo"]
+        assert client.get("/nowhere").json.keys() >= {"echo", "message", "error"}
+        document = client.get("/openapi.json").json
+    assert document["paths"]["/echo"]["post"]["summary"] == "Rank lines (Echo)"
+    assert document["components"]["schemas"]["EchoRequest"]["properties"].keys() == {"lines"}

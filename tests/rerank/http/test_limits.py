@@ -6,7 +6,6 @@ import gc
 import json
 import logging
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,8 +19,8 @@ from rerank.http.call import HttpCall
 from rerank.http.dialect import Translated
 from rerank.models.encoder import Encoder
 from rerank.rankers.identity import IdentityRanker
-from tests.http_client import HttpClient, Reply, serving_http, texts
-from tests.serving import TIMEOUT_S, HeldService, Served, held_service, numbered_candidates, reranker_of, wait_for
+from tests.http_client import HttpClient, serving_http, texts
+from tests.serving import TIMEOUT_S, HeldService, Served, held_service, reranker_of, wait_for
 
 HTTP = HttpConfig(listen="127.0.0.1:0")
 BODY = {"query": "q", "texts": texts(1, 2)}
@@ -38,12 +37,6 @@ def held(encoder: Encoder, free_batches: int = 0, **settings: Any) -> Iterator[t
 def identity_service(encoder: Encoder, **limits: Any) -> Iterator[tuple[Served, HttpClient]]:
     with serving_http(reranker_of(encoder, {"identity": IdentityRanker()}, http=HTTP, limits=limits)) as served:
         yield served
-
-
-def in_background(client: HttpClient, replies: list[Reply]) -> threading.Thread:
-    thread = threading.Thread(target=lambda: replies.append(client.post("/rerank", BODY)))
-    thread.start()
-    return thread
 
 
 def raw_request(body: bytes, *headers: str) -> bytes:
@@ -141,27 +134,6 @@ def test_invalid_deadline_is_refused_by_name(http: HttpClient, value: str) -> No
     assert reply.json["error"].endswith(" is not a number of milliseconds from 1 to 2147483648")
 
 
-def test_missed_deadline_is_504(encoder: Encoder) -> None:
-    with held(encoder) as (_, client):
-        start_s = time.perf_counter()
-        reply = client.post("/rerank", BODY, x_request_timeout_ms="300")
-        assert (reply.status, reply.json["error_type"]) == (504, "Overloaded")
-        assert time.perf_counter() - start_s < TIMEOUT_S / 2
-
-
-def test_calls_over_the_limit_are_429_with_retry_after(encoder: Encoder) -> None:
-    with held(encoder, limits={"max_calls": 1}) as (service, client):
-        call = service.start_call(candidates=numbered_candidates([1, 2]))
-        refused = client.post("/rerank", BODY)
-        assert (refused.status, refused.json["code"]) == (429, 8)
-        assert refused.headers["retry-after"] == "1"
-        assert client.get("/health").status == 200
-        service.ranker.release.set()
-        call.result(TIMEOUT_S)
-        service.served.wait_until_idle()
-        assert client.post("/rerank", BODY).status == 200
-
-
 def test_client_that_hangs_up_cancels_its_request(encoder: Encoder, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "rerank.calls")
     with held(encoder) as (service, client):
@@ -172,22 +144,6 @@ def test_client_that_hangs_up_cancels_its_request(encoder: Encoder, caplog: pyte
         service.served.wait_until_idle()
         assert not service.ranker.release.is_set()
         assert any("POST /rerank CANCELLED" in record.getMessage() for record in caplog.records)
-
-
-def test_shutdown_refuses_new_requests_and_finishes_those_in_flight(encoder: Encoder) -> None:
-    with held(encoder) as (service, client):
-        replies: list[Reply] = []
-        thread = in_background(client, replies)
-        assert service.ranker.entered.wait(TIMEOUT_S)
-        drain = service.served.start(service.served.server.drain(TIMEOUT_S))
-        wait_for(lambda: service.served.server.calls.shutting_down)
-        refused = client.post("/rerank", BODY)
-        assert (refused.status, refused.headers["retry-after"]) == (503, "1")
-        assert client.get("/health").status == 503
-        service.ranker.release.set()
-        drain.result(TIMEOUT_S)
-        thread.join()
-        assert [reply.status for reply in replies] == [200]
 
 
 @pytest.mark.parametrize(
@@ -324,14 +280,3 @@ def test_unread_answer_ends_the_connection_and_leaves_no_call(encoder: Encoder) 
         connection.settimeout(TIMEOUT_S)
         assert bytes_until_the_end(connection) < len(body)
         assert client.post("/rerank", {"query": "q", "texts": ["a"]}).status == 200
-
-
-def test_request_is_named_by_its_id_in_log_and_reply(http: HttpClient, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "rerank.calls")
-    reply = http.post("/v2/rerank", {"query": "secret", "documents": ["a", "b"]}, x_request_id="abc-1")
-    assert reply.headers["x-request-id"] == "abc-1"
-    wait_for(lambda: "abc-1" in caplog.text)  # the line is written after the client has its answer
-    (line,) = [record.getMessage() for record in caplog.records if "abc-1" in record.getMessage()]
-    assert line.startswith("POST /v2/rerank OK ")
-    assert "candidates=2" in line
-    assert "secret" not in line

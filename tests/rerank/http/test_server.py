@@ -14,18 +14,14 @@ import pytest
 
 from rerank.access.callers import CallerLimits
 from rerank.access.key_file import add_key
-from rerank.access.keyed_reranker import KeyedReranker
 from rerank.config import load_config
 from rerank.config.http import HttpConfig
 from rerank.errors import ConfigError
 from rerank.models.encoder import Encoder
 from rerank.rankers.identity import IdentityRanker
-from rerank.registry import ModelRegistry
-from rerank.service.startup import check_before_loading
 from tests.certificates import Authority, Files
-from tests.fakes import NumberRanker
 from tests.http_client import HttpClient, serving_http
-from tests.serving import TIMEOUT_S, config_for, reranker_of, serving
+from tests.serving import TIMEOUT_S, reranker_of, serving
 
 HTTP = HttpConfig(listen="127.0.0.1:0")
 BODY = {"query": "q", "texts": ["a"]}
@@ -53,15 +49,6 @@ def test_address_of_the_command_line_keeps_the_other_settings_of_the_file(tmp_pa
 def test_alias_of_no_model_is_refused() -> None:
     with pytest.raises(ConfigError, match="model_aliases names pe-runk, which is none of the models: first, pe-rank"):
         load_config(None, http={"model_aliases": {"vendor": "pe-runk"}})
-
-
-def test_taken_address_is_refused_before_models_are_loaded() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(ConfigError, match="choose another --http-listen HOST:PORT"):
-            check_before_loading(load_config(None, listen="127.0.0.1:0", http=address))
 
 
 def test_small_answers_are_sent_without_delay(http: HttpClient) -> None:
@@ -131,19 +118,14 @@ def test_service_of_client_certificates_answers_to_every_host_name(encoder: Enco
         assert ask(client, authority, authority.issue("client"), "search.example") == 200
 
 
-def test_keys_are_those_of_grpc(encoder: Encoder, tmp_path: Path) -> None:
+def test_without_a_key_only_the_health_is_told(encoder: Encoder, tmp_path: Path) -> None:
     path = tmp_path / "keys.yaml"
-    key = add_key(path, "batch", CallerLimits(models=("identity",)))
-    rankers = {"number": NumberRanker(), "identity": IdentityRanker()}
-    config = config_for(rankers, keys=path, http=HTTP)
-    with serving_http(KeyedReranker(config, encoder, None, ModelRegistry(config.models, rankers))) as (_, client):
-        without, wrong = client.post("/rerank", BODY), client.post("/rerank", BODY, authorization="Bearer x")
-        assert [(reply.status, reply.json["error_type"]) for reply in (without, wrong)] == [(401, "Validation")] * 2
-        denied = client.post("/v2/rerank", {"query": "q", "documents": ["a"]}, authorization=f"Bearer {key}")
-        assert (denied.status, "does not allow model 'number'" in denied.json["message"]) == (403, True)
-        assert client.post("/rerank", BODY | {"model": "identity"}, authorization=f"Bearer {key}").status == 200
-        assert [client.get(path).status for path in ("/v1/models", "/info", "/openapi.json")] == [401] * 3
-        assert client.get("/health").status == 200
+    add_key(path, "a", CallerLimits())
+    with serving_http(reranker_of(encoder, {"identity": IdentityRanker()}, keys=path, http=HTTP)) as (_, client):
+        told = [client.get(path).status for path in ("/v1/models", "/info", "/openapi.json", "/health")]
+        assert told == [401, 401, 401, 200]
+        refused = client.post("/rerank", BODY)
+        assert (refused.status, refused.json["error_type"]) == (401, "Validation")
 
 
 def test_tls_uses_the_files_of_grpc_as_they_are_when_a_client_connects(encoder: Encoder, tmp_path: Path) -> None:

@@ -47,15 +47,12 @@ def ray_config(names: Iterable[str], port: int, **settings: Any) -> ServiceConfi
     return config_for(names, listen=f"[::]:{port}", insecure=True, **settings)
 
 
-def load_fakes(
-    config: ServiceConfig, kind: type[AsyncReranker], checkpoint: str = "", index: str = ""
-) -> AsyncReranker:
+def load_fakes(config: ServiceConfig, checkpoint: str = "", index: str = "") -> AsyncReranker:
     """A reranker for these names of models: "held" never answers, "broken" has failed its self-test, "pe-rank" is real,
     others are NumberRankers.
 
     Args:
         config: the settings, with the names of the models.
-        kind: the class of the reranker.
         checkpoint: the folder of pe-rank.
         index: the folder of the index, if there is one.
     """
@@ -74,7 +71,7 @@ def load_fakes(
     rankers = {model.name: ranker(model.name) for model in config.models}
     failed = {"broken": FailedModel(rankers.pop("broken").info, "its scores are wrong")} if "broken" in rankers else {}
     opened = Index(Path(index), encoder) if index else None
-    return kind(config, encoder, opened, ModelRegistry(config.models, rankers, failed))
+    return AsyncReranker(config, encoder, opened, ModelRegistry(config.models, rankers, failed))
 
 
 def replica_pids() -> set[int]:

@@ -12,17 +12,20 @@ from typing import Any
 import grpc
 import pytest
 from google.rpc import error_details_pb2
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from rerank.config import Limits, ServiceConfig
 from rerank.errors import Overloaded
 from rerank.grpc.connections import end_connection_of
-from rerank.grpc.servicer import CallsInFlight
 from rerank.models.encoder import Encoder
-from rerank.rankers.identity import IdentityRanker
+from rerank.service.calls import CallsInFlight
 from rerank.v1 import rerank_pb2 as pb
-from rerank.v1.rerank_pb2_grpc import RerankServiceStub
-from tests.serving import TIMEOUT_S, Served, held_service, numbered_candidates, refusal, reranker_of, serving
+from tests.serving import (
+    TIMEOUT_S,
+    held_service,
+    identity_service,
+    numbered_candidates,
+    refusal,
+)
 
 EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
 METHOD = "/rerank.v1.RerankService/Rerank"
@@ -33,15 +36,6 @@ def large(kilobytes: int, **fields: Any) -> pb.RerankRequest:
     text = "x" * 1000
     candidates = [pb.Candidate(doc_id=str(number), text=text) for number in range(kilobytes)]
     return pb.RerankRequest(query="q", candidates=candidates, **fields)
-
-
-@contextmanager
-def identity_service(encoder: Encoder, **limits: Any) -> Iterator[tuple[Served, RerankServiceStub]]:
-    with (
-        serving(reranker_of(encoder, {"identity": IdentityRanker()}, limits=limits)) as served,
-        grpc.insecure_channel(served.address) as channel,
-    ):
-        yield served, RerankServiceStub(channel)
 
 
 @contextmanager
@@ -60,20 +54,6 @@ def half_sent(address: str, calls: int) -> Iterator[list[grpc.Future]]:
             release.set()
 
 
-def test_calls_over_the_limit_are_refused_before_their_message_is_read(encoder: Encoder) -> None:
-    with held_service(encoder, limits={"max_calls": 1}) as held:
-        call = held.start_call(candidates=numbered_candidates([1, 2]))
-        refused = refusal(lambda: held.stub.Rerank(large(100), timeout=TIMEOUT_S))
-        assert (refused.code, refused.reason) == (EXHAUSTED, "OVERLOADED")
-        assert refused.detail(error_details_pb2.RetryInfo).retry_delay.seconds == 1
-        check = health_pb2_grpc.HealthStub(held.channel).Check(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_S)
-        assert check.status == health_pb2.HealthCheckResponse.SERVING
-        held.ranker.release.set()
-        call.result(TIMEOUT_S)
-        held.served.wait_until_idle()
-        assert len(held.stub.Rerank(SMALL, timeout=TIMEOUT_S).results) == 2
-
-
 def test_bytes_over_the_limit_are_refused_and_small_messages_are_not(encoder: Encoder) -> None:
     with held_service(encoder, free_batches=0, limits={"max_bytes_in_flight": 150_000}) as held:
         call = held.start_call(candidates=large(100).candidates)
@@ -90,14 +70,17 @@ def test_bytes_over_the_limit_are_refused_and_small_messages_are_not(encoder: En
 
 
 def test_message_alone_may_exceed_the_bytes_in_flight(encoder: Encoder) -> None:
-    with identity_service(encoder, max_bytes_in_flight=1000) as (served, stub):
+    with identity_service(encoder, limits={"max_bytes_in_flight": 1000}) as (served, _, stub):
         for _ in range(3):
             assert len(stub.Rerank(large(100, return_passages=True), timeout=TIMEOUT_S).results) == 100
             served.wait_until_idle()
 
 
 def test_call_without_a_message_ends_in_time(encoder: Encoder) -> None:
-    with identity_service(encoder, max_transfer_s=0.2) as (served, _), half_sent(served.address, 1) as (call,):
+    with (
+        identity_service(encoder, limits={"max_transfer_s": 0.2}) as (served, _, _),
+        half_sent(served.address, 1) as (call,),
+    ):
         error = refusal(lambda: call.result(TIMEOUT_S))
         assert (error.code, error.reason) == (EXHAUSTED, "OVERLOADED")
         assert "did not arrive in time" in error.message
@@ -105,13 +88,13 @@ def test_call_without_a_message_ends_in_time(encoder: Encoder) -> None:
 
 
 def test_ended_call_without_a_message_is_invalid(encoder: Encoder) -> None:
-    with identity_service(encoder) as (served, _), grpc.insecure_channel(served.address) as channel:
+    with identity_service(encoder) as (_, channel, _):
         error = refusal(lambda: channel.stream_unary(METHOD)(iter(()), timeout=TIMEOUT_S))
         assert (error.code, error.fields) == (grpc.StatusCode.INVALID_ARGUMENT, ["request"])
 
 
 def test_calls_without_messages_do_not_hold_up_others(encoder: Encoder) -> None:
-    with identity_service(encoder) as (served, stub), ExitStack() as stack:
+    with identity_service(encoder) as (served, _, stub), ExitStack() as stack:
         for _ in range(20):
             stack.enter_context(half_sent(served.address, 5))
         time.sleep(0.1)  # until they have taken all places
@@ -122,7 +105,7 @@ def test_calls_without_messages_do_not_hold_up_others(encoder: Encoder) -> None:
 
 def test_unread_answer_ends_the_connection_and_leaves_no_call(encoder: Encoder) -> None:
     with (
-        identity_service(encoder, max_transfer_s=0.5, max_candidates=15_000) as (served, stub),
+        identity_service(encoder, limits={"max_transfer_s": 0.5, "max_candidates": 15_000}) as (served, _, stub),
         grpc.insecure_channel(served.address) as slow,
     ):
         responses = slow.stream_stream(METHOD, request_serializer=pb.RerankRequest.SerializeToString)(
@@ -138,7 +121,7 @@ def test_unread_answer_ends_the_connection_and_leaves_no_call(encoder: Encoder) 
 
 def test_refused_messages_are_not_kept(encoder: Encoder) -> None:
     """Frames of exceptions, and iterators over messages, kept them until the garbage collection."""
-    with identity_service(encoder) as (served, _), grpc.insecure_channel(served.address) as channel:
+    with identity_service(encoder) as (served, channel, _):
         garbage = b"\xff" + bytes(8_000_000)
         before_mb = resident_mb()
         for _ in range(30):
@@ -154,7 +137,7 @@ def resident_mb() -> float:
 
 @pytest.mark.parametrize("peer", ["ipv4:127.0.0.1:1", "ipv6:%5B::1%5D:1"])
 def test_connection_of_another_client_is_not_ended(encoder: Encoder, peer: str) -> None:
-    with identity_service(encoder) as (served, stub):
+    with identity_service(encoder) as (served, _, stub):
         stub.Rerank(SMALL, timeout=TIMEOUT_S)
         end_connection_of(int(served.address.rpartition(":")[2]), peer)
         assert len(stub.Rerank(SMALL, timeout=TIMEOUT_S).results) == 2
@@ -170,10 +153,7 @@ class SilentCall:
     """A call over a connection of its own whose message never arrives."""
 
     def __init__(self, number: int) -> None:
-        self._number = number
-
-    def peer(self) -> str:
-        return f"ipv4:127.0.0.1:{self._number}"
+        self.peer = f"ipv4:127.0.0.1:{number}"
 
     async def read(self) -> bytes:
         await asyncio.Event().wait()

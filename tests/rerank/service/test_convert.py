@@ -13,7 +13,6 @@ from rerank.config import Limits
 from rerank.engine.strategies import Sliding
 from rerank.errors import InvalidRequest
 from rerank.models.encoder import EncoderId
-from rerank.rankers.base import RankerInfo
 from rerank.registry import ModelDescription
 from rerank.reranker import SearchResult
 from rerank.retrieval.index import IndexManifest
@@ -99,15 +98,6 @@ def ranking(score_kind: ScoreKind = ScoreKind.WINDOW_LOG_PROB) -> Ranking:
     return Ranking(ranked, score_kind, trace)
 
 
-def test_reply_and_list_of_models_hold_the_warning_of_the_model() -> None:
-    ranked = ranking()
-    warned = replace(ranked, trace=replace(ranked.trace, model_warning="another prompt"))
-    assert rerank_response(warned, return_passages=False).execution.model_warning == "another prompt"
-    info = RankerInfo("first", "id", "r", "t", 20, ScoreKind.WINDOW_LOG_PROB, warning="another prompt")
-    models = [ModelDescription("m", info, Sliding(20, 10), is_default=True)]
-    assert list_models_response(models, None).models[0].warning == "another prompt"
-
-
 @pytest.mark.parametrize(
     ("strategy", "weight"),
     [
@@ -120,20 +110,13 @@ def test_absent_interpolation_differs_from_weight_0(strategy: pb.Strategy, weigh
     assert rerank_call(rerank_request(strategy=strategy), LIMITS).options.interpolation == weight
 
 
-def test_rerank_defaults() -> None:
-    call = rerank_call(rerank_request(), LIMITS)
-    assert (call.query, call.options, call.return_passages) == (Query("query"), RankOptions(), False)
-    assert call.candidates == (CandidateSource("d0", "text"),)
-
-
-def test_search_defaults() -> None:
-    call = search_call(search_request(), Limits())
-    assert (call.query, call.options, call.return_passages) == (Query("query"), RankOptions(), False)
-    assert (call.first_stage, call.depth) == (FirstStage.HYBRID_RRF, 100)
-
-
-def test_default_depth_does_not_exceed_a_smaller_limit() -> None:
-    assert search_call(search_request(), LIMITS).depth == 3
+def test_defaults() -> None:
+    reranked, searched = rerank_call(rerank_request(), LIMITS), search_call(search_request(), Limits())
+    for call in (reranked, searched):
+        assert (call.query, call.options, call.return_passages) == (Query("query"), RankOptions(), False)
+    assert reranked.candidates == (CandidateSource("d0", "text"),)
+    assert (searched.first_stage, searched.depth, searched.feedback) == (FirstStage.HYBRID_RRF, 100, None)
+    assert search_call(search_request(), LIMITS).depth == 3, "no more than the limit"
 
 
 @pytest.mark.parametrize("call", [rerank_call, search_call])
@@ -150,14 +133,10 @@ def test_options_are_converted(call: Callable[..., RerankCall | SearchCall]) -> 
     assert converted.return_passages
 
 
-@pytest.mark.parametrize(("name", "kind"), pb.StrategyKind.items())
-def test_every_strategy_of_the_proto_is_converted(name: str, kind: int) -> None:
-    unspecified = kind == pb.STRATEGY_KIND_UNSPECIFIED
-    expected = "" if unspecified else StrategyKind[name.removeprefix("STRATEGY_KIND_")]
-    assert rerank_call(rerank_request(strategy=pb.Strategy(kind=kind)), LIMITS).options.strategy == expected
-
-
-def test_every_first_stage_of_the_proto_is_converted() -> None:
+def test_every_strategy_and_first_stage_of_the_proto_is_converted() -> None:
+    for name, kind in pb.StrategyKind.items():
+        expected = StrategyKind[name.removeprefix("STRATEGY_KIND_")] if kind else ""
+        assert rerank_call(rerank_request(strategy=pb.Strategy(kind=kind)), LIMITS).options.strategy == expected
     found = {search_call(search_request(first_stage=stage), LIMITS).first_stage for stage in pb.FirstStage.values()}
     assert found == set(FirstStage)
 
@@ -190,13 +169,9 @@ def test_exceeded_limit_is_refused_with_value_and_limit(
 
 def test_values_at_the_limit_are_accepted() -> None:
     candidates = [candidate(f"abcd{n}", "x" * 20) for n in range(3)]
-    call = rerank_call(rerank_request(candidates, query="x" * 10, instruction="y" * 8), LIMITS)
+    call = rerank_call(rerank_request(candidates, query="é" * 10, instruction="y" * 8), LIMITS)  # characters, not bytes
     assert [len(source.text or "") for source in call.candidates] == [20, 20, 20]
     assert search_call(search_request(query="x" * 10, depth=3), LIMITS).depth == 3
-
-
-def test_limits_count_characters_not_bytes() -> None:
-    assert rerank_call(rerank_request(query="é" * 10), LIMITS).query.text == "é" * 10
 
 
 @pytest.mark.parametrize(
@@ -261,7 +236,6 @@ def test_invalid_field_is_refused_by_name(
 
 
 def test_feedback_has_defaults_and_keeps_what_the_request_sets() -> None:
-    assert search_call(search_request(), LIMITS).feedback is None
     assert search_call(feedback_request(), LIMITS).feedback == FeedbackSettings()
     request = feedback_request(method=pb.FEEDBACK_METHOD_ROCCHIO, top_k=2, steps=200, learning_rate=1.0, min_cosine=0.0)
     assert search_call(request, LIMITS).feedback == FeedbackSettings(FeedbackMethod.ROCCHIO, 2, 200, 1.0, 0.0)
@@ -276,13 +250,10 @@ def test_control_characters_become_spaces_except_tabs_and_line_ends() -> None:
     assert call.query == Query("a b", instruction="c")
 
 
-def test_text_may_be_empty() -> None:
-    assert rerank_call(rerank_request([candidate(text="")]), LIMITS).candidates == (CandidateSource("d0", ""),)
-
-
-def test_text_of_a_reference_is_optional() -> None:
-    call = rerank_call(rerank_request([candidate("a", None, True), candidate("b", "own", True)]), LIMITS)
-    assert call.candidates == (CandidateSource("a", None, True), CandidateSource("b", "own", True))
+def test_text_may_be_empty_and_that_of_a_reference_absent() -> None:
+    sent = [candidate("a", ""), candidate("b", None, True), candidate("c", "own", True)]
+    expected = CandidateSource("a", ""), CandidateSource("b", None, True), CandidateSource("c", "own", True)
+    assert rerank_call(rerank_request(sent), LIMITS).candidates == expected
 
 
 def test_title_is_converted_like_the_text() -> None:
@@ -307,11 +278,7 @@ def test_results_are_converted() -> None:
         pb.RankedCandidate(doc_id="a", original_position=0, score=-1.5, first_stage_score=7.5, text="text of a"),
     ]
     assert not reply.results[0].HasField("first_stage_score")
-
-
-def test_text_is_omitted_without_return_passages() -> None:
-    reply = rerank_response(ranking(), return_passages=False)
-    assert [result.HasField("text") for result in reply.results] == [False, False]
+    assert not any(result.HasField("text") for result in rerank_response(ranking(), return_passages=False).results)
 
 
 @pytest.mark.parametrize("kind", ScoreKind)
@@ -320,23 +287,22 @@ def test_every_score_kind_is_in_the_proto(kind: ScoreKind) -> None:
 
 
 @pytest.mark.parametrize("completeness", Completeness)
-def test_every_completeness_is_in_the_proto(completeness: Completeness) -> None:
-    assert f"COMPLETENESS_{completeness.name}" in dict(pb.Completeness.items())
-
-
-def test_trace_becomes_execution() -> None:
-    assert rerank_response(ranking(), False).execution == pb.Execution(
+def test_trace_becomes_execution(completeness: Completeness) -> None:
+    ranked = ranking()
+    ranked = replace(ranked, trace=replace(ranked.trace, completeness=completeness, model_warning="another prompt"))
+    assert rerank_response(ranked, False).execution == pb.Execution(
         model="m",
         ranker="pe-rank",
         model_id="id",
         model_revision="r" * 64,
         template_sha256="t" * 64,
+        model_warning="another prompt",
         strategy="sliding(2/1)",
         windows=2,
         rounds=2,
         tokens=61,
         truncated_doc_ids=["b", "c"],
-        completeness=pb.COMPLETENESS_PARTIAL,
+        completeness=f"COMPLETENESS_{completeness.name}",
         reason="because",
         queue_ms=1.0,
         prepare_ms=2.0,
@@ -346,24 +312,18 @@ def test_trace_becomes_execution() -> None:
     )
 
 
-@pytest.mark.parametrize("scores", InterpolatedScores)
-def test_interpolation_that_was_applied_is_reported(scores: InterpolatedScores) -> None:
-    interpolated = ranking()
-    trace = replace(interpolated.trace, interpolation=InterpolationReport(0.25, scores))
-    report = rerank_response(replace(interpolated, trace=trace), False).execution.interpolation
-    assert (report.first_stage, report.applied, report.reason) == (0.25, True, "")
-    assert pb.InterpolatedScores.Name(report.scores) == f"INTERPOLATED_SCORES_{scores.name}"
-
-
-def test_interpolation_that_was_left_out_is_reported_with_the_reason() -> None:
-    left_out = ranking()
-    trace = replace(left_out.trace, interpolation=InterpolationReport(0.25, None, "several windows"))
-    report = rerank_response(replace(left_out, trace=trace), False).execution.interpolation
-    assert report == pb.InterpolationReport(first_stage=0.25, reason="several windows")
-
-
-def test_ranking_without_interpolation_has_no_report_of_it() -> None:
-    assert not rerank_response(ranking(), False).execution.HasField("interpolation")
+@pytest.mark.parametrize("scores", [*InterpolatedScores, None])
+def test_interpolation_is_reported_with_the_reason_if_it_was_left_out(scores: InterpolatedScores | None) -> None:
+    ranked = ranking()
+    assert not rerank_response(ranked, False).execution.HasField("interpolation")
+    reason = "" if scores else "several windows"
+    trace = replace(ranked.trace, interpolation=InterpolationReport(0.25, scores, reason))
+    assert rerank_response(replace(ranked, trace=trace), False).execution.interpolation == pb.InterpolationReport(
+        first_stage=0.25,
+        applied=scores is not None,
+        scores=f"INTERPOLATED_SCORES_{scores.name}" if scores else None,
+        reason=reason,
+    )
 
 
 @pytest.mark.parametrize("stage", FirstStage)
@@ -395,7 +355,8 @@ def test_models_and_index_are_converted() -> None:
         seconds={},
         files={},
     )
-    model = ModelDescription("m", NumberRanker(max_window_size=50).info, Sliding(20, 10), is_default=True)
+    info = replace(NumberRanker(max_window_size=50).info, warning="another prompt")
+    model = ModelDescription("m", info, Sliding(20, 10), is_default=True)
     reply = list_models_response([model], manifest)
     assert list(reply.models) == [
         pb.Model(
@@ -408,12 +369,9 @@ def test_models_and_index_are_converted() -> None:
             default_strategy="sliding(20/10)",
             is_default=True,
             batching="packed",
+            warning="another prompt",
         )
     ]
     assert reply.index == pb.Index(collection="twelve", passages=12, encoder="encoder", encoder_sha256="e" * 64)
 
-
-def test_index_is_absent_without_an_index() -> None:
-    reply = list_models_response([], None)
-    assert not reply.HasField("index")
-    assert not reply.models
+    assert not list_models_response([], None).HasField("index")

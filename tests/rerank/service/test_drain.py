@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
 
 import grpc
 import pytest
@@ -19,45 +21,38 @@ from tests.serving import TIMEOUT_S, reranker_of, serving
 CLIENTS, CALLS = 3, 40
 
 
-class Clients:
-    """Clients that call the service without pause until `stop` is set and it is gone; counts the statuses."""
+async def call_without_pause(
+    address: str, statuses: Counter[grpc.StatusCode], busy: threading.Event, stop: threading.Event
+) -> None:
+    """Calls the service until `stop` is set and it is gone, and counts the statuses; sets `busy` on the way."""
 
-    def __init__(self, address: str) -> None:
-        self.statuses: Counter[grpc.StatusCode] = Counter()
-        self.stop = threading.Event()
-        self.busy = threading.Event()
-        self._address = address
-
-    def run(self) -> None:
-        asyncio.run(self._run())
-
-    async def _run(self) -> None:
-        await asyncio.gather(*(self._client() for _ in range(CLIENTS)))
-
-    async def _client(self) -> None:
-        options = [("grpc.use_local_subchannel_pool", 1)]
-        async with grpc.aio.insecure_channel(self._address, options=options) as channel:
-            await asyncio.gather(*(self._calls(RerankServiceStub(channel)) for _ in range(CALLS)))
-
-    async def _calls(self, stub: RerankServiceStub) -> None:
+    async def calls(stub: RerankServiceStub) -> None:
         code = grpc.StatusCode.OK
-        while code is grpc.StatusCode.OK or not self.stop.is_set():
+        while code is grpc.StatusCode.OK or not stop.is_set():
             code = await stub.ListModels(pb.ListModelsRequest(), timeout=TIMEOUT_S).code()
-            self.statuses[code] += 1
-            if self.statuses.total() > CLIENTS * CALLS:
-                self.busy.set()
+            statuses[code] += 1
+            if statuses.total() > CLIENTS * CALLS:
+                busy.set()
+
+    async with AsyncExitStack() as stack:
+        own = [("grpc.use_local_subchannel_pool", 1)]
+        channels = [grpc.aio.insecure_channel(address, options=own) for _ in range(CLIENTS)]
+        stubs = [RerankServiceStub(await stack.enter_async_context(channel)) for channel in channels]
+        await asyncio.gather(*(calls(stub) for stub in stubs * CALLS))
 
 
 @pytest.mark.parametrize("drain_s", [0.0, 5.0])
 def test_calls_during_a_drain_are_answered_or_unavailable(encoder: Encoder, drain_s: float) -> None:
-    with serving(reranker_of(encoder, {"identity": IdentityRanker()})) as served:
-        clients = Clients(served.address)
-        thread = threading.Thread(target=clients.run)
-        thread.start()
+    statuses, busy, stop = Counter[grpc.StatusCode](), threading.Event(), threading.Event()
+    with (
+        serving(reranker_of(encoder, {"identity": IdentityRanker()})) as served,
+        ThreadPoolExecutor() as pool,
+    ):
+        clients = pool.submit(asyncio.run, call_without_pause(served.address, statuses, busy, stop))
         try:
-            assert clients.busy.wait(TIMEOUT_S)
+            assert busy.wait(TIMEOUT_S)
             served.wait(served.server.drain(drain_s))
         finally:
-            clients.stop.set()
-            thread.join()
-    assert set(clients.statuses) == {grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE}, clients.statuses
+            stop.set()
+        clients.result(TIMEOUT_S)
+    assert set(statuses) == {grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE}, statuses

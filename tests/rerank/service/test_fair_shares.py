@@ -10,18 +10,16 @@ import grpc
 
 from rerank.access.callers import CallerLimits
 from rerank.access.key_file import add_key
-from rerank.access.keyed_reranker import KeyedReranker
 from rerank.client import Credentials
 from rerank.config import EngineConfig
 from rerank.engine.admission import ModelStage
 from rerank.engine.worker import QueueEntry, Submission
 from rerank.models.encoder import Encoder
-from rerank.registry import ModelRegistry
 from rerank.reranker import AsyncReranker
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.fakes import NumberRanker
-from tests.serving import TIMEOUT_S, config_for, held_service, numbered_candidates, reranker_of, serving, wait_for
+from tests.serving import TIMEOUT_S, held_service, numbered_candidates, reranker_of, serving, wait_for
 
 REQUEST = pb.RerankRequest(query="q", candidates=numbered_candidates([1, 2]))
 #: Separate connections, although the addresses are equal.
@@ -57,8 +55,7 @@ def test_without_keys_each_connection_is_a_caller(encoder: Encoder) -> None:
 def test_with_keys_each_key_is_a_caller_on_whatever_connection(encoder: Encoder, tmp_path: Path) -> None:
     path = tmp_path / "keys.yaml"
     keys = [add_key(path, name, CallerLimits()) for name in ("frontend", "nightly")]
-    config = config_for(["number"], keys=path)
-    reranker = KeyedReranker(config, encoder, None, ModelRegistry(config.models, {"number": NumberRanker()}))
+    reranker = reranker_of(encoder, {"number": NumberRanker()}, keys=path)
     seen = callers_seen(reranker)
     with serving(reranker) as served:
         for key in (*keys, keys[0]):

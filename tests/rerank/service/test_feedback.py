@@ -9,7 +9,6 @@ from rerank.models.encoder import Encoder
 from rerank.retrieval.index import Index
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
-from tests.conftest import PASSAGES
 from tests.serving import TIMEOUT_S
 
 QUERY = "how long does a flea live"
@@ -71,31 +70,3 @@ def test_report_has_the_duration_of_each_step(stub: RerankServiceStub) -> None:
     durations = report.first_ranking_ms, report.update_ms, report.second_retrieval_ms, report.second_ranking_ms
     assert all(ms > 0 for ms in durations)
     assert report.reason == ""
-
-
-def test_second_ranking_is_skipped_if_all_passages_were_found(stub: RerankServiceStub) -> None:
-    reply = search(stub, depth=len(PASSAGES))
-    assert reply.feedback.updated
-    assert (reply.feedback.new_passages, reply.feedback.second_ranking_ms) == (0, 0)
-    assert list(reply.results) == list(search(stub, depth=len(PASSAGES), feedback=None).results)
-
-
-def test_one_candidate_is_too_few_for_an_update(stub: RerankServiceStub) -> None:
-    reply = search(stub, depth=1)
-    assert not reply.feedback.updated
-    assert reply.feedback.reason == "fewer than two ranked passages have a vector"
-    assert (reply.feedback.cosine, reply.feedback.new_passages) == (1, 0)
-    assert list(reply.results) == list(search(stub, depth=1, feedback=None).results)
-
-
-def test_kl_makes_no_update_if_the_scores_are_ranks(stub: RerankServiceStub) -> None:
-    feedback = pb.Feedback(method=pb.FEEDBACK_METHOD_KL)
-    reply = search(stub, model="number", feedback=feedback, strategy=pb.Strategy(window_size=2))
-    assert not reply.feedback.updated
-    assert "the scores of this ranking are ranks only; use weighted-ranknet" in reply.feedback.reason
-    assert len(reply.results) == 4
-
-
-@pytest.mark.parametrize("feedback", [LARGE_STEPS, pb.Feedback(top_k=2, learning_rate=1e-6)])
-def test_top_n_is_a_prefix(stub: RerankServiceStub, feedback: pb.Feedback) -> None:
-    assert doc_ids(search(stub, feedback=feedback, top_n=3)) == doc_ids(search(stub, feedback=feedback))[:3]

@@ -5,16 +5,12 @@ from __future__ import annotations
 import json
 import resource
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
 import pytest
-import yaml
 
 from rerank.config import ServiceConfig
 from rerank.models.encoder import Encoder
@@ -22,7 +18,7 @@ from rerank.rankers.identity import IdentityRanker
 from rerank.service.connection_bounds import ConnectionBounds, RefusalLog, connection_bounds, source_of
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
-from tests.serving import TIMEOUT_S, numbered_candidates, reranker_of, serving, wait_for
+from tests.serving import TIMEOUT_S, numbered_candidates, reranker_of, service_process, serving, wait_for
 
 PREFACE_AND_SETTINGS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes.fromhex("000000 04 00 00000000")
 REQUEST = pb.RerankRequest(query="q", candidates=numbered_candidates([1, 2]))
@@ -40,43 +36,6 @@ SOFT, HARD = 300, 700
 PER_PORT, PER_ADDRESS = 222, 111
 #: An address of this machine that is not the attacker's.
 OTHER_ADDRESS = "127.0.0.2"
-
-
-@dataclass(frozen=True)
-class LimitedService:
-    """A service process with a gRPC and an HTTP port."""
-
-    process: subprocess.Popen[str]
-    grpc_port: int
-    http_port: int
-    log: Path
-
-    def limits(self) -> tuple[int, int]:
-        return resource.prlimit(self.process.pid, resource.RLIMIT_NOFILE)
-
-
-def http_port_in(log: Path) -> int | None:
-    lines = [line for line in log.read_text(encoding="utf-8").splitlines() if " HTTP at http://" in line]
-    return int(lines[0].rpartition(":")[2]) if lines else None
-
-
-@contextmanager
-def limited_service(folder: Path, **connections: float) -> Iterator[LimitedService]:
-    config, log = folder / "config.yaml", folder / "serve.log"
-    identity = [{"name": "identity", "ranker": "identity"}]
-    settings = {"listen": "127.0.0.1:0", "http": "127.0.0.1:0", "models": identity, "connections": connections}
-    config.write_text(yaml.safe_dump(settings), encoding="utf-8")
-    command = [sys.executable, "-c", LIMITED, str(SOFT), str(HARD), "serve", "--config", str(config), "--device", "cpu"]
-    with (
-        log.open("w", encoding="utf-8") as errors,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
-    ):
-        try:
-            assert process.stdout is not None
-            port = int(process.stdout.readline().rpartition(":")[2])
-            yield LimitedService(process, port, http_port_in(log) or 0, log)
-        finally:
-            process.kill()
 
 
 @contextmanager
@@ -123,23 +82,25 @@ def rerank_over_http(port: int, source: str) -> int:
 
 @pytest.mark.slow
 def test_silent_connections_neither_fill_the_files_nor_the_ports_nor_the_log(tmp_path: Path) -> None:
-    with (
-        limited_service(tmp_path) as service,
-        connections(700, service.http_port) as http,
-        connections(700, service.grpc_port, PREFACE_AND_SETTINGS) as http2,
-    ):
-        assert service.limits() == (HARD, HARD)
+    program = ("-c", LIMITED, str(SOFT), str(HARD))
+    with service_process(tmp_path, program, http="127.0.0.1:0") as service, ExitStack() as stack:
+        grpc_port = int(service.address.rpartition(":")[2])
+        (http_line,) = [line for line in service.log.splitlines() if " HTTP at http://" in line]
+        http_port = int(http_line.rpartition(":")[2])
+        http = stack.enter_context(connections(700, http_port))
+        http2 = stack.enter_context(connections(700, grpc_port, PREFACE_AND_SETTINGS))
+        assert resource.prlimit(service.process.pid, resource.RLIMIT_NOFILE) == (HARD, HARD)
         assert number_open(http) <= PER_ADDRESS
         wait_for(lambda: number_open(http2) <= PER_ADDRESS)
-        assert rerank_over_http(service.http_port, OTHER_ADDRESS) == 200
-        assert is_served(service.grpc_port, OTHER_ADDRESS)
+        assert rerank_over_http(http_port, OTHER_ADDRESS) == 200
+        assert is_served(grpc_port, OTHER_ADDRESS)
         for each in http + http2:
             each.close()
-        with grpc.insecure_channel(f"127.0.0.1:{service.grpc_port}") as channel:
+        with grpc.insecure_channel(f"127.0.0.1:{grpc_port}") as channel:
             stub = RerankServiceStub(channel)
             assert len(stub.Rerank(REQUEST, timeout=TIMEOUT_S, wait_for_ready=True).results) == 2
-        assert rerank_over_http(service.http_port, "127.0.0.1") == 200
-        log = service.log.read_text(encoding="utf-8")
+        assert rerank_over_http(http_port, "127.0.0.1") == 200
+        log = service.log
     assert f"connections: {PER_PORT} of a port, {PER_ADDRESS} of one address" in log
     assert "HTTP port: " in log
     assert "gRPC port: " in log

@@ -7,7 +7,7 @@ import resource
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +18,22 @@ from rerank.access.credentials import PLAIN
 from rerank.client.client import ServiceError
 from rerank.client.health_check import check_health
 from rerank.models.encoder import Encoder
-from rerank.rankers.identity import IdentityRanker
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
-from tests.serving import TIMEOUT_S, Served, held_service, numbered_candidates, refusal, reranker_of, serving
+from tests.serving import (
+    TIMEOUT_S,
+    Served,
+    held_service,
+    identity_service,
+    numbered_candidates,
+    refusal,
+)
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SETTINGS = bytes.fromhex("000000 04 00 00000000")
 #: The header of a HEADERS frame of 100 bytes on stream 1, and its first ten bytes.
 HALF_A_FRAME = bytes.fromhex("000064 01 04 00000001") + bytes(10)
 REQUEST = pb.RerankRequest(query="q", candidates=numbered_candidates([1, 2]))
-
-
-@contextmanager
-def identity_service(encoder: Encoder, **connections: float) -> Iterator[Served]:
-    with serving(reranker_of(encoder, {"identity": IdentityRanker()}, connections=connections)) as served:
-        yield served
 
 
 def connect(served: Served) -> socket.socket:
@@ -60,21 +60,26 @@ def latency_s(served: Served) -> float:
     return time.monotonic() - start_s
 
 
-@pytest.mark.parametrize(
-    "sent", [b"", PREFACE[:10], PREFACE, PREFACE + SETTINGS[:5], PREFACE + SETTINGS, PREFACE + SETTINGS + HALF_A_FRAME]
-)
-def test_half_sent_connection_ends_in_time(encoder: Encoder, sent: bytes) -> None:
-    with identity_service(encoder, handshake_s=0.5, keepalive_s=0.5) as served, connect(served) as connection:
-        connection.sendall(sent)
+def test_half_sent_connections_end_in_time(encoder: Encoder) -> None:
+    all_of_it = PREFACE + SETTINGS + HALF_A_FRAME
+    with (
+        identity_service(encoder, connections={"handshake_s": 0.5, "keepalive_s": 0.5}) as (served, _, _),
+        ExitStack() as stack,
+    ):
+        connections = [stack.enter_context(connect(served)) for _ in range(6)]
+        for connection, size in zip(connections, (0, 10, 24, 29, 33, len(all_of_it)), strict=True):
+            connection.sendall(all_of_it[:size])
         assert latency_s(served) < 5
-        assert seconds_until_closed(connection) < 10
+        for connection in connections:
+            assert seconds_until_closed(connection) < 10
 
 
-@pytest.mark.parametrize("sent", [b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01" + bytes(200), PREFACE + b"\xff" * 1000])
-def test_other_protocols_are_closed_at_once(encoder: Encoder, sent: bytes) -> None:
-    with identity_service(encoder) as served, connect(served) as connection:
-        connection.sendall(sent)
-        assert seconds_until_closed(connection) < 5
+def test_other_protocols_are_closed_at_once(encoder: Encoder) -> None:
+    with identity_service(encoder) as (served, _, _):
+        for sent in (b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01" + bytes(200), PREFACE + b"\xff" * 1000):
+            with connect(served) as connection:
+                connection.sendall(sent)
+                assert seconds_until_closed(connection) < 5
         assert latency_s(served) < 5
 
 
@@ -90,7 +95,7 @@ def many_open_files() -> Iterator[None]:
 
 @pytest.mark.usefixtures("many_open_files")
 def test_500_silent_connections_do_not_slow_others_down(encoder: Encoder) -> None:
-    with identity_service(encoder) as served, ExitStack() as stack:
+    with identity_service(encoder) as (served, _, _), ExitStack() as stack:
         for number in range(500):
             connection = stack.enter_context(connect(served))
             connection.sendall((PREFACE + SETTINGS + HALF_A_FRAME)[: number % 60])
@@ -99,11 +104,8 @@ def test_500_silent_connections_do_not_slow_others_down(encoder: Encoder) -> Non
 
 
 def test_old_connections_are_replaced_without_a_failed_call(encoder: Encoder) -> None:
-    with (
-        identity_service(encoder, max_connection_age_s=0.3) as served,
-        grpc.insecure_channel(served.address) as channel,
-    ):
-        stub, peers = RerankServiceStub(channel), set()
+    with identity_service(encoder, connections={"max_connection_age_s": 0.3}) as (served, _, stub):
+        peers = set()
         for _ in range(30):
             peers.add(local_ports(served))
             stub.Rerank(REQUEST, timeout=TIMEOUT_S)
@@ -121,11 +123,7 @@ def local_ports(served: Served) -> frozenset[int]:
 
 
 def test_oversized_metadata_is_refused(encoder: Encoder) -> None:
-    with (
-        identity_service(encoder, max_metadata_bytes=2000) as served,
-        grpc.insecure_channel(served.address) as channel,
-    ):
-        stub = RerankServiceStub(channel)
+    with identity_service(encoder, connections={"max_metadata_bytes": 2000}) as (_, _, stub):
         for _ in range(3):  # always, although gRPC by itself refuses some sizes at random
             stub.Rerank(REQUEST, timeout=TIMEOUT_S, metadata=[("x-note", "n" * 1000)])
             large: Any = [("x-note", "n" * 4000)]
@@ -151,7 +149,7 @@ def test_garbage_health_checks_are_invalid_and_log_no_traceback(
     encoder: Encoder, method: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
-    with identity_service(encoder) as served, grpc.insecure_channel(served.address) as channel:
+    with identity_service(encoder) as (served, channel, _):
         for garbage in (b"\xff", b"\x0a\x05\xff", bytes(100), b"\x0a\xff\xff\xff\xff\x0f"):
             call = channel.unary_stream(f"/grpc.health.v1.Health/{method}")
             error = refusal(lambda call=call, garbage=garbage: next(call(garbage, timeout=TIMEOUT_S)))
@@ -163,7 +161,7 @@ def test_garbage_health_checks_are_invalid_and_log_no_traceback(
 def test_health_check_of_an_unknown_model_is_refused_and_logs_no_traceback(
     encoder: Encoder, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with identity_service(encoder) as served:
+    with identity_service(encoder) as (served, _, _):
         with pytest.raises(ServiceError, match="there is no health status of") as caught:
             check_health(served.address, PLAIN, TIMEOUT_S, model="gpt")
         assert caught.value.code is grpc.StatusCode.NOT_FOUND

@@ -12,16 +12,14 @@ from google.rpc import error_details_pb2
 
 from rerank.access.callers import CallerLimits
 from rerank.access.key_file import add_key
-from rerank.access.keyed_reranker import KeyedReranker
 from rerank.config import ServiceConfig
 from rerank.errors import ConfigError
 from rerank.models.encoder import Encoder
 from rerank.rankers.identity import IdentityRanker
-from rerank.registry import ModelRegistry
 from rerank.service.reload import reload
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
-from tests.serving import TIMEOUT_S, config_for, held_service, numbered_candidates, refusal, serving, wait_for
+from tests.serving import TIMEOUT_S, held_service, numbered_candidates, refusal, reranker_of, serving, wait_for
 
 THREE = pb.RerankRequest(query="q", candidates=numbered_candidates([1, 2, 3]))
 
@@ -69,16 +67,15 @@ def test_invalid_settings_change_nothing(encoder: Encoder, caplog: pytest.LogCap
 
 
 def test_keys_are_read_at_once(encoder: Encoder, tmp_path: Path) -> None:
-    path, rankers = tmp_path / "keys.yaml", {"identity": IdentityRanker()}
+    path = tmp_path / "keys.yaml"
     path.write_text("[]")
-    config = config_for(rankers, keys=path)
-    reranker = KeyedReranker(config, encoder, None, ModelRegistry(config.models, rankers))
+    reranker = reranker_of(encoder, {"identity": IdentityRanker()}, keys=path)
     with serving(reranker) as served, grpc.insecure_channel(served.address) as channel:
         metadata = [("authorization", f"Bearer {add_key(path, 'a', CallerLimits())}")]
         stub = RerankServiceStub(channel)
-        reload(reranker, served.server.calls, lambda: config)
+        reload(reranker, served.server.calls, lambda: reranker.config)
         assert len(stub.Rerank(THREE, timeout=TIMEOUT_S, metadata=metadata).results) == 3
         path.write_text("[]")
-        reload(reranker, served.server.calls, lambda: config)
+        reload(reranker, served.server.calls, lambda: reranker.config)
         refused = refusal(lambda: stub.Rerank(THREE, timeout=TIMEOUT_S, metadata=metadata))
         assert refused.code is grpc.StatusCode.UNAUTHENTICATED

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import grpc
 import pytest
 
 from rerank.config import load_config
-from rerank.errors import CheckpointError
 from rerank.reranker import load_reranker
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
@@ -62,9 +60,3 @@ def test_window_with_more_passages_than_identifiers_is_refused(stub: RerankServi
     refused = refusal(lambda: stub.Rerank(request(60, window_size=53), timeout=TIMEOUT_S))
     assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
     assert "use at most 52" in refused.message
-
-
-def test_folder_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
-    config = load_config(None, models=[{"name": "first", "ranker": "first", "path": str(tmp_path)}])
-    with pytest.raises(CheckpointError, match="causal language model"):
-        load_reranker(config)

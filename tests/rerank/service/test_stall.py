@@ -4,39 +4,22 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
 import pytest
-import yaml
 
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
-from tests.serving import TIMEOUT_S
+from tests.serving import TIMEOUT_S, service_process
 
 #: How long the process is suspended, and how long callers may be rejected after it.
-STALL_S, RECOVERY_S = 5.0, 2.0
+STALL_S, RECOVERY_S = 2.5, 2.0
 REQUEST = pb.RerankRequest(
     query="how long does a flea live",
     candidates=[pb.Candidate(doc_id=f"d{number}", text=f"{number} fleas in winter " * 10) for number in range(5)],
 )
-
-
-@contextmanager
-def service_process(config: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """`rerank serve` and its address."""
-    command = [sys.executable, "-m", "rerank.commands.cli", "serve", "--config", str(config)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
-        try:
-            assert process.stdout is not None
-            lines = iter(process.stdout.readline, "")
-            yield process, next(line for line in lines if line.startswith("listening on ")).split()[2]
-        finally:
-            process.kill()
 
 
 def stall_in_a_batch(process: subprocess.Popen[str], stub: RerankServiceStub, usual_s: float) -> bool:
@@ -65,16 +48,17 @@ def outcome(stub: RerankServiceStub, timeout_s: float) -> str:
 
 @pytest.mark.slow
 def test_requests_are_admitted_soon_after_a_stall(tmp_path: Path, checkpoint: Path) -> None:
-    config = tmp_path / "config.yaml"
     model = {"name": "pe-rank", "ranker": "pe-rank", "path": str(checkpoint)}
-    config.write_text(yaml.safe_dump({"models": [model], "listen": "127.0.0.1:0", "device": "cpu"}))
-    with service_process(config) as (process, address), grpc.insecure_channel(address) as channel:
+    with (
+        service_process(tmp_path, models=[model]) as service,
+        grpc.insecure_channel(service.address) as channel,
+    ):
         stub = RerankServiceStub(channel)
         usual_s = min(stub.Rerank(REQUEST).execution.total_ms for _ in range(4)) / 1000
-        assert any(stall_in_a_batch(process, stub, usual_s) for _ in range(3))
+        assert any(stall_in_a_batch(service.process, stub, usual_s) for _ in range(3))
         well_s = time.monotonic()
         outcomes: list[tuple[float, str]] = []
-        while time.monotonic() < well_s + RECOVERY_S + 2:
+        while time.monotonic() < well_s + RECOVERY_S + 1:
             outcomes.append((round(time.monotonic() - well_s, 2), outcome(stub, max(0.5, 5 * usual_s))))
             time.sleep(0.1)
     print(f"a request takes {usual_s:.2f} s; outcomes after a stall of {STALL_S} s: {outcomes}")

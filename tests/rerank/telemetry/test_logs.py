@@ -11,7 +11,7 @@ import pytest
 
 from rerank.config import TelemetryConfig
 from rerank.errors import Overloaded
-from rerank.grpc.servicer import FinishedCall
+from rerank.service.calls import CallRecord
 from rerank.telemetry.logs import JsonFormatter, TextFormatter, set_up_logging
 from rerank.v1 import rerank_pb2 as pb
 
@@ -23,9 +23,9 @@ EXECUTION = pb.Execution(
 )
 
 
-def call(**fields: Any) -> FinishedCall:
+def call(**fields: Any) -> CallRecord:
     default = {"method": "Rerank", "status": "OK", "seconds": 0.0125, "request_id": "r-1", "request": REQUEST}
-    return FinishedCall(**(default | {"response": pb.RerankResponse(execution=EXECUTION), "error": None} | fields))
+    return CallRecord(**(default | {"response": pb.RerankResponse(execution=EXECUTION), "error": None} | fields))
 
 
 def record(message: str, *arguments: object, exc_info: Any = None) -> logging.LogRecord:

@@ -13,13 +13,12 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from rerank.config import TelemetryConfig
 from rerank.models.encoder import Encoder
-from rerank.reranker import AsyncReranker
 from rerank.retrieval.index import Index
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.fakes import NumberRanker
 from tests.http_client import serving_http
-from tests.serving import TIMEOUT_S, config_for, numbered_candidates, refusal, reranker_of, serving
+from tests.serving import TIMEOUT_S, numbered_candidates, refusal, reranker_of, serving
 
 TRACES = TelemetryConfig(traces=True)
 TRACE_ID, SPAN_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -106,11 +105,7 @@ def test_http_request_has_a_span_with_its_windows_inside(encoder: Encoder, colle
 
 
 def test_search_has_a_span_for_its_first_stage(encoder: Encoder, index: Index, collector: Collector) -> None:
-    from rerank.registry import ModelRegistry
-
-    rankers = {"number": NumberRanker()}
-    config = config_for(rankers, telemetry=TRACES)
-    reranker = AsyncReranker(config, encoder, index, ModelRegistry(config.models, rankers))
+    reranker = reranker_of(encoder, {"number": NumberRanker()}, index, telemetry=TRACES)
     with serving(reranker) as served, grpc.insecure_channel(served.address) as channel:
         request = pb.SearchRequest(query="moon", first_stage="FIRST_STAGE_DENSE", depth=3)
         response = RerankServiceStub(channel).Search(request, timeout=TIMEOUT_S)

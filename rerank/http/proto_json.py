@@ -19,27 +19,33 @@ from rerank.service.request_fields import with_enum_values
 from rerank.v1 import rerank_pb2 as pb
 
 
-class Native:
+class ProtoJsonDialect:
     """The dialect of this service.
 
     Args:
-        kind: the type of the request.
+        request: the type of the request.
+        reply: the type of the reply.
+        name: see Dialect.
     """
 
     passages_field = "candidates"
 
-    def __init__(self, kind: type[pb.RerankRequest] | type[pb.SearchRequest]) -> None:
-        self._kind = kind
+    def __init__(
+        self, request: type[pb.RerankRequest] | type[pb.SearchRequest], reply: type[Message], name: str
+    ) -> None:
+        self.request, self.reply, self.name = request, reply, name
 
     def translate(self, body: Mapping[str, Any]) -> Translated:
-        message = self._kind()
+        message = self.request()
         try:
-            json_format.ParseDict(with_enum_values(self._kind, body), message)
+            json_format.ParseDict(with_enum_values(self.request, body), message)
         except OverflowError as error:
             field = next(path for path, number in _numbers(body) if abs(number) > sys.float_info.max)
             raise InvalidRequest(field, "the number is too large for any field; send a smaller one") from error
         except (json_format.ParseError, ValueError, TypeError, RecursionError) as error:
-            raise InvalidRequest("request", f"{error}; see the fields of {self._kind.DESCRIPTOR.full_name}") from error
+            raise InvalidRequest(
+                "request", f"{error}; see the fields of {self.request.DESCRIPTOR.full_name}"
+            ) from error
         return Translated(message, _reply)
 
     def error(self, problem: Problem) -> Mapping[str, Any]:

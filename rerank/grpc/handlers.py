@@ -1,0 +1,99 @@
+"""gRPC's handlers: they hand each call to `rerank.service.calls.answer`, and write its reply or its status."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, TypeAlias
+
+import grpc
+from grpc_status import rpc_status
+
+from rerank.errors import InvalidRequest, RerankError
+from rerank.service.calls import CallsInFlight, Method, answer
+from rerank.service.status import REQUEST_ID, status_of
+
+Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
+#: A grpc.RpcMethodHandler, whose stubs are those of synchronous servers.
+Handler: TypeAlias = Any
+#: Message from its bytes. Raises: InvalidRequest.
+Parse: TypeAlias = Callable[[bytes], Any]
+
+
+class GrpcCall:
+    """A call of gRPC, see `rerank.service.calls.Call`."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self.peer = context.peer()
+        self.headers = list(context.invocation_metadata() or ())
+        remaining_s = context.time_remaining()
+        self.deadline = math.inf if remaining_s is None else asyncio.get_running_loop().time() + remaining_s
+
+    async def read(self) -> bytes:
+        """The message. Raises: InvalidRequest if there is none."""
+        message: Any = await self._context.read()
+        if message is grpc.aio.EOF:
+            raise InvalidRequest("request", "the call ended without a message; send one")
+        return bytes(message)
+
+    def on_done(self, function: Callable[[], object]) -> None:
+        """Registers what to call at the end of the call."""
+        self._context.add_done_callback(lambda _: function())  # type: ignore[arg-type]  # the stubs want a class
+
+
+def unary_handlers(methods: Mapping[str, Method]) -> dict[str, Handler]:
+    """Handlers of methods by their names.
+
+    A call is handled as a stream of one message, so that it can be refused before its message is received.
+    """
+    return {name: grpc.stream_unary_rpc_method_handler(_handle(method)) for name, method in methods.items()}
+
+
+def _handle(method: Method) -> Callable[[object, Context], Any]:
+    async def handle(_: object, context: Context) -> bytes:  # an iterator over the messages would keep the last one
+        record = await answer(GrpcCall(context), method)
+        request_id = (REQUEST_ID, record.request_id)
+        if record.error is None:
+            context.set_trailing_metadata([request_id])
+            return record.reply
+        status = rpc_status.to_status(status_of(record.error))
+        del record  # the exception of `abort` lives on, and holds this frame
+        return await context.abort(status.code, status.details, (*status.trailing_metadata, request_id))
+
+    return handle
+
+
+def watch_handler(watch: Callable[[Any, Context], Any], parse: Parse, calls: CallsInFlight) -> Handler:
+    """The handler of a method that answers one message with a stream."""
+
+    async def handle(_: object, context: Context) -> None:
+        try:
+            await watch(parse(bytes(await calls.receive(GrpcCall(context)))), context)
+        except RerankError as error:
+            await _abort(context, error)
+
+    return grpc.stream_stream_rpc_method_handler(handle, response_serializer=lambda reply: reply.SerializeToString())
+
+
+def stream_handler(answer_all: Callable[[AsyncIterator[Any], Context], AsyncIterator[Any]], parse: Parse) -> Handler:
+    """The handler of a method that answers a stream with a stream."""
+
+    async def handle(messages: AsyncIterator[bytes], context: Context) -> AsyncIterator[Any]:
+        async def requests() -> AsyncIterator[Any]:
+            async for message in messages:
+                yield parse(message)
+
+        try:
+            async for response in answer_all(requests(), context):
+                yield response
+        except InvalidRequest as error:
+            await _abort(context, error)
+
+    return grpc.stream_stream_rpc_method_handler(handle, response_serializer=lambda reply: reply.SerializeToString())
+
+
+async def _abort(context: Context, error: RerankError) -> None:
+    status = rpc_status.to_status(status_of(error))
+    await context.abort(status.code, status.details, status.trailing_metadata)

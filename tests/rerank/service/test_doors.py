@@ -1,0 +1,262 @@
+"""What holds for a call by whatever door it comes, gRPC or HTTP: limits, keys, deadlines, the drain and the log."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import re
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf import json_format
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+
+from rerank.access.callers import CallerLimits
+from rerank.access.credentials import PLAIN
+from rerank.access.key_file import add_key
+from rerank.client.health_check import check_health
+from rerank.models.encoder import Encoder
+from rerank.rankers.base import Ranker
+from rerank.rankers.identity import IdentityRanker
+from rerank.telemetry.logs import JsonFormatter
+from rerank.v1 import rerank_pb2 as pb
+from tests.fakes import HeldRanker, NumberRanker
+from tests.http_client import HttpClient
+from tests.serving import TIMEOUT_S, Served, detail, numbered_candidates, reranker_of, serving, wait_for
+
+TWO = {"query": "secret", "candidates": numbered_candidates([1, 2])}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a client is told: name of the gRPC status, message, seconds until a retry, id of the request, results."""
+
+    code: str
+    message: str
+    retry_s: int
+    request_id: str
+    results: int
+
+    @property
+    def outcome(self) -> tuple[str, int]:
+        return self.code, self.results
+
+
+Headers = tuple[tuple[str, str], ...]
+#: Sends a request of a method, with headers and a time to answer it.
+Send = Callable[..., Answer]
+ANSWERED = ("OK", 2)
+
+
+def over_grpc(served: Served, method: str, request: Any, headers: Headers = (), timeout_s: float = TIMEOUT_S) -> Answer:
+    with grpc.insecure_channel(served.address) as channel:
+        rpc = channel.unary_unary(f"/rerank.v1.RerankService/{method}")
+        call = rpc.future(request.SerializeToString(), timeout=timeout_s, metadata=headers)
+        status = rpc_status.from_call(call)
+        retry = detail(status, error_details_pb2.RetryInfo).retry_delay.seconds if status else 0
+        results = len(pb.RerankResponse.FromString(call.result()).results) if call.code() is grpc.StatusCode.OK else 0
+        request_id = dict(call.trailing_metadata()).get("x-request-id", "")
+        return Answer(call.code().name, call.details(), retry, request_id, results)
+
+
+def over_http(served: Served, method: str, request: Any, headers: Headers = (), timeout_s: float = TIMEOUT_S) -> Answer:
+    codes = {400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND"}
+    codes |= {200: "OK", 429: "RESOURCE_EXHAUSTED", 503: "UNAVAILABLE", 504: "DEADLINE_EXCEEDED"}
+    client = HttpClient(served.server.http_address)
+    if method == "ListModels":
+        reply = client.send("GET", "/v1/models", headers=dict(headers))
+    else:
+        body = json_format.MessageToJson(request).encode()
+        fields = {"content-type": "application/json", "x-request-timeout-ms": str(round(timeout_s * 1000))}
+        reply = client.send("POST", f"/{method.lower()}", body, fields | dict(headers))
+    retry_s, request_id = int(reply.headers.get("retry-after", 0)), reply.headers.get("x-request-id", "")
+    content = reply.json
+    return Answer(codes[reply.status], content.get("message", ""), retry_s, request_id, len(content.get("results", ())))
+
+
+@pytest.fixture(params=[over_grpc, over_http])
+def send(request: pytest.FixtureRequest) -> Send:
+    return request.param
+
+
+@contextmanager
+def service(encoder: Encoder, rankers: dict[str, Ranker] | None = None, **settings: Any) -> Iterator[Served]:
+    rankers = rankers or {"number": NumberRanker(), "identity": IdentityRanker()}
+    with serving(reranker_of(encoder, rankers, http={"listen": "127.0.0.1:0"}, **settings)) as served:
+        yield served
+
+
+def rerank(
+    send: Send, served: Served, *headers: tuple[str, str], timeout_s: float = TIMEOUT_S, **fields: Any
+) -> Answer:
+    return send(served, "Rerank", pb.RerankRequest(**TWO | fields), headers, timeout_s)
+
+
+def bearer(key: str) -> tuple[str, str]:
+    return "authorization", f"Bearer {key}"
+
+
+@contextmanager
+def in_flight(send: Send, served: Served, ranker: HeldRanker, *headers: tuple[str, str]) -> Iterator[None]:
+    """A call that waits in the model; when the block ends, it is answered."""
+    with ThreadPoolExecutor() as pool:
+        call = pool.submit(rerank, send, served, *headers)
+        assert ranker.entered.wait(TIMEOUT_S)
+        try:
+            yield
+        finally:
+            ranker.release.set()
+        assert call.result(TIMEOUT_S).outcome == ANSWERED
+
+
+def test_calls_over_the_limit_are_told_when_to_come_again(encoder: Encoder, send: Send) -> None:
+    ranker = HeldRanker()
+    with service(encoder, {"number": ranker}, limits={"max_calls": 1}) as served:
+        with in_flight(over_grpc, served, ranker):
+            refused = rerank(send, served, candidates=numbered_candidates(range(100)))
+            assert (refused.code, refused.retry_s) == ("RESOURCE_EXHAUSTED", 1)
+            assert is_healthy(served)
+        served.wait_until_idle()
+        assert rerank(send, served).outcome == ANSWERED
+
+
+def is_healthy(served: Served) -> bool:
+    """Whether the service says so at both doors, to everyone."""
+    over_grpc = check_health(served.address, PLAIN, TIMEOUT_S) == "SERVING"
+    assert over_grpc == (HttpClient(served.server.http_address).get("/health").status == 200)
+    return over_grpc
+
+
+def test_missed_deadline_is_named(encoder: Encoder, send: Send) -> None:
+    ranker = HeldRanker()
+    with service(encoder, {"number": ranker}) as served:
+        assert rerank(send, served, timeout_s=0.3).code == "DEADLINE_EXCEEDED"
+        ranker.release.set()
+
+
+def test_drain_refuses_new_calls_and_finishes_those_in_flight(encoder: Encoder, send: Send) -> None:
+    ranker = HeldRanker()
+    with service(encoder, {"number": ranker}) as served:
+        with in_flight(send, served, ranker):
+            drained = served.start(served.server.drain(TIMEOUT_S))
+            wait_for(lambda: served.server.calls.shutting_down)
+            assert rerank(send, served).code == "UNAVAILABLE"
+            assert not is_healthy(served)
+        drained.result(TIMEOUT_S)
+
+
+@pytest.mark.parametrize("given", ["r-17", "x" * 128])
+def test_id_of_a_request_is_in_its_answer_its_error_and_the_log(
+    encoder: Encoder, send: Send, given: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "rerank.calls")
+    with service(encoder) as served:
+        answers = [rerank(send, served, ("x-request-id", given), model=model) for model in ("number", "no\nmodel")]
+    assert [answer.request_id for answer in answers] == [given, given]
+    lines = [record.getMessage() for record in caplog.records if f"id={given}" in record.getMessage()]
+    assert [re.sub(r"[0-9]+ ms", "N ms", line).removeprefix("POST /").lower() for line in lines] == [
+        f"rerank ok n ms id={given} model=number candidates=2 windows=1",
+        rf"rerank not_found n ms id={given} model='no\nmodel' candidates=2 windows=0",
+    ]
+    assert "secret" not in caplog.text
+
+
+@pytest.mark.parametrize("given", [None, "", "a b", "x" * 129])
+def test_request_without_a_usable_id_gets_a_new_one(encoder: Encoder, send: Send, given: str | None) -> None:
+    with service(encoder) as served:
+        ids = {rerank(send, served, *([] if given is None else [("x-request-id", given)])).request_id for _ in "ab"}
+    assert len(ids) == 2
+    assert all(re.fullmatch("[0-9a-f]{32}", each) for each in ids)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """The file of the keys."""
+    return tmp_path / "keys.yaml"
+
+
+def test_calls_without_a_valid_key_are_refused_in_every_method(encoder: Encoder, path: Path, send: Send) -> None:
+    key = add_key(path, "frontend", CallerLimits())
+    wrong = [(), *((each,) for each in (bearer("wrong"), bearer(key[:-1]), bearer(key + "x"), ("authorization", key)))]
+    requests = {"Rerank": pb.RerankRequest(**TWO), "Search": pb.SearchRequest(query="q")}
+    with service(encoder, keys=path, limits={"max_calls": 1}) as served:
+        for headers in wrong:
+            assert rerank(send, served, *headers).code == "UNAUTHENTICATED"
+        for method, request in (requests | {"ListModels": pb.ListModelsRequest()}).items():
+            assert send(served, method, request).code == "UNAUTHENTICATED"
+        served.wait_until_idle()  # although they were refused, they do not count as in flight
+        assert rerank(send, served, bearer(key)).outcome == ANSWERED
+        assert is_healthy(served)
+
+
+def test_key_is_held_to_its_models(encoder: Encoder, path: Path, send: Send) -> None:
+    key = bearer(add_key(path, "batch", CallerLimits(models=("identity",))))
+    cascade = pb.Strategy(kind=pb.STRATEGY_KIND_CASCADE, preranker="number")
+    with service(encoder, keys=path) as served:
+        assert rerank(send, served, key, model="identity").outcome == ANSWERED
+        for fields in ({}, {"model": "identity", "strategy": cascade}):  # the first is for the default model, "number"
+            refused = rerank(send, served, key, **fields)
+            assert refused.code == "PERMISSION_DENIED"
+            assert "key batch does not allow model 'number'; name one of: identity" in refused.message
+        assert send(served, "Search", pb.SearchRequest(query="q"), (key,)).code == "PERMISSION_DENIED"
+
+
+def test_path_of_a_model_is_not_a_name(encoder: Encoder, path: Path, send: Send) -> None:
+    key = bearer(add_key(path, "a", CallerLimits()))
+    with service(encoder, keys=path) as served:
+        for name in ("/etc/passwd", "../checkpoints/first", "org/model", "number\x00", str(path)):
+            assert rerank(send, served, key, model=name).code == "NOT_FOUND"
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        (CallerLimits(max_calls=1), "1 calls of key few are in flight"),
+        (CallerLimits(max_queue_tokens=100), "its limit of 100"),
+    ],
+    ids=["calls", "tokens"],
+)
+def test_calls_and_tokens_of_one_key_are_limited_and_those_of_others_are_not(
+    encoder: Encoder, path: Path, send: Send, limits: CallerLimits, message: str
+) -> None:
+    few, free = bearer(add_key(path, "few", limits)), bearer(add_key(path, "free", CallerLimits()))
+    ranker = HeldRanker()
+    with service(encoder, {"number": ranker}, keys=path) as served:
+        with ThreadPoolExecutor() as pool, in_flight(send, served, ranker, few):
+            refused = rerank(send, served, few, candidates=numbered_candidates(range(50)))
+            assert (refused.code, refused.retry_s) == ("RESOURCE_EXHAUSTED", 1)
+            assert message in refused.message
+            other = pool.submit(rerank, send, served, free)
+            served.wait_for_calls(2)
+            ranker.release.set()
+            assert other.result(TIMEOUT_S).outcome == ANSWERED
+        served.wait_until_idle()
+        assert rerank(send, served, few).outcome == ANSWERED
+
+
+def test_log_names_the_key_and_never_shows_it(
+    encoder: Encoder, path: Path, send: Send, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "rerank.calls")
+    log, json_lines = logging.getLogger("rerank.calls"), io.StringIO()
+    handler = logging.StreamHandler(json_lines)
+    handler.setFormatter(JsonFormatter(log_texts=True))
+    key = add_key(path, "frontend", CallerLimits())
+    log.addHandler(handler)
+    try:
+        with service(encoder, keys=path) as served:
+            rerank(send, served, bearer(key))
+            rerank(send, served, bearer("stolen"))
+    finally:
+        log.removeHandler(handler)
+    assert caplog.text.count(" key=frontend ") == 1
+    assert [json.loads(line).get("key") for line in json_lines.getvalue().splitlines()] == ["frontend", None]
+    assert not any(secret in caplog.text + json_lines.getvalue() for secret in (key, "stolen"))
