@@ -1,4 +1,4 @@
-"""Connections of the server's port, ended at their sockets, because gRPC's Python API offers no method for it."""
+"""Closes the TCP connections of the server, for which grpcio has no API."""
 
 from __future__ import annotations
 

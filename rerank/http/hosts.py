@@ -18,10 +18,9 @@ _HOST = re.compile(r"\[?(?P<name>[^\[\]@/]*?)\]?(:[0-9]*)?")
 
 
 class OwnHosts:
-    """Middleware that refuses requests to other host names than those of this machine.
+    """Middleware that refuses foreign Host headers (DNS rebinding): names that are not those of this machine.
 
-    Otherwise a web page whose name is made to point at this machine could read the port in its visitor's browser (DNS
-    rebinding).
+    Otherwise a web page whose name is made to point at this machine could read the port in its visitor's browser.
 
     Args:
         app: the application behind it.

@@ -6,11 +6,14 @@ window, is checked when the registry resolves the model.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from itertools import accumulate
+from typing import Any, TypeVar
 
 from google.protobuf.descriptor import Descriptor
+from google.protobuf.message import Message
 
 from rerank.config import Limits
 from rerank.errors import InvalidRequest
@@ -20,7 +23,6 @@ from rerank.retrieval.feedback_search import FeedbackReport
 from rerank.retrieval.index import IndexManifest
 from rerank.retrieval.query_update import FeedbackSettings
 from rerank.service.request_fields import FEEDBACK_METHODS, FIRST_STAGES, STRATEGIES
-from rerank.service.trace import message_like, trace_message
 from rerank.service.wire_format import count_fields
 from rerank.types import (
     CONTROL,
@@ -32,6 +34,7 @@ from rerank.types import (
     Ranking,
     RankOptions,
     Trace,
+    WindowTrace,
     is_valid_doc_id,
 )
 from rerank.v1 import rerank_pb2 as pb
@@ -39,8 +42,11 @@ from rerank.v1 import rerank_pb2 as pb
 T = TypeVar("T")
 U = TypeVar("U")
 N = TypeVar("N", int, float)
+M = TypeVar("M", bound=Message)
 
 _DEFAULT_DEPTH = 100
+#: Passages in all windows of a trace: some 100 kB. Sliding windows over 1,000 candidates hold 2,000.
+MAX_PASSAGES = 10_000
 
 
 #: Fields that a message may have for each candidate, which has five and is one itself, and beside the candidates. What
@@ -292,7 +298,7 @@ def _results(ranked: Iterable[RankedCandidate], return_passages: bool) -> list[p
 
 
 def _execution(trace: Trace) -> pb.Execution:
-    return message_like(
+    return _message_like(
         pb.Execution,
         trace,
         windows=len(trace.windows),
@@ -312,11 +318,11 @@ def _interpolation_report(report: InterpolationReport) -> pb.InterpolationReport
 
 
 def _feedback_report(report: FeedbackReport) -> pb.FeedbackReport:
-    return message_like(pb.FeedbackReport, report, method=f"FEEDBACK_METHOD_{report.method.name}")
+    return _message_like(pb.FeedbackReport, report, method=f"FEEDBACK_METHOD_{report.method.name}")
 
 
 def _model(model: ModelDescription) -> pb.Model:
-    return message_like(
+    return _message_like(
         pb.Model,
         model.info,
         name=model.name,
@@ -334,3 +340,23 @@ def _index(manifest: IndexManifest) -> pb.Index:
         encoder=manifest.encoder.name,
         encoder_sha256=manifest.encoder.sha256,
     )
+
+
+def trace_message(trace: Trace) -> pb.Trace:
+    """The trace of a ranking; the windows with which it would hold more than MAX_PASSAGES are left out."""
+    return pb.Trace(windows=map(_window, _first_windows(trace.windows)), input_order=trace.input_order)
+
+
+def _first_windows(windows: Sequence[WindowTrace]) -> Sequence[WindowTrace]:
+    passages = list(accumulate(len(window.positions) for window in windows))
+    return windows[: bisect_right(passages, MAX_PASSAGES)]
+
+
+def _window(window: WindowTrace) -> pb.WindowTrace:
+    return _message_like(pb.WindowTrace, window, score_kind=f"SCORE_KIND_{window.score_kind.name}")
+
+
+def _message_like(kind: type[M], values: object, **others: Any) -> M:
+    """A message with the fields that an object has under the same names, and with others."""
+    names = [field.name for field in kind.DESCRIPTOR.fields if field.name not in others and hasattr(values, field.name)]
+    return kind(**{name: getattr(values, name) for name in names}, **others)
