@@ -59,30 +59,43 @@ def _evaluate(
     notes = task.notes + _notes_on_search(task, systems, measured, settings.targets)
     written = {**settings.as_strings(), "qrels_sha256": task.qrels_sha256}
     results = measure_variants(variants, responses, task.evaluator, out, written, notes)
-    first_order = variants[0].order
-    reported = [result for result, variant in zip(results, variants, strict=True) if variant.order == first_order]
-    first_stage = task.source.first_stage(first_order, measured[variants[0].name])
-    finder = CaseFinder(task.evaluator, first_stage, task.source.queries, task.source.texts)
-    cases = finder.by_system(reported, measured)
-    if not any(spec.ranker == "identity" for spec in specs):
-        reported.append(SystemResult(FIRST_STAGE, finder.metrics))
-    report = Report(
-        task.name,
-        task.title,
-        reported,
-        SystemResult(ORACLE, task.evaluator.evaluate(_oracle_run(task, first_stage))),
-        {**settings.as_strings(), **shared, **task.source.fingerprint},
-        margin=settings.margin,
-        seed=settings.seed,
-        notes=notes,
-        cases=cases,
-        **_by_order(task, list(systems), variants, results),
-    )
+    first_stage = task.source.first_stage(variants[0].order, measured[variants[0].name])
+    report = _report(task, specs, settings, variants, results, measured, first_stage)
+    report = replace(report, settings={**report.settings, **shared, **task.source.fingerprint}, notes=notes)
     summary = write_report(report, out, settings.plots, console)
     if isinstance(settings, BeirSettings) and settings.feedback and task.index:
         runs = {name: {row.query_id: row.ranking.docs for row in measured[name]} for name in systems}
         _evaluate_feedback(task, task.index, runs, first_stage, settings.seed, out, notes)
     return summary
+
+
+def _report(
+    task: Task,
+    specs: Sequence[SystemSpec],
+    settings: EvaluationSettings,
+    variants: Sequence[Variant],
+    results: Sequence[SystemResult],
+    responses: Responses,
+    first_stage: Run,
+) -> Report:
+    """The report of all systems on the first order, with the first stage and the oracle."""
+    first_order = variants[0].order
+    reported = [result for result, variant in zip(results, variants, strict=True) if variant.order == first_order]
+    finder = CaseFinder(task.evaluator, first_stage, task.source.queries, task.source.texts)
+    cases = finder.by_system(reported, responses)
+    if not any(spec.ranker == "identity" for spec in specs):
+        reported.append(SystemResult(FIRST_STAGE, finder.metrics))
+    return Report(
+        task.name,
+        task.title,
+        reported,
+        SystemResult(ORACLE, task.evaluator.evaluate(_oracle_run(task, first_stage))),
+        settings.as_strings(),
+        margin=settings.margin,
+        seed=settings.seed,
+        cases=cases,
+        **_by_order(task, [spec.name for spec in specs], variants, results),
+    )
 
 
 def _notes_on_search(

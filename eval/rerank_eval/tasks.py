@@ -177,16 +177,13 @@ def _trec_dl_task(
     orders = parse_orders(settings.orders)
     dataset = open_dataset(collection, settings.split) if collection else None
     requests, unjudged = candidates_of_run(path, dataset, settings.depth) if dataset else (read_requests(path), [])
-    fingerprint = {"depth": settings.depth, "seed": settings.seed, "requests_sha256": sha256_of_files([path])}
-    requests = [first_candidates(request, settings.depth) for request in requests]
-    for setting, is_on, changed in (
-        ("repair_texts", settings.repair_texts, with_repaired_texts),
-        ("in_index", settings.index is not None, in_index),
-        ("without_scores", settings.without_scores, without_scores),
-    ):
-        if is_on:
-            requests = [changed(request) for request in requests]
-            fingerprint[setting] = True
+    fingerprint: dict[str, object] = {
+        "depth": settings.depth,
+        "seed": settings.seed,
+        "requests_sha256": sha256_of_files([path]),
+    }
+    requests, changes = _prepared(requests, settings)
+    fingerprint |= changes
     all_qrels: Sequence[Qrel] = ()
     qrels_sha256 = ""
     if dataset:
@@ -207,6 +204,19 @@ def _trec_dl_task(
         notes=notes,
         index=settings.index,
     )
+
+
+def _prepared(requests: Iterable[Request], settings: TrecDLSettings) -> tuple[list[Request], dict[str, object]]:
+    """The requests as the settings change them, and those of the settings that do."""
+    requests, changes = [first_candidates(request, settings.depth) for request in requests], dict[str, object]()
+    for setting, is_on, changed in (
+        ("repair_texts", settings.repair_texts, with_repaired_texts),
+        ("in_index", settings.index is not None, in_index),
+        ("without_scores", settings.without_scores, without_scores),
+    ):
+        if is_on:
+            requests, changes[setting] = [changed(request) for request in requests], True
+    return requests, changes
 
 
 def _names(requests: Sequence[Path]) -> list[str]:
