@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rerank import bundled
 from rerank.config import FirstModel, GenerationModel, IdentityModel, ModelConfig, PERankModel, PromptConfig, ServedBy
-from rerank.engine.strategies import Cascade, Interpolated, Single, Sliding, Strategy, TopDown, Tournament
+from rerank.engine.strategies import Single, Sliding, Step, Steps, Strategy, TopDown, Tournament, describe
 from rerank.errors import MAX_QUOTED_CHARS, ConfigError, InvalidRequest, NotFound, SelfTestFailed
 from rerank.files import cached_folder, sha256_of_files
 from rerank.manifest import TEMPLATE_FILE
@@ -44,7 +44,7 @@ class ModelDescription:
 
     name: str
     info: RankerInfo
-    default_strategy: Strategy
+    default_strategy: str
     is_default: bool
     #: The reason why the model is not served; empty if it is.
     problem: str = ""
@@ -82,27 +82,17 @@ class ModelRegistry:
         self._infos = {name: ranker.info for name, ranker in rankers.items()}
         self._infos |= {name: model.info for name, model in self._failed.items()}
         self._window_sizes = {name: self._default_window_size(name) for name in self._models}
-        self._default_weights = {
-            name: 0.0 if self._infos[name].score_kind is ScoreKind.RANK else model.first_stage_weight
-            for name, model in self._models.items()
-        }
-        self._default_strategies = {name: self._strategy(name, RankOptions()) for name in self._models}
+        self._default_strategies = {name: describe(self._steps(name, RankOptions())) for name in self._models}
 
     def describe(self) -> list[ModelDescription]:
         """The configured models, the default one first."""
         return [
-            ModelDescription(
-                name,
-                self._infos[name],
-                strategy,
-                is_default=number == 0,
-                problem=self._problem(name),
-            )
+            ModelDescription(name, self._infos[name], strategy, number == 0, self._problem(name))
             for number, (name, strategy) in enumerate(self._default_strategies.items())
         ]
 
-    def resolve(self, options: RankOptions, instruction: str = "") -> tuple[str, Strategy]:
-        """The model of a request and its strategy, completed from the model's defaults.
+    def resolve(self, options: RankOptions, instruction: str = "") -> Steps:
+        """The steps of a request, completed from the defaults of its model, which is that of the last step.
 
         Raises:
             NotFound: there is no such model.
@@ -115,10 +105,9 @@ class ModelRegistry:
         self._check_served(name)
         if instruction and not self._infos[name].reads_instruction:
             raise self._instruction_not_read(name)
-        strategy = self._strategy(name, options)
-        if strategy.kind is StrategyKind.CASCADE:
-            self._check_served(options.preranker or self._models[name].preranker)
-        return name, strategy
+        steps = self._steps(name, options)
+        self._check_served(steps[0].model)  # the preranker of a cascade
+        return steps
 
     def _default_window_size(self, name: str) -> int:
         """The configured window size; if none is configured, the largest one up to the default that the model reads."""
@@ -157,25 +146,15 @@ class ModelRegistry:
             {"model": name},
         )
 
-    def _interpolated(self, strategy: Strategy, name: str, weight: float, required: bool) -> Strategy:
-        """The strategy, interpolated with the first stage. Raises: InvalidRequest if the model gives no scores."""
-        if self._infos[name].score_kind is ScoreKind.RANK:
-            raise InvalidRequest(
-                "strategy.interpolation",
-                f"{name} gives an order without scores, which cannot be interpolated; use interpolation 0, or a model "
-                "with scores",
-                {"model": name},
-            )
-        return Interpolated(strategy, weight, required)
-
-    def _strategy(self, name: str, options: RankOptions) -> Strategy:
+    def _steps(self, name: str, options: RankOptions) -> Steps:
         default, limit = self._models[name], self._infos[name].max_window_size
         size = options.window_size or self._window_sizes[name]
         if size > limit:
             raise _window_too_large(name, size, limit)
+        kind = options.strategy or default.strategy
         strategy: Strategy
-        match options.strategy or default.strategy:
-            case StrategyKind.SINGLE:
+        match kind:
+            case StrategyKind.SINGLE | StrategyKind.CASCADE:
                 strategy = Single(size)
             case StrategyKind.SLIDING:
                 default_stride = default.stride if size == self._window_sizes[name] else None
@@ -184,15 +163,27 @@ class ModelRegistry:
                 strategy = TopDown(size)
             case StrategyKind.TOURNAMENT:
                 strategy = Tournament(size)
-            case StrategyKind.CASCADE:
-                preranker = options.preranker or default.preranker
-                strategy = Cascade(size, preranker, self._preranker_strategy(name, preranker))
-        required = options.interpolation is not None
-        weight = options.interpolation if required else self._default_weights[name]
-        return self._interpolated(strategy, name, weight, required) if weight else strategy
+        is_cascade = kind is StrategyKind.CASCADE
+        before = self._preranker_steps(name, options.preranker or default.preranker) if is_cascade else ()
+        weight = self._interpolation(name, options)
+        return *before, Step(name, strategy, weight, must_interpolate=options.interpolation is not None)
 
-    def _preranker_strategy(self, model: str, preranker: str) -> Strategy:
-        """The default strategy of a cascade's preranker, by which it orders all candidates."""
+    def _interpolation(self, name: str, options: RankOptions) -> float:
+        """The weight of the first stage. Raises: InvalidRequest if it was asked for and the model gives no scores."""
+        has_scores = self._infos[name].score_kind is not ScoreKind.RANK
+        if options.interpolation is None:
+            return self._models[name].first_stage_weight if has_scores else 0.0
+        if options.interpolation and not has_scores:
+            raise InvalidRequest(
+                "strategy.interpolation",
+                f"{name} gives an order without scores, which cannot be interpolated; use interpolation 0, or a model "
+                "with scores",
+                {"model": name},
+            )
+        return options.interpolation
+
+    def _preranker_steps(self, model: str, preranker: str) -> Steps:
+        """The step of a cascade's preranker, which orders all candidates by its own default strategy."""
         other_models = [
             name for name, other in self._models.items() if name != model and other.strategy is not StrategyKind.CASCADE
         ]
@@ -203,7 +194,7 @@ class ModelRegistry:
                 f"{preranker[:MAX_QUOTED_CHARS]!r} cannot be the preranker of {model}; {choices}",
                 {"preranker": preranker},
             )
-        return self._strategy(preranker, RankOptions())
+        return self._steps(preranker, RankOptions())
 
 
 def load_models(models: Sequence[ModelConfig], encoder: Encoder, device: str) -> ModelRegistry:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 import time
 import weakref
@@ -16,10 +15,9 @@ from typing import Any, TypeAlias, TypeVar
 
 from rerank.config import ServiceConfig
 from rerank.config.named import config_of_model
-from rerank.engine.admission import strategies_by_model
 from rerank.engine.engine import Engine
-from rerank.engine.job import Job
-from rerank.engine.strategies import Strategy
+from rerank.engine.request import RankRequest
+from rerank.engine.strategies import Steps
 from rerank.errors import DeadlineExceeded, InvalidRequest, NotConfigured, UsageError
 from rerank.models.encoder import Encoder
 from rerank.models.vector_cache import VectorCache
@@ -44,11 +42,8 @@ from rerank.types import (
 )
 from rerank.unordered import UnorderedList
 
-log = logging.getLogger(__name__)
-
 T = TypeVar("T")
-#: Candidates as callers give them, and with their texts.
-Candidates: TypeAlias = Iterable[CandidateLike]
+#: Candidates with their texts.
 Found: TypeAlias = tuple[Candidate, ...]
 
 
@@ -121,12 +116,18 @@ class AsyncReranker:
         return [self._encoder.cut(text, max_tokens) for text in texts]
 
     async def rerank(
-        self, query: Query | str, candidates: Candidates, options: RankOptions, deadline: float | None = None
+        self,
+        query: Query | str,
+        candidates: Iterable[CandidateLike],
+        options: RankOptions,
+        deadline: float | None = None,
+        caller: str = "",
     ) -> Ranking:
         """Reranks the candidates. `deadline` is in seconds on the event loop's clock.
 
         Args:
             candidates: in a form of CandidateLike; in first-stage order, best first, unless `options.ordered` is false.
+            caller: callers that always wait have equal shares of the engine.
 
         Raises:
             TypeError: a candidate has none of these forms.
@@ -136,22 +137,16 @@ class AsyncReranker:
             RerankError: see ModelRegistry.resolve and Engine.run.
         """
         query = Query.of(query)
-        model, strategy = self._models.resolve(options, query.instruction)
+        steps = self._models.resolve(options, query.instruction)
         found = await self._resolve(candidates)
-        if any(self._models.rankers[name].info.reads_vectors for name in strategies_by_model(strategy, model)):
+        if any(self._models.rankers[step.model].info.reads_vectors for step in steps):
             found = await self._with_cached_vectors(found)
-        if not options.ordered:
-            return await self._rerank_unordered(model, strategy, query, found, options, deadline)
-        return await self._run(model, strategy, query, found, options, deadline)
-
-    async def _rerank_unordered(
-        self, model: str, strategy: Strategy, query: Query, found: Found, options: RankOptions, deadline: float | None
-    ) -> Ranking:
-        """The ranking of candidates whose order carries no meaning, see `rerank.unordered`."""
+        if options.ordered:
+            return await self._rank(steps, caller, query, found, options, deadline)
         unordered = await asyncio.to_thread(UnorderedList.of, query.text, found)
         options = replace(options, ordered=unordered.has_scores)  # scores give the texts an order with a meaning
-        ranking = await self._run(model, unordered.strategy(strategy), query, unordered.distinct, options, deadline)
-        return unordered.ranking(ranking, strategy, options.top_n)
+        ranking = await self._rank(unordered.steps(steps), caller, query, unordered.distinct, options, deadline)
+        return unordered.ranking(ranking, steps, options.top_n)
 
     async def search(
         self,
@@ -161,6 +156,7 @@ class AsyncReranker:
         options: RankOptions,
         deadline: float | None = None,
         feedback: FeedbackSettings | FeedbackMethod | str | None = None,
+        caller: str = "",
     ) -> SearchResult:
         """Retrieves `depth` candidates from the index and reranks them; with `feedback`, see FeedbackSearch.
 
@@ -171,6 +167,7 @@ class AsyncReranker:
             options: as for `rerank`.
             deadline: in seconds on the event loop's clock.
             feedback: settings, or the name of a method, for relevance feedback.
+            caller: as for `rerank`.
 
         Raises:
             InvalidRequest: the query is empty, an unknown name, `feedback` was requested for a first stage without a
@@ -182,7 +179,7 @@ class AsyncReranker:
         query, first_stage = Query.of(query), FirstStage.of("first_stage", first_stage)
         if not options.ordered:
             raise InvalidRequest("ordered", "the first stage of a search gives an ordered list; leave the option out")
-        model, strategy = self._models.resolve(options, query.instruction)
+        steps = self._models.resolve(options, query.instruction)
         feedback = FeedbackSettings.of(feedback) if feedback is not None else None
         index = self._open_index()
         if feedback is not None and first_stage is FirstStage.BM25:
@@ -193,7 +190,7 @@ class AsyncReranker:
         start_s = time.perf_counter()
         query, candidates = await retrieve(query, deadline)
         first_stage_ms = (time.perf_counter() - start_s) * 1000
-        rank = partial(self._run, model, strategy, query)
+        rank = partial(self._rank, steps, caller, query)
         if feedback is None:
             ranking, report = await rank(candidates, options, deadline), None
         else:
@@ -201,11 +198,13 @@ class AsyncReranker:
             ranking, report = await feedback_search.run(query, candidates, options, deadline)
         return SearchResult(ranking, first_stage, len(candidates), first_stage_ms, report)
 
-    async def _run(
-        self, model: str, strategy: Strategy, query: Query, found: Found, options: RankOptions, deadline: float | None
+    async def _rank(
+        self, steps: Steps, caller: str, query: Query, found: Found, options: RankOptions, deadline: float | None
     ) -> Ranking:
-        job = Job(model, query, found, strategy, options.top_n, deadline, options.allow_partial, options.ordered)
-        return await self.engine.run(job)
+        return await self._run(RankRequest(query, found, steps, options, deadline, caller))
+
+    async def _run(self, request: RankRequest) -> Ranking:
+        return await self.engine.run(request)
 
     async def _retrieve(
         self, index: Index, first_stage: FirstStage, depth: int, query: Query, deadline: float | None
@@ -244,20 +243,16 @@ class AsyncReranker:
             for place, each in enumerate(candidate_list(candidates))
         ]
         doc_ids = [source.doc_id for source in sources if source.in_index]
-        stored = await asyncio.to_thread(self._stored, doc_ids) if doc_ids else {}
+        found = await asyncio.to_thread(self._open_index().store.passages, doc_ids) if doc_ids else []
+        stored = {passage.doc_id: passage for passage in found}
         return tuple(Candidate(_passage(source, stored), source.score) for source in sources)
 
     async def _with_cached_vectors(self, candidates: Found) -> Found:
         """The candidates, with the vectors of texts that came before; so admission expects no work for them."""
         if not self.vector_cache.max_bytes:
             return candidates
-        passages = [candidate.passage for candidate in candidates]
-        filled = await asyncio.to_thread(self.vector_cache.fill, passages)
+        filled = await asyncio.to_thread(self.vector_cache.fill, [candidate.passage for candidate in candidates])
         return tuple(replace(each, passage=passage) for each, passage in zip(candidates, filled, strict=True))
-
-    def _stored(self, doc_ids: Sequence[str]) -> dict[str, Passage]:
-        """The passages of the index with these ids."""
-        return {passage.doc_id: passage for passage in self._open_index().store.passages(doc_ids)}
 
     def _open_index(self) -> Index:
         if self.index is None:

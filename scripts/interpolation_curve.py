@@ -21,7 +21,7 @@ from rerank_eval.measures import MAIN_MEASURE, measure
 from rerank.commands.options import FirstStageOption
 from rerank.commands.run import run
 from rerank.config import PERankModel, ServiceConfig
-from rerank.engine.interpolation import candidate_scores, interpolate
+from rerank.engine.scores import candidate_scores, interpolate
 from rerank.errors import ConfigError
 from rerank.models.encoder import Encoder
 from rerank.readers.qrels import read_qrels

@@ -20,7 +20,7 @@ from ir_measures import nDCG
 from rerank_eval.measures import measure
 
 from rerank.commands.run import run
-from rerank.engine.strategies import Cascade, Positions, Single, Sliding, Strategy, TopDown, Tournament
+from rerank.engine.strategies import Positions, Single, Sliding, Step, Steps, TopDown, Tournament, describe
 from rerank.readers.qrels import Qrel, read_qrels
 from rerank.readers.requests import Request, read_requests
 from rerank.types import ScoredDoc, WindowRanking
@@ -29,7 +29,7 @@ from rerank.types import ScoredDoc, WindowRanking
 NOISES = (0.0, 0.5, 1.0)
 PRERANKER_NOISE = 1.5
 SEEDS = range(5)
-STRATEGIES: Sequence[Strategy] = (
+_STRATEGIES = (
     Single(20),
     Single(100),
     Sliding(20, 10),
@@ -37,8 +37,9 @@ STRATEGIES: Sequence[Strategy] = (
     Sliding(10, 5),
     TopDown(20),
     Tournament(20),
-    Cascade(20, "preranker", Single(100)),
 )
+CASCADE = (Step("preranker", Single(100)), Step("", Single(20)))
+SCHEDULES: Sequence[Steps] = (*((Step("", strategy),) for strategy in _STRATEGIES), CASCADE)
 
 app = typer.Typer(add_completion=False)
 
@@ -68,45 +69,51 @@ def table(
         f"| schedule | windows | rounds | passages read | {' | '.join(f'noise {noise}' for noise in NOISES)} |",
         f"| --- | ---: | ---: | ---: | {' | '.join('---:' for _ in NOISES)} |",
     ]
-    for strategy in STRATEGIES:
-        simulations = {
-            noise: [_simulate_all(strategy, rows, grades, noise, seed) for seed in SEEDS] for noise in NOISES
-        }
+    for steps in SCHEDULES:
+        simulations = {noise: [_simulate_all(steps, rows, grades, noise, seed) for seed in SEEDS] for noise in NOISES}
         measured = [simulation for by_query in simulations[NOISES[1]] for simulation in by_query.values()]
         costs = [
             fmean(getattr(simulation, field) for simulation in measured) for field in ("windows", "rounds", "passages")
         ]
         scores = [fmean(_ndcg(by_query, rows, judgements) for by_query in simulations[noise]) for noise in NOISES]
         cells = [f"{cost:.1f}" for cost in costs] + [f"{score:.3f}" for score in scores]
-        lines.append(f"| {strategy} | {' | '.join(cells)} |")
+        lines.append(f"| {describe(steps)} | {' | '.join(cells)} |")
     page = _PAGE.format(queries=len(rows), noise=NOISES[1], preranker=PRERANKER_NOISE, table="\n".join(lines))
     out.write_text(page, encoding="utf-8")
     print("\n".join(lines))
 
 
 def _simulate_all(
-    strategy: Strategy, requests: Sequence[Request], grades: Mapping[str, Mapping[str, int]], noise: float, seed: int
+    steps: Steps, requests: Sequence[Request], grades: Mapping[str, Mapping[str, int]], noise: float, seed: int
 ) -> dict[str, Simulation]:
     rng = random.Random(seed)
     simulations = {}
     for request in requests:
         by_doc = grades.get(request.query.query_id, {})
         relevance = [float(by_doc.get(candidate.doc_id, 0)) for candidate in request.candidates]
-        simulations[request.query.query_id] = _simulate(strategy, relevance, noise, rng)
+        simulations[request.query.query_id] = _simulate(steps, relevance, noise, rng)
     return simulations
 
 
-def _simulate(strategy: Strategy, relevance: Sequence[float], noise: float, rng: random.Random) -> Simulation:
+def _simulate(steps: Steps, relevance: Sequence[float], noise: float, rng: random.Random) -> Simulation:
+    order = list(range(len(relevance)))
+    for step in steps:
+        simulation = _simulate_step(step, order, relevance, PRERANKER_NOISE if step.model else noise, rng)
+        order = simulation.order
+    return simulation
+
+
+def _simulate_step(
+    step: Step, order: Sequence[int], relevance: Sequence[float], noise: float, rng: random.Random
+) -> Simulation:
     windows, rounds = list[Positions](), 0
-    schedule = strategy.schedule(len(relevance))
+    schedule = step.strategy.schedule(order)
     try:
         round_ = next(schedule)
         while True:
-            if not round_.model:
-                windows, rounds = [*windows, *round_.windows], rounds + 1
-            deviation = PRERANKER_NOISE if round_.model else noise
+            windows, rounds = [*windows, *round_.windows], rounds + 1
             rankings = [
-                WindowRanking(tuple(relevance[position] + rng.gauss(0, deviation) for position in window))
+                WindowRanking(tuple(relevance[position] + rng.gauss(0, noise) for position in window))
                 for window in round_.windows
             ]
             round_ = schedule.send(rankings)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from rerank.access.callers import current_caller
 from rerank.access.keys import KeyStore
 from rerank.config import Limits
-from rerank.engine.admission import current_caller_name
 from rerank.grpc.servicer import CallsInFlight, Context
 
 
@@ -32,7 +31,6 @@ class KeyedCalls(CallsInFlight):
             raise
         context.add_done_callback(lambda _: caller.leave())  # type: ignore[arg-type]  # the stubs want a class
         current_caller.set(caller)
-        current_caller_name.set(caller.name)
 
 
 def _authorization(context: Context) -> str | None:

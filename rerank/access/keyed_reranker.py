@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rerank.access.callers import current_caller
-from rerank.engine.job import Job
-from rerank.engine.strategies import Strategy
+from rerank.engine.request import RankRequest
 from rerank.reranker import AsyncReranker, SearchResult
 from rerank.retrieval.query_update import FeedbackSettings
-from rerank.types import Candidate, CandidateLike, FeedbackMethod, FirstStage, Query, Ranking, RankOptions
+from rerank.types import CandidateLike, FeedbackMethod, FirstStage, Query, Ranking, RankOptions
 
 
 class KeyedReranker(AsyncReranker):
@@ -24,10 +23,11 @@ class KeyedReranker(AsyncReranker):
         candidates: Iterable[CandidateLike],
         options: RankOptions,
         deadline: float | None = None,
+        caller: str = "",
     ) -> Ranking:
         """See AsyncReranker.rerank. Raises also: PermissionDenied."""
         self._check_models(options)
-        return await super().rerank(query, candidates, options, deadline)
+        return await super().rerank(query, candidates, options, deadline, caller)
 
     async def search(
         self,
@@ -37,28 +37,20 @@ class KeyedReranker(AsyncReranker):
         options: RankOptions,
         deadline: float | None = None,
         feedback: FeedbackSettings | FeedbackMethod | str | None = None,
+        caller: str = "",
     ) -> SearchResult:
         """See AsyncReranker.search. Raises also: PermissionDenied."""
         self._check_models(options)
-        return await super().search(query, first_stage, depth, options, deadline, feedback)
+        return await super().search(query, first_stage, depth, options, deadline, feedback, caller)
 
     def _check_models(self, options: RankOptions) -> None:
         if caller := current_caller.get():
             model = options.model or next(model.name for model in self.models() if model.is_default)
             caller.check_models([model, *filter(None, [options.preranker])])
 
-    async def _run(
-        self,
-        model: str,
-        strategy: Strategy,
-        query: Query,
-        candidates: tuple[Candidate, ...],
-        options: RankOptions,
-        deadline: float | None,
-    ) -> Ranking:
+    async def _run(self, request: RankRequest) -> Ranking:
         caller = current_caller.get()
         if caller is None or caller.limits.max_queue_tokens is None:
-            return await super()._run(model, strategy, query, candidates, options, deadline)
-        tokens = self.engine.expected_tokens(Job(model, query, candidates, strategy, options.top_n))
-        with caller.queueing(tokens):
-            return await super()._run(model, strategy, query, candidates, options, deadline)
+            return await super()._run(request)
+        with caller.queueing(self.engine.expected_tokens(request)):
+            return await super()._run(request)

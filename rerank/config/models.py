@@ -87,7 +87,7 @@ class _Model(Settings):
 
 
 class InterpolationConfig(Settings):
-    """Settings of the interpolation with the first stage; the sum is that of `rerank.engine.interpolation`.
+    """Settings of the interpolation with the first stage; the sum is that of `rerank.engine.scores`.
 
     Attributes:
         first_stage: weight of the first stage's z-scores beside those of the ranker, 0 to 100. 0: no interpolation.

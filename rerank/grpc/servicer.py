@@ -26,7 +26,6 @@ from grpc_status import rpc_status
 
 from rerank.access.callers import current_caller
 from rerank.config import Limits
-from rerank.engine.admission import current_caller_name
 from rerank.errors import InvalidRequest, Overloaded, RerankError, ShuttingDown
 from rerank.reranker import AsyncReranker
 from rerank.service import convert
@@ -67,13 +66,20 @@ class RerankServicer(rerank_pb2_grpc.RerankServiceServicer):
             call = await asyncio.wrap_future(self._submit(convert.rerank_call, request, self._reranker.config.limits))
         else:
             call = convert.rerank_call(request, self._reranker.config.limits)
-        ranking = await self._reranker.rerank(call.query, call.candidates, call.options, self._deadline(context))
+        deadline, caller = self._deadline(context), _caller_name(context)
+        ranking = await self._reranker.rerank(call.query, call.candidates, call.options, deadline, caller)
         return convert.rerank_response(ranking, call.return_passages, call.include_trace)
 
     async def Search(self, request: pb.SearchRequest, context: Context) -> pb.SearchResponse:  # noqa: N802
         call = convert.search_call(request, self._reranker.config.limits)
         result = await self._reranker.search(
-            call.query, call.first_stage, call.depth, call.options, self._deadline(context), call.feedback
+            call.query,
+            call.first_stage,
+            call.depth,
+            call.options,
+            self._deadline(context),
+            call.feedback,
+            _caller_name(context),
         )
         return convert.search_response(result, call.return_passages, call.include_trace)
 
@@ -88,6 +94,12 @@ class RerankServicer(rerank_pb2_grpc.RerankServiceServicer):
         remaining_s = context.time_remaining()
         allowed_s = min(self._reranker.config.limits.max_request_s, math.inf if remaining_s is None else remaining_s)
         return asyncio.get_running_loop().time() + allowed_s
+
+
+def _caller_name(context: Context) -> str:
+    """The name of the call's API key, or else the address of its connection."""
+    caller = current_caller.get()
+    return caller.name if caller else str(context.peer())
 
 
 class CallsInFlight:
@@ -157,7 +169,6 @@ class CallsInFlight:
             raise ShuttingDown("the service is shutting down; send the request to another replica")
         if len(self._bytes) >= self.limits.max_calls:
             raise _overloaded("max_calls", f"{len(self._bytes)} calls are in flight, the most that may be")
-        current_caller_name.set(context.peer())
         self._bytes[context] = 0
         self._idle.clear()
         context.add_done_callback(self._leave)  # type: ignore[arg-type]  # the stubs want a class

@@ -6,11 +6,10 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from rerank.engine.strategies import Cascade, Positions, Round, Sliding, Strategy, TopDown, Tournament, reordered
+from rerank.engine.strategies import Positions, Round, Sliding, Strategy, TopDown, Tournament, reordered
 from rerank.types import WindowRanking
 from tests.fakes import run_schedule
 from tests.rerank.engine.schedules import (
-    CASCADE,
     SINGLE,
     SLIDING,
     TOURNAMENT,
@@ -23,7 +22,7 @@ from tests.rerank.engine.schedules import (
 )
 
 #: Strategies whose last round is always final; top-down may end in a comparison with a pivot.
-FLAGGED = [*SLIDING, *SINGLE, *TOURNAMENT, *CASCADE]
+FLAGGED = [*SLIDING, *SINGLE, *TOURNAMENT]
 
 
 @pytest.mark.parametrize("strategy", FLAGGED, ids=str)
@@ -35,11 +34,6 @@ def test_last_round_is_final_and_no_other(strategy: Strategy) -> None:
 
 def test_top_down_of_one_window_is_final() -> None:
     assert [round_.is_final for round_ in run_schedule(TopDown(20), by(few_levels(20)), 20)[0]] == [True]
-
-
-def test_only_the_last_round_of_a_cascade_runs_on_the_requests_model() -> None:
-    models = [round_.model for round_ in run_schedule(Cascade(10, "preranker", Sliding(20, 10)), by(range(50)), 50)[0]]
-    assert models == ["preranker"] * 4 + [""]
 
 
 @each_strategy
@@ -68,7 +62,7 @@ def order_with_top_n(
     strategy: Strategy, scores_of: Callable[[Positions], Sequence[float]], n: int, top_n: int
 ) -> list[int]:
     """The final order if each window is ranked only up to its round's `top_n`, and reversed after that."""
-    schedule = strategy.schedule(n)
+    schedule = strategy.schedule(range(n))
     try:
         round_ = next(schedule)
         while True:

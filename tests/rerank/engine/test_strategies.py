@@ -7,21 +7,21 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from rerank.engine.strategies import (
-    Cascade,
     Cost,
     Positions,
     Round,
     Single,
     Sliding,
+    Step,
     Strategy,
     TopDown,
     Tournament,
+    describe,
     spans,
 )
 from rerank.errors import InvalidRequest
 from tests.fakes import run_schedule
 from tests.rerank.engine.schedules import (
-    CASCADE,
     EARLY_STOP,
     SHAPES,
     SINGLE,
@@ -36,8 +36,9 @@ from tests.rerank.engine.schedules import (
     inconsistent,
 )
 
+THREE = (Sliding(20, 10), TopDown(20), Tournament(20))
 #: All but tournaments, in which of two equal passages one may survive a round in which the other meets better ones.
-each_stable = pytest.mark.parametrize("strategy", [*SLIDING, *SINGLE, *TOP_DOWN, *CASCADE, *EARLY_STOP], ids=str)
+each_stable = pytest.mark.parametrize("strategy", [*SLIDING, *SINGLE, *TOP_DOWN, *EARLY_STOP], ids=str)
 
 
 def insertion_sorted(positions: Sequence[int], relevance: Sequence[float]) -> list[int]:
@@ -109,7 +110,6 @@ def test_order_is_a_permutation_even_for_an_inconsistent_ranker(strategy: Strate
     [
         *[Sliding(20, 10), Sliding(20, 7), Sliding(11, 1), Sliding(30, 20), Sliding(250, 10)],
         *[TopDown(20), TopDown(25), TopDown(250), Tournament(20), Tournament(25), Tournament(250)],
-        *CASCADE,
     ],
     ids=str,
 )
@@ -149,38 +149,35 @@ def test_tie_keeps_first_stage_order(strategy: Strategy) -> None:
 @pytest.mark.parametrize(
     "scores_of_n", [inconsistent, lambda n: by(all_different(n)), lambda n: by(range(n)), lambda n: by([0.0] * n)]
 )
-def test_windows_and_rounds_are_within_the_declared_cost(
+def test_windows_are_within_the_declared_cost(
     strategy: Strategy, scores_of_n: Callable[[int], Callable[[Positions], Sequence[float]]]
 ) -> None:
     for n in boundary_sizes(strategy):
-        cost = strategy.cost(n)
-        windows, rounds = 0, 0
-        for round_ in run_schedule(strategy, scores_of_n(n), n)[0]:
-            windows, rounds = windows + len(round_.windows), rounds + 1
-        assert cost.min_windows <= windows <= cost.max_windows, f"n = {n}"
-        assert cost.min_rounds <= rounds <= cost.max_rounds, f"n = {n}"
+        windows = windows_of(run_schedule(strategy, scores_of_n(n), n)[0])
+        assert strategy.cost(n).min_windows <= len(windows) <= strategy.cost(n).max_windows, f"n = {n}"
 
 
 @pytest.mark.parametrize("strategy", [*SLIDING, *SINGLE, *TOURNAMENT], ids=str)
 def test_cost_is_exact_for_schedules_that_do_not_depend_on_the_rankings(strategy: Strategy) -> None:
     for n in boundary_sizes(strategy):
-        cost = strategy.cost(n)
-        assert (cost.min_windows, cost.min_rounds) == (cost.max_windows, cost.max_rounds)
+        assert strategy.cost(n).min_windows == strategy.cost(n).max_windows, f"n = {n}"
 
 
 def test_bounds_of_top_down_are_reached() -> None:
     """The lower ones if the first stage is right, the upper ones if each comparison eliminates one candidate."""
     for strategy, n in [(TopDown(20), 100), (TopDown(20), 21), (TopDown(2), 50)]:
-        best = [len(round_.windows) for round_ in run_schedule(strategy, by(range(n, 0, -1)), n)[0]]
-        assert (sum(best), len(best)) == (strategy.cost(n).min_windows, strategy.cost(n).min_rounds)
-    worst = [len(round_.windows) for round_ in run_schedule(TopDown(2), by(range(50)), 50)[0]]
-    assert (sum(worst), len(worst)) == (TopDown(2).cost(50).max_windows, TopDown(2).cost(50).max_rounds)
+        best = windows_of(run_schedule(strategy, by(range(n, 0, -1)), n)[0])
+        assert len(best) == strategy.cost(n).min_windows
+    worst = windows_of(run_schedule(TopDown(2), by(range(50)), 50)[0])
+    assert len(worst) == TopDown(2).cost(50).max_windows
 
 
 def test_cost_of_hundred_candidates_is_that_of_the_papers() -> None:
-    assert Sliding(20, 10).cost(100) == Cost.exactly(9, 9)
-    assert (TopDown(20).cost(100).min_windows, TopDown(20).cost(100).min_rounds) == (6, 2)
-    assert Tournament(20).cost(100) == Cost.exactly(11, 4)
+    assert Sliding(20, 10).cost(100) == Cost(9, 9)
+    assert TopDown(20).cost(100).min_windows == 6
+    assert Tournament(20).cost(100) == Cost(11, 11)
+    rounds = {strategy: len(run_schedule(strategy, by(range(100, 0, -1)), 100)[0]) for strategy in THREE}
+    assert list(rounds.values()) == [9, 2, 4]
 
 
 def test_early_stop_reads_two_windows_of_a_sorted_list_and_all_of_a_reversed_one() -> None:
@@ -199,10 +196,7 @@ def test_early_stop_needs_two_unchanged_windows_in_a_row() -> None:
 def test_window_is_never_larger_than_the_window_size(strategy: Strategy) -> None:
     for n in boundary_sizes(strategy):
         windows = windows_of(run_schedule(strategy, by(few_levels(n)), n)[0])
-        largest = max(
-            strategy.window_size, strategy.preranker_strategy.window_size if isinstance(strategy, Cascade) else 0
-        )
-        assert all(1 <= len(window) <= largest for window in windows), f"n = {n}"
+        assert all(1 <= len(window) <= strategy.window_size for window in windows), f"n = {n}"
 
 
 @pytest.mark.parametrize(("size", "stride"), SHAPES)
@@ -258,8 +252,31 @@ def test_window_of_less_than_two_passages_is_rejected(strategy: Callable[[int], 
         (Sliding(20, 10, early_stop=True), "sliding(20/10, early stop)"),
         (TopDown(20), "top-down(20)"),
         (Tournament(20), "tournament(20)"),
-        (Cascade(20, "pe-rank", Sliding(20, 10)), "cascade(pe-rank: sliding(20/10) > 20)"),
     ],
 )
 def test_strategy_prints_its_parameters(strategy: Strategy, text: str) -> None:
-    assert str(strategy) == text
+    assert str(strategy) == describe((Step("m", strategy),)) == text
+
+
+@pytest.mark.parametrize(
+    ("weights", "text"),
+    [
+        ((0.0, 0.0), "cascade(pe-rank: sliding(20/10) > 7)"),
+        ((0.25, 9.0), "cascade(pe-rank: sliding(20/10) + 0.25 first stage > 7) + 9 first stage"),
+    ],
+)
+def test_cascade_is_described_with_its_preranker_and_weights(weights: tuple[float, float], text: str) -> None:
+    assert describe((Step("pe-rank", Sliding(20, 10), weights[0]), Step("m", Single(7), weights[1]))) == text
+
+
+@each_strategy
+def test_schedule_begins_with_the_order_that_is_given(strategy: Strategy) -> None:
+    """As that of the second step of a cascade: the same schedule, of other positions."""
+    for n in boundary_sizes(strategy):
+        given = list(range(n))[::-1]
+        rounds, order = run_schedule(strategy, by(few_levels(n)), n)
+        renamed, reversed_order = run_schedule(strategy, by(few_levels(n)[::-1]), n, given)
+        assert [each.windows for each in renamed] == [
+            tuple(tuple(given[position] for position in window) for window in each.windows) for each in rounds
+        ]
+        assert reversed_order == [given[position] for position in order]
