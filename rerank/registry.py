@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -82,6 +83,10 @@ class ModelRegistry:
         self._infos = {name: ranker.info for name, ranker in rankers.items()}
         self._infos |= {name: model.info for name, model in self._failed.items()}
         self._window_sizes = {name: self._default_window_size(name) for name in self._models}
+        self._default_weights = {
+            name: 0.0 if self._infos[name].score_kind is ScoreKind.RANK else model.first_stage_weight
+            for name, model in self._models.items()
+        }
         self._default_strategies = {name: describe(self._steps(name, RankOptions())) for name in self._models}
 
     def describe(self) -> list[ModelDescription]:
@@ -163,24 +168,29 @@ class ModelRegistry:
                 strategy = TopDown(size)
             case StrategyKind.TOURNAMENT:
                 strategy = Tournament(size)
-        is_cascade = kind is StrategyKind.CASCADE
-        before = self._preranker_steps(name, options.preranker or default.preranker) if is_cascade else ()
-        weight = self._interpolation(name, options)
-        return *before, Step(name, strategy, weight, must_interpolate=options.interpolation is not None)
+        weight = self._default_weights[name] if options.interpolation is None else options.interpolation
+        if weight:
+            self._check_weight(name, weight)
+        step = Step(name, strategy, weight, must_interpolate=options.interpolation is not None)
+        if kind is StrategyKind.CASCADE:
+            return *self._preranker_steps(name, options.preranker or default.preranker), step
+        return (step,)
 
-    def _interpolation(self, name: str, options: RankOptions) -> float:
-        """The weight of the first stage. Raises: InvalidRequest if it was asked for and the model gives no scores."""
-        has_scores = self._infos[name].score_kind is not ScoreKind.RANK
-        if options.interpolation is None:
-            return self._models[name].first_stage_weight if has_scores else 0.0
-        if options.interpolation and not has_scores:
+    def _check_weight(self, name: str, weight: float) -> None:
+        """Raises: InvalidRequest if the model gives no scores, or the weight of the first stage is no such number."""
+        if self._infos[name].score_kind is ScoreKind.RANK:
             raise InvalidRequest(
                 "strategy.interpolation",
                 f"{name} gives an order without scores, which cannot be interpolated; use interpolation 0, or a model "
                 "with scores",
                 {"model": name},
             )
-        return options.interpolation
+        if not 0 < weight < math.inf:
+            raise InvalidRequest(
+                "strategy.interpolation",
+                f"weight {weight} of the first stage is not between 0 and infinity; use one from 0 to 100",
+                {"first_stage": str(weight)},
+            )
 
     def _preranker_steps(self, model: str, preranker: str) -> Steps:
         """The step of a cascade's preranker, which orders all candidates by its own default strategy."""

@@ -179,15 +179,12 @@ class AdmissionController:
 
     def _others(self, request: RankRequest) -> tuple[RankRequest, float]:
         """The remaining work of the other admitted requests, as one, and their earliest deadline."""
-        remaining: dict[ModelStage, float] = {}
-        earliest_s = math.inf
+        others, earliest_s = replace(request), math.inf  # without what remains of the request itself
         for other in self._requests:
             if other is not request:
                 earliest_s = min(earliest_s, other.latest_end_s)
                 for model_stage, tokens in other.remaining.items():
-                    remaining[model_stage] = remaining.get(model_stage, 0.0) + tokens
-        others = replace(request)
-        others.remaining = remaining
+                    others.remaining[model_stage] = others.remaining.get(model_stage, 0.0) + tokens
         return others, earliest_s
 
     def release(self, request: RankRequest) -> None:

@@ -22,6 +22,7 @@ from rerank.engine.request import (
     Stage,
     passage_tokens,
     prepare_tokens,
+    too_many_windows,
     window_tokens,
 )
 from rerank.engine.saturation import saturating_tokens
@@ -187,7 +188,7 @@ class Engine:
                 await asyncio.sleep(0)  # a deadline in the past ends the request before anything is prepared
                 request.expect_work(self._infos, self._token_ratio.average)
                 self._admission.admit(request, now_s())
-                for step in request.steps if request.candidates else ():
+                for step in request.steps:
                     await self._run_step(step, progress)
         except TimeoutError as error:
             if not timeout.expired():
@@ -207,18 +208,20 @@ class Engine:
 
     async def _run_step(self, step: Step, progress: Progress) -> None:
         """Lets a model order the candidates: drives the schedule of its strategy until that returns the order."""
-        request, info, most = progress.request, self._infos[step.model], self._config.max_windows
+        request, needed = progress.request, progress.request.window_bounds().min_windows
         interpolates = step.interpolates(len(request.candidates))
-        request.check_windows(request.window_bounds()[0], most)
-        prepared = await self._prepare(step.model, progress)
+        prepared: Prepared | None = None
         schedule = step.strategy.schedule(progress.order)
         try:
             round_ = next(schedule)
             while True:
-                request.check_windows(len(progress.windows) + len(round_.windows), most)
+                needed = max(needed, len(progress.windows) + len(round_.windows))
+                if needed > self._config.max_windows:
+                    raise too_many_windows(request, needed, self._config.max_windows)
                 progress.order = round_.order or progress.order
+                prepared = prepared or await self._prepare(step.model, progress)
                 ranked = await self._rank_round(step, round_, prepared, progress)
-                round_ = schedule.send(progress.add_round(step, round_, ranked, info, interpolates))
+                round_ = schedule.send(progress.add_round(step, round_, ranked, self._infos[step.model], interpolates))
         except StopIteration as finished:
             progress.order = finished.value
 

@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 from rerank.engine.scores import candidate_scores, interpolate, reciprocal_ranks, strictly_decreasing
-from rerank.engine.strategies import Positions, Round, Step, Steps, describe
+from rerank.engine.strategies import Cost, Positions, Round, Step, Steps, describe
 from rerank.errors import InvalidRequest, RankerFailure
 from rerank.rankers.base import RankerInfo
 from rerank.types import (
@@ -130,20 +130,10 @@ class RankRequest:
     def passages(self) -> list[Passage]:
         return [candidate.passage for candidate in self.candidates]
 
-    def window_bounds(self) -> tuple[int, int]:
+    def window_bounds(self) -> Cost:
         """The least and the most windows of all steps."""
         costs = [step.strategy.cost(len(self.candidates)) for step in self.steps]
-        return sum(cost.min_windows for cost in costs), sum(cost.max_windows for cost in costs)
-
-    def check_windows(self, needed: int, limit: int) -> None:
-        """Raises: InvalidRequest if the request needs more windows than a request may have."""
-        if needed > limit:
-            raise InvalidRequest(
-                "strategy.window_size",
-                f"{self.strategy} needs {needed} windows for {len(self.candidates)} candidates, more than the "
-                f"limit of {limit}; use a larger window_size or stride, or send fewer candidates",
-                {"windows": str(needed), "limit": str(limit)},
-            )
+        return Cost(*map(sum, zip(*costs, strict=True)))
 
     def window(self, prepared: Prepared, step: Step, round_: Round, positions: Positions) -> Window:
         """A window of a round. Its order has a meaning if it is that of an ordered list, or that of a preranker."""
@@ -152,12 +142,7 @@ class RankRequest:
         return Window(prepared.query, passages, top_n, self.options.ordered or step is not self.steps[0])
 
     def expect_work(self, infos: Mapping[str, RankerInfo], token_ratio: Callable[[str], float]) -> None:
-        """Estimates what remains from the texts and the bounds of the schedules.
-
-        Args:
-            infos: the models' rankers.
-            token_ratio: model → tokens per estimated token of its latest windows.
-        """
+        """Estimates what remains, from the texts and the bounds of the schedules; `token_ratio`: see TokenRatio."""
         passages, n = self.passages, len(self.candidates)
         for step in self.steps:
             info, cost = infos[step.model], step.strategy.cost(n)
@@ -273,7 +258,8 @@ class Progress:
             self.repairs += ranking.repairs
             self.read.update(positions if info.reads_passages else ())
             self.unscored.update(positions[place] for place in ranking.unscored)
-            self.truncated_doc_ids.update(self._doc_id(positions[place]) for place in encoded.truncated)
+            truncated = [self.request.candidates[positions[place]] for place in encoded.truncated]
+            self.truncated_doc_ids.update(candidate.passage.doc_id for candidate in truncated)
         self.rounds += 1
         self.last = rankings[-1]
         return rankings
@@ -319,7 +305,7 @@ class Progress:
 
     def _trace(self, total_ms: float, completeness: Completeness, reason: str) -> Trace:
         request, info = self.request, self.info
-        doc_ids = dict.fromkeys(map(self._doc_id, range(len(request.candidates))))
+        doc_ids = [passage.doc_id for passage in request.passages]
         return Trace(
             model=request.model,
             ranker=info.kind,
@@ -329,7 +315,7 @@ class Progress:
             strategy=describe(request.steps),
             windows=tuple(self.windows),
             rounds=self.rounds,
-            truncated_doc_ids=tuple(each for each in doc_ids if each in self.truncated_doc_ids),
+            truncated_doc_ids=tuple(each for each in dict.fromkeys(doc_ids) if each in self.truncated_doc_ids),
             repairs=self.repairs,
             completeness=completeness,
             reason=reason,
@@ -339,8 +325,8 @@ class Progress:
             total_ms=total_ms,
             interpolation=self._interpolation(request.steps[-1]) if request.steps[-1].interpolation else None,
             model_warning=info.warning,
-            unscored_doc_ids=tuple(self._doc_id(position) for position in sorted(self.unscored)),
-            cached_vectors=sum(candidate.passage.vector_cached for candidate in request.candidates),
+            unscored_doc_ids=tuple(doc_ids[position] for position in sorted(self.unscored)),
+            cached_vectors=sum(passage.vector_cached for passage in request.passages),
         )
 
     def _interpolation(self, step: Step) -> InterpolationReport:
@@ -362,5 +348,12 @@ class Progress:
         reason = f"the deadline came after {done} of {bounds} windows of {self.request.strategy}"
         return (Completeness.PARTIAL if self.read else Completeness.NONE), reason
 
-    def _doc_id(self, position: int) -> str:
-        return self.request.candidates[position].passage.doc_id
+
+def too_many_windows(request: RankRequest, windows: int, limit: int) -> InvalidRequest:
+    """The error of a request that needs more windows than a request may have."""
+    return InvalidRequest(
+        "strategy.window_size",
+        f"{request.strategy} needs {windows} windows for {len(request.candidates)} candidates, more than the limit of "
+        f"{limit}; use a larger window_size or stride, or send fewer candidates",
+        {"windows": str(windows), "limit": str(limit)},
+    )

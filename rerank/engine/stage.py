@@ -208,10 +208,8 @@ class QueuedStage(ABC, Generic[T, R]):
 
         If the caller is cancelled or a piece fails, those that have not started do not run.
 
-        Raises:
-            ShuttingDown: the stage is closing.
-            DeadlineExceeded: the request would miss its deadline even if it ran alone.
-            RerankError: what the work raised; RankerFailure in the place of any other exception.
+        Raises: ShuttingDown; DeadlineExceeded, the request would miss its deadline even if it ran alone; what the work
+        raised, with RankerFailure in the place of what is no RerankError.
         """
         if self._closed:
             raise shutting_down()

@@ -7,7 +7,6 @@ depend on a model, so it can be tested with numbers.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
@@ -84,11 +83,7 @@ class _Windowed:
 
     def __post_init__(self) -> None:
         if self.window_size < 2:
-            raise InvalidRequest(
-                "strategy.window_size",
-                f"window_size {self.window_size} is too small to order passages; use at least 2",
-                {"window_size": str(self.window_size)},
-            )
+            raise _out_of_range("window_size", self.window_size, "is too small to order passages; use at least 2")
 
 
 @dataclass(frozen=True)
@@ -119,11 +114,8 @@ class Sliding(_Windowed):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 1 <= self.stride <= self.window_size:
-            raise InvalidRequest(
-                "strategy.stride",
-                f"stride {self.stride} is outside 1..window_size; use at most {self.window_size}",
-                {"stride": str(self.stride), "window_size": str(self.window_size)},
-            )
+            problem = f"is outside 1..window_size; use at most {self.window_size}"
+            raise _out_of_range("stride", self.stride, problem, window_size=self.window_size)
 
     def schedule(self, candidates: Sequence[int]) -> Schedule:
         order = list(candidates)
@@ -247,18 +239,11 @@ class Step:
     interpolation: float = 0.0
     must_interpolate: bool = False
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.interpolation < math.inf:
-            raise InvalidRequest(
-                "strategy.interpolation",
-                f"weight {self.interpolation} of the first stage is not between 0 and infinity; use one from 0 to 100",
-                {"first_stage": str(self.interpolation)},
-            )
-
     def interpolates(self, n: int) -> bool:
         """True if the order of n candidates is interpolated. Raises: InvalidRequest if it must be and cannot."""
-        obstacle = self.obstacle(n)
-        if obstacle and self.interpolation and self.must_interpolate:
+        if not self.interpolation or not (obstacle := self.obstacle(n)):
+            return bool(self.interpolation)
+        if self.must_interpolate:
             size = self.strategy.window_size
             raise InvalidRequest(
                 "strategy.interpolation",
@@ -266,7 +251,7 @@ class Step:
                 "interpolation 0",
                 {"candidates": str(n), "window_size": str(size)},
             )
-        return self.interpolation > 0 and not obstacle
+        return False
 
     def obstacle(self, n: int) -> str:
         """The reason that forbids interpolating the order of n candidates; empty if nothing does."""
@@ -306,3 +291,8 @@ def _last_window(candidates: Sequence[int], others: Sequence[int]) -> Schedule:
 def _parts(positions: Sequence[int], size: int) -> list[Positions]:
     """Consecutive slices; the last one may be shorter."""
     return [tuple(positions[start : start + size]) for start in range(0, len(positions), size)]
+
+
+def _out_of_range(setting: str, value: int, problem: str, **others: int) -> InvalidRequest:
+    metadata = {name: str(number) for name, number in {setting: value, **others}.items()}
+    return InvalidRequest(f"strategy.{setting}", f"{setting} {value} {problem}", metadata)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -90,6 +91,12 @@ def test_interpolation_of_a_model_without_scores_is_rejected() -> None:
     with pytest.raises(InvalidRequest, match="identity gives an order without scores") as caught:
         interpolating_registry().resolve(RankOptions(model="identity", interpolation=0.1))
     assert caught.value.field == "strategy.interpolation"
+
+
+@pytest.mark.parametrize("weight", [-0.1, math.inf, math.nan])
+def test_weight_must_be_finite_and_not_negative(weight: float) -> None:
+    with pytest.raises(InvalidRequest, match="is not between 0 and infinity; use one from 0 to 100"):
+        interpolating_registry().resolve(RankOptions(interpolation=weight))
 
 
 def cascade_registry(failed: Mapping[str, FailedModel] | None = None) -> ModelRegistry:

@@ -161,12 +161,6 @@ async def test_required_interpolation_over_several_windows_is_refused_with_the_w
     assert caught.value.field == "strategy.interpolation"
 
 
-@pytest.mark.parametrize("weight", [-0.1, float("inf"), float("nan")])
-def test_weight_must_be_finite_and_not_negative(weight: float) -> None:
-    with pytest.raises(InvalidRequest, match="is not between 0 and infinity; use one from 0 to 100"):
-        step(Single(20), weight)
-
-
 async def test_cascade_is_interpolated_with_the_scores_of_its_preranker() -> None:
     """The preranker's scores are 3, 2, 2; the ranker's are 0, 1, 2 in that order."""
     rows = (("bb", 1), ("aaa", 0), ("cc", 2))
