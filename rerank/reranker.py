@@ -139,14 +139,19 @@ class AsyncReranker:
         query = Query.of(query)
         steps = self._models.resolve(options, query.instruction)
         found = await self._resolve(candidates)
-        if any(self._models.rankers[step.model].info.reads_vectors for step in steps):
+        reads_vectors = any(self._models.rankers[step.model].info.reads_vectors for step in steps)
+        if reads_vectors and self.vector_cache.max_bytes:
             found = await self._with_cached_vectors(found)
-        if options.ordered:
-            return await self._rank(steps, caller, query, found, options, deadline)
-        unordered = await asyncio.to_thread(UnorderedList.of, query.text, found)
-        options = replace(options, ordered=unordered.has_scores)  # scores give the texts an order with a meaning
-        ranking = await self._rank(unordered.steps(steps), caller, query, unordered.distinct, options, deadline)
-        return unordered.ranking(ranking, steps, options.top_n)
+        request = RankRequest(query, found, steps, options, deadline, caller)
+        return await (self._run(request) if options.ordered else self._run_unordered(request))
+
+    async def _run_unordered(self, request: RankRequest) -> Ranking:
+        """The ranking of candidates whose order carries no meaning, see `rerank.unordered`."""
+        unordered = await asyncio.to_thread(UnorderedList.of, request.query.text, request.candidates)
+        options = replace(request.options, ordered=unordered.has_scores)  # scores give the texts a meaningful order
+        steps, distinct = unordered.steps(request.steps), unordered.distinct
+        ranking = await self._run(replace(request, candidates=distinct, steps=steps, options=options))
+        return unordered.ranking(ranking, request.steps, options.top_n)
 
     async def search(
         self,
@@ -161,13 +166,11 @@ class AsyncReranker:
         """Retrieves `depth` candidates from the index and reranks them; with `feedback`, see FeedbackSearch.
 
         Args:
-            query: a Query, or its text.
-            first_stage: a FirstStage or its name.
+            query, first_stage: themselves, or their text and name.
             depth: number of candidates.
-            options: as for `rerank`.
+            options, caller: as for `rerank`.
             deadline: in seconds on the event loop's clock.
             feedback: settings, or the name of a method, for relevance feedback.
-            caller: as for `rerank`.
 
         Raises:
             InvalidRequest: the query is empty, an unknown name, `feedback` was requested for a first stage without a
@@ -220,9 +223,8 @@ class AsyncReranker:
             async with asyncio.timeout_at(deadline):
                 return await asyncio.get_running_loop().run_in_executor(self._first_stage_thread, search)
         except TimeoutError as error:
-            raise DeadlineExceeded(
-                f"deadline reached in the first stage ({first_stage.value}); allow more time"
-            ) from error
+            problem = f"deadline reached in the first stage ({first_stage.value}); allow more time"
+            raise DeadlineExceeded(problem) from error
 
     def _with_vector(self, query: Query) -> Query:
         """The query with its vector. Raises: InvalidRequest if the query is longer than the encoder reads."""
@@ -249,8 +251,6 @@ class AsyncReranker:
 
     async def _with_cached_vectors(self, candidates: Found) -> Found:
         """The candidates, with the vectors of texts that came before; so admission expects no work for them."""
-        if not self.vector_cache.max_bytes:
-            return candidates
         filled = await asyncio.to_thread(self.vector_cache.fill, [candidate.passage for candidate in candidates])
         return tuple(replace(each, passage=passage) for each, passage in zip(candidates, filled, strict=True))
 

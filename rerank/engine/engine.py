@@ -181,7 +181,7 @@ class Engine:
             RankerFailure: the model failed on a window of this request.
         """
         request = replace(request, arrived_s=now_s())
-        progress = Progress(request, self._infos[request.model])
+        progress = Progress(request, self._infos[request.model], range(len(request.candidates)))
         timeout = asyncio.timeout_at(self._answer_at(request))
         try:
             async with timeout:
@@ -209,7 +209,7 @@ class Engine:
     async def _run_step(self, step: Step, progress: Progress) -> None:
         """Lets a model order the candidates: drives the schedule of its strategy until that returns the order."""
         request, needed = progress.request, progress.request.window_bounds().min_windows
-        interpolates = step.interpolates(len(request.candidates))
+        interpolates = step.interpolation > 0 and step.can_interpolate(len(request.candidates))
         prepared: Prepared | None = None
         schedule = step.strategy.schedule(progress.order)
         try:

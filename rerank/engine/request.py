@@ -208,15 +208,16 @@ class Progress:
 
     Attributes:
         info: the ranker of the request's own model.
+        order: all positions in the best order so far.
         read: positions of the passages that were read by a model that reads passages.
         unscored: positions of the passages that a model gave no score in some window.
-        order: all positions in the best order so far.
         last: the ranking of the latest window, interpolated if its step asks for it.
         interpolated: what stood for the first stage in the order of the last step; None: it was not interpolated.
     """
 
     request: RankRequest
     info: RankerInfo
+    order: Sequence[int]
     prepare_ms: float = 0.0
     queue_ms: float = 0.0
     model_ms: float = 0.0
@@ -226,12 +227,8 @@ class Progress:
     windows: list[WindowTrace] = field(default_factory=list)
     read: set[int] = field(default_factory=set)
     unscored: set[int] = field(default_factory=set)
-    order: Sequence[int] = ()
     last: WindowRanking | None = None
     interpolated: InterpolatedScores | None = None
-
-    def __post_init__(self) -> None:
-        self.order = range(len(self.request.candidates))
 
     def add_prepared(self, done: Completed[Prepared]) -> None:
         self.queue_ms += done.queue_ms
@@ -258,8 +255,6 @@ class Progress:
             self.repairs += ranking.repairs
             self.read.update(positions if info.reads_passages else ())
             self.unscored.update(positions[place] for place in ranking.unscored)
-            truncated = [self.request.candidates[positions[place]] for place in encoded.truncated]
-            self.truncated_doc_ids.update(candidate.passage.doc_id for candidate in truncated)
         self.rounds += 1
         self.last = rankings[-1]
         return rankings
@@ -306,6 +301,8 @@ class Progress:
     def _trace(self, total_ms: float, completeness: Completeness, reason: str) -> Trace:
         request, info = self.request, self.info
         doc_ids = [passage.doc_id for passage in request.passages]
+        cut = {doc_ids[window.positions[place]] for window in self.windows for place in window.truncated}
+        cut |= self.truncated_doc_ids
         return Trace(
             model=request.model,
             ranker=info.kind,
@@ -315,7 +312,7 @@ class Progress:
             strategy=describe(request.steps),
             windows=tuple(self.windows),
             rounds=self.rounds,
-            truncated_doc_ids=tuple(each for each in dict.fromkeys(doc_ids) if each in self.truncated_doc_ids),
+            truncated_doc_ids=tuple(each for each in dict.fromkeys(doc_ids) if each in cut),
             repairs=self.repairs,
             completeness=completeness,
             reason=reason,

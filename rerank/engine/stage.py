@@ -100,9 +100,6 @@ class FairQueue(Generic[E]):
         heaps = self._turns()
         return heaps[0][0][2] if heaps else None
 
-    def _remaining(self, request: RankRequest) -> float:
-        return request.remaining.get(self._model_stage, 0.0)
-
     def _turns(self) -> list[_Heap]:
         """The heap of each caller that waits, in the order of their turns."""
         for name, caller in list(self._callers.items()):
@@ -110,8 +107,9 @@ class FairQueue(Generic[E]):
                 heapq.heappop(caller.heap)
             if not caller.heap and caller.tag <= self._virtual_time:
                 del self._callers[name]
-        waiting = (caller for caller in self._callers.values() if caller.heap)
-        return [each.heap for each in sorted(waiting, key=lambda each: each.tag + self._remaining(each.heap[0][2]))]
+        waiting = [caller for caller in self._callers.values() if caller.heap]
+        waiting.sort(key=lambda each: each.tag + each.heap[0][2].remaining.get(self._model_stage, 0.0))
+        return [each.heap for each in waiting]
 
     def next_batch(self, now_s: float) -> tuple[list[E], list[E]]:
         """Removes and returns the next batch, and the work of requests before it that cannot meet their deadlines.

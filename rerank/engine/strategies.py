@@ -239,11 +239,10 @@ class Step:
     interpolation: float = 0.0
     must_interpolate: bool = False
 
-    def interpolates(self, n: int) -> bool:
-        """True if the order of n candidates is interpolated. Raises: InvalidRequest if it must be and cannot."""
-        if not self.interpolation or not (obstacle := self.obstacle(n)):
-            return bool(self.interpolation)
-        if self.must_interpolate:
+    def can_interpolate(self, n: int) -> bool:
+        """True if the order of n candidates can be interpolated. Raises: InvalidRequest if it must be and cannot."""
+        obstacle = self.obstacle(n)
+        if obstacle and self.must_interpolate:
             size = self.strategy.window_size
             raise InvalidRequest(
                 "strategy.interpolation",
@@ -251,7 +250,7 @@ class Step:
                 "interpolation 0",
                 {"candidates": str(n), "window_size": str(size)},
             )
-        return False
+        return not obstacle
 
     def obstacle(self, n: int) -> str:
         """The reason that forbids interpolating the order of n candidates; empty if nothing does."""

@@ -35,7 +35,8 @@ def progress_for(
 ) -> Progress:
     candidates = tuple(Candidate(passage) for passage in numbered_passages(range(n)))
     info = RankerInfo("kind", "id", "revision", "template", 100, kind)
-    return Progress(RankRequest(Query("q"), candidates, (Step("name", strategy),), RankOptions(top_n=top_n)), info)
+    request = RankRequest(Query("q"), candidates, (Step("name", strategy),), RankOptions(top_n=top_n))
+    return Progress(request, info, range(n))
 
 
 def result(
