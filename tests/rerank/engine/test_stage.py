@@ -15,8 +15,10 @@ from tests.rerank.engine.harness import (
     ONE_BY_ONE,
     SLIDING,
     engine_for,
+    held_engine,
     request_for,
     start,
+    wait_for,
     wait_for_queue,
     wait_until_blocked,
 )
@@ -67,14 +69,12 @@ async def test_batch_of_a_cancelled_request_is_reported_as_cancelled_and_is_its_
 
 
 async def test_queue_counts_admitted_requests_and_their_tokens() -> None:
-    ranker = HeldRanker()
-    async with engine_for(ranker, ONE_BY_ONE) as engine:
-        assert (engine.queued_requests, engine.queued_tokens) == (0, 0)
-        tasks = start(*(engine.run(request_for(range(20), SLIDING)) for _ in range(2)))
-        await wait_until_blocked(ranker)
+    async with held_engine() as (engine, ranker):
+        (waiting,) = start(engine.run(request_for(range(20), SLIDING)))
         await wait_for_queue(engine, 1)
         assert engine.queued_requests == 2
         assert engine.queued_tokens > 0
         ranker.release.set()
-        await asyncio.gather(*tasks)
-        assert (engine.queued_requests, engine.queued_tokens) == (0, 0)
+        await waiting
+        await wait_for(lambda: not engine.queued_requests)
+        assert engine.queued_tokens == 0
