@@ -19,7 +19,7 @@ import typer
 
 from rerank.commands.run import run
 from rerank.config import EngineConfig
-from rerank.engine.admission import AdmissionController, Throughput, TokenRatio
+from rerank.engine.admission import AdmissionController, Throughput
 from rerank.engine.preemption import Running
 from rerank.engine.request import ModelStage, RankRequest, Stage, window_tokens
 from rerank.engine.stage import FairQueue
@@ -148,14 +148,13 @@ class EngineScheduler:
         self._throughput = Throughput(config.age_factor)
         self._queue: FairQueue[NextWindow] = FairQueue(RANKING, self._throughput, device.max_batch_tokens)
         self._admission = AdmissionController(self._throughput, config.max_queue_tokens)
-        self._ratio = TokenRatio()
         self._admitted: dict[Request, RankRequest] = {}
 
     def arrive(self, request: Request, now_s: float) -> None:
         candidates = (Candidate(Passage("", "")),) * request.candidates
         admitted = RankRequest(Query(""), candidates, (Step(MODEL, STRATEGY),), deadline_s=request.deadline_s)
         admitted.arrived_s, admitted.caller = request.arrived_s, request.caller
-        admitted.expect_work({MODEL: INFO}, self._ratio.average)
+        admitted.expect_work({MODEL: INFO}, self._throughput.token_ratio)
         try:
             self._admission.admit(admitted, now_s)
         except (DeadlineExceeded, Overloaded):
@@ -167,7 +166,7 @@ class EngineScheduler:
     def _submit(self, request: Request) -> None:
         admitted, tokens = self._admitted[request], request.windows[request.ran]
         size = min(request.candidates, STRATEGY.window_size)
-        self._ratio.observe(MODEL, tokens, window_tokens(INFO, [Passage("", "")], size))
+        self._throughput.observe_tokens(MODEL, tokens, window_tokens(INFO, [Passage("", "")], size))
         admitted.remaining[ModelStage(Stage.PREPARE, MODEL)] = 0.0
         admitted.add_windows(MODEL, [tokens])
         self._queue.add(NextWindow(request, admitted, tokens))

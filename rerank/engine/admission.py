@@ -73,7 +73,7 @@ class _Rate:
 
 
 class Throughput:
-    """Measured tokens per second of each model and stage, and the priorities that follow from them.
+    """Measured tokens per second of each model and stage and per estimated token, and the priorities that follow.
 
     Args:
         age_factor: seconds of remaining work that one second of waiting offsets. A request with r seconds of work is
@@ -83,6 +83,7 @@ class Throughput:
     def __init__(self, age_factor: float) -> None:
         self.age_factor = age_factor
         self._rates: dict[ModelStage, _Rate] = {}
+        self._window_tokens: dict[str, tuple[float, float]] = {}
 
     def observe(self, model_stage: ModelStage, tokens: float, seconds: float, now_s: float) -> None:
         """Records a batch that ended at `now_s`. The first batch of a model warms it up and is not counted."""
@@ -90,6 +91,16 @@ class Throughput:
             self._rates[model_stage] = _Rate()
         else:
             self._rates[model_stage].observe(tokens, seconds, now_s)
+
+    def observe_tokens(self, model: str, tokens: float, estimated: float) -> None:
+        """Records the tokens of encoded windows, and what `window_tokens` had estimated for them."""
+        old_tokens, old_estimated = self._window_tokens.get(model, (0.0, 0.0))
+        self._window_tokens[model] = (_DECAY * old_tokens + tokens, _DECAY * old_estimated + estimated)
+
+    def token_ratio(self, model: str) -> float:
+        """Tokens per estimated token of the model's latest windows; 1 before the first one."""
+        tokens, estimated = self._window_tokens.get(model, (0.0, 0.0))
+        return tokens / estimated if estimated else 1.0
 
     def seconds(self, request: RankRequest, stage: Stage | None = None) -> float:
         """Duration of the remaining work if it runs alone, in all stages or in one; 0 if unmeasured or probed."""
@@ -118,22 +129,6 @@ class Throughput:
     def is_late(self, request: RankRequest, now_s: float) -> bool:
         """True if the request would miss its deadline even if it ran alone from now on."""
         return now_s + self.seconds(request) > request.latest_end_s
-
-
-class TokenRatio:
-    """Tokens per estimated token of the latest windows of each model; see `window_tokens`."""
-
-    def __init__(self) -> None:
-        self._sums: dict[str, tuple[float, float]] = {}
-
-    def observe(self, model: str, tokens: float, estimated: float) -> None:
-        old_tokens, old_estimated = self._sums.get(model, (0.0, 0.0))
-        self._sums[model] = (_DECAY * old_tokens + tokens, _DECAY * old_estimated + estimated)
-
-    def average(self, model: str) -> float:
-        """The ratio; 1 before the model's first window."""
-        tokens, estimated = self._sums.get(model, (0.0, 0.0))
-        return tokens / estimated if estimated else 1.0
 
 
 class AdmissionController:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TypeAlias
 
 from rerank.config import EngineConfig
-from rerank.engine.admission import AdmissionController, Throughput, TokenRatio
+from rerank.engine.admission import AdmissionController, Throughput
 from rerank.engine.calls import ConcurrentCalls
 from rerank.engine.request import (
     MIN_WINDOW_TOKENS,
@@ -125,7 +125,6 @@ class Engine:
         self._config = config
         self.throughput = Throughput(config.age_factor)
         self._admission = AdmissionController(self.throughput, config.max_queue_tokens)
-        self._token_ratio = TokenRatio()
         max_batch_tokens = config.max_batch_tokens or _CPU_BATCH_TOKENS
         self._threads = {
             model: _ModelThreads(model, ranker, self.throughput, max_batch_tokens) for model, ranker in rankers.items()
@@ -150,7 +149,7 @@ class Engine:
 
     def expected_tokens(self, request: RankRequest) -> float:
         """Tokens that the models will probably read for a request."""
-        request.expect_work(self._infos, self._token_ratio.average)
+        request.expect_work(self._infos, self.throughput.token_ratio)
         return sum(request.remaining.values())
 
     @property
@@ -186,7 +185,7 @@ class Engine:
         try:
             async with timeout:
                 await asyncio.sleep(0)  # a deadline in the past ends the request before anything is prepared
-                request.expect_work(self._infos, self._token_ratio.average)
+                request.expect_work(self._infos, self.throughput.token_ratio)
                 self._admission.admit(request, now_s())
                 for step in request.steps:
                     await self._run_step(step, progress)
@@ -271,7 +270,7 @@ class Engine:
         except Exception as error:
             raise RankerFailure(f"model {model} failed to encode a window: {error!r}; this is a bug") from error
         estimated = sum(window_tokens(ranker.info, window.passages, len(window.passages)) for window in windows)
-        self._token_ratio.observe(model, sum(window.tokens for window in encoded), estimated)
+        self.throughput.observe_tokens(model, sum(window.tokens for window in encoded), estimated)
         return encoded
 
     def _choose_batch_sizes(self) -> None:

@@ -142,7 +142,7 @@ class RankRequest:
         return Window(prepared.query, passages, top_n, self.options.ordered or step is not self.steps[0])
 
     def expect_work(self, infos: Mapping[str, RankerInfo], token_ratio: Callable[[str], float]) -> None:
-        """Estimates what remains, from the texts and the bounds of the schedules; `token_ratio`: see TokenRatio."""
+        """Estimates what remains, from the texts and the bounds of the schedules; `token_ratio`: see Throughput."""
         passages, n = self.passages, len(self.candidates)
         for step in self.steps:
             info, cost = infos[step.model], step.strategy.cost(n)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from rerank.engine.admission import TokenRatio
+from rerank.engine.admission import Throughput
 from rerank.engine.request import MIN_WINDOW_TOKENS, ModelStage, RankRequest, Stage, prepare_tokens, window_tokens
 from rerank.engine.strategies import Single, Sliding, Step
 from rerank.rankers.base import RankerInfo
@@ -51,9 +51,9 @@ def test_long_passages_count_up_to_the_limits_of_the_model() -> None:
 
 def test_long_passages_do_not_change_the_estimate_of_short_ones() -> None:
     """One heavy request locked short ones out for 70 s, as their passages were expected to be as long as its own."""
-    ratio = TokenRatio()
-    ratio.observe("model", 1480, window_tokens(TEXTS, [Passage("a", "x" * 2000)] * 20, 20))
-    request = expected([Passage("a", "x" * 72)] * 5, ratio=ratio.average("model"))
+    throughput = Throughput(0.1)
+    throughput.observe_tokens("model", 1480, window_tokens(TEXTS, [Passage("a", "x" * 2000)] * 20, 20))
+    request = expected([Passage("a", "x" * 72)] * 5, ratio=throughput.token_ratio("model"))
     assert request.remaining[RANK] == pytest.approx(100, rel=0.05)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rerank.engine.admission import Throughput, TokenRatio
+from rerank.engine.admission import Throughput
 from rerank.engine.request import ModelStage, RankRequest, Stage
 from tests.rerank.engine.harness import pending, throughput_of
 
@@ -130,11 +130,11 @@ def test_completed_work_is_subtracted_down_to_zero() -> None:
 
 
 def test_ratio_of_tokens_to_estimated_ones_decays_and_is_kept_per_model() -> None:
-    ratio = TokenRatio()
-    ratio.observe("model", 0, 0)
-    assert ratio.average("model") == 1.0
-    ratio.observe("model", 400, 20)
-    assert (ratio.average("model"), ratio.average("other")) == (20.0, 1.0)
+    throughput = Throughput(0.1)
+    throughput.observe_tokens("model", 0, 0)
+    assert throughput.token_ratio("model") == 1.0
+    throughput.observe_tokens("model", 400, 20)
+    assert (throughput.token_ratio("model"), throughput.token_ratio("other")) == (20.0, 1.0)
     for _ in range(100):
-        ratio.observe("model", 50, 10)
-    assert ratio.average("model") == pytest.approx(5.0, rel=0.01)
+        throughput.observe_tokens("model", 50, 10)
+    assert throughput.token_ratio("model") == pytest.approx(5.0, rel=0.01)
