@@ -180,7 +180,7 @@ class Engine:
             RankerFailure: the model failed on a window of this request.
         """
         request = replace(request, arrived_s=now_s())
-        progress = Progress(request, self._infos[request.model], range(len(request.candidates)))
+        progress = Progress(request, self._infos[request.steps[-1].model], range(len(request.candidates)))
         timeout = asyncio.timeout_at(self._answer_at(request))
         try:
             async with timeout:
@@ -246,9 +246,8 @@ class Engine:
         self, step: Step, round_: Round, prepared: Prepared, progress: Progress
     ) -> list[RankedWindow]:
         """Encodes and ranks the windows of a round, some at a time."""
-        request = progress.request
+        request, ranked = progress.request, list[RankedWindow]()
         windows = [request.window(prepared, step, round_, positions) for positions in round_.windows]
-        ranked: list[RankedWindow] = []
         while len(ranked) < len(windows):
             encoded = await self._encode(step.model, windows[len(ranked) : len(ranked) + _WINDOWS_AT_ONCE])
             tokens = [max(MIN_WINDOW_TOKENS, window.tokens) for window in encoded]

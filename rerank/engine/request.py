@@ -118,10 +118,6 @@ class RankRequest:
         self.latest_end_s = math.inf if self.deadline_s is None or self.options.allow_partial else self.deadline_s
 
     @property
-    def model(self) -> str:
-        return self.steps[-1].model
-
-    @property
     def strategy(self) -> str:
         """The steps in words."""
         return describe(self.steps)
@@ -304,7 +300,7 @@ class Progress:
         cut = {doc_ids[window.positions[place]] for window in self.windows for place in window.truncated}
         cut |= self.truncated_doc_ids
         return Trace(
-            model=request.model,
+            model=request.steps[-1].model,
             ranker=info.kind,
             model_id=info.model_id,
             model_revision=info.model_revision,
@@ -333,7 +329,7 @@ class Progress:
     def _completeness(self) -> tuple[Completeness, str]:
         n = len(self.order)
         if n and not self.read and not self.info.reads_passages:
-            return Completeness.NONE, f"model {self.request.model} keeps the first-stage order"
+            return Completeness.NONE, f"model {self.request.steps[-1].model} keeps the first-stage order"
         if len(self.read) < n:
             return Completeness.PARTIAL, f"{self.request.strategy} read {len(self.read)} of {n} candidates"
         return Completeness.FULL, ""
