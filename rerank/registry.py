@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,13 +12,14 @@ from pathlib import Path
 
 from rerank import bundled
 from rerank.config import FirstModel, GenerationModel, IdentityModel, ModelConfig, PERankModel, PromptConfig, ServedBy
-from rerank.engine.strategies import Cascade, Interpolated, Single, Sliding, Strategy, TopDown, Tournament
+from rerank.engine.strategies import Single, Sliding, Step, Steps, Strategy, TopDown, Tournament, describe
 from rerank.errors import MAX_QUOTED_CHARS, ConfigError, InvalidRequest, NotFound, SelfTestFailed
 from rerank.files import cached_folder, sha256_of_files
 from rerank.manifest import TEMPLATE_FILE
 from rerank.models.encoder import DEFAULT_ENCODER, Encoder
 from rerank.models.loading import load_tokenizer_of, pick_device
 from rerank.models.zero_init import write_zero_init_checkpoint
+from rerank.names import current_model_name
 from rerank.profiles import load_profile
 from rerank.prompting.identifiers import IdentifierKind
 from rerank.prompting.style import PromptStyle
@@ -44,7 +46,7 @@ class ModelDescription:
 
     name: str
     info: RankerInfo
-    default_strategy: Strategy
+    default_strategy: str
     is_default: bool
     #: The reason why the model is not served; empty if it is.
     problem: str = ""
@@ -86,39 +88,32 @@ class ModelRegistry:
             name: 0.0 if self._infos[name].score_kind is ScoreKind.RANK else model.first_stage_weight
             for name, model in self._models.items()
         }
-        self._default_strategies = {name: self._strategy(name, RankOptions()) for name in self._models}
+        self._default_strategies = {name: describe(self._steps(name, RankOptions())) for name in self._models}
 
     def describe(self) -> list[ModelDescription]:
         """The configured models, the default one first."""
         return [
-            ModelDescription(
-                name,
-                self._infos[name],
-                strategy,
-                is_default=number == 0,
-                problem=self._problem(name),
-            )
+            ModelDescription(name, self._infos[name], strategy, number == 0, self._problem(name))
             for number, (name, strategy) in enumerate(self._default_strategies.items())
         ]
 
-    def resolve(self, options: RankOptions, instruction: str = "") -> tuple[str, Strategy]:
-        """The model of a request and its strategy, completed from the model's defaults.
+    def resolve(self, options: RankOptions, instruction: str = "") -> Steps:
+        """The steps of a request, completed from the defaults of its model, which is that of the last step.
 
         Raises:
             NotFound: there is no such model.
             SelfTestFailed: the model, or the preranker of a cascade, failed its self-test.
             InvalidRequest: the preranker is unknown, the window is too large, or the prompt has no instruction.
         """
-        name = options.model or next(iter(self._models))
+        name = current_model_name(options.model or next(iter(self._models)), self._models)
         if name not in self._models:
             raise NotFound(f"model {name[:MAX_QUOTED_CHARS]!r} is none of {', '.join(self._models)}", {"model": name})
         self._check_served(name)
         if instruction and not self._infos[name].reads_instruction:
             raise self._instruction_not_read(name)
-        strategy = self._strategy(name, options)
-        if strategy.kind is StrategyKind.CASCADE:
-            self._check_served(options.preranker or self._models[name].preranker)
-        return name, strategy
+        steps = self._steps(name, options)
+        self._check_served(steps[0].model)  # the preranker of a cascade
+        return steps
 
     def _default_window_size(self, name: str) -> int:
         """The configured window size; if none is configured, the largest one up to the default that the model reads."""
@@ -157,25 +152,15 @@ class ModelRegistry:
             {"model": name},
         )
 
-    def _interpolated(self, strategy: Strategy, name: str, weight: float, required: bool) -> Strategy:
-        """The strategy, interpolated with the first stage. Raises: InvalidRequest if the model gives no scores."""
-        if self._infos[name].score_kind is ScoreKind.RANK:
-            raise InvalidRequest(
-                "strategy.interpolation",
-                f"{name} gives an order without scores, which cannot be interpolated; use interpolation 0, or a model "
-                "with scores",
-                {"model": name},
-            )
-        return Interpolated(strategy, weight, required)
-
-    def _strategy(self, name: str, options: RankOptions) -> Strategy:
+    def _steps(self, name: str, options: RankOptions) -> Steps:
         default, limit = self._models[name], self._infos[name].max_window_size
         size = options.window_size or self._window_sizes[name]
         if size > limit:
             raise _window_too_large(name, size, limit)
+        kind = options.strategy or default.strategy
         strategy: Strategy
-        match options.strategy or default.strategy:
-            case StrategyKind.SINGLE:
+        match kind:
+            case StrategyKind.SINGLE | StrategyKind.CASCADE:
                 strategy = Single(size)
             case StrategyKind.SLIDING:
                 default_stride = default.stride if size == self._window_sizes[name] else None
@@ -184,15 +169,32 @@ class ModelRegistry:
                 strategy = TopDown(size)
             case StrategyKind.TOURNAMENT:
                 strategy = Tournament(size)
-            case StrategyKind.CASCADE:
-                preranker = options.preranker or default.preranker
-                strategy = Cascade(size, preranker, self._preranker_strategy(name, preranker))
-        required = options.interpolation is not None
-        weight = options.interpolation if required else self._default_weights[name]
-        return self._interpolated(strategy, name, weight, required) if weight else strategy
+        weight = self._default_weights[name] if options.interpolation is None else options.interpolation
+        if weight:
+            self._check_weight(name, weight)
+        step = Step(name, strategy, weight, must_interpolate=options.interpolation is not None)
+        if kind is StrategyKind.CASCADE:
+            return *self._preranker_steps(name, options.preranker or default.preranker), step
+        return (step,)
 
-    def _preranker_strategy(self, model: str, preranker: str) -> Strategy:
-        """The default strategy of a cascade's preranker, by which it orders all candidates."""
+    def _check_weight(self, name: str, weight: float) -> None:
+        """Raises: InvalidRequest if the model gives no scores, or the weight of the first stage is no such number."""
+        if self._infos[name].score_kind is ScoreKind.RANK:
+            raise InvalidRequest(
+                "strategy.interpolation",
+                f"{name} gives an order without scores, which cannot be interpolated; use interpolation 0, or a model "
+                "with scores",
+                {"model": name},
+            )
+        if not 0 < weight < math.inf:
+            raise InvalidRequest(
+                "strategy.interpolation",
+                f"weight {weight} of the first stage is not between 0 and infinity; use one from 0 to 100",
+                {"first_stage": str(weight)},
+            )
+
+    def _preranker_steps(self, model: str, preranker: str) -> Steps:
+        """The step of a cascade's preranker, which orders all candidates by its own default strategy."""
         other_models = [
             name for name, other in self._models.items() if name != model and other.strategy is not StrategyKind.CASCADE
         ]
@@ -203,7 +205,7 @@ class ModelRegistry:
                 f"{preranker[:MAX_QUOTED_CHARS]!r} cannot be the preranker of {model}; {choices}",
                 {"preranker": preranker},
             )
-        return self._strategy(preranker, RankOptions())
+        return self._steps(preranker, RankOptions())
 
 
 def load_models(models: Sequence[ModelConfig], encoder: Encoder, device: str) -> ModelRegistry:

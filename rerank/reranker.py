@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 import time
 import weakref
@@ -17,10 +16,9 @@ from typing import Any, TypeAlias, TypeVar
 
 from rerank.config import ServiceConfig
 from rerank.config.named import config_of_model
-from rerank.engine.admission import strategies_by_model
 from rerank.engine.engine import Engine
-from rerank.engine.job import Job
-from rerank.engine.strategies import Strategy
+from rerank.engine.request import RankRequest
+from rerank.engine.strategies import Steps
 from rerank.errors import DeadlineExceeded, InvalidRequest, NotConfigured, UsageError
 from rerank.models.encoder import Encoder
 from rerank.models.vector_cache import VectorCache
@@ -45,11 +43,8 @@ from rerank.types import (
 )
 from rerank.unordered import UnorderedList
 
-log = logging.getLogger(__name__)
-
 T = TypeVar("T")
-#: Candidates as callers give them, and with their texts.
-Candidates: TypeAlias = Iterable[CandidateLike]
+#: Candidates with their texts.
 Found: TypeAlias = tuple[Candidate, ...]
 
 
@@ -83,7 +78,7 @@ class AsyncReranker:
 
     Attributes:
         engine: runs the requests; metrics and traces observe its work.
-        in_work: a block around each job; a service with keys holds callers to their tokens in it.
+        in_work: a block around each request; a service with keys holds callers to their tokens in it.
     """
 
     def __init__(self, config: ServiceConfig, encoder: Encoder, index: Index | None, models: ModelRegistry) -> None:
@@ -92,7 +87,7 @@ class AsyncReranker:
         self._encoder = encoder
         self._models = models
         self.engine = Engine(models.rankers, config.engine)
-        self.in_work: Callable[[Job], AbstractContextManager[None]] = lambda job: nullcontext()
+        self.in_work: Callable[[RankRequest], AbstractContextManager[None]] = lambda request: nullcontext()
         self._first_stage_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="first-stage")
 
     def __repr__(self) -> str:
@@ -124,12 +119,18 @@ class AsyncReranker:
         return [self._encoder.cut(text, max_tokens) for text in texts]
 
     async def rerank(
-        self, query: Query | str, candidates: Candidates, options: RankOptions, deadline: float | None = None
+        self,
+        query: Query | str,
+        candidates: Iterable[CandidateLike],
+        options: RankOptions,
+        deadline: float | None = None,
+        caller: str = "",
     ) -> Ranking:
         """Reranks the candidates. `deadline` is in seconds on the event loop's clock.
 
         Args:
             candidates: in a form of CandidateLike; in first-stage order, best first, unless `options.ordered` is false.
+            caller: callers that always wait have equal shares of the engine.
 
         Raises:
             TypeError: a candidate has none of these forms.
@@ -139,22 +140,21 @@ class AsyncReranker:
             RerankError: see ModelRegistry.resolve and Engine.run.
         """
         query = Query.of(query)
-        model, strategy = self._models.resolve(options, query.instruction)
+        steps = self._models.resolve(options, query.instruction)
         found = await self._resolve(candidates)
-        if any(self._models.rankers[name].info.reads_vectors for name in strategies_by_model(strategy, model)):
+        reads_vectors = any(self._models.rankers[step.model].info.reads_vectors for step in steps)
+        if reads_vectors and self.vector_cache.max_bytes:
             found = await self._with_cached_vectors(found)
-        if not options.ordered:
-            return await self._rerank_unordered(model, strategy, query, found, options, deadline)
-        return await self._run(model, strategy, query, found, options, deadline)
+        request = RankRequest(query, found, steps, options, deadline, caller)
+        return await (self._run(request) if options.ordered else self._run_unordered(request))
 
-    async def _rerank_unordered(
-        self, model: str, strategy: Strategy, query: Query, found: Found, options: RankOptions, deadline: float | None
-    ) -> Ranking:
+    async def _run_unordered(self, request: RankRequest) -> Ranking:
         """The ranking of candidates whose order carries no meaning, see `rerank.unordered`."""
-        unordered = await asyncio.to_thread(UnorderedList.of, query.text, found)
-        options = replace(options, ordered=unordered.has_scores)  # scores give the texts an order with a meaning
-        ranking = await self._run(model, unordered.strategy(strategy), query, unordered.distinct, options, deadline)
-        return unordered.ranking(ranking, strategy, options.top_n)
+        unordered = await asyncio.to_thread(UnorderedList.of, request.query.text, request.candidates)
+        options = replace(request.options, ordered=unordered.has_scores)  # scores give the texts a meaningful order
+        steps, distinct = unordered.steps(request.steps), unordered.distinct
+        ranking = await self._run(replace(request, candidates=distinct, steps=steps, options=options))
+        return unordered.ranking(ranking, request.steps, options.top_n)
 
     async def search(
         self,
@@ -164,14 +164,14 @@ class AsyncReranker:
         options: RankOptions,
         deadline: float | None = None,
         feedback: FeedbackSettings | FeedbackMethod | str | None = None,
+        caller: str = "",
     ) -> SearchResult:
         """Retrieves `depth` candidates from the index and reranks them; with `feedback`, see FeedbackSearch.
 
         Args:
-            query: a Query, or its text.
-            first_stage: a FirstStage or its name.
+            query, first_stage: themselves, or their text and name.
             depth: number of candidates.
-            options: as for `rerank`.
+            options, caller: as for `rerank`.
             deadline: in seconds on the event loop's clock.
             feedback: settings, or the name of a method, for relevance feedback.
 
@@ -185,7 +185,7 @@ class AsyncReranker:
         query, first_stage = Query.of(query), FirstStage.of("first_stage", first_stage)
         if not options.ordered:
             raise InvalidRequest("ordered", "the first stage of a search gives an ordered list; leave the option out")
-        model, strategy = self._models.resolve(options, query.instruction)
+        steps = self._models.resolve(options, query.instruction)
         feedback = FeedbackSettings.of(feedback) if feedback is not None else None
         index = self._open_index()
         if feedback is not None and first_stage is FirstStage.BM25:
@@ -196,7 +196,7 @@ class AsyncReranker:
         start_s = time.perf_counter()
         query, candidates = await retrieve(query, deadline)
         first_stage_ms = (time.perf_counter() - start_s) * 1000
-        rank = partial(self._run, model, strategy, query)
+        rank = partial(self._rank, steps, caller, query)
         if feedback is None:
             ranking, report = await rank(candidates, options, deadline), None
         else:
@@ -204,12 +204,14 @@ class AsyncReranker:
             ranking, report = await feedback_search.run(query, candidates, options, deadline)
         return SearchResult(ranking, first_stage, len(candidates), first_stage_ms, report)
 
-    async def _run(
-        self, model: str, strategy: Strategy, query: Query, found: Found, options: RankOptions, deadline: float | None
+    async def _rank(
+        self, steps: Steps, caller: str, query: Query, found: Found, options: RankOptions, deadline: float | None
     ) -> Ranking:
-        job = Job(model, query, found, strategy, options.top_n, deadline, options.allow_partial, options.ordered)
-        with self.in_work(job):
-            return await self.engine.run(job)
+        return await self._run(RankRequest(query, found, steps, options, deadline, caller))
+
+    async def _run(self, request: RankRequest) -> Ranking:
+        with self.in_work(request):
+            return await self.engine.run(request)
 
     async def _retrieve(
         self, index: Index, first_stage: FirstStage, depth: int, query: Query, deadline: float | None
@@ -225,9 +227,8 @@ class AsyncReranker:
             async with asyncio.timeout_at(deadline):
                 return await asyncio.get_running_loop().run_in_executor(self._first_stage_thread, search)
         except TimeoutError as error:
-            raise DeadlineExceeded(
-                f"deadline reached in the first stage ({first_stage.value}); allow more time"
-            ) from error
+            problem = f"deadline reached in the first stage ({first_stage.value}); allow more time"
+            raise DeadlineExceeded(problem) from error
 
     def _with_vector(self, query: Query) -> Query:
         """The query with its vector. Raises: InvalidRequest if the query is longer than the encoder reads."""
@@ -248,20 +249,14 @@ class AsyncReranker:
             for place, each in enumerate(candidate_list(candidates))
         ]
         doc_ids = [source.doc_id for source in sources if source.in_index]
-        stored = await asyncio.to_thread(self._stored, doc_ids) if doc_ids else {}
+        found = await asyncio.to_thread(self._open_index().store.passages, doc_ids) if doc_ids else []
+        stored = {passage.doc_id: passage for passage in found}
         return tuple(Candidate(_passage(source, stored), source.score) for source in sources)
 
     async def _with_cached_vectors(self, candidates: Found) -> Found:
         """The candidates, with the vectors of texts that came before; so admission expects no work for them."""
-        if not self.vector_cache.max_bytes:
-            return candidates
-        passages = [candidate.passage for candidate in candidates]
-        filled = await asyncio.to_thread(self.vector_cache.fill, passages)
+        filled = await asyncio.to_thread(self.vector_cache.fill, [candidate.passage for candidate in candidates])
         return tuple(replace(each, passage=passage) for each, passage in zip(candidates, filled, strict=True))
-
-    def _stored(self, doc_ids: Sequence[str]) -> dict[str, Passage]:
-        """The passages of the index with these ids."""
-        return {passage.doc_id: passage for passage in self._open_index().store.passages(doc_ids)}
 
     def _open_index(self) -> Index:
         if self.index is None:

@@ -146,7 +146,7 @@ class RankOptions:
     preranker: str = ""
     #: At the deadline, return the best order so far instead of an error.
     allow_partial: bool = False
-    #: Weight of the first stage in the order, see `rerank.engine.interpolation`. 0: none; None: the model's default.
+    #: Weight of the first stage in the order, see `rerank.engine.scores`. 0: none; None: the model's default.
     interpolation: float | None = None
     #: Whether the candidates are in the order of a first stage, best first. False: their order has no effect on the
     #: ranking, and equal texts get equal scores; see `rerank.unordered`.

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from rerank.engine.strategies import Cascade, Interpolated, Strategy
+from rerank.engine.strategies import Steps
 from rerank.errors import InvalidRequest
 from rerank.types import (
     Candidate,
@@ -69,21 +69,27 @@ class UnorderedList:
         """One candidate of each text, in reading order: the first of its group, with its vector and best score."""
         return tuple(self._merged([self.candidates[position] for position in same]) for same in self.groups)
 
-    def strategy(self, strategy: Strategy) -> Strategy:
-        """The strategy without interpolation with the order, for which reciprocal ranks would stand.
+    def steps(self, steps: Steps) -> Steps:
+        """The steps without interpolation with the order, for which reciprocal ranks would stand.
 
         Interpolation with the scores of the candidates, or with those of a cascade's preranker, stays.
 
         Raises:
             InvalidRequest: the request asked for the interpolation that is left out.
         """
-        return strategy if self.has_scores else _without_order(strategy)
+        first, *others = steps
+        if self.has_scores or not first.interpolation:
+            return steps
+        if first.must_interpolate:
+            problem = f"{_NO_SCORES}; send a score with each one, or use interpolation 0"
+            raise InvalidRequest("strategy.interpolation", problem)
+        return replace(first, interpolation=0.0), *others
 
-    def ranking(self, of_distinct: Ranking, strategy: Strategy, top_n: int) -> Ranking:
+    def ranking(self, of_distinct: Ranking, steps: Steps, top_n: int) -> Ranking:
         """The first `top_n` (0: all) of the ranking of all candidates, made from that of `distinct`.
 
         Args:
-            strategy: the strategy of the request, before `self.strategy`.
+            steps: those of the request, before `self.steps`.
         """
         ranked: list[RankedCandidate] = []
         for item in of_distinct.ranked:
@@ -91,7 +97,7 @@ class UnorderedList:
             score = float(len(self.candidates) - len(ranked)) if is_rank else item.score
             same = self.groups[item.position]
             ranked += [RankedCandidate(self.candidates[position], position, score) for position in same]
-        trace = self._trace(of_distinct.trace, strategy)
+        trace = self._trace(of_distinct.trace, steps[-1].interpolation)
         return Ranking(tuple(ranked[: top_n or None]), of_distinct.score_kind, trace)
 
     def _merged(self, same: Sequence[Candidate]) -> Candidate:
@@ -101,12 +107,12 @@ class UnorderedList:
         score = max(each.score or 0.0 for each in same) if self.has_scores else None
         return Candidate(replace(passage, doc_id=first.passage.doc_id), score)
 
-    def _trace(self, trace: Trace, strategy: Strategy) -> Trace:
+    def _trace(self, trace: Trace, weight: float) -> Trace:
         """The trace with the positions of the candidates as they came, and the doc_ids of all that share a text."""
         unread = trace.completeness is not Completeness.FULL and not self.has_scores
         interpolation = trace.interpolation
-        if isinstance(strategy, Interpolated) and interpolation is None:
-            interpolation = InterpolationReport(strategy.first_stage, reason=_NO_SCORES)
+        if weight and interpolation is None:
+            interpolation = InterpolationReport(weight, reason=_NO_SCORES)
         return replace(
             trace,
             windows=tuple(
@@ -125,21 +131,6 @@ class UnorderedList:
         wanted = set(doc_ids)
         of_groups = [[self.candidates[position].passage.doc_id for position in same] for same in self.groups]
         return tuple(doc_id for same in of_groups if same[0] in wanted for doc_id in same)
-
-
-def _without_order(strategy: Strategy) -> Strategy:
-    match strategy:
-        case Interpolated(strategy=Cascade() as cascade):
-            return replace(strategy, strategy=_without_order(cascade))
-        case Interpolated(required=True):
-            raise InvalidRequest(
-                "strategy.interpolation", f"{_NO_SCORES}; send a score with each one, or use interpolation 0"
-            )
-        case Interpolated():
-            return strategy.strategy
-        case Cascade():
-            return replace(strategy, preranker_strategy=_without_order(strategy.preranker_strategy))
-    return strategy
 
 
 def shared_words(query: str, texts: Sequence[str]) -> list[float]:

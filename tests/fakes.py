@@ -82,11 +82,11 @@ def numbered_passages(numbers: Sequence[float]) -> list[Passage]:
 
 
 def run_schedule(
-    strategy: Strategy, scores_of: Callable[[Positions], Sequence[float]], n: int
+    strategy: Strategy, scores_of: Callable[[Positions], Sequence[float]], n: int, given: Sequence[int] | None = None
 ) -> tuple[list[Round], list[int]]:
-    """The rounds of a strategy and its final order, when `scores_of` scores each window."""
+    """The rounds of a strategy and its final order, when `scores_of` scores each window; `given`: the first order."""
     rounds: list[Round] = []
-    schedule = strategy.schedule(n)
+    schedule = strategy.schedule(given or range(n))
     try:
         round_ = next(schedule)
         while True:

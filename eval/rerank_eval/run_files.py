@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from rerank.engine.job import strictly_decreasing
+from rerank.engine.scores import strictly_decreasing
 from rerank.files import atomic_file, report_disk_errors
 from rerank.types import ScoredDoc
 from rerank_eval.measures import MetricValues, Run

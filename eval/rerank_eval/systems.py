@@ -14,7 +14,7 @@ from rerank.access.credentials import Credentials
 from rerank.commands.messages import strategy_message
 from rerank.commands.run import console
 from rerank.config import ServiceConfig, load_config
-from rerank.engine.job import strictly_decreasing
+from rerank.engine.scores import strictly_decreasing
 from rerank.errors import ConfigError
 from rerank.manifest import MANIFEST_FILE, TEMPLATE_FILE, profiled, read_manifest, served_model
 from rerank.readers.qrels import Qrel

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 
 from rerank.config.settings import Positive, Settings
 from rerank.errors import MAX_QUOTED_CHARS, Overloaded, PermissionDenied
+from rerank.names import current_model_name
 
 _RETRY_S = 1.0
 
@@ -56,13 +57,13 @@ class Caller:
         """Ends a call that `enter` has counted."""
         self._calls -= 1
 
-    def check_models(self, names: Iterable[str]) -> None:
+    def check_models(self, names: Iterable[str], models: Collection[str] = ()) -> None:
         """Raises: PermissionDenied if the key does not allow one of these models."""
         allowed = self.limits.models
         if allowed is None:
             return
         for name in names:
-            if name not in allowed:
+            if name not in {current_model_name(each, models) for each in allowed}:
                 raise PermissionDenied(
                     f"key {self.name} does not allow model {name[:MAX_QUOTED_CHARS]!r}; name one of: "
                     f"{', '.join(allowed) or 'none'}",

@@ -104,7 +104,7 @@ class CheckpointModel(ModelSettings):
 
 
 class InterpolationConfig(Settings):
-    """Settings of the interpolation with the first stage; the sum is that of `rerank.engine.interpolation`.
+    """Settings of the interpolation with the first stage; the sum is that of `rerank.engine.scores`.
 
     Attributes:
         first_stage_weight: weight of the first stage's z-scores beside those of the ranker, 0 to 100; also read by its

@@ -7,9 +7,9 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from rerank.engine.admission import ModelStage, PendingRequest, Throughput
-from rerank.engine.worker import QueuedStage, QueueEntry, Submission, fail, now_s
-from rerank.errors import ShuttingDown
+from rerank.engine.admission import Throughput
+from rerank.engine.request import ModelStage, RankRequest, Work
+from rerank.engine.stage import QueuedStage, now_s, shutting_down
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -18,8 +18,8 @@ R = TypeVar("R")
 class ConcurrentCalls(QueuedStage[T, R]):
     """A stage that makes one call for each piece of work, on the event loop, up to `max_in_flight` at a time.
 
-    Work waits in its queue as long as so many calls are in flight. If its request is
-    cancelled or late, its call is cancelled, too.
+    Work waits in its queue as long as so many calls are in flight. If its request is cancelled or late, its call is
+    cancelled, too.
 
     The measured rate is that of all calls together: while n are in flight, each of them counts 1/n of the time.
 
@@ -37,11 +37,11 @@ class ConcurrentCalls(QueuedStage[T, R]):
         throughput: Throughput,
         max_in_flight: int,
     ) -> None:
-        super().__init__(model_stage, throughput, max_batch_tokens=1)  # one entry at a time
+        super().__init__(model_stage, throughput, max_batch_tokens=1)  # one piece of work at a time
         self._call = call
         self._free = asyncio.Semaphore(max_in_flight)
-        self._tasks: dict[asyncio.Task[None], PendingRequest] = {}
-        #: The sum over time of 1 / (calls in flight), in seconds, and when it was last updated.
+        self._tasks: dict[asyncio.Task[None], RankRequest] = {}
+        #: The integral, see `_shared_s`, and when it was last updated.
         self._share_s, self._updated_s = 0.0, 0.0
 
     async def close(self) -> None:
@@ -49,43 +49,43 @@ class ConcurrentCalls(QueuedStage[T, R]):
         await super().close()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _process(self, batch: Sequence[QueueEntry[Submission[T, R]]]) -> None:
-        """Starts the call of the only entry as soon as there is room."""
-        (entry,) = batch
+    async def _process(self, batch: Sequence[Work[T, R]]) -> None:
+        """Starts the call of the only piece of work as soon as there is room."""
+        (work,) = batch
         await self._free.acquire()
         if self._closed:
-            fail(entry, ShuttingDown("the service is stopping; try another replica"))
-        if entry.payload.future.done():
+            work.fail(shutting_down())
+        if work.future.done():
             self._free.release()
             return
         share_s = self._shared_s()
-        task = asyncio.create_task(self._finish(entry, share_s))
-        self._tasks[task] = entry.request
+        task = asyncio.create_task(self._finish(work, share_s))
+        self._tasks[task] = work.request
         task.add_done_callback(self._end)
-        entry.payload.future.add_done_callback(lambda _: task.cancel())
+        work.future.add_done_callback(lambda _: task.cancel())
 
     def _end(self, task: asyncio.Task[None]) -> None:
         self._shared_s()
         del self._tasks[task]
         self._free.release()
 
-    async def _finish(self, entry: QueueEntry[Submission[T, R]], share_s: float) -> None:
-        """Makes the call of an entry and hands its result over."""
+    async def _finish(self, work: Work[T, R], share_s: float) -> None:
+        """Makes the call of a piece of work and hands its result over."""
         start_s = time.perf_counter()
         try:
-            result = await self._call(entry.payload.work)
+            result = await self._call(work.input)
         except Exception as error:
-            fail(entry, self._failure(entry, error))
+            work.fail(self._failure(work, error))
             for task, request in self._tasks.items():
-                if request is entry.request and task is not asyncio.current_task():
+                if request is work.request and task is not asyncio.current_task():
                     task.cancel()  # nobody waits for the other results of a request that has failed
             return
         seconds = time.perf_counter() - start_s
-        self._throughput.observe(self._model_stage, entry.tokens, self._shared_s() - share_s, now_s())
-        self._complete([entry], [result], seconds)
+        self._throughput.observe(self._model_stage, work.tokens, self._shared_s() - share_s, now_s())
+        self._complete([work], [result], seconds)
 
     def _shared_s(self) -> float:
-        """The seconds so far that count for each call in flight."""
+        """The integral over time of 1 / (calls in flight), in seconds."""
         now = time.perf_counter()
         self._share_s += (now - self._updated_s) / max(1, len(self._tasks))
         self._updated_s = now

@@ -4,36 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
 from rerank.config import EngineConfig
-from rerank.engine.admission import (
-    MIN_WINDOW_TOKENS,
-    AdmissionController,
-    ModelStage,
-    PendingRequest,
-    Stage,
-    Throughput,
-    TokenRatio,
-    WorkEstimate,
-)
+from rerank.engine.admission import AdmissionController, Throughput
 from rerank.engine.calls import ConcurrentCalls
-from rerank.engine.job import (
-    Job,
+from rerank.engine.request import (
+    MIN_WINDOW_TOKENS,
+    ModelStage,
     Progress,
-    WindowResult,
+    RankedWindow,
+    RankRequest,
+    Stage,
     passage_tokens,
     prepare_tokens,
-    slices,
     too_many_windows,
     window_tokens,
 )
 from rerank.engine.saturation import saturating_tokens
-from rerank.engine.worker import BatchObserver, QueuedStage, ResultsObserver, Worker, now_s
+from rerank.engine.slices import slices
+from rerank.engine.stage import BatchObserver, QueuedStage, ResultsObserver, ThreadStage, now_s
+from rerank.engine.strategies import Round, Step
 from rerank.errors import DeadlineExceeded, RankerFailure, RerankError
 from rerank.rankers.base import InterruptibleRanker, Ranker, ServedRanker
 from rerank.types import EncodedWindow, Passage, Prepared, Query, Ranking, Window, WindowRanking, check_rankings
@@ -62,10 +57,10 @@ class _ModelThreads:
         self, model: str, ranker: Ranker | ServedRanker, throughput: Throughput, max_batch_tokens: int
     ) -> None:
         self._ranker = ranker
-        self.prepare: Worker[_Slice, Prepared] = Worker(
+        self.prepare: ThreadStage[_Slice, Prepared] = ThreadStage(
             ModelStage(Stage.PREPARE, model), self._prepare, throughput, max_batch_tokens=1
         )
-        self.rank = _rank_worker(ModelStage(Stage.RANK, model), ranker, throughput, max_batch_tokens)
+        self.rank = _rank_stage(ModelStage(Stage.RANK, model), ranker, throughput, max_batch_tokens)
         self.encode = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"encode {model}")
 
     async def open(self) -> None:
@@ -89,17 +84,17 @@ class _ModelThreads:
         return [self._ranker.prepare(query, passages) for query, passages in parts]
 
 
-def _rank_worker(
-    stage: ModelStage, ranker: Ranker | ServedRanker, throughput: Throughput, max_batch_tokens: int
+def _rank_stage(
+    model_stage: ModelStage, ranker: Ranker | ServedRanker, throughput: Throughput, max_batch_tokens: int
 ) -> QueuedStage[EncodedWindow, WindowRanking]:
     """The stage that ranks windows: a thread, or concurrent calls of an inference server."""
     if isinstance(ranker, ServedRanker):
-        return ConcurrentCalls(stage, partial(_rank_served, ranker), throughput, ranker.max_in_flight)
-    worker = Worker(stage, partial(_rank, ranker), throughput, max_batch_tokens)
+        return ConcurrentCalls(model_stage, partial(_rank_served, ranker), throughput, ranker.max_in_flight)
+    stage = ThreadStage(model_stage, partial(_rank, ranker), throughput, max_batch_tokens)
     if isinstance(ranker, InterruptibleRanker) and ranker.info.batching == "packed":
-        ranker.call_between_layers(worker.run_queued)
-        worker.can_overtake = True
-    return worker
+        ranker.call_between_layers(stage.run_given)
+        stage.is_preemptible = True
+    return stage
 
 
 def _rank(ranker: Ranker, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
@@ -115,10 +110,10 @@ async def _rank_served(ranker: ServedRanker, window: EncodedWindow) -> WindowRan
 
 
 class Engine:
-    """Runs jobs. Each model has a thread for each of `prepare`, `encode` and `rank`; all else is on the event loop.
+    """Runs requests. A model has a thread for each of `prepare`, `encode` and `rank`; all else is on the event loop.
 
-    What a cancelled or late job has queued does not run. Its running batch, slice of passages or group of windows to
-    encode is not interrupted.
+    What a cancelled or late request has queued does not run. Its running batch, slice of passages or group of windows
+    to encode is not interrupted.
 
     Attributes:
         throughput: the measured rates.
@@ -130,7 +125,6 @@ class Engine:
         self._config = config
         self.throughput = Throughput(config.age_factor)
         self._admission = AdmissionController(self.throughput, config.max_queue_tokens)
-        self._token_ratio = TokenRatio()
         max_batch_tokens = config.max_batch_tokens or _CPU_BATCH_TOKENS
         self._threads = {
             model: _ModelThreads(model, ranker, self.throughput, max_batch_tokens) for model, ranker in rankers.items()
@@ -153,9 +147,10 @@ class Engine:
         """The number of windows in the queue, without those that are running."""
         return sum(len(threads.rank) for threads in self._threads.values())
 
-    def expected_tokens(self, job: Job) -> float:
-        """Tokens that the models will probably read for a job."""
-        return sum(WorkEstimate(job, self._infos, self._token_ratio.average).remaining().values())
+    def expected_tokens(self, request: RankRequest) -> float:
+        """Tokens that the models will probably read for a request."""
+        request.expect_work(self._infos, self.throughput.token_ratio)
+        return sum(request.remaining.values())
 
     @property
     def queued_requests(self) -> int:
@@ -170,100 +165,100 @@ class Engine:
     def observe_work(self, on_batch: BatchObserver | None = None, on_results: ResultsObserver | None = None) -> None:
         """Calls these functions on the event loop after each batch, and after each piece of a request's work."""
         for threads in self._threads.values():
-            for worker in (threads.prepare, threads.rank):
-                worker.on_batch = on_batch or worker.on_batch
-                worker.on_results = on_results or worker.on_results
+            for stage in (threads.prepare, threads.rank):
+                stage.on_batch = on_batch or stage.on_batch
+                stage.on_results = on_results or stage.on_results
 
-    async def run(self, job: Job) -> Ranking:
-        """The job's ranking; the best order so far if its deadline comes first and it allows a partial answer.
+    async def run(self, request: RankRequest) -> Ranking:
+        """The ranking; the best order so far if the deadline comes first and the request allows a partial answer.
 
         Raises:
-            DeadlineExceeded: the job missed its deadline, or would miss it.
-            Overloaded: the queue is full, or would make the job late.
+            DeadlineExceeded: the request missed its deadline, or would miss it.
+            Overloaded: the queue is full, or would make the request late.
             InvalidRequest: the ranker cannot read the query, or the schedule needs too many windows.
             ShuttingDown: the engine is closing.
-            RankerFailure: the model failed on a window of this job.
+            RankerFailure: the model failed on a window of this request.
         """
-        start_s = now_s()
-        progress = Progress(job, self._infos[job.model])
-        request = PendingRequest(start_s, math.inf if job.deadline is None or job.allow_partial else job.deadline)
-        timeout = asyncio.timeout_at(self._answer_at(job))
+        request = replace(request, arrived_s=now_s())
+        progress = Progress(request, self._infos[request.steps[-1].model], range(len(request.candidates)))
+        timeout = asyncio.timeout_at(self._answer_at(request))
         try:
             async with timeout:
-                await asyncio.sleep(0)  # a deadline in the past ends the job before anything is prepared
-                order = await self._run_schedule(job, request, progress)
+                await asyncio.sleep(0)  # a deadline in the past ends the request before anything is prepared
+                request.expect_work(self._infos, self.throughput.token_ratio)
+                self._admission.admit(request, now_s())
+                for step in request.steps:
+                    await self._run_step(step, progress)
         except TimeoutError as error:
             if not timeout.expired():
                 raise
-            if job.allow_partial:
-                return progress.partial_ranking(_ms_since(start_s))
-            raise _deadline_reached(progress, _ms_since(start_s)) from error
+            if request.options.allow_partial:
+                return progress.ranking(_ms_since(request.arrived_s), is_partial=True)
+            raise _deadline_reached(progress, _ms_since(request.arrived_s)) from error
         finally:
             self._admission.release(request)
-        return progress.ranking(order, _ms_since(start_s))
+        return progress.ranking(_ms_since(request.arrived_s))
 
-    def _answer_at(self, job: Job) -> float | None:
+    def _answer_at(self, request: RankRequest) -> float | None:
         """When to stop; earlier than the deadline for a partial answer, so that it reaches the caller in time."""
-        if job.deadline is None or not job.allow_partial:
-            return job.deadline
-        return job.deadline - self._config.answer_margin_s
+        if request.deadline_s is None or not request.options.allow_partial:
+            return request.deadline_s
+        return request.deadline_s - self._config.answer_margin_s
 
-    async def _run_schedule(self, job: Job, request: PendingRequest, progress: Progress) -> list[int]:
-        """Ranks the rounds of the strategy until it returns the final order. Each model prepares the job once."""
-        passages = [candidate.passage for candidate in job.candidates]
-        estimate = WorkEstimate(job, self._infos, self._token_ratio.average)
-        request.remaining = estimate.remaining()
-        self._admission.admit(request, now_s())
-        prepared: dict[str, Prepared] = {}
-        windows_needed = job.strategy.cost(len(passages)).min_windows
-        schedule = job.strategy.schedule(len(passages))
+    async def _run_step(self, step: Step, progress: Progress) -> None:
+        """Lets a model order the candidates: drives the schedule of its strategy until that returns the order."""
+        request, needed = progress.request, progress.request.window_bounds().min_windows
+        interpolates = step.interpolation > 0 and step.can_interpolate(len(request.candidates))
+        prepared: Prepared | None = None
+        schedule = step.strategy.schedule(progress.order)
         try:
             round_ = next(schedule)
             while True:
-                windows_needed = max(windows_needed, len(progress.windows) + len(round_.windows))
-                if windows_needed > self._config.max_windows:
-                    raise too_many_windows(job, windows_needed, self._config.max_windows)
-                model = round_.model or job.model
+                needed = max(needed, len(progress.windows) + len(round_.windows))
+                if needed > self._config.max_windows:
+                    raise too_many_windows(request, needed, self._config.max_windows)
                 progress.order = round_.order or progress.order
-                if model not in prepared:
-                    prepared[model] = await self._prepare(job.query, passages, model, request, progress)
-                    estimate.mark_prepared(model)
-                windows = [job.window(prepared[model], positions, round_) for positions in round_.windows]
-                results: list[WindowResult] = []
-                while len(results) < len(windows):
-                    some = windows[len(results) : len(results) + _WINDOWS_AT_ONCE]
-                    encoded = await self._encode(model, some)
-                    tokens = [max(MIN_WINDOW_TOKENS, window.tokens) for window in encoded]
-                    request.remaining = estimate.add_round(model, tokens)
-                    if not progress.windows and not results:  # the estimate is now based on the request's own windows
-                        self._admission.admit(request, now_s())
-                    ranked = await self._threads[model].rank.run(request, encoded, tokens)
-                    results += [WindowResult(window, *done) for window, done in zip(encoded, ranked, strict=True)]
-                round_ = schedule.send(progress.add_round(round_, results, self._infos[model]))
+                prepared = prepared or await self._prepare(step.model, progress)
+                ranked = await self._rank_round(step, round_, prepared, progress)
+                round_ = schedule.send(progress.add_round(step, round_, ranked, self._infos[step.model], interpolates))
         except StopIteration as finished:
-            order: list[int] = finished.value
-            return order
+            progress.order = finished.value
 
-    async def _prepare(
-        self, query: Query, passages: Sequence[Passage], model: str, request: PendingRequest, progress: Progress
-    ) -> Prepared:
+    async def _prepare(self, model: str, progress: Progress) -> Prepared:
         """Prepares query and passages in slices, between which others take their turns and cancellation works."""
-        info, worker = self._infos[model], self._threads[model].prepare
+        request, info = progress.request, self._infos[model]
+        query, passages = request.query, request.passages
         parts: Sequence[Sequence[int]] = [range(len(passages))]
         most = max(_MIN_SLICE_TOKENS, self.throughput.tokens_in(ModelStage(Stage.PREPARE, model), _SLICE_S))
         if prepare_tokens(info, query, passages) > most:
-            parts = slices(passages, lambda passage: passage_tokens(info, passage), most)
+            parts = slices(passages, partial(passage_tokens, info), most)
         ready: dict[int, Passage] = {}
         for positions in parts:
             some = [passages[position] for position in positions]
-            (done,) = await worker.run(request, [(query, some)], [prepare_tokens(info, query, some)])
+            tokens = prepare_tokens(info, query, some)
+            (done,) = await self._threads[model].prepare.run(request, [(query, some)], [tokens])
             query = done.result.query  # later slices need not prepare it again
             ready.update(zip(positions, done.result.passages, strict=True))
-            progress.add_prepared(done.result, done.queue_ms, done.batch_ms)
+            progress.add_prepared(done)
         return Prepared(query, tuple(ready[position] for position in range(len(passages))))
 
+    async def _rank_round(
+        self, step: Step, round_: Round, prepared: Prepared, progress: Progress
+    ) -> list[RankedWindow]:
+        """Encodes and ranks the windows of a round, some at a time."""
+        request, ranked = progress.request, list[RankedWindow]()
+        windows = [request.window(prepared, step, round_, positions) for positions in round_.windows]
+        while len(ranked) < len(windows):
+            encoded = await self._encode(step.model, windows[len(ranked) : len(ranked) + _WINDOWS_AT_ONCE])
+            tokens = [max(MIN_WINDOW_TOKENS, window.tokens) for window in encoded]
+            request.add_windows(step.model, tokens)
+            if not progress.windows and not ranked:  # the estimate is now based on the request's own windows
+                self._admission.admit(request, now_s())
+            ranked += zip(encoded, await self._threads[step.model].rank.run(request, encoded, tokens), strict=True)
+        return ranked
+
     async def _encode(self, model: str, windows: Sequence[Window]) -> list[EncodedWindow]:
-        """The windows as model input. Each is rendered once, here; on a thread, because it may tokenize."""
+        """Encodes on the encode thread, so that tokenizing does not block the event loop."""
         ranker = self._rankers[model]
         try:
             encoded = await asyncio.get_running_loop().run_in_executor(
@@ -274,7 +269,7 @@ class Engine:
         except Exception as error:
             raise RankerFailure(f"model {model} failed to encode a window: {error!r}; this is a bug") from error
         estimated = sum(window_tokens(ranker.info, window.passages, len(window.passages)) for window in windows)
-        self._token_ratio.observe(model, sum(window.tokens for window in encoded), estimated)
+        self.throughput.observe_tokens(model, sum(window.tokens for window in encoded), estimated)
         return encoded
 
     def _choose_batch_sizes(self) -> None:
@@ -292,7 +287,7 @@ class Engine:
 
 def _deadline_reached(progress: Progress, ms: float) -> DeadlineExceeded:
     return DeadlineExceeded(
-        f"deadline reached after {ms:.0f} ms with {len(progress.windows)} windows of {progress.job.strategy} done; "
+        f"deadline reached after {ms:.0f} ms with {len(progress.windows)} windows of {progress.request.strategy} done; "
         "allow more time, ask for fewer candidates, or allow a partial answer",
         {"windows_done": str(len(progress.windows))},
     )

@@ -7,29 +7,25 @@ depend on a model, so it can be tested with numbers.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol, TypeAlias
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, TypeAlias
 
 from rerank.errors import InvalidRequest
-from rerank.types import StrategyKind, WindowRanking
+from rerank.types import WindowRanking
 
 Positions: TypeAlias = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Windows that may run concurrently on one model: the named one, or the request's own if the name is empty."""
+    """Windows that do not depend on one another and may run concurrently."""
 
     windows: tuple[Positions, ...]
-    model: str = ""
     #: True if the order of the round's one window is the head of the final order, and no later round reads it.
     is_final: bool = False
-    #: All positions in the best order known before the round; empty: the order of the first stage.
+    #: All positions in the best order known before the round; empty: the order that the schedule began with.
     order: Positions = ()
-    #: The weight of the first stage in the order of the round's one window; see `rerank.engine.interpolation`.
-    interpolation: float = 0.0
 
     def top_n(self, window: Positions, top_n: int) -> int:
         """The number of best passages of the window whose order an answer of length `top_n` needs; 0: all."""
@@ -39,29 +35,11 @@ class Round:
 Schedule: TypeAlias = Generator[Round, Sequence[WindowRanking], list[int]]
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """Bounds on the number of windows of a schedule, and of rounds, which run one after the other.
-
-    The bounds are equal for schedules that do not depend on the rankings.
-    """
+class Cost(NamedTuple):
+    """Bounds on the number of windows of a schedule; equal if it does not depend on the rankings."""
 
     min_windows: int
     max_windows: int
-    min_rounds: int
-    max_rounds: int
-
-    @staticmethod
-    def exactly(windows: int, rounds: int) -> Cost:
-        return Cost(windows, windows, rounds, rounds)
-
-    def __add__(self, other: Cost) -> Cost:
-        return Cost(
-            self.min_windows + other.min_windows,
-            self.max_windows + other.max_windows,
-            self.min_rounds + other.min_rounds,
-            self.max_rounds + other.max_rounds,
-        )
 
 
 def spans(n: int, size: int, stride: int) -> Iterator[tuple[int, int]]:
@@ -82,70 +60,67 @@ class Strategy(Protocol):
     """Divides a list of candidates into windows."""
 
     @property
-    def kind(self) -> StrategyKind: ...
-
-    @property
     def window_size(self) -> int:
-        """The largest window for the request's own model, in passages."""
+        """The largest window, in passages."""
         ...
 
-    def schedule(self, n: int) -> Schedule:
-        """Yields the rounds for n candidates; returns a permutation of range(n), best first."""
+    def schedule(self, candidates: Sequence[int]) -> Schedule:
+        """Yields the rounds for candidates in this order; returns all of them, best first."""
         ...
 
     def cost(self, n: int) -> Cost:
-        """The bounds on windows and rounds of the schedule for n candidates."""
+        """The bounds on the windows of the schedule for n candidates."""
         ...
 
     def __str__(self) -> str: ...
 
 
 @dataclass(frozen=True)
-class Single:
-    """Orders the first `window_size` candidates in one window; the others keep their order after them."""
+class _Windowed:
+    """The size of the windows of a strategy, in passages."""
 
     window_size: int = 20
-    kind: ClassVar[StrategyKind] = StrategyKind.SINGLE
 
     def __post_init__(self) -> None:
-        _check_window_size(self.window_size)
+        if self.window_size < 2:
+            raise _out_of_range("window_size", self.window_size, "is too small to order passages; use at least 2")
 
-    def schedule(self, n: int) -> Schedule:
-        if n == 0:
-            return []
-        window = tuple(range(min(n, self.window_size)))
-        (ranking,) = yield Round((window,), is_final=True)
-        return [*reordered(window, ranking), *range(len(window), n)]
+
+@dataclass(frozen=True)
+class Single(_Windowed):
+    """Orders the first `window_size` candidates in one window; the others keep their order after them."""
+
+    def schedule(self, candidates: Sequence[int]) -> Schedule:
+        return _last_window(candidates[: self.window_size], candidates[self.window_size :])
 
     def cost(self, n: int) -> Cost:
-        return Cost.exactly(min(n, 1), min(n, 1))
+        return Cost(min(n, 1), min(n, 1))
 
     def __str__(self) -> str:
         return f"single({self.window_size})"
 
 
 @dataclass(frozen=True)
-class Sliding:
+class Sliding(_Windowed):
     """Overlapping windows from the back of the list to the front (Sun et al. 2023, RankGPT, section 3.2).
 
     The best passages of each window move on into the next one. With `early_stop`, the schedule ends after two windows
     in a row that change nothing; the candidates before them keep their order.
     """
 
-    window_size: int = 20
     stride: int = 10
     early_stop: bool = False
-    kind: ClassVar[StrategyKind] = StrategyKind.SLIDING
 
     def __post_init__(self) -> None:
-        _check_window_size(self.window_size)
+        super().__post_init__()
         if not 1 <= self.stride <= self.window_size:
-            raise _invalid_stride(self.stride, self.window_size)
+            problem = f"is outside 1..window_size; use at most {self.window_size}"
+            raise _out_of_range("stride", self.stride, problem, window_size=self.window_size)
 
-    def schedule(self, n: int) -> Schedule:
-        order = list(range(n))
+    def schedule(self, candidates: Sequence[int]) -> Schedule:
+        order = list(candidates)
         unchanged = 0
-        for start, end in spans(n, self.window_size, self.stride):
+        for start, end in spans(len(order), self.window_size, self.stride):
             window = tuple(order[start:end])
             (ranking,) = yield Round((window,), is_final=start == 0, order=tuple(order))
             order[start:end] = reordered(window, ranking)
@@ -157,37 +132,31 @@ class Sliding:
     def cost(self, n: int) -> Cost:
         windows = len(list(spans(n, self.window_size, self.stride)))
         fewest = min(windows, 2) if self.early_stop else windows
-        return Cost(fewest, windows, fewest, windows)
+        return Cost(fewest, windows)
 
     def __str__(self) -> str:
         return f"sliding({self.window_size}/{self.stride}{', early stop' if self.early_stop else ''})"
 
 
 @dataclass(frozen=True)
-class TopDown:
+class TopDown(_Windowed):
     """Top-down partitioning (Parry et al. 2024, arXiv 2405.14589) around a pivot, the middle of the first window.
 
     All other candidates are compared with the pivot in one round of concurrent windows; those ranked above it are
     ordered in the same way again. With a perfect ranker, the first window_size // 2 positions are correct.
     """
 
-    window_size: int = 20
-    kind: ClassVar[StrategyKind] = StrategyKind.TOP_DOWN
-
-    def __post_init__(self) -> None:
-        _check_window_size(self.window_size)
-
-    def schedule(self, n: int) -> Schedule:
-        candidates, tail = list(range(n)), list[int]()
+    def schedule(self, candidates: Sequence[int]) -> Schedule:
+        above, tail = list(candidates), list[int]()
         half = self.window_size // 2
-        while len(candidates) > self.window_size:
-            head = tuple(candidates[: self.window_size])
-            (ranking,) = yield Round((head,), order=(*candidates, *tail))
+        while len(above) > self.window_size:
+            head, others = tuple(above[: self.window_size]), above[self.window_size :]
+            (ranking,) = yield Round((head,), order=(*above, *tail))
             order = reordered(head, ranking)
             above, pivot, below = order[: half - 1], order[half - 1], order[half:]
             # The pivot is read first, so that a ranker that keeps the order leaves everything below it.
-            windows = tuple((pivot, *part) for part in _parts(candidates[self.window_size :], self.window_size - 1))
-            rankings = yield Round(windows, order=(*order, *candidates[self.window_size :], *tail))
+            windows = tuple((pivot, *part) for part in _parts(others, self.window_size - 1))
+            rankings = yield Round(windows, order=(*order, *others, *tail))
             for window, ranking in zip(windows, rankings, strict=True):
                 order = reordered(window, ranking)
                 place = order.index(pivot)
@@ -196,23 +165,16 @@ class TopDown:
             tail = [pivot, *below, *tail]
             if len(above) == half - 1:
                 return above + tail
-            candidates = above
-        if candidates:
-            window = tuple(candidates)
-            (ranking,) = yield Round((window,), is_final=True, order=(*candidates, *tail))
-            candidates = reordered(window, ranking)
-        return candidates + tail
+        return (yield from _last_window(above, tail))
 
     def cost(self, n: int) -> Cost:
         if n <= self.window_size:
-            return Cost.exactly(min(n, 1), min(n, 1))
-        fewest = self._windows_per_pass(n)
-        windows, rounds = 0, 0
+            return Cost(min(n, 1), min(n, 1))
+        fewest, windows = self._windows_per_pass(n), 0
         while n > self.window_size:
-            windows, rounds = windows + self._windows_per_pass(n), rounds + 2
+            windows += self._windows_per_pass(n)
             n -= 1 + self.window_size - self.window_size // 2  # at worst all but the first half beat the pivot
-        last = min(n, 1)
-        return Cost(fewest, windows + last, 2, rounds + last)
+        return Cost(fewest, windows + min(n, 1))
 
     def _windows_per_pass(self, n: int) -> int:
         """The first window of n candidates, and those that compare the others with its pivot."""
@@ -223,7 +185,7 @@ class TopDown:
 
 
 @dataclass(frozen=True)
-class Tournament:
+class Tournament(_Windowed):
     """Rounds of concurrent groups whose better half advances, until one window holds all remaining candidates.
 
     One tournament of TourRank (Chen et al. 2024, arXiv 2406.11678): a candidate scores one point per round it survives,
@@ -232,141 +194,83 @@ class Tournament:
     positions are correct.
     """
 
-    window_size: int = 20
-    kind: ClassVar[StrategyKind] = StrategyKind.TOURNAMENT
-
-    def __post_init__(self) -> None:
-        _check_window_size(self.window_size)
-
-    def schedule(self, n: int) -> Schedule:
-        candidates, eliminated = list(range(n)), list[int]()
-        while len(candidates) > self.window_size:
-            groups = self._groups(candidates)
-            rankings = yield Round(groups, order=(*candidates, *eliminated))
+    def schedule(self, candidates: Sequence[int]) -> Schedule:
+        survivors, eliminated = list(candidates), list[int]()
+        while len(survivors) > self.window_size:
+            groups = self._groups(survivors)
+            rankings = yield Round(groups, order=(*survivors, *eliminated))
             orders = [reordered(group, ranking) for group, ranking in zip(groups, rankings, strict=True)]
             by_place = [order[place] for place in range(len(orders[0])) for order in orders if place < len(order)]
-            survivors = len(groups) * (self.window_size // 2)  # no group is smaller than half a window
-            candidates, eliminated = by_place[:survivors], by_place[survivors:] + eliminated
-        if candidates:
-            window = tuple(candidates)
-            (ranking,) = yield Round((window,), is_final=True, order=(*candidates, *eliminated))
-            candidates = reordered(window, ranking)
-        return candidates + eliminated
+            advancing = len(groups) * (self.window_size // 2)  # no group is smaller than half a window
+            survivors, eliminated = by_place[:advancing], by_place[advancing:] + eliminated
+        return (yield from _last_window(survivors, eliminated))
 
-    def _groups(self, candidates: list[int]) -> tuple[Positions, ...]:
+    def _groups(self, candidates: Sequence[int]) -> tuple[Positions, ...]:
         """Deals the candidates in turn to as few groups as possible, none larger than a window."""
         count = -(-len(candidates) // self.window_size)
         return tuple(tuple(candidates[number::count]) for number in range(count))
 
     def cost(self, n: int) -> Cost:
         if n <= self.window_size:
-            return Cost.exactly(min(n, 1), min(n, 1))
-        groups = len(self._groups(list(range(n))))
-        return Cost.exactly(groups, 1) + self.cost(groups * (self.window_size // 2))
+            return Cost(min(n, 1), min(n, 1))
+        groups = -(-n // self.window_size)
+        windows = groups + self.cost(groups * (self.window_size // 2)).max_windows
+        return Cost(windows, windows)
 
     def __str__(self) -> str:
         return f"tournament({self.window_size})"
 
 
 @dataclass(frozen=True)
-class Cascade:
-    """A preranker orders all candidates by its own strategy; then the request's model orders the top window."""
+class Step:
+    """A model that orders all candidates by a strategy. A request has one step, or two: a cascade.
 
-    window_size: int
-    preranker: str
-    preranker_strategy: Strategy
-    kind: ClassVar[StrategyKind] = StrategyKind.CASCADE
+    In a cascade, the preranker orders all candidates by its own strategy; then the request's model orders the top
+    window, which is the strategy Single.
 
-    def __post_init__(self) -> None:
-        _check_window_size(self.window_size)
-
-    def schedule(self, n: int) -> Schedule:
-        order = yield from _with_rounds(
-            self.preranker_strategy.schedule(n),
-            lambda round_: replace(round_, model=self.preranker, is_final=False),
-        )
-        window = tuple(order[: self.window_size])
-        if window:
-            (ranking,) = yield Round((window,), is_final=True, order=tuple(order))
-            order[: len(window)] = reordered(window, ranking)
-        return order
-
-    def cost(self, n: int) -> Cost:
-        return self.preranker_strategy.cost(n) + Cost.exactly(min(n, 1), min(n, 1))
-
-    def __str__(self) -> str:
-        return f"cascade({self.preranker}: {self.preranker_strategy} > {self.window_size})"
-
-
-@dataclass(frozen=True)
-class Interpolated:
-    """A strategy whose order is interpolated with the first stage, if one window holds all passages that are ranked.
-
-    Args:
-        strategy: any other one. Of a cascade, the last window is interpolated with the preranker.
-        first_stage: the weight of the first stage, above 0.
-        required: a list that needs several windows is refused, instead of ranked without interpolation.
+    Attributes:
+        interpolation: weight of the order before the step (that of the first stage, or of the preranker) in the order
+            of a step that reads one window, see `rerank.engine.scores`. 0: none.
+        must_interpolate: a list that needs several windows is refused, instead of ranked without interpolation.
     """
 
+    model: str
     strategy: Strategy
-    first_stage: float
-    required: bool = False
+    interpolation: float = 0.0
+    must_interpolate: bool = False
 
-    def __post_init__(self) -> None:
-        if not 0 < self.first_stage < math.inf:
+    def can_interpolate(self, n: int) -> bool:
+        """True if the order of n candidates can be interpolated. Raises: InvalidRequest if it must be and cannot."""
+        obstacle = self.obstacle(n)
+        if obstacle and self.must_interpolate:
+            size = self.strategy.window_size
             raise InvalidRequest(
                 "strategy.interpolation",
-                f"weight {self.first_stage} of the first stage is not between 0 and infinity; use one from 0 to 100",
-                {"first_stage": str(self.first_stage)},
-            )
-
-    @property
-    def kind(self) -> StrategyKind:
-        return self.strategy.kind
-
-    @property
-    def window_size(self) -> int:
-        return self.strategy.window_size
-
-    def schedule(self, n: int) -> Schedule:
-        """Raises: InvalidRequest if interpolation is required and n candidates need several windows."""
-        if not (problem := self.problem(n)):
-            return _with_rounds(self.strategy.schedule(n), self._mark_final)
-        if self.required:
-            raise InvalidRequest(
-                "strategy.interpolation",
-                f"{problem}; use the strategy single, a window_size of {n}, at most {self.window_size} candidates, or "
+                f"{obstacle}; use the strategy single, a window_size of {n}, at most {size} candidates, or "
                 "interpolation 0",
-                {"candidates": str(n), "window_size": str(self.window_size)},
+                {"candidates": str(n), "window_size": str(size)},
             )
-        return self.strategy.schedule(n)
+        return not obstacle
 
-    def problem(self, n: int) -> str:
+    def obstacle(self, n: int) -> str:
         """The reason that forbids interpolating the order of n candidates; empty if nothing does."""
         windows = self.strategy.cost(n).max_windows
-        if windows <= 1 or isinstance(self.strategy, Cascade):
+        if windows <= 1:
             return ""
         return f"{self.strategy} reads {n} candidates in up to {windows} windows, whose scores cannot be compared"
 
-    def _mark_final(self, round_: Round) -> Round:
-        return replace(round_, interpolation=self.first_stage) if round_.is_final else round_
 
-    def cost(self, n: int) -> Cost:
-        return self.strategy.cost(n)
-
-    def __str__(self) -> str:
-        return f"{self.strategy} + {self.first_stage:g} first stage"
+#: The steps of a request: one, and before it in a cascade that of the preranker.
+Steps: TypeAlias = tuple[Step, ...]
 
 
-def _with_rounds(schedule: Schedule, change: Callable[[Round], Round]) -> Schedule:
-    """The schedule with each round changed by `change`."""
-    try:
-        round_ = next(schedule)
-        while True:
-            round_ = schedule.send((yield change(round_)))
-    except StopIteration as finished:
-        order: list[int] = finished.value
-        return order
+def describe(steps: Steps) -> str:
+    """The strategies of a request's steps in words, as traces and `ListModels` report them."""
+    *prerankers, last = steps
+    text = str(last.strategy)
+    for step in prerankers:
+        text = f"cascade({step.model}: {describe((step,))} > {last.strategy.window_size})"
+    return f"{text} + {last.interpolation:g} first stage" if last.interpolation else text
 
 
 def reordered(window: Positions, ranking: WindowRanking) -> list[int]:
@@ -374,23 +278,20 @@ def reordered(window: Positions, ranking: WindowRanking) -> list[int]:
     return [window[place] for place in ranking.permutation]
 
 
+def _last_window(candidates: Sequence[int], others: Sequence[int]) -> Schedule:
+    """Orders the candidates in one window; the others keep their order after them."""
+    if not candidates:
+        return list(others)
+    window = tuple(candidates)
+    (ranking,) = yield Round((window,), is_final=True, order=(*candidates, *others))
+    return [*reordered(window, ranking), *others]
+
+
 def _parts(positions: Sequence[int], size: int) -> list[Positions]:
     """Consecutive slices; the last one may be shorter."""
     return [tuple(positions[start : start + size]) for start in range(0, len(positions), size)]
 
 
-def _check_window_size(window_size: int) -> None:
-    if window_size < 2:
-        raise InvalidRequest(
-            "strategy.window_size",
-            f"window_size {window_size} is too small to order passages; use at least 2",
-            {"window_size": str(window_size)},
-        )
-
-
-def _invalid_stride(stride: int, window_size: int) -> InvalidRequest:
-    return InvalidRequest(
-        "strategy.stride",
-        f"stride {stride} is outside 1..window_size; use at most {window_size}",
-        {"stride": str(stride), "window_size": str(window_size)},
-    )
+def _out_of_range(setting: str, value: int, problem: str, **others: int) -> InvalidRequest:
+    metadata = {name: str(number) for name, number in {setting: value, **others}.items()}
+    return InvalidRequest(f"strategy.{setting}", f"{setting} {value} {problem}", metadata)

@@ -72,7 +72,7 @@ class Endpoint:
         translated = await _beside(size, dialect.translate, body)
         request = record.request = translated.message
         request.model = self._aliases.get(request.model, request.model)
-        record.response = await call.unless_ended(self._run(request, record.deadline, record.caller))
+        record.response = await call.unless_ended(self._run(request, record))
         return await _beside(size, translated.reply, record.response)
 
 

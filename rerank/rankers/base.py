@@ -89,7 +89,7 @@ class Ranker(WindowEncoder, Protocol):
 
 @runtime_checkable
 class InterruptibleRanker(Protocol):
-    """A ranker that can pause in the middle of a batch, so that a more urgent one overtakes it."""
+    """A ranker that can pause in the middle of a batch, so that a more urgent one preempts it."""
 
     info: RankerInfo
 

@@ -19,7 +19,6 @@ from weakref import WeakValueDictionary
 from rerank.access.callers import Caller
 from rerank.access.keys import KeyStore
 from rerank.config import Limits
-from rerank.engine.admission import current_caller_name
 from rerank.errors import Overloaded, RerankError, ShuttingDown
 from rerank.service.status import REQUEST_ID, status_name
 
@@ -69,6 +68,7 @@ class CallRecord:
     Attributes:
         method: name of the method.
         request_id: the caller's id of the request, or a new one.
+        peer: the client's connection.
         status: name of the gRPC status; CANCELLED until the call is answered, and if the client hangs up before that.
         seconds: from the arrival of the call to its answer.
         caller: the holder of its API key; None without keys, and if the call has none.
@@ -81,6 +81,7 @@ class CallRecord:
 
     method: str
     request_id: str
+    peer: str
     status: str = "CANCELLED"
     seconds: float = 0.0
     caller: Caller | None = None
@@ -94,6 +95,11 @@ class CallRecord:
     def key(self) -> str:
         """The name of the caller's API key; empty without one."""
         return self.caller.name if self.caller else ""
+
+    @property
+    def caller_name(self) -> str:
+        """The name under which the engine shares its time: that of the key, or of the connection without one."""
+        return self.key or self.peer
 
     def __str__(self) -> str:
         execution = getattr(self.response, "execution", None)
@@ -135,7 +141,7 @@ async def answer(call: Call, method: Method) -> CallRecord:
     Raises:
         CancelledError: the client has hung up.
     """
-    start_s, record = time.perf_counter(), CallRecord(method.name, _request_id(call))
+    start_s, record = time.perf_counter(), CallRecord(method.name, _request_id(call), call.peer)
     try:
         record.caller = method.calls.enter(call)
         message = await method.calls.receive(call)
@@ -244,7 +250,6 @@ class CallsInFlight:
             raise _overloaded("max_calls", f"{len(self._bytes)} calls are in flight, the most that may be")
         if caller is not None:
             caller.enter()
-        current_caller_name.set(call.peer if caller is None else caller.name)
         self._bytes[call] = 0
         self._idle.clear()
         call.on_done(partial(self._leave, call, caller))

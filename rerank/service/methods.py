@@ -16,17 +16,17 @@ from google.protobuf.message import DecodeError, Message
 
 from rerank.access.callers import Caller
 from rerank.access.keys import KeyStore
-from rerank.engine.admission import current_caller_name
-from rerank.engine.job import Job
+from rerank.engine.request import RankRequest
 from rerank.errors import InvalidRequest
+from rerank.names import current_model_name
 from rerank.reranker import AsyncReranker
 from rerank.service import convert
 from rerank.service.calls import SMALL_MESSAGE, CallRecord, CallsInFlight, Method, OnEnd, Respond
 from rerank.types import RankOptions
 from rerank.v1 import rerank_pb2 as pb
 
-#: The response to a request, by the caller's deadline on the event loop's clock, for the holder of a key or None.
-Run: TypeAlias = Callable[[Any, float, Caller | None], Awaitable[Any]]
+#: The response to a request of the call of this record.
+Run: TypeAlias = Callable[[Any, CallRecord], Awaitable[Any]]
 
 
 class RerankMethods:
@@ -38,31 +38,31 @@ class RerankMethods:
         #: several would keep the event loop from the interpreter for longer.
         self._submit = ThreadPoolExecutor(max_workers=1, thread_name_prefix="conversion").submit
 
-    async def rerank(self, request: pb.RerankRequest, deadline: float, caller: Caller | None) -> pb.RerankResponse:
+    async def rerank(self, request: pb.RerankRequest, record: CallRecord) -> pb.RerankResponse:
         """Rerank. Raises: RerankError."""
         limits = self._reranker.config.limits
         if any(size > SMALL_MESSAGE for size in accumulate(len(c.text) + len(c.title) for c in request.candidates)):
             call = await asyncio.wrap_future(self._submit(convert.rerank_call, request, limits))
         else:
             call = convert.rerank_call(request, limits)
-        if caller is not None:
-            self._check_models(call.options, caller)
-        ranking = await self._reranker.rerank(call.query, call.candidates, call.options, self._earlier(deadline))
+        self._check_models(call.options, record.caller)
+        deadline = self._earlier(record.deadline)
+        ranking = await self._reranker.rerank(
+            call.query, call.candidates, call.options, deadline, caller=record.caller_name
+        )
         return convert.rerank_response(ranking, call.return_passages, call.include_trace)
 
-    async def search(self, request: pb.SearchRequest, deadline: float, caller: Caller | None) -> pb.SearchResponse:
+    async def search(self, request: pb.SearchRequest, record: CallRecord) -> pb.SearchResponse:
         """Search. Raises: RerankError."""
         call = convert.search_call(request, self._reranker.config.limits)
-        if caller is not None:
-            self._check_models(call.options, caller)
+        self._check_models(call.options, record.caller)
+        deadline = self._earlier(record.deadline)
         result = await self._reranker.search(
-            call.query, call.first_stage, call.depth, call.options, self._earlier(deadline), call.feedback
+            call.query, call.first_stage, call.depth, call.options, deadline, call.feedback, record.caller_name
         )
         return convert.search_response(result, call.return_passages, call.include_trace)
 
-    async def list_models(
-        self, request: pb.ListModelsRequest, deadline: float, caller: Caller | None
-    ) -> pb.ListModelsResponse:
+    async def list_models(self, request: pb.ListModelsRequest, record: CallRecord) -> pb.ListModelsResponse:
         """ListModels."""
         index = self._reranker.index
         return convert.list_models_response(self._reranker.models(), index.manifest if index else None)
@@ -71,14 +71,16 @@ class RerankMethods:
         """The earlier of the caller's deadline and the service's own limit."""
         return min(deadline, asyncio.get_running_loop().time() + self._reranker.config.limits.max_request_s)
 
-    def _check_models(self, options: RankOptions, caller: Caller) -> None:
+    def _check_models(self, options: RankOptions, caller: Caller | None) -> None:
         """Raises: PermissionDenied if the caller's key does not allow the model or the preranker."""
-        model = options.model or next(model.name for model in self._reranker.models() if model.is_default)
-        caller.check_models([model, *filter(None, [options.preranker])])
+        if caller is not None:
+            names = [model.name for model in self._reranker.models()]  # the default one first
+            model = current_model_name(options.model or names[0], names)
+            caller.check_models([model, *filter(None, [options.preranker])], names)
 
 
 def rerank_methods(reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd) -> dict[str, Method]:
-    """The methods of RerankService by their names. If `calls` has keys, holds the reranker's jobs to their tokens."""
+    """The methods of RerankService by their names. If `calls` has keys, holds requests to their tokens."""
     if calls.keys is not None:
         reranker.in_work = partial(_in_work, calls.keys, reranker)
     methods = RerankMethods(reranker)
@@ -112,20 +114,20 @@ def parser(kind: Descriptor, calls: CallsInFlight) -> Callable[[bytes], Any]:
 
 
 @contextmanager
-def _in_work(keys: KeyStore, reranker: AsyncReranker, job: Job) -> Iterator[None]:
-    """Counts the tokens of a job until the block ends. Raises: Overloaded if the caller's key allows no more."""
-    caller = keys.caller(current_caller_name.get())
+def _in_work(keys: KeyStore, reranker: AsyncReranker, request: RankRequest) -> Iterator[None]:
+    """Counts the tokens of a request until the block ends. Raises: Overloaded if the caller's key allows no more."""
+    caller = keys.caller(request.caller)
     if caller is None or caller.limits.max_queue_tokens is None:
         yield
         return
-    with caller.queueing(reranker.engine.expected_tokens(job)):
+    with caller.queueing(reranker.engine.expected_tokens(request)):
         yield
 
 
 def _responding(parse: Callable[[bytes], Any], run: Run) -> Respond:
     async def respond(message: bytes | bytearray, record: CallRecord) -> bytes:
         record.request = parse(bytes(message))
-        record.response = await run(record.request, record.deadline, record.caller)
+        record.response = await run(record.request, record)
         return bytes(record.response.SerializeToString())
 
     return respond

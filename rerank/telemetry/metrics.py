@@ -15,8 +15,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from rerank import __version__
-from rerank.engine.admission import ModelStage, Stage
-from rerank.engine.worker import QueueEntry, Submission
+from rerank.engine.request import ModelStage, Stage, Work
 from rerank.errors import DeadlineExceeded, Overloaded
 from rerank.models.vector_cache import VectorCache
 from rerank.reranker import AsyncReranker
@@ -60,7 +59,7 @@ class Metrics:
         self._calls.count(call)
         self._measure_queue()
 
-    def on_batch(self, stage: ModelStage, batch: Sequence[QueueEntry[Submission[Any, Any]]], seconds: float) -> None:
+    def on_batch(self, stage: ModelStage, batch: Sequence[Work[Any, Any]], seconds: float) -> None:
         """Counts a batch of the engine."""
         self._batches.count(stage, batch, seconds)
         self._measure_queue()
@@ -157,15 +156,15 @@ class _BatchMetrics:
         )
         self._tokens_after_end = counter("tokens_after_cancellation", "Tokens of such requests in these batches.")
 
-    def count(self, stage: ModelStage, batch: Sequence[QueueEntry[Submission[Any, Any]]], seconds: float) -> None:
+    def count(self, stage: ModelStage, batch: Sequence[Work[Any, Any]], seconds: float) -> None:
         labels = stage.model, stage.stage.value
         self._seconds.labels(*labels).observe(seconds)
-        self._tokens.labels(*labels).observe(sum(entry.tokens for entry in batch))
+        self._tokens.labels(*labels).observe(sum(work.tokens for work in batch))
         if stage.stage is Stage.RANK:
             self._windows.labels(stage.model).observe(len(batch))
-        if ended := [entry for entry in batch if entry.payload.future.cancelled()]:
-            self._after_end.labels(*labels).inc(len({entry.request for entry in ended}))
-            self._tokens_after_end.labels(*labels).inc(sum(entry.tokens for entry in ended))
+        if ended := [work for work in batch if work.future.cancelled()]:
+            self._after_end.labels(*labels).inc(len({work.request for work in ended}))
+            self._tokens_after_end.labels(*labels).inc(sum(work.tokens for work in ended))
 
 
 def part_ms(response: pb.RerankResponse | pb.SearchResponse) -> dict[str, float]:

@@ -17,8 +17,7 @@ from opentelemetry.sdk.resources import SERVICE_NAME, Resource
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-from rerank.engine.admission import ModelStage, Stage
-from rerank.engine.worker import Completed
+from rerank.engine.request import Completed, ModelStage, Stage
 from rerank.service.calls import CallRecord
 from rerank.v1 import rerank_pb2 as pb
 

@@ -13,8 +13,8 @@ from rerank.client.client import AsyncRerankClient
 from rerank.config import EngineConfig, FirstModel, PERankModel, ServiceConfig
 from rerank.config.http import HttpConfig
 from rerank.engine.engine import Engine
-from rerank.engine.job import Job
-from rerank.engine.strategies import Sliding
+from rerank.engine.request import RankRequest
+from rerank.engine.strategies import Sliding, Step
 from rerank.grpc.server import running_server
 from rerank.load_test.open_loop import percentile
 from rerank.rankers.base import Ranker, rank_windows
@@ -35,28 +35,29 @@ def measure_concurrency(workload: Workload) -> Values:
     rankers: dict[str, Ranker] = {"first": workload.first, "pe": workload.pe_rank()}
     for model, ranker in rankers.items():
         for n in (8,) if model == "first" else (2, 4, 8):
-            jobs = [_job(model, window) for window in workload.windows[:n]]
+            windows = workload.windows[:n]
             repeats = 2 if model == "first" else workload.repeats
-            seconds = asyncio.run(_time_concurrency(model, ranker, jobs, repeats))
+            seconds = asyncio.run(_time_concurrency(model, ranker, windows, repeats))
             values[f"at_once_vs_in a row, {n} {model}"] = ratios(seconds["concurrent"], seconds["sequential"])
     return values
 
 
-async def _time_concurrency(model: str, ranker: Ranker, jobs: Sequence[Job], repeats: int) -> Values:
+async def _time_concurrency(model: str, ranker: Ranker, windows: Sequence[Window], repeats: int) -> Values:
     async with Engine({model: ranker}, EngineConfig()) as engine:
 
         async def concurrent() -> None:
-            await asyncio.gather(*(engine.run(job) for job in jobs))
+            await asyncio.gather(*(engine.run(_request(model, window)) for window in windows))
 
         async def sequential() -> None:
-            for job in jobs:
-                await engine.run(job)
+            for window in windows:
+                await engine.run(_request(model, window))
 
         return await time_in_turns_async({"concurrent": concurrent, "sequential": sequential}, repeats)
 
 
-def _job(model: str, window: Window) -> Job:
-    return Job(model, window.query, tuple(map(Candidate, window.passages)), Sliding(PASSAGES, PASSAGES // 2), top_n=0)
+def _request(model: str, window: Window) -> RankRequest:
+    step = Step(model, Sliding(PASSAGES, PASSAGES // 2))
+    return RankRequest(window.query, tuple(map(Candidate, window.passages)), (step,))
 
 
 def measure_scheduler(workload: Workload) -> Values:
@@ -129,7 +130,7 @@ def _jobs(engine: Engine, model: str, windows: Sequence[Window]) -> Callable[[],
     """Runs all windows in the engine at the same time."""
 
     async def run() -> None:
-        await asyncio.gather(*(engine.run(_job(model, window)) for window in windows))
+        await asyncio.gather(*(engine.run(_request(model, window)) for window in windows))
 
     return run
 
@@ -198,7 +199,7 @@ async def _memory_growth_mb(workload: Workload, requests: int) -> float:
                 before_mb = _resident_mb()
             window = windows[number % len(windows)]
             window = replace(window, query=Query(f"{window.query.text} {number}"))
-            await engine.run(_job("first" if number % 2 else "pe", window))
+            await engine.run(_request("first" if number % 2 else "pe", window))
         return _resident_mb() - before_mb
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from statistics import median
@@ -25,8 +25,8 @@ import typer
 from rerank.commands.run import run
 from rerank.config import EngineConfig, FirstModel, Precision, ServedBy
 from rerank.engine.engine import Engine
-from rerank.engine.job import Job
-from rerank.engine.strategies import Single
+from rerank.engine.request import RankRequest
+from rerank.engine.strategies import Single, Step
 from rerank.errors import ConfigError
 from rerank.models.encoder import Encoder
 from rerank.rankers.base import Ranker, ServedRanker
@@ -68,7 +68,7 @@ def main(
     precision: Annotated[str, typer.Option(help="Number format of our engine: float32 or bfloat16.")] = "float32",
 ) -> None:
     """Compare the local engine with vLLM servers, such as one with prefix caching and one without."""
-    jobs = _jobs(requests)
+    jobs = _windows(requests)
     loads = [int(load) for load in at_once.split(",")]
     needed = len(loads) * repeats * windows + 2
     if len(first := list(islice(jobs, needed))) < needed:
@@ -89,17 +89,17 @@ def _models(folder: Path, urls: Sequence[str], name: str, precision: str) -> dic
     return models
 
 
-def _jobs(requests: Path) -> Iterator[Job]:
-    """Jobs of one window each."""
+def _windows(requests: Path) -> Iterator[RankRequest]:
+    """Requests of one window each, which name no model yet."""
     for request in read_requests(requests):
         for start in range(0, len(request.candidates) - _PASSAGES + 1, _PASSAGES):
             some = request.candidates[start : start + _PASSAGES]
             passages = tuple(Candidate(Passage(each.doc_id, each.text or "")) for each in some)
-            yield Job("", request.query, passages, Single(_PASSAGES), top_n=0)
+            yield RankRequest(request.query, passages, ())
 
 
 async def _compare(
-    models: dict[str, FirstModel], jobs: Sequence[Job], windows: int, repeats: int, loads: Sequence[int]
+    models: dict[str, FirstModel], jobs: Sequence[RankRequest], windows: int, repeats: int, loads: Sequence[int]
 ) -> None:
     rankers: dict[str, Ranker | ServedRanker] = {
         system: load_served(model) if model.served_by else load_ranker(model, Encoder(device="cpu"), "cpu")
@@ -119,13 +119,13 @@ async def _compare(
             _report(at_once, passes)
 
 
-async def _measure(engine: Engine, system: str, jobs: Sequence[Job], at_once: int) -> Measured:
+async def _measure(engine: Engine, system: str, jobs: Sequence[RankRequest], at_once: int) -> Measured:
     free = asyncio.Semaphore(at_once)
 
-    async def ranked(job: Job) -> tuple[float, int, Sequence[float]]:
+    async def ranked(request: RankRequest) -> tuple[float, int, Sequence[float]]:
         async with free:
             start_s = time.perf_counter()
-            ranking = await engine.run(Job(system, job.query, job.candidates, job.strategy, job.top_n))
+            ranking = await engine.run(replace(request, steps=(Step(system, Single(_PASSAGES)),)))
             return time.perf_counter() - start_s, ranking.trace.tokens, ranking.trace.windows[0].scores
 
     start_s = time.perf_counter()

@@ -1,6 +1,6 @@
 """Simulation of the engine's scheduler, and of first come, first served, in virtual time.
 
-Admission control, work estimates and batcher are the engine's own. A batch takes a fixed time plus a time per token.
+Admission control, work estimates and queue are the engine's own. A batch takes a fixed time plus a time per token.
 The windows of a request run one after the other, as those of the sliding schedule do.
 """
 
@@ -14,18 +14,11 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from rerank.config import EngineConfig
-from rerank.engine.admission import (
-    AdmissionController,
-    ModelStage,
-    PendingRequest,
-    Stage,
-    Throughput,
-    TokenRatio,
-    WorkEstimate,
-)
-from rerank.engine.job import Job, window_tokens
-from rerank.engine.strategies import Sliding
-from rerank.engine.worker import Batcher, QueueEntry
+from rerank.engine.admission import AdmissionController, Throughput
+from rerank.engine.preemption import Running
+from rerank.engine.request import ModelStage, RankRequest, Stage, window_tokens
+from rerank.engine.stage import FairQueue
+from rerank.engine.strategies import Sliding, Step
 from rerank.errors import DeadlineExceeded, Overloaded
 from rerank.rankers.base import RankerInfo
 from rerank.types import Candidate, Passage, Query, ScoreKind
@@ -43,7 +36,7 @@ class Device:
     """A simulated device; by default about a 7B model in bfloat16 on an H200 (estimated): 2,000 tokens take 56 ms.
 
     The batch that runs at `stall_at_s` takes `stall_s` longer, as on a machine that is suspended for that time. On an
-    `interruptible` device, short requests overtake a running batch at any moment.
+    `interruptible` device, short requests preempt a running batch at any moment.
     """
 
     tokens_per_s: float = 40_000.0
@@ -97,8 +90,8 @@ class Scheduler(Protocol):
         """The requests whose next windows form a batch."""
         ...
 
-    def overtaking_batch(self, running: Sequence[Request], overtaken_by: int, now_s: float) -> list[Request]:
-        """The requests whose next windows overtake a running batch, which so many tokens have overtaken so far."""
+    def preempting_batch(self, running: Sequence[Request], preempted_by: int, now_s: float) -> list[Request]:
+        """The requests whose next windows preempt a running batch, which so many tokens have preempted so far."""
         ...
 
     def complete(self, batch: Sequence[Request], seconds: float, now_s: float) -> None:
@@ -127,11 +120,20 @@ class Fifo:
         batch, self.waiting = self.waiting[:size], self.waiting[size:]
         return batch
 
-    def overtaking_batch(self, running: Sequence[Request], overtaken_by: int, now_s: float) -> list[Request]:
+    def preempting_batch(self, running: Sequence[Request], preempted_by: int, now_s: float) -> list[Request]:
         return []
 
     def complete(self, batch: Sequence[Request], seconds: float, now_s: float) -> None:
         self.waiting += [request for request in batch if request.ran < len(request.windows)]
+
+
+@dataclass(frozen=True)
+class NextWindow:
+    """The next window of a request, as it waits in the engine's queue."""
+
+    of: Request
+    request: RankRequest
+    tokens: int
 
 
 class EngineScheduler:
@@ -139,46 +141,44 @@ class EngineScheduler:
 
     def __init__(self, device: Device, config: EngineConfig = EngineConfig(max_queue_tokens=10**9)) -> None:  # noqa: B008  (frozen)
         self._throughput = Throughput(config.age_factor)
-        self._batcher: Batcher[Request] = Batcher(RANKING, self._throughput, device.max_batch_tokens)
+        self._queue: FairQueue[NextWindow] = FairQueue(RANKING, self._throughput, device.max_batch_tokens)
         self._admission = AdmissionController(self._throughput, config.max_queue_tokens)
-        self._ratio = TokenRatio()
-        self._admitted: dict[Request, tuple[PendingRequest, WorkEstimate]] = {}
+        self._admitted: dict[Request, RankRequest] = {}
 
     def arrive(self, request: Request, now_s: float) -> None:
         candidates = (Candidate(Passage("", "")),) * request.candidates
-        job = Job(MODEL, Query(""), candidates, STRATEGY, top_n=0)
-        estimate = WorkEstimate(job, {MODEL: INFO}, self._ratio.average)
-        remaining = estimate.remaining()
-        pending = PendingRequest(request.arrived_s, request.deadline_s, remaining, caller=request.caller)
+        admitted = RankRequest(Query(""), candidates, (Step(MODEL, STRATEGY),), deadline_s=request.deadline_s)
+        admitted.arrived_s, admitted.caller = request.arrived_s, request.caller
+        admitted.expect_work({MODEL: INFO}, self._throughput.token_ratio)
         try:
-            self._admission.admit(pending, now_s)
+            self._admission.admit(admitted, now_s)
         except (DeadlineExceeded, Overloaded):
             request.rejected = True
             return
-        self._admitted[request] = pending, estimate
+        self._admitted[request] = admitted
         self._submit(request)
 
     def _submit(self, request: Request) -> None:
-        pending, estimate = self._admitted[request]
-        tokens = request.windows[request.ran]
+        admitted, tokens = self._admitted[request], request.windows[request.ran]
         size = min(request.candidates, STRATEGY.window_size)
-        self._ratio.observe(MODEL, tokens, window_tokens(INFO, [Passage("", "")], size))
-        estimate.mark_prepared(MODEL)
-        pending.remaining = estimate.add_round(MODEL, [tokens])
-        self._batcher.add(QueueEntry(request, pending, tokens))
+        self._throughput.observe_tokens(MODEL, tokens, window_tokens(INFO, [Passage("", "")], size))
+        admitted.remaining[ModelStage(Stage.PREPARE, MODEL)] = 0.0
+        admitted.add_windows(MODEL, [tokens])
+        self._queue.add(NextWindow(request, admitted, tokens))
 
     def next_batch(self, now_s: float) -> list[Request]:
         for request in [each for each in self._admitted if now_s >= each.cancelled_s]:
             self._release(request)
-        batch, late = self._batcher.next_batch(now_s)
-        for entry in late:
-            self._release(entry.payload)
-        return [entry.payload for entry in batch]
+        batch, late = self._queue.next_batch(now_s)
+        for window in late:
+            self._release(window.of)
+        return [window.of for window in batch]
 
-    def overtaking_batch(self, running: Sequence[Request], overtaken_by: int, now_s: float) -> list[Request]:
+    def preempting_batch(self, running: Sequence[Request], preempted_by: int, now_s: float) -> list[Request]:
         admitted = [each for each in running if each in self._admitted]
-        entries = [QueueEntry(each, self._admitted[each][0], each.windows[each.ran]) for each in admitted]
-        return self.next_batch(now_s) if self._batcher.overtakes(entries, overtaken_by) else []
+        windows = [NextWindow(each, self._admitted[each], each.windows[each.ran]) for each in admitted]
+        yields = Running(RANKING, windows, preempted_by).yields_to(self._queue.first())
+        return self.next_batch(now_s) if yields else []
 
     def complete(self, batch: Sequence[Request], seconds: float, now_s: float) -> None:
         self._throughput.observe(RANKING, sum(request.windows[request.ran - 1] for request in batch), seconds, now_s)
@@ -190,9 +190,9 @@ class EngineScheduler:
 
     def _release(self, request: Request) -> None:
         if request in self._admitted:
-            pending, _ = self._admitted.pop(request)
-            self._batcher.discard(pending)
-            self._admission.release(pending)
+            admitted = self._admitted.pop(request)
+            self._queue.discard(admitted)
+            self._admission.release(admitted)
 
 
 def simulate(requests: Sequence[Request], scheduler: Scheduler, device: Device) -> list[tuple[float, list[Request]]]:
@@ -203,15 +203,15 @@ def simulate(requests: Sequence[Request], scheduler: Scheduler, device: Device) 
     batches: list[tuple[float, list[Request]]] = []
 
     def run_batch(batch: list[Request], start_s: float, interruptible: bool) -> float:
-        """Runs a batch and those that overtake it. Returns when it has ended."""
+        """Runs a batch and those that preempt it. Returns when it has ended."""
         batches.append((start_s, batch))
         seconds = device.seconds(tokens_of(batch), start_s)
-        ended_s, overtaken_by = start_s + seconds, 0
+        ended_s, preempted_by = start_s + seconds, 0
         while events and events[0][0] <= ended_s:
             at_s, _, arrived = heapq.heappop(events)
             scheduler.arrive(arrived, at_s)
-            while interruptible and (urgent := scheduler.overtaking_batch(batch, overtaken_by, at_s)):
-                overtaken_by += tokens_of(urgent)
+            while interruptible and (urgent := scheduler.preempting_batch(batch, preempted_by, at_s)):
+                preempted_by += tokens_of(urgent)
                 until_s = run_batch(urgent, at_s, interruptible=False)
                 ended_s, at_s = ended_s + until_s - at_s, until_s
         for request in batch:

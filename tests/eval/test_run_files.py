@@ -11,7 +11,7 @@ import pytest
 from rerank_eval.measures import MetricValues
 from rerank_eval.run_files import trec_run, write_run
 
-from rerank.engine.job import strictly_decreasing
+from rerank.engine.scores import strictly_decreasing
 from rerank.errors import ConfigError
 from rerank.types import ScoredDoc
 

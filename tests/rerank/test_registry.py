@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from rerank.config import IdentityModel, InterpolationConfig, PERankModel
-from rerank.engine.strategies import Cascade, Interpolated, Single, Sliding, Strategy, TopDown, Tournament
+from rerank.engine.strategies import Single, Sliding, Step, Strategy, TopDown, Tournament
 from rerank.errors import ConfigError, InvalidRequest, NotFound, SelfTestFailed
 from rerank.models.encoder import Encoder
 from rerank.models.zero_init import write_zero_init_checkpoint
@@ -41,12 +42,11 @@ def registry() -> ModelRegistry:
         (RankOptions(strategy="top_down"), "number", TopDown(10)),
         (RankOptions(strategy=StrategyKind.TOP_DOWN), "number", TopDown(10)),
         (RankOptions(strategy="tournament", window_size=30), "number", Tournament(30)),
-        (RankOptions(strategy="cascade", preranker="identity"), "number", Cascade(10, "identity", Single(50))),
     ],
     ids=repr,
 )
 def test_options_are_completed_from_the_models_defaults(options: RankOptions, model: str, strategy: Strategy) -> None:
-    assert registry().resolve(options) == (model, strategy)
+    assert registry().resolve(options) == (Step(model, strategy),)
 
 
 def interpolating_registry() -> ModelRegistry:
@@ -61,19 +61,23 @@ def interpolating_registry() -> ModelRegistry:
 
 
 @pytest.mark.parametrize(
-    ("options", "strategy"),
+    ("options", "step"),
     [
-        (RankOptions(), Interpolated(Sliding(20, 10), 0.5)),
-        (RankOptions(strategy="single"), Interpolated(Single(20), 0.5)),
-        (RankOptions(interpolation=0.25), Interpolated(Sliding(20, 10), 0.25, required=True)),
-        (RankOptions(interpolation=0.0), Sliding(20, 10)),
-        (RankOptions(model="identity"), Sliding(20, 10)),
-        (RankOptions(model="identity", interpolation=0.0), Sliding(20, 10)),
+        (RankOptions(), Step("number", Sliding(20, 10), 0.5)),
+        (RankOptions(strategy="single"), Step("number", Single(20), 0.5)),
+        (RankOptions(interpolation=0.25), Step("number", Sliding(20, 10), 0.25, must_interpolate=True)),
+        (RankOptions(model="identity"), Step("identity", Sliding(20, 10))),
     ],
     ids=repr,
 )
-def test_interpolation_is_that_of_the_request_or_of_the_model(options: RankOptions, strategy: Strategy) -> None:
-    assert interpolating_registry().resolve(options)[1] == strategy
+def test_interpolation_is_that_of_the_request_or_of_the_model(options: RankOptions, step: Step) -> None:
+    assert interpolating_registry().resolve(options) == (step,)
+
+
+@pytest.mark.parametrize("model", ["number", "identity"])
+def test_weight_of_zero_is_no_interpolation(model: str) -> None:
+    (step,) = interpolating_registry().resolve(RankOptions(model, interpolation=0.0))
+    assert (step.strategy, step.interpolation) == (Sliding(20, 10), 0.0)
 
 
 def test_default_interpolation_of_a_model_without_scores_is_left_out() -> None:
@@ -82,13 +86,19 @@ def test_default_interpolation_of_a_model_without_scores_is_left_out() -> None:
     model = PERankModel(
         name="m", ranker="pe-rank", window_size=20, interpolation=InterpolationConfig(first_stage_weight=0.5)
     )
-    assert ModelRegistry([model], {"m": ranker}).resolve(RankOptions()) == ("m", Sliding(20, 10))
+    assert ModelRegistry([model], {"m": ranker}).resolve(RankOptions()) == (Step("m", Sliding(20, 10)),)
 
 
 def test_interpolation_of_a_model_without_scores_is_rejected() -> None:
     with pytest.raises(InvalidRequest, match="identity gives an order without scores") as caught:
         interpolating_registry().resolve(RankOptions(model="identity", interpolation=0.1))
     assert caught.value.field == "strategy.interpolation"
+
+
+@pytest.mark.parametrize("weight", [-0.1, math.inf, math.nan])
+def test_weight_must_be_finite_and_not_negative(weight: float) -> None:
+    with pytest.raises(InvalidRequest, match="is not between 0 and infinity; use one from 0 to 100"):
+        interpolating_registry().resolve(RankOptions(interpolation=weight))
 
 
 def cascade_registry(failed: Mapping[str, FailedModel] | None = None) -> ModelRegistry:
@@ -103,15 +113,16 @@ def cascade_registry(failed: Mapping[str, FailedModel] | None = None) -> ModelRe
 
 
 def test_default_cascade_runs_the_defaults_of_its_preranker() -> None:
-    expected = Cascade(10, "first", Interpolated(Sliding(30, 15), 0.25))
-    assert cascade_registry().resolve(RankOptions()) == ("number", expected)
-    assert cascade_registry().describe()[0].default_strategy == expected
+    steps = Step("first", Sliding(30, 15), 0.25), Step("number", Single(10))
+    assert cascade_registry().resolve(RankOptions()) == steps
+    described = cascade_registry().describe()[0].default_strategy
+    assert described == "cascade(first: sliding(30/15) + 0.25 first stage > 10)"
 
 
 def test_request_may_name_another_preranker_or_strategy() -> None:
-    other = cascade_registry().resolve(RankOptions(preranker="identity"))
-    assert other == ("number", Cascade(10, "identity", Sliding(20, 10)))
-    assert cascade_registry().resolve(RankOptions(strategy="single")) == ("number", Single(10))
+    steps = cascade_registry().resolve(RankOptions(preranker="identity"))
+    assert steps == (Step("identity", Sliding(20, 10)), Step("number", Single(10)))
+    assert cascade_registry().resolve(RankOptions(strategy="single")) == (Step("number", Single(10)),)
 
 
 def test_preranker_of_a_request_must_be_no_cascade() -> None:
@@ -124,7 +135,7 @@ def test_failed_preranker_is_a_problem_of_the_cascade() -> None:
     assert registry.describe()[0].problem == "its preranker first is not served: scores are not finite"
     with pytest.raises(SelfTestFailed, match="model 'first' is not served"):
         registry.resolve(RankOptions())
-    assert registry.resolve(RankOptions(strategy="single")) == ("number", Single(10))
+    assert registry.resolve(RankOptions(strategy="single")) == (Step("number", Single(10)),)
 
 
 @pytest.mark.parametrize("name", ["topdown", "Top-Down", "best"])
@@ -146,7 +157,7 @@ def test_instruction_is_refused_by_a_model_that_reads_none() -> None:
         registry().resolve(RankOptions(), "prefer medical texts")
     assert (caught.value.field, caught.value.metadata) == ("instruction", {"model": "number"})
     assert "serve one whose template has {instruction}" in str(caught.value)
-    assert registry().resolve(RankOptions(), "")[0] == "number"
+    assert registry().resolve(RankOptions(), "")[-1].model == "number"
 
 
 @pytest.mark.parametrize(("model", "preranker"), [("reads", "reads-not"), ("reads-not", "reads")])
@@ -156,7 +167,7 @@ def test_instruction_of_a_cascade_must_be_read_by_the_model_that_gives_the_answe
     options = RankOptions(model=model, strategy="cascade", preranker=preranker)
     two = ModelRegistry(models, rankers)
     if model == "reads":
-        assert two.resolve(options, "prefer medical texts")[0] == model
+        assert two.resolve(options, "prefer medical texts")[-1].model == model
     else:
         with pytest.raises(InvalidRequest, match=r"model reads-not has no place .* use one that reads it: reads"):
             two.resolve(options, "prefer medical texts")
@@ -181,7 +192,7 @@ def test_unknown_model_is_rejected() -> None:
 @pytest.mark.parametrize("name", ["top-down", "top_down"])
 def test_configured_strategy_may_have_a_hyphen_or_an_underscore(name: str) -> None:
     model = IdentityModel(name="m", ranker="identity", strategy=name)
-    assert ModelRegistry([model], {"m": IdentityRanker()}).resolve(RankOptions()) == ("m", TopDown(20))
+    assert ModelRegistry([model], {"m": IdentityRanker()}).resolve(RankOptions()) == (Step("m", TopDown(20)),)
 
 
 @pytest.mark.parametrize("name", ["topdown", "best", ""])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import FrozenInstanceError
 from itertools import pairwise
 
 import numpy as np
@@ -14,17 +13,11 @@ from hypothesis import strategies as st
 
 from rerank.errors import RankerFailure
 from rerank.types import (
-    Completeness,
     EncodedWindow,
-    FeedbackMethod,
-    FirstStage,
     Passage,
     Query,
-    StrategyKind,
-    Trace,
     Window,
     WindowRanking,
-    WindowTrace,
     check_rankings,
     with_title,
 )
@@ -39,33 +32,11 @@ def test_permutation_is_best_first_and_equal_scores_keep_their_order(scores: lis
         assert scores[above] > scores[below] or (scores[above] == scores[below] and above < below)
 
 
-def test_empty_window_has_an_empty_permutation() -> None:
-    assert WindowRanking(()).permutation == ()
-
-
 def test_vectors_are_ignored_in_comparisons() -> None:
     vector = np.ones(3, dtype=np.float32)
     assert Query("q", vector=vector) == Query("q")
     assert Passage("d", "text", vector=vector) == Passage("d", "text")
     assert Passage("d", "text") != Passage("d", "other text")
-
-
-def test_queries_are_frozen() -> None:
-    with pytest.raises(FrozenInstanceError):
-        Query("q").text = "other"  # type: ignore[misc]
-
-
-@pytest.mark.parametrize("name", ["top-down", "top_down", StrategyKind.TOP_DOWN])
-def test_names_may_have_hyphens_or_underscores(name: str) -> None:
-    assert StrategyKind(name) is StrategyKind.TOP_DOWN
-    assert FirstStage("hybrid_rrf") is FirstStage("hybrid-rrf")
-    assert FeedbackMethod("weighted_ranknet") is FeedbackMethod("weighted-ranknet")
-
-
-@pytest.mark.parametrize("name", ["", "topdown", "Top-Down", "top--down"])
-def test_unknown_name_raises(name: str) -> None:
-    with pytest.raises(ValueError, match="is not a valid StrategyKind"):
-        StrategyKind(name)
 
 
 def windows(*sizes: int) -> list[EncodedWindow]:
@@ -105,29 +76,6 @@ def test_wrong_number_of_scores_raises_with_both_numbers(rows: list[list[float]]
 def test_score_that_is_not_finite_raises(score: float) -> None:
     with pytest.raises(RankerFailure, match=rf"a score that is not finite: .*{score}.*; this is a bug"):
         check_rankings(rankings([0.0, 1.0], [0.0, score]), windows(2, 2))
-
-
-@pytest.mark.parametrize(("tokens", "total"), [((), 0), ((7,), 7), ((7, 5, 0), 12)])
-def test_trace_sums_the_tokens_of_its_windows(tokens: tuple[int, ...], total: int) -> None:
-    trace = Trace(
-        model="m",
-        ranker="r",
-        model_id="",
-        model_revision="",
-        template_sha256="",
-        strategy="s",
-        windows=tuple(WindowTrace((0,), (0,), count) for count in tokens),
-        rounds=len(tokens),
-        truncated_doc_ids=(),
-        repairs=0,
-        completeness=Completeness.FULL,
-        reason="",
-        queue_ms=0.0,
-        prepare_ms=0.0,
-        model_ms=0.0,
-        total_ms=0.0,
-    )
-    assert trace.tokens == total
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rerank import InvalidRequest, Query, Reranker
-from rerank.engine.strategies import Cascade, Interpolated, Single, Sliding
+from rerank.engine.strategies import Single, Sliding, Step, Steps
 from rerank.models.encoder import Encoder
 from rerank.rankers.identity import IdentityRanker
 from rerank.registry import ModelRegistry
@@ -196,21 +196,23 @@ def test_shared_words_are_those_of_the_query_and_rarer_ones_count_more(texts: li
         assert score == pytest.approx(sum(math.log(1 + len(texts) / frequency) for frequency in frequencies))
 
 
-INTERPOLATED = Interpolated(Sliding(200, 100), 0.25)
+INTERPOLATED, PLAIN = Step("m", Sliding(200, 100), 0.25), Step("m", Sliding(200, 100))
 WITHOUT_SCORES = UnorderedList.of("q", [Candidate(Passage("a", "a")), Candidate(Passage("b", "b"), 1.0)])
 WITH_SCORES = UnorderedList.of("q", [Candidate(Passage("a", "a"), 2.0), Candidate(Passage("b", "b"), 1.0)])
 
 
-def test_nothing_is_interpolated_with_the_order() -> None:
-    assert WITHOUT_SCORES.strategy(INTERPOLATED) == Sliding(200, 100)
-    assert WITHOUT_SCORES.strategy(Cascade(20, "m", INTERPOLATED)) == Cascade(20, "m", Sliding(200, 100))
-    assert WITHOUT_SCORES.strategy(Single(20)) == Single(20)
-
-
-def test_interpolation_with_scores_stays() -> None:
-    assert WITH_SCORES.strategy(INTERPOLATED) == INTERPOLATED
-    with_preranker = Interpolated(Cascade(20, "m", Sliding(200, 100)), 1.0, required=True)
-    assert WITHOUT_SCORES.strategy(with_preranker) == with_preranker
+@pytest.mark.parametrize(
+    ("steps", "without_scores"),
+    [
+        ((INTERPOLATED,), (PLAIN,)),
+        ((INTERPOLATED, Step("n", Single(20))), (PLAIN, Step("n", Single(20)))),
+        ((PLAIN,), (PLAIN,)),
+        ((PLAIN, Step("n", Single(20), 1.0, True)), (PLAIN, Step("n", Single(20), 1.0, True))),  # with the preranker
+    ],
+)
+def test_nothing_is_interpolated_with_the_order_but_with_scores(steps: Steps, without_scores: Steps) -> None:
+    assert WITHOUT_SCORES.steps(steps) == without_scores
+    assert WITH_SCORES.steps(steps) == steps
 
 
 def test_interpolation_that_was_asked_for_is_refused_without_scores(rank: Rank) -> None:

@@ -7,33 +7,21 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from rerank.engine.strategies import Cascade, Interpolated, Positions, Single, Sliding, Strategy, TopDown, Tournament
+from rerank.engine.strategies import Positions, Single, Sliding, Strategy, TopDown, Tournament
 
 #: (window_size, stride): the default, the narrowest, no overlap, stride 1, nearly no overlap, wider than any n.
 SHAPES = [(20, 10), (2, 1), (2, 2), (3, 2), (20, 20), (20, 7), (11, 1), (40, 39), (250, 10)]
 SLIDING = [Sliding(size, stride) for size, stride in SHAPES]
 SINGLE = [Single(size) for size in (2, 20, 200, 250)]
-
 TOP_DOWN = [TopDown(size) for size in (2, 3, 10, 20, 250)]
 TOURNAMENT = [Tournament(size) for size in (2, 3, 10, 20, 250)]
-CASCADE = [Cascade(10, "preranker", Sliding(20, 10)), Cascade(20, "preranker", TopDown(20))]
-INTERPOLATED = [Interpolated(Sliding(20, 10), 0.5), Interpolated(TopDown(20), 0.5)]
 EARLY_STOP = [Sliding(20, 10, early_stop=True), Sliding(2, 1, early_stop=True)]
-PARALLEL = [*TOP_DOWN, *TOURNAMENT]
 
-each_strategy = pytest.mark.parametrize(
-    "strategy", [*SLIDING, *SINGLE, *PARALLEL, *CASCADE, *EARLY_STOP, *INTERPOLATED], ids=str
-)
+each_strategy = pytest.mark.parametrize("strategy", [*SLIDING, *SINGLE, *TOP_DOWN, *TOURNAMENT, *EARLY_STOP], ids=str)
 
 
 def boundary_sizes(strategy: Strategy) -> list[int]:
     """Numbers of candidates around those at which the number of windows changes, up to 200."""
-    if isinstance(strategy, Interpolated):
-        return boundary_sizes(strategy.strategy)
-    if isinstance(strategy, Cascade):
-        return sorted(
-            {*boundary_sizes(strategy.preranker_strategy), strategy.window_size - 1, strategy.window_size + 1}
-        )
     size = strategy.window_size
     step = strategy.stride if isinstance(strategy, Sliding) else size - 1  # top-down: passages beside the pivot
     around = {size, size + step, size + 2 * step, 2 * size, 3 * size}

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 
-from rerank.engine.admission import AdmissionController, ModelStage, PendingRequest, Stage, Throughput
+from rerank.engine.admission import AdmissionController, Throughput
+from rerank.engine.request import ModelStage, RankRequest, Stage
 from rerank.errors import DeadlineExceeded, Overloaded
+from tests.rerank.engine import harness
 
 MODEL = ModelStage(Stage.RANK, "model")
 PREPARE = ModelStage(Stage.PREPARE, "model")
+OTHER = ModelStage(Stage.RANK, "other")
 #: When the rates were measured: so late that no request of these tests is a probe unless it says so.
 MEASURED_S = 10.0
 #: When an idle model may be probed.
@@ -18,20 +19,16 @@ STALE_S = MEASURED_S + 1.1
 
 
 def throughput_of(tokens_per_s: float, passages_per_s: float = 1e9) -> Throughput:
-    throughput = Throughput(0.1)
-    for model_stage, rate in ((MODEL, tokens_per_s), (PREPARE, passages_per_s)):
-        throughput.observe(model_stage, 1, 1.0, 0.0)
-        throughput.observe(model_stage, rate, 1.0, MEASURED_S)
-    return throughput
+    return harness.throughput_of({MODEL: tokens_per_s, PREPARE: passages_per_s}, MEASURED_S)
 
 
 def request(
-    tokens: float, deadline_s: float = math.inf, arrived_s: float = 0.0, passages: float = 0.0
-) -> PendingRequest:
-    return PendingRequest(arrived_s, deadline_s, {MODEL: tokens, PREPARE: passages})
+    tokens: float, deadline_s: float | None = None, arrived_s: float = 0.0, passages: float = 0.0
+) -> RankRequest:
+    return harness.pending({MODEL: tokens, PREPARE: passages}, deadline_s, arrived_s)
 
 
-def admitted(throughput: Throughput, *requests: PendingRequest, max_queue_tokens: int = 10**9) -> AdmissionController:
+def admitted(throughput: Throughput, *requests: RankRequest, max_queue_tokens: int = 10**9) -> AdmissionController:
     admission = AdmissionController(throughput, max_queue_tokens)
     for each in requests:
         admission.admit(each, 0.0)
@@ -40,9 +37,8 @@ def admitted(throughput: Throughput, *requests: PendingRequest, max_queue_tokens
 
 def test_deadline_that_could_not_be_met_even_alone_is_rejected() -> None:
     admission = admitted(throughput_of(100))
-    with pytest.raises(
-        DeadlineExceeded, match="3000 ms of work remain and the deadline is in 2000 ms; allow"
-    ) as caught:
+    text = "3000 ms of work remain and the deadline is in 2000 ms; allow"
+    with pytest.raises(DeadlineExceeded, match=text) as caught:
         admission.admit(request(300, deadline_s=3.0), 1.0)
     assert caught.value.metadata == {"needed_ms": "3000", "left_ms": "2000"}
     assert admission.queued_tokens == 0
@@ -61,53 +57,35 @@ def test_request_alone_has_no_margin() -> None:
     admitted(throughput_of(100)).admit(request(300, deadline_s=3.01), 0.0)
 
 
-def test_requests_of_lower_priority_delay_only_by_sharing_its_batches() -> None:
-    """3 s of its own work take up to 6 s, and 8.4 s with the margin, although 10 s of other work wait."""
-    for deadline_s, is_admitted in ((8.5, True), (8.3, False)):
-        admission = admitted(throughput_of(100), request(1000))
-        if is_admitted:
-            admission.admit(request(300, deadline_s=deadline_s), 0.0)
-        else:
-            with pytest.raises(Overloaded):
-                admission.admit(request(300, deadline_s=deadline_s), 0.0)
-
-
 def test_request_that_would_make_an_admitted_one_late_is_rejected() -> None:
     """At four times the load, many admitted requests missed their deadlines because of later, shorter ones."""
-    long = request(500, deadline_s=8.0)
-    admission = admitted(throughput_of(100), long)
+    admission = admitted(throughput_of(100), request(500, deadline_s=8.0))
     with pytest.raises(Overloaded, match="500 tokens are queued, which could make an admitted request 400 ms late"):
         admission.admit(request(100, deadline_s=100.0), 0.0)
     admission.admit(request(50, deadline_s=100.0), 0.0)
 
 
 def test_admitted_request_that_is_late_anyway_rejects_no_other() -> None:
-    long = request(500, deadline_s=8.0)
-    admission = admitted(throughput_of(100), long)
+    admission = admitted(throughput_of(100), request(500, deadline_s=8.0))
     admission.admit(request(100, deadline_s=100.0, arrived_s=4.0), 4.0)
 
 
 def test_work_of_other_models_does_not_delay() -> None:
-    admission = admitted(throughput_of(100))
-    admission.admit(PendingRequest(0.0, remaining={ModelStage(Stage.RANK, "other"): 1e6}), 0.0)
+    admission = admitted(throughput_of(100), harness.pending({OTHER: 1e6}))
     admission.admit(request(300, deadline_s=4.3), 0.0)
 
 
-def test_no_deadline_is_rejected_before_a_rate_is_measured() -> None:
+def test_no_deadline_is_rejected_before_a_rate_is_measured_unless_it_has_passed() -> None:
     admission = admitted(Throughput(0.1), request(1e6))
     admission.admit(request(1e6, deadline_s=0.001), 0.0)
-
-
-def test_deadline_in_the_past_is_rejected_without_a_rate() -> None:
     with pytest.raises(DeadlineExceeded):
-        admitted(Throughput(0.1)).admit(request(1, deadline_s=1.0), 1.1)
+        admission.admit(request(1, deadline_s=1.0), 1.1)
 
 
 def test_request_without_a_deadline_is_rejected_only_by_a_full_queue() -> None:
     admission = admitted(throughput_of(100), request(700), max_queue_tokens=1000)
-    with pytest.raises(
-        Overloaded, match="700 tokens are queued; 301 more exceed the limit of 1000; try again"
-    ) as caught:
+    text = "700 tokens are queued; 301 more exceed the limit of 1000; try again"
+    with pytest.raises(Overloaded, match=text) as caught:
         admission.admit(request(301), 0.0)
     assert caught.value.metadata == {"exceeded": "max_queue_tokens", "queued_tokens": "700", "limit": "1000"}
     assert caught.value.retry_after_s == pytest.approx(7.0)
@@ -146,27 +124,34 @@ def test_retry_delay_has_a_default_before_a_rate_is_measured() -> None:
 
 
 @pytest.mark.parametrize(
-    ("queued", "finish_s"),
+    ("tokens", "passages", "queued", "finish_s"),
     [
-        (request(100, passages=0), 1.0 + 2.0),  # the model is free before the passages are prepared
-        (request(0, passages=100), 1.0 + 1.0 + 2.0),  # the queued passages are prepared first
-        (request(300, passages=0), 3.0 + 2.0),  # the model is busy longer than preparing takes
+        (300, 0, request(1000), 2 * 3.0),  # requests of lower priority delay only by sharing its batches
+        (200, 100, request(100), 1.0 + 2.0),  # the model is free before the passages are prepared
+        (200, 100, request(0, passages=100), 1.0 + 1.0 + 2.0),  # the queued passages are prepared first
+        (200, 100, request(300), 3.0 + 2.0),  # the model is busy longer than preparing takes
     ],
 )
-def test_prepare_and_rank_run_concurrently(queued: PendingRequest, finish_s: float) -> None:
-    """The new request takes 1 s to prepare and 2 s to rank."""
-    finish_s *= 1.4
-    for slack_s, is_admitted in ((0.01, True), (-0.01, False)):
-        admission = admitted(throughput_of(100, passages_per_s=100), queued)
-        new = request(200, deadline_s=finish_s + slack_s, arrived_s=0.0, passages=100)
-        if is_admitted:
+@pytest.mark.parametrize("slack_s", [0.01, -0.01])
+def test_finish_is_estimated_from_both_stages(
+    tokens: int, passages: int, queued: RankRequest, finish_s: float, slack_s: float
+) -> None:
+    """Preparing and ranking run concurrently, each at 100 tokens per second; the margin is 1.4."""
+    admission = admitted(throughput_of(100, passages_per_s=100), queued)
+    new = request(tokens, deadline_s=1.4 * finish_s + slack_s, passages=passages)
+    if slack_s > 0:
+        admission.admit(new, 0.0)
+    else:
+        with pytest.raises((Overloaded, DeadlineExceeded)):
             admission.admit(new, 0.0)
-        else:
-            with pytest.raises((Overloaded, DeadlineExceeded)):
-                admission.admit(new, 0.0)
 
 
 # --- probes ---
+
+
+def late(slack_s: float = 5.0, now_s: float = STALE_S, tokens: float = 100, passages: float = 0.0) -> RankRequest:
+    """A request that arrives now."""
+    return request(tokens, now_s + slack_s, now_s, passages)
 
 
 def test_request_probes_a_model_that_has_been_idle() -> None:
@@ -174,33 +159,32 @@ def test_request_probes_a_model_that_has_been_idle() -> None:
     admission = admitted(throughput_of(0.001))
     for now_s in (MEASURED_S, MEASURED_S + 1):
         with pytest.raises(DeadlineExceeded):
-            admission.admit(request(100, deadline_s=now_s + 5, arrived_s=now_s), now_s)
-    probe = request(100, deadline_s=STALE_S + 5, arrived_s=STALE_S)
+            admission.admit(late(now_s=now_s), now_s)
+    probe = late()
     admission.admit(probe, STALE_S)
     admission.admit(probe, STALE_S + 2)  # again, once its windows are encoded
 
 
 def test_one_request_probes_at_a_time() -> None:
     admission = admitted(throughput_of(0.001))
-    first, second, third = (request(100, deadline_s=STALE_S + 5, arrived_s=STALE_S) for _ in range(3))
+    first = late()
     admission.admit(first, STALE_S)
     with pytest.raises(DeadlineExceeded):
-        admission.admit(second, STALE_S)
+        admission.admit(late(), STALE_S)
     admission.release(first)  # before its batch has run, such as by its caller
-    admission.admit(third, STALE_S)
+    admission.admit(late(), STALE_S)
 
 
 def test_batch_of_a_probe_corrects_the_rate_for_all() -> None:
     throughput = throughput_of(0.001)
     admission = admitted(throughput)
-    admission.admit(request(100, deadline_s=STALE_S + 5, arrived_s=STALE_S), STALE_S)
+    admission.admit(late(), STALE_S)
     throughput.observe(MODEL, 100, 1.0, STALE_S + 1)
-    admission.admit(request(100, deadline_s=STALE_S + 6, arrived_s=STALE_S + 1), STALE_S + 1)
+    admission.admit(late(now_s=STALE_S + 1), STALE_S + 1)
 
 
 def test_probe_is_rejected_once_its_own_batch_shows_that_it_is_late() -> None:
-    throughput = throughput_of(100)
-    probe = request(1000, deadline_s=STALE_S + 5, arrived_s=STALE_S)
+    throughput, probe = throughput_of(100), late(tokens=1000)
     admitted(throughput).admit(probe, STALE_S)
     assert not throughput.is_late(probe, STALE_S)
     throughput.observe(MODEL, 100, 1.0, STALE_S + 1)
@@ -211,13 +195,12 @@ def test_probe_of_one_stage_is_checked_in_the_other() -> None:
     throughput = throughput_of(0.001, passages_per_s=100)
     throughput.observe(PREPARE, 100, 1.0, STALE_S)
     with pytest.raises(DeadlineExceeded, match="10000 ms of work remain"):
-        admitted(throughput).admit(request(100, STALE_S + 5, STALE_S, passages=1000), STALE_S)
+        admitted(throughput).admit(late(passages=1000), STALE_S)
 
 
 def test_probe_is_bound_by_its_deadline_and_by_the_queue() -> None:
-    admission = admitted(throughput_of(100), max_queue_tokens=100)
-    admission.admit(PendingRequest(0.0, remaining={ModelStage(Stage.RANK, "other"): 60.0}), STALE_S)
+    admission = admitted(throughput_of(100), harness.pending({OTHER: 60.0}), max_queue_tokens=100)
     with pytest.raises(DeadlineExceeded):
-        admission.admit(request(10, deadline_s=STALE_S - 1, arrived_s=STALE_S), STALE_S)
+        admission.admit(late(slack_s=-1, tokens=10), STALE_S)
     with pytest.raises(Overloaded):
-        admission.admit(request(50, arrived_s=STALE_S), STALE_S)
+        admission.admit(late(slack_s=1e9, tokens=50), STALE_S)

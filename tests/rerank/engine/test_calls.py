@@ -8,9 +8,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from rerank.engine.admission import ModelStage, PendingRequest, Stage, Throughput
+from rerank.engine.admission import Throughput
 from rerank.engine.calls import ConcurrentCalls
+from rerank.engine.request import ModelStage, RankRequest, Stage
 from rerank.errors import ModelServerUnavailable, RankerFailure, ShuttingDown
+from tests.rerank.engine.harness import pending
 
 STAGE = ModelStage(Stage.RANK, "zephyr")
 
@@ -47,8 +49,8 @@ async def calls_of(
     await calls.close()
 
 
-def request(remaining: float = 0.0) -> PendingRequest:
-    return PendingRequest(asyncio.get_running_loop().time(), remaining={STAGE: remaining})
+def request(remaining: float = 0.0) -> RankRequest:
+    return pending({STAGE: remaining}, arrived_s=asyncio.get_running_loop().time())
 
 
 async def test_results_keep_the_order_of_the_work() -> None:

@@ -1,4 +1,4 @@
-"""Engine: rankings, batches, threads and times. Concurrent jobs do not change each other's results."""
+"""Engine: rankings, batches, threads and times. Concurrent requests do not change each other's results."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 
 from rerank.config import EngineConfig
 from rerank.engine.engine import Engine
-from rerank.engine.strategies import Cascade, Single, Sliding, Strategy
+from rerank.engine.strategies import Single, Sliding, Step, Strategy
 from rerank.rankers.identity import IdentityRanker
 from rerank.types import Completeness
 from tests.fakes import HeldRanker, NumberRanker, run_schedule
-from tests.rerank.engine.jobs import (
+from tests.rerank.engine.harness import (
     LARGE_BATCHES,
     ONE_BY_ONE,
     SLIDING,
@@ -22,9 +22,10 @@ from tests.rerank.engine.jobs import (
     ObservedRanker,
     best_first,
     engine_for,
-    job_for,
+    held_engine,
     positions,
     queries,
+    request_for,
     shuffled,
     start,
     wait_for_queue,
@@ -39,7 +40,7 @@ async def test_ranking_is_that_of_the_strategy(strategy: Strategy, n: int) -> No
     rounds, order = run_schedule(strategy, lambda window: [numbers[position] for position in window], n)
     windows = [window for round_ in rounds for window in round_.windows]
     async with engine_for(NumberRanker()) as engine:
-        ranking = await engine.run(job_for(numbers, strategy))
+        ranking = await engine.run(request_for(numbers, strategy))
     assert positions(ranking) == order
     assert [window.positions for window in ranking.trace.windows] == windows
     assert [window.tokens for window in ranking.trace.windows] == [10 * len(window) for window in windows]
@@ -50,39 +51,34 @@ async def test_ranking_is_that_of_the_strategy(strategy: Strategy, n: int) -> No
 async def test_empty_list_runs_no_window(strategy: Strategy) -> None:
     ranker = NumberRanker()
     async with engine_for(ranker) as engine:
-        ranking = await engine.run(job_for([], strategy))
+        ranking = await engine.run(request_for([], strategy))
     assert (ranking.ranked, ranking.trace.windows, ranking.trace.rounds) == ((), (), 0)
     assert ranking.trace.completeness is Completeness.FULL
     assert ranker.ranked == []
 
 
 @pytest.mark.parametrize("config", [LARGE_BATCHES, ONE_BY_ONE, EngineConfig(max_batch_tokens=500)], ids=str)
-async def test_concurrent_jobs_get_the_rankings_that_they_get_alone(config: EngineConfig) -> None:
+async def test_concurrent_requests_get_the_rankings_that_they_get_alone(config: EngineConfig) -> None:
     strategies: list[Strategy] = [SLIDING, Sliding(5, 2), Single(20), Blocks(7)]
-    jobs = [job_for(shuffled(7 * seed, seed), strategies[seed % 4]) for seed in range(1, 25)]
+    requests = [request_for(shuffled(7 * seed, seed), strategies[seed % 4]) for seed in range(1, 25)]
     async with engine_for(NumberRanker(), config) as engine:
-        together = await asyncio.gather(*(engine.run(job) for job in jobs))
-        alone = [await engine.run(job) for job in jobs]
+        together = await asyncio.gather(*(engine.run(request) for request in requests))
+        alone = [await engine.run(request) for request in requests]
     assert [ranking.ranked for ranking in together] == [ranking.ranked for ranking in alone]
     assert [ranking.trace.windows for ranking in together] == [ranking.trace.windows for ranking in alone]
 
 
-async def test_windows_of_several_jobs_share_a_batch() -> None:
-    ranker = HeldRanker()
-    async with engine_for(ranker) as engine:
-        first = start(engine.run(job_for(shuffled(5), Single(5))))
-        await wait_until_blocked(ranker)
-        others = start(*(engine.run(job_for(shuffled(5), Single(5))) for _ in range(23)))
+async def test_windows_of_several_requests_share_a_batch() -> None:
+    async with held_engine(LARGE_BATCHES) as (engine, ranker):
+        start(*(engine.run(request_for(shuffled(5), Single(5))) for _ in range(23)))
         await wait_for_queue(engine, 23)
-        ranker.release.set()
-        await asyncio.gather(*first, *others)
     assert ranker.batches == [1, 23]
 
 
 async def test_each_window_is_encoded_exactly_once() -> None:
     ranker = NumberRanker()
     async with engine_for(ranker) as engine:
-        await asyncio.gather(*(engine.run(job_for(shuffled(57), query=str(number))) for number in range(5)))
+        await asyncio.gather(*(engine.run(request_for(shuffled(57), query=str(number))) for number in range(5)))
     assert len(ranker.encoded) == 5 * 5
     assert sorted(ranker.encoded, key=repr) == sorted(ranker.ranked, key=repr)
 
@@ -91,7 +87,7 @@ async def test_each_window_is_encoded_exactly_once() -> None:
 async def test_batches_keep_to_the_batch_size(max_batch_tokens: int, largest: int) -> None:
     ranker = NumberRanker()
     async with engine_for(ranker, EngineConfig(max_batch_tokens=max_batch_tokens)) as engine:
-        await engine.run(job_for(shuffled(200), Blocks(20)))
+        await engine.run(request_for(shuffled(200), Blocks(20)))
     assert max(ranker.batches) == largest
     assert sum(ranker.batches) == 10
 
@@ -101,7 +97,7 @@ async def test_models_never_share_a_batch() -> None:
     ranker, other = NumberRanker(), NumberRanker()
     async with Engine({"number": ranker, "other": other, "identity": IdentityRanker()}, LARGE_BATCHES) as engine:
         names = ["number", "identity", "other"] * 4
-        rankings = await asyncio.gather(*(engine.run(job_for(numbers, query=name, model=name)) for name in names))
+        rankings = await asyncio.gather(*(engine.run(request_for(numbers, query=name, model=name)) for name in names))
     for name, ranking in zip(names, rankings, strict=True):
         assert positions(ranking)[:10] == (list(range(10)) if name == "identity" else best_first(numbers)[:10])
         assert ranking.trace.model == name
@@ -113,7 +109,8 @@ async def test_both_models_of_a_cascade_prepare_once() -> None:
     numbers = shuffled(50)
     preranker, ranker = ObservedRanker(), ObservedRanker()
     async with Engine({"number": ranker, "preranker": preranker}, LARGE_BATCHES) as engine:
-        ranking = await engine.run(job_for(numbers, Cascade(10, "preranker", SLIDING)))
+        request = replace(request_for(numbers), steps=(Step("preranker", SLIDING), Step("number", Single(10))))
+        ranking = await engine.run(request)
     assert positions(ranking)[:10] == best_first(numbers)[:10]
     assert [len(window.passages) for window in preranker.ranked] == [20] * 4
     assert [len(window.passages) for window in ranker.ranked] == [10]
@@ -123,41 +120,36 @@ async def test_both_models_of_a_cascade_prepare_once() -> None:
 async def test_each_method_of_a_ranker_has_its_own_thread() -> None:
     ranker = ObservedRanker()
     async with engine_for(ranker) as engine:
-        await asyncio.gather(*(engine.run(job_for(shuffled(50))) for _ in range(8)))
+        await asyncio.gather(*(engine.run(request_for(shuffled(50))) for _ in range(8)))
     assert [len(threads) for threads in ranker.threads.values()] == [1, 1, 1]
     assert len(set[int]().union({threading.get_ident()}, *ranker.threads.values())) == 4
 
 
 async def test_requests_are_prepared_while_a_batch_runs() -> None:
-    ranker = HeldRanker()
-    async with engine_for(ranker) as engine:
-        first = start(engine.run(job_for([1, 2])))
-        await wait_until_blocked(ranker)
-        others = start(*(engine.run(job_for([1, 2])) for _ in range(3)))
+    async with held_engine() as (engine, _):
+        start(*(engine.run(request_for([1, 2])) for _ in range(3)))
         await wait_for_queue(engine, 3)
-        ranker.release.set()
-        await asyncio.gather(*first, *others)
 
 
 async def test_trace_lists_truncated_passages() -> None:
     async with engine_for(ObservedRanker()) as engine:
-        ranking = await engine.run(job_for(shuffled(5)))
+        ranking = await engine.run(request_for(shuffled(5)))
     assert ranking.trace.truncated_doc_ids == ("d0", "d2"), "in the order of the request"
 
 
 async def test_times_sum_to_at_most_the_total() -> None:
     async with engine_for(NumberRanker(), EngineConfig(max_batch_tokens=200)) as engine:
-        rankings = await asyncio.gather(*(engine.run(job_for(shuffled(n))) for n in range(60)))
+        rankings = await asyncio.gather(*(engine.run(request_for(shuffled(n))) for n in range(60)))
     for trace in (ranking.trace for ranking in rankings):
         parts = [trace.queue_ms, trace.prepare_ms, trace.model_ms]
         assert min(parts) >= 0
         assert sum(parts) <= trace.total_ms + 1e-6
 
 
-async def test_queue_time_of_a_job_is_the_running_time_of_another() -> None:
+async def test_queue_time_of_a_request_is_the_running_time_of_another() -> None:
     ranker = HeldRanker()
     async with engine_for(ranker, ONE_BY_ONE) as engine:
-        tasks = start(*(engine.run(job_for([1, 2], query=str(number))) for number in range(2)))
+        tasks = start(*(engine.run(request_for([1, 2], query=str(number))) for number in range(2)))
         await wait_until_blocked(ranker)
         await asyncio.sleep(0.02)
         ranker.release.set()
@@ -170,28 +162,22 @@ async def test_ranker_without_batching_gets_one_window_at_a_time() -> None:
     ranker = NumberRanker()
     ranker.info = replace(ranker.info, batching="one_by_one")
     async with engine_for(ranker, EngineConfig()) as engine:
-        await engine.run(job_for(shuffled(30), Blocks(5)))
+        await engine.run(request_for(shuffled(30), Blocks(5)))
     assert ranker.batches == [1] * 6
 
 
 async def test_batch_on_a_cpu_holds_512_tokens() -> None:
     ranker = NumberRanker()
     async with engine_for(ranker, EngineConfig()) as engine:
-        await engine.run(job_for(shuffled(100), Blocks(20)))  # 200 tokens each
+        await engine.run(request_for(shuffled(100), Blocks(20)))  # 200 tokens each
     assert ranker.batches == [2, 2, 1]
 
 
-async def test_batch_size_is_measured_on_an_accelerator() -> None:
+@pytest.mark.parametrize(("configured", "batches"), [(None, [1, 1, 1, 1, 2]), (100, [])])
+async def test_batch_size_is_measured_on_an_accelerator_unless_it_is_configured(
+    configured: int | None, batches: list[int]
+) -> None:
     ranker = NumberRanker()
     ranker.info = replace(ranker.info, on_accelerator=True)
-    async with engine_for(ranker, EngineConfig()):
-        assert ranker.batches[0] == 1
-        assert 2 in ranker.batches
-
-
-async def test_configured_batch_size_needs_no_measurement() -> None:
-    ranker = NumberRanker()
-    ranker.info = replace(ranker.info, on_accelerator=True)
-    async with engine_for(ranker, EngineConfig(max_batch_tokens=100)):
-        pass
-    assert ranker.batches == []
+    async with engine_for(ranker, EngineConfig(max_batch_tokens=configured)):
+        assert ranker.batches[:5] == batches

@@ -9,21 +9,22 @@ from collections.abc import Sequence
 import pytest
 
 from rerank.config import EngineConfig
-from rerank.engine.job import Job
-from rerank.engine.strategies import spans
+from rerank.engine.request import RankRequest
+from rerank.engine.strategies import Step, spans
 from rerank.errors import DeadlineExceeded, Overloaded
-from rerank.types import Candidate, Completeness, Passage, Prepared, Query
+from rerank.types import Candidate, Completeness, Passage, Prepared, Query, RankOptions
 from tests.fakes import HeldRanker, NumberRanker
-from tests.rerank.engine.jobs import (
+from tests.rerank.engine.harness import (
     ONE_BY_ONE,
     Blocks,
     ObservedRanker,
     best_first,
     engine_for,
-    job_for,
+    held_engine,
     now_s,
     positions,
     queries,
+    request_for,
     set_throughput,
     shuffled,
     start,
@@ -31,44 +32,41 @@ from tests.rerank.engine.jobs import (
     wait_until_blocked,
 )
 
+PARTIAL = RankOptions(allow_partial=True)
 
-async def test_queued_windows_of_a_cancelled_job_never_run() -> None:
-    ranker = HeldRanker()
-    async with engine_for(ranker, ONE_BY_ONE) as engine:
-        first, cancelled, last = start(
-            *(engine.run(job_for([1, 2], query=name)) for name in ("first", "cancelled", "last"))
-        )
-        await wait_until_blocked(ranker)
+
+async def test_queued_windows_of_a_cancelled_request_never_run() -> None:
+    async with held_engine() as (engine, ranker):
+        cancelled, _ = start(*(engine.run(request_for([1, 2], query=name)) for name in ("cancelled", "last")))
+        await wait_for_queue(engine, 2)
         cancelled.cancel()
         with pytest.raises(asyncio.CancelledError):
             await cancelled
-        ranker.release.set()
-        await asyncio.gather(first, last)
     assert queries(ranker) == ["first", "last"]
 
 
-async def test_cancelled_job_removes_the_rest_of_its_round() -> None:
+async def test_cancelled_request_removes_the_rest_of_its_round() -> None:
     ranker = HeldRanker()
     async with engine_for(ranker, ONE_BY_ONE) as engine:
-        (cancelled,) = start(engine.run(job_for(shuffled(50), Blocks(10), query="cancelled")))
+        (cancelled,) = start(engine.run(request_for(shuffled(50), Blocks(10), query="cancelled")))
         await wait_until_blocked(ranker)
         cancelled.cancel()
         with pytest.raises(asyncio.CancelledError):
             await cancelled
         ranker.release.set()
-        await engine.run(job_for([1, 2], query="after"))
+        await engine.run(request_for([1, 2], query="after"))
     assert queries(ranker) == ["cancelled", "after"], "the running window ends, the others never start"
 
 
 @pytest.mark.parametrize("windows_done", [0, 2])
-async def test_deadline_ends_a_job_before_its_next_window(windows_done: int) -> None:
+async def test_deadline_ends_a_request_before_its_next_window(windows_done: int) -> None:
     ranker = HeldRanker(free_batches=windows_done)
     async with engine_for(ranker) as engine:
         with pytest.raises(DeadlineExceeded, match=r"after \d+ ms with \d windows of sliding\(20/10\) done") as caught:
-            await engine.run(job_for(shuffled(100), query="late", deadline=now_s() + 0.3))
+            await engine.run(request_for(shuffled(100), query="late", deadline_s=now_s() + 0.3))
         assert caught.value.metadata == {"windows_done": str(len(ranker.ranked))}
         ranker.release.set()
-        await engine.run(job_for([1, 2], query="after"))
+        await engine.run(request_for([1, 2], query="after"))
     assert queries(ranker).count("late") <= windows_done + 1, "the running window may end"
     assert queries(ranker)[-1] == "after"
 
@@ -77,25 +75,25 @@ async def test_deadline_in_the_past_runs_no_window() -> None:
     ranker = ObservedRanker()
     async with engine_for(ranker) as engine:
         with pytest.raises(DeadlineExceeded, match=r"with 0 windows of sliding\(20/10\) done; allow more time"):
-            await engine.run(job_for(shuffled(50), deadline=now_s() - 1))
+            await engine.run(request_for(shuffled(50), deadline_s=now_s() - 1))
     assert (ranker.prepared, ranker.ranked) == (0, [])
 
 
 async def test_deadline_far_ahead_changes_nothing() -> None:
     numbers = shuffled(50)
     async with engine_for(NumberRanker()) as engine:
-        ranking = await engine.run(job_for(numbers, deadline=now_s() + 1000))
+        ranking = await engine.run(request_for(numbers, deadline_s=now_s() + 1000))
     assert positions(ranking)[:10] == best_first(numbers)[:10]
 
 
 async def test_unreachable_deadline_is_rejected_before_anything_is_prepared() -> None:
     ranker = ObservedRanker()
     async with engine_for(ranker) as engine:
-        await engine.run(job_for(shuffled(20)))  # measures 10 tokens per passage
+        await engine.run(request_for(shuffled(20)))  # measures 10 tokens per passage
         set_throughput(engine, 100.0)
         with pytest.raises(DeadlineExceeded, match=r"18\d{3} ms of work remain and the deadline is in \d+ ms"):
-            await engine.run(job_for(shuffled(100), deadline=now_s() + 10))
-        await engine.run(job_for(shuffled(100), deadline=now_s() + 1000))
+            await engine.run(request_for(shuffled(100), deadline_s=now_s() + 10))
+        await engine.run(request_for(shuffled(100), deadline_s=now_s() + 1000))
     assert ranker.prepared == 2
 
 
@@ -105,21 +103,18 @@ async def test_deadline_unreachable_for_the_encoded_windows_is_rejected_before_o
     async with engine_for(ranker) as engine:
         set_throughput(engine, 100.0)
         with pytest.raises(DeadlineExceeded, match="18000 ms of work remain"):
-            await engine.run(job_for(shuffled(100), deadline=now_s() + 10))
+            await engine.run(request_for(shuffled(100), deadline_s=now_s() + 10))
     assert (ranker.prepared, ranker.ranked) == (1, [])
 
 
 async def test_deadline_unreachable_because_of_the_queue_is_an_overload() -> None:
-    ranker = HeldRanker()
-    async with engine_for(ranker) as engine:
+    async with held_engine() as (engine, _):
         set_throughput(engine, 100.0)
-        (first,) = start(engine.run(job_for(shuffled(100))))  # 18 s
-        await wait_until_blocked(ranker)
-        with pytest.raises(Overloaded, match="1800 tokens are queued, which could make the request") as caught:
-            await engine.run(job_for(shuffled(100), deadline=now_s() + 30))
-        assert caught.value.retry_after_s == pytest.approx(18.0)
-        ranker.release.set()
-        await first
+        start(engine.run(request_for(shuffled(100))))  # 18 s
+        await wait_for_queue(engine, 1)
+        with pytest.raises(Overloaded, match="1820 tokens are queued, which could make the request") as caught:
+            await engine.run(request_for(shuffled(100), deadline_s=now_s() + 30))
+        assert caught.value.retry_after_s == pytest.approx(18.2)
 
 
 async def test_long_passages_do_not_make_short_ones_look_slow_to_prepare() -> None:
@@ -130,29 +125,24 @@ async def test_long_passages_do_not_make_short_ones_look_slow_to_prepare() -> No
             time.sleep(2e-6 * sum(len(passage.text) for passage in passages))
             return super().prepare(query, passages)
 
-    def job(text: str, deadline: float | None) -> Job:
+    def request(text: str, deadline_s: float | None) -> RankRequest:
         candidates = tuple(Candidate(Passage(f"d{number}", text)) for number in range(100))
-        return Job("number", Query("q"), candidates, Blocks(100), top_n=0, deadline=deadline)
+        return RankRequest(Query("q"), candidates, (Step("number", Blocks(100)),), deadline_s=deadline_s)
 
     async with engine_for(Embedding()) as engine:
         for _ in range(2):  # the first batch is not measured
-            await engine.run(job("x" * 2000, None))
-        ranking = await engine.run(job("x", now_s() + 0.35))
+            await engine.run(request("x" * 2000, None))
+        ranking = await engine.run(request("x", now_s() + 0.35))
     assert ranking.trace.completeness is Completeness.FULL
 
 
-async def test_shorter_request_overtakes_an_earlier_longer_one() -> None:
-    ranker = HeldRanker()
-    async with engine_for(ranker, ONE_BY_ONE) as engine:
+async def test_shorter_request_goes_before_an_earlier_longer_one() -> None:
+    async with held_engine() as (engine, ranker):
         set_throughput(engine, 1000.0)
-        (first,) = start(engine.run(job_for([1, 2])))
-        await wait_until_blocked(ranker)
-        (long,) = start(engine.run(job_for(shuffled(100), query="long")))
+        start(engine.run(request_for(shuffled(100), query="long")))
         await wait_for_queue(engine, 1)
-        (short,) = start(engine.run(job_for(shuffled(20), query="short")))
+        start(engine.run(request_for(shuffled(20), query="short")))
         await wait_for_queue(engine, 2)
-        ranker.release.set()
-        await asyncio.gather(first, long, short)
     assert queries(ranker)[1:] == ["short", *["long"] * 9]
 
 
@@ -160,10 +150,10 @@ async def test_queued_window_is_rejected_once_its_deadline_becomes_unreachable()
     """Not only when the deadline comes. The first measured batch has at most 100 tokens per second; 1800 remain."""
     ranker = HeldRanker(free_batches=1)
     async with engine_for(ranker, ONE_BY_ONE) as engine:
-        await engine.run(job_for([1, 2], query="warms up"))
-        (first,) = start(engine.run(job_for([1, 2], query="first")))
+        await engine.run(request_for([1, 2], query="warms up"))
+        (first,) = start(engine.run(request_for([1, 2], query="first")))
         await wait_until_blocked(ranker)
-        (late,) = start(engine.run(job_for(shuffled(100), query="late", deadline=now_s() + 10)))
+        (late,) = start(engine.run(request_for(shuffled(100), query="late", deadline_s=now_s() + 10)))
         await wait_for_queue(engine, 1)
         await asyncio.sleep(0.2)
         ranker.release.set()
@@ -178,7 +168,7 @@ async def test_partial_answer_is_the_best_order_so_far(windows_done: int) -> Non
     ranker = HeldRanker(free_batches=windows_done)
     numbers = shuffled(100)
     async with engine_for(ranker) as engine:
-        ranking = await engine.run(job_for(numbers, deadline=now_s() + 0.5, allow_partial=True))
+        ranking = await engine.run(request_for(numbers, deadline_s=now_s() + 0.5, options=PARTIAL))
         ranker.release.set()
     order = list(range(100))
     for start_, end in list(spans(100, 20, 10))[:windows_done]:
@@ -193,7 +183,7 @@ async def test_partial_answer_comes_before_the_deadline() -> None:
     ranker = HeldRanker()
     async with engine_for(ranker, EngineConfig(answer_margin_s=1000.0)) as engine:
         ranking = await asyncio.wait_for(
-            engine.run(job_for([1, 2], deadline=now_s() + 1000, allow_partial=True)), timeout=60
+            engine.run(request_for([1, 2], deadline_s=now_s() + 1000, options=PARTIAL)), timeout=60
         )
         ranker.release.set()
     assert ranking.trace.completeness is Completeness.NONE
@@ -202,7 +192,7 @@ async def test_partial_answer_comes_before_the_deadline() -> None:
 async def test_partial_answer_after_the_deadline_is_the_first_stage_order() -> None:
     ranker = NumberRanker()
     async with engine_for(ranker) as engine:
-        ranking = await engine.run(job_for(shuffled(50), deadline=now_s() - 1, allow_partial=True))
+        ranking = await engine.run(request_for(shuffled(50), deadline_s=now_s() - 1, options=PARTIAL))
     assert positions(ranking) == list(range(50))
     assert ranking.trace.completeness is Completeness.NONE
     assert ranker.ranked == []
@@ -211,18 +201,14 @@ async def test_partial_answer_after_the_deadline_is_the_first_stage_order() -> N
 async def test_request_that_allows_a_partial_answer_is_not_rejected_for_its_deadline() -> None:
     async with engine_for(NumberRanker()) as engine:
         set_throughput(engine, 0.001)
-        ranking = await engine.run(job_for(shuffled(50), deadline=now_s() + 1000, allow_partial=True))
+        ranking = await engine.run(request_for(shuffled(50), deadline_s=now_s() + 1000, options=PARTIAL))
     assert ranking.trace.completeness is Completeness.FULL
 
 
-async def test_partial_answer_removes_the_queued_windows_of_its_job() -> None:
-    ranker = HeldRanker()
-    async with engine_for(ranker, ONE_BY_ONE) as engine:
-        (first,) = start(engine.run(job_for([1, 2], query="first")))
-        await wait_until_blocked(ranker)
-        ranking = await engine.run(job_for(shuffled(50), query="late", deadline=now_s() + 0.2, allow_partial=True))
-        ranker.release.set()
-        await first
-        await engine.run(job_for([1, 2], query="after"))
-    assert ranking.trace.completeness is Completeness.NONE
+async def test_partial_answer_removes_the_queued_windows_of_its_request() -> None:
+    async with held_engine() as (engine, ranker):
+        late = request_for(shuffled(50), query="late", deadline_s=now_s() + 0.2, options=PARTIAL)
+        assert (await engine.run(late)).trace.completeness is Completeness.NONE
+        start(engine.run(request_for([1, 2], query="after")))
+        await wait_for_queue(engine, 1)
     assert queries(ranker) == ["first", "after"]

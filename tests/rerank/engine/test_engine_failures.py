@@ -10,20 +10,21 @@ import pytest
 
 from rerank.config import EngineConfig
 from rerank.engine.engine import Engine
-from rerank.engine.job import Job
-from rerank.engine.strategies import Single
+from rerank.engine.request import RankRequest
+from rerank.engine.strategies import Single, Step
 from rerank.errors import InvalidRequest, Overloaded, RankerFailure, ShuttingDown
 from rerank.rankers.identity import IdentityRanker
 from rerank.types import Candidate, EncodedWindow, Passage, Prepared, Query, Ranking, WindowRanking
 from tests.fakes import BrokenRanker, HeldRanker, NumberRanker
-from tests.rerank.engine.jobs import (
-    ONE_BY_ONE,
+from tests.rerank.engine.harness import (
+    LARGE_BATCHES,
     Blocks,
     best_first,
     engine_for,
-    job_for,
+    held_engine,
     positions,
     queries,
+    request_for,
     shuffled,
     start,
     wait_for_queue,
@@ -59,10 +60,10 @@ class ChoosyRanker(NumberRanker):
         return super().prepare(query, passages)
 
 
-def poisoned(query: str = "poisoned") -> Job:
-    """A job on which BrokenRanker fails."""
+def poisoned() -> RankRequest:
+    """A request on which BrokenRanker fails."""
     candidates = (Candidate(Passage("d0", "poison")), Candidate(Passage("d1", "relevance 1")))
-    return Job("number", Query(query), candidates, Single(2), top_n=0)
+    return RankRequest(Query("poisoned"), candidates, (Step("number", Single(2)),))
 
 
 def raises(windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
@@ -76,7 +77,7 @@ def all_scores(score: float) -> Callable[[Sequence[EncodedWindow]], list[WindowR
 async def test_query_that_the_ranker_rejects_fails_alone() -> None:
     ranker = ChoosyRanker()
     async with engine_for(ranker) as engine:
-        refused, ranked = start(*(engine.run(job_for([1, 2], query=text)) for text in ("unreadable", "q")))
+        refused, ranked = start(*(engine.run(request_for([1, 2], query=text)) for text in ("unreadable", "q")))
         with pytest.raises(InvalidRequest, match="query: 9 tokens, at most 8 are read"):
             await refused
         assert positions(await ranked) == [1, 0]
@@ -112,21 +113,17 @@ async def test_failure_affects_only_its_own_window(
         return answer(windows)
 
     numbers = shuffled(50)
-    ranker = HeldBrokenRanker(answer_and_count)
-    async with engine_for(ranker) as engine:
-        (first,) = start(engine.run(job_for(numbers)))
-        await wait_until_blocked(ranker)
-        tasks = start(*(engine.run(job) for job in (poisoned(), job_for(numbers), poisoned(), job_for(numbers))))
+    async with held_engine(LARGE_BATCHES, HeldBrokenRanker(answer_and_count)) as (engine, ranker):
+        tasks = start(*(engine.run(each) for each in (poisoned(), request_for(numbers)) * 2))
         await wait_for_queue(engine, 4)
         ranker.release.set()
-        await asyncio.wait([first, *tasks])
-        afterwards = engine.run(job_for(numbers))
-        rankings = await asyncio.gather(first, *tasks[1::2], afterwards)
+        await asyncio.wait(tasks)
+        rankings = [*await asyncio.gather(*tasks[1::2]), await engine.run(request_for(numbers))]
     assert max(batches) > 1, "a poisoned window shared its batch"
     for failed in tasks[::2]:
         with pytest.raises(RankerFailure, match=f"model number failed to rank: .*{problem}.*; this is a bug"):
             await failed
-    assert [positions(ranking)[:10] for ranking in rankings] == [best_first(numbers)[:10]] * 4
+    assert [positions(ranking)[:10] for ranking in rankings] == [best_first(numbers)[:10]] * 3
 
 
 async def test_failure_keeps_its_cause() -> None:
@@ -143,47 +140,39 @@ async def test_timeout_error_of_a_ranker_is_not_a_deadline() -> None:
 
     async with engine_for(TimingOut()) as engine:
         with pytest.raises(RankerFailure, match=r"failed to prepare: TimeoutError\('disk'\)"):
-            await engine.run(job_for([1, 2]))
+            await engine.run(request_for([1, 2]))
 
 
 async def test_out_of_memory_halves_the_batch_size_and_runs_the_windows_one_by_one() -> None:
     ranker = SmallRanker(most_windows=5)
-    async with engine_for(ranker) as engine:
-        (first,) = start(engine.run(job_for([1, 2])))
-        await wait_until_blocked(ranker)
-        (eight,) = start(engine.run(job_for(shuffled(80), Blocks(10))))
+    async with held_engine(LARGE_BATCHES, ranker) as (engine, _):
+        (eight,) = start(engine.run(request_for(shuffled(80), Blocks(10))))
         await wait_for_queue(engine, 8)
         ranker.release.set()
-        ranking = await eight
-        again = await engine.run(job_for(shuffled(80), Blocks(10)))
-        await first
+        again = await engine.run(request_for(shuffled(80), Blocks(10)))
+        assert positions(await eight) == positions(again)
     assert ranker.tried == [1, 8, *[1] * 8, 4, 4]
-    assert positions(ranking) == positions(again)
 
 
 async def test_window_that_alone_exceeds_the_memory_fails_with_its_size() -> None:
     ranker = SmallRanker(most_windows=0)
     async with engine_for(ranker) as engine:
         with pytest.raises(RankerFailure, match="a window of 20 tokens exceeds the memory; use a smaller window_size"):
-            await engine.run(job_for([1, 2]))
+            await engine.run(request_for([1, 2]))
 
 
 async def test_full_queue_rejects_until_it_has_room() -> None:
-    """Two jobs of 50 tokens each are admitted: one runs, one is queued."""
-    ranker = HeldRanker()
+    """Of 20 and 50 tokens: one request runs, one is queued."""
     numbers = shuffled(5)
-    async with engine_for(ranker, EngineConfig(max_batch_tokens=1, max_queue_tokens=100)) as engine:
-        running = start(engine.run(job_for(numbers, query="0")))
-        await wait_until_blocked(ranker)
-        running += start(engine.run(job_for(numbers, query="1")))
+    async with held_engine(EngineConfig(max_batch_tokens=1, max_queue_tokens=100)) as (engine, ranker):
+        queued = start(engine.run(request_for(numbers, query="queued")))
         await wait_for_queue(engine, 1)
-        with pytest.raises(Overloaded, match="100 tokens are queued; 50 more exceed the limit of 100; try again"):
-            await engine.run(job_for(numbers, query="2"))
+        with pytest.raises(Overloaded, match="70 tokens are queued; 53 more exceed the limit of 100; try again"):
+            await engine.run(request_for(numbers, query="refused"))
         ranker.release.set()
-        await asyncio.gather(*running)
-        afterwards = await engine.run(job_for(numbers, query="after"))
-    assert queries(ranker) == ["0", "1", "after"]
-    assert positions(afterwards) == best_first(numbers)
+        await asyncio.gather(*queued)
+        assert positions(await engine.run(request_for(numbers, query="after"))) == best_first(numbers)
+    assert queries(ranker) == ["first", "queued", "after"]
 
 
 async def test_queue_of_a_model_without_tokens_is_bounded() -> None:
@@ -191,47 +180,46 @@ async def test_queue_of_a_model_without_tokens_is_bounded() -> None:
     config = EngineConfig(max_queue_tokens=100)
     async with Engine({"number": IdentityRanker()}, config) as engine:
         outcomes = await asyncio.gather(
-            *(engine.run(job_for(shuffled(30), Single(30))) for _ in range(10)), return_exceptions=True
+            *(engine.run(request_for(shuffled(30), Single(30))) for _ in range(10)), return_exceptions=True
         )
     assert sum(isinstance(outcome, Overloaded) for outcome in outcomes) == 4
     assert sum(isinstance(outcome, Ranking) for outcome in outcomes) == 6
 
 
-async def test_closing_finishes_the_running_batch_and_fails_queued_work() -> None:
+async def test_closing_finishes_running_batches_and_fails_what_waits_or_has_further_windows() -> None:
+    """The next window of the latter would wait for an engine that no longer runs."""
     ranker = HeldRanker()
-    engine = await engine_for(ranker, ONE_BY_ONE).__aenter__()
-    running, *waiting = start(*(engine.run(job_for([1, 2], query=str(number))) for number in range(4)))
+    engine = await engine_for(ranker, LARGE_BATCHES).__aenter__()
+    (further,) = start(engine.run(request_for(shuffled(50))))
+    await wait_until_blocked(ranker)
+    queued = start(*(engine.run(request_for([1, 2])) for _ in range(3)))
+    await wait_for_queue(engine, 3)
+    closing = asyncio.create_task(engine.__aexit__())
+    await asyncio.sleep(0)  # closing has begun
+    ranker.release.set()
+    await closing
+    for task in (further, *queued):
+        with pytest.raises(ShuttingDown, match="the service is stopping; try another replica"):
+            await asyncio.wait_for(task, 10)
+    assert len(ranker.ranked) == 1
+
+
+async def test_closing_answers_the_request_whose_last_batch_runs() -> None:
+    ranker = HeldRanker()
+    engine = await engine_for(ranker).__aenter__()
+    (running,) = start(engine.run(request_for([1, 2])))
     await wait_until_blocked(ranker)
     closing = asyncio.create_task(engine.__aexit__())
     await asyncio.sleep(0)  # closing has begun
     ranker.release.set()
     await closing
     assert positions(await running) == [1, 0]
-    for task in waiting:
-        with pytest.raises(ShuttingDown, match="the service is stopping; try another replica"):
-            await task
-    assert queries(ranker) == ["0"]
 
 
-async def test_closing_fails_a_job_with_further_windows() -> None:
-    """Its running window finishes; the next one would wait for an engine that no longer runs."""
-    ranker = HeldRanker()
-    engine = await engine_for(ranker).__aenter__()
-    (task,) = start(engine.run(job_for(shuffled(50))))
-    await wait_until_blocked(ranker)
-    closing = asyncio.create_task(engine.__aexit__())
-    await asyncio.sleep(0)  # closing has begun
-    ranker.release.set()
-    await closing
-    with pytest.raises(ShuttingDown):
-        await asyncio.wait_for(task, 10)
-    assert len(ranker.ranked) == 1
-
-
-async def test_closed_engine_rejects_jobs() -> None:
+async def test_closed_engine_rejects_requests() -> None:
     ranker = NumberRanker()
     async with engine_for(ranker) as engine:
         pass
     with pytest.raises(ShuttingDown, match="the service is stopping"):
-        await engine.run(job_for([1, 2]))
+        await engine.run(request_for([1, 2]))
     assert ranker.ranked == []

@@ -6,18 +6,30 @@ import asyncio
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from rerank.config import EngineConfig
 from rerank.engine.engine import Engine
-from rerank.engine.job import Job, slices
-from rerank.engine.strategies import Sliding, TopDown, Tournament
+from rerank.engine.request import RankRequest
+from rerank.engine.slices import slices
+from rerank.engine.strategies import Sliding, Step, Strategy, TopDown, Tournament
 from rerank.errors import InvalidRequest
 from rerank.rankers.identity import IdentityRanker
-from rerank.types import Candidate, Passage, Prepared, Query
+from rerank.types import Candidate, Passage, Prepared, Query, RankOptions
 from tests.fakes import HeldRanker, NumberRanker
-from tests.rerank.engine.jobs import Blocks, engine_for, job_for, now_s, positions, shuffled, start, wait_until_blocked
+from tests.rerank.engine.harness import (
+    Blocks,
+    engine_for,
+    now_s,
+    positions,
+    request_for,
+    shuffled,
+    start,
+    wait_for,
+    wait_until_blocked,
+)
 
 
 class SlicedRanker(NumberRanker):
@@ -39,16 +51,16 @@ class SlicedRanker(NumberRanker):
         return Prepared(Query(f"prepared {query.text}"), tuple(passages), truncated_doc_ids=(passages[0].doc_id,))
 
 
-def long_job(n: int, query: str = "long", characters: int = 4000) -> Job:
-    """A job of which a slice holds one passage, as each has 1,000 estimated tokens; relevance falls."""
-    candidates = tuple(Candidate(Passage(f"d{i}", f"relevance {n - i} ".ljust(characters + i, "x"))) for i in range(n))
-    return Job("number", Query(query), candidates, Blocks(100), top_n=0)
+def long_request(n: int) -> RankRequest:
+    """A request of which a slice holds one passage, as each has 1,000 estimated tokens; relevance falls."""
+    candidates = tuple(Candidate(Passage(f"d{i}", f"relevance {n - i} ".ljust(4000 + i, "x"))) for i in range(n))
+    return RankRequest(Query("long"), candidates, (Step("number", Blocks(100)),))
 
 
 async def test_long_passages_are_prepared_in_slices() -> None:
     ranker = SlicedRanker()
     async with engine_for(ranker) as engine:
-        ranking = await engine.run(long_job(5))
+        ranking = await engine.run(long_request(5))
     assert ranker.slices == [[f"d{number}"] for number in range(5)]
     assert ranker.queries == ["long", "prepared long", "prepared prepared long", *ranker.queries[3:]]
     assert positions(ranking) == list(range(5))
@@ -58,46 +70,44 @@ async def test_long_passages_are_prepared_in_slices() -> None:
 async def test_short_passages_are_prepared_at_once() -> None:
     ranker = SlicedRanker()
     async with engine_for(ranker) as engine:
-        await engine.run(job_for(shuffled(50), Blocks(100)))
+        await engine.run(request_for(shuffled(50), Blocks(100)))
     assert [len(each) for each in ranker.slices] == [50]
 
 
-async def test_cancelled_job_prepares_no_further_slice() -> None:
+async def test_cancelled_request_prepares_no_further_slice() -> None:
     """A cancelled request kept the thread busy for 115 s."""
     ranker = SlicedRanker(holds=True)
     async with engine_for(ranker) as engine:
-        (task,) = start(engine.run(long_job(5)))
+        (task,) = start(engine.run(long_request(5)))
         assert await asyncio.to_thread(ranker.entered.wait, 60)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         ranker.release.set()
-        await engine.run(job_for([1, 2]))
-    assert [len(each) for each in ranker.slices] == [1, 2], "the running slice ends, and the next job follows"
+        await engine.run(request_for([1, 2]))
+    assert [len(each) for each in ranker.slices] == [1, 2], "the running slice ends, and the next request follows"
 
 
-async def test_short_job_is_prepared_between_the_slices_of_a_long_one() -> None:
+async def test_short_request_is_prepared_between_the_slices_of_a_long_one() -> None:
     ranker = SlicedRanker(holds=True)
     async with engine_for(ranker) as engine:
-        (long,) = start(engine.run(long_job(5)))
+        (long,) = start(engine.run(long_request(5)))
         assert await asyncio.to_thread(ranker.entered.wait, 60)
-        (short,) = start(engine.run(job_for([1, 2], query="short")))
-        while len(engine._threads["number"].prepare) == 0:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+        (short,) = start(engine.run(request_for([1, 2], query="short")))
+        await wait_for(lambda: len(engine._threads["number"].prepare) == 1)
         ranker.release.set()
         await asyncio.gather(long, short)
     assert ranker.queries.index("short") in (1, 2)
 
 
-async def test_deadline_ends_a_job_between_slices() -> None:
+async def test_deadline_ends_a_request_between_slices() -> None:
     class Slow(NumberRanker):
         def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
             time.sleep(0.05)
             return super().prepare(query, passages)
 
     async with engine_for(Slow()) as engine:
-        job = long_job(100)
-        late = Job(job.model, job.query, job.candidates, job.strategy, 0, now_s() + 0.2, allow_partial=True)
+        late = replace(long_request(100), deadline_s=now_s() + 0.2, options=RankOptions(allow_partial=True))
         start_s = now_s()
         ranking = await engine.run(late)
         assert now_s() - start_s < 2.5
@@ -108,33 +118,28 @@ def texts_of(*texts: str) -> list[Passage]:
     return [Passage(str(number), text) for number, text in enumerate(texts)]
 
 
-def test_slices_hold_every_passage_once_by_length() -> None:
-    passages = texts_of("xxxx", "x", "xxx", "xx", "")
-    parts = slices(passages, lambda passage: len(passage.text), 4)
-    assert parts == [[4, 1, 3], [2], [0]]
-
-
-def test_slice_may_exceed_the_limit_by_one_text_only() -> None:
-    assert slices(texts_of("x" * 9, "y" * 9), lambda passage: len(passage.text), 4) == [[0], [1]]
-
-
-def test_equal_texts_share_a_slice() -> None:
-    """So that a ranker computes the vector of a text once, and equal texts have bitwise equal ones."""
-    passages = texts_of("aaa", "bbb", "aaa", "ccc", "bbb")
-    assert slices(passages, lambda _: 1, 2) == [[0, 2], [1, 4], [3]]
-
-
-def test_no_passages_have_no_slices() -> None:
-    assert slices([], lambda _: 1, 4) == []
+@pytest.mark.parametrize(
+    ("passages", "parts"),
+    [
+        (texts_of("xxxx", "x", "xxx", "xx", ""), [[4, 1, 3], [2], [0]]),  # by length
+        (texts_of("x" * 9, "y" * 9), [[0], [1]]),  # only one text may exceed the limit
+        (texts_of("aaa", "bb", "aaa", "c", "bb"), [[3], [1, 4], [0, 2]]),  # so that equal texts have equal vectors
+        ([], []),
+    ],
+)
+def test_slices_hold_every_passage_once_and_equal_texts_together(
+    passages: list[Passage], parts: list[list[int]]
+) -> None:
+    assert slices(passages, lambda passage: len(passage.text), 4) == parts
 
 
 async def test_model_does_not_wait_for_another_one() -> None:
     """Identity waited 39 s behind 500 calls of FIRST."""
     held = HeldRanker()
     async with Engine({"number": held, "identity": IdentityRanker()}, EngineConfig()) as engine:
-        calls = start(*(engine.run(job_for([1, 2])) for _ in range(50)))
+        calls = start(*(engine.run(request_for([1, 2])) for _ in range(50)))
         await wait_until_blocked(held)
-        ranking = await asyncio.wait_for(engine.run(job_for([1, 2], model="identity")), 10)
+        ranking = await asyncio.wait_for(engine.run(request_for([1, 2], model="identity")), 10)
         assert positions(ranking) == [0, 1]
         held.release.set()
         await asyncio.gather(*calls)
@@ -143,7 +148,7 @@ async def test_model_does_not_wait_for_another_one() -> None:
 async def test_windows_of_a_round_are_queued_a_few_at_a_time() -> None:
     held = HeldRanker()
     async with engine_for(held, EngineConfig(max_batch_tokens=1)) as engine:
-        (task,) = start(engine.run(job_for(shuffled(1000), Blocks(2))))
+        (task,) = start(engine.run(request_for(shuffled(1000), Blocks(2))))
         await wait_until_blocked(held)
         assert engine.waiting_windows == 31, "of 500; one runs"
         held.release.set()
@@ -160,27 +165,27 @@ async def test_identity_ranks_many_windows_in_a_batch() -> None:
             return super().rank(windows)
 
     async with Engine({"identity": Counting()}, EngineConfig()) as engine:
-        await engine.run(job_for(shuffled(1000), Tournament(2), model="identity"))
+        await engine.run(request_for(shuffled(1000), Tournament(2), model="identity"))
     assert max(batches) == 32
 
 
 @pytest.mark.parametrize("strategy", [Sliding(2, 1), Tournament(2), Blocks(2)], ids=str)
 async def test_too_many_windows_are_refused_before_anything_is_prepared(
-    strategy: Sliding | Tournament | Blocks,
+    strategy: Strategy,
 ) -> None:
     ranker = SlicedRanker()
     async with engine_for(ranker, EngineConfig(max_windows=30)) as engine:
-        await engine.run(job_for(shuffled(20), strategy))
+        await engine.run(request_for(shuffled(20), strategy))
         with pytest.raises(
             InvalidRequest, match=r"needs \d+ windows for 100 candidates, more than the limit of 30; use"
         ):
-            await engine.run(job_for(shuffled(100), strategy))
+            await engine.run(request_for(shuffled(100), strategy))
     assert len(ranker.slices) == 1
 
 
 async def test_windows_that_depend_on_the_rankings_are_refused_when_they_come() -> None:
     """Top-down partitioning needs 6 windows for these candidates at least, and dozens if all beat the pivot."""
     async with engine_for(NumberRanker(), EngineConfig(max_windows=12)) as engine:
-        await engine.run(job_for(range(60, 0, -1), TopDown(10)))
+        await engine.run(request_for(range(60, 0, -1), TopDown(10)))
         with pytest.raises(InvalidRequest, match="top-down"):
-            await engine.run(job_for(range(60), TopDown(10)))
+            await engine.run(request_for(range(60), TopDown(10)))

@@ -1,4 +1,4 @@
-"""WorkEstimate: the remaining work of a request, from its schedule and from its windows so far."""
+"""Estimates of the remaining work of a request, from its schedule and from its windows so far."""
 
 from __future__ import annotations
 
@@ -7,45 +7,39 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from rerank.engine.admission import (
-    MIN_WINDOW_TOKENS,
-    ModelStage,
-    Stage,
-    TokenRatio,
-    WorkEstimate,
-)
-from rerank.engine.job import Job, prepare_tokens, window_tokens
-from rerank.engine.strategies import Cascade, Interpolated, Single, Sliding, Strategy
+from rerank.engine.admission import Throughput
+from rerank.engine.request import MIN_WINDOW_TOKENS, ModelStage, RankRequest, Stage, prepare_tokens, window_tokens
+from rerank.engine.strategies import Single, Sliding, Step
 from rerank.rankers.base import RankerInfo
 from rerank.types import Candidate, Passage, Query, ScoreKind
 
 RANK = ModelStage(Stage.RANK, "model")
 PREPARE = ModelStage(Stage.PREPARE, "model")
 
-
 #: Reads up to 500 tokens of a passage, and 1500 of a window.
 TEXTS = RankerInfo("", "", "", "", 100, ScoreKind.RANK, max_passage_tokens=500, max_window_tokens=1500)
 VECTORS = RankerInfo("", "", "", "", 100, ScoreKind.RANK, max_passage_tokens=500, reads_vectors=True)
-INFOS = {"model": TEXTS, "cheap": VECTORS}
+SLIDING = Step("model", Sliding(20, 10))
 
 
-def estimate(n: int, strategy: Strategy = Sliding(20, 10), ratio: float = 1.0) -> WorkEstimate:  # noqa: B008
-    """The passages "relevance 0", … count 2 + 11 // 4 = 4 tokens each."""
-    return WorkEstimate(
-        job([Passage(str(number), "relevance 0") for number in range(n)], strategy), INFOS, lambda _: ratio
-    )
+def expected(passages: Sequence[Passage], *steps: Step, ratio: float = 1.0) -> RankRequest:
+    """A request for these passages with the work that is expected for it."""
+    request = RankRequest(Query("q"), tuple(map(Candidate, passages)), steps or (SLIDING,))
+    request.expect_work({"model": TEXTS, "cheap": VECTORS}, lambda _: ratio)
+    return request
 
 
-def job(passages: Sequence[Passage], strategy: Strategy) -> Job:
-    return Job("model", Query("q"), tuple(map(Candidate, passages)), strategy, top_n=0)
+def short(n: int) -> list[Passage]:
+    """Passages of 2 + 11 // 4 = 4 tokens each."""
+    return [Passage(str(number), "relevance 0") for number in range(n)]
 
 
 @pytest.mark.parametrize(
     ("n", "tokens"), [(0, 0), (1, MIN_WINDOW_TOKENS), (20, 20 * 4), (21, 2 * 20 * 4), (100, 9 * 20 * 4)]
 )
 def test_estimate_uses_the_length_of_the_passages_before_the_first_window(n: int, tokens: int) -> None:
-    assert estimate(n).remaining() == {RANK: tokens, PREPARE: 2 + 4 * n}
-    assert estimate(n, ratio=10.0).remaining()[RANK] == (10 * tokens if n > 1 else 40 * n)
+    assert expected(short(n)).remaining == {RANK: tokens, PREPARE: 2 + 4 * n}
+    assert expected(short(n), ratio=10.0).remaining[RANK] == (10 * tokens if n > 1 else 40 * n)
 
 
 def test_long_passages_count_up_to_the_limits_of_the_model() -> None:
@@ -57,49 +51,42 @@ def test_long_passages_count_up_to_the_limits_of_the_model() -> None:
 
 def test_long_passages_do_not_change_the_estimate_of_short_ones() -> None:
     """One heavy request locked short ones out for 70 s, as their passages were expected to be as long as its own."""
-    ratio = TokenRatio()
-    ratio.observe("model", 1480, window_tokens(TEXTS, [Passage("a", "x" * 2000)] * 20, 20))
-    short = [Passage("a", "x" * 72)] * 5
-    estimated = WorkEstimate(job(short, Sliding(20, 10)), INFOS, ratio.average)
-    assert estimated.remaining()[RANK] == pytest.approx(100, rel=0.05)
+    throughput = Throughput(0.1)
+    throughput.observe_tokens("model", 1480, window_tokens(TEXTS, [Passage("a", "x" * 2000)] * 20, 20))
+    request = expected([Passage("a", "x" * 72)] * 5, ratio=throughput.token_ratio("model"))
+    assert request.remaining[RANK] == pytest.approx(100, rel=0.05)
 
 
 def test_estimate_extrapolates_from_the_windows_encoded_so_far() -> None:
-    estimated = estimate(100)
-    assert estimated.add_round("model", [300])[RANK] == 300 + 8 * 300
-    assert estimated.add_round("model", [100])[RANK] == 100 + 7 * 200
+    request = expected(short(100))
+    request.add_windows("model", [300])
+    assert request.remaining[RANK] == 300 + 8 * 300
+    request.add_windows("model", [100])
+    assert request.remaining[RANK] == 100 + 7 * 200
 
 
 def test_all_windows_of_a_round_remain() -> None:
-    assert estimate(100).add_round("model", [300, 100])[RANK] == 400 + 7 * 200
+    request = expected(short(100))
+    request.add_windows("model", [300, 100])
+    assert request.remaining[RANK] == 400 + 7 * 200
 
 
 def test_estimate_is_the_middle_of_the_bounds_and_at_least_the_next_round() -> None:
-    estimated = estimate(100, Sliding(20, 10, early_stop=True))  # 2 to 9 windows
-    assert estimated.remaining()[RANK] == 5.5 * 80
-    for _ in range(8):
-        estimated.add_round("model", [100])
-    assert estimated.add_round("model", [100])[RANK] == 100
+    request = expected(short(100), Step("model", Sliding(20, 10, early_stop=True)))  # 2 to 9 windows
+    assert request.remaining[RANK] == 5.5 * 80
+    for _ in range(9):
+        request.add_windows("model", [100])
+    assert request.remaining[RANK] == 100
 
 
 def test_cascade_is_estimated_per_model() -> None:
     """The cheap model reads vectors: a passage counts one token in its windows."""
-    estimated = estimate(100, Cascade(10, "cheap", Single(50)))
-    cheap = ModelStage(Stage.RANK, "cheap")
-    expected = {cheap: 50, RANK: 40, ModelStage(Stage.PREPARE, "cheap"): 402, PREPARE: 402}
-    assert estimated.remaining() == expected
-    assert estimated.add_round("cheap", [400]) == estimated.remaining() | {cheap: 400}
-
-
-def test_interpolation_does_not_change_the_estimate() -> None:
-    for strategy in (Sliding(20, 10), Cascade(10, "cheap", Single(50))):
-        assert estimate(100, Interpolated(strategy, 0.5)).remaining() == estimate(100, strategy).remaining()
-
-
-def test_prepared_passages_no_longer_count() -> None:
-    estimated = estimate(5)
-    estimated.mark_prepared("model")
-    assert estimated.remaining()[PREPARE] == 0
+    request = expected(short(100), Step("cheap", Single(50)), Step("model", Single(10)))
+    cheap, cheap_prepare = (ModelStage(stage, "cheap") for stage in (Stage.RANK, Stage.PREPARE))
+    work = {cheap: 50, RANK: 40, cheap_prepare: 402, PREPARE: 402}
+    assert request.remaining == work
+    request.add_windows("cheap", [400])
+    assert request.remaining == work | {cheap: 400}
 
 
 def test_passages_with_a_vector_need_no_preparation_by_a_ranker_of_vectors() -> None:
@@ -116,20 +103,3 @@ def test_preparation_is_counted_by_the_length_of_the_texts() -> None:
     short, long = ([Passage("a", "x" * length)] * 100 for length in (20, 2000))
     assert prepare_tokens(TEXTS, Query("q" * 40), short) == 12 + 100 * 7
     assert prepare_tokens(TEXTS, Query("q" * 40), long) == 12 + 100 * 502
-
-
-def test_ratio_decays_and_is_kept_per_model() -> None:
-    ratio = TokenRatio()
-    assert ratio.average("model") == 1.0
-    ratio.observe("model", 400, 20)
-    assert ratio.average("model") == 20.0
-    assert ratio.average("other") == 1.0
-    for _ in range(100):
-        ratio.observe("model", 50, 10)
-    assert ratio.average("model") == pytest.approx(5.0, rel=0.01)
-
-
-def test_windows_without_tokens_do_not_change_the_ratio() -> None:
-    ratio = TokenRatio()
-    ratio.observe("model", 0, 0)
-    assert ratio.average("model") == 1.0

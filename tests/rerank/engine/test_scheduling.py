@@ -121,15 +121,15 @@ def test_callers_that_always_wait_have_equal_shares() -> None:
     assert done_s["few"] == pytest.approx(done_s["many"], rel=0.2)
 
 
-#: One window of 1,300 tokens takes 2.6 s, and a short request may overtake it.
+#: One window of 1,300 tokens takes 2.6 s, and a short request may preempt it.
 INTERRUPTIBLE = Device(tokens_per_s=500, max_batch_tokens=512, interruptible=True)
 
 
 @pytest.mark.parametrize("idle_s", [0, 2])
 @pytest.mark.parametrize("windows", [1, 9])
-def test_short_requests_overtake_long_windows_of_another_caller(windows: int, idle_s: int) -> None:
+def test_short_requests_preempt_long_windows_of_another_caller(windows: int, idle_s: int) -> None:
     """Although their caller has used half of the machine before. If the machine had been idle, so that the long request
-    was a probe of its rate, it counted as no work at all and was not overtaken for 2.6 s."""
+    was a probe of its rate, it counted as no work at all and was not preempted for 2.6 s."""
     short = [Request(0.7 + number + (idle_s if number > 9 else 0), SHORT, [250]) for number in range(60)]
     long = Request(10.1 + idle_s, LONG if windows > 1 else SHORT, [1300] * windows, caller="other")
     simulate([*short, long], EngineScheduler(INTERRUPTIBLE), INTERRUPTIBLE)
@@ -139,7 +139,7 @@ def test_short_requests_overtake_long_windows_of_another_caller(windows: int, id
 
 @pytest.mark.parametrize("windows", [1, 9])
 def test_long_request_finishes_beside_endless_short_ones_of_another_caller(windows: int) -> None:
-    """They run for twice its work before it, and overtake it for as long as it runs. It waited for their end."""
+    """They run for twice its work before it, and preempt it for as long as it runs. It waited for their end."""
     short = [Request(0.5 * number, SHORT, [250], caller="other") for number in range(1000)]
     long = Request(10.1, LONG if windows > 1 else SHORT, [1300] * windows)
     simulate([*short, long], EngineScheduler(INTERRUPTIBLE), INTERRUPTIBLE)

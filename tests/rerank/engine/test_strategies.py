@@ -7,21 +7,23 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from rerank.engine.strategies import (
-    Cascade,
     Cost,
     Positions,
     Round,
     Single,
     Sliding,
+    Step,
     Strategy,
     TopDown,
     Tournament,
+    describe,
+    reordered,
     spans,
 )
 from rerank.errors import InvalidRequest
+from rerank.types import WindowRanking
 from tests.fakes import run_schedule
 from tests.rerank.engine.schedules import (
-    CASCADE,
     EARLY_STOP,
     SHAPES,
     SINGLE,
@@ -36,8 +38,9 @@ from tests.rerank.engine.schedules import (
     inconsistent,
 )
 
+THREE = (Sliding(20, 10), TopDown(20), Tournament(20))
 #: All but tournaments, in which of two equal passages one may survive a round in which the other meets better ones.
-each_stable = pytest.mark.parametrize("strategy", [*SLIDING, *SINGLE, *TOP_DOWN, *CASCADE, *EARLY_STOP], ids=str)
+each_stable = pytest.mark.parametrize("strategy", [*SLIDING, *SINGLE, *TOP_DOWN, *EARLY_STOP], ids=str)
 
 
 def insertion_sorted(positions: Sequence[int], relevance: Sequence[float]) -> list[int]:
@@ -109,7 +112,6 @@ def test_order_is_a_permutation_even_for_an_inconsistent_ranker(strategy: Strate
     [
         *[Sliding(20, 10), Sliding(20, 7), Sliding(11, 1), Sliding(30, 20), Sliding(250, 10)],
         *[TopDown(20), TopDown(25), TopDown(250), Tournament(20), Tournament(25), Tournament(250)],
-        *CASCADE,
     ],
     ids=str,
 )
@@ -149,38 +151,35 @@ def test_tie_keeps_first_stage_order(strategy: Strategy) -> None:
 @pytest.mark.parametrize(
     "scores_of_n", [inconsistent, lambda n: by(all_different(n)), lambda n: by(range(n)), lambda n: by([0.0] * n)]
 )
-def test_windows_and_rounds_are_within_the_declared_cost(
+def test_windows_are_within_the_declared_cost(
     strategy: Strategy, scores_of_n: Callable[[int], Callable[[Positions], Sequence[float]]]
 ) -> None:
     for n in boundary_sizes(strategy):
-        cost = strategy.cost(n)
-        windows, rounds = 0, 0
-        for round_ in run_schedule(strategy, scores_of_n(n), n)[0]:
-            windows, rounds = windows + len(round_.windows), rounds + 1
-        assert cost.min_windows <= windows <= cost.max_windows, f"n = {n}"
-        assert cost.min_rounds <= rounds <= cost.max_rounds, f"n = {n}"
+        windows = windows_of(run_schedule(strategy, scores_of_n(n), n)[0])
+        assert strategy.cost(n).min_windows <= len(windows) <= strategy.cost(n).max_windows, f"n = {n}"
 
 
 @pytest.mark.parametrize("strategy", [*SLIDING, *SINGLE, *TOURNAMENT], ids=str)
 def test_cost_is_exact_for_schedules_that_do_not_depend_on_the_rankings(strategy: Strategy) -> None:
     for n in boundary_sizes(strategy):
-        cost = strategy.cost(n)
-        assert (cost.min_windows, cost.min_rounds) == (cost.max_windows, cost.max_rounds)
+        assert strategy.cost(n).min_windows == strategy.cost(n).max_windows, f"n = {n}"
 
 
 def test_bounds_of_top_down_are_reached() -> None:
     """The lower ones if the first stage is right, the upper ones if each comparison eliminates one candidate."""
     for strategy, n in [(TopDown(20), 100), (TopDown(20), 21), (TopDown(2), 50)]:
-        best = [len(round_.windows) for round_ in run_schedule(strategy, by(range(n, 0, -1)), n)[0]]
-        assert (sum(best), len(best)) == (strategy.cost(n).min_windows, strategy.cost(n).min_rounds)
-    worst = [len(round_.windows) for round_ in run_schedule(TopDown(2), by(range(50)), 50)[0]]
-    assert (sum(worst), len(worst)) == (TopDown(2).cost(50).max_windows, TopDown(2).cost(50).max_rounds)
+        best = windows_of(run_schedule(strategy, by(range(n, 0, -1)), n)[0])
+        assert len(best) == strategy.cost(n).min_windows
+    worst = windows_of(run_schedule(TopDown(2), by(range(50)), 50)[0])
+    assert len(worst) == TopDown(2).cost(50).max_windows
 
 
 def test_cost_of_hundred_candidates_is_that_of_the_papers() -> None:
-    assert Sliding(20, 10).cost(100) == Cost.exactly(9, 9)
-    assert (TopDown(20).cost(100).min_windows, TopDown(20).cost(100).min_rounds) == (6, 2)
-    assert Tournament(20).cost(100) == Cost.exactly(11, 4)
+    assert Sliding(20, 10).cost(100) == Cost(9, 9)
+    assert TopDown(20).cost(100).min_windows == 6
+    assert Tournament(20).cost(100) == Cost(11, 11)
+    rounds = {strategy: len(run_schedule(strategy, by(range(100, 0, -1)), 100)[0]) for strategy in THREE}
+    assert list(rounds.values()) == [9, 2, 4]
 
 
 def test_early_stop_reads_two_windows_of_a_sorted_list_and_all_of_a_reversed_one() -> None:
@@ -199,10 +198,7 @@ def test_early_stop_needs_two_unchanged_windows_in_a_row() -> None:
 def test_window_is_never_larger_than_the_window_size(strategy: Strategy) -> None:
     for n in boundary_sizes(strategy):
         windows = windows_of(run_schedule(strategy, by(few_levels(n)), n)[0])
-        largest = max(
-            strategy.window_size, strategy.preranker_strategy.window_size if isinstance(strategy, Cascade) else 0
-        )
-        assert all(1 <= len(window) <= largest for window in windows), f"n = {n}"
+        assert all(1 <= len(window) <= strategy.window_size for window in windows), f"n = {n}"
 
 
 @pytest.mark.parametrize(("size", "stride"), SHAPES)
@@ -258,8 +254,134 @@ def test_window_of_less_than_two_passages_is_rejected(strategy: Callable[[int], 
         (Sliding(20, 10, early_stop=True), "sliding(20/10, early stop)"),
         (TopDown(20), "top-down(20)"),
         (Tournament(20), "tournament(20)"),
-        (Cascade(20, "pe-rank", Sliding(20, 10)), "cascade(pe-rank: sliding(20/10) > 20)"),
     ],
 )
 def test_strategy_prints_its_parameters(strategy: Strategy, text: str) -> None:
-    assert str(strategy) == text
+    assert str(strategy) == describe((Step("m", strategy),)) == text
+
+
+@pytest.mark.parametrize(
+    ("weights", "text"),
+    [
+        ((0.0, 0.0), "cascade(pe-rank: sliding(20/10) > 7)"),
+        ((0.25, 9.0), "cascade(pe-rank: sliding(20/10) + 0.25 first stage > 7) + 9 first stage"),
+    ],
+)
+def test_cascade_is_described_with_its_preranker_and_weights(weights: tuple[float, float], text: str) -> None:
+    assert describe((Step("pe-rank", Sliding(20, 10), weights[0]), Step("m", Single(7), weights[1]))) == text
+
+
+@each_strategy
+def test_schedule_begins_with_the_order_that_is_given(strategy: Strategy) -> None:
+    """As that of the second step of a cascade: the same schedule, of other positions."""
+    for n in boundary_sizes(strategy):
+        given = list(range(n))[::-1]
+        rounds, order = run_schedule(strategy, by(few_levels(n)), n)
+        renamed, reversed_order = run_schedule(strategy, by(few_levels(n)[::-1]), n, given)
+        assert [each.windows for each in renamed] == [
+            tuple(tuple(given[position] for position in window) for window in each.windows) for each in rounds
+        ]
+        assert reversed_order == [given[position] for position in order]
+
+
+# --- rounds: which one is final, how much of it the answer needs, and the order known before it ---
+
+#: Strategies whose last round is always final; top-down may end in a comparison with a pivot.
+FLAGGED = [*SLIDING, *SINGLE, *TOURNAMENT]
+
+
+@pytest.mark.parametrize("strategy", FLAGGED, ids=str)
+def test_last_round_is_final_and_no_other(strategy: Strategy) -> None:
+    for n in boundary_sizes(strategy):
+        flags = [round_.is_final for round_ in run_schedule(strategy, by(few_levels(n)), n)[0]]
+        assert flags == [False] * (len(flags) - 1) + [True] * min(n, 1), f"n = {n}"
+
+
+def test_top_down_of_one_window_is_final() -> None:
+    assert [round_.is_final for round_ in run_schedule(TopDown(20), by(few_levels(20)), 20)[0]] == [True]
+
+
+@each_strategy
+def test_final_round_is_one_window_whose_order_heads_the_answer(strategy: Strategy) -> None:
+    for n in boundary_sizes(strategy):
+        scores_of = by(few_levels(n))
+        rounds, order = run_schedule(strategy, scores_of, n)
+        for round_ in rounds:
+            if round_.is_final:
+                (window,) = round_.windows
+                assert order[: len(window)] == reordered(window, WindowRanking(tuple(scores_of(window)))), f"n = {n}"
+                assert round_ is rounds[-1], f"n = {n}"
+
+
+@each_strategy
+@pytest.mark.parametrize("top_n", [1, 2, 5, 30])
+def test_top_n_of_the_answer_needs_only_top_n_of_the_final_window(strategy: Strategy, top_n: int) -> None:
+    """A ranker that reverses everything after `top_n` there does not change the first `top_n`."""
+    for n in boundary_sizes(strategy):
+        scores_of = by(few_levels(n))
+        order = run_schedule(strategy, scores_of, n)[1]
+        assert order_with_top_n(strategy, scores_of, n, top_n)[:top_n] == order[:top_n], f"n = {n}"
+
+
+def order_with_top_n(
+    strategy: Strategy, scores_of: Callable[[Positions], Sequence[float]], n: int, top_n: int
+) -> list[int]:
+    """The final order if each window is ranked only up to its round's `top_n`, and reversed after that."""
+    schedule = strategy.schedule(range(n))
+    try:
+        round_ = next(schedule)
+        while True:
+            rankings = []
+            for window in round_.windows:
+                best = WindowRanking(tuple(scores_of(window))).permutation
+                kept = round_.top_n(window, top_n) or len(window)
+                order = [*best[:kept], *reversed(best[kept:])]
+                rankings.append(WindowRanking(tuple(-float(order.index(place)) for place in range(len(window)))))
+            round_ = schedule.send(rankings)
+    except StopIteration as finished:
+        result: list[int] = finished.value
+        return result
+
+
+@pytest.mark.parametrize(
+    ("is_final", "top_n", "expected"), [(True, 2, 2), (True, 0, 0), (True, 3, 0), (True, 9, 0), (False, 2, 0)]
+)
+def test_only_a_final_window_larger_than_top_n_is_limited(is_final: bool, top_n: int, expected: int) -> None:
+    assert Round(((4, 5, 6),), is_final=is_final).top_n((4, 5, 6), top_n) == expected
+
+
+@each_strategy
+def test_every_round_carries_a_full_order_or_none_and_the_first_one_that_of_the_first_stage(strategy: Strategy) -> None:
+    for n in boundary_sizes(strategy):
+        orders = [round_.order for round_ in run_schedule(strategy, inconsistent(n), n)[0]]
+        assert all(sorted(order) in ([], list(range(n))) for order in orders), f"n = {n}"
+        assert not orders or orders[0] in ((), tuple(range(n))), f"n = {n}"
+
+
+@each_strategy
+def test_order_before_a_final_round_differs_from_the_final_order_only_in_its_window(strategy: Strategy) -> None:
+    for n in boundary_sizes(strategy):
+        scores_of = by(few_levels(n))
+        rounds, order = run_schedule(strategy, scores_of, n)
+        for round_ in rounds:
+            if round_.is_final and round_.order:
+                (window,) = round_.windows
+                assert round_.order[: len(window)] == window, f"n = {n}"
+                assert list(round_.order[len(window) :]) == order[len(window) :], f"n = {n}"
+
+
+def test_order_of_a_sliding_round_includes_the_windows_before() -> None:
+    """The best candidate is the last in the list and rises by a stride per window."""
+    relevance = [*range(30, 0, -1), 99]
+    rounds = run_schedule(Sliding(20, 10), by(relevance), 31)[0]
+    assert [round_.order.index(30) for round_ in rounds] == [30, 11, 1]
+
+
+@pytest.mark.parametrize("strategy", [TopDown(20), Tournament(20)], ids=str)
+def test_order_of_a_parallel_round_includes_the_rounds_before(strategy: Strategy) -> None:
+    """With a perfect ranker, the first ten positions get better from round to round."""
+    relevance = all_different(100)
+    rounds = run_schedule(strategy, by(relevance), 100)[0]
+    found = [sum(relevance[position] for position in round_.order[:10]) for round_ in rounds]
+    assert found == sorted(found)
+    assert found[-1] > found[0]

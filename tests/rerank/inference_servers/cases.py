@@ -6,8 +6,8 @@ from typing import Any
 
 from rerank import bundled
 from rerank.config import FirstModel, GenerationModel, ServedBy
-from rerank.engine.job import Job
-from rerank.engine.strategies import Single, Sliding, Strategy
+from rerank.engine.request import RankRequest
+from rerank.engine.strategies import Single, Sliding, Step, Strategy
 from rerank.types import Candidate, Passage, Query
 
 QUERY = Query("how do birds find their way")
@@ -49,22 +49,23 @@ def generation(url: str, **by: Any) -> GenerationModel:
     )
 
 
-def job(strategy: Strategy | None = None, n: int = len(TEXTS), **settings: Any) -> Job:
-    """A job for the model `zephyr` over the first n texts; by default in sliding windows."""
+def request(strategy: Strategy | None = None, n: int = len(TEXTS), **settings: Any) -> RankRequest:
+    """A request for the model `zephyr` over the first n texts; by default in sliding windows."""
     candidates = tuple(Candidate(Passage(f"d{place}", text)) for place, text in enumerate(TEXTS[:n]))
-    return Job("zephyr", QUERY, candidates, strategy or Sliding(WINDOW, WINDOW // 2), top_n=0, **settings)
+    step = Step("zephyr", strategy or Sliding(WINDOW, WINDOW // 2))
+    return RankRequest(QUERY, candidates, (step,), **settings)
 
 
-#: Name → model at a URL, and the job that is recorded with it.
+#: Name → model at a URL, and the request that is recorded with it.
 RECORDED = {
     "vllm": [
-        (lambda url: adapter(url), job()),
-        (lambda url: plain(url, permutations=2, calibration="content_free"), job(Single(WINDOW), WINDOW)),
-        (lambda url: plain(url, {"allow_top_k": True}), job(Single(len(TEXTS)))),
-        (lambda url: generation(url), job(Single(WINDOW), WINDOW)),
+        (lambda url: adapter(url), request()),
+        (lambda url: plain(url, permutations=2, calibration="content_free"), request(Single(WINDOW), WINDOW)),
+        (lambda url: plain(url, {"allow_top_k": True}), request(Single(len(TEXTS)))),
+        (lambda url: generation(url), request(Single(WINDOW), WINDOW)),
     ],
     "llama-cpp": [
-        (lambda url: plain(url, {"kind": "llama-cpp"}), job()),
-        (lambda url: generation(url, kind="llama-cpp"), job(Single(WINDOW), WINDOW)),
+        (lambda url: plain(url, {"kind": "llama-cpp"}), request()),
+        (lambda url: generation(url, kind="llama-cpp"), request(Single(WINDOW), WINDOW)),
     ],
 }

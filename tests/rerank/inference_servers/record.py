@@ -39,18 +39,18 @@ async def record(kind: str, url: str, out: Path) -> None:
     recorder = Recorder(url)
     async with stand_in({}) as server:
         server.fault = recorder
-        for make_model, job in RECORDED[kind]:
-            await rank(server, make_model(server.url), job)
+        for make_model, request in RECORDED[kind]:
+            await rank(server, make_model(server.url), request)
     text = "".join(json.dumps(row) + "\n" for row in recorder.rows.values())
     await asyncio.to_thread(out.write_text, text, encoding="utf-8")
     print(f"{out}: {len(recorder.rows)} replies")
 
 
-async def rank(server: StandIn, model: Any, job: Any) -> None:
+async def rank(server: StandIn, model: Any, request: Any) -> None:
     ranker = load_served(model)
     async with Engine({"zephyr": ranker}, EngineConfig()) as engine:
         print(model.served_by.model, ranker.problem or "can be used")
-        ranking = await engine.run(job)
+        ranking = await engine.run(request)
         print([(each.candidate.passage.doc_id, round(each.score, 3)) for each in ranking.ranked])
 
 

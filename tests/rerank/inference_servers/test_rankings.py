@@ -10,22 +10,22 @@ import pytest
 
 from rerank.config import EngineConfig, FirstModel, GenerationModel
 from rerank.engine.engine import Engine
-from rerank.engine.job import Job
+from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Single
 from rerank.models.encoder import Encoder
 from rerank.models.smollm2 import locate_causal_lm
 from rerank.registry import load_ranker, load_served
 from rerank.types import Ranking
-from tests.rerank.inference_servers.cases import TEXTS, WINDOW, adapter, generation, job, plain
+from tests.rerank.inference_servers.cases import TEXTS, WINDOW, adapter, generation, plain, request
 from tests.rerank.inference_servers.stand_in import StandIn
 
 
-async def ranked(model: FirstModel | GenerationModel, work: Job) -> Ranking:
+async def ranked(model: FirstModel | GenerationModel, work: RankRequest) -> Ranking:
     async with Engine({"zephyr": load_served(model)}, EngineConfig()) as engine:
         return await engine.run(work)
 
 
-async def ranked_here(model: FirstModel | GenerationModel, work: Job, encoder: Encoder) -> Ranking:
+async def ranked_here(model: FirstModel | GenerationModel, work: RankRequest, encoder: Encoder) -> Ranking:
     """By the same model in this process."""
     path = model.path if model.tokenizer is None else Path(locate_causal_lm(model.tokenizer))
     here = model.model_copy(update={"served_by": None, "path": path, "precision": "float32"})
@@ -40,8 +40,8 @@ def scores(ranking: Ranking) -> list[float]:
 
 async def test_scores_are_those_of_the_model_in_this_process(vllm: StandIn, encoder: Encoder) -> None:
     """The bundled FIRST: an adapter at the server, and merged into its base here."""
-    served = await ranked(adapter(vllm.url), job())
-    here = await ranked_here(adapter(vllm.url), job(), encoder)
+    served = await ranked(adapter(vllm.url), request())
+    here = await ranked_here(adapter(vllm.url), request(), encoder)
     assert scores(served) == pytest.approx(scores(here), abs=1e-3)
     assert [each.position for each in served.ranked] == [each.position for each in here.ranked]
     assert served.trace.tokens == here.trace.tokens
@@ -51,13 +51,13 @@ async def test_scores_are_those_of_the_model_in_this_process(vllm: StandIn, enco
 async def test_calibration_and_permutations_are_those_of_the_model_in_this_process(
     vllm: StandIn, encoder: Encoder
 ) -> None:
-    model, work = plain(vllm.url, permutations=2, calibration="content_free"), job(Single(WINDOW), WINDOW)
+    model, work = plain(vllm.url, permutations=2, calibration="content_free"), request(Single(WINDOW), WINDOW)
     assert scores(await ranked(model, work)) == pytest.approx(scores(await ranked_here(model, work, encoder)), abs=1e-3)
 
 
 @pytest.mark.slow
 async def test_generated_orders_are_those_of_the_model_in_this_process(vllm: StandIn, encoder: Encoder) -> None:
-    work = job(Single(WINDOW), WINDOW)
+    work = request(Single(WINDOW), WINDOW)
     served = await ranked(generation(vllm.url), work)
     here = await ranked_here(generation(vllm.url), work, encoder)
     assert [each.position for each in served.ranked] == [each.position for each in here.ranked]
@@ -67,8 +67,8 @@ async def test_generated_orders_are_those_of_the_model_in_this_process(vllm: Sta
 @pytest.mark.slow
 async def test_llama_cpp_gives_the_order_of_its_quantised_model(llama_cpp: StandIn, encoder: Encoder) -> None:
     """It computes in 8 bits, so its scores differ in the second digit."""
-    served = await ranked(plain(llama_cpp.url, {"kind": "llama-cpp"}), job())
-    here = await ranked_here(plain(llama_cpp.url), job(), encoder)
+    served = await ranked(plain(llama_cpp.url, {"kind": "llama-cpp"}), request())
+    here = await ranked_here(plain(llama_cpp.url), request(), encoder)
     windows = {window.positions: window.scores for window in here.trace.windows}
     found = {window.positions: window.scores for window in served.trace.windows}
     assert found[4, 5, 6, 7] == pytest.approx(windows[4, 5, 6, 7], abs=0.25)
@@ -76,14 +76,14 @@ async def test_llama_cpp_gives_the_order_of_its_quantised_model(llama_cpp: Stand
 
 
 async def test_llama_cpp_generates(llama_cpp: StandIn) -> None:
-    ranking = await ranked(generation(llama_cpp.url, kind="llama-cpp"), job(Single(WINDOW), WINDOW))
+    ranking = await ranked(generation(llama_cpp.url, kind="llama-cpp"), request(Single(WINDOW), WINDOW))
     assert sorted(each.position for each in ranking.ranked) == list(range(WINDOW))
 
 
 @pytest.mark.slow
 async def test_passages_without_a_score_come_last_and_are_named(vllm: StandIn, encoder: Encoder) -> None:
     """Of the 20 most probable tokens, some are no identifiers; the others keep their exact log-probabilities."""
-    work = job(Single(len(TEXTS)))
+    work = request(Single(len(TEXTS)))
     served = await ranked(plain(vllm.url, {"allow_top_k": True}), work)
     here = await ranked_here(plain(vllm.url), work, encoder)
     unscored = set(served.trace.unscored_doc_ids)
@@ -99,7 +99,7 @@ async def test_passages_without_a_score_come_last_and_are_named(vllm: StandIn, e
 
 
 async def test_reply_names_the_served_model(vllm: StandIn) -> None:
-    ranking = await ranked(adapter(vllm.url), job())
+    ranking = await ranked(adapter(vllm.url), request())
     assert (ranking.trace.ranker, ranking.trace.model_id) == ("first", "first")
     assert len(ranking.trace.model_revision) == 64  # of the adapter here, whose golden scores the server gave
     assert ranking.trace.unscored_doc_ids == ()
@@ -111,12 +111,12 @@ async def test_windows_wait_for_the_most_in_flight_only(vllm: StandIn) -> None:
     async with Engine({"zephyr": load_served(model)}, EngineConfig()) as engine:
         vllm.replies |= slow
         vllm.most_running = 0
-        rankings = await asyncio.gather(*(engine.run(job()) for _ in range(6)))
+        rankings = await asyncio.gather(*(engine.run(request()) for _ in range(6)))
     assert len({tuple(each.position for each in ranking.ranked) for ranking in rankings}) == 1
     assert vllm.most_running == 2
 
 
 async def test_key_is_sent_to_the_server(vllm: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SERVER_KEY", "secret")
-    await ranked(adapter(vllm.url, api_key_env="SERVER_KEY"), job())
+    await ranked(adapter(vllm.url, api_key_env="SERVER_KEY"), request())
     assert vllm.headers["authorization"] == "Bearer secret"

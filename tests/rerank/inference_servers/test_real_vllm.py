@@ -28,8 +28,8 @@ import pytest
 from rerank import bundled
 from rerank.config import EngineConfig, FirstModel
 from rerank.engine.engine import Engine
-from rerank.engine.job import Job
-from rerank.engine.strategies import Single, Sliding, TopDown
+from rerank.engine.request import RankRequest
+from rerank.engine.strategies import Single, Sliding, Step, TopDown
 from rerank.errors import DeadlineExceeded, ModelServerUnavailable, Overloaded
 from rerank.rankers.base import Ranker, ServedRanker, rank_windows
 from rerank.registry import load_ranker, load_served
@@ -49,9 +49,9 @@ def passages(n: int, seed: int) -> list[Passage]:
     return [Passage(f"d{place}", " ".join(draw.choices(WORDS, k=draw.randint(3, 12)))) for place in range(n)]
 
 
-def job(n: int, seed: int = 0, **settings: object) -> Job:
+def request_of(n: int, seed: int = 0, **settings: object) -> RankRequest:
     candidates = tuple(Candidate(passage) for passage in passages(n, seed))
-    return replace(Job("zephyr", QUERY, candidates, Single(20), top_n=0), **settings)  # type: ignore[arg-type]
+    return replace(RankRequest(QUERY, candidates, (Step("zephyr", Single(20)),)), **settings)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +97,7 @@ async def test_scores_of_50_windows_are_those_of_the_model_in_this_process(url: 
 async def test_order_of_100_candidates_is_that_of_the_model_in_this_process(
     url: str, here: Ranker, strategy: Sliding | TopDown
 ) -> None:
-    work = job(100, strategy=strategy)
+    work = request_of(100, steps=(Step("zephyr", strategy),))
     orders = []
     for ranker in (here, served(url)):
         async with Engine({"zephyr": ranker}, EngineConfig()) as engine:
@@ -108,7 +108,7 @@ async def test_order_of_100_candidates_is_that_of_the_model_in_this_process(
 
 async def test_32_requests_at_once_get_their_own_orders(url: str) -> None:
     async with Engine({"zephyr": served(url)}, EngineConfig()) as engine:
-        jobs = [job(20, seed) for seed in range(32)]
+        jobs = [request_of(20, seed) for seed in range(32)]
         at_once = await asyncio.gather(*(engine.run(each) for each in jobs))
         for seed in (0, 31):
             alone = await engine.run(jobs[seed])
@@ -119,7 +119,7 @@ async def test_32_requests_at_once_get_their_own_orders(url: str) -> None:
 async def test_cancelled_requests_leave_the_server_within_a_second(url: str) -> None:
     """Of requests that generate, in many steps. The step that runs ends first: a slow CPU gets a second more for it."""
     async with Engine({"zephyr": load_served(generation(url))}, EngineConfig()) as engine:
-        tasks = [asyncio.create_task(engine.run(job(20, seed))) for seed in range(8)]
+        tasks = [asyncio.create_task(engine.run(request_of(20, seed))) for seed in range(8)]
         before, end_s = 0.0, time.perf_counter() + 60
         while before < 3 and time.perf_counter() < end_s:
             before = await asyncio.to_thread(running, url)
@@ -143,16 +143,16 @@ async def test_killed_server_ends_no_call_wrongly_and_service_resumes(url: str, 
         pytest.skip("needs --vllm-command COMMAND, which starts the server again after this test has killed it")
     ranker = served(url)
     async with Engine({"zephyr": ranker}, EngineConfig()) as engine:
-        right = {seed: order_of(await engine.run(job(8, seed))) for seed in range(10)}
+        right = {seed: order_of(await engine.run(request_of(8, seed))) for seed in range(10)}
         now_s = asyncio.get_running_loop().time
         deadline = now_s() + 900  # so that none is refused on a slow machine
-        calls = [asyncio.create_task(engine.run(job(8, i % 10, deadline=deadline))) for i in range(100)]
+        calls = [asyncio.create_task(engine.run(request_of(8, i % 10, deadline_s=deadline))) for i in range(100)]
         await until(lambda: sum(call.done() for call in calls) >= 20, within_s=600)
         await asyncio.to_thread(kill_server, url)
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
         late_s = now_s() - deadline
         with pytest.raises(ModelServerUnavailable, match=url):
-            await engine.run(job(8))
+            await engine.run(request_of(8))
         assert ranker.problem
         answered = [(i % 10, each) for i, each in enumerate(outcomes) if not isinstance(each, BaseException)]
         kinds = [type(each).__name__ for each in outcomes if isinstance(each, BaseException)]
@@ -167,7 +167,7 @@ async def test_killed_server_ends_no_call_wrongly_and_service_resumes(url: str, 
         start_s = time.perf_counter()
         await until(lambda: not ranker.problem, within_s=900)
         print(f"served again {time.perf_counter() - start_s:.0f} s after the start of the server")
-        assert order_of(await engine.run(job(8, 3))) == right[3]
+        assert order_of(await engine.run(request_of(8, 3))) == right[3]
 
 
 def order_of(ranking: object) -> list[int]:

@@ -19,7 +19,8 @@ from rerank.engine.strategies import Single
 from rerank.errors import ConfigError, DeadlineExceeded, ModelServerUnavailable, ModelServerUnfit
 from rerank.rankers.base import ServedRanker
 from rerank.registry import load_served
-from tests.rerank.inference_servers.cases import TEXTS, WINDOW, adapter, generation, job, plain
+from rerank.types import RankOptions
+from tests.rerank.inference_servers.cases import TEXTS, WINDOW, adapter, generation, plain, request
 from tests.rerank.inference_servers.stand_in import Reply, StandIn, until
 
 
@@ -62,7 +63,7 @@ async def test_server_without_scores_of_all_identifiers_is_refused_with_what_it_
     async with opened(adapter(vllm.url)) as (engine, ranker):
         assert "51 of 52 identifiers; this vLLM knows no logprob_token_ids" in ranker.problem
         with pytest.raises(ModelServerUnfit, match=f"{vllm.url}.*allow_top_k"):
-            await engine.run(job())
+            await engine.run(request())
 
 
 @pytest.mark.parametrize(
@@ -76,14 +77,14 @@ async def test_answer_without_scores_is_an_error_and_no_ranking(
     async with opened(adapter(vllm.url)) as (engine, _):
         scores_changed(vllm, change)
         with pytest.raises(ModelServerUnfit, match=f"{vllm.url}.*{message}"):
-            await engine.run(job())
+            await engine.run(request())
 
 
 async def test_failing_server_gives_no_first_stage_order_even_if_a_part_would_do(vllm: StandIn) -> None:
     async with opened(adapter(vllm.url)) as (engine, _):
         vllm.fault = lambda path, body: Reply(500, "oops") if "completions" in path else None
         with pytest.raises(ModelServerUnavailable, match="oops"):
-            await engine.run(job(allow_partial=True, deadline=engine_time() + 30))
+            await engine.run(request(options=RankOptions(allow_partial=True), deadline_s=engine_time() + 30))
 
 
 def engine_time() -> float:
@@ -121,7 +122,7 @@ async def test_weights_that_do_not_give_the_golden_scores_are_refused(vllm: Stan
     async with opened(adapter(vllm.url)) as (engine, ranker):
         assert f"{vllm.url}: self-test: scores differ from golden.json" in ranker.problem
         with pytest.raises(ModelServerUnfit, match=r"golden\.json"):
-            await engine.run(job())
+            await engine.run(request())
 
 
 async def test_prompts_fit_the_length_that_the_server_reads(vllm: StandIn) -> None:
@@ -140,7 +141,7 @@ async def test_deadline_ends_the_call_of_a_silent_server(vllm: StandIn) -> None:
     async with opened(adapter(vllm.url)) as (engine, _):
         vllm.fault = lambda path, body: Reply(200, "late", delay_s=60) if "completions" in path else None
         with pytest.raises(DeadlineExceeded):
-            await engine.run(job(deadline=engine_time() + 0.5))
+            await engine.run(request(deadline_s=engine_time() + 0.5))
         await until(lambda: vllm.running == 0, within_s=1.0)
 
 
@@ -154,7 +155,7 @@ async def test_passages_without_a_score_are_named(vllm: StandIn) -> None:
     """The 20 most probable tokens do not have all eight identifiers."""
     async with opened(plain(vllm.url, {"allow_top_k": True})) as (engine, _):
         vllm.fault = top_tokens_only
-        ranking = await engine.run(job(Single(len(TEXTS))))
+        ranking = await engine.run(request(Single(len(TEXTS))))
     assert set(ranking.trace.unscored_doc_ids) == {"d6", "d7"}
     assert {each.candidate.passage.doc_id for each in ranking.ranked[-2:]} == {"d6", "d7"}
 
@@ -171,7 +172,7 @@ async def test_generation_repairs_what_the_model_writes(vllm: StandIn) -> None:
     async with opened(generation(vllm.url)) as (engine, _):
         written = Reply(200, {"choices": [{"text": "[3] > [1] > [1]"}]})
         vllm.fault = lambda path, body: written if "completions" in path else None
-        ranking = await engine.run(job(Single(WINDOW), WINDOW))
+        ranking = await engine.run(request(Single(WINDOW), WINDOW))
     assert [each.position for each in ranking.ranked] == [2, 0, 1, 3]
     assert ranking.trace.repairs == 3
 

@@ -19,8 +19,8 @@ from transformers import AutoModelForCausalLM
 
 from rerank.config import EngineConfig
 from rerank.engine.engine import Engine
-from rerank.engine.job import Job
-from rerank.engine.strategies import Sliding
+from rerank.engine.request import RankRequest
+from rerank.engine.strategies import Sliding, Step
 from rerank.errors import CheckpointError
 from rerank.prompting.identifiers import IdentifierKind
 from rerank.prompting.listwise import ListwisePrompt, ListwiseRenderer
@@ -170,7 +170,7 @@ async def test_engine_renders_each_window_once_on_the_encode_thread(lm: Path, mo
         renders.clear()
         ranker = FirstRanker(lm, "first", scoring=FirstScoring(permutations=permutations), device="cpu")
         async with Engine({"first": ranker}, EngineConfig()) as engine:
-            ranking = await engine.run(Job("first", Query("q"), candidates, Sliding(10, 5), top_n=0))
+            ranking = await engine.run(RankRequest(Query("q"), candidates, (Step("first", Sliding(10, 5)),)))
         assert len(ranking.trace.windows) == 4
         assert renders == ["encode first_0"] * 4 * permutations
 

@@ -18,12 +18,12 @@ from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from rerank.config import EngineConfig
 from rerank.engine.engine import Engine
-from rerank.engine.job import Job
-from rerank.engine.strategies import Sliding
+from rerank.engine.request import RankRequest
+from rerank.engine.strategies import Sliding, Step
 from rerank.models.encoder import Encoder
 from rerank.rankers.base import rank_windows
 from rerank.rankers.pe_rank import PERankRanker
-from rerank.types import Candidate, EncodedWindow, ScoreKind, Window, WindowRanking
+from rerank.types import Candidate, EncodedWindow, RankOptions, ScoreKind, Window, WindowRanking
 from tests.causal_lms import CONFIGS, SIZES
 from tests.pe_checkpoints import SHORT, random_projector, vector_window, write_published
 
@@ -168,7 +168,8 @@ async def test_only_the_last_window_of_a_request_has_a_top_n(ranker: PERankRanke
     answers, tokens = {}, {}
     async with Engine({"pe": Recording()}, EngineConfig()) as engine:
         for top_n in (0, 3):
-            ranking = await engine.run(Job("pe", request.query, candidates, Sliding(6, 3), top_n))
+            asked = RankRequest(request.query, candidates, (Step("pe", Sliding(6, 3)),), RankOptions(top_n=top_n))
+            ranking = await engine.run(asked)
             answers[top_n] = [item.position for item in ranking.ranked]
             tokens[top_n] = [window.tokens for window in ranking.trace.windows]
     rounds = len(windows) // 2

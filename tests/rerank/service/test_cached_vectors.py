@@ -12,8 +12,8 @@ import pytest
 from rerank.client import RerankClient
 from rerank.config import TelemetryConfig
 from rerank.config.http import HttpConfig
-from rerank.engine.job import Job
-from rerank.engine.strategies import Single
+from rerank.engine.request import RankRequest
+from rerank.engine.strategies import Single, Step
 from rerank.models.encoder import Encoder
 from rerank.models.vector_cache import VectorCache
 from rerank.rankers.pe_rank import PERankRanker
@@ -112,15 +112,15 @@ async def test_cache_of_no_bytes_keeps_nothing_and_answers_the_same(checkpoint: 
 
 
 async def test_known_vectors_are_no_work_for_admission(checkpoint: Path, encoder: Encoder) -> None:
-    def job(passages: list[Passage]) -> Job:
-        return Job("pe-rank", Query(QUERY), tuple(map(Candidate, passages)), Single(20), top_n=0)
+    def request(passages: list[Passage]) -> RankRequest:
+        return RankRequest(Query(QUERY), tuple(map(Candidate, passages)), (Step("pe-rank", Single(20)),))
 
     cached = with_cache(encoder, 1_000_000)
     passages = [Passage(str(place), text) for place, text in enumerate(TEXTS)]
     async with make_reranker(checkpoint, cached) as reranker:
         await reranker.rerank(QUERY, TEXTS, RankOptions())
         new, known = (
-            reranker.engine.expected_tokens(job(each)) for each in (passages, cached.vector_cache.fill(passages))
+            reranker.engine.expected_tokens(request(each)) for each in (passages, cached.vector_cache.fill(passages))
         )
     assert known < new - 10 * len(TEXTS)
 

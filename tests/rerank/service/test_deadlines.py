@@ -8,7 +8,7 @@ from google.rpc import error_details_pb2
 
 from rerank.models.encoder import Encoder
 from rerank.v1 import rerank_pb2 as pb
-from tests.rerank.engine.jobs import set_throughput
+from tests.rerank.engine.harness import set_throughput
 from tests.serving import TIMEOUT_S, HeldService, held_service, numbered_candidates, refusal, wait_for
 
 #: Nine windows of 20 tokens each.

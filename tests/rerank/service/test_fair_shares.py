@@ -12,8 +12,7 @@ from rerank.access.callers import CallerLimits
 from rerank.access.key_file import add_key
 from rerank.client import Credentials
 from rerank.config import EngineConfig
-from rerank.engine.admission import ModelStage
-from rerank.engine.worker import QueueEntry, Submission
+from rerank.engine.request import ModelStage, Work
 from rerank.models.encoder import Encoder
 from rerank.reranker import AsyncReranker
 from rerank.v1 import rerank_pb2 as pb
@@ -30,8 +29,8 @@ def callers_seen(reranker: AsyncReranker) -> list[str]:
     """The caller of each window that is ranked from now on."""
     seen: list[str] = []
 
-    def on_batch(stage: ModelStage, batch: Sequence[QueueEntry[Submission[Any, Any]]], seconds: float) -> None:
-        seen.extend(entry.request.caller for entry in batch)
+    def on_batch(stage: ModelStage, batch: Sequence[Work[Any, Any]], seconds: float) -> None:
+        seen.extend(work.request.caller for work in batch)
 
     reranker.engine.observe_work(on_batch)
     return seen

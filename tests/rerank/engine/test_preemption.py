@@ -1,25 +1,25 @@
-"""Worker: a batch of higher priority overtakes a running one where the ranker pauses, and changes nothing else."""
+"""Preemption: a batch of higher priority preempts a running one where the ranker pauses, and changes nothing else."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 
 import pytest
 
-from rerank.engine.admission import MIN_WINDOW_TOKENS
 from rerank.engine.engine import Engine
-from rerank.engine.job import Job
+from rerank.engine.request import MIN_WINDOW_TOKENS, RankRequest
 from rerank.errors import RankerFailure
 from rerank.types import EncodedWindow, Ranking, WindowRanking
 from tests.fakes import HeldRanker
-from tests.rerank.engine.jobs import (
+from tests.rerank.engine.harness import (
     ONE_BY_ONE,
     Blocks,
     engine_for,
-    job_for,
     positions,
+    request_for,
     set_throughput,
     start,
     wait_for_queue,
@@ -57,62 +57,64 @@ class PausingRanker(HeldRanker):
         return super().rank(windows)
 
 
-def of_size(n: int, query: str = "q") -> Job:
-    return job_for(range(n), Blocks(100), query=query)
+def of_size(n: int, query: str = "q") -> RankRequest:
+    return request_for(range(n), Blocks(100), query=query)
 
 
-async def blocked(engine: Engine, ranker: PausingRanker) -> asyncio.Task[Ranking]:
-    """A long job in the middle of its batch."""
-    set_throughput(engine, TOKENS_PER_S)
-    (long,) = start(engine.run(of_size(LONG)))
-    await wait_until_blocked(ranker)
-    return long
-
-
-async def test_short_request_overtakes_a_long_one_in_the_middle_of_its_batch() -> None:
+@asynccontextmanager
+async def long_batch() -> AsyncIterator[tuple[Engine, PausingRanker, asyncio.Task[Ranking]]]:
+    """An engine with a long request in the middle of its batch, which ends with the block."""
     ranker = PausingRanker()
     async with engine_for(ranker, ONE_BY_ONE) as engine:
-        long = await blocked(engine, ranker)
-        for _ in range(3):
-            assert positions(await asyncio.wait_for(engine.run(of_size(SHORT)), 10)) == [0]
-        assert not long.done()
-        ranker.release.set()
+        set_throughput(engine, TOKENS_PER_S)
+        (long,) = start(engine.run(of_size(LONG)))
+        await wait_until_blocked(ranker)
+        try:
+            yield engine, ranker, long
+        finally:
+            ranker.release.set()
         assert sorted(positions(await long)) == list(range(LONG))
 
 
+def sizes(ranker: HeldRanker) -> list[int]:
+    """The number of passages of each window, in the order in which they ended."""
+    return [len(window.passages) for window in ranker.ranked]
+
+
+async def test_short_request_preempts_a_long_one_in_the_middle_of_its_batch() -> None:
+    async with long_batch() as (engine, _, long):
+        for _ in range(3):
+            assert positions(await asyncio.wait_for(engine.run(of_size(SHORT)), 10)) == [0]
+        assert not long.done()
+
+
 async def test_request_with_as_much_work_waits() -> None:
-    ranker = PausingRanker()
-    async with engine_for(ranker, ONE_BY_ONE) as engine:
-        long = await blocked(engine, ranker)
+    async with long_batch() as (engine, ranker, long):
         (other,) = start(engine.run(of_size(LONG - 1)))
         await wait_for_queue(engine, 1)
         await engine.run(of_size(SHORT))
-        assert not other.done(), "although a shorter one has overtaken"
+        assert not other.done(), "although a shorter one has preempted the batch"
         ranker.release.set()
         await asyncio.gather(long, other)
-    assert [len(window.passages) for window in ranker.ranked] == [SHORT, LONG, LONG - 1]
+    assert sizes(ranker) == [SHORT, LONG, LONG - 1]
 
 
-async def test_overtaken_batch_does_not_count_the_time_of_those_that_overtook_it() -> None:
-    ranker = PausingRanker()
-    async with engine_for(ranker, ONE_BY_ONE) as engine:
-        start_s = time.perf_counter()
-        long = await blocked(engine, ranker)
-        overtook = [await engine.run(of_size(SHORT)) for _ in range(3)]
+async def test_preempted_batch_does_not_count_the_time_of_those_that_preempted_it() -> None:
+    start_s = time.perf_counter()
+    async with long_batch() as (engine, ranker, long):
+        preempting = [await engine.run(of_size(SHORT)) for _ in range(3)]
         ranker.release.set()
         trace = (await long).trace
         total_ms = (time.perf_counter() - start_s) * 1000
-    overtook_ms = sum(ranking.trace.model_ms for ranking in overtook)
-    assert overtook_ms >= 3 * 20
-    assert trace.model_ms <= total_ms - overtook_ms
-    assert trace.queue_ms >= overtook_ms, "it waited for them"
+    preempting_ms = sum(ranking.trace.model_ms for ranking in preempting)
+    assert preempting_ms >= 3 * 20
+    assert trace.model_ms <= total_ms - preempting_ms
+    assert trace.queue_ms >= preempting_ms, "it waited for them"
 
 
-async def test_batch_is_overtaken_by_as_much_work_as_it_has() -> None:
+async def test_batch_is_preempted_by_as_much_work_as_it_has() -> None:
     """So that it ends however many short requests come."""
-    ranker = PausingRanker()
-    async with engine_for(ranker, ONE_BY_ONE) as engine:
-        long = await blocked(engine, ranker)
+    async with long_batch() as (engine, ranker, long):
         for _ in range(-(-10 * LONG // MIN_WINDOW_TOKENS)):  # a passage has 10 tokens
             await asyncio.wait_for(engine.run(of_size(SHORT)), 10)
         (short,) = start(engine.run(of_size(SHORT)))
@@ -121,25 +123,19 @@ async def test_batch_is_overtaken_by_as_much_work_as_it_has() -> None:
         assert not short.done()
         ranker.release.set()
         await asyncio.gather(long, short)
-    assert [len(window.passages) for window in ranker.ranked[-2:]] == [LONG, SHORT]
+    assert sizes(ranker)[-2:] == [LONG, SHORT]
 
 
-async def test_failure_of_a_batch_that_overtakes_is_its_own() -> None:
-    ranker = PausingRanker()
-    async with engine_for(ranker, ONE_BY_ONE) as engine:
-        long = await blocked(engine, ranker)
+async def test_failure_of_a_batch_that_preempts_is_its_own() -> None:
+    async with long_batch() as (engine, _, _):
         with pytest.raises(RankerFailure, match="bad"):
             await engine.run(of_size(SHORT, query="bad"))
         await engine.run(of_size(SHORT))
-        ranker.release.set()
-        assert sorted(positions(await long)) == list(range(LONG))
 
 
-async def test_overtaking_ends_with_the_running_batch() -> None:
+async def test_preemption_ends_with_the_running_batch() -> None:
     """What follows is run by the thread as usual."""
-    ranker = PausingRanker()
-    async with engine_for(ranker, ONE_BY_ONE) as engine:
-        long = await blocked(engine, ranker)
+    async with long_batch() as (engine, ranker, long):
         short = start(*(engine.run(of_size(SHORT)) for _ in range(10)))
         ranker.release.set()
         await asyncio.gather(long, *short)
@@ -147,18 +143,15 @@ async def test_overtaking_ends_with_the_running_batch() -> None:
     assert len(ranker.ranked) == 12
 
 
-async def test_engine_closes_although_a_batch_is_overtaken() -> None:
-    ranker = PausingRanker()
-    engine = engine_for(ranker, ONE_BY_ONE)
-    await engine.__aenter__()
-    long = await blocked(engine, ranker)
-    await engine.run(of_size(SHORT))
-    ranker.release.set()
-    await asyncio.wait_for(engine.__aexit__(None, None, None), 60)
-    assert long.done()
+async def test_engine_closes_although_a_batch_is_preempted() -> None:
+    async with long_batch() as (engine, ranker, long):
+        await engine.run(of_size(SHORT))
+        ranker.release.set()
+        await asyncio.wait_for(engine.__aexit__(None, None, None), 60)
+        assert long.done()
 
 
-async def test_ranker_without_pauses_is_not_overtaken() -> None:
+async def test_ranker_without_pauses_is_not_preempted() -> None:
     ranker = HeldRanker()
     async with engine_for(ranker, ONE_BY_ONE) as engine:
         set_throughput(engine, TOKENS_PER_S)
@@ -169,4 +162,4 @@ async def test_ranker_without_pauses_is_not_overtaken() -> None:
         assert not short.done()
         ranker.release.set()
         await asyncio.gather(long, short)
-    assert [len(window.passages) for window in ranker.ranked] == [LONG, SHORT]
+    assert sizes(ranker) == [LONG, SHORT]

@@ -1,4 +1,4 @@
-"""Worker: one thread that runs batches of one stage of a model, and the queue from which the batches are formed."""
+"""Stage: the queue of one stage of a model, by start-time fair queueing, and the thread that runs its batches."""
 
 from __future__ import annotations
 
@@ -13,31 +13,23 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
-from rerank.engine.admission import ModelStage, PendingRequest, Throughput, unreachable_deadline
+from rerank.engine.admission import Throughput, unreachable_deadline
+from rerank.engine.preemption import Queued, Running, preempt
+from rerank.engine.request import Completed, ModelStage, RankRequest, Work
 from rerank.errors import RankerFailure, RerankError, ShuttingDown
 
 log = logging.getLogger(__name__)
 
+E = TypeVar("E", bound=Queued)
 T = TypeVar("T")
 R = TypeVar("R")
 
-#: The search for entries that fit into a batch ends after this many requests whose next entry does not fit.
+#: The search for work that fits into a batch ends after this many requests whose next piece does not fit.
 _LOOK_AHEAD = 16
 
-
-@dataclass(frozen=True, eq=False)
-class QueueEntry(Generic[T]):
-    """Work of a request that waits for a batch, such as one window."""
-
-    payload: T
-    request: PendingRequest
-    #: Its share of a batch's `max_batch_tokens`, 1 or more.
-    tokens: int
-
-
-_Heap: TypeAlias = list[tuple[float, int, PendingRequest]]
+_Heap: TypeAlias = list[tuple[float, int, RankRequest]]
 
 
 @dataclass
@@ -49,8 +41,8 @@ class _Caller:
     heap: _Heap = field(default_factory=list)
 
 
-class Batcher(Generic[T]):
-    """A queue that forms batches: entries of the caller whose turn it is, and of others that fit beside them.
+class FairQueue(Generic[E]):
+    """The queue of a stage. It forms batches: work of the caller whose turn it is, and of others that fits beside it.
 
     Callers that always wait have equal shares, by start-time fair queueing (Goyal et al., 1996):
 
@@ -66,17 +58,17 @@ class Batcher(Generic[T]):
     queued or refreshed, and only those at its top are looked at.
 
     Args:
-        model_stage: the model and the stage of all entries.
+        model_stage: the model and the stage of all work.
         throughput: decides on priorities.
-        max_batch_tokens: limit of a batch. An entry that exceeds it runs alone: with 1000, ten windows of 100 tokens
-            share a batch, and one of 1500 has its own.
+        max_batch_tokens: limit of a batch. Work that exceeds it runs alone: with 1000, ten windows of 100 tokens share
+            a batch, and one of 1500 has its own.
     """
 
     def __init__(self, model_stage: ModelStage, throughput: Throughput, max_batch_tokens: int) -> None:
         self._model_stage = model_stage
         self._throughput = throughput
         self.max_batch_tokens = max_batch_tokens
-        self._queues: dict[PendingRequest, deque[QueueEntry[T]]] = {}
+        self._queues: dict[RankRequest, deque[E]] = {}
         self._callers: dict[str, _Caller] = {}
         self._virtual_time = 0.0
         self._numbers = itertools.count()  # requests of equal priority keep the order in which they came
@@ -84,13 +76,13 @@ class Batcher(Generic[T]):
     def __len__(self) -> int:
         return sum(map(len, self._queues.values()))
 
-    def add(self, entry: QueueEntry[T]) -> None:
-        if entry.request not in self._queues:
-            self._queues[entry.request] = deque()
-            self.refresh(entry.request)
-        self._queues[entry.request].append(entry)
+    def add(self, work: E) -> None:
+        if work.request not in self._queues:
+            self._queues[work.request] = deque()
+            self.refresh(work.request)
+        self._queues[work.request].append(work)
 
-    def refresh(self, request: PendingRequest) -> None:
+    def refresh(self, request: RankRequest) -> None:
         """Computes the priority of a request again, because less of its work remains."""
         if request in self._queues:
             caller = self._callers.setdefault(request.caller, _Caller())
@@ -99,23 +91,14 @@ class Batcher(Generic[T]):
                 caller.tag = max(least, (least + caller.tag) / 2)
             heapq.heappush(caller.heap, (self._throughput.priority(request), next(self._numbers), request))
 
-    def discard(self, request: PendingRequest) -> None:
-        """Removes the entries of a request."""
+    def discard(self, request: RankRequest) -> None:
+        """Removes the work of a request."""
         self._queues.pop(request, None)
 
-    def overtakes(self, running: Sequence[QueueEntry[T]], overtaken_by: int) -> bool:
-        """True if the request whose turn it is may overtake a running batch.
-
-        It has less than half of the work of each request in it. Fewer tokens have overtaken the batch, `overtaken_by`,
-        than it has itself, so that it takes about twice its time at most.
-        """
-        if overtaken_by >= sum(entry.tokens for entry in running) or not (heaps := self._turns()):
-            return False
-        tokens = self._remaining(heaps[0][0][2])
-        return all(2 * tokens < self._remaining(entry.request) for entry in running)
-
-    def _remaining(self, request: PendingRequest) -> float:
-        return request.remaining.get(self._model_stage, 0.0)
+    def first(self) -> RankRequest | None:
+        """The request whose turn it is; None if nothing waits."""
+        heaps = self._turns()
+        return heaps[0][0][2] if heaps else None
 
     def _turns(self) -> list[_Heap]:
         """The heap of each caller that waits, in the order of their turns."""
@@ -124,15 +107,16 @@ class Batcher(Generic[T]):
                 heapq.heappop(caller.heap)
             if not caller.heap and caller.tag <= self._virtual_time:
                 del self._callers[name]
-        waiting = (caller for caller in self._callers.values() if caller.heap)
-        return [each.heap for each in sorted(waiting, key=lambda each: each.tag + self._remaining(each.heap[0][2]))]
+        waiting = [caller for caller in self._callers.values() if caller.heap]
+        waiting.sort(key=lambda each: each.tag + each.heap[0][2].remaining.get(self._model_stage, 0.0))
+        return [each.heap for each in waiting]
 
-    def next_batch(self, now_s: float) -> tuple[list[QueueEntry[T]], list[QueueEntry[T]]]:
-        """Removes and returns the next batch, and the entries of requests before it that cannot meet their deadlines.
+    def next_batch(self, now_s: float) -> tuple[list[E], list[E]]:
+        """Removes and returns the next batch, and the work of requests before it that cannot meet their deadlines.
 
-        Both are empty if nothing waits. Entries of equal priority keep their order.
+        Both are empty if nothing waits. Work of equal priority keeps its order.
         """
-        batch, late, tokens = list[QueueEntry[T]](), list[QueueEntry[T]](), 0
+        batch, late, tokens = list[E](), list[E](), 0
         heaps, heap, left_out = iter(self._turns()), _Heap(), _Heap()
         while len(left_out) < _LOOK_AHEAD and tokens < self.max_batch_tokens:
             if not (heap := heap or next(heaps, [])):
@@ -159,34 +143,17 @@ class Batcher(Generic[T]):
         self._charge(batch)
         return batch, late
 
-    def _charge(self, batch: Sequence[QueueEntry[T]]) -> None:
+    def _charge(self, batch: Sequence[E]) -> None:
         """Counts the tokens of a batch that starts as used by its callers."""
-        for entry in batch:
-            caller = self._callers[entry.request.caller]
-            self._virtual_time = max(self._virtual_time, caller.tag) + self._throughput.age_factor * entry.tokens
-            caller.tag += entry.tokens
-            entry.request.tags[self._model_stage] = caller.tag
-
-
-class Completed(NamedTuple, Generic[R]):
-    """A result with its time in the queue and the duration of its batch."""
-
-    result: R
-    queue_ms: float
-    batch_ms: float
-
-
-@dataclass(frozen=True, eq=False)
-class Submission(Generic[T, R]):
-    """Submitted work, and the future of its result."""
-
-    work: T
-    future: asyncio.Future[Completed[R]]
-    submitted_s: float
+        for work in batch:
+            caller = self._callers[work.request.caller]
+            self._virtual_time = max(self._virtual_time, caller.tag) + self._throughput.age_factor * work.tokens
+            caller.tag += work.tokens
+            work.request.tags[self._model_stage] = caller.tag
 
 
 #: Called with a batch that has run and its duration in seconds; the futures of requests that had ended are cancelled.
-BatchObserver: TypeAlias = Callable[[ModelStage, Sequence[QueueEntry[Submission[Any, Any]]], float], None]
+BatchObserver: TypeAlias = Callable[[ModelStage, Sequence[Work[Any, Any]], float], None]
 #: Called in the context of a request with the time when it submitted work (`time.perf_counter`) and the results.
 ResultsObserver: TypeAlias = Callable[[ModelStage, float, Sequence[Completed[Any]]], None]
 
@@ -197,7 +164,7 @@ class QueuedStage(ABC, Generic[T, R]):
     Args:
         model_stage: the model and the stage of all its work.
         throughput: records the duration of each batch.
-        max_batch_tokens: see Batcher.
+        max_batch_tokens: see FairQueue.
 
     Attributes:
         on_batch, on_results: see their types; they do nothing unless they are set.
@@ -207,7 +174,7 @@ class QueuedStage(ABC, Generic[T, R]):
         self._model_stage = model_stage
         self._name = f"{model_stage.stage.value} {model_stage.model}"
         self._throughput = throughput
-        self._batcher: Batcher[Submission[T, R]] = Batcher(model_stage, throughput, max_batch_tokens)
+        self._queue: FairQueue[Work[T, R]] = FairQueue(model_stage, throughput, max_batch_tokens)
         self._wake_up = asyncio.Event()
         self._loop: asyncio.Task[None] | None = None
         self._closed = False
@@ -215,8 +182,8 @@ class QueuedStage(ABC, Generic[T, R]):
         self.on_results: ResultsObserver = lambda stage, submitted_s, results: None
 
     def __len__(self) -> int:
-        """The number of entries in the queue."""
-        return len(self._batcher)
+        """The number of pieces of work in the queue."""
+        return len(self._queue)
 
     def open(self) -> None:
         self._loop = asyncio.create_task(self._process_batches(), name=self._name)
@@ -230,26 +197,24 @@ class QueuedStage(ABC, Generic[T, R]):
         self.refuse_new_work()
         if self._loop is not None:
             await self._loop
-        while any(entries := self._batcher.next_batch(now_s())):
-            for entry in itertools.chain(*entries):
-                fail(entry, ShuttingDown("the service is stopping; try another replica"))
+        while any(parts := self._queue.next_batch(now_s())):
+            for work in itertools.chain(*parts):
+                work.fail(shutting_down())
 
-    async def run(self, request: PendingRequest, work: Sequence[T], tokens: Sequence[int]) -> list[Completed[R]]:
+    async def run(self, request: RankRequest, inputs: Sequence[T], tokens: Sequence[int]) -> list[Completed[R]]:
         """The results of a request's work, with the tokens of each piece. A request has one such call at a time.
 
         If the caller is cancelled or a piece fails, those that have not started do not run.
 
-        Raises:
-            ShuttingDown: the stage is closing.
-            DeadlineExceeded: the request would miss its deadline even if it ran alone.
-            RerankError: what the work raised; RankerFailure in the place of any other exception.
+        Raises: ShuttingDown; DeadlineExceeded, the request would miss its deadline even if it ran alone; what the work
+        raised, with RankerFailure in the place of what is no RerankError.
         """
         if self._closed:
-            raise ShuttingDown("the service is stopping; try another replica")
+            raise shutting_down()
         loop, submitted_s = asyncio.get_running_loop(), time.perf_counter()
-        futures: list[asyncio.Future[Completed[R]]] = [loop.create_future() for _ in work]
-        for payload, future, size in zip(work, futures, tokens, strict=True):
-            self._batcher.add(QueueEntry(Submission(payload, future, submitted_s), request, size))
+        futures: list[asyncio.Future[Completed[R]]] = [loop.create_future() for _ in inputs]
+        for each, size, future in zip(inputs, tokens, futures, strict=True):
+            self._queue.add(Work(each, request, size, future, submitted_s))
         self._wake_up.set()
         self._on_new_work()
         try:
@@ -257,10 +222,10 @@ class QueuedStage(ABC, Generic[T, R]):
             self.on_results(self._model_stage, submitted_s, results)
             return results
         finally:
-            self._batcher.discard(request)
+            self._queue.discard(request)
 
     def set_max_batch_tokens(self, tokens: int) -> None:
-        self._batcher.max_batch_tokens = max(1, tokens)
+        self._queue.max_batch_tokens = max(1, tokens)
 
     def _on_new_work(self) -> None:
         """Called when work was added to the queue."""
@@ -273,36 +238,36 @@ class QueuedStage(ABC, Generic[T, R]):
                 self._wake_up.clear()
                 await self._wake_up.wait()
 
-    def _next_batch(self) -> list[QueueEntry[Submission[T, R]]]:
+    def _next_batch(self) -> list[Work[T, R]]:
         """The next batch, empty if nothing waits. What is late fails."""
-        batch, late = self._batcher.next_batch(now_s())
-        for entry in late:
-            fail(entry, unreachable_deadline(self._throughput, entry.request, now_s()))
+        batch, late = self._queue.next_batch(now_s())
+        for work in late:
+            work.fail(unreachable_deadline(self._throughput, work.request, now_s()))
         return batch
 
     @abstractmethod
-    async def _process(self, batch: Sequence[QueueEntry[Submission[T, R]]]) -> None:
+    async def _process(self, batch: Sequence[Work[T, R]]) -> None:
         """Runs or starts a batch, and returns when the next one may follow."""
 
-    def _complete(self, batch: Sequence[QueueEntry[Submission[T, R]]], results: Sequence[R], seconds: float) -> None:
+    def _complete(self, batch: Sequence[Work[T, R]], results: Sequence[R], seconds: float) -> None:
         """Hands the results of a batch over, which took so many seconds."""
         ended_s = time.perf_counter()
-        for entry, result in zip(batch, results, strict=True):
-            entry.request.subtract(self._model_stage, entry.tokens)
-            if not entry.payload.future.done():
-                queue_ms = (ended_s - entry.payload.submitted_s - seconds) * 1000
-                entry.payload.future.set_result(Completed(result, queue_ms, seconds * 1000))
-        for request in dict.fromkeys(entry.request for entry in batch):
-            self._batcher.refresh(request)
+        for work, result in zip(batch, results, strict=True):
+            work.request.subtract(self._model_stage, work.tokens)
+            if not work.future.done():
+                queue_ms = (ended_s - work.submitted_s - seconds) * 1000
+                work.future.set_result(Completed(result, queue_ms, seconds * 1000))
+        for request in dict.fromkeys(work.request for work in batch):
+            self._queue.refresh(request)
         self.on_batch(self._model_stage, batch, seconds)
 
-    def _failure(self, entry: QueueEntry[Submission[T, R]], error: Exception) -> Exception:
+    def _failure(self, work: Work[T, R], error: Exception) -> Exception:
         if isinstance(error, RerankError):
             return error
         problem = f"model {self._model_stage.model} failed to {self._model_stage.stage.value}"
         log.error("%s", problem, exc_info=error)
         if isinstance(error, MemoryError):
-            reason = f"a window of {entry.tokens} tokens exceeds the memory; use a smaller window_size"
+            reason = f"a window of {work.tokens} tokens exceeds the memory; use a smaller window_size"
         else:
             reason = f"{error!r}; this is a bug"
         failure = RankerFailure(f"{problem}: {reason}")
@@ -310,16 +275,15 @@ class QueuedStage(ABC, Generic[T, R]):
         return failure
 
 
-class Worker(QueuedStage[T, R]):
+class ThreadStage(QueuedStage[T, R]):
     """A stage that runs its batches on a thread of its own.
 
     Args:
         model_stage, throughput, max_batch_tokens: see QueuedStage.
-        run: work of a batch → one result each, in order; called on the thread.
+        run: inputs of a batch → one result each, in order; called on the thread.
 
     Attributes:
-        can_overtake: `run` calls `run_queued` again and again while it works, so that batches of higher priority
-            overtake the running one.
+        is_preemptible: `run` calls `run_given` again and again while it works, see `rerank.engine.preemption`.
     """
 
     def __init__(
@@ -332,81 +296,80 @@ class Worker(QueuedStage[T, R]):
         super().__init__(model_stage, throughput, max_batch_tokens)
         self._run_batch = run
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=self._name)
-        self._queued: deque[tuple[Sequence[T], Future[tuple[Sequence[R], float]]]] = deque()
-        #: Seconds for which the running batch has stood still, as others overtook it.
+        self._given: deque[tuple[Sequence[T], Future[tuple[Sequence[R], float]]]] = deque()
+        #: Seconds for which the running batch has stood still, because others preempted it.
         self._paused_s = 0.0
-        self.can_overtake = False
-        self._running: Sequence[QueueEntry[Submission[T, R]]] = ()
-        #: The tokens of the batches that have overtaken the running one.
-        self._overtaken_by = 0
-        self._overtaking: asyncio.Task[None] | None = None
+        self.is_preemptible = False
+        self._running = Running(model_stage, (), has_ended=True)
+        self._preemption: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
         """Lets the running batch finish; queued work fails with ShuttingDown."""
         await super().close()
         await asyncio.to_thread(self._thread.shutdown)
 
-    def run_queued(self) -> None:
+    def run_given(self) -> None:
         """Runs the batches that were given to the thread. Called on it, also in the middle of a batch."""
-        while self._queued:
-            work, done = self._queued.popleft()
+        while self._given:
+            inputs, done = self._given.popleft()
             start_s, paused_s, self._paused_s = time.perf_counter(), self._paused_s, 0.0
             try:
-                results = self._run_batch(work)
+                results = self._run_batch(inputs)
                 done.set_result((results, time.perf_counter() - start_s - self._paused_s))
             except BaseException as error:  # raised where the batch is awaited
                 done.set_exception(error)
             self._paused_s = paused_s + time.perf_counter() - start_s
 
-    async def _process(self, batch: Sequence[QueueEntry[Submission[T, R]]]) -> None:
-        self._running, self._overtaken_by = batch, 0
+    async def _process(self, batch: Sequence[Work[T, R]]) -> None:
+        self._running = Running(self._model_stage, batch)
         await self._run_or_split(batch)
-        self._running = ()
-        if self._overtaking is not None:
-            await self._overtaking
+        self._running.has_ended = True
+        if self._preemption is not None:
+            await self._preemption
 
     def _on_new_work(self) -> None:
-        if self.can_overtake and self._running and self._overtaking is None:
-            self._overtaking = asyncio.create_task(self._overtake())
+        if self.is_preemptible and not self._running.has_ended and (not self._preemption or self._preemption.done()):
+            self._preemption = asyncio.create_task(preempt(self._running, self._next_request, self._run_next))
 
-    async def _overtake(self) -> None:
-        """Gives the thread batches that overtake the running one."""
-        while self._running and not self._closed and self._batcher.overtakes(self._running, self._overtaken_by):
-            if urgent := self._next_batch():
-                self._overtaken_by += sum(entry.tokens for entry in urgent)
-                await self._run_or_split(urgent)
-        self._overtaking = None
+    def _next_request(self) -> RankRequest | None:
+        return None if self._closed else self._queue.first()
 
-    async def _run_or_split(self, batch: Sequence[QueueEntry[Submission[T, R]]]) -> None:
-        """Runs a batch. If it fails, its entries run one by one, so that a failure affects only its own request."""
+    async def _run_next(self) -> int:
+        batch = self._next_batch()
+        if batch:
+            await self._run_or_split(batch)
+        return sum(work.tokens for work in batch)
+
+    async def _run_or_split(self, batch: Sequence[Work[T, R]]) -> None:
+        """Runs a batch. If it fails, its parts run one by one, so that a failure affects only its own request."""
         try:
             await self._run(batch)
         except Exception as error:
             await self._split(batch, error)
 
-    async def _split(self, batch: Sequence[QueueEntry[Submission[T, R]]], error: Exception) -> None:
+    async def _split(self, batch: Sequence[Work[T, R]], error: Exception) -> None:
         if len(batch) == 1:
-            fail(batch[0], self._failure(batch[0], error))
+            batch[0].fail(self._failure(batch[0], error))
             return
         if isinstance(error, MemoryError):
             self._halve_max_batch_tokens(batch)
-        log.warning("a batch of %d failed (%r); running its entries one by one", len(batch), error)
-        for entry in batch:
-            if not entry.payload.future.done():  # its request was cancelled
-                await self._run_or_split([entry])
+        log.warning("a batch of %d failed (%r); running its parts one by one", len(batch), error)
+        for work in batch:
+            if not work.future.done():  # its request was cancelled
+                await self._run_or_split([work])
 
-    async def _run(self, batch: Sequence[QueueEntry[Submission[T, R]]]) -> None:
+    async def _run(self, batch: Sequence[Work[T, R]]) -> None:
         done: Future[tuple[Sequence[R], float]] = Future()
-        self._queued.append(([entry.payload.work for entry in batch], done))
-        self._thread.submit(self.run_queued)
+        self._given.append(([work.input for work in batch], done))
+        self._thread.submit(self.run_given)
         results, seconds = await asyncio.wrap_future(done)
-        self._throughput.observe(self._model_stage, sum(entry.tokens for entry in batch), seconds, now_s())
+        self._throughput.observe(self._model_stage, sum(work.tokens for work in batch), seconds, now_s())
         self._complete(batch, results, seconds)
 
-    def _halve_max_batch_tokens(self, batch: Sequence[QueueEntry[Submission[T, R]]]) -> None:
+    def _halve_max_batch_tokens(self, batch: Sequence[Work[T, R]]) -> None:
         """Limits the batches to half of the one that ran out of memory."""
-        tokens = sum(entry.tokens for entry in batch)
-        limit = min(self._batcher.max_batch_tokens, tokens) // 2
+        tokens = sum(work.tokens for work in batch)
+        limit = min(self._queue.max_batch_tokens, tokens) // 2
         self.set_max_batch_tokens(limit)
         log.warning("%s ran out of memory at %d tokens; limiting its batches to %d", self._name, tokens, limit)
 
@@ -416,7 +379,5 @@ def now_s() -> float:
     return asyncio.get_running_loop().time()
 
 
-def fail(entry: QueueEntry[Submission[T, R]], error: Exception) -> None:
-    """Ends an entry with an error, unless its request has ended."""
-    if not entry.payload.future.done():
-        entry.payload.future.set_exception(error)
+def shutting_down() -> ShuttingDown:
+    return ShuttingDown("the service is stopping; try another replica")

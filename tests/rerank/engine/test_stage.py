@@ -1,4 +1,4 @@
-"""Worker: what its observers are told about batches and results."""
+"""Stages: what their observers are told about batches and results."""
 
 from __future__ import annotations
 
@@ -9,24 +9,33 @@ from typing import Any
 
 import pytest
 
-from rerank.engine.admission import ModelStage, Stage
-from rerank.engine.worker import Completed, QueueEntry, Submission
+from rerank.engine.request import Completed, ModelStage, Stage, Work
 from tests.fakes import HeldRanker, NumberRanker
-from tests.rerank.engine.jobs import ONE_BY_ONE, SLIDING, engine_for, job_for, start, wait_for_queue, wait_until_blocked
+from tests.rerank.engine.harness import (
+    ONE_BY_ONE,
+    SLIDING,
+    engine_for,
+    held_engine,
+    request_for,
+    start,
+    wait_for,
+    wait_for_queue,
+    wait_until_blocked,
+)
 
 PREPARE, RANK = (ModelStage(stage, "number") for stage in Stage)
 
 
 class Observations:
-    """Records the stage, tokens, cancelled entries and seconds of each batch, and the results of each submission."""
+    """Records the stage, tokens, cancelled work and seconds of each batch, and the results of each submission."""
 
     def __init__(self) -> None:
         self.batches: list[tuple[ModelStage, int, int, float]] = []
         self.results: list[tuple[ModelStage, float, int]] = []
 
-    def on_batch(self, stage: ModelStage, batch: Sequence[QueueEntry[Submission[Any, Any]]], seconds: float) -> None:
-        cancelled = sum(entry.payload.future.cancelled() for entry in batch)
-        self.batches.append((stage, sum(entry.tokens for entry in batch), cancelled, seconds))
+    def on_batch(self, stage: ModelStage, batch: Sequence[Work[Any, Any]], seconds: float) -> None:
+        cancelled = sum(work.future.cancelled() for work in batch)
+        self.batches.append((stage, sum(work.tokens for work in batch), cancelled, seconds))
 
     def on_results(self, stage: ModelStage, submitted_s: float, results: Sequence[Completed[Any]]) -> None:
         self.results.append((stage, submitted_s, len(results)))
@@ -36,7 +45,7 @@ async def test_observers_see_every_batch_and_every_result() -> None:
     seen, start_s = Observations(), time.perf_counter()
     async with engine_for(NumberRanker(), ONE_BY_ONE) as engine:
         engine.observe_work(seen.on_batch, seen.on_results)
-        ranking = await engine.run(job_for(range(30), SLIDING))
+        ranking = await engine.run(request_for(range(30), SLIDING))
     rank_batches = [batch for batch in seen.batches if batch[0] == RANK]
     assert [tokens for _, tokens, _, _ in rank_batches] == [window.tokens for window in ranking.trace.windows]
     assert all(seconds >= 0 and not cancelled for _, _, cancelled, seconds in seen.batches)
@@ -48,11 +57,11 @@ async def test_batch_of_a_cancelled_request_is_reported_as_cancelled_and_is_its_
     ranker, seen = HeldRanker(), Observations()
     async with engine_for(ranker, ONE_BY_ONE) as engine:
         engine.observe_work(seen.on_batch)
-        (job,) = start(engine.run(job_for(range(100), SLIDING)))
+        (task,) = start(engine.run(request_for(range(100), SLIDING)))
         await wait_until_blocked(ranker)
-        job.cancel()
+        task.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await job
+            await task
         assert engine.queued_requests == 0
         ranker.release.set()
     assert [cancelled for stage, _, cancelled, _ in seen.batches if stage == RANK] == [1]
@@ -60,14 +69,12 @@ async def test_batch_of_a_cancelled_request_is_reported_as_cancelled_and_is_its_
 
 
 async def test_queue_counts_admitted_requests_and_their_tokens() -> None:
-    ranker = HeldRanker()
-    async with engine_for(ranker, ONE_BY_ONE) as engine:
-        assert (engine.queued_requests, engine.queued_tokens) == (0, 0)
-        jobs = start(*(engine.run(job_for(range(20), SLIDING)) for _ in range(2)))
-        await wait_until_blocked(ranker)
+    async with held_engine() as (engine, ranker):
+        (waiting,) = start(engine.run(request_for(range(20), SLIDING)))
         await wait_for_queue(engine, 1)
         assert engine.queued_requests == 2
         assert engine.queued_tokens > 0
         ranker.release.set()
-        await asyncio.gather(*jobs)
-        assert (engine.queued_requests, engine.queued_tokens) == (0, 0)
+        await waiting
+        await wait_for(lambda: not engine.queued_requests)
+        assert engine.queued_tokens == 0

@@ -1,33 +1,43 @@
-"""Batcher: loses no entry, keeps to the batch size, and runs the highest priority first."""
+"""FairQueue: loses no work, keeps to the batch size, and runs the highest priority first."""
 
 from __future__ import annotations
 
 import itertools
-import math
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rerank.engine.admission import ModelStage, PendingRequest, Stage, Throughput
-from rerank.engine.worker import Batcher, QueueEntry
+from rerank.engine.admission import Throughput
+from rerank.engine.preemption import Running
+from rerank.engine.request import ModelStage, RankRequest, Stage
+from rerank.engine.stage import FairQueue
+from tests.rerank.engine.harness import pending, throughput_of
 
 MODEL = ModelStage(Stage.RANK, "model")
 MAX_BATCH_TOKENS = 100
 AGE_FACTOR = 0.1
 
-#: The tokens of the one entry of each request; payloads are numbered in the order of arrival.
+
+@dataclass(frozen=True)
+class Entry:
+    """Numbered work of a request, such as one window."""
+
+    number: int
+    request: RankRequest
+    tokens: int
+
+
+#: The tokens of the one entry of each request; numbers are numbered in the order of arrival.
 sizes = st.lists(st.integers(1, 150), max_size=40)
 #: The tokens of the entries of each request.
 requests_of_entries = st.lists(st.lists(st.integers(1, 150), min_size=1, max_size=6), max_size=10)
 
 
 def measured_throughput(tokens_per_s: float = 100.0) -> Throughput:
-    throughput = Throughput(AGE_FACTOR)
-    throughput.observe(MODEL, 1, 1.0, 0.0)
-    throughput.observe(MODEL, tokens_per_s, 1.0, 0.0)
-    return throughput
+    return throughput_of({MODEL: tokens_per_s}, age_factor=AGE_FACTOR)
 
 
 def entry(
@@ -35,51 +45,51 @@ def entry(
     tokens: int,
     remaining: float | None = None,
     arrived_s: float = 0.0,
-    deadline_s: float = math.inf,
+    deadline_s: float | None = None,
     caller: str = "",
-) -> QueueEntry[int]:
+) -> Entry:
     """A window of a request with `remaining` tokens; by default, those of this window."""
-    request = PendingRequest(arrived_s, deadline_s, {MODEL: tokens if remaining is None else remaining}, caller=caller)
-    return QueueEntry(number, request, tokens)
+    work = {MODEL: float(tokens if remaining is None else remaining)}
+    return Entry(number, pending(work, deadline_s, arrived_s, caller), tokens)
 
 
-def entries_for(rows: Sequence[int]) -> list[QueueEntry[int]]:
+def entries_for(rows: Sequence[int]) -> list[Entry]:
     return [entry(number, tokens) for number, tokens in enumerate(rows)]
 
 
-def entries_of_requests(rows: Sequence[Sequence[int]]) -> list[QueueEntry[int]]:
-    numbers = itertools.count()
-    requests = [(PendingRequest(0.0, remaining={MODEL: float(sum(row))}), row) for row in rows]
-    return [QueueEntry(next(numbers), request, tokens) for request, row in requests for tokens in row]
+def entries_of_requests(rows: Sequence[Sequence[int]]) -> list[Entry]:
+    counter = itertools.count()
+    requests = [(pending({MODEL: float(sum(row))}), row) for row in rows]
+    return [Entry(next(counter), request, tokens) for request, row in requests for tokens in row]
 
 
-def filled(entries: Sequence[QueueEntry[int]], throughput: Throughput | None = None) -> Batcher[int]:
-    batcher: Batcher[int] = Batcher(MODEL, throughput or measured_throughput(), MAX_BATCH_TOKENS)
+def filled(entries: Sequence[Entry], throughput: Throughput | None = None) -> FairQueue[Entry]:
+    queue: FairQueue[Entry] = FairQueue(MODEL, throughput or measured_throughput(), MAX_BATCH_TOKENS)
     for one in entries:
-        batcher.add(one)
-    return batcher
+        queue.add(one)
+    return queue
 
 
-def drained(batcher: Batcher[int]) -> list[list[QueueEntry[int]]]:
+def drained(queue: FairQueue[Entry]) -> list[list[Entry]]:
     """All batches until the queue is empty."""
     batches = []
-    while batch := batcher.next_batch(0.0)[0]:
+    while batch := queue.next_batch(0.0)[0]:
         batches.append(batch)
     return batches
 
 
-def payloads(entries: Sequence[QueueEntry[int]]) -> list[int]:
-    return [one.payload for one in entries]
+def numbers(entries: Sequence[Entry]) -> list[int]:
+    return [one.number for one in entries]
 
 
-def order(batcher: Batcher[int]) -> list[int]:
+def order(queue: FairQueue[Entry]) -> list[int]:
     """The entries in the order in which they run."""
-    return [number for batch in drained(batcher) for number in payloads(batch)]
+    return [number for batch in drained(queue) for number in numbers(batch)]
 
 
 def test_empty_queue_gives_no_batch() -> None:
-    batcher = filled([])
-    assert (batcher.next_batch(0.0), len(batcher)) == (([], []), 0)
+    queue = filled([])
+    assert (queue.next_batch(0.0), len(queue)) == (([], []), 0)
 
 
 @given(requests_of_entries)
@@ -99,7 +109,7 @@ def test_entries_of_a_request_keep_their_order(rows: list[list[int]]) -> None:
     entries = entries_of_requests(rows)
     ran = order(filled(entries))
     for _, of_request in itertools.groupby(entries, key=lambda one: id(one.request)):
-        places = [ran.index(one.payload) for one in of_request]
+        places = [ran.index(one.number) for one in of_request]
         assert places == sorted(places)
 
 
@@ -108,17 +118,17 @@ def test_batches_and_their_entries_are_in_order_of_priority(rows: list[int]) -> 
     """Equal ages: the least remaining work. Equal work: the order of arrival."""
     waiting = sorted(range(len(rows)), key=lambda number: rows[number])
     for batch in drained(filled(entries_for(rows))):
-        assert payloads(batch)[0] == waiting[0]
-        assert payloads(batch) == sorted(payloads(batch), key=waiting.index)
-        waiting = [number for number in waiting if number not in payloads(batch)]
+        assert numbers(batch)[0] == waiting[0]
+        assert numbers(batch) == sorted(numbers(batch), key=waiting.index)
+        waiting = [number for number in waiting if number not in numbers(batch)]
 
 
 @given(sizes)
 def test_entries_run_in_order_of_arrival_before_anything_is_measured(rows: list[int]) -> None:
     waiting = list(range(len(rows)))
     for batch in drained(filled(entries_for(rows), Throughput(AGE_FACTOR))):
-        assert payloads(batch)[0] == waiting[0]
-        waiting = [number for number in waiting if number not in payloads(batch)]
+        assert numbers(batch)[0] == waiting[0]
+        waiting = [number for number in waiting if number not in numbers(batch)]
 
 
 @given(st.lists(st.integers(1, 150), max_size=16))
@@ -127,7 +137,7 @@ def test_request_that_is_left_out_does_not_fit(rows: list[int]) -> None:
     entries = entries_for(rows)
     waiting = dict(enumerate(entries))
     for batch in drained(filled(entries)):
-        for number in payloads(batch):
+        for number in numbers(batch):
             del waiting[number]
         assert all(sum(one.tokens for one in batch) + one.tokens > MAX_BATCH_TOKENS for one in waiting.values())
 
@@ -145,10 +155,10 @@ def test_age_offsets_remaining_work() -> None:
 
 def test_completed_work_raises_the_priority_of_the_next_window() -> None:
     long, short = entry(0, 100, remaining=500), entry(1, 100, remaining=200)
-    batcher = filled([long, short])
+    queue = filled([long, short])
     long.request.subtract(MODEL, 400)
-    batcher.refresh(long.request)
-    assert order(batcher) == [0, 1]
+    queue.refresh(long.request)
+    assert order(queue) == [0, 1]
 
 
 def test_priorities_follow_a_rate_that_falls() -> None:
@@ -156,55 +166,55 @@ def test_priorities_follow_a_rate_that_falls() -> None:
     throughput = measured_throughput(1000)
     rows = [entry(0, 60, remaining=900), entry(1, 60, remaining=60, arrived_s=60.0)]
     assert order(filled(rows, throughput)) == [0, 1]
-    batcher = filled(rows, throughput)
+    queue = filled(rows, throughput)
     for _ in range(100):
         throughput.observe(MODEL, 100, 1.0, 0.0)
-    assert order(batcher) == [1, 0]
+    assert order(queue) == [1, 0]
 
 
 @given(requests_of_entries, st.data())
 def test_discarded_requests_never_run_and_all_others_do(rows: list[list[int]], data: st.DataObject) -> None:
     entries = entries_of_requests(rows)
-    batcher = filled(entries)
+    queue = filled(entries)
     some = data.draw(st.lists(st.sampled_from(entries), max_size=3) if entries else st.just([]))
     discarded = {id(one.request) for one in some}
-    ran = payloads(batcher.next_batch(0.0)[0])
+    ran = numbers(queue.next_batch(0.0)[0])
     for one in some:
-        batcher.discard(one.request)
-    later = order(batcher)
-    kept = [one.payload for one in entries if id(one.request) not in discarded]
-    assert not {one.payload for one in entries if id(one.request) in discarded} & {*later}
+        queue.discard(one.request)
+    later = order(queue)
+    kept = [one.number for one in entries if id(one.request) not in discarded]
+    assert not {one.number for one in entries if id(one.request) in discarded} & {*later}
     assert {*kept} <= {*ran, *later}
-    assert len(batcher) == 0
+    assert len(queue) == 0
 
 
 @given(sizes, st.lists(st.floats(0, 3), min_size=40, max_size=40))
 def test_late_windows_are_removed_and_never_run(rows: list[int], deadlines_s: list[float]) -> None:
     """At 100 tokens per second, at time 1."""
-    batcher = filled([entry(number, tokens, deadline_s=deadlines_s[number]) for number, tokens in enumerate(rows)])
+    queue = filled([entry(number, tokens, deadline_s=deadlines_s[number]) for number, tokens in enumerate(rows)])
     late = [number for number, tokens in enumerate(rows) if 1.0 + tokens / 100 > deadlines_s[number]]
     ran, removed = list[int](), list[int]()
-    while any(entries := batcher.next_batch(1.0)):
-        ran += payloads(entries[0])
-        removed += payloads(entries[1])
+    while any(entries := queue.next_batch(1.0)):
+        ran += numbers(entries[0])
+        removed += numbers(entries[1])
     assert sorted(removed) == late
     assert sorted(ran + removed) == list(range(len(rows)))
 
 
 def test_window_beyond_the_batch_size_runs_alone() -> None:
     batches = drained(filled([entry(0, 5000), entry(1, 1), entry(2, 99)]))
-    assert [payloads(batch) for batch in batches] == [[1, 2], [0]]
+    assert [numbers(batch) for batch in batches] == [[1, 2], [0]]
 
 
 def test_a_batch_costs_the_same_whatever_waits() -> None:
     """The 20,000 entries that waited in the attack of narrow tournaments were all looked at before each batch."""
 
     def seconds_per_batch(requests: int, entries_each: int) -> float:
-        batcher = filled(entries_of_requests([[50] * entries_each] * requests))
+        queue = filled(entries_of_requests([[50] * entries_each] * requests))
         times = []
         for _ in range(50):
             start_s = time.perf_counter()
-            batcher.next_batch(0.0)
+            queue.next_batch(0.0)
             times.append(time.perf_counter() - start_s)
         return min(times)
 
@@ -214,9 +224,9 @@ def test_a_batch_costs_the_same_whatever_waits() -> None:
 # --- callers ---
 
 
-def callers_of(batcher: Batcher[int]) -> list[str]:
+def callers_of(queue: FairQueue[Entry]) -> list[str]:
     """The callers of the entries in the order in which they run."""
-    return [one.request.caller for batch in drained(batcher) for one in batch]
+    return [one.request.caller for batch in drained(queue) for one in batch]
 
 
 def test_callers_take_turns_by_tokens() -> None:
@@ -228,56 +238,62 @@ def test_callers_take_turns_by_tokens() -> None:
 
 def test_work_counts_as_used_by_its_caller_when_it_starts() -> None:
     """It did when it ended, so that the caller of a long batch seemed to have used nothing meanwhile."""
-    batcher = filled([entry(0, 100, caller="busy")])
-    batcher.next_batch(0.0)
+    queue = filled([entry(0, 100, caller="busy")])
+    queue.next_batch(0.0)
     for one in (entry(1, 80, caller="busy"), entry(2, 100, caller="other")):
-        batcher.add(one)
-    assert callers_of(batcher) == ["other", "busy"]
+        queue.add(one)
+    assert callers_of(queue) == ["other", "busy"]
 
 
 def test_caller_saves_up_no_share_while_it_asks_for_nothing() -> None:
-    batcher = filled([entry(0, 100, caller="late")])
-    batcher.next_batch(0.0)
+    queue = filled([entry(0, 100, caller="late")])
+    queue.next_batch(0.0)
     for number in range(10):
-        batcher.add(entry(number, 100, caller="busy"))
+        queue.add(entry(number, 100, caller="busy"))
     for _ in range(5):
-        batcher.next_batch(0.0)
+        queue.next_batch(0.0)
     for number in range(3):
-        batcher.add(entry(number, 100, caller="late"))
-    assert callers_of(batcher)[:4] == ["late", "busy", "late", "busy"]
+        queue.add(entry(number, 100, caller="late"))
+    assert callers_of(queue)[:4] == ["late", "busy", "late", "busy"]
 
 
 def test_caller_keeps_its_turn_between_the_windows_of_a_request() -> None:
     """The next window is queued when the one before has run. Had its caller to start anew, it would come last again."""
     long = entry(0, 100, remaining=900, caller="long")
-    batcher = filled([long, *(entry(number, 100, caller="short") for number in range(1, 100))])
+    queue = filled([long, *(entry(number, 100, caller="short") for number in range(1, 100))])
     ran = list[str]()
     while long.request.remaining[MODEL]:
-        (done,), _ = batcher.next_batch(0.0)
+        (done,), _ = queue.next_batch(0.0)
         ran.append(done.request.caller)
         done.request.subtract(MODEL, 100)
         if done.request is long.request and done.request.remaining[MODEL]:
-            batcher.add(long)
+            queue.add(long)
     assert ran.count("short") <= 10, "as much as the long request"
 
 
 def test_callers_of_the_past_need_no_memory() -> None:
-    batcher = filled([])
+    queue = filled([])
     for number in range(1000):
-        batcher.add(entry(number, 100, caller=str(number)))
-        batcher.next_batch(0.0)
-    assert len(batcher._callers) < 50
+        queue.add(entry(number, 100, caller=str(number)))
+        queue.next_batch(0.0)
+    assert len(queue._callers) < 50
 
 
-def test_request_with_less_than_half_of_the_work_overtakes() -> None:
-    running = [entry(0, 100, caller="long")]
-    for tokens, overtakes in ((49, True), (50, False)):
+# --- preemption ---
+
+
+def test_request_with_less_than_half_of_the_work_preempts() -> None:
+    long = [entry(0, 100, caller="long")]
+    for tokens, preempts in ((49, True), (50, False)):
         for caller in ("long", "other"):
-            assert filled([entry(1, tokens, caller=caller)]).overtakes(running, 0) is overtakes
-    assert not filled([entry(1, 49)]).overtakes([*running, entry(2, 90)], 0), "it would delay one that is not long"
-    assert not filled([]).overtakes(running, 0)
+            first = filled([entry(1, tokens, caller=caller)]).first()
+            assert Running(MODEL, long).yields_to(first) is preempts
+    first = filled([entry(1, 49)]).first()
+    assert not Running(MODEL, [*long, entry(2, 90)]).yields_to(first), "it would delay one that is not long"
+    assert not Running(MODEL, long).yields_to(filled([]).first())
+    assert not Running(MODEL, long, has_ended=True).yields_to(first)
 
 
-def test_batch_is_overtaken_by_as_many_tokens_as_it_has() -> None:
-    batcher, running = filled([entry(1, 10)]), [entry(0, 100), entry(0, 100)]
-    assert [batcher.overtakes(running, tokens) for tokens in (0, 199, 200)] == [True, True, False]
+def test_batch_is_preempted_by_as_many_tokens_as_it_has() -> None:
+    first, long = filled([entry(1, 10)]).first(), [entry(0, 100), entry(0, 100)]
+    assert [Running(MODEL, long, tokens).yields_to(first) for tokens in (0, 199, 200)] == [True, True, False]

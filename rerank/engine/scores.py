@@ -1,4 +1,7 @@
-"""Interpolation of a window's scores with those of its first stage, as z-scores: z(ranker) + w · z(first stage)."""
+"""Scores of a ranking: interpolated with those of the first stage, and lowered where they are tied.
+
+Interpolation is a sum of z-scores over a window: z(ranker) + w · z(first stage).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeAlias
+
+import numpy as np
 
 from rerank.retrieval.hybrid import RRF_K, z_scores
 from rerank.types import Candidate, InterpolatedScores, WindowRanking
@@ -37,3 +42,16 @@ def candidate_scores(candidates: Sequence[Candidate]) -> FirstStageScores:
 def reciprocal_ranks(n: int) -> FirstStageScores:
     """1 / (60 + rank) for the ranks 1 to n."""
     return [1.0 / (RRF_K + rank) for rank in range(1, n + 1)], InterpolatedScores.RECIPROCAL_RANK
+
+
+def strictly_decreasing(scores: Sequence[float]) -> list[float]:
+    """The scores, each lowered to the float32 below its predecessor if it is not smaller than that in float32.
+
+    trec_eval reads scores as float32, sorts by them and ignores the rank column, so tied scores would lose the order.
+    """
+    result: list[float] = []
+    for score in scores:
+        if result and not np.float32(score) < np.float32(result[-1]):
+            score = float(np.nextafter(np.float32(result[-1]), np.float32(-np.inf)))
+        result.append(score)
+    return result

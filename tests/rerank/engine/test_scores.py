@@ -1,19 +1,20 @@
-"""Interpolation with the first stage: values of a slow reference, and the lists for which it can be applied."""
+"""Scores: interpolated with the first stage, compared with a slow reference; and made distinct."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from itertools import pairwise
 from statistics import fmean, pstdev
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rerank.engine.engine import Engine
-from rerank.engine.interpolation import candidate_scores, interpolate, reciprocal_ranks
-from rerank.engine.job import Job
-from rerank.engine.strategies import Cascade, Interpolated, Single, Sliding, Strategy, TopDown, Tournament
+from rerank.engine.request import RankRequest
+from rerank.engine.scores import candidate_scores, interpolate, reciprocal_ranks, strictly_decreasing
+from rerank.engine.strategies import Single, Sliding, Step, Strategy, TopDown, Tournament
 from rerank.errors import InvalidRequest
 from rerank.types import (
     Candidate,
@@ -26,7 +27,7 @@ from rerank.types import (
     WindowRanking,
 )
 from tests.fakes import NumberRanker, numbered_passages
-from tests.rerank.engine.jobs import LARGE_BATCHES, positions
+from tests.rerank.engine.harness import LARGE_BATCHES, positions
 
 
 def slow_z_scores(scores: Sequence[float]) -> list[float]:
@@ -34,16 +35,22 @@ def slow_z_scores(scores: Sequence[float]) -> list[float]:
     return [(score - fmean(scores)) / deviation if deviation else 0.0 for score in scores]
 
 
-def job_of(numbers: Sequence[float], first_stage: Sequence[float | None], strategy: Strategy) -> Job:
-    """A job whose candidates have these numbers as relevance and these scores of the first stage."""
-    candidates = tuple(map(Candidate, numbered_passages(numbers), first_stage))
-    return Job("number", Query("q"), candidates, strategy, top_n=0)
+async def ranked(numbers: Sequence[float], first_stage: Sequence[float | None], *steps: Step) -> Ranking:
+    """The ranking of candidates with these numbers as relevance and these scores of the first stage."""
+    return await run(tuple(map(Candidate, numbered_passages(numbers), first_stage)), *steps)
 
 
-async def ranked(job: Job) -> Ranking:
-    models = {"number": NumberRanker(), "preranker": ByLength()}
-    async with Engine(models, LARGE_BATCHES) as engine:
-        return await engine.run(job)
+async def run(candidates: tuple[Candidate, ...], *steps: Step) -> Ranking:
+    async with Engine({"number": NumberRanker(), "preranker": ByLength()}, LARGE_BATCHES) as engine:
+        return await engine.run(RankRequest(Query("q"), candidates, steps))
+
+
+def step(strategy: Strategy, weight: float = 0.0, required: bool = False) -> Step:
+    return Step("number", strategy, weight, required)
+
+
+def preranker(strategy: Strategy, weight: float = 0.0) -> Step:
+    return Step("preranker", strategy, weight)
 
 
 class ByLength(NumberRanker):
@@ -110,25 +117,25 @@ ONE_WINDOW = [Single(20), Sliding(20, 10), TopDown(20), Tournament(20)]
 async def test_one_window_is_interpolated_with_every_strategy(strategy: Strategy) -> None:
     """z-scores of the ranker: -√1.5, 0, √1.5; of the first stage: √1.5, 0, -√1.5."""
     numbers, first_stage = [1.0, 2.0, 3.0], [30.0, 20.0, 10.0]
-    ranking = await ranked(job_of(numbers, first_stage, Interpolated(strategy, 2.0)))
+    ranking = await ranked(numbers, first_stage, step(strategy, 2.0))
     assert positions(ranking) == [0, 1, 2]
     assert ranking.score_kind is ScoreKind.INTERPOLATED
     assert [row.score for row in ranking.ranked] == pytest.approx([1.5**0.5, 0.0, -(1.5**0.5)])
     assert ranking.trace.interpolation == InterpolationReport(2.0, InterpolatedScores.FIRST_STAGE)
     assert ranking.trace.windows[0].permutation == (0, 1, 2)
-    weak = await ranked(job_of(numbers, first_stage, Interpolated(strategy, 0.5)))
+    weak = await ranked(numbers, first_stage, step(strategy, 0.5))
     assert positions(weak) == [2, 1, 0]
 
 
 async def test_single_window_over_the_head_is_interpolated_within_it() -> None:
-    ranking = await ranked(job_of([1.0, 2.0, 9.0], [30.0, 20.0, 10.0], Interpolated(Single(2), 5.0)))
+    ranking = await ranked([1.0, 2.0, 9.0], [30.0, 20.0, 10.0], step(Single(2), 5.0))
     assert positions(ranking) == [0, 1, 2]
     assert ranking.score_kind is ScoreKind.RANK
     assert ranking.trace.interpolation == InterpolationReport(5.0, InterpolatedScores.FIRST_STAGE)
 
 
 async def test_missing_scores_never_fail_and_are_reported() -> None:
-    ranking = await ranked(job_of([1.0, 2.0, 3.0], [None, 2.0, 1.0], Interpolated(Single(20), 9.0, required=True)))
+    ranking = await ranked([1.0, 2.0, 3.0], [None, 2.0, 1.0], step(Single(20), 9.0, required=True))
     assert positions(ranking) == [0, 1, 2]
     assert ranking.trace.interpolation == InterpolationReport(9.0, InterpolatedScores.RECIPROCAL_RANK)
 
@@ -138,9 +145,9 @@ SEVERAL_WINDOWS = [Sliding(2, 1), TopDown(2), Tournament(2)]
 
 @pytest.mark.parametrize("strategy", SEVERAL_WINDOWS, ids=str)
 async def test_default_that_needs_several_windows_is_left_out_and_the_reason_reported(strategy: Strategy) -> None:
-    job = job_of([1.0, 2.0, 3.0, 4.0], [9.0, 8.0, 7.0, 6.0], strategy)
-    ranking = await ranked(replace(job, strategy=Interpolated(strategy, 99.0)))
-    assert positions(ranking) == positions(await ranked(job))
+    lists = [1.0, 2.0, 3.0, 4.0], [9.0, 8.0, 7.0, 6.0]
+    ranking = await ranked(*lists, step(strategy, 99.0))
+    assert positions(ranking) == positions(await ranked(*lists, step(strategy)))
     report = ranking.trace.interpolation
     assert report is not None
     assert (report.first_stage, report.scores) == (99.0, None)
@@ -150,46 +157,69 @@ async def test_default_that_needs_several_windows_is_left_out_and_the_reason_rep
 @pytest.mark.parametrize("strategy", SEVERAL_WINDOWS, ids=str)
 async def test_required_interpolation_over_several_windows_is_refused_with_the_way_out(strategy: Strategy) -> None:
     with pytest.raises(InvalidRequest, match="use the strategy single, a window_size of 4, at most 2") as caught:
-        await ranked(job_of([1.0] * 4, [1.0] * 4, Interpolated(strategy, 0.1, required=True)))
+        await ranked([1.0] * 4, [1.0] * 4, step(strategy, 0.1, required=True))
     assert caught.value.field == "strategy.interpolation"
-
-
-@pytest.mark.parametrize("weight", [-0.1, 0.0, float("inf"), float("nan")])
-def test_weight_must_be_positive_and_finite(weight: float) -> None:
-    with pytest.raises(InvalidRequest, match="is not between 0 and infinity; use one from 0 to 100"):
-        Interpolated(Single(20), weight)
 
 
 async def test_cascade_is_interpolated_with_the_scores_of_its_preranker() -> None:
     """The preranker's scores are 3, 2, 2; the ranker's are 0, 1, 2 in that order."""
-    candidates = tuple(
-        Candidate(Passage(doc_id, f"{number}"), 1.0) for doc_id, number in (("bb", 1), ("aaa", 0), ("cc", 2))
-    )
-    strategy = Cascade(20, "preranker", Single(20))
-    job = Job("number", Query("q"), candidates, strategy, top_n=0)
-    assert positions(await ranked(job)) == [2, 0, 1]
-    ranking = await ranked(replace(job, strategy=Interpolated(strategy, 9.0, required=True)))
+    rows = (("bb", 1), ("aaa", 0), ("cc", 2))
+    candidates = tuple(Candidate(Passage(doc_id, f"{number}"), 1.0) for doc_id, number in rows)
+    assert positions(await run(candidates, preranker(Single(20)), step(Single(20)))) == [2, 0, 1]
+    ranking = await run(candidates, preranker(Single(20)), step(Single(20), 9.0, required=True))
     assert positions(ranking) == [1, 2, 0]
     assert ranking.trace.interpolation == InterpolationReport(9.0, InterpolatedScores.PRERANKER)
     assert ranking.score_kind is ScoreKind.RANK
 
 
 async def test_preranker_of_several_windows_counts_by_its_order() -> None:
-    strategy = Interpolated(Cascade(20, "preranker", Sliding(2, 1)), 99.0)
-    ranking = await ranked(job_of([1.0, 2.0, 3.0], [1.0, 2.0, 3.0], strategy))
+    steps = preranker(Sliding(2, 1)), step(Single(20), 99.0)
+    ranking = await ranked([1.0, 2.0, 3.0], [1.0, 2.0, 3.0], *steps)
     assert positions(ranking) == [0, 1, 2]
     assert ranking.trace.interpolation == InterpolationReport(99.0, InterpolatedScores.RECIPROCAL_RANK)
 
 
 async def test_interpolation_of_the_preranker_is_its_own() -> None:
     """The preranker keeps the first-stage order, so the window of two holds the first two candidates."""
-    strategy = Cascade(2, "preranker", Interpolated(Single(20), 99.0))
-    ranking = await ranked(job_of([1.0, 2.0, 3.0], [30.0, 20.0, 10.0], strategy))
+    steps = preranker(Single(20), 99.0), step(Single(2))
+    ranking = await ranked([1.0, 2.0, 3.0], [30.0, 20.0, 10.0], *steps)
     assert positions(ranking) == [1, 0, 2]
     assert ranking.trace.interpolation is None
     assert ranking.trace.strategy == "cascade(preranker: single(20) + 99 first stage > 2)"
 
 
 async def test_empty_list_is_not_interpolated() -> None:
-    ranking = await ranked(job_of([], [], Interpolated(Sliding(20, 10), 0.5, required=True)))
+    ranking = await ranked([], [], step(Sliding(20, 10), 0.5, required=True))
     assert ranking.trace.interpolation == InterpolationReport(0.5, None, "no window was ranked")
+
+
+# --- distinct scores ---
+
+descending = st.lists(st.floats(-1e30, 1e30), max_size=30).map(lambda scores: sorted(scores, reverse=True))
+
+
+@given(descending)
+def test_strictly_decreasing_decreases_strictly_in_float32_and_raises_no_score(scores: list[float]) -> None:
+    lowered = strictly_decreasing(scores)
+    assert len(lowered) == len(scores)
+    assert all(np.float32(above) > np.float32(below) for above, below in pairwise(lowered))
+    assert all(new <= old for new, old in zip(lowered, scores, strict=True))
+
+
+@given(descending)
+def test_strictly_decreasing_keeps_scores_that_already_are(scores: list[float]) -> None:
+    distinct = list({np.float32(score): score for score in scores}.values())
+    assert strictly_decreasing(distinct) == distinct
+
+
+@pytest.mark.parametrize("score", [0.0, -0.0, 1.0, -2.5, 1e30, 1e-45])
+def test_ties_are_broken_by_the_smallest_float32_steps(score: float) -> None:
+    expected = [score]
+    while len(expected) < 1000:
+        expected.append(float(np.nextafter(np.float32(expected[-1]), np.float32(-np.inf))))
+    assert strictly_decreasing([score] * 1000) == expected
+
+
+def test_only_scores_that_are_not_below_their_predecessor_are_lowered() -> None:
+    below_2, below_1 = (float(np.nextafter(np.float32(score), np.float32(-np.inf))) for score in (2.0, 1.0))
+    assert strictly_decreasing([2.0, 2.0, 1.0, 3.0]) == [2.0, below_2, 1.0, below_1]

@@ -1,0 +1,69 @@
+"""Preemption: a short request runs in the middle of a long batch, where the ranker pauses between two layers.
+
+    event loop                                  thread of the model
+    batch A (long) is given to the thread   →   rank(A): layer 1
+    request B (short) is queued                          layer 2
+    B has less than half of A's work: given →            run_given(): rank(B), all of its layers
+    B is answered                           ←            layer 3
+                                                         …
+    A is answered                           ←            done; the time of B does not count as A's
+
+A ranker that can pause calls `ThreadStage.run_given` between its layers (see InterruptibleRanker), which runs what was
+given to the thread meanwhile. This file decides what is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from rerank.engine.request import ModelStage, RankRequest
+
+
+class Queued(Protocol):
+    """A piece of a request's work, which has this share of a batch's tokens, 1 or more."""
+
+    @property
+    def request(self) -> RankRequest: ...
+
+    @property
+    def tokens(self) -> int: ...
+
+
+@dataclass
+class Running:
+    """A batch that runs in a stage, and the tokens of the batches that have preempted it."""
+
+    model_stage: ModelStage
+    batch: Sequence[Queued]
+    preempted_by: int = 0
+    has_ended: bool = False
+
+    def yields_to(self, request: RankRequest | None) -> bool:
+        """True if the request whose turn it is may preempt the batch; None: nothing waits.
+
+        It has less than half of the work of each request in it. Fewer tokens have preempted the batch than it has
+        itself, so that it takes about twice its time at most.
+        """
+        if request is None or self.has_ended or self.preempted_by >= sum(work.tokens for work in self.batch):
+            return False
+        tokens = self._remaining(request)
+        return all(2 * tokens < self._remaining(work.request) for work in self.batch)
+
+    def _remaining(self, request: RankRequest) -> float:
+        return request.remaining.get(self.model_stage, 0.0)
+
+
+async def preempt(
+    running: Running, next_request: Callable[[], RankRequest | None], run_next: Callable[[], Awaitable[int]]
+) -> None:
+    """Runs short requests in the middle of a batch, until none may preempt it.
+
+    Args:
+        running: the batch.
+        next_request: the request whose turn it is.
+        run_next: gives the next batch to the thread; returns its tokens when it has run.
+    """
+    while running.yields_to(next_request()):
+        running.preempted_by += await run_next()

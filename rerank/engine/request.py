@@ -1,0 +1,352 @@
+"""A request: what a caller asks for, the work that it needs, and what was done for it, which becomes its ranking."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
+
+from rerank.engine.scores import candidate_scores, interpolate, reciprocal_ranks, strictly_decreasing
+from rerank.engine.strategies import Cost, Positions, Round, Step, Steps, describe
+from rerank.errors import InvalidRequest, RankerFailure
+from rerank.rankers.base import RankerInfo
+from rerank.types import (
+    Candidate,
+    Completeness,
+    EncodedWindow,
+    InterpolatedScores,
+    InterpolationReport,
+    Passage,
+    Prepared,
+    Query,
+    RankedCandidate,
+    Ranking,
+    RankOptions,
+    ScoreKind,
+    Trace,
+    Window,
+    WindowRanking,
+    WindowTrace,
+)
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+#: The least that a window counts, as scheduling, encoding and reporting it take time.
+MIN_WINDOW_TOKENS = 16
+
+
+class Stage(Enum):
+    """The two stages of a request that a model's queues hold."""
+
+    PREPARE = "prepare"
+    RANK = "rank"
+
+
+class ModelStage(NamedTuple):
+    """One stage of one model: the unit for which throughput is measured.
+
+    Its work is counted in tokens: positions of the model's input for RANK; for PREPARE, an estimate from the length of
+    the texts to embed.
+    """
+
+    stage: Stage
+    model: str
+
+
+class Completed(NamedTuple, Generic[R]):
+    """A result of a stage, with its time in the queue and the duration of its batch."""
+
+    result: R
+    queue_ms: float
+    batch_ms: float
+
+
+#: A window as model input, and its ranking.
+RankedWindow: TypeAlias = tuple[EncodedWindow, Completed[WindowRanking]]
+
+
+@dataclass
+class _ExpectedWindows:
+    """The windows that a request is expected to need of one model, and those encoded so far."""
+
+    expected: float
+    tokens_each: float
+    encoded: int = 0
+    encoded_tokens: int = 0
+
+    @property
+    def remaining_tokens(self) -> float:
+        """Tokens of the windows that are not encoded yet; each is assumed to be like the average encoded one."""
+        tokens_each = self.encoded_tokens / self.encoded if self.encoded else self.tokens_each
+        return max(0.0, self.expected - self.encoded) * tokens_each
+
+
+@dataclass(eq=False)
+class RankRequest:
+    """A validated request: what is asked for, and its place in the queues of the engine.
+
+    Attributes:
+        steps: one, or two of a cascade; the last one is that of the request's own model.
+        options: of the answer; what they say about the model and its strategy is in `steps`.
+        deadline_s: on the event loop's clock.
+        caller: callers have equal shares of the engine: the name of an API key, or the address of a connection.
+        arrived_s: on the same clock as the deadline; set by the engine, as everything below is.
+        latest_end_s: the deadline; infinite without one, and where a partial answer is allowed.
+        remaining: estimated tokens that remain, including those that are running.
+        probes: the stages that this request probes: their rates count only if they were measured after its arrival.
+        tags: in each stage where a part of it has run, the tag of its caller since then, see FairQueue.
+    """
+
+    query: Query
+    candidates: tuple[Candidate, ...]
+    steps: Steps
+    options: RankOptions = field(default_factory=RankOptions)
+    deadline_s: float | None = None
+    caller: str = ""
+    arrived_s: float = 0.0
+    latest_end_s: float = field(init=False)
+    remaining: dict[ModelStage, float] = field(init=False, default_factory=dict)
+    probes: frozenset[ModelStage] = field(init=False, default=frozenset())
+    tags: dict[ModelStage, float] = field(init=False, default_factory=dict)
+    _windows: dict[str, _ExpectedWindows] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.latest_end_s = math.inf if self.deadline_s is None or self.options.allow_partial else self.deadline_s
+
+    @property
+    def strategy(self) -> str:
+        """The steps in words."""
+        return describe(self.steps)
+
+    @property
+    def passages(self) -> list[Passage]:
+        return [candidate.passage for candidate in self.candidates]
+
+    def window_bounds(self) -> Cost:
+        """The least and the most windows of all steps."""
+        costs = [step.strategy.cost(len(self.candidates)) for step in self.steps]
+        return Cost(*map(sum, zip(*costs, strict=True)))
+
+    def window(self, prepared: Prepared, step: Step, round_: Round, positions: Positions) -> Window:
+        """A window of a round. Its order has a meaning if it is that of an ordered list, or that of a preranker."""
+        passages = tuple(prepared.passages[position] for position in positions)
+        top_n = round_.top_n(positions, self.options.top_n) if step is self.steps[-1] else 0
+        return Window(prepared.query, passages, top_n, self.options.ordered or step is not self.steps[0])
+
+    def expect_work(self, infos: Mapping[str, RankerInfo], token_ratio: Callable[[str], float]) -> None:
+        """Estimates what remains, from the texts and the bounds of the schedules; `token_ratio`: see Throughput."""
+        passages, n = self.passages, len(self.candidates)
+        for step in self.steps:
+            info, cost = infos[step.model], step.strategy.cost(n)
+            tokens_each = token_ratio(step.model) * window_tokens(info, passages, min(n, step.strategy.window_size))
+            windows = (cost.min_windows + cost.max_windows) / 2
+            expected = _ExpectedWindows(windows, max(MIN_WINDOW_TOKENS, tokens_each))
+            self._windows[step.model] = expected
+            self.remaining[ModelStage(Stage.RANK, step.model)] = expected.remaining_tokens
+            self.remaining[ModelStage(Stage.PREPARE, step.model)] = prepare_tokens(info, self.query, passages)
+
+    def add_windows(self, model: str, tokens: Sequence[int]) -> None:
+        """Counts windows that were encoded and are ranked next, in what remains of their model."""
+        windows = self._windows[model]
+        windows.encoded += len(tokens)
+        windows.encoded_tokens += sum(tokens)
+        self.remaining[ModelStage(Stage.RANK, model)] = windows.remaining_tokens + sum(tokens)
+
+    def subtract(self, model_stage: ModelStage, tokens: float) -> None:
+        """Subtracts work that is done."""
+        self.remaining[model_stage] = max(0.0, self.remaining.get(model_stage, 0.0) - tokens)
+
+    def remaining_tokens(self, stage: Stage) -> float:
+        return sum(tokens for model_stage, tokens in self.remaining.items() if model_stage.stage is stage)
+
+
+@dataclass(frozen=True, eq=False)
+class Work(Generic[T, R]):
+    """A piece of a request's work, such as one window, and the future of its result."""
+
+    input: T
+    request: RankRequest
+    #: Its share of a batch's `max_batch_tokens`, 1 or more.
+    tokens: int
+    future: asyncio.Future[Completed[R]]
+    submitted_s: float
+
+    def fail(self, error: Exception) -> None:
+        """Ends the work with an error, unless its request has ended."""
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+def prepare_tokens(info: RankerInfo, query: Query, passages: Sequence[Passage]) -> int:
+    """Estimated tokens of the query and the passages to prepare."""
+    return 2 + len(query.text) // 4 + sum(passage_tokens(info, passage) for passage in passages)
+
+
+def passage_tokens(info: RankerInfo, passage: Passage) -> int:
+    """Estimated tokens of a passage to prepare: 2 and one per 4 characters up to the ranker's limit; 1 for a vector."""
+    is_ready = info.reads_vectors and passage.vector is not None
+    return 1 if is_ready else 2 + min(len(passage.text) // 4, info.max_passage_tokens)
+
+
+def window_tokens(info: RankerInfo, passages: Sequence[Passage], n: int) -> float:
+    """Estimated tokens of a window of n average passages, without the text around them."""
+    each = 1 if info.reads_vectors else sum(passage_tokens(info, p) for p in passages) / max(1, len(passages))
+    return min(n * each, info.max_window_tokens)
+
+
+@dataclass
+class Progress:
+    """What was done for a request so far: its windows and their cost. `ranking` turns them into the answer.
+
+    Attributes:
+        info: the ranker of the request's own model.
+        order: all positions in the best order so far.
+        read: positions of the passages that were read by a model that reads passages.
+        unscored: positions of the passages that a model gave no score in some window.
+        last: the ranking of the latest window, interpolated if its step asks for it.
+        interpolated: what stood for the first stage in the order of the last step; None: it was not interpolated.
+    """
+
+    request: RankRequest
+    info: RankerInfo
+    order: Sequence[int]
+    prepare_ms: float = 0.0
+    queue_ms: float = 0.0
+    model_ms: float = 0.0
+    rounds: int = 0
+    repairs: int = 0
+    truncated_doc_ids: set[str] = field(default_factory=set)
+    windows: list[WindowTrace] = field(default_factory=list)
+    read: set[int] = field(default_factory=set)
+    unscored: set[int] = field(default_factory=set)
+    last: WindowRanking | None = None
+    interpolated: InterpolatedScores | None = None
+
+    def add_prepared(self, done: Completed[Prepared]) -> None:
+        self.queue_ms += done.queue_ms
+        self.prepare_ms += done.batch_ms
+        self.truncated_doc_ids.update(done.result.truncated_doc_ids)
+
+    def add_round(
+        self, step: Step, round_: Round, ranked: Sequence[RankedWindow], info: RankerInfo, interpolates: bool = False
+    ) -> list[WindowRanking]:
+        """Adds a round of the ranker `info`. Returns its rankings, which are interpolated if the step is.
+
+        Its windows waited and ran concurrently, so it took as long as the slowest of them.
+        """
+        rankings = [done.result for _, done in ranked]
+        if interpolates:
+            rankings = [self._interpolate(step, round_.windows[0], rankings[0])]
+        _, slowest = max(ranked, key=lambda each: each[1].queue_ms + each[1].batch_ms)
+        self.queue_ms += slowest.queue_ms
+        self.model_ms += slowest.batch_ms
+        for positions, ranking, (encoded, done) in zip(round_.windows, rankings, ranked, strict=True):
+            read = (positions, ranking.permutation, encoded.tokens, done.result.scores, info.score_kind)
+            trace = WindowTrace(*read, self.rounds, step.model, encoded.truncated, done.queue_ms, done.batch_ms)
+            self.windows.append(trace)
+            self.repairs += ranking.repairs
+            self.read.update(positions if info.reads_passages else ())
+            self.unscored.update(positions[place] for place in ranking.unscored)
+        self.rounds += 1
+        self.last = rankings[-1]
+        return rankings
+
+    def _interpolate(self, step: Step, positions: Positions, ranking: WindowRanking) -> WindowRanking:
+        """The ranking of a step's one window, interpolated with the retriever or the preranker.
+
+        A preranker whose last window did not hold all these passages counts by its order, as reciprocal ranks.
+        """
+        if self.last is None:
+            scores, source = candidate_scores([self.request.candidates[position] for position in positions])
+        elif set(positions) <= set(self.windows[-1].positions):
+            score_of = dict(zip(self.windows[-1].positions, self.last.scores, strict=True))
+            scores, source = [score_of[position] for position in positions], InterpolatedScores.PRERANKER
+        else:
+            scores, source = reciprocal_ranks(len(positions))
+        self.interpolated = source if step is self.request.steps[-1] else None
+        return interpolate(ranking, scores, step.interpolation)
+
+    def ranking(self, total_ms: float, is_partial: bool = False) -> Ranking:
+        """The answer: the first `top_n` of the order. `is_partial`: the deadline came before the final order."""
+        candidates, order = self.request.candidates, self.order
+        if sorted(order) != list(range(len(candidates))):
+            raise RankerFailure(f"{self.request.strategy} lost or repeated candidates: {order}; this is a bug")
+        score_kind, scores = self._scores()
+        keep = self.request.options.top_n or len(order)
+        ranked = tuple(
+            RankedCandidate(candidates[position], position, score)
+            for position, score in zip(order[:keep], scores[:keep], strict=True)
+        )
+        completeness, reason = self._partial_completeness() if is_partial else self._completeness()
+        return Ranking(ranked, score_kind, self._trace(total_ms, completeness, reason))
+
+    def _scores(self) -> tuple[ScoreKind, list[float]]:
+        """The window's scores if one window held all candidates; otherwise ranks, as windows are not comparable."""
+        n = len(self.order)
+        one_window = len(self.windows) == 1 and len(self.windows[0].positions) == n
+        if not one_window or self.last is None or self.info.score_kind is ScoreKind.RANK:
+            return ScoreKind.RANK, [float(n - rank) for rank in range(n)]
+        score_of = dict(zip(self.windows[0].positions, self.last.scores, strict=True))
+        kind = ScoreKind.INTERPOLATED if self.interpolated else self.info.score_kind
+        return kind, strictly_decreasing([score_of[position] for position in self.order])
+
+    def _trace(self, total_ms: float, completeness: Completeness, reason: str) -> Trace:
+        request, info = self.request, self.info
+        doc_ids = [passage.doc_id for passage in request.passages]
+        cut = {doc_ids[window.positions[place]] for window in self.windows for place in window.truncated}
+        cut |= self.truncated_doc_ids
+        return Trace(
+            model=request.steps[-1].model,
+            ranker=info.kind,
+            model_id=info.model_id,
+            model_revision=info.model_revision,
+            template_sha256=info.template_sha256,
+            strategy=describe(request.steps),
+            windows=tuple(self.windows),
+            rounds=self.rounds,
+            truncated_doc_ids=tuple(each for each in dict.fromkeys(doc_ids) if each in cut),
+            repairs=self.repairs,
+            completeness=completeness,
+            reason=reason,
+            queue_ms=self.queue_ms,
+            prepare_ms=self.prepare_ms,
+            model_ms=self.model_ms,
+            total_ms=total_ms,
+            interpolation=self._interpolation(request.steps[-1]) if request.steps[-1].interpolation else None,
+            model_warning=info.warning,
+            unscored_doc_ids=tuple(doc_ids[position] for position in sorted(self.unscored)),
+            cached_vectors=sum(passage.vector_cached for passage in request.passages),
+        )
+
+    def _interpolation(self, step: Step) -> InterpolationReport:
+        reason = "" if self.interpolated else step.obstacle(len(self.order)) or "no window was ranked"
+        return InterpolationReport(step.interpolation, self.interpolated, reason)
+
+    def _completeness(self) -> tuple[Completeness, str]:
+        n = len(self.order)
+        if n and not self.read and not self.info.reads_passages:
+            return Completeness.NONE, f"model {self.request.steps[-1].model} keeps the first-stage order"
+        if len(self.read) < n:
+            return Completeness.PARTIAL, f"{self.request.strategy} read {len(self.read)} of {n} candidates"
+        return Completeness.FULL, ""
+
+    def _partial_completeness(self) -> tuple[Completeness, str]:
+        done = len(self.windows)
+        fewest, most = self.request.window_bounds()
+        bounds = f"{most}" if max(fewest, done) == most else f"{max(fewest, done)} to {most}"
+        reason = f"the deadline came after {done} of {bounds} windows of {self.request.strategy}"
+        return (Completeness.PARTIAL if self.read else Completeness.NONE), reason
+
+
+def too_many_windows(request: RankRequest, windows: int, limit: int) -> InvalidRequest:
+    """The error of a request that needs more windows than a request may have."""
+    return InvalidRequest(
+        "strategy.window_size",
+        f"{request.strategy} needs {windows} windows for {len(request.candidates)} candidates, more than the limit of "
+        f"{limit}; use a larger window_size or stride, or send fewer candidates",
+        {"windows": str(windows), "limit": str(limit)},
+    )

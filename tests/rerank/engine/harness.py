@@ -1,0 +1,185 @@
+"""Requests, engines and fake rankers for the tests of the engine.
+
+With `ONE_BY_ONE`, every window is a batch. A HeldRanker blocks the model's thread, so that later work stays queued.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from rerank.config import EngineConfig
+from rerank.engine.admission import Throughput
+from rerank.engine.engine import Engine
+from rerank.engine.request import ModelStage, RankRequest, Stage
+from rerank.engine.strategies import Cost, Round, Schedule, Sliding, Step, Strategy, reordered
+from rerank.types import (
+    Candidate,
+    EncodedWindow,
+    Passage,
+    Prepared,
+    Query,
+    Ranking,
+    RankOptions,
+    Window,
+    WindowRanking,
+)
+from tests.fakes import HeldRanker, NumberRanker, numbered_passages
+
+LARGE_BATCHES = EngineConfig(max_batch_tokens=4096)
+ONE_BY_ONE = EngineConfig(max_batch_tokens=1)
+SLIDING = Sliding(20, 10)
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """A strategy of one round of concurrent windows, each ordered by itself."""
+
+    window_size: int
+
+    def schedule(self, candidates: Sequence[int]) -> Schedule:
+        starts = range(0, len(candidates), self.window_size)
+        blocks = [tuple(candidates[start : start + self.window_size]) for start in starts]
+        rankings = yield Round(tuple(blocks))
+        return [
+            position for block, ranking in zip(blocks, rankings, strict=True) for position in reordered(block, ranking)
+        ]
+
+    def cost(self, n: int) -> Cost:
+        windows = -(-n // self.window_size)
+        return Cost(windows, windows)
+
+    def __str__(self) -> str:
+        return f"blocks({self.window_size})"
+
+
+class ObservedRanker(NumberRanker):
+    """Records the threads that call each of its methods, and the number of requests it prepared."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.threads: dict[str, set[int]] = {"prepare": set(), "encode": set(), "rank": set()}
+        self.prepared = 0
+
+    def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
+        self.threads["prepare"].add(threading.get_ident())
+        self.prepared += 1
+        return Prepared(query, tuple(passages), truncated_doc_ids=("d2", "d0"))
+
+    def encode(self, window: Window) -> EncodedWindow:
+        self.threads["encode"].add(threading.get_ident())
+        return super().encode(window)
+
+    def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
+        self.threads["rank"].add(threading.get_ident())
+        return super().rank(windows)
+
+
+def shuffled(n: int, seed: int = 0) -> list[float]:
+    return [float(number) for number in random.Random(seed).sample(range(n), k=n)]
+
+
+def request_for(
+    numbers: Sequence[float],
+    strategy: Strategy = SLIDING,
+    query: str = "q",
+    model: str = "number",
+    first_stage: Sequence[float | None] | None = None,
+    options: RankOptions = RankOptions(),  # noqa: B008  (frozen)
+    deadline_s: float | None = None,
+) -> RankRequest:
+    """A request whose candidates have these numbers as relevance, and these scores of the first stage."""
+    scores = first_stage or [None] * len(numbers)
+    candidates = tuple(map(Candidate, numbered_passages(numbers), scores))
+    return RankRequest(Query(query), candidates, (Step(model, strategy),), options, deadline_s)
+
+
+def engine_for(ranker: NumberRanker, config: EngineConfig = LARGE_BATCHES) -> Engine:
+    return Engine({"number": ranker}, config)
+
+
+def positions(ranking: Ranking) -> list[int]:
+    return [row.position for row in ranking.ranked]
+
+
+def best_first(numbers: Sequence[float]) -> list[int]:
+    return sorted(range(len(numbers)), key=lambda position: -numbers[position])
+
+
+def queries(ranker: NumberRanker) -> list[str]:
+    """The query of each window that was ranked."""
+    return [window.query.text for window in ranker.ranked]
+
+
+async def wait_until_blocked(ranker: HeldRanker) -> None:
+    assert await asyncio.to_thread(ranker.entered.wait, 60), "no batch came"
+
+
+async def wait_for(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110  (the engine has no event for it)
+            await asyncio.sleep(0.001)
+
+
+async def wait_for_queue(engine: Engine, windows: int) -> None:
+    """Returns once the queue holds so many windows."""
+    await wait_for(lambda: engine.waiting_windows == windows)
+
+
+def set_throughput(engine: Engine, tokens_per_s: float) -> None:
+    """Makes the engine assume this rate as if it had measured it just before the test's next minute."""
+    model_stage = ModelStage(Stage.RANK, "number")
+    engine.throughput._rates.pop(model_stage, None)
+    for _ in range(2):  # the first batch is not counted
+        engine.throughput.observe(model_stage, tokens_per_s, 1.0, now_s() + 60)
+
+
+def now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def start(*runs: Coroutine[Any, Any, Ranking]) -> list[asyncio.Task[Ranking]]:
+    return [asyncio.create_task(run) for run in runs]
+
+
+@asynccontextmanager
+async def held_engine(
+    config: EngineConfig = ONE_BY_ONE, ranker: HeldRanker | None = None
+) -> AsyncIterator[tuple[Engine, HeldRanker]]:
+    """An engine whose model is blocked in the batch of a request "first", and its ranker.
+
+    When the block ends, the ranker is released and all requests are answered.
+    """
+    held = ranker or HeldRanker()
+    async with engine_for(held, config) as engine:
+        (first,) = start(engine.run(request_for([1, 2], query="first")))
+        await wait_until_blocked(held)
+        try:
+            yield engine, held
+        finally:
+            held.release.set()
+        await first
+        await wait_for(lambda: not engine.queued_requests)
+
+
+def throughput_of(rates: Mapping[ModelStage, float], measured_s: float = 0.0, age_factor: float = 0.1) -> Throughput:
+    """A Throughput that has measured these tokens per second at this time."""
+    throughput = Throughput(age_factor)
+    for model_stage, tokens_per_s in rates.items():
+        throughput.observe(model_stage, 1, 1.0, 0.0)  # warms up
+        throughput.observe(model_stage, tokens_per_s, 1.0, measured_s)
+    return throughput
+
+
+def pending(
+    remaining: Mapping[ModelStage, float], deadline_s: float | None = None, arrived_s: float = 0.0, caller: str = ""
+) -> RankRequest:
+    """A request in the queues, with this remaining work."""
+    request = RankRequest(Query(""), (), (), deadline_s=deadline_s, caller=caller, arrived_s=arrived_s)
+    request.remaining.update(remaining)
+    return request

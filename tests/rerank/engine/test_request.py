@@ -1,0 +1,223 @@
+"""Requests: their windows, and the final ranking and trace that come from windows with given results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from rerank.engine.request import Completed, Progress, RankedWindow, RankRequest
+from rerank.engine.strategies import Positions, Round, Single, Sliding, Step, Strategy
+from rerank.errors import RankerFailure
+from rerank.rankers.base import RankerInfo
+from rerank.rankers.identity import IdentityRanker
+from rerank.types import (
+    Candidate,
+    Completeness,
+    EncodedWindow,
+    Prepared,
+    Query,
+    Ranking,
+    RankOptions,
+    ScoreKind,
+    Window,
+    WindowRanking,
+    WindowTrace,
+)
+from tests.fakes import numbered_passages
+
+SLIDING = Sliding(20, 10)
+
+
+def progress_for(
+    n: int, strategy: Strategy = SLIDING, top_n: int = 0, kind: ScoreKind = ScoreKind.WINDOW_LOG_PROB
+) -> Progress:
+    candidates = tuple(Candidate(passage) for passage in numbered_passages(range(n)))
+    info = RankerInfo("kind", "id", "revision", "template", 100, kind)
+    request = RankRequest(Query("q"), candidates, (Step("name", strategy),), RankOptions(top_n=top_n))
+    return Progress(request, info, range(n))
+
+
+def result(
+    scores: Sequence[float],
+    tokens: int = 0,
+    queue_ms: float = 0.0,
+    model_ms: float = 0.0,
+    truncated: tuple[int, ...] = (),
+    repairs: int = 0,
+) -> RankedWindow:
+    encoded = EncodedWindow(Window(Query("q"), ()), tokens=tokens, truncated=truncated)
+    return encoded, Completed(WindowRanking(tuple(scores), repairs), queue_ms, model_ms)
+
+
+def add_round(progress: Progress, windows: Sequence[Positions], *results: RankedWindow) -> None:
+    progress.add_round(progress.request.steps[0], Round(tuple(windows)), results, progress.info)
+
+
+def read_windows(progress: Progress, windows: Sequence[Positions]) -> None:
+    """Adds a round for each window, in which all scores are 0."""
+    for window in windows:
+        add_round(progress, [window], result([0.0] * len(window)))
+
+
+def ranking_of(progress: Progress, order: Sequence[int], total_ms: float = 0.0) -> Ranking:
+    progress.order = order
+    return progress.ranking(total_ms)
+
+
+def after_one_window(scores: Sequence[float], kind: ScoreKind = ScoreKind.WINDOW_LOG_PROB) -> Ranking:
+    """The ranking of a request whose one window held all candidates and got these scores."""
+    progress = progress_for(len(scores), kind=kind)
+    add_round(progress, [tuple(range(len(scores)))], result(scores))
+    return ranking_of(progress, WindowRanking(tuple(scores)).permutation)
+
+
+def rows(ranking: Ranking) -> list[tuple[int, float]]:
+    return [(row.position, row.score) for row in ranking.ranked]
+
+
+@pytest.mark.parametrize("is_ordered", [False, True])
+def test_window_holds_the_passages_of_its_positions_and_a_cascades_last_one_has_an_order(is_ordered: bool) -> None:
+    """Only a preranker gives an unordered list an order. Only the last step needs no more than `top_n`."""
+    passages, round_ = tuple(numbered_passages(range(5))), Round(((3, 0),), is_final=True)
+    steps = Step("preranker", SLIDING), Step("m", Single(20))
+    request = RankRequest(Query("q"), (), steps, RankOptions(top_n=1, ordered=is_ordered))
+    windows = [request.window(Prepared(Query("q"), passages), step, round_, (3, 0)) for step in steps]
+    read = passages[3], passages[0]
+    assert windows == [Window(Query("q"), read, 0, is_ordered), Window(Query("q"), read, 1, is_ordered=True)]
+
+
+def test_scores_are_the_windows_if_one_window_held_all_candidates() -> None:
+    ranking = after_one_window([-2.0, -0.5, -3.0])
+    assert rows(ranking) == [(1, -0.5), (0, -2.0), (2, -3.0)]
+    assert ranking.score_kind is ScoreKind.WINDOW_LOG_PROB
+
+
+def test_equal_window_scores_are_made_distinct() -> None:
+    below = float(np.nextafter(np.float32(-1.0), np.float32(-np.inf)))
+    assert rows(after_one_window([-1.0, 0.0, -1.0])) == [(1, 0.0), (0, -1.0), (2, below)]
+
+
+def test_scores_are_ranks_if_the_ranker_returns_ranks() -> None:
+    ranking = after_one_window([0.1, 0.3, 0.2], ScoreKind.RANK)
+    assert (rows(ranking), ranking.score_kind) == ([(1, 3.0), (2, 2.0), (0, 1.0)], ScoreKind.RANK)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "windows"), [(Single(2), [(0, 1)]), (Sliding(2, 1), [(1, 2), (0, 1)]), (Sliding(3, 3), [])], ids=str
+)
+def test_scores_are_ranks_if_no_single_window_held_all_candidates(strategy: Strategy, windows: list[Positions]) -> None:
+    """Scores of different windows are not comparable."""
+    progress = progress_for(3, strategy)
+    read_windows(progress, windows)
+    ranking = ranking_of(progress, [2, 0, 1])
+    assert (rows(ranking), ranking.score_kind) == ([(2, 3.0), (0, 2.0), (1, 1.0)], ScoreKind.RANK)
+
+
+@pytest.mark.parametrize("top_n", [1, 2, 4, 5, 6])
+def test_top_n_is_a_prefix_of_the_full_ranking_of_the_candidates_at_their_positions(top_n: int) -> None:
+    order, progress = [3, 1, 4, 0, 2], progress_for(5)
+    full = ranking_of(progress, order).ranked
+    assert [row.position for row in full] == order
+    assert all(row.candidate is progress.request.candidates[row.position] for row in full)
+    assert ranking_of(progress_for(5, top_n=top_n), order).ranked == full[:top_n]
+
+
+@pytest.mark.parametrize("order", [[], [0], [0, 0], [1, 2], [0, 1, 2], [0, -1]])
+def test_lost_or_repeated_candidates_are_a_bug(order: list[int]) -> None:
+    with pytest.raises(RankerFailure, match=r"sliding\(20/10\) lost or repeated candidates: .*; this is a bug"):
+        ranking_of(progress_for(2), order)
+
+
+@pytest.mark.parametrize(
+    ("n", "windows", "completeness", "reason"),
+    [
+        (0, [], Completeness.FULL, ""),
+        (3, [(0, 1, 2)], Completeness.FULL, ""),
+        (3, [(1, 2), (0, 2)], Completeness.FULL, ""),
+        (3, [(0, 1)], Completeness.PARTIAL, "sliding(20/10) read 2 of 3 candidates"),
+        (3, [(1, 2), (2, 1)], Completeness.PARTIAL, "sliding(20/10) read 2 of 3 candidates"),
+        (3, [], Completeness.PARTIAL, "sliding(20/10) read 0 of 3 candidates"),
+    ],
+)
+def test_completeness_states_how_much_was_read(
+    n: int, windows: list[Positions], completeness: Completeness, reason: str
+) -> None:
+    progress = progress_for(n)
+    read_windows(progress, windows)
+    trace = progress.ranking(0.0).trace
+    assert (trace.completeness, trace.reason) == (completeness, reason)
+
+
+@pytest.mark.parametrize(
+    ("n", "completeness", "reason"),
+    [(0, Completeness.FULL, ""), (1, Completeness.NONE, "model name keeps the first-stage order")],
+)
+def test_ranker_that_reads_no_passages_reranks_nothing(n: int, completeness: Completeness, reason: str) -> None:
+    progress = progress_for(n)
+    progress.info = IdentityRanker.info
+    trace = progress.ranking(0.0).trace
+    assert (trace.completeness, trace.reason) == (completeness, reason)
+
+
+def test_trace_describes_windows_cost_and_model() -> None:
+    """A round takes the time of its slowest window, as its windows wait and run concurrently."""
+    progress = progress_for(3, Sliding(2, 1))
+    progress.add_prepared(Completed(Prepared(Query("q"), (), ("d2", "d0")), 0.25, 0.5))
+    progress.add_prepared(Completed(Prepared(Query("q"), (), ("d0", "d1")), 0.25, 1.5))
+    window = result([0.1, 0.2], tokens=7, queue_ms=1.0, model_ms=4.0, repairs=2)
+    add_round(progress, [(1, 2), (0, 2)], window, result([0.4, 0.3], 5, 2.0, 9.0))
+    add_round(progress, [(0, 2)], result([0.4, 0.3], tokens=5, queue_ms=2.0, model_ms=8.0, repairs=3))
+    trace = ranking_of(progress, [0, 2, 1], 30.0).trace
+    kind = progress.info.score_kind
+    assert trace.windows == (
+        WindowTrace((1, 2), (1, 0), 7, (0.1, 0.2), kind, 0, "name"),
+        WindowTrace((0, 2), (0, 1), 5, (0.4, 0.3), kind, 0, "name"),
+        WindowTrace((0, 2), (0, 1), 5, (0.4, 0.3), kind, 1, "name"),
+    )
+    assert [(window.queue_ms, window.model_ms) for window in trace.windows] == [(1.0, 4.0), (2.0, 9.0), (2.0, 8.0)]
+    assert (trace.rounds, trace.tokens, trace.repairs, trace.truncated_doc_ids) == (2, 17, 5, ("d0", "d1", "d2"))
+    assert (trace.queue_ms, trace.prepare_ms, trace.model_ms, trace.total_ms) == (4.5, 2.0, 17.0, 30.0)
+    assert (trace.model, trace.strategy) == ("name", "sliding(2/1)")
+    ranker = (trace.ranker, trace.model_id, trace.model_revision, trace.template_sha256)
+    assert ranker == ("kind", "id", "revision", "template")
+
+
+def test_truncated_passages_are_listed_once() -> None:
+    """A window holds places, the trace ids in the order of the request."""
+    progress = progress_for(4, Sliding(3, 2))
+    add_round(progress, [(1, 2, 3)], result([0.1, 0.3, 0.2], truncated=(2, 0)))
+    add_round(progress, [(0, 2, 3)], result([0.1, 0.3, 0.2], truncated=(2, 1)))
+    assert progress.ranking(0.0).trace.truncated_doc_ids == ("d1", "d2", "d3")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "windows_done", "completeness", "done"),
+    [
+        (Sliding(2, 1), 0, Completeness.NONE, "0 of 4"),
+        (Sliding(2, 1), 3, Completeness.PARTIAL, "3 of 4"),
+        (Sliding(2, 1, True), 0, Completeness.NONE, "0 of 2 to 4"),
+        (Sliding(2, 1, True), 3, Completeness.PARTIAL, "3 of 3 to 4"),
+    ],
+)
+def test_partial_answer_states_how_many_windows_ran(
+    strategy: Strategy, windows_done: int, completeness: Completeness, done: str
+) -> None:
+    progress = progress_for(5, strategy)
+    read_windows(progress, [(start, start + 1) for start in range(windows_done)])
+    trace = progress.ranking(0.0, is_partial=True).trace
+    assert (trace.completeness, trace.reason) == (
+        completeness,
+        f"the deadline came after {done} windows of {strategy}",
+    )
+
+
+def test_partial_answer_is_the_order_so_far_with_ranks_as_scores() -> None:
+    progress = progress_for(3, Sliding(2, 1), top_n=2)
+    assert rows(progress.ranking(0.0, is_partial=True)) == [(0, 3.0), (1, 2.0)], "no window has run yet"
+    add_round(progress, [(1, 2)], result([0.0, 1.0]))
+    progress.order = (0, 2, 1)
+    ranking = progress.ranking(0.0, is_partial=True)
+    assert (rows(ranking), ranking.score_kind) == ([(0, 3.0), (2, 2.0)], ScoreKind.RANK)
+    assert progress_for(0).ranking(0.0, is_partial=True).ranked == ()
