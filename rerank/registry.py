@@ -105,8 +105,8 @@ class ModelRegistry:
             SelfTestFailed: the model, or the preranker of a cascade, failed its self-test.
             InvalidRequest: the preranker is unknown, the window is too large, or the prompt has no instruction.
         """
-        name = current_model_name(options.model or next(iter(self._models)), self._models)
-        if name not in self._models:
+        name = options.model or next(iter(self._models))
+        if name not in self._models and (name := current_model_name(name, self._models)) not in self._models:
             raise NotFound(f"model {name[:MAX_QUOTED_CHARS]!r} is none of {', '.join(self._models)}", {"model": name})
         self._check_served(name)
         if instruction and not self._infos[name].reads_instruction:

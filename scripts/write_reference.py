@@ -69,7 +69,7 @@ def settings_page() -> str:
         sections.append(
             f"## {heading}\n\n{_summary(settings)}\n\n{_table(['Setting', 'Type', 'Default', 'Meaning'], rows)}"
         )
-    return _page("Settings", "The YAML file that `rerank serve --config` reads.", sections)
+    return _page("Settings", "The YAML file of `rerank serve --config FILE`.", sections)
 
 
 def _settings_rows(settings: type[BaseModel]) -> Iterator[list[str]]:

@@ -127,17 +127,17 @@ def models_of(specs: Sequence[SystemSpec], settings: EvaluationSettings, has_ind
         ConfigError: a system would replace a model of the default system.
     """
     own = ServiceConfig().models if any(spec.ranker == "default" for spec in specs) else ()
-    rankers = {model.name: model.ranker for model in own}
+    names = {model.name for model in own}
     for spec in specs:
-        is_changed = spec.path or _given_settings(spec, settings) or spec.ranker != rankers.get(spec.name)
-        if spec.name in rankers and is_changed:
+        is_changed = spec.path or _given_settings(spec, settings) or spec.ranker != spec.name
+        if spec.name in names and is_changed:
             raise ConfigError(f"{spec.name} is a model of the default system; rename this one, --system NAME=RANKER")
     models: list[object] = [
         model_config(spec, settings)
         for spec in specs
-        if spec.is_served and spec.ranker != "default" and spec.name not in rankers
+        if spec.is_served and spec.ranker != "default" and spec.name not in names
     ]
-    if has_index and "identity" not in {*rankers, *(spec.name for spec in specs)}:
+    if has_index and "identity" not in {*names, *(spec.name for spec in specs)}:
         models.append({"name": "identity", "ranker": "identity"})  # retrieves the candidates of the baselines
     return [*own, *models]
 

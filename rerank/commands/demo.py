@@ -26,6 +26,7 @@ from rerank.commands.progress import show_progress
 from rerank.config import ServiceConfig
 from rerank.config.http import HttpConfig
 from rerank.errors import ConfigError, IndexMismatch
+from rerank.names import current_model_name
 from rerank.retrieval.build import build_index
 from rerank.retrieval.index import IndexManifest, read_manifest
 from rerank.service.process import service_process
@@ -45,7 +46,7 @@ _SYSTEMS = {
     "hybrid + default model": {"first_stage": "hybrid-rrf"},
 }
 #: Name of a model of the service → its name in print.
-_TITLES = {"pe-rank": "PE-Rank", "first": "FIRST"}
+_TITLES = {"pe-rank": "PE-Rank", "default": "the default model"}
 
 
 def run_demo(work: Path, console: Console, ranker: str = "pe-rank", stay: bool = False) -> None:
@@ -54,13 +55,13 @@ def run_demo(work: Path, console: Console, ranker: str = "pe-rank", stay: bool =
     Args:
         work: folder for the index; an index from an earlier run is reused.
         console: receives the output.
-        ranker: the model of the example, pe-rank or first.
+        ranker: the model of the example, pe-rank or default.
         stay: serve the inspector as well, and go on until Ctrl-C.
 
     Raises:
         ConfigError: there is no such ranker, or the service does not start.
     """
-    if ranker not in _TITLES:
+    if (ranker := current_model_name(ranker, _TITLES)) not in _TITLES:
         raise ConfigError(f"--ranker {ranker!r} is not one of {', '.join(_TITLES)}")
     manifest = _index(work / "index", console)
     speeds = {stage: manifest.passages / seconds for stage, seconds in manifest.seconds.items() if stage != "dense"}

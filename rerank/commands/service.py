@@ -226,7 +226,7 @@ def verify(folder: Annotated[Path, typer.Argument(help="Folder of the index.", s
 
 def demo(
     work: Annotated[Path, typer.Option(help="Folder for the index, which a second run reuses.")] = Path("rerank-demo"),
-    ranker: Annotated[str, typer.Option(help="The model of the example: pe-rank or first.")] = "pe-rank",
+    ranker: Annotated[str, typer.Option(help="The model of the example: pe-rank or default.")] = "pe-rank",
     stay: Annotated[
         bool, options.flag("--stay", "Keep serving until Ctrl-C, with the inspector in the browser at / over HTTP.")
     ] = False,

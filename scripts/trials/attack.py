@@ -26,7 +26,15 @@ from scripts.trials.probes import Report, probe_while
 from scripts.trials.table import header
 
 HEADER = header(
-    *("attack", "identity p99 (ms)", "FIRST p99 (ms)", "health p99 (ms)", "unanswered", "growth (MB)", "log (MB/min)"),
+    *(
+        "attack",
+        "identity p99 (ms)",
+        "default model p99 (ms)",
+        "health p99 (ms)",
+        "unanswered",
+        "growth (MB)",
+        "log (MB/min)",
+    ),
     "calls of the attack",
 )
 

@@ -19,7 +19,7 @@ from scripts.trials.calls import Target
 from scripts.trials.table import counts, row
 
 #: Seconds between two probes of a kind; those of FIRST are rarer where they would take more than a third of a core.
-_INTERVAL_S = {"identity": 0.1, "first": 1.0, "health": 0.05}
+_INTERVAL_S = {"identity": 0.1, "default": 1.0, "health": 0.05}
 _MAX_SHARE = 1 / 3
 #: A probe that takes longer is given up and counts with this latency.
 _TIMEOUT_S = 60.0
@@ -48,14 +48,14 @@ class Report:
 async def probe_while(attack: Callable[[], Awaitable[Counter[str]]], service: Service, seconds: float) -> Report:
     """Warms the service up, starts the attack, and probes until it has ended, for at least `seconds`."""
     draw, report = random.Random(1), Report()
-    short = {kind: made_request(draw, kind, passages=5, characters=200) for kind in ("identity", "first")}
+    short = {kind: made_request(draw, kind, passages=5, characters=200) for kind in ("identity", "default")}
     async with Target(service.address, authority=service.authority) as target:
-        for model in ("identity", "first", "pe-rank"):
+        for model in ("identity", "default", "pe-rank"):
             for _ in range(3):
                 await target.rerank(made_request(draw, model, passages=20, characters=300), _TIMEOUT_S)
         interval_s = {
             **_INTERVAL_S,
-            "first": max(_INTERVAL_S["first"], await _alone_s(target, short["first"]) / _MAX_SHARE),
+            "default": max(_INTERVAL_S["default"], await _alone_s(target, short["default"]) / _MAX_SHARE),
         }
         before_mb, log_before_mb = service.resident_mb(), service.log_mb()
         start_s = time.perf_counter()

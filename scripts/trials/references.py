@@ -43,7 +43,7 @@ def is_near(given: Mapping[str, float], expected: Mapping[str, float]) -> bool:
 
 def rerank_messages(draw: random.Random) -> list[pb.RerankRequest]:
     """Requests to all default models, of several strategies and sizes."""
-    models = ["identity"] * 8 + ["pe-rank"] * 6 + ["first"] * 2
+    models = ["identity"] * 8 + ["pe-rank"] * 6 + ["default"] * 2
     made = [made_request(draw, model, draw.choice([1, 5, 12]), draw.choice([40, 200])) for model in models]
     sliding = pb.Strategy(kind="STRATEGY_KIND_SLIDING", window_size=4, stride=2)
     tournament = pb.Strategy(kind="STRATEGY_KIND_TOURNAMENT", window_size=3)

@@ -95,7 +95,7 @@ def test_default_is_the_default_model_of_the_target(service: Served) -> None:
 
 def test_service_of_the_default_system_has_its_models_first_and_identity() -> None:
     own = ServiceConfig().models
-    specs = parse_systems(["default", own[0].name], ["mine=first", "none=identity"], "")
+    specs = parse_systems(["default", own[1].name], ["mine=first", "none=identity"], "")
     models = models_of(specs, flags())
     assert models[: len(own)] == list(own)
     assert [model["name"] for model in models[len(own) :]] == ["mine", "none"]  # type: ignore[index]
@@ -104,12 +104,12 @@ def test_service_of_the_default_system_has_its_models_first_and_identity() -> No
 
 @pytest.mark.parametrize(
     ("system", "settings"),
-    [("first=first:other", flags()), ("first=pe-rank", flags()), ("first=first", flags(order_prior=0.1))],
+    [("pe-rank=pe-rank:other", flags()), ("identity=pe-rank", flags()), ("pe-rank=default", flags())],
 )
 def test_system_that_would_replace_a_model_of_the_default_system_is_refused(
     system: str, settings: EvaluationSettings
 ) -> None:
-    with pytest.raises(ConfigError, match="first is a model of the default system; rename"):
+    with pytest.raises(ConfigError, match="is a model of the default system; rename"):
         models_of(parse_systems(["default"], [system], ""), settings)
 
 

@@ -15,7 +15,7 @@ from rerank.rankers.self_test import CPU_TOLERANCE, GOLDEN, check
 from rerank.registry import load_ranker, scoring_settings, with_path
 
 FOLDERS = (bundled.FIRST, bundled.PE_RANK)
-GOLDEN_FOLDERS = {"first": bundled.FIRST, "pe-rank": bundled.PE_RANK}
+GOLDEN_FOLDERS = {"default": bundled.FIRST, "pe-rank": bundled.PE_RANK}
 MIB = 2**20
 
 
@@ -36,7 +36,7 @@ def test_manifest_has_valid_hashes_and_no_absolute_paths(folder: Path) -> None:
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_card_states_data_licence_command_time_and_results(folder: Path) -> None:
     card = (folder / "README.md").read_text(encoding="utf-8")
-    for word in ("| data |", "| licence |", "reproduce_defaults.sh", "| time |", "nDCG@10"):
+    for word in ("| data |", "| licence |", "reproduce/defaults.sh", "| time |", "nDCG@10"):
         assert word in card
 
 

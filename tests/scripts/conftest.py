@@ -25,7 +25,7 @@ def running(encoder: Encoder, index: Index, tmp_path_factory: pytest.TempPathFac
     from scripts.service import Service
     from tests.serving import config_for, serving
 
-    rankers = dict.fromkeys(("identity", "pe-rank", "first"), IdentityRanker())
+    rankers = dict.fromkeys(("identity", "pe-rank", "default"), IdentityRanker())
     config = config_for(rankers)
     log = tmp_path_factory.mktemp("service") / "serve.log"
     log.write_text("HTTP at http://127.0.0.1:1\n", encoding="utf-8")

@@ -84,7 +84,7 @@ def test_mutated_requests_differ_and_are_the_same_for_the_same_seed() -> None:
 
 def test_reports_are_rows_of_their_tables() -> None:
     calls = Counter(OK=3, CANCELLED=1)
-    latency_ms = {"identity": [1.0], "first": [20.4], "health": [0.6]}
+    latency_ms = {"identity": [1.0], "default": [20.4], "health": [0.6]}
     attacked = probes.Report(latency_ms, unanswered=1, growth_mb=12.3, log_mb_per_min=0.456, calls=calls)
     ends = Counter({"200": 3, "500": 1, "503": 1, "503 with Retry-After": 2})
     restarted = restarts.RestartReport(2, Counter(OK=3, UNAVAILABLE=1, INTERNAL=1), ends)

@@ -41,14 +41,14 @@ async def long_passages_to_pe_rank(target: Target, draw: random.Random) -> Count
 @attack
 async def long_passages_to_first(target: Target, draw: random.Random) -> Counter[str]:
     """80 passages of 200,000 characters."""
-    return Counter([await target.rerank(made_request(draw, "first", 80, 200_000, allow_partial=True), _TIMEOUT_S)])
+    return Counter([await target.rerank(made_request(draw, "default", 80, 200_000, allow_partial=True), _TIMEOUT_S)])
 
 
 @attack
 async def many_windows_to_first(target: Target, draw: random.Random) -> Counter[str]:
     """100 passages of 2,000 characters in sliding windows."""
     sliding = pb.Strategy(kind="STRATEGY_KIND_SLIDING")
-    message = made_request(draw, "first", 100, 2000, allow_partial=True, strategy=sliding)
+    message = made_request(draw, "default", 100, 2000, allow_partial=True, strategy=sliding)
     return Counter([await target.rerank(message, _TIMEOUT_S)])
 
 
@@ -62,14 +62,14 @@ async def narrow_tournaments(target: Target, draw: random.Random) -> Counter[str
 @attack
 async def flood_of_first(target: Target, draw: random.Random) -> Counter[str]:
     """500 FIRST calls at once, of ten passages each."""
-    return await _together(target, [made_request(draw, "first", 10, 300) for _ in range(500)])
+    return await _together(target, [made_request(draw, "default", 10, 300) for _ in range(500)])
 
 
 @attack
 async def heavy_then_short(target: Target, draw: random.Random) -> Counter[str]:
     """One request of 100 passages of 2,000 characters, then 70 short ones that have a second each."""
     outcomes: Counter[str] = Counter()
-    for model in ("first", "pe-rank"):
+    for model in ("default", "pe-rank"):
         await target.rerank(made_request(draw, model, 100, 2000), _TIMEOUT_S)
         for _ in range(35):
             start_s = time.perf_counter()
@@ -83,12 +83,12 @@ async def overload(target: Target, draw: random.Random) -> Counter[str]:
     """FIRST calls for 15 s at four times the rate at which they are served, with deadlines of eight times a call."""
     start_s = time.perf_counter()
     for _ in range(3):
-        await target.rerank(made_request(draw, "first", 20, 300), _TIMEOUT_S)
+        await target.rerank(made_request(draw, "default", 20, 300), _TIMEOUT_S)
     call_s = (time.perf_counter() - start_s) / 3
     timeout_s = 8 * call_s
 
     async def call(_: int) -> Outcome:
-        return Outcome(await _in_time(target, made_request(draw, "first", 20, 300), timeout_s))
+        return Outcome(await _in_time(target, made_request(draw, "default", 20, 300), timeout_s))
 
     return (await open_loop(call, poisson_arrivals(4 / call_s, _OVERLOAD_S, draw), _OVERLOAD_S)).statuses
 

@@ -47,7 +47,7 @@ def test_address_of_the_command_line_keeps_the_other_settings_of_the_file(tmp_pa
 
 
 def test_alias_of_no_model_is_refused() -> None:
-    with pytest.raises(ConfigError, match="model_aliases names pe-runk, which is none of the models: first, pe-rank"):
+    with pytest.raises(ConfigError, match="model_aliases names pe-runk, which is none of the models: default, pe-rank"):
         load_config(None, http={"model_aliases": {"vendor": "pe-runk"}})
 
 

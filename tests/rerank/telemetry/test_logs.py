@@ -24,7 +24,14 @@ EXECUTION = pb.Execution(
 
 
 def call(**fields: Any) -> CallRecord:
-    default = {"method": "Rerank", "status": "OK", "seconds": 0.0125, "request_id": "r-1", "request": REQUEST}
+    default = {
+        "method": "Rerank",
+        "status": "OK",
+        "seconds": 0.0125,
+        "peer": "ipv4:127.0.0.1:40000",
+        "request_id": "r-1",
+        "request": REQUEST,
+    }
     return CallRecord(**(default | {"response": pb.RerankResponse(execution=EXECUTION), "error": None} | fields))
 
 
