@@ -10,6 +10,7 @@ from rerank.config.models import (
     PERankModel,
     Precision,
     PromptConfig,
+    QueryLikelihoodModel,
 )
 from rerank.config.network import ConnectionsConfig, TLSConfig
 from rerank.config.served import ServedBy
@@ -31,6 +32,7 @@ __all__ = [
     "Positive",
     "Precision",
     "PromptConfig",
+    "QueryLikelihoodModel",
     "ServedBy",
     "ServiceConfig",
     "Settings",
