@@ -8,13 +8,15 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from rerank.config import IdentityModel, QueryLikelihoodModel, ServiceConfig
 from rerank.errors import ConfigError
 from rerank.prompting.listwise import ListwiseRenderer
 from rerank.prompting.templates import load_template
 from rerank.rankers import query_likelihood
 from rerank.rankers.base import rank_windows
 from rerank.rankers.query_likelihood import QueryLikelihoodRanker
-from rerank.types import Passage, Query, ScoreKind, Window
+from rerank.reranker import Reranker
+from rerank.types import Passage, Query, RankOptions, ScoreKind, StrategyKind, Window
 from tests.causal_lms import CONFIGS, write_causal_lm
 from tests.small_tokenizers import byte_level, metaspace
 
@@ -108,6 +110,29 @@ def test_query_of_one_token_is_scored(ranker: QueryLikelihoodRanker) -> None:
 
 def test_no_passages_give_no_scores(ranker: QueryLikelihoodRanker) -> None:
     assert rank_windows(ranker, [Window(Query("q"), ())])[0].scores == ()
+
+
+def test_served_model_gives_its_scores_interpolates_them_and_is_a_stage_of_a_cascade(
+    checkpoint: Path, ranker: QueryLikelihoodRanker
+) -> None:
+    likelihood = QueryLikelihoodModel(name="likelihood", ranker="query-likelihood", path=checkpoint)
+    cascade = likelihood.model_copy(
+        update={"name": "cascade", "strategy": StrategyKind.CASCADE, "preranker": "keep", "window_size": 3}
+    )
+    keep = IdentityModel(name="keep", ranker="identity")
+    window = make_window(7)
+    (expected,) = rank_windows(ranker, [window])
+    documents = [(passage.doc_id, passage.text) for passage in window.passages]
+    with Reranker(ServiceConfig(models=(likelihood, cascade, keep))) as reranker:
+        ranking = reranker.rerank(window.query, documents)
+        mixed = reranker.rerank(window.query, documents, RankOptions(interpolation=0.5))
+        of_cascade = reranker.rerank(window.query, documents, RankOptions(model="cascade"))
+    by_id = dict(zip((passage.doc_id for passage in window.passages), expected.scores, strict=True))
+    assert ranking.score_kind is ScoreKind.QUERY_LOG_LIKELIHOOD
+    assert [each.score for each in ranking.ranked] == pytest.approx(sorted(expected.scores, reverse=True), abs=1e-5)
+    assert mixed.score_kind is ScoreKind.INTERPOLATED
+    best = sorted(("d0", "d1", "d2"), key=lambda doc_id: -by_id[doc_id])
+    assert [each.candidate.passage.doc_id for each in of_cascade.ranked] == [*best, "d3", "d4", "d5", "d6"]
 
 
 def test_template_that_shows_the_query_is_refused(checkpoint: Path, tmp_path: Path) -> None:
