@@ -11,7 +11,16 @@ from functools import partial
 from pathlib import Path
 
 from rerank import bundled
-from rerank.config import FirstModel, GenerationModel, IdentityModel, ModelConfig, PERankModel, PromptConfig, ServedBy
+from rerank.config import (
+    FirstModel,
+    GenerationModel,
+    IdentityModel,
+    ModelConfig,
+    PERankModel,
+    PromptConfig,
+    QueryLikelihoodModel,
+    ServedBy,
+)
 from rerank.engine.strategies import Single, Sliding, Step, Steps, Strategy, TopDown, Tournament, describe
 from rerank.errors import MAX_QUOTED_CHARS, ConfigError, InvalidRequest, NotFound, SelfTestFailed
 from rerank.files import cached_folder, sha256_of_files
@@ -31,6 +40,7 @@ from rerank.rankers.first_checkpoint import first_settings
 from rerank.rankers.generation import GenerationPrompts, GenerationRanker
 from rerank.rankers.identity import IdentityRanker
 from rerank.rankers.pe_rank import PERankRanker
+from rerank.rankers.query_likelihood import QueryLikelihoodRanker
 from rerank.rankers.served import ModelOnServers, ServedFirst, ServedGeneration
 from rerank.types import RankOptions, ScoreKind, StrategyKind
 
@@ -294,6 +304,9 @@ def load_ranker(model: ModelConfig, encoder: Encoder, device: str) -> Ranker:
             kind = IdentifierKind(model.identifiers)
             template = _styled(model.template, model.prompt)
             return GenerationRanker(model.path, template, kind, device, model.precision)
+        case QueryLikelihoodModel():
+            template = _styled(model.template, model.prompt)
+            return QueryLikelihoodRanker(model.path, template, device, model.precision, model.passage_tokens)
 
 
 def load_served(model: FirstModel | GenerationModel) -> ServedRanker:

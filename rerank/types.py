@@ -234,6 +234,8 @@ class ScoreKind(Enum):
     RANK = "rank"
     #: Log-probability of being the best passage of the one window that held all of them.
     WINDOW_LOG_PROB = "window_log_prob"
+    #: Mean log-probability of the query's tokens after the passage, in nats per token.
+    QUERY_LOG_LIKELIHOOD = "query_log_likelihood"
     #: Interpolation of the z-scores of the one window that held all passages with those of the first stage.
     INTERPOLATED = "interpolated"
 

@@ -23,8 +23,9 @@ from tests.serving import TIMEOUT_S, numbered_candidates, serving
 
 PACKAGE = Path(rerank.__file__).parent
 GENERATED = PACKAGE / "v1"
-MAX_FILES = 14
-MAX_LINES = 1200
+#: They were 14 and 1,200 before gRPC, HTTP and Ray shared one way to answer a call, which takes two files of its own.
+MAX_FILES = 16
+MAX_LINES = 1265
 #: Code that is part of the function around it.
 INNER = {"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "<lambda>"}
 

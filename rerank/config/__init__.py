@@ -10,6 +10,7 @@ from rerank.config.models import (
     PERankModel,
     Precision,
     PromptConfig,
+    QueryLikelihoodModel,
     ServableModel,
 )
 from rerank.config.network import ConnectionsConfig, TLSConfig
@@ -32,6 +33,7 @@ __all__ = [
     "Positive",
     "Precision",
     "PromptConfig",
+    "QueryLikelihoodModel",
     "ServableModel",
     "ServedBy",
     "ServiceConfig",

@@ -25,7 +25,7 @@ class ModelSettings(Settings):
 
     Attributes:
         name: the name by which requests refer to the model.
-        ranker: how the model ranks: pe-rank, first, generation or identity.
+        ranker: how the model ranks: pe-rank, first, generation, query-likelihood or identity.
         strategy: the default strategy: single, sliding, top-down, tournament or cascade. Default: sliding.
         window_size: the default number of passages per window, at least 2. Default: that of the training if the
             checkpoint has a manifest, otherwise 20; for PE-Rank 200, or as many as the checkpoint reads.
@@ -268,6 +268,31 @@ class GenerationModel(ServableModel):
     identifiers: Literal["letters", "numbers"] = "numbers"
 
 
+class QueryLikelihoodModel(_ScoringModel):
+    """Settings of a query-likelihood model: a causal LM that says how probable the query is after each passage.
+
+    Attributes:
+        strategy: the default strategy. Default: single, because each passage is read alone.
+        window_size: the default number of passages that are scored. Default: 1,000; in a cascade, set it to the number
+            of the preranker's best passages that are worth a forward pass each.
+        path: folder of the causal LM or of a LoRA adapter, or a GGUF file. Default: SmolLM2-135M-Instruct, the base of
+            the bundled FIRST model.
+        template: name of a bundled prompt template or path of a YAML file, without `{query}`: the query follows the
+            prompt. Default: query_likelihood.
+        passage_tokens: limit on the tokens of a passage in the prompt; 0 shows as many as fit into the model's context.
+            Default: 256.
+        prompt: what the prompts have besides the words of the template.
+    """
+
+    ranker: Literal["query-likelihood"]
+    strategy: StrategyKind = StrategyKind.SINGLE
+    window_size: Annotated[int, Field(ge=2, strict=True)] = 1000
+    path: Path = Path(bundled.SMOLLM2)
+    template: str = "query_likelihood"
+    passage_tokens: Annotated[int, Field(ge=0, strict=True)] = 256
+    prompt: PromptConfig = PromptConfig()
+
+
 ModelConfig: TypeAlias = Annotated[
-    IdentityModel | PERankModel | FirstModel | GenerationModel, Field(discriminator="ranker")
+    IdentityModel | PERankModel | FirstModel | GenerationModel | QueryLikelihoodModel, Field(discriminator="ranker")
 ]

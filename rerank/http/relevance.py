@@ -10,7 +10,8 @@ from rerank.v1 import rerank_pb2 as pb
 def relevance_scores(response: pb.RerankResponse, candidates: int) -> list[float]:
     """One score in [0, 1] per result, in the order of the results; never larger than the one before.
 
-    - Log-probabilities (one window held all candidates) become probabilities, exp(score): the softmax over the window.
+    - Log-probabilities (one window held all candidates) become probabilities, exp(score): the softmax over the window,
+      or the geometric mean of the probabilities of the query's tokens (query likelihood).
     - Interpolated scores (sums of z-scores over that window) become 1 / (1 + exp(-score)): 0.5 is the window's mean.
     - Ranks (several windows, or a model without scores) become (candidates - rank) / candidates, rank from 0.
 
@@ -22,7 +23,7 @@ def relevance_scores(response: pb.RerankResponse, candidates: int) -> list[float
     """
     scores = [result.score for result in response.results]
     match response.score_kind:
-        case pb.SCORE_KIND_WINDOW_LOG_PROB:
+        case pb.SCORE_KIND_WINDOW_LOG_PROB | pb.SCORE_KIND_QUERY_LOG_LIKELIHOOD:
             excess = max(0.0, *scores, 0.0)  # rounding, as log-probabilities are at most 0
             return [math.exp(score - excess) for score in scores]
         case pb.SCORE_KIND_INTERPOLATED:

@@ -61,16 +61,22 @@ class LastTokenReader:
         self.between_layers: Callable[[], None] = lambda: None
 
     @torch.inference_mode()
-    def read(self, sequences: Sequence[torch.Tensor]) -> torch.Tensor:
-        """(B, outputs) of B sequences, each (T,) token ids or (T, D) input vectors, on the model's device."""
-        if self.batching == "packed":
-            return self.read_packed(sequences)[0]
-        lasts = (torch.tensor([len(sequence) - 1], device=sequence.device) for sequence in sequences)
-        return torch.cat([self.read_row(sequence, last) for sequence, last in zip(sequences, lasts, strict=True)])
+    def read(self, sequences: Sequence[torch.Tensor], tail: int = 1) -> torch.Tensor:
+        """(B · tail, outputs) of B sequences, each (T,) token ids or (T, D) input vectors, on the model's device.
 
-    def read_packed(self, sequences: Sequence[torch.Tensor], **options: Any) -> tuple[torch.Tensor, Pack]:
-        """(B, outputs) of B sequences in one row, and the pack with the counts of the layers that read it."""
-        pack = Pack([len(sequence) for sequence in sequences], sequences[0].device)
+        Args:
+            tail: the number of last positions of each sequence that have outputs; none is longer than a sequence.
+        """
+        if self.batching == "packed":
+            return self.read_packed(sequences, tail)[0]
+        ends = (torch.arange(len(sequence) - tail, len(sequence), device=sequence.device) for sequence in sequences)
+        return torch.cat([self.read_row(sequence, end) for sequence, end in zip(sequences, ends, strict=True)])
+
+    def read_packed(
+        self, sequences: Sequence[torch.Tensor], tail: int = 1, **options: Any
+    ) -> tuple[torch.Tensor, Pack]:
+        """(B · tail, outputs) of B sequences in one row, and the pack, which counts the layers that read it."""
+        pack = Pack([len(sequence) for sequence in sequences], sequences[0].device, tail)
         pack.on_call = self.between_layers
         row = torch.cat(list(sequences))
         return self.read_row(row, pack.last, position_ids=pack.position_ids, pack=pack, **options), pack
@@ -135,7 +141,8 @@ class Pack:
     """The boundaries of the sequences in a packed row, and counts of the attention layers that have read it.
 
     Attributes:
-        last: (B,) index in the row of the last position of each sequence.
+        last: (B · tail,) index in the row of the last positions of each sequence.
+        tail: number of the last positions of each sequence that have outputs.
         position_ids: (1, T) position ids, which start from 0 in every sequence.
         cu_seqlens: (B + 1,) int32 cumulative lengths, as FlashAttention takes them.
         max_length: length of the longest sequence.
@@ -145,9 +152,11 @@ class Pack:
         on_call: called by each of them.
     """
 
-    def __init__(self, lengths: Sequence[int], device: torch.device) -> None:
+    def __init__(self, lengths: Sequence[int], device: torch.device, tail: int = 1) -> None:
         self._boundaries = [0, *accumulate(lengths)]
-        self.last = torch.tensor(self._boundaries[1:], device=device) - 1
+        ends = torch.tensor(self._boundaries[1:], device=device)
+        self.last = (ends[:, None] + torch.arange(-tail, 0, device=device)).flatten()
+        self.tail = tail
         self.position_ids = torch.cat([torch.arange(length) for length in lengths])[None].to(device)
         self.cu_seqlens = torch.tensor(self._boundaries, dtype=torch.int32, device=device)
         self.max_length = max(lengths)
@@ -223,8 +232,9 @@ def packed_attention(
     parts = []
     for segment in pack.slices():
         q, k, v = query[:, :, segment], key[:, :, segment], value[:, :, segment]
-        parts.append(_attend_causally(q[:, :, -1:] if last_only else q, k, v, form, sliding_window).transpose(1, 2))
-    attended = torch.cat(parts, dim=1)  # (1, T or B, H, D)
+        q = q[:, :, -pack.tail :] if last_only else q
+        parts.append(_attend_causally(q, k, v, form, sliding_window).transpose(1, 2))
+    attended = torch.cat(parts, dim=1)  # (1, T or B · tail, H, D)
     if not last_only:
         return attended, None
     row = attended.new_zeros(1, pack.total_tokens, *attended.shape[2:])
@@ -261,9 +271,9 @@ def _varlen_attention(
 def _attend_causally(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, form: _Scores, window: int | None
 ) -> torch.Tensor:
-    """Causal attention of the last Q of a sequence's L positions: (1, H, Q, D). Q is 1 or L."""
+    """Causal attention of the last Q of a sequence's L positions: (1, H, Q, D)."""
     queries, length = q.shape[2], k.shape[2]
-    if form.is_plain and (window is None or length <= window):
+    if form.is_plain and (window is None or length <= window) and queries in (1, length):
         return _attend(q, k, v, form, is_causal=queries > 1)
     return _attend(q, k, v, form, _causal_mask(queries, length, window, q.device))
 

@@ -190,6 +190,10 @@ class ListwiseRenderer:
             raise CheckpointError(_TWO_BOS)
         return [bos] * (written if self._bos_tokens is None else self._bos_tokens) + rest
 
+    def continuation(self, text: str) -> list[int]:
+        """The token ids of a text that follows a prompt, without special tokens."""
+        return self._segments.tokenize(text)
+
     def refuse_reasoning(self) -> None:
         """Raises: CheckpointError if the chat template opens a reasoning, after which no answer can be read."""
         if self.prompt_end.rstrip().endswith(_REASONING):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import ClassVar
 
 from transformers import PreTrainedTokenizerBase
@@ -30,6 +31,8 @@ class TextPrompts(ABC):
     """
 
     kind: ClassVar[str]
+    #: Groups of fields of which a template must have one each; see `load_template`.
+    needed_fields: ClassVar[Sequence[Sequence[str]]] = TEXT_FIELDS
     score_kind: ClassVar[ScoreKind]
     max_window_size: int
     max_window_tokens: int
@@ -42,7 +45,7 @@ class TextPrompts(ABC):
         answer_tokens: int = 0,
         passage_tokens: int = 0,
     ) -> None:
-        loaded = load_template(template, TEXT_FIELDS)
+        loaded = load_template(template, self.needed_fields)
         self.renderer = ListwiseRenderer(loaded, tokenizer, context_tokens, answer_tokens, passage_tokens)
         self.renderer.refuse_reasoning()
         self.prepare = self.renderer.prepare

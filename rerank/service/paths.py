@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rerank.bundled import SMOLLM2
-from rerank.config import IdentityModel, ModelConfig, PERankModel, ServableModel
+from rerank.config import IdentityModel, ModelConfig, ServableModel
 from rerank.errors import ConfigError
 from rerank.files import check_file, is_missing_folder, looked_for
 from rerank.json_files import read_json
@@ -15,6 +16,8 @@ from rerank.prompting.templates import TEXT_FIELDS, VECTOR_FIELDS, load_template
 
 _CONFIGURATION, _ADAPTER = "config.json", "adapter_config.json"
 _WEIGHTS = ("*.safetensors", "*.bin")
+#: Fields that the template of a ranker needs, where they are not those of a prompt of texts.
+_NEEDED_FIELDS: Mapping[str, Sequence[Sequence[str]]] = {"pe-rank": VECTOR_FIELDS, "query-likelihood": ()}
 
 
 def check_model_files(model: ModelConfig) -> None:
@@ -32,7 +35,7 @@ def check_model_files(model: ModelConfig) -> None:
             _check_folder(model.path)
         else:
             _check_name(model.tokenizer)
-        needed = VECTOR_FIELDS if isinstance(model, PERankModel) else TEXT_FIELDS
+        needed = _NEEDED_FIELDS.get(model.ranker, TEXT_FIELDS)
         if model.template is not None:
             load_template(model.template, needed)
         if model.path is not None and (model.path / TEMPLATE_FILE).is_file():

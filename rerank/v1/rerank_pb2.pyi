@@ -22,6 +22,7 @@ class ScoreKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SCORE_KIND_RANK: _ClassVar[ScoreKind]
     SCORE_KIND_WINDOW_LOG_PROB: _ClassVar[ScoreKind]
     SCORE_KIND_INTERPOLATED: _ClassVar[ScoreKind]
+    SCORE_KIND_QUERY_LOG_LIKELIHOOD: _ClassVar[ScoreKind]
 
 class Completeness(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -62,6 +63,7 @@ SCORE_KIND_UNSPECIFIED: ScoreKind
 SCORE_KIND_RANK: ScoreKind
 SCORE_KIND_WINDOW_LOG_PROB: ScoreKind
 SCORE_KIND_INTERPOLATED: ScoreKind
+SCORE_KIND_QUERY_LOG_LIKELIHOOD: ScoreKind
 COMPLETENESS_UNSPECIFIED: Completeness
 COMPLETENESS_FULL: Completeness
 COMPLETENESS_PARTIAL: Completeness

@@ -102,6 +102,7 @@ export function scoreMeaning(kind) {
     SCORE_KIND_RANK: "rank only",
     SCORE_KIND_WINDOW_LOG_PROB: "log-probability",
     SCORE_KIND_INTERPOLATED: "interpolated",
+    SCORE_KIND_QUERY_LOG_LIKELIHOOD: "log-likelihood of the query",
   };
   return kind in meanings ? `score: ${meanings[kind]}` : "";
 }

@@ -9,7 +9,12 @@ import pytest
 from rerank.http.relevance import relevance_scores
 from rerank.v1 import rerank_pb2 as pb
 
-KINDS = [pb.SCORE_KIND_WINDOW_LOG_PROB, pb.SCORE_KIND_INTERPOLATED, pb.SCORE_KIND_RANK]
+KINDS = [
+    pb.SCORE_KIND_WINDOW_LOG_PROB,
+    pb.SCORE_KIND_INTERPOLATED,
+    pb.SCORE_KIND_QUERY_LOG_LIKELIHOOD,
+    pb.SCORE_KIND_RANK,
+]
 
 
 def response(kind: pb.ScoreKind, *scores: float) -> pb.RerankResponse:

@@ -1,0 +1,138 @@
+"""Query likelihood: scores a passage by the mean log-probability of the query's tokens after it.
+
+Ponte and Croft (SIGIR 1998) ranked by a language model of each passage; UPR (Sachan et al., EMNLP 2022) reads the
+passage with a causal LM and asks for its question. Each passage is read alone, so that its score depends on no other
+passage, and before the query, so that the states of passages can be kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from rerank.config import Precision
+from rerank.errors import ConfigError
+from rerank.manifest import model_id
+from rerank.models.last_token import translate_out_of_memory
+from rerank.models.loading import load_causal_lm, pick_device
+from rerank.models.packing_check import make_last_token_reader
+from rerank.prompting.templates import Template
+from rerank.rankers.text_prompts import TextPrompts
+from rerank.types import EncodedWindow, ScoreKind, Window, WindowRanking
+
+#: Tokens of a forward pass on prompts of one query. More gain no speed, and delay requests that would overtake.
+_ROW_TOKENS = 2048
+_MOST_PASSAGES = 1000
+
+
+class QueryLikelihoodPrompts(TextPrompts):
+    """Query likelihood without its model: the prompts of passages, each followed by the query.
+
+    Args:
+        tokenizer: of the model.
+        context_tokens: the most tokens of a prompt and the query.
+        template: a prompt template without `{query}`, or its name or path.
+        passage_tokens: the maximum number of tokens shown per passage; 0: as many as fit.
+
+    Raises:
+        CheckpointError: the chat template opens a reasoning.
+        ConfigError: there is no such template, or it shows the query.
+    """
+
+    kind = "query-likelihood"
+    score_kind = ScoreKind.QUERY_LOG_LIKELIHOOD
+    needed_fields = ()
+    max_window_size = _MOST_PASSAGES
+
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, context_tokens: int, template: str | Template, passage_tokens: int
+    ) -> None:
+        super().__init__(tokenizer, context_tokens, template, passage_tokens=passage_tokens)
+        loaded = self.renderer.template
+        if any("{query}" in part for part in (loaded.prefix, loaded.body, loaded.suffix)):
+            raise ConfigError(
+                "the template of query likelihood has {query}, which the model is to predict; the query follows the "
+                "prompt, so leave it out"
+            )
+        self.max_window_tokens = context_tokens * _MOST_PASSAGES
+        self._space = "" if self.renderer.prompt_end[-1:].isspace() else " "
+        self.query_ids = lru_cache(maxsize=64)(self._tokenize_query)
+
+    def encode(self, window: Window) -> EncodedWindow:
+        """One prompt per passage, each followed by the query; the query's last token is not read, only predicted."""
+        query_ids = self.query_ids(window.query.text)
+        rendered = [
+            self.renderer.prompt(replace(window, passages=(passage,)), ("1",), len(query_ids))
+            for passage in window.passages
+        ]
+        prompts = tuple((*prompt.token_ids, *query_ids) for prompt in rendered)
+        truncated = tuple(place for place, prompt in enumerate(rendered) if prompt.truncated)
+        return EncodedWindow(window, prompts, sum(map(len, prompts)) - len(prompts), truncated)
+
+    def _tokenize_query(self, text: str) -> tuple[int, ...]:
+        return tuple(self.renderer.continuation(self._space + text))
+
+
+class QueryLikelihoodRanker(QueryLikelihoodPrompts):
+    """Scores passages by the likelihood of the query under a causal LM.
+
+    Args:
+        checkpoint: a folder with a causal LM, a LoRA adapter, or the name of the bundled model's base.
+        template, passage_tokens: see QueryLikelihoodPrompts.
+        device: `auto`, `cpu`, `cuda` or `cuda:N`.
+        precision: see `rerank.config.Precision`.
+
+    Raises:
+        CheckpointError: the checkpoint holds no causal LM.
+        ConfigError: there is no such template, or it shows the query.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Path,
+        template: str | Template = "query_likelihood",
+        device: str = "auto",
+        precision: Precision = "auto",
+        passage_tokens: int = 0,
+    ) -> None:
+        self._device = pick_device(device)
+        lm = load_causal_lm(checkpoint, self._device, precision)
+        super().__init__(lm.tokenizer, lm.context_tokens, template, passage_tokens)
+        self._reader = make_last_token_reader(lm.model, lm.autocast)
+        described = self.describe(model_id(checkpoint), lm.revision)
+        on_accelerator = self._device.type == "cuda"
+        self.info = replace(described, batching=self._reader.batching, on_accelerator=on_accelerator)
+
+    @translate_out_of_memory()
+    def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
+        """Mean log-probability of the query's tokens after each passage, in nats per token."""
+        return [WindowRanking(tuple(self._scores(encoded))) for encoded in windows]
+
+    def call_between_layers(self, function: Callable[[], None]) -> None:
+        """See InterruptibleRanker."""
+        self._reader.between_layers = function
+
+    def _scores(self, encoded: EncodedWindow) -> Iterator[float]:
+        query_ids = torch.tensor(self.query_ids(encoded.window.query.text), device=self._device)
+        for prompts in _rows(encoded.prompts):
+            read = [torch.tensor(prompt[:-1], device=self._device) for prompt in prompts]
+            log_probs = torch.log_softmax(self._reader.read(read, len(query_ids)).float(), dim=1)  # (B · Q, vocabulary)
+            targets = query_ids.repeat(len(prompts))[:, None]
+            yield from log_probs.gather(1, targets).view(len(prompts), -1).mean(dim=1).tolist()
+
+
+def _rows(prompts: Sequence[tuple[int, ...]]) -> Iterator[list[tuple[int, ...]]]:
+    """The prompts in their order, in groups of at most _ROW_TOKENS tokens, or of one prompt."""
+    row: list[tuple[int, ...]] = []
+    for prompt in prompts:
+        if row and sum(map(len, row)) + len(prompt) > _ROW_TOKENS:
+            yield row
+            row = []
+        row.append(prompt)
+    if row:
+        yield row
