@@ -21,7 +21,7 @@ from rerank.config import (
     QueryLikelihoodModel,
     ServedBy,
 )
-from rerank.engine.strategies import Single, Sliding, Step, Steps, Strategy, TopDown, Tournament, describe
+from rerank.engine.strategies import Step, Steps, describe, strategy_of
 from rerank.errors import MAX_QUOTED_CHARS, ConfigError, InvalidRequest, NotFound, SelfTestFailed
 from rerank.files import cached_folder, sha256_of_files
 from rerank.manifest import TEMPLATE_FILE
@@ -167,18 +167,9 @@ class ModelRegistry:
         size = options.window_size or self._window_sizes[name]
         if size > limit:
             raise _window_too_large(name, size, limit)
-        kind = options.strategy or default.strategy
-        strategy: Strategy
-        match kind:
-            case StrategyKind.SINGLE | StrategyKind.CASCADE:
-                strategy = Single(size)
-            case StrategyKind.SLIDING:
-                default_stride = default.stride if size == self._window_sizes[name] else None
-                strategy = Sliding(size, options.stride or default_stride or size // 2, options.early_stop)
-            case StrategyKind.TOP_DOWN:
-                strategy = TopDown(size)
-            case StrategyKind.TOURNAMENT:
-                strategy = Tournament(size)
+        kind = StrategyKind(options.strategy or default.strategy)
+        default_stride = default.stride if size == self._window_sizes[name] else None
+        strategy = strategy_of(kind, size, options.stride or default_stride or size // 2, options.early_stop)
         weight = self._default_weights[name] if options.interpolation is None else options.interpolation
         if weight:
             self._check_weight(name, weight)

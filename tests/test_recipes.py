@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("rerank", "eval/rerank_eval", "training/rerank_training")
+FOLDERS = ("rerank", "eval/rerank_eval", "training/rerank_training", "proto/rerank")
 MOST_FILES = 3
 
 
@@ -37,6 +37,12 @@ class Recipe:
     edits: dict[str, tuple[str, str]]
     use: str
 
+
+_STRATEGY_OF = (
+    "def strategy_of(kind: StrategyKind, window_size: int, stride: int, early_stop: bool) -> Strategy:\n"
+    '    """The strategy of this kind; a cascade reads the preranker\'s best passages in one window."""\n'
+    "    match kind:\n"
+)
 
 RECIPES = {
     "ranker": Recipe(
@@ -100,6 +106,64 @@ from rerank.config import ServedBy
 from rerank.inference_servers.kinds import APIS
 assert ServedBy(kind="mine", urls=("http://localhost:1",), model="m").kind == "mine"
 assert APIS["mine"]("m").score([1, 2], [3]).body["logprob_token_ids"] == [3]
+""",
+    ),
+    "strategy": Recipe(
+        "Add a strategy",
+        {},
+        {
+            "rerank/engine/strategies.py": (
+                _STRATEGY_OF,
+                "class Backwards(Single):\n"
+                "    def schedule(self, candidates: Sequence[int]) -> Schedule:\n"
+                "        return _last_window(candidates[::-1], [])\n\n\n"
+                f"{_STRATEGY_OF}        case StrategyKind.BACKWARDS:\n            return Backwards(window_size)\n",
+            ),
+            "rerank/names.py": (
+                '    TOURNAMENT = "tournament"\n',
+                '    TOURNAMENT = "tournament"\n    BACKWARDS = "backwards"\n',
+            ),
+            "proto/rerank/v1/rerank.proto": (
+                "  STRATEGY_KIND_TOURNAMENT = 4;\n",
+                "  STRATEGY_KIND_TOURNAMENT = 4;\n  STRATEGY_KIND_BACKWARDS = 99;\n",
+            ),
+        },
+        """
+from rerank import RankOptions, Reranker
+with Reranker("identity") as reranker:
+    ranking = reranker.rerank("q", [("a", "x"), ("b", "y")], RankOptions(strategy="backwards"))
+assert [each.candidate.passage.doc_id for each in ranking.ranked] == ["b", "a"], ranking
+from rerank.client.client import rerank_request
+from rerank.config import Limits
+from rerank.service.convert import rerank_call
+request = rerank_request("q", [("a", "x")], {"strategy": "backwards"})
+assert rerank_call(request, Limits()).options.strategy == "backwards"
+""",
+    ),
+    "HTTP dialect": Recipe(
+        "Add an HTTP dialect",
+        {
+            "rerank/http/lines.py": """
+from rerank.http.tei import TEIDialect
+
+class LinesDialect(TEIDialect):
+    name = "lines"
+"""
+        },
+        {
+            "rerank/http/dialects.py": (
+                '    return {\n        "/v1/rerank"',
+                "    from rerank.http.lines import LinesDialect\n\n"
+                '    return {\n        "/lines": [LinesDialect()],\n        "/v1/rerank"',
+            )
+        },
+        """
+from rerank.http.dialects import dialects
+from rerank.http.openapi import openapi
+of_path = dialects(lambda texts, tokens: texts)
+message = of_path["/lines"][0].translate({"query": "q", "texts": ["a", "b"]}).message
+assert [candidate.text for candidate in message.candidates] == ["a", "b"]
+assert "/lines" in openapi(of_path)["paths"]
 """,
     ),
     "loss": Recipe(
@@ -170,6 +234,9 @@ def problems(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
             source = (tree / path).read_text(encoding="utf-8")
             assert source.count(old) == 1, f"{path}: {old!r}"
             (tree / path).write_text(source.replace(old, new), encoding="utf-8")
+    shutil.copytree(ROOT / "scripts", tree / "scripts", ignore=shutil.ignore_patterns("__pycache__"))
+    make_proto = ["bash", "scripts/gen_proto.sh"]
+    subprocess.run(make_proto, env={**os.environ, "PYTHON": sys.executable}, cwd=tree, check=True)
     program = f"""
 import json, traceback
 import rerank

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
 from rerank.errors import InvalidRequest
-from rerank.types import WindowRanking
+from rerank.types import StrategyKind, WindowRanking
 
 Positions: TypeAlias = tuple[int, ...]
 
@@ -219,6 +219,19 @@ class Tournament(_Windowed):
 
     def __str__(self) -> str:
         return f"tournament({self.window_size})"
+
+
+def strategy_of(kind: StrategyKind, window_size: int, stride: int, early_stop: bool) -> Strategy:
+    """The strategy of this kind; a cascade reads the preranker's best passages in one window."""
+    match kind:
+        case StrategyKind.SINGLE | StrategyKind.CASCADE:
+            return Single(window_size)
+        case StrategyKind.SLIDING:
+            return Sliding(window_size, stride, early_stop)
+        case StrategyKind.TOP_DOWN:
+            return TopDown(window_size)
+        case StrategyKind.TOURNAMENT:
+            return Tournament(window_size)
 
 
 @dataclass(frozen=True)
