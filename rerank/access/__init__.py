@@ -1,1 +1,1 @@
-"""Who may call the service, and from where: API keys, TLS, certificates and credentials."""
+"""Access to the service: API keys, TLS, certificates and credentials."""

@@ -200,7 +200,7 @@ def window_tokens(info: RankerInfo, passages: Sequence[Passage], n: int) -> floa
 
 @dataclass
 class Progress:
-    """What was done for a request so far: its windows and their cost. `ranking` turns them into the answer.
+    """The work done for a request so far: its windows and their cost. `ranking` turns them into the answer.
 
     Attributes:
         info: the ranker of the request's own model.

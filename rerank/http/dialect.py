@@ -71,7 +71,7 @@ def chosen(dialects: Sequence[Dialect], body: Mapping[str, Any]) -> Dialect:
 
 
 def choices(dialects: Sequence[Dialect]) -> str:
-    """What the requests of the dialects hold, such as "documents (Cohere, Jina) or texts (TEI)"."""
+    """The contents of requests of the dialects in words, such as "documents (Cohere, Jina) or texts (TEI)"."""
     *others, last = [dialect.name for dialect in dialects]
     return f"{', '.join(others)} or {last}" if others else last
 

@@ -52,7 +52,7 @@ class RankerInfo:
 
 
 class WindowEncoder(Protocol):
-    """What rankers do before their model runs. The engine calls both methods on threads of their own, concurrently."""
+    """The preparation of windows for a model. The engine calls both methods on threads of their own, concurrently."""
 
     info: RankerInfo
 

@@ -1,1 +1,1 @@
-"""What a running service says of itself: log, metrics and traces."""
+"""Log, metrics and traces of a running service."""

@@ -16,5 +16,5 @@ def row(*cells: object) -> str:
 
 
 def counts(ends: Counter[str]) -> str:
-    """How many calls ended in which way, such as "1 CANCELLED, 3 OK"."""
+    """The numbers of calls by the way in which they ended, such as "1 CANCELLED, 3 OK"."""
     return ", ".join(f"{count} {end}" for end, count in sorted(ends.items()))
