@@ -219,11 +219,9 @@ def python_page() -> str:
 
 
 def _documented(name: str, value: Any) -> str:
-    """The signature and the docstring as a block of code."""
-    try:
-        signature = f"{name}{inspect.signature(value)}"
-    except (TypeError, ValueError):
-        signature = name
+    """The signature and the docstring as a block of code; the fields of settings are in settings.md."""
+    is_settings = inspect.isclass(value) and issubclass(value, BaseModel)
+    signature = name if is_settings else f"{name}{inspect.signature(value)}"
     return f"```text\n{signature}\n\n{inspect.getdoc(value) or ''}\n```"
 
 

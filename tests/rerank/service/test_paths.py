@@ -89,8 +89,10 @@ def test_adapter_without_its_base_or_with_a_wrong_template_is_refused(tmp_path: 
     adapter = Path(shutil.copytree(bundled.FIRST, tmp_path / "adapter"))
     check(tmp_path / "service.yaml", model(path=str(adapter)))
     config = adapter / "adapter_config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"base_model_name_or_path": "../base"}))
-    with pytest.raises(ConfigError, match=r"adapter is an adapter of \.\./base, and there is no such folder .*; write"):
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"base_model_name_or_path": "../no-such-base"}))
+    with pytest.raises(
+        ConfigError, match=r"adapter is an adapter of \.\./no-such-base, and there is no such folder .*; write"
+    ):
         check(tmp_path / "service.yaml", model(path=str(adapter)))
     shutil.copy(bundled.FIRST / "adapter_config.json", config)
     (adapter / "template.yaml").write_text("prefix: a\nprefix: b\n")
