@@ -78,6 +78,15 @@ TEXT_FIELDS = (("query",), ("rank",))
 VECTOR_FIELDS = (("query", "query_vector"),)
 
 
+def check_hides_query(template: Template) -> None:
+    """Raises: ConfigError if a template of query likelihood shows the query."""
+    if any("{query}" in part for part in (template.prefix, template.body, template.suffix)):
+        raise ConfigError(
+            "the template of query likelihood has {query}, which the model is to predict; the query follows the "
+            "prompt, so leave it out"
+        )
+
+
 def load_template(name_or_path: str | Template, needs: Sequence[Sequence[str]] = ()) -> Template:
     """Loads a template of this package by name (`pe_rank`), or a YAML file by path; a loaded one is returned.
 

@@ -16,12 +16,11 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from rerank.config import Precision
-from rerank.errors import ConfigError
 from rerank.manifest import model_id
 from rerank.models.last_token import translate_out_of_memory
 from rerank.models.loading import load_causal_lm, pick_device
 from rerank.models.packing_check import make_last_token_reader
-from rerank.prompting.templates import Template
+from rerank.prompting.templates import Template, check_hides_query
 from rerank.rankers.text_prompts import TextPrompts
 from rerank.types import EncodedWindow, ScoreKind, Window, WindowRanking
 
@@ -53,12 +52,7 @@ class QueryLikelihoodPrompts(TextPrompts):
         self, tokenizer: PreTrainedTokenizerBase, context_tokens: int, template: str | Template, passage_tokens: int
     ) -> None:
         super().__init__(tokenizer, context_tokens, template, passage_tokens=passage_tokens)
-        loaded = self.renderer.template
-        if any("{query}" in part for part in (loaded.prefix, loaded.body, loaded.suffix)):
-            raise ConfigError(
-                "the template of query likelihood has {query}, which the model is to predict; the query follows the "
-                "prompt, so leave it out"
-            )
+        check_hides_query(self.renderer.template)
         self.max_window_tokens = context_tokens * _MOST_PASSAGES
         self._space = "" if self.renderer.prompt_end[-1:].isspace() else " "
         self.query_ids = lru_cache(maxsize=64)(self._tokenize_query)

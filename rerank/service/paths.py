@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rerank.bundled import SMOLLM2
-from rerank.config import IdentityModel, ModelConfig, ServableModel
+from rerank.config import IdentityModel, ModelConfig, QueryLikelihoodModel, ServableModel
 from rerank.errors import ConfigError
 from rerank.files import check_file, is_missing_folder, looked_for
 from rerank.json_files import read_json
 from rerank.manifest import TEMPLATE_FILE
-from rerank.prompting.templates import TEXT_FIELDS, VECTOR_FIELDS, load_template
+from rerank.prompting.templates import TEXT_FIELDS, VECTOR_FIELDS, check_hides_query, load_template
 
 _CONFIGURATION, _ADAPTER = "config.json", "adapter_config.json"
 _WEIGHTS = ("*.safetensors", "*.bin")
@@ -37,7 +37,9 @@ def check_model_files(model: ModelConfig) -> None:
             _check_name(model.tokenizer)
         needed = _NEEDED_FIELDS.get(model.ranker, TEXT_FIELDS)
         if model.template is not None:
-            load_template(model.template, needed)
+            template = load_template(model.template, needed)
+            if isinstance(model, QueryLikelihoodModel):
+                check_hides_query(template)
         if model.path is not None and (model.path / TEMPLATE_FILE).is_file():
             load_template(str(model.path / TEMPLATE_FILE), needed)
     except ConfigError as error:

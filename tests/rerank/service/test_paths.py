@@ -14,8 +14,9 @@ import pytest
 import yaml
 
 from rerank import bundled
-from rerank.config import load_config
+from rerank.config import QueryLikelihoodModel, load_config
 from rerank.errors import ConfigError, IndexMismatch
+from rerank.service.paths import check_model_files
 from rerank.service.startup import check_before_loading
 from tests.serving import TIMEOUT_S
 
@@ -141,3 +142,14 @@ def test_start_and_check_refuse_a_missing_model_before_torch_is_imported(tmp_pat
         "give the folder of a checkpoint\n"
     )
     assert not {"torch", "grpc", "transformers"} & set(served.stdout.split())
+
+
+def test_template_of_query_likelihood_that_shows_the_query_is_refused_before_the_model_is_loaded(
+    tmp_path: Path,
+) -> None:
+    template = tmp_path / "t.yaml"
+    template.write_text('prefix: "{query}"\nbody: "{candidate}"\nsuffix: ""\n')
+    shown = QueryLikelihoodModel(name="m", ranker="query-likelihood", template=str(template))
+    with pytest.raises(ConfigError, match=r"model m: the template of query likelihood has \{query\}"):
+        check_model_files(shown)
+    check_model_files(QueryLikelihoodModel(name="m", ranker="query-likelihood"))
