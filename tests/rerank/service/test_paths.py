@@ -144,7 +144,7 @@ def test_start_and_check_refuse_a_missing_model_before_torch_is_imported(tmp_pat
     assert not {"torch", "grpc", "transformers"} & set(served.stdout.split())
 
 
-def test_template_of_query_likelihood_that_shows_the_query_is_refused_before_the_model_is_loaded(
+def test_template_of_query_likelihood_that_shows_the_query_is_refused_before_loading(
     tmp_path: Path,
 ) -> None:
     template = tmp_path / "t.yaml"
