@@ -51,7 +51,7 @@ def client(address):
 
 
 def in_process():
-    refused(lambda: Reranker("nope"), "first, pe-rank, identity")
+    refused(lambda: Reranker("nope"), "default, pe-rank, identity")
     with Reranker("pe-rank") as reranker:
         ranking = reranker.rerank(QUERY, TEXTS, RankOptions(strategy="single"))
         print(repr(reranker), repr(ranking), ranking.trace)
