@@ -59,11 +59,11 @@ class Caller:
 
     def check_models(self, names: Iterable[str], models: Collection[str] = ()) -> None:
         """Raises: PermissionDenied if the key does not allow one of these models."""
-        allowed = self.limits.models
-        if allowed is None:
+        if self.limits.models is None:
             return
+        allowed = [current_model_name(each, models) for each in self.limits.models]
         for name in names:
-            if name not in {current_model_name(each, models) for each in allowed}:
+            if name not in allowed:
                 raise PermissionDenied(
                     f"key {self.name} does not allow model {name[:MAX_QUOTED_CHARS]!r}; name one of: "
                     f"{', '.join(allowed) or 'none'}",

@@ -40,6 +40,7 @@ def test_system_may_have_its_own_strategy(spelling: str) -> None:
         (["best"], [], "", "'best' is none of default, identity"),
         (["identity", "identity"], [], "", "two have the same name"),
         (["first", "generation"], [], "folder", "--model gives the checkpoint of one --ranker, and there are 2"),
+        (["default"], [], "folder", "default is the service's own model; name the ranker of folder"),
         ([], ["first:folder"], "", "expected NAME=RANKER"),
         ([], ["../up=identity"], "", "would name a folder"),
         ([], ["=identity"], "", "would name a folder"),
