@@ -1,4 +1,4 @@
-"""Writes docs/reference: settings, commands, statuses, metrics, HTTP and Python, as the code states them.
+"""Writes docs/reference: settings, commands, statuses, metrics, HTTP, Python and packages, as the code states them.
 
     python scripts/write_reference.py            # rewrites the pages; a test fails while one is out of date
 
@@ -7,6 +7,7 @@ Descriptions are the docstrings and the help of the code, so that they are writt
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,7 +28,8 @@ from rerank.http.openapi import openapi
 from rerank.service.status import STATUS
 from rerank.telemetry.metrics import Metrics
 
-FOLDER = Path(__file__).parents[1] / "docs" / "reference"
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "docs" / "reference"
 _WRITTEN = "*This page is written by `python scripts/write_reference.py` from the code.*"
 #: Heading → the class with the settings. The settings that all models have are those of IdentityModel.
 SETTINGS: dict[str, type[BaseModel]] = {
@@ -218,6 +220,18 @@ def python_page() -> str:
     return _page("Python", "The names of the package `rerank`.", sections)
 
 
+def packages_page() -> str:
+    """The packages of the source with the first lines of their docstrings."""
+    rows = []
+    for folder in ("rerank", "eval", "training", "scripts"):
+        for package in sorted((ROOT / folder).rglob("__init__.py")):
+            if docstring := ast.get_docstring(ast.parse(package.read_text(encoding="utf-8"))):
+                path = package.parent.relative_to(ROOT).as_posix()
+                rows.append([f"[`{path}/`](../../{path})", docstring.partition("\n")[0]])
+    text = "The folders of the source. The first line of each file says what the file is or does."
+    return _page("Packages", text, [_table(["Folder", "Content"], rows)])
+
+
 def _documented(name: str, value: Any) -> str:
     """The signature and the docstring as a block of code; the fields of settings are in settings.md."""
     is_settings = inspect.isclass(value) and issubclass(value, BaseModel)
@@ -247,6 +261,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "metrics": metrics_page,
     "http": http_page,
     "python": python_page,
+    "packages": packages_page,
 }
 
 if __name__ == "__main__":

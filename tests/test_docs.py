@@ -1,4 +1,4 @@
-"""The documentation agrees with the code: links, paths, map, settings, statuses, commands and snippets."""
+"""The documentation agrees with the code: links, paths, settings, statuses, commands and snippets."""
 
 from __future__ import annotations
 
@@ -73,21 +73,9 @@ def test_line_links_point_to_the_definition_of_their_name() -> None:
     assert found
 
 
-def test_map_and_line_links_are_up_to_date() -> None:
+def test_line_links_are_up_to_date() -> None:
     outdated = [page.name for page in PAGES if update_doc_links.updated(page) != page.read_text(encoding="utf-8")]
     assert not outdated, f"{outdated} are out of date; run `python scripts/update_doc_links.py`"
-
-
-def test_map_lists_every_source_file_and_no_other() -> None:
-    section = (ROOT / "docs" / "map.md").read_text(encoding="utf-8").partition("<!-- map:")[2]
-    rows = re.findall(r"^\| \[[\w.]+\]\(\.\./([\w./]+)\)", section, re.MULTILINE)
-    files = {
-        path.relative_to(ROOT).as_posix()
-        for folder in ("rerank", "eval", "training", "scripts")
-        for path in (ROOT / folder).rglob("*")
-        if path.suffix in (".py", ".sh") and path.name != "__init__.py" and path.parent.name != "v1"
-    }
-    assert sorted(rows) == sorted(files)
 
 
 def test_readme_is_short() -> None:

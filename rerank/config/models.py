@@ -208,7 +208,7 @@ class PERankModel(_ScoringModel):
     ranker: Literal["pe-rank"]
     #: Holds the union of two searches of depth 100, which relevance feedback ranks.
     window_size: Annotated[int, Field(ge=2, strict=True)] = 200
-    #: Chosen on TREC DL 2021 and pydoc with PE-Rank and with its zero-initialised start; see docs/results.md.
+    #: Chosen on TREC DL 2021 and pydoc with PE-Rank and with its zero-initialised start; see docs/evidence/results.md.
     interpolation: InterpolationConfig = InterpolationConfig(first_stage_weight=0.25)
     decoding: Literal["one_step", "dynamic"] | None = None
     passage_text_tokens: Positive = 64

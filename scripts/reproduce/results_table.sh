@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Prints the table of docs/results.md in Markdown: every bundled system on TREC DL 2019 and on Cranfield.
+# Prints the table of docs/evidence/results.md in Markdown: every bundled system on TREC DL 2019 and on Cranfield.
 #
 #   scripts/reproduce/results_table.sh DATA OUT
 #

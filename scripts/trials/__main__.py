@@ -1,4 +1,4 @@
-"""Trials of the service: what it does under attack, faults, load and time. The figures are in docs/reliability.md.
+"""Trials of the service: what it does under attack, faults, load and time, for docs/evidence/reliability.md.
 
 python -m scripts.trials attack all
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated
 
-#: Peak learning rates without a flag; docs/log.md has the measurement.
+#: Peak learning rates without a flag; docs/evidence/log.md has the measurement.
 ADAPTER_LEARNING_RATE, WEIGHTS_LEARNING_RATE = 5e-4, 5e-5
 _SHARE = "a number below 1 is a share of all steps"
 #: Largest number of passages in a window, without a flag and without a manifest of the base.
