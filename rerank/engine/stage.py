@@ -322,7 +322,7 @@ class ThreadStage(QueuedStage[T, R]):
 
     async def _process(self, batch: Sequence[Work[T, R]]) -> None:
         self._running = Running(self._model_stage, batch)
-        await self._run_or_split(batch)
+        await self._run(batch)
         self._running.has_ended = True
         if self._preemption is not None:
             await self._preemption
@@ -337,13 +337,18 @@ class ThreadStage(QueuedStage[T, R]):
     async def _run_next(self) -> int:
         batch = self._next_batch()
         if batch:
-            await self._run_or_split(batch)
+            await self._run(batch)
         return sum(work.tokens for work in batch)
 
-    async def _run_or_split(self, batch: Sequence[Work[T, R]]) -> None:
+    async def _run(self, batch: Sequence[Work[T, R]]) -> None:
         """Runs a batch. If it fails, its parts run one by one, so that a failure affects only its own request."""
+        done: Future[tuple[Sequence[R], float]] = Future()
+        self._given.append(([work.input for work in batch], done))
+        self._thread.submit(self.run_given)
         try:
-            await self._run(batch)
+            results, seconds = await asyncio.wrap_future(done)
+            self._throughput.observe(self._model_stage, sum(work.tokens for work in batch), seconds, now_s())
+            self._complete(batch, results, seconds)
         except Exception as error:
             await self._split(batch, error)
 
@@ -356,15 +361,7 @@ class ThreadStage(QueuedStage[T, R]):
         log.warning("a batch of %d failed (%r); running its parts one by one", len(batch), error)
         for work in batch:
             if not work.future.done():  # its request was cancelled
-                await self._run_or_split([work])
-
-    async def _run(self, batch: Sequence[Work[T, R]]) -> None:
-        done: Future[tuple[Sequence[R], float]] = Future()
-        self._given.append(([work.input for work in batch], done))
-        self._thread.submit(self.run_given)
-        results, seconds = await asyncio.wrap_future(done)
-        self._throughput.observe(self._model_stage, sum(work.tokens for work in batch), seconds, now_s())
-        self._complete(batch, results, seconds)
+                await self._run([work])
 
     def _halve_max_batch_tokens(self, batch: Sequence[Work[T, R]]) -> None:
         """Limits the batches to half of the one that ran out of memory."""
