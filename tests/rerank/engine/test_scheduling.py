@@ -109,18 +109,6 @@ def test_caller_does_not_wait_behind_the_flood_of_another() -> None:
     assert slowest_s[""] > 20
 
 
-def test_callers_that_always_wait_have_equal_shares() -> None:
-    """Whatever the numbers and the lengths of their requests."""
-    few = [Request(0.0, SHORT, [500], caller="few") for _ in range(200)]
-    many = [Request(0.0, SHORT, [250], caller="many") for _ in range(2000)]
-    simulate([*few, *many], EngineScheduler(SLOW), SLOW)
-    done_s = {
-        each: sum(one.finished_s <= 150 for one in each_s) * size / 500
-        for each, each_s, size in (("few", few, 500), ("many", many, 250))
-    }
-    assert done_s["few"] == pytest.approx(done_s["many"], rel=0.2)
-
-
 #: One window of 1,300 tokens takes 2.6 s, and a short request may preempt it.
 INTERRUPTIBLE = Device(tokens_per_s=500, max_batch_tokens=512, interruptible=True)
 
@@ -195,20 +183,6 @@ def test_flood_of_one_caller_keeps_no_place_from_another() -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_batches_keep_to_the_batch_size_unless_they_are_one_window(seed: int) -> None:
-    requests = workload(1.2, 300, DEVICE, seed)
-    done = dict.fromkeys(requests, 0)
-    batches = simulate(requests, EngineScheduler(DEVICE), DEVICE)
-    for _, batch in batches:
-        tokens = sum(request.windows[done[request]] for request in batch)
-        assert len(batch) == 1 or tokens <= DEVICE.max_batch_tokens
-        for request in batch:
-            done[request] += 1
-    assert max(len(batch) for _, batch in batches) > 1
-    assert all(done[request] == len(request.windows) for request in requests)
-
-
-@pytest.mark.parametrize("seed", SEEDS)
 def test_cancelled_requests_never_run_again(seed: int) -> None:
     requests = workload(1.5, 400, DEVICE, seed, cancelled=0.5)
     batches = simulate(requests, EngineScheduler(DEVICE), DEVICE)
@@ -280,13 +254,3 @@ def test_lasting_slowness_rejects_no_request_two_seconds_after_it(slow_s: float)
     simulate([*requests, *endless], EngineScheduler(Swapping()), Swapping())
     assert any(request.rejected for request in requests), "the slowness was noticed"
     assert all(request.in_time for request in requests if request.arrived_s >= well_s + 2)
-
-
-def test_same_load_gives_the_same_batches() -> None:
-    first, second = (
-        simulate(workload(1.2, 200, DEVICE, 7, deadline_s=2.0), EngineScheduler(DEVICE), DEVICE) for _ in range(2)
-    )
-    arrivals = [
-        [(start_s, [request.arrived_s for request in batch]) for start_s, batch in run] for run in (first, second)
-    ]
-    assert arrivals[0] == arrivals[1]

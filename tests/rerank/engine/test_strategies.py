@@ -207,23 +207,6 @@ def test_spans_agree_with_rank_llm_where_full_windows_fit(size: int, stride: int
         assert list(spans(n, size, stride)) == list(rank_llm_spans(n, size, stride)), f"n = {n}"
 
 
-@pytest.mark.parametrize(
-    ("n", "expected"),
-    [
-        (0, []),
-        (1, [(0, 1)]),
-        (10, [(0, 10)]),
-        (20, [(0, 20)]),
-        (21, [(1, 21), (0, 20)]),
-        (25, [(5, 25), (0, 20)]),
-        (30, [(10, 30), (0, 20)]),
-        (31, [(11, 31), (1, 21), (0, 20)]),
-    ],
-)
-def test_spans_of_twenty_by_ten(n: int, expected: list[tuple[int, int]]) -> None:
-    assert list(spans(n, 20, 10)) == expected
-
-
 def test_last_span_is_full_where_rank_llm_narrows_it() -> None:
     assert list(rank_llm_spans(25, 20, 10))[-1] == (0, 15)
     assert list(spans(25, 20, 10))[-1] == (0, 20)
