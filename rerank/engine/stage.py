@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from rerank.engine.admission import Throughput, unreachable_deadline
-from rerank.engine.preemption import Queued, Running, preempt
+from rerank.engine.preemption import Queued, Running
 from rerank.engine.request import Completed, ModelStage, RankRequest, Work
 from rerank.errors import RankerFailure, RerankError, ShuttingDown
 
@@ -329,16 +329,14 @@ class ThreadStage(QueuedStage[T, R]):
 
     def _on_new_work(self) -> None:
         if self.is_preemptible and not self._running.has_ended and (not self._preemption or self._preemption.done()):
-            self._preemption = asyncio.create_task(preempt(self._running, self._next_request, self._run_next))
+            self._preemption = asyncio.create_task(self._preempt())
 
-    def _next_request(self) -> RankRequest | None:
-        return None if self._closed else self._queue.first()
-
-    async def _run_next(self) -> int:
-        batch = self._next_batch()
-        if batch:
-            await self._run(batch)
-        return sum(work.tokens for work in batch)
+    async def _preempt(self) -> None:
+        """Runs short requests in the middle of the running batch, until none may preempt it."""
+        while not self._closed and self._running.yields_to(self._queue.first()):
+            if batch := self._next_batch():
+                await self._run(batch)
+                self._running.preempted_by += sum(work.tokens for work in batch)
 
     async def _run(self, batch: Sequence[Work[T, R]]) -> None:
         """Runs a batch. If it fails, its parts run one by one, so that a failure affects only its own request."""

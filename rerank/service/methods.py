@@ -105,10 +105,7 @@ class RerankMethods:
         return min(record.deadline, asyncio.get_running_loop().time() + self._reranker.config.limits.max_request_s)
 
     def _caller(self, record: CallRecord, options: RankOptions) -> str:
-        """The name under which the engine shares its time: that of the key, or of the connection without one.
-
-        Raises: PermissionDenied if the key does not allow the model.
-        """
+        """The name under which the engine shares its time: of the key, whose models are checked, or the connection."""
         if record.caller is None:
             return record.peer
         self._check_models(options, record.caller)
