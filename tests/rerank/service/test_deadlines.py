@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import grpc
 import pytest
-from google.rpc import error_details_pb2
 
 from rerank.models.encoder import Encoder
 from rerank.v1 import rerank_pb2 as pb
-from tests.serving import TIMEOUT_S, HeldService, held_service, numbered_candidates, refusal, wait_for
+from tests.serving import TIMEOUT_S, HeldService, held_service, numbered_candidates, refusal
 
 #: Nine windows of 20 tokens each.
 CANDIDATES = numbered_candidates(range(10))
@@ -54,21 +53,6 @@ def test_partial_answer_arrives_before_the_deadline(encoder: Encoder, windows_do
 
 
 # --- a full queue ---
-
-
-def test_full_queue_is_an_overload_until_a_call_is_cancelled(encoder: Encoder) -> None:
-    with held_service(encoder, engine={"max_queue_tokens": 200}) as held:
-        first = start_call(held)
-        overload = refusal(lambda: held.stub.Rerank(REQUEST, timeout=TIMEOUT_S))
-        assert overload.code is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert "180" in overload.message
-        assert "200" in overload.message
-        assert overload.detail(error_details_pb2.RetryInfo).retry_delay.seconds == 1
-        first.cancel()
-        wait_for(lambda: not held.reranker.engine._admission.queued_tokens)
-        second = held.stub.Rerank.future(REQUEST, timeout=TIMEOUT_S)
-        held.ranker.release.set()
-        assert len(second.result().results) == 10
 
 
 def test_cancelled_call_ranks_no_further_windows(encoder: Encoder) -> None:
