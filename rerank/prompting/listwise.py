@@ -133,6 +133,9 @@ class ListwiseRenderer:
         self._bos_tokens = template.style.bos_tokens if tokenizer.bos_token_id is not None else None
         self._adds_bos = tokenizer("a", verbose=False)["input_ids"][0] == tokenizer.bos_token_id
         self._skeleton = lru_cache(maxsize=64)(self._make_skeleton)  # windows of a request share theirs
+        self._inner_context = self._context_between()
+        #: Tokens of an empty passage, which are those of its white space.
+        self._empty_tokens = len(self._segments.tokenize_passage("", self._inner_context) or ())
         self.token_ends = cached_by_bytes(self._segments.token_ends, _segment_bytes)  # a passage is in several windows
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
@@ -228,8 +231,7 @@ class ListwiseRenderer:
             token_ids += following
         return token_ids
 
-    @cached_property
-    def _inner_context(self) -> PassageContext:
+    def _context_between(self) -> PassageContext:
         """The context of a passage between two others."""
         parts = self.render(Query(_PLACEHOLDER), ("A", "B", "C"), [_PASSAGE_MARKER] * 3).split(_PASSAGE_MARKER)
         return passage_contexts(parts)[1] if len(parts) == 4 else PassageContext("", "", "", "")
@@ -239,11 +241,6 @@ class ListwiseRenderer:
         inner = self._inner_context
         same = (context.space_before, context.space_after) == (inner.space_before, inner.space_after)
         return inner if same else context
-
-    @cached_property
-    def _empty_tokens(self) -> int:
-        """The number of tokens of an empty passage, which are those of its white space."""
-        return len(self._segments.tokenize_passage("", self._inner_context) or ())
 
     def _length(self, passage: Passage) -> int:
         """The number of tokens that the passage adds to a prompt in which it was empty."""
