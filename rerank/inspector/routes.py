@@ -13,7 +13,7 @@ from starlette.routing import BaseRoute, Route
 from rerank.inspector.judgements import Judgements, read_judgements
 from rerank.inspector.pages import page_routes
 from rerank.reranker import AsyncReranker
-from rerank.service.convert import list_models_response
+from rerank.service.methods import list_models_response
 
 #: Answers a request with the object that a function returns, if the caller's key and the calls in flight allow it.
 Counted: TypeAlias = Callable[[Callable[[], dict[str, Any]], Request], Awaitable[Response]]
