@@ -48,7 +48,8 @@ def test_more_doc_ids_than_one_sql_statement_takes(tmp_path: Path) -> None:
     store = write_store(tmp_path, [Passage(doc_id, doc_id) for doc_id in ids])
     assert store.passages([]) == []
     assert [p.doc_id for p in store.passages(ids[::-1])] == ids[::-1]
-    assert store.doc_ids(range(25_000)) == ids
+    hits = [ScoredRow(row, 0.0) for row in range(25_000)]
+    assert [doc.doc_id for doc in store.scored_docs(hits)] == ids
     assert [p.doc_id for p in store.at_rows(range(24_999, -1, -1))] == ids[::-1]
 
 
@@ -159,6 +160,6 @@ def test_row_that_is_missing_is_damage(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "passages.sqlite")) as db, db:
         db.execute("DELETE FROM passages WHERE row = 1")
     store = PassageStore(tmp_path)
-    for read in (store.at_rows, store.doc_ids):
+    for read in (store.at_rows, lambda rows: store.scored_docs([ScoredRow(row, 0.0) for row in rows])):
         with pytest.raises(IndexMismatch, match=r"passages\.sqlite is damaged: it has no row 1; "):
             read([0, 1, 2])
