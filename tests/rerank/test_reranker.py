@@ -119,6 +119,8 @@ async def test_search_takes_names_and_a_text(encoder: Encoder, index: Index) -> 
         found = await reranker.search("flea bites", "bm25", 5, RankOptions(strategy="single"))
         fed = await reranker.search("flea bites", "dense", 5, RankOptions(), feedback="rocchio")
         assert repr(reranker) == "<AsyncReranker: number (default); index of 12 passages>"
+        with pytest.raises(InvalidRequest, match="ordered: the first stage of a search gives an ordered list"):
+            await reranker.search("flea bites", "bm25", 5, RankOptions(ordered=False))
     assert (found.first_stage, found.hits) == (FirstStage.BM25, 2)
     assert fed.feedback is not None
     assert fed.feedback.method is FeedbackMethod.ROCCHIO
