@@ -17,8 +17,6 @@ from rerank import InvalidRequest, Query, Reranker
 from rerank.engine.strategies import Single, Sliding, Step, Steps
 from rerank.models.encoder import Encoder
 from rerank.rankers.identity import IdentityRanker
-from rerank.registry import ModelRegistry
-from rerank.reranker import AsyncReranker
 from rerank.retrieval.index import Index
 from rerank.types import (
     Candidate,
@@ -37,7 +35,7 @@ from rerank.types import (
 )
 from rerank.unordered import UnorderedList, shared_words
 from tests.fakes import NumberRanker, number_in
-from tests.serving import config_for, reranker_of
+from tests.serving import reranker_of
 
 QUERY = "how long does a flea live"
 DOCUMENTS = ["Deserts are dry.", "A flea lives a year.", "The moon orbits the earth.", "A flea lives a year."]
@@ -123,10 +121,9 @@ def test_title_is_part_of_the_text() -> None:
 
 def test_text_of_the_index_equals_a_text_that_was_sent(encoder: Encoder, index: Index) -> None:
     ranker = NumberRanker()
-    config = config_for(["number"])
 
     async def call() -> Ranking:
-        async with AsyncReranker(config, encoder, index, ModelRegistry(config.models, {"number": ranker})) as reranker:
+        async with reranker_of(encoder, {"number": ranker}, index) as reranker:
             (stored,) = index.store.passages(["flea"])
             sent = [CandidateSource("a", stored.text), CandidateSource("flea", in_index=True)]
             return await reranker.rerank(Query("q"), sent, UNORDERED)

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from rerank.config.http import HttpConfig
 from rerank.http.cohere import Cut
 from rerank.http.dialect import StrictModel, Translated, validated
 from rerank.http.dialects import RERANK, Dialects, dialects
@@ -17,8 +16,7 @@ from rerank.http.tei import RankList
 from rerank.models.encoder import Encoder
 from rerank.v1 import rerank_pb2 as pb
 from tests.fakes import NumberRanker
-from tests.http_client import HttpClient, serving_http, texts
-from tests.serving import reranker_of
+from tests.http_client import HttpClient, http_service, texts
 
 DOCUMENTS_PATHS = ["/v1/rerank", "/v2/rerank", "/rerank"]
 #: Path, the name of the passages in its requests, and the names of the texts in its errors.
@@ -272,8 +270,7 @@ def test_dialect_is_added_in_one_place(encoder: Encoder, monkeypatch: pytest.Mon
         return {**found, "/echo": [EchoDialect()], RERANK: [*found[RERANK], EchoDialect()]}
 
     monkeypatch.setattr("rerank.http.server.dialects", with_echo)
-    settings = HttpConfig(listen="127.0.0.1:0")
-    with serving_http(reranker_of(encoder, {"number": NumberRanker()}, http=settings)) as (_, client):
+    with http_service(encoder, {"number": NumberRanker()}) as (_, client):
         for path in ("/echo", RERANK):
             assert client.post(path, {"lines": texts(1, 3, 2)}).json == texts(3, 2, 1)
             assert client.post(path, {"lines": []}).json.keys() == {"echo"}
