@@ -29,7 +29,7 @@ newcomer: $(VENV)/ready
 # The clients that others wrote for Cohere, Jina and TEI, against this service. Installs them in build/sdk: 0.6 GB.
 sdk-tests: $(VENV)/ready
 	PYTHON=$(PYTHON) tests/sdk/environments/install.sh build/sdk
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 0 --sdk build/sdk --sdk-table docs/clients.md tests/sdk
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 0 --sdk build/sdk --sdk-table docs/reference/clients.md tests/sdk
 
 # The inspector's pages in a real browser. Needs Chromium: apt-get install chromium, or CHROMIUM=PATH. Half a minute.
 CHROMIUM ?= $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
