@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -114,7 +114,9 @@ def live_base(encoder: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
     folder = write_hostile_collection(tmp_path_factory.mktemp("hostile"))
     build_index(open_collection(str(folder)), folder / "index", encoder)
-    rankers: dict[str, Any] = {"number": NumberRanker(), **{text: IdentityRanker() for text in HOSTILE.values()}}
+    number = NumberRanker()
+    number.info = replace(number.info, reads_instruction=True)
+    rankers: dict[str, Any] = {"number": number, **{text: IdentityRanker() for text in HOSTILE.values()}}
     config = config_for(rankers, http=HttpConfig(listen="127.0.0.1:0", qrels=str(folder)))
     registry = ModelRegistry(config.models, rankers)
     with serving_http(AsyncReranker(config, encoder, Index(folder / "index", encoder), registry)) as (_, client):
@@ -250,7 +252,7 @@ def evaluation_base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         write_hostile_system(root / "results" / name, folder, queries, number, text)
     summary = {"title": HOSTILE["end of a script"] + HOSTILE["right to left"]}
     (root / "results" / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
-    with serving_app(evaluation_app(read_evaluation(root / "results"))) as address:
+    with serving_app(evaluation_app(read_evaluation(root / "results"), "127.0.0.1:8081")) as address:
         yield address
 
 

@@ -49,9 +49,9 @@ def test_max_request_s_limits_the_deadline_of_the_caller(encoder: Encoder) -> No
 
 @pytest.mark.parametrize("windows_done", [0, 3])
 def test_partial_answer_arrives_before_the_deadline(encoder: Encoder, windows_done: int) -> None:
-    with held_service(encoder, free_batches=windows_done, engine={"answer_margin_s": 0.5}) as held:
+    with held_service(encoder, free_batches=windows_done, engine={"answer_margin_s": 19}) as held:
         request = pb.RerankRequest(query="q", candidates=CANDIDATES, strategy=WINDOWS, allow_partial=True)
-        reply = held.stub.Rerank(request, timeout=1.0)
+        reply = held.stub.Rerank(request, timeout=20)
     assert reply.execution.completeness == (pb.COMPLETENESS_PARTIAL if windows_done else pb.COMPLETENESS_NONE)
     assert reply.execution.reason == f"the deadline came after {windows_done} of 9 windows of sliding(2/1)"
     assert reply.execution.windows == windows_done

@@ -176,16 +176,28 @@ def test_requests_over_http_are_counted_too(encoder: Encoder) -> None:
         assert value(served, "rerank_candidates_total", model="number") == 2
 
 
-def test_silent_connections_have_a_bounded_number_of_threads_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rerank.telemetry.metrics_server._Handler.timeout", 1)
+def test_silent_connections_have_a_bounded_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rerank.telemetry.metrics_server._Handler.timeout", 2 * TIMEOUT_S)
     with metrics_server("127.0.0.1:0", CollectorRegistry()) as address, ExitStack() as stack:
-        host, _, port = address.rpartition(":")
-        for _ in range(300):
-            stack.enter_context(socket.create_connection((host, int(port)), TIMEOUT_S))
-        assert 0 < threads_of_connections() <= 100
-        wait_for(lambda: threads_of_connections() == 0)
+        for _ in range(100):
+            stack.enter_context(silent_connection(address))
+        wait_for(lambda: threads_of_connections() == 100)
+        for _ in range(20):
+            assert stack.enter_context(silent_connection(address)).recv(1) == b"", "the server closes it at once"
+        assert threads_of_connections() == 100
+
+
+def test_silent_connection_ends_after_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rerank.telemetry.metrics_server._Handler.timeout", 0.1)
+    with metrics_server("127.0.0.1:0", CollectorRegistry()) as address, silent_connection(address) as connection:
+        assert connection.recv(1) == b"", "the server closes the connection"
         with urllib.request.urlopen(f"http://{address}/metrics", timeout=TIMEOUT_S) as page:
             assert page.status == 200
+
+
+def silent_connection(address: str) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    return socket.create_connection((host, int(port)), TIMEOUT_S)
 
 
 def threads_of_connections() -> int:
