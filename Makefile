@@ -48,7 +48,7 @@ browser-tests: $(VENV)/ready
 screenshots: $(VENV)/ready
 	@test -x "$(CHROMIUM)" || { echo "no Chromium found; apt-get install chromium, or set CHROMIUM=PATH" >&2; exit 2; }
 	@$(BIN)/pip install --disable-pip-version-check -qq -c constraints.txt -e '.[browser]'
-	OMP_NUM_THREADS=1 $(BIN)/python scripts/inspector_screenshots.py --browser "$(CHROMIUM)" --index build/demo/index
+	OMP_NUM_THREADS=1 $(BIN)/python -m scripts.inspector_screenshots --browser "$(CHROMIUM)" --index build/demo/index
 
 # Replicas on Ray Serve: the contract, and what happens when one is killed or replaced. Some minutes, 4 GB of memory.
 ray-tests: $(VENV)/ready
