@@ -8,7 +8,7 @@ WORKERS ?= 2
 BIN := $(VENV)/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test check newcomer ray-tests image-tests browser-tests sdk-tests lint bench proto env
+.PHONY: demo test check newcomer docs screenshots ray-tests image-tests browser-tests sdk-tests lint bench proto env
 
 # make demo STAY=1: go on with the inspector in the browser.
 demo: $(VENV)/ready
@@ -26,17 +26,29 @@ check: lint
 newcomer: $(VENV)/ready
 	OMP_NUM_THREADS=1 PYTHON=$(BIN)/python scripts/newcomer/run.sh
 
+# The documentation as a site in build/site, with its links checked.
+docs: $(VENV)/ready
+	@$(BIN)/pip install --disable-pip-version-check -qq -c constraints.txt -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "build/site/index.html; with search: $(BIN)/python -m http.server --directory build/site"
+
 # The clients that others wrote for Cohere, Jina and TEI, against this service. Installs them in build/sdk: 0.6 GB.
 sdk-tests: $(VENV)/ready
 	PYTHON=$(PYTHON) tests/sdk/environments/install.sh build/sdk
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 0 --sdk build/sdk --sdk-table docs/clients.md tests/sdk
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 0 --sdk build/sdk --sdk-table docs/reference/clients.md tests/sdk
 
-# The inspector's pages in a real browser. Needs Chromium: apt-get install chromium, or CHROMIUM=PATH. Half a minute.
+# The inspector's pages and the site of the documentation in a real browser. Needs Chromium: apt-get install chromium, or CHROMIUM=PATH. Half a minute.
 CHROMIUM ?= $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
 browser-tests: $(VENV)/ready
 	@test -x "$(CHROMIUM)" || { echo "no Chromium found; apt-get install chromium, or set CHROMIUM=PATH" >&2; exit 2; }
-	@$(BIN)/pip install --disable-pip-version-check -qq -c constraints.txt -e '.[browser]'
+	@$(BIN)/pip install --disable-pip-version-check -qq -c constraints.txt -e '.[browser,docs]'
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 0 --browser "$(CHROMIUM)" tests/browser
+
+# The pictures of the inspector in docs/images, from the index of `rerank demo`. Needs Chromium. A minute after the demo.
+screenshots: $(VENV)/ready
+	@test -x "$(CHROMIUM)" || { echo "no Chromium found; apt-get install chromium, or set CHROMIUM=PATH" >&2; exit 2; }
+	@$(BIN)/pip install --disable-pip-version-check -qq -c constraints.txt -e '.[browser]'
+	OMP_NUM_THREADS=1 $(BIN)/python -m scripts.inspector_screenshots --browser "$(CHROMIUM)" --index build/demo/index
 
 # Replicas on Ray Serve: the contract, and what happens when one is killed or replaced. Some minutes, 4 GB of memory.
 ray-tests: $(VENV)/ready

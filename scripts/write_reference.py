@@ -8,8 +8,10 @@ Descriptions are the docstrings and the help of the code, so that they are writt
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
 import re
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,15 +23,17 @@ from pydantic import BaseModel
 
 import rerank
 from rerank import config
-from rerank.commands import cli
+from rerank.access.key_file import APIKey
 from rerank.config.http import HttpConfig
 from rerank.http.dialects import dialects
 from rerank.http.openapi import openapi
+from rerank.http.problem import HTTP_STATUS
 from rerank.service.status import STATUS
 from rerank.telemetry.metrics import Metrics
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "reference"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 _WRITTEN = "*This page is written by `python scripts/write_reference.py` from the code.*"
 #: Heading → the class with the settings. The settings that all models have are those of IdentityModel.
 SETTINGS: dict[str, type[BaseModel]] = {
@@ -48,6 +52,7 @@ SETTINGS: dict[str, type[BaseModel]] = {
     "`telemetry`": config.TelemetryConfig,
     "`tls`": config.TLSConfig,
     "`connections`": config.ConnectionsConfig,
+    "Keys file": APIKey,
 }
 _HELP_WIDTH = 100
 #: What Prometheus adds to the names of metrics of a type.
@@ -67,7 +72,8 @@ def settings_page() -> str:
     """The settings of the YAML file of `rerank serve`: one table for each class."""
     sections = []
     for heading, settings in SETTINGS.items():
-        of_all_models = {} if settings is config.IdentityModel else config.IdentityModel.model_fields
+        is_one_ranker = heading.startswith("`models`: `ranker")
+        of_all_models = config.IdentityModel.model_fields if is_one_ranker else {}
         rows = [row for name, *row in _settings_rows(settings) if name not in of_all_models]
         sections.append(
             f"## {heading}\n\n{_summary(settings)}\n\n{_table(['Setting', 'Type', 'Default', 'Meaning'], rows)}"
@@ -141,9 +147,15 @@ def commands_page() -> str:
     """The help of every command."""
     sections = [
         f"## `{name}`\n\n```text\n{_help(command, name)}\n```"
-        for name, command in _commands("rerank", typer.main.get_command(cli.app))
+        for program, path in PROJECT["scripts"].items()
+        for name, command in _commands(program, typer.main.get_command(_app(path.partition(":")[0])))
     ]
     return _page("Commands", "What `--help` prints.", sections)
+
+
+def _app(module: str) -> typer.Typer:
+    app: typer.Typer = importlib.import_module(module).app
+    return app
 
 
 def _commands(name: str, command: Any) -> Iterator[tuple[str, Any]]:
@@ -161,13 +173,14 @@ def _help(command: Any, name: str) -> str:
 
 
 def statuses_page() -> str:
-    """The gRPC status and the reason of each exception."""
+    """The statuses and the reason of each exception."""
     rows = [
-        [f"`{code.name}`", f"`{reason}`", f"`{error.__name__}`", _summary(error)]
+        [f"`{code.name}`", str(HTTP_STATUS[code].value), f"`{reason}`", f"`{error.__name__}`", _summary(error)]
         for error, (code, reason) in STATUS.items()
     ]
-    text = "The gRPC status of each exception, and the `reason` of its `google.rpc.ErrorInfo`."
-    return _page("Statuses", text, [_table(["Status", "Reason", "Exception", "When"], rows)])
+    bug = ["`INTERNAL`", "500", "`BUG`", "any other", "A bug of the service; its log has the details."]
+    text = "The gRPC status of each exception, its HTTP status, and the `reason` of its `google.rpc.ErrorInfo`."
+    return _page("Statuses", text, [_table(["gRPC", "HTTP", "Reason", "Exception", "When"], [*rows, bug])])
 
 
 def metrics_page() -> str:
@@ -182,7 +195,7 @@ def metrics_page() -> str:
             labels = getattr(metrics.registry._names_to_collectors.get(metric.name), "_labelnames", ())
             rows.append([f"`{name}`", metric.type, ", ".join(f"`{label}`" for label in labels), metric.documentation])
     table = _table(["Metric", "Type", "Labels", "Meaning"], rows)
-    return _page("Metrics", "See [observability](../observability.md).", [table])
+    return _page("Metrics", "See [deploy and observe](../guide/deploy.md#metrics).", [table])
 
 
 def http_page() -> str:
@@ -193,15 +206,23 @@ def http_page() -> str:
         for path, methods in document["paths"].items()
         for method, operation in methods.items()
     ]
-    sections = [_table(["Path", "Purpose"], paths)]
+    statuses = [
+        [code, response["description"]]
+        for code, response in document["paths"]["/rerank"]["post"]["responses"].items()
+        if code != "200"
+    ]
+    sections = [_table(["Path", "Purpose"], paths), _table(["Status", "When"], statuses)]
     for name, schema in document["components"]["schemas"].items():
         rows = [
             [f"`{field}`", _type(each, {"$defs": document["components"]["schemas"]}), each.get("description", "")]
             for field, each in schema.get("properties", {}).items()
         ]
         description = schema.get("description", "").partition("\n")[0]
-        sections.append(f"## {name}\n\n{description}\n\n{_table(['Field', 'Type', 'Meaning'], rows)}")
-    return _page("HTTP", "See [HTTP](../http.md); `GET /openapi.json` has the whole document.", sections)
+        sections.append(f"## {name}\n\n{description}")
+        if rows:
+            sections.append(_table(["Field", "Type", "Meaning"], rows))
+    text = "See [serve behind my search](../guide/serve.md); `GET /openapi.json` has the whole document."
+    return _page("HTTP", text, sections)
 
 
 def python_page() -> str:

@@ -22,7 +22,7 @@ FOLDERS = {
     "rerank": ["http", "observability", "published", "ray"],
     "eval": ["eval"],
     "training": ["train"],
-    "scripts": ["browser", "eval", "observability", "ray", "train", "dev"],
+    "scripts": ["browser", "docs", "eval", "observability", "ray", "train", "dev"],
     "deploy": ["ray"],
     "tests": list(EXTRAS),
 }

@@ -1,8 +1,9 @@
-"""The commands and snippets in the documentation work: flags exist, Python runs, gRPC requests are answered."""
+"""The commands and snippets in the documentation work: flags exist, Python runs, requests are answered."""
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import io
 import json
 import re
@@ -11,6 +12,7 @@ import shlex
 import sys
 import tomllib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,14 +27,16 @@ from scripts import update_doc_links
 if TYPE_CHECKING:
     from _pytest.mark import ParameterSet
 
-    from tests.serving import Served
+    from rerank.models.encoder import Encoder
+    from rerank.retrieval.index import Index
+    from tests.http_client import HttpClient
 
 ROOT = Path(__file__).parent.parent
 PAGES = update_doc_links.pages()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 SERVICE = pb.DESCRIPTOR.services_by_name["RerankService"]
-#: The address in the documentation.
-ADDRESS = "127.0.0.1:50051"
+#: The addresses in the documentation.
+ADDRESS, HTTP_ADDRESS = "127.0.0.1:50051", "127.0.0.1:8080"
 #: Commands that are not ours and that no test needs to look at.
 FOREIGN = {"curl", "echo", "export", "source", "git", "docker", "kubectl", "accelerate", "torchrun", "vllm"}
 #: Commands of `rerank` that have commands of their own.
@@ -40,8 +44,10 @@ GROUPS = ("keys", "checkpoint")
 
 
 def blocks(page: Path, language: str) -> list[str]:
-    """The fenced blocks of a page in this language."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    """The fenced blocks of a page in this language, with or without a title."""
+    return re.findall(
+        rf"^```{language}(?: title=\"\w+\")?\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
 
 
 def commands(page: Path) -> Iterator[list[str]]:
@@ -65,6 +71,13 @@ def commands(page: Path) -> Iterator[list[str]]:
 
 
 ALL_COMMANDS = [(page.name, words) for page in PAGES for words in commands(page)]
+
+
+SNIPPETS = [
+    pytest.param(page.name, snippet, id=f"{page.name}-{number}")
+    for page in PAGES
+    for number, snippet in enumerate(blocks(page, "python"))
+]
 
 
 def shown_command(page: str, words: Sequence[str]) -> ParameterSet:
@@ -166,14 +179,70 @@ def test_the_check_finds_a_wrong_flag_and_a_wrong_command() -> None:
             check_command(shlex.split(wrong))
 
 
+@dataclass(frozen=True)
+class Service:
+    """A service with an index, at addresses that take the place of those of the documentation."""
+
+    grpc: str
+    http: HttpClient
+
+    def here(self, text: str) -> str:
+        return text.replace(ADDRESS, self.grpc).replace(HTTP_ADDRESS, self.http.address)
+
+
+@pytest.fixture(scope="module")
+def documented(checkpoint: Path, encoder: Encoder, index: Index) -> Iterator[Service]:
+    """A service whose models have the names of the bundled ones."""
+    from rerank.config.http import HttpConfig
+    from rerank.rankers.pe_rank import PERankRanker
+    from tests.http_client import serving_http
+    from tests.serving import reranker_of
+
+    ranker = PERankRanker(checkpoint, encoder, "cpu")
+    reranker = reranker_of(
+        encoder, {"default": ranker, "pe-rank": ranker}, index, http=HttpConfig(listen="127.0.0.1:0")
+    )
+    with serving_http(reranker) as (served, client):
+        yield Service(served.address, client)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("page", ["README.md", "docs/clients.md"])
-def test_python_snippets_run(page: str, service: Served, capsys: pytest.CaptureFixture[str]) -> None:
-    snippets = blocks(ROOT / page, "python")
-    for snippet in snippets:
-        exec(compile(snippet.replace(ADDRESS, service.address), page, "exec"), {"__name__": "__main__"})
-        assert capsys.readouterr().out
-    assert snippets
+@pytest.mark.parametrize(("page", "snippet"), SNIPPETS)
+def test_python_snippets_run(
+    page: str,
+    snippet: str,
+    documented: Service,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    program = compile(documented.here(snippet), page, "exec")
+    if missing := [name for name in imports(snippet) if importlib.util.find_spec(name) is None]:
+        pytest.skip(f"needs {missing}")
+    if "CrossEncoder" in snippet:
+        from tests.small_cross_encoder import write_cross_encoder
+
+        write_cross_encoder(tmp_path / "cross-encoder" / "ms-marco-MiniLM-L6-v2")
+        monkeypatch.chdir(tmp_path)
+    exec(program, {"__name__": "__main__"})
+    assert capsys.readouterr().out
+
+
+def imports(snippet: str) -> set[str]:
+    """The packages that a snippet imports."""
+    return set(re.findall(r"^(?:import|from) (\w+)", snippet, re.MULTILINE))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("page", "words"), [entry for entry in ALL_COMMANDS if entry[1][0] == "curl" and HTTP_ADDRESS in entry[1][1]]
+)
+def test_curl_requests_are_answered(page: str, words: list[str], documented: Service) -> None:
+    path = words[1].partition(HTTP_ADDRESS)[2]
+    header, _, value = words[words.index("-H") + 1].partition(": ")
+    reply = documented.http.send("POST", path, words[words.index("-d") + 1].encode(), {header: value})
+    assert reply.status == 200, reply.body
+    assert reply.json
 
 
 @pytest.mark.slow

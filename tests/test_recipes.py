@@ -1,4 +1,4 @@
-"""The recipes of CONTRIBUTING.md are true: each is followed on a copy of the tree, in at most three files.
+"""The recipes of docs/development/recipes.md are true: each is followed on a copy of the tree, in at most three files.
 
 All are followed on one copy, in which one process then uses what they added.
 """
@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "development" / "recipes.md"
 FOLDERS = ("rerank", "eval/rerank_eval", "training/rerank_training", "proto/rerank")
 MOST_FILES = 3
 
@@ -26,7 +27,7 @@ class Recipe:
     """What a recipe adds, and a program that uses it.
 
     Attributes:
-        heading: of the recipe in CONTRIBUTING.md.
+        heading: of the recipe on the page.
         new: path → content of each file that is added.
         edits: path → a text of the file, and what stands there instead.
         use: a program that raises if what was added does not work.
@@ -273,10 +274,10 @@ def test_what_a_recipe_adds_works(problems: dict[str, str], name: str) -> None:
 @pytest.mark.parametrize("name", RECIPES)
 def test_recipe_names_the_files_and_they_are_few(name: str) -> None:
     recipe = RECIPES[name]
-    section = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition(f"## {recipe.heading}\n")[2]
+    section = PAGE.read_text(encoding="utf-8").partition(f"## {recipe.heading}\n")[2]
     steps = [line for line in section.partition("\n## ")[0].splitlines() if re.match(r"\d\. ", line)]
     files = [re.search(r"\]\(([\w./-]+)\)|`([\w./-]+\.py)`", step) for step in steps]
-    named = [match[1] or match[2] for match in files if match]
+    named = [os.path.relpath(PAGE.parent / match[1], ROOT) if match[1] else match[2] for match in files if match]
     product = [path for path in named if not path.startswith("tests/")]
     assert len(named) == len(steps)
     assert len(product) <= MOST_FILES

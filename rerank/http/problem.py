@@ -15,7 +15,7 @@ from rerank.errors import InvalidRequest, Overloaded, ShuttingDown
 from rerank.service.status import status_of
 
 #: gRPC status code → HTTP status, as google/rpc/code.proto maps them.
-_HTTP_STATUS = {
+HTTP_STATUS = {
     grpc.StatusCode.INVALID_ARGUMENT: HTTPStatus.BAD_REQUEST,
     grpc.StatusCode.FAILED_PRECONDITION: HTTPStatus.BAD_REQUEST,
     grpc.StatusCode.UNAUTHENTICATED: HTTPStatus.UNAUTHORIZED,
@@ -25,7 +25,7 @@ _HTTP_STATUS = {
     grpc.StatusCode.UNAVAILABLE: HTTPStatus.SERVICE_UNAVAILABLE,
     grpc.StatusCode.DEADLINE_EXCEEDED: HTTPStatus.GATEWAY_TIMEOUT,
 }
-_STATUS_OF_CODE = {code.value[0]: status for code, status in _HTTP_STATUS.items()}
+_STATUS_OF_CODE = {code.value[0]: status for code, status in HTTP_STATUS.items()}
 
 
 class RefusedByHttp(InvalidRequest):

@@ -9,13 +9,12 @@ import pytest
 import torch
 from rerank_eval.baselines import Cosine, Oracle, PointwiseCrossEncoder, ZScoreFusion
 from rerank_eval.systems import Baseline
-from transformers import BertConfig, BertForSequenceClassification
 
 from rerank.errors import ConfigError
 from rerank.models.encoder import Encoder
 from rerank.readers.qrels import Qrel
 from rerank.types import CandidateSource, Query
-from tests.small_tokenizers import metaspace
+from tests.small_cross_encoder import write_cross_encoder
 
 QUERY = Query("how long does a flea live", "q")
 TEXTS = ["A flea lives a year.", "Deserts are dry.", "Cats have fleas.", "Deserts are dry."]
@@ -54,15 +53,7 @@ def test_no_candidates_give_an_empty_ranking(encoder: Encoder) -> None:
 
 def test_cross_encoder_equals_transformers_pair_by_pair(tmp_path: Path) -> None:
     """Compared with the forward pass of transformers without padding."""
-    tokenizer = metaspace("instruct")
-    tokenizer.pad_token, tokenizer.chat_template = "</s>", None
-    tokenizer.model_input_names = ["input_ids", "attention_mask"]
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    config = BertConfig(vocab_size=len(tokenizer), num_labels=1, initializer_range=0.5, **sizes)
-    model = BertForSequenceClassification(config).eval()
-    model.save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
+    model, tokenizer = write_cross_encoder(tmp_path)
     scorer = PointwiseCrossEncoder(str(tmp_path), device="cpu")
     with torch.no_grad():
         logits = [

@@ -1,7 +1,7 @@
 """Real clients of Cohere, Jina, TEI, vLLM and Infinity rerank with this service, after a change of the base URL.
 
 `make sdk-tests` installs each client in an environment of its own, which has none of our packages, runs these tests and
-writes the table in docs/clients.md.
+writes the table in docs/reference/clients.md.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ class BuildListsSettings:
     name: Annotated[str, "Prefix of the query_ids; empty: the name of the source's folder."] = ""
     encoder: Annotated[str, "Encoder, a folder or a name on the Hugging Face hub; empty: all-MiniLM-L6-v2."] = ""
     device: Annotated[str, "Device of the encoder: auto, cpu, cuda or cuda:N."] = "auto"
-    config: Annotated[Path | None, "For --teacher reranker: YAML settings of its models; see rerank/config.py."] = None
+    config: Annotated[Path | None, "For --teacher reranker: YAML settings of its models, as for rerank serve."] = None
     model: Annotated[str, "For --teacher reranker: name of one of its models; empty: the first."] = ""
 
     def __post_init__(self) -> None:

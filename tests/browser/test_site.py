@@ -1,0 +1,102 @@
+"""The site of the documentation on a phone and on a desk: layout, search, colours, and nothing from elsewhere."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+
+from tests.browser.conftest import new_tab
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Request
+
+pytestmark = pytest.mark.browser
+
+ROOT = Path(__file__).parents[2]
+WIDTHS = (400, 1200)
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    """Serves a folder without a line per request."""
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def pages(nav: object) -> list[str]:
+    """The pages of a part of the navigation in mkdocs.yml, as files of the site."""
+    if isinstance(nav, str):
+        return [f"{nav.removesuffix('.md')}.html"]
+    parts = nav.values() if isinstance(nav, dict) else nav
+    return [page for part in parts for page in pages(part)]  # type: ignore[attr-defined]
+
+
+PAGES = pages(yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"])
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of the site; the build ends with an error for a link that leads nowhere."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(folder)]
+    done = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True, timeout=280
+    )
+    assert done.returncode == 0, done.stderr
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=str(folder))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_every_page_fits_its_width_and_loads_nothing_from_elsewhere(chromium: Browser, site: str, width: int) -> None:
+    for tab in new_tab(chromium, site, viewport={"width": width, "height": 900}):
+        asked: list[Request] = []
+        tab.page.on("request", asked.append)
+        for name in PAGES:
+            tab.page.goto(f"{site}/{name}")
+            assert tab.page.locator("h1").first.is_visible(), name
+            wide = tab.page.evaluate("document.documentElement.scrollWidth")
+            assert wide <= width, f"{name} is {wide} pixels wide on a screen of {width}"
+            text = tab.page.locator("article.md-content__inner").bounding_box()
+            assert text, name
+            assert text["x"] >= 0, name
+            assert text["width"] >= min(width, 600) * 0.85, f"{name}: the text has {text['width']} of {width} pixels"
+            broken = tab.page.evaluate("[...document.images].filter(each => !each.naturalWidth).map(each => each.src)")
+            assert broken == [], name
+        assert [each.url for each in asked if not each.url.startswith((site, "data:"))] == []
+
+
+@pytest.mark.parametrize(("width", "is_shown"), [(400, False), (1200, True)])
+def test_table_of_contents_stands_beside_the_text_if_there_is_room(
+    chromium: Browser, site: str, width: int, is_shown: bool
+) -> None:
+    for tab in new_tab(chromium, site, viewport={"width": width, "height": 900}):
+        tab.page.goto(f"{site}/guide/start.html")
+        assert tab.page.locator(".md-sidebar--secondary").is_visible() is is_shown
+        assert tab.page.locator("label.md-header__button[for=__drawer]").is_visible()
+
+
+def test_search_finds_a_page_of_the_guide(chromium: Browser, site: str) -> None:
+    for tab in new_tab(chromium, site):
+        tab.page.goto(f"{site}/index.html")
+        tab.page.locator("input.md-search__input").fill("interpolation")
+        tab.page.locator(".md-search-result__item a[href*='guide/models']").first.wait_for()
+
+
+@pytest.mark.parametrize(("scheme", "named"), [("light", "default"), ("dark", "slate")])
+def test_colours_follow_the_reader(chromium: Browser, site: str, scheme: str, named: str) -> None:
+    for tab in new_tab(chromium, site, color_scheme=scheme):
+        tab.page.goto(f"{site}/index.html")
+        assert tab.page.locator("body").get_attribute("data-md-color-scheme") == named
