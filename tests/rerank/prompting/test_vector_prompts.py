@@ -104,12 +104,6 @@ def test_field_written_in_a_request_is_plain_text(
     assert token_ids(packaged, query, 3) == literal + [PASSAGE_SLOT] * 3 + [QUERY_SLOT]
 
 
-@pytest.mark.parametrize("special", ["[SEP]", "[CLS]", "[PAD]", "[MASK]", "[UNK]"])
-def test_special_token_written_in_a_query_is_read_as_words(packaged: VectorPrompts, special: str) -> None:
-    as_words = token_ids(packaged, Query(f"a [ {special[1:-1]} ] b"), 1)
-    assert token_ids(packaged, Query(f"a {special} b"), 1) == as_words
-
-
 @pytest.mark.slow
 @given(text=st.text() | st.sampled_from(["[SEP]", "[CLS] x [SEP]", "[PAD]", "[MASK]", "[UNK]", "\x00"]))
 def test_no_text_of_a_query_makes_a_slot_or_a_special_token(
