@@ -156,19 +156,6 @@ async def test_windows_of_a_round_are_queued_a_few_at_a_time() -> None:
     assert len(ranking.trace.windows) == 500
 
 
-async def test_identity_ranks_many_windows_in_a_batch() -> None:
-    batches = list[int]()
-
-    class Counting(IdentityRanker):
-        def rank(self, windows):  # type: ignore[no-untyped-def]
-            batches.append(len(windows))
-            return super().rank(windows)
-
-    async with Engine({"identity": Counting()}, EngineConfig()) as engine:
-        await engine.run(request_for(shuffled(1000), Tournament(2), model="identity"))
-    assert max(batches) == 32
-
-
 @pytest.mark.parametrize("strategy", [Sliding(2, 1), Tournament(2), Blocks(2)], ids=str)
 async def test_too_many_windows_are_refused_before_anything_is_prepared(
     strategy: Strategy,
