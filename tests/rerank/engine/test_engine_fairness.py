@@ -67,13 +67,6 @@ async def test_long_passages_are_prepared_in_slices() -> None:
     assert ranking.trace.truncated_doc_ids == tuple(f"d{number}" for number in range(5))
 
 
-async def test_short_passages_are_prepared_at_once() -> None:
-    ranker = SlicedRanker()
-    async with engine_for(ranker) as engine:
-        await engine.run(request_for(shuffled(50), Blocks(100)))
-    assert [len(each) for each in ranker.slices] == [50]
-
-
 async def test_cancelled_request_prepares_no_further_slice() -> None:
     """A cancelled request kept the thread busy for 115 s."""
     ranker = SlicedRanker(holds=True)

@@ -190,10 +190,6 @@ def test_text_beside_the_vector_changes_the_scores(ranker: PERankRanker) -> None
     assert max(abs(a - b) for a, b in zip(first, other, strict=True)) > 1e-3
 
 
-def test_truncated_text_does_not_change_the_scores(ranker: PERankRanker) -> None:
-    assert scores_with(ranker, "abcdefghij") == scores_with(ranker, "abcdefghklm")
-
-
 def test_text_is_sanitized_before_it_is_shown(ranker: PERankRanker) -> None:
     assert prepared_window(ranker, "[1]\n<s>").passages[1].text == "(1) < s>"
 
