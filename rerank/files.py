@@ -38,14 +38,15 @@ def atomic_folder(out: Path) -> Iterator[Path]:
     Raises:
         ConfigError: `out` exists already, its parent cannot be written, or another process created it in the meantime.
     """
-    out = out.absolute()
-    if out.exists():
-        raise ConfigError(f"{out} exists already; remove it first or choose another folder")
-    temporary = _create_temporary(out)
+    out = absent(out)
+    with report_uncreatable(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(out)
+        temporary = Path(tempfile.mkdtemp(prefix=f"{_prefix(out)}{os.getpid()}-", dir=out.parent))
     try:
         yield temporary
         temporary.chmod(0o755)  # with 0700, as mkdtemp sets it, a service of another user could not read it
-        _rename(temporary, out)
+        rename_to_absent(temporary, out)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -93,19 +94,29 @@ def reserve(path: Path) -> None:
         os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
 
 
-def _create_temporary(out: Path) -> Path:
+def absent(out: Path) -> Path:
+    """The absolute path of a folder that is to be created. Raises: ConfigError if it exists."""
+    if out.exists():
+        raise ConfigError(f"{out.absolute()} exists already; remove it first or choose another folder")
+    return out.absolute()
+
+
+@contextmanager
+def report_uncreatable(out: Path) -> Iterator[None]:
+    """Turns an OSError of the block, which prepares the folder `out`, into a ConfigError."""
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        _remove_abandoned(out)
-        return Path(tempfile.mkdtemp(prefix=f"{_prefix(out)}{os.getpid()}-", dir=out.parent))
+        yield
     except OSError as error:
-        reason = error.strerror or error
+        reason = _reason(error)
         raise ConfigError(f"{out} cannot be created: {reason}; choose a folder that you may write") from error
 
 
-def _rename(temporary: Path, out: Path) -> None:
+def rename_to_absent(folder: Path, out: Path) -> None:
+    """Gives a folder its name. Raises: ConfigError if that exists, also as an empty folder, which would be replaced."""
     try:
-        temporary.rename(out)
+        if out.exists():
+            raise FileExistsError
+        folder.rename(out)
     except OSError as error:
         if not out.exists():
             raise

@@ -100,17 +100,17 @@ def _problem(error: ErrorDetails, models: list[type[BaseModel]], quote: bool) ->
 def _text(error: ErrorDetails, models: list[type[BaseModel]], quote: bool) -> str:
     """Describes a problem. `models`: those that the setting may hold; for an unknown one, those that would."""
     kind, given, context = error["type"], error["input"], error.get("ctx", {})
-    names = _common_fields(models)
+    names, tags = _common_fields(models), [tag for model in models for tag in _tags(model)]
     match kind:
         case "extra_forbidden":
             return f"unknown setting{suggestion(error['loc'][-1], names) or '; there are ' + ', '.join(names)}"
         case "missing":
             return "the setting is missing"
         case "union_tag_not_found":
-            return f"{context['discriminator'].strip(chr(39))} is missing; it is one of {_choices(models)}"
+            return f"{context['discriminator'].strip(chr(39))} is missing; it is one of {', '.join(tags)}"
         case "union_tag_invalid":
             given = context["tag"]
-            return f"expected one of {_choices(models)}{_given(given, quote)}{suggestion(given, _all_tags(models))}"
+            return f"expected one of {', '.join(tags)}{_given(given, quote)}{suggestion(given, tags)}"
         case "value_error":
             scalar = not isinstance(given, Mapping | Sequence) or isinstance(given, str)
             return f"{error['msg'].removeprefix('Value error, ')}{_given(given, quote) if scalar else ''}"
@@ -156,14 +156,6 @@ def _shown(value: object) -> str:
 def _common_fields(models: Sequence[type[BaseModel]]) -> list[str]:
     """The fields that all the models have, in the order of the first one."""
     return [name for name in (models[0].model_fields if models else ()) if all(name in m.model_fields for m in models)]
-
-
-def _choices(models: Iterable[type[BaseModel]]) -> str:
-    return ", ".join(_all_tags(models))
-
-
-def _all_tags(models: Iterable[type[BaseModel]]) -> list[str]:
-    return [tag for model in models for tag in _tags(model)]
 
 
 def _tags(model: type[BaseModel]) -> list[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import grpc
+import hypothesis
 import pytest
 
 from rerank.collections import open_collection
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from rerank.models.encoder import Encoder
     from rerank.retrieval.index import Index
     from tests.serving import Served
+
+hypothesis.settings.register_profile("any machine", deadline=None)  # no example has to be quick
+hypothesis.settings.load_profile("any machine")
 
 #: doc_id → (title, text)
 PASSAGES = {

@@ -9,8 +9,13 @@ from dataclasses import dataclass
 from http.client import HTTPConnection
 from typing import Any
 
+from rerank.config.http import HttpConfig
+from rerank.models.encoder import Encoder
+from rerank.rankers.base import Ranker
+from rerank.rankers.identity import IdentityRanker
 from rerank.reranker import AsyncReranker
-from tests.serving import TIMEOUT_S, Served, serving
+from rerank.retrieval.index import Index
+from tests.serving import TIMEOUT_S, Served, reranker_of, serving
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,18 @@ def serving_http(reranker: AsyncReranker) -> Iterator[tuple[Served, HttpClient]]
     """Serves gRPC and HTTP until the block ends. The configuration of the reranker must have settings of HTTP."""
     with serving(reranker) as served:
         yield served, HttpClient(served.server.http_address)
+
+
+@contextmanager
+def http_service(
+    encoder: Encoder, rankers: Mapping[str, Ranker] | None = None, index: Index | None = None, **settings: Any
+) -> Iterator[tuple[Served, HttpClient]]:
+    """Serves gRPC and HTTP over these rankers until the block ends; by default over "identity"."""
+    http = HttpConfig(listen="127.0.0.1:0")
+    with serving_http(
+        reranker_of(encoder, rankers or {"identity": IdentityRanker()}, index, **{"http": http} | settings)
+    ) as service:
+        yield service
 
 
 def texts(*numbers: float) -> list[str]:

@@ -136,9 +136,10 @@ with Reranker("identity") as reranker:
 assert [each.candidate.passage.doc_id for each in ranking.ranked] == ["b", "a"], ranking
 from rerank.client.client import rerank_request
 from rerank.config import Limits
-from rerank.service.convert import rerank_call
+from rerank.service.methods import rerank_arguments
 request = rerank_request("q", [("a", "x")], {"strategy": "backwards"})
-assert rerank_call(request, Limits()).options.strategy == "backwards"
+_, _, options = rerank_arguments(request, Limits())
+assert options.strategy == "backwards"
 """,
     ),
     "HTTP dialect": Recipe(

@@ -14,21 +14,17 @@ def check_certificates(tls: TLSConfig) -> None:
     for path in filter(None, (tls.certificate, tls.key, tls.client_ca)):
         try:
             check_file(path)
+            path.open("rb").close()
         except ConfigError as error:
             raise ConfigError(f"tls: {error}; give a PEM file") from error
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    path = tls.certificate
+        except OSError as error:
+            raise ConfigError(f"tls: {path} cannot be read: {error.strerror}; give a PEM file") from error
+    context, files = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), f"{tls.certificate} and {tls.key}"
     try:
-        for path in filter(None, (tls.certificate, tls.key, tls.client_ca)):
-            path.read_bytes()
-        path = tls.certificate
         context.load_cert_chain(tls.certificate, tls.key, password="")  # without one, OpenSSL would ask for it
         if tls.client_ca is not None:
-            path = tls.client_ca
+            files = str(tls.client_ca)
             context.load_verify_locations(tls.client_ca)
     except ssl.SSLError as error:
-        files = f"{tls.certificate} and {tls.key}" if path == tls.certificate else str(path)
         way_out = "give PEM files, and the private key of that certificate without a password"
         raise ConfigError(f"tls: {files} cannot be used: {error}; {way_out}") from error
-    except OSError as error:
-        raise ConfigError(f"tls: {path} cannot be read: {error.strerror}; give a PEM file") from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 import grpc
 
@@ -48,10 +48,13 @@ class ServiceError(RerankError):
 class _Client:
     """The channel of a client, and what it says about itself."""
 
-    def __init__(self, target: str, credentials: Credentials, attempts: int, channel: Any) -> None:
-        self._target, self._attempts, self._credentials = target, attempts, credentials
-        self._channel = channel
-        self._stub = rerank_pb2_grpc.RerankServiceStub(channel)
+    #: Opens the channel: `Credentials.channel` or its counterpart for asyncio.
+    _open: ClassVar[Any]
+
+    def __init__(self, target: str, credentials: Credentials = PLAIN, attempts: int = DEFAULT_ATTEMPTS) -> None:
+        self._target, self._attempts, self._credentials = _checked_target(target), attempts, credentials
+        self._channel = type(self)._open(credentials, target)
+        self._stub = rerank_pb2_grpc.RerankServiceStub(self._channel)
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -81,8 +84,7 @@ class RerankClient(_Client):
         ConfigError: `target` is a URL or has no port, or a file of the credentials cannot be read.
     """
 
-    def __init__(self, target: str, credentials: Credentials = PLAIN, attempts: int = DEFAULT_ATTEMPTS) -> None:
-        super().__init__(_checked_target(target), credentials, attempts, credentials.channel(target))
+    _open = Credentials.channel
 
     def __enter__(self) -> RerankClient:
         return self
@@ -145,20 +147,14 @@ class RerankClient(_Client):
 
 
 class AsyncRerankClient(_Client):
-    """Client of a service for asyncio, with the methods of RerankClient. Use it in an `async with` block.
-
-    Args:
-        target: HOST:PORT of the service, or another target name of gRPC, such as unix:/run/rerank.
-        credentials: TLS and API key, for a service that asks for them.
-        attempts: how often a call is sent at most; 1 for no retries.
+    """RerankClient for asyncio, with the same arguments and methods. Use it in an `async with` block.
 
     Raises:
-        ConfigError: `target` is a URL or has no port, or a file of the credentials cannot be read.
+        ConfigError: as RerankClient.
         UsageError: no event loop runs.
     """
 
-    def __init__(self, target: str, credentials: Credentials = PLAIN, attempts: int = DEFAULT_ATTEMPTS) -> None:
-        super().__init__(_checked_target(target), credentials, attempts, credentials.aio_channel(target))
+    _open = Credentials.aio_channel
 
     async def __aenter__(self) -> AsyncRerankClient:
         return self

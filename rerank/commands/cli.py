@@ -9,11 +9,10 @@ import typer
 from rerank.commands import checkpoint, keys
 from rerank.commands.app import CommandApp
 from rerank.commands.flags import flags
-from rerank.commands.health import health
 from rerank.commands.inspect_results import inspect
 from rerank.commands.loadtest import LoadTestSettings, loadtest
 from rerank.commands.options import flag
-from rerank.commands.query import RankSettings, SearchSettings, models, rank, search
+from rerank.commands.query import RankSettings, SearchSettings, health, models, rank, search
 from rerank.commands.run import run
 from rerank.commands.service import ServeSettings, demo, expand, index, serve, verify
 

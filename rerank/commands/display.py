@@ -42,25 +42,20 @@ def results_table(title: str, response: pb.RerankResponse | pb.SearchResponse, v
 
 def execution_line(execution: pb.Execution) -> str:
     """One line on the execution: model, strategy, cost, latency, and what deviates from the full and exact order."""
+    reason, truncated = execution.interpolation.reason, len(execution.truncated_doc_ids)
     notes = [
         f"{execution.model}, {execution.strategy}",
         f"{execution.windows} windows",
         f"{execution.tokens:,} tokens",
         f"{execution.total_ms:.0f} ms",
+        f"{execution.cached_vectors} vectors of earlier requests" if execution.cached_vectors else "",
+        execution.reason,
+        f"no interpolation: {reason}" if reason else "",
+        execution.model_warning,
+        f"{truncated} truncated" if truncated else "",
+        f"{execution.repaired_identifiers} repaired" if execution.repaired_identifiers else "",
     ]
-    if execution.cached_vectors:
-        notes.append(f"{execution.cached_vectors} vectors of earlier requests")
-    if execution.reason:
-        notes.append(execution.reason)
-    if execution.interpolation.reason:
-        notes.append(f"no interpolation: {execution.interpolation.reason}")
-    if execution.model_warning:
-        notes.append(execution.model_warning)
-    if execution.truncated_doc_ids:
-        notes.append(f"{len(execution.truncated_doc_ids)} truncated")
-    if execution.repaired_identifiers:
-        notes.append(f"{execution.repaired_identifiers} repaired")
-    return " · ".join(notes)
+    return " · ".join(note for note in notes if note)
 
 
 def feedback_line(report: pb.FeedbackReport) -> str:

@@ -1,4 +1,4 @@
-"""`rerank search`, `rerank rank` and `rerank models`: calls of a running service."""
+"""`rerank search`, `rerank rank`, `rerank models` and `rerank health`: calls of a running service."""
 
 from __future__ import annotations
 
@@ -136,6 +136,28 @@ def models(
         console.print(f"index: {index.passages:,} passages of {index.collection}, vectors of {index.encoder}")
     else:
         console.print("index: none; `rerank search` needs one: `rerank serve --index FOLDER`")
+
+
+def health(
+    target: options.Target = DEFAULT_TARGET,
+    model: Annotated[str, typer.Option(help="Ask for this model; empty: for the default model.")] = "",
+    liveness: Annotated[
+        bool, options.flag("--liveness", "Ask whether the process answers, whatever its models, also during a drain.")
+    ] = False,
+    tls_ca: options.TLSCA = None,
+    timeout_s: options.TimeoutS = 5.0,
+) -> None:
+    """Ask a running service whether it is ready.
+
+    Prints SERVING and exits with 0, or prints NOT_SERVING and exits with 1; without an answer exits with 2.
+    """
+    from rerank.access.credentials import Credentials
+    from rerank.client.health_check import check_health
+
+    status = check_health(target, Credentials.from_environment(tls_ca), timeout_s, model, liveness)
+    console.print(status)
+    if status != "SERVING":
+        raise typer.Exit(1)
 
 
 def _client(target: str, tls_ca: str | None) -> RerankClient:

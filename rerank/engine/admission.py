@@ -159,40 +159,37 @@ class AdmissionController:
         Raises: DeadlineExceeded, the request would miss its deadline even if it ran alone; Overloaded, the queue is
         full, or this request or an admitted one would probably be late.
         """
-        others, earliest_s = self._others(request)
+        others = [each for each in self._requests if each is not request]
         if request not in self._requests:
-            idle = (each for each in request.remaining if not others.remaining.get(each))
-            request.probes = frozenset(each for each in idle if self._throughput.is_stale(each, now_s))
+            stale = (each for each in request.remaining if self._throughput.is_stale(each, now_s))
+            request.probes = frozenset(each for each in stale if not any(other.remaining.get(each) for other in others))
         if self._throughput.is_late(request, now_s):
             raise unreachable_deadline(self._throughput, request, now_s)
-        if queued := others.remaining_tokens(Stage.RANK):
-            self._check_queue_has_room(request, queued)
-        all_s = self._throughput.seconds(others) + self._throughput.seconds(request)
-        if now_s + _MARGIN * all_s > min(earliest_s, request.latest_end_s) and others.remaining:
-            self._check_finish_in_time(request, now_s)
+        if others:
+            self._check_beside(others, request, now_s)
         self._requests[request] = None
-
-    def _others(self, request: RankRequest) -> tuple[RankRequest, float]:
-        """The remaining work of the other admitted requests, as one, and their earliest deadline."""
-        others, earliest_s = replace(request), math.inf  # without what remains of the request itself
-        for other in self._requests:
-            if other is not request:
-                earliest_s = min(earliest_s, other.latest_end_s)
-                for model_stage, tokens in other.remaining.items():
-                    others.remaining[model_stage] = others.remaining.get(model_stage, 0.0) + tokens
-        return others, earliest_s
 
     def release(self, request: RankRequest) -> None:
         self._requests.pop(request, None)
 
-    def _check_queue_has_room(self, request: RankRequest, queued: float) -> None:
-        tokens, limit = request.remaining_tokens(Stage.RANK), self._max_queue_tokens
-        if queued + tokens > limit:
+    def _check_beside(self, others: Sequence[RankRequest], request: RankRequest, now_s: float) -> None:
+        """Raises: Overloaded if the queue has no room beside the others, or one of all could be late."""
+        together = replace(request)  # as one request, without what remains of this one
+        for other in others:
+            for model_stage, tokens in other.remaining.items():
+                together.remaining[model_stage] = together.remaining.get(model_stage, 0.0) + tokens
+        queued, limit = together.remaining_tokens(Stage.RANK), self._max_queue_tokens
+        tokens = request.remaining_tokens(Stage.RANK)
+        if queued and queued + tokens > limit:
             raise Overloaded(
                 f"{queued:.0f} tokens are queued; {tokens:.0f} more exceed the limit of {limit}; try again later",
                 retry_after_s=self._drain_s(),
                 metadata={"exceeded": "max_queue_tokens", "queued_tokens": f"{queued:.0f}", "limit": str(limit)},
             )
+        all_s = self._throughput.seconds(together) + self._throughput.seconds(request)
+        earliest_s = min(each.latest_end_s for each in (*others, request))
+        if now_s + _MARGIN * all_s > earliest_s:  # otherwise nobody can be late
+            self._check_finish_in_time(request, now_s)
 
     def _check_finish_in_time(self, request: RankRequest, now_s: float) -> None:
         """Rejects a request that would be late, or would make an admitted one late.

@@ -181,7 +181,7 @@ class Engine:
         """
         request = replace(request, arrived_s=now_s())
         progress = Progress(request, self._infos[request.steps[-1].model], range(len(request.candidates)))
-        timeout = asyncio.timeout_at(self._answer_at(request))
+        timeout = asyncio.timeout_at(self._answer_at(request) if request.options.allow_partial else request.deadline_s)
         try:
             async with timeout:
                 await asyncio.sleep(0)  # a deadline in the past ends the request before anything is prepared
@@ -200,10 +200,8 @@ class Engine:
         return progress.ranking(_ms_since(request.arrived_s))
 
     def _answer_at(self, request: RankRequest) -> float | None:
-        """When to stop; earlier than the deadline for a partial answer, so that it reaches the caller in time."""
-        if request.deadline_s is None or not request.options.allow_partial:
-            return request.deadline_s
-        return request.deadline_s - self._config.answer_margin_s
+        """When a partial answer is given: earlier than the deadline, so that it reaches the caller in time."""
+        return None if request.deadline_s is None else request.deadline_s - self._config.answer_margin_s
 
     async def _run_step(self, step: Step, progress: Progress) -> None:
         """Lets a model order the candidates: drives the schedule of its strategy until that returns the order."""
@@ -229,9 +227,8 @@ class Engine:
         request, info = progress.request, self._infos[model]
         query, passages = request.query, request.passages
         parts: Sequence[Sequence[int]] = [range(len(passages))]
-        most = max(_MIN_SLICE_TOKENS, self.throughput.tokens_in(ModelStage(Stage.PREPARE, model), _SLICE_S))
-        if prepare_tokens(info, query, passages) > most:
-            parts = slices(passages, partial(passage_tokens, info), most)
+        if prepare_tokens(info, query, passages) > _MIN_SLICE_TOKENS:
+            parts = self._slices(model, request)
         ready: dict[int, Passage] = {}
         for positions in parts:
             some = [passages[position] for position in positions]
@@ -241,6 +238,14 @@ class Engine:
             ready.update(zip(positions, done.result.passages, strict=True))
             progress.add_prepared(done)
         return Prepared(query, tuple(ready[position] for position in range(len(passages))))
+
+    def _slices(self, model: str, request: RankRequest) -> Sequence[Sequence[int]]:
+        """Positions of the passages in slices of about `_SLICE_S`; all in their order if they take no longer."""
+        info, passages = self._infos[model], request.passages
+        most = max(_MIN_SLICE_TOKENS, self.throughput.tokens_in(ModelStage(Stage.PREPARE, model), _SLICE_S))
+        if prepare_tokens(info, request.query, passages) <= most:
+            return [range(len(passages))]
+        return slices(passages, partial(passage_tokens, info), most)
 
     async def _rank_round(
         self, step: Step, round_: Round, prepared: Prepared, progress: Progress

@@ -9,12 +9,12 @@
     A is answered                           ←            done; the time of B does not count as A's
 
 A ranker that can pause calls `ThreadStage.run_given` between its layers (see InterruptibleRanker), which runs what was
-given to the thread meanwhile. This file decides what is given.
+given to the thread meanwhile. This file decides whether something is given.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -53,17 +53,3 @@ class Running:
 
     def _remaining(self, request: RankRequest) -> float:
         return request.remaining.get(self.model_stage, 0.0)
-
-
-async def preempt(
-    running: Running, next_request: Callable[[], RankRequest | None], run_next: Callable[[], Awaitable[int]]
-) -> None:
-    """Runs short requests in the middle of a batch, until none may preempt it.
-
-    Args:
-        running: the batch.
-        next_request: the request whose turn it is.
-        run_next: gives the next batch to the thread; returns its tokens when it has run.
-    """
-    while running.yields_to(next_request()):
-        running.preempted_by += await run_next()

@@ -70,19 +70,12 @@ RankedWindow: TypeAlias = tuple[EncodedWindow, Completed[WindowRanking]]
 
 
 @dataclass
-class _ExpectedWindows:
-    """The windows that a request is expected to need of one model, and those encoded so far."""
+class _Windows:
+    """The windows that a request is expected to need of one model, and those encoded so far with their tokens."""
 
     expected: float
-    tokens_each: float
     encoded: int = 0
-    encoded_tokens: int = 0
-
-    @property
-    def remaining_tokens(self) -> float:
-        """Tokens of the windows that are not encoded yet; each is assumed to be like the average encoded one."""
-        tokens_each = self.encoded_tokens / self.encoded if self.encoded else self.tokens_each
-        return max(0.0, self.expected - self.encoded) * tokens_each
+    tokens: int = 0
 
 
 @dataclass(eq=False)
@@ -112,7 +105,7 @@ class RankRequest:
     remaining: dict[ModelStage, float] = field(init=False, default_factory=dict)
     probes: frozenset[ModelStage] = field(init=False, default=frozenset())
     tags: dict[ModelStage, float] = field(init=False, default_factory=dict)
-    _windows: dict[str, _ExpectedWindows] = field(init=False, default_factory=dict)
+    _windows: dict[str, _Windows] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.latest_end_s = math.inf if self.deadline_s is None or self.options.allow_partial else self.deadline_s
@@ -144,17 +137,17 @@ class RankRequest:
             info, cost = infos[step.model], step.strategy.cost(n)
             tokens_each = token_ratio(step.model) * window_tokens(info, passages, min(n, step.strategy.window_size))
             windows = (cost.min_windows + cost.max_windows) / 2
-            expected = _ExpectedWindows(windows, max(MIN_WINDOW_TOKENS, tokens_each))
-            self._windows[step.model] = expected
-            self.remaining[ModelStage(Stage.RANK, step.model)] = expected.remaining_tokens
+            self._windows[step.model] = _Windows(windows)
+            self.remaining[ModelStage(Stage.RANK, step.model)] = windows * max(MIN_WINDOW_TOKENS, tokens_each)
             self.remaining[ModelStage(Stage.PREPARE, step.model)] = prepare_tokens(info, self.query, passages)
 
     def add_windows(self, model: str, tokens: Sequence[int]) -> None:
-        """Counts windows that were encoded and are ranked next, in what remains of their model."""
+        """Counts windows that were encoded and are ranked next; those that follow are taken for like their average."""
         windows = self._windows[model]
         windows.encoded += len(tokens)
-        windows.encoded_tokens += sum(tokens)
-        self.remaining[ModelStage(Stage.RANK, model)] = windows.remaining_tokens + sum(tokens)
+        windows.tokens += sum(tokens)
+        further = max(0.0, windows.expected - windows.encoded) * (windows.tokens / windows.encoded)
+        self.remaining[ModelStage(Stage.RANK, model)] = further + sum(tokens)
 
     def subtract(self, model_stage: ModelStage, tokens: float) -> None:
         """Subtracts work that is done."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from rerank.engine.admission import Throughput, unreachable_deadline
-from rerank.engine.preemption import Queued, Running, preempt
+from rerank.engine.preemption import Queued, Running
 from rerank.engine.request import Completed, ModelStage, RankRequest, Work
 from rerank.errors import RankerFailure, RerankError, ShuttingDown
 
@@ -322,28 +322,31 @@ class ThreadStage(QueuedStage[T, R]):
 
     async def _process(self, batch: Sequence[Work[T, R]]) -> None:
         self._running = Running(self._model_stage, batch)
-        await self._run_or_split(batch)
+        await self._run(batch)
         self._running.has_ended = True
         if self._preemption is not None:
             await self._preemption
 
     def _on_new_work(self) -> None:
         if self.is_preemptible and not self._running.has_ended and (not self._preemption or self._preemption.done()):
-            self._preemption = asyncio.create_task(preempt(self._running, self._next_request, self._run_next))
+            self._preemption = asyncio.create_task(self._preempt())
 
-    def _next_request(self) -> RankRequest | None:
-        return None if self._closed else self._queue.first()
+    async def _preempt(self) -> None:
+        """Runs short requests in the middle of the running batch, until none may preempt it."""
+        while not self._closed and self._running.yields_to(self._queue.first()):
+            if batch := self._next_batch():
+                await self._run(batch)
+                self._running.preempted_by += sum(work.tokens for work in batch)
 
-    async def _run_next(self) -> int:
-        batch = self._next_batch()
-        if batch:
-            await self._run_or_split(batch)
-        return sum(work.tokens for work in batch)
-
-    async def _run_or_split(self, batch: Sequence[Work[T, R]]) -> None:
+    async def _run(self, batch: Sequence[Work[T, R]]) -> None:
         """Runs a batch. If it fails, its parts run one by one, so that a failure affects only its own request."""
+        done: Future[tuple[Sequence[R], float]] = Future()
+        self._given.append(([work.input for work in batch], done))
+        self._thread.submit(self.run_given)
         try:
-            await self._run(batch)
+            results, seconds = await asyncio.wrap_future(done)
+            self._throughput.observe(self._model_stage, sum(work.tokens for work in batch), seconds, now_s())
+            self._complete(batch, results, seconds)
         except Exception as error:
             await self._split(batch, error)
 
@@ -356,15 +359,7 @@ class ThreadStage(QueuedStage[T, R]):
         log.warning("a batch of %d failed (%r); running its parts one by one", len(batch), error)
         for work in batch:
             if not work.future.done():  # its request was cancelled
-                await self._run_or_split([work])
-
-    async def _run(self, batch: Sequence[Work[T, R]]) -> None:
-        done: Future[tuple[Sequence[R], float]] = Future()
-        self._given.append(([work.input for work in batch], done))
-        self._thread.submit(self.run_given)
-        results, seconds = await asyncio.wrap_future(done)
-        self._throughput.observe(self._model_stage, sum(work.tokens for work in batch), seconds, now_s())
-        self._complete(batch, results, seconds)
+                await self._run([work])
 
     def _halve_max_batch_tokens(self, batch: Sequence[Work[T, R]]) -> None:
         """Limits the batches to half of the one that ran out of memory."""

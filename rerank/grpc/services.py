@@ -13,8 +13,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 from rerank.config import ServiceConfig
 from rerank.grpc.handlers import stream_handler, unary_handlers, watch_handler
 from rerank.grpc.health import SERVICE, HealthServicer
-from rerank.service.calls import CallsInFlight, Method
-from rerank.service.methods import parser, protobuf_methods
+from rerank.service.calls import CallsInFlight, Method, parser, protobuf_methods
 
 log = logging.getLogger(__name__)
 

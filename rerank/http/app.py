@@ -8,6 +8,7 @@ from http import HTTPStatus
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -16,7 +17,7 @@ from rerank.errors import RerankError
 from rerank.http.description import description_routes, limited_by
 from rerank.http.dialects import SEARCH, Dialects, error_in_all
 from rerank.http.endpoint import Endpoint
-from rerank.http.hosts import own_hosts_only
+from rerank.http.hosts import OwnHosts
 from rerank.http.problem import RefusedByHttp, problem_of
 from rerank.inspector.routes import inspector_routes
 from rerank.reranker import AsyncReranker
@@ -51,14 +52,16 @@ def create_app(reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd, by_
     }
     refuse = partial(_refusal, by_path)
     limited = limited_by(calls, refuse)
-    is_guarded = config.keeps_strangers_out or config.insecure
+    own_hosts = []
+    if config.http is not None and not (config.keeps_strangers_out or config.insecure):
+        own_hosts = [Middleware(OwnHosts, listen=config.http.listen, refuse=refuse)]
     return Starlette(
         routes=[
             *(Route(path, endpoint, methods=["POST"]) for path, endpoint in endpoints.items()),
             *description_routes(reranker, calls, by_path, limited),
             *inspector_routes(reranker, limited),
         ],
-        middleware=[] if is_guarded or config.http is None else [own_hosts_only(config.http.listen, refuse)],
+        middleware=own_hosts,
         exception_handlers={HTTPException: partial(_no_such_route, refuse)},
     )
 

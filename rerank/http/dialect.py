@@ -39,11 +39,8 @@ class Dialect(Protocol):
         reply: the type of its replies.
     """
 
-    @property
-    def passages_field(self) -> str: ...
-
-    @property
-    def name(self) -> str: ...
+    passages_field: str
+    name: str
 
     @property
     def request(self) -> JsonType: ...

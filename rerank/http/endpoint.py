@@ -15,9 +15,8 @@ from rerank.http.body import json_object
 from rerank.http.call import HttpCall, HungUp
 from rerank.http.dialect import Dialect, chosen, error_body
 from rerank.http.problem import problem_of
-from rerank.service.calls import SMALL_MESSAGE, CallRecord, CallsInFlight, Method, OnEnd, answer
-from rerank.service.convert import check_number_of_candidates
-from rerank.service.methods import Run
+from rerank.service.calls import SMALL_MESSAGE, CallRecord, CallsInFlight, Method, OnEnd, Run, answer
+from rerank.service.methods import check_number_of_candidates
 from rerank.service.status import REQUEST_ID
 from rerank.v1 import rerank_pb2 as pb
 

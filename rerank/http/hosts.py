@@ -7,7 +7,6 @@ from collections.abc import Callable
 from http import HTTPStatus
 
 from starlette.datastructures import Headers
-from starlette.middleware import Middleware
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -43,8 +42,3 @@ class OwnHosts:
             "use one of these names, or have the service started with --insecure"
         )
         await self._refuse(RefusedByHttp(HTTPStatus.BAD_REQUEST, message))(scope, receive, send)
-
-
-def own_hosts_only(listen: str, refuse: Callable[[RefusedByHttp], Response]) -> Middleware:
-    """The middleware of an application at this address; see OwnHosts."""
-    return Middleware(OwnHosts, listen=listen, refuse=refuse)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from google.protobuf.message import Message
@@ -30,7 +30,8 @@ _STATUSES = {
 def openapi(dialects: Dialects) -> dict[str, Any]:
     """The OpenAPI document of these dialects."""
     all_dialects = [dialect for of_path in dialects.values() for dialect in of_path]
-    requests, replies = _unique(each.request for each in all_dialects), _unique(each.reply for each in all_dialects)
+    requests: list[JsonType] = list(dict.fromkeys(each.request for each in all_dialects))
+    replies: list[JsonType] = list(dict.fromkeys(each.reply for each in all_dialects))
     models: list[tuple[type[BaseModel], JsonSchemaMode]] = [
         *((each, "validation") for each in requests if issubclass(each, BaseModel)),
         *((each, "serialization") for each in replies if issubclass(each, BaseModel)),
@@ -52,10 +53,6 @@ def openapi(dialects: Dialects) -> dict[str, Any]:
             "/health": _get("200 if the default model is served, otherwise 503"),
         },
     }
-
-
-def _unique(types: Iterable[JsonType]) -> list[JsonType]:
-    return list(dict.fromkeys(types))
 
 
 def _message(message: type[Message]) -> dict[str, Any]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from http import HTTPStatus
 
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from rerank.errors import NotFound
-from rerank.http.hosts import own_hosts_only
+from rerank.http.hosts import OwnHosts
 from rerank.http.problem import RefusedByHttp
 from rerank.inspector.evaluation import Evaluation
 from rerank.inspector.pages import page_routes
@@ -42,7 +43,7 @@ def evaluation_app(evaluation: Evaluation, listen: str, insecure: bool = False) 
             Route("/inspector/evaluation", overview, methods=["GET"]),
             Route("/inspector/evaluation/ranking", ranking, methods=["GET"]),
         ],
-        middleware=[] if insecure else [own_hosts_only(listen, _refusal)],
+        middleware=[] if insecure else [Middleware(OwnHosts, listen=listen, refuse=_refusal)],
     )
 
 

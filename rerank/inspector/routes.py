@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeAlias
+from functools import partial
+from typing import Any
 
 from google.protobuf.json_format import MessageToDict
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from rerank.http.description import Limited
 from rerank.inspector.judgements import Judgements, read_judgements
 from rerank.inspector.pages import page_routes
 from rerank.reranker import AsyncReranker
-from rerank.service.convert import list_models_response
-
-#: Answers a request with the object that a function returns, if the caller's key and the calls in flight allow it.
-Counted: TypeAlias = Callable[[Callable[[], dict[str, Any]], Request], Awaitable[Response]]
+from rerank.service.methods import list_models_response
 
 #: Judged queries that the page suggests while one types.
 _SUGGESTIONS = 1000
 
 
-def inspector_routes(reranker: AsyncReranker, counted: Counted) -> list[BaseRoute]:
+def inspector_routes(reranker: AsyncReranker, limited: Limited) -> list[BaseRoute]:
     """The routes of the page, which itself calls /search and /rerank.
 
     Raises:
@@ -39,15 +37,12 @@ def inspector_routes(reranker: AsyncReranker, counted: Counted) -> list[BaseRout
             "judged_queries": judgements.queries[:_SUGGESTIONS],
         }
 
-    async def service(request: Request) -> Response:
-        return await counted(describe, request)
-
     async def grades(request: Request) -> Response:
         query = request.query_params.get("query", "")
-        return await counted(lambda: {"grades": dict(judgements.of_query(query))}, request)
+        return await limited(lambda: {"grades": dict(judgements.of_query(query))}, request)
 
     return [
         *page_routes("index.html"),
-        Route("/inspector/service", service, methods=["GET"]),
+        Route("/inspector/service", partial(limited, describe), methods=["GET"]),
         Route("/inspector/judgements", grades, methods=["GET"]),
     ]

@@ -18,29 +18,14 @@ from rerank.readers.requests import read_requests
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1 import rerank_pb2_grpc
 
-_WORDS = (
-    "water",
-    "history",
-    "of",
-    "the",
-    "engine",
-    "a",
-    "river",
-    "which",
-    "bird",
-    "turns",
-    "north",
-    "stone",
-    "in",
-    "9",
-)
+_WORDS = "water history of the engine a river which bird turns north stone in 9"
 
 
 def words(draw: random.Random, characters: int) -> str:
     """Random English words, of exactly this many characters."""
     text = ""
     while len(text) < characters:
-        text += " ".join(draw.choices(_WORDS, k=min(4000, characters // 4 + 1))) + " "
+        text += " ".join(draw.choices(_WORDS.split(), k=min(4000, characters // 4 + 1))) + " "
     return text[:characters]
 
 

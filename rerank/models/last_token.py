@@ -175,6 +175,7 @@ class _Scores:
     """The form of a layer's attention scores, see `packed_attention`."""
 
     scaling: float | None
+    window: int | None
     softcap: float | None
     sinks: torch.Tensor | None
 
@@ -216,7 +217,7 @@ def packed_attention(
     Raises:
         ValueError: the model passes a mask, a cache of its own or a batch, or does not pass `pack` on.
     """
-    form = _Scores(scaling, softcap, s_aux)
+    form = _Scores(scaling, sliding_window, softcap, s_aux)
     if pack is None and kv_cache is not None:
         keys, values = kv_cache.append(cast(int, module.layer_idx), key, value)
         return _attend(query, keys, values, form, kv_cache.mask(sliding_window)).transpose(1, 2), None
@@ -228,30 +229,23 @@ def packed_attention(
     if kv_cache is not None:
         kv_cache.store(cast(int, module.layer_idx), key, value)
     if form.is_plain and query.is_cuda and query.dtype in _VARLEN_DTYPES:
-        return _varlen_attention(query, key, value, scaling, sliding_window, pack), None
-    parts = []
-    for segment in pack.slices():
-        q, k, v = query[:, :, segment], key[:, :, segment], value[:, :, segment]
-        q = q[:, :, -pack.tail :] if last_only else q
-        parts.append(_attend_causally(q, k, v, form, sliding_window).transpose(1, 2))
+        return _varlen_attention(query, key, value, form, pack), None
+    tail = pack.tail if last_only else pack.max_length
+    parts = [
+        _attend_causally(query[:, :, row][:, :, -tail:], key[:, :, row], value[:, :, row], form).transpose(1, 2)
+        for row in pack.slices()
+    ]
     attended = torch.cat(parts, dim=1)  # (1, T or B · tail, H, D)
     if not last_only:
         return attended, None
-    row = attended.new_zeros(1, pack.total_tokens, *attended.shape[2:])
-    row[:, pack.last] = attended
-    return row, None
+    return attended.new_zeros(1, pack.total_tokens, *attended.shape[2:]).index_copy_(1, pack.last, attended), None
 
 
 AttentionInterface.register(PACKED_ATTENTION, packed_attention)  # no mask function beside it, so no mask is built
 
 
 def _varlen_attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    scaling: float | None,
-    sliding_window: int | None,
-    pack: Pack,
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, form: _Scores, pack: Pack
 ) -> torch.Tensor:
     """All sequences of a packed row in one FlashAttention kernel: (1, T, H, D)."""
     groups = query.shape[1] // key.shape[1]
@@ -260,48 +254,35 @@ def _varlen_attention(
         key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
     q, k, v = (heads[0].transpose(0, 1) for heads in (query, key, value))  # (T, H, D)
     cu_seqlens, longest = pack.cu_seqlens, pack.max_length
-    window = (-1 if sliding_window is None else sliding_window - 1, 0)  # positions to the left and to the right
+    window = (-1 if form.window is None else form.window - 1, 0)  # positions to the left and to the right
     attended = varlen_attn(
-        q, k, v, cu_seqlens, cu_seqlens, longest, longest, scale=scaling, window_size=window, **options
+        q, k, v, cu_seqlens, cu_seqlens, longest, longest, scale=form.scaling, window_size=window, **options
     )
     assert isinstance(attended, torch.Tensor)
     return attended[None]
 
 
-def _attend_causally(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, form: _Scores, window: int | None
-) -> torch.Tensor:
+def _attend_causally(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, form: _Scores) -> torch.Tensor:
     """Causal attention of the last Q of a sequence's L positions: (1, H, Q, D)."""
     queries, length = q.shape[2], k.shape[2]
-    if form.is_plain and (window is None or length <= window) and queries in (1, length):
-        return _attend(q, k, v, form, is_causal=queries > 1)
-    return _attend(q, k, v, form, _causal_mask(queries, length, window, q.device))
+    if not form.is_plain or (form.window or length) < length or queries not in (1, length):
+        return _attend(q, k, v, form, _causal_mask(queries, length, form.window, q.device))
+    gqa = q.shape[1] != k.shape[1]
+    return scaled_dot_product_attention(q, k, v, is_causal=queries > 1, scale=form.scaling, enable_gqa=gqa)
 
 
 def _attend(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    form: _Scores,
-    mask: torch.Tensor | None = None,
-    is_causal: bool = False,
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, form: _Scores, mask: torch.Tensor | None
 ) -> torch.Tensor:
     """Attention of (B, H, Q, D) to (B, H_kv, L, D) → (B, H, Q, D).
 
     Args:
         mask: (Q, L) or broadcastable booleans, True where a position attends; None: everywhere.
-        is_causal: apply a causal mask in the kernel; only for plain scores without a mask.
     """
     if form.is_plain:
         gqa = q.shape[1] != k.shape[1]
-        return scaled_dot_product_attention(q, k, v, mask, is_causal=is_causal, scale=form.scaling, enable_gqa=gqa)
-    return _attend_by_formula(q, k, v, form, mask)
-
-
-def _attend_by_formula(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, form: _Scores, mask: torch.Tensor | None
-) -> torch.Tensor:
-    """Attention with a soft cap or with sinks, which no kernel of torch computes; arguments as in `_attend`."""
+        return scaled_dot_product_attention(q, k, v, mask, scale=form.scaling, enable_gqa=gqa)
+    # No kernel of torch computes a soft cap or sinks.
     groups = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
     scores = q @ k.transpose(2, 3) * (q.shape[3] ** -0.5 if form.scaling is None else form.scaling)  # (B, H, Q, L)

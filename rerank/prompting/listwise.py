@@ -1,4 +1,4 @@
-"""Listwise prompts: a window of passages → token ids, with long passages truncated to fit the model's context.
+"""Listwise prompts: a window of passages → token ids, sanitized, and truncated to fit the model's context.
 
 A prompt is assembled from segments: its passages, and the text between them. A passage is tokenised once, however many
 windows it appears in. Tokens can span the boundary of two segments ("." and a line end are one token of Llama-3), so
@@ -9,7 +9,8 @@ If a token spans a boundary there, the prompt is tokenised as a whole. The token
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import dropwhile, pairwise
@@ -19,11 +20,10 @@ import jinja2
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from rerank.errors import CheckpointError, InvalidRequest
+from rerank.errors import CheckpointError
 from rerank.prompting.cache import BYTES_PER_TOKEN, cached_by_bytes
-from rerank.prompting.sanitize import Sanitizer
 from rerank.prompting.templates import Template
-from rerank.prompting.truncate import CHARS_PER_TOKEN, beginning
+from rerank.prompting.truncate import CHARS_PER_TOKEN, SLACK_TOKENS, beginning, passage_limit
 from rerank.types import Passage, Prepared, Query, Window
 
 TokenIds: TypeAlias = tuple[int, ...]
@@ -31,10 +31,6 @@ TokenIds: TypeAlias = tuple[int, ...]
 _FIELD = re.compile(r"\{(num|query|instruction|example|rank|candidate)\}")
 #: A text between its leading and its trailing white space.
 _TRIMMED = re.compile(r"(\s*)(.*?)(\s*)", re.DOTALL)
-#: The minimum length of a truncated passage; fewer tokens are not worth reading.
-_MIN_PASSAGE_TOKENS = 8
-#: A truncated passage may take a token or two more than the same text did inside the full passage.
-_SLACK_TOKENS = 2
 #: Marks the places of passages in a rendered prompt. A Unicode noncharacter, so no text contains it.
 _PASSAGE_MARKER = "\ufdd0"
 _NO_CHAT = (
@@ -45,11 +41,24 @@ _TWO_BOS = (
     "the prompt begins with two BOS tokens; change the chat template to write at most one, or set "
     "`prompt: {bos_tokens: 2}` for a model that was trained so"
 )
-_REASONING = "<think>"
-#: Placeholder text for a passage, next to which other segments are tokenised.
-_PLACEHOLDER = "any"
+#: Texts that stand for passages: the first one while other segments are tokenised, the second one to verify these.
+_PLACEHOLDER, _OTHER = "placeholder", "another"
 #: This many characters after a passage show whether a token spans the boundary.
 _RIGHT_CHARS = 8
+#: A text in brackets, among them those that become "[" and "]" by Unicode's compatibility normalisation.
+_BRACKETED = re.compile(r"[\[\uFE47\uFF3B]([^\[\]\uFE47\uFE48\uFF3B\uFF3D]*)[\]\uFE48\uFF3D]")
+#: A passage's identifier without its brackets: a letter or up to five digits.
+_IDENTIFIER = re.compile(r"\s*([A-Za-z]|\d{1,5})\s*")
+#: Categories of the characters that tokenizers drop: accents, control and invisible format characters.
+_DROPPED = {"Mn", "Cc", "Cf"}
+#: Chat markup of public models, whether or not it is this tokenizer's. <p>, [MUSIC] and the like are text.
+_CHAT_MARKUP = re.compile(
+    r"<\|[A-Za-z_]{1,40}\|>|</?(?:s|think)>|<(?:bos|eos|pad|unk|start_of_turn|end_of_turn)>|<</?SYS>>"
+    r"|\[/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|CLS|SEP|PAD|UNK|MASK)\]"
+)
+#: A label at the start of a template's line, such as "Search Query:".
+_LABEL = re.compile(r"^\s*([A-Z][A-Za-z ]{1,40}):", re.MULTILINE)
+_WHITE_SPACE = re.compile(r"\s+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +105,7 @@ class ListwiseRenderer:
     Attributes:
         passage_tokens: the same, where 0 is the length of the context.
         warning: why prompts may differ from those of the training; empty if nothing is known to differ.
+        continuation: text that follows a prompt → its token ids, without special tokens.
         token_ends: text → the end of each of its tokens, in characters.
     """
 
@@ -119,9 +129,13 @@ class ListwiseRenderer:
         self.passage_tokens = min(passage_tokens or context_tokens, context_tokens)
         self.sanitize = Sanitizer(tokenizer, (template.system_message, template.prefix, template.suffix))
         self._segments = SegmentTokenizer(tokenizer)
+        self.continuation = self._segments.tokenize
         self._bos_tokens = template.style.bos_tokens if tokenizer.bos_token_id is not None else None
         self._adds_bos = tokenizer("a", verbose=False)["input_ids"][0] == tokenizer.bos_token_id
         self._skeleton = lru_cache(maxsize=64)(self._make_skeleton)  # windows of a request share theirs
+        self._inner_context = self._context_between()
+        #: Tokens of an empty passage, which are those of its white space.
+        self._empty_tokens = len(self._segments.tokenize_passage("", self._inner_context) or ())
         self.token_ends = cached_by_bytes(self._segments.token_ends, _segment_bytes)  # a passage is in several windows
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
@@ -132,9 +146,9 @@ class ListwiseRenderer:
         texts = {t: self.sanitize(t if len(t) <= most else self._beginning(t)) for t in {p.text for p in passages}}
         token_ids = self._segments.tokenize_passages(list(texts.values()), self._inner_context)
         ids = dict(zip(texts, token_ids, strict=True))
-        prepared = (replace(p, text=texts[p.text], token_ids=ids[p.text]) for p in passages)
+        prepared = tuple(replace(p, text=texts[p.text], token_ids=ids[p.text]) for p in passages)
         query = replace(query, text=self.sanitize(query.text), instruction=self.sanitize(query.instruction))
-        return Prepared(query, tuple(prepared))
+        return Prepared(query, prepared)
 
     def prompt(self, window: Window, names: Sequence[str], answer_tokens: int = 0) -> ListwisePrompt:
         """The prompt of a window whose query and passages are sanitized.
@@ -148,18 +162,11 @@ class ListwiseRenderer:
         """
         names = tuple(names[: len(window.passages)])
         skeleton = self._skeleton(window.query.text, window.query.instruction, names)
-        lengths = [self._length(passage) for passage in window.passages]
-        shown = [min(length, self.passage_tokens) for length in lengths]
-        limit = self._passage_limit(skeleton.n_tokens, shown, self._prompt_tokens - answer_tokens)
-        limit = min(limit, self.passage_tokens)
-        passages = [
-            passage if length <= limit else self._truncate(passage, limit)
-            for passage, length in zip(window.passages, lengths, strict=True)
-        ]
+        passages = self._fitting(window.passages, skeleton.n_tokens, self._prompt_tokens - answer_tokens)
         truncated = tuple(i for i, passage in enumerate(passages) if passage is not window.passages[i])
         token_ids = self._assemble(skeleton, passages)
         if token_ids is None:
-            token_ids = self.tokenize(self.render(window.query, names, [passage.text for passage in passages]))
+            token_ids = self.tokenize(self.render(window.query, names, [each.text for each in passages]))
         return ListwisePrompt(token_ids, truncated)
 
     def _beginning(self, text: str) -> str:
@@ -190,40 +197,25 @@ class ListwiseRenderer:
             raise CheckpointError(_TWO_BOS)
         return [bos] * (written if self._bos_tokens is None else self._bos_tokens) + rest
 
-    def continuation(self, text: str) -> list[int]:
-        """The token ids of a text that follows a prompt, without special tokens."""
-        return self._segments.tokenize(text)
-
-    def refuse_reasoning(self) -> None:
-        """Raises: CheckpointError if the chat template opens a reasoning, after which no answer can be read."""
-        if self.prompt_end.rstrip().endswith(_REASONING):
-            raise CheckpointError(
-                f"the chat template ends with {_REASONING}: the model reasons before it answers, for which there is no "
-                "room; use a checkpoint or chat template that answers at once"
-            )
-
     @cached_property
     def prompt_end(self) -> str:
         """The last characters of every prompt, on which the token ids of the identifiers depend."""
         return self.render(Query("query"), ["A"], ["passage"])[-16:]
 
     def _make_skeleton(self, text: str, instruction: str, names: tuple[str, ...]) -> _Skeleton:
-        """The skeleton for a query; its segments are verified on a prompt of placeholder passages."""
+        """The skeleton for a query: a prompt of placeholders without these, verified on a prompt of others."""
         query, n = Query(text, instruction=instruction), len(names)
-        n_tokens = len(self.tokenize(self.render(query, names, [""] * n)))
-        parts = self.render(query, names, [_PASSAGE_MARKER] * n).split(_PASSAGE_MARKER)
-        contexts = passage_contexts(parts)
+        texts = ("", _PLACEHOLDER, _OTHER)
+        empty, tokenised, expected = (self.tokenize(self.render(query, names, [each] * n)) for each in texts)
+        contexts = passage_contexts(self.render(query, names, [_PASSAGE_MARKER] * n).split(_PASSAGE_MARKER))
         contexts = (*map(self._as_inner_context, contexts[:-1]), *contexts[-1:])
+        segments = _split(tokenised, [self._segments.tokenize_passage(_PLACEHOLDER, each) for each in contexts])
         # Placeholders cannot verify passages that touch each other, because tokens could span two passages.
-        separate = len(contexts) == n > 0 and all(context.left and context.right for context in contexts)
-        between = self._segments.tokenize_between(parts, contexts) if separate else None
-        if between is None:
-            return _Skeleton(n_tokens)
-        head = self.tokenize(parts[0].removesuffix(contexts[0].space_before))
-        skeleton = _Skeleton(n_tokens, contexts, (tuple(head), *between))
-        assembled = self._assemble(skeleton, [Passage("", _PLACEHOLDER)] * n)
-        expected = self.tokenize(self.render(query, names, [_PLACEHOLDER] * n))
-        return skeleton if assembled == expected else _Skeleton(n_tokens)
+        if all(context.left and context.right for context in contexts):
+            skeleton = _Skeleton(len(empty), contexts, segments)
+            if self._assemble(skeleton, [Passage("", _OTHER)] * n) == expected:
+                return skeleton
+        return _Skeleton(len(empty))
 
     def _assemble(self, skeleton: _Skeleton, passages: Sequence[Passage]) -> list[int] | None:
         """The token ids of a prompt from those of its segments; None if a token spans a boundary."""
@@ -239,8 +231,7 @@ class ListwiseRenderer:
             token_ids += following
         return token_ids
 
-    @cached_property
-    def _inner_context(self) -> PassageContext:
+    def _context_between(self) -> PassageContext:
         """The context of a passage between two others."""
         parts = self.render(Query(_PLACEHOLDER), ("A", "B", "C"), [_PASSAGE_MARKER] * 3).split(_PASSAGE_MARKER)
         return passage_contexts(parts)[1] if len(parts) == 4 else PassageContext("", "", "", "")
@@ -250,11 +241,6 @@ class ListwiseRenderer:
         inner = self._inner_context
         same = (context.space_before, context.space_after) == (inner.space_before, inner.space_after)
         return inner if same else context
-
-    @cached_property
-    def _empty_tokens(self) -> int:
-        """The number of tokens of an empty passage, which are those of its white space."""
-        return len(self._segments.tokenize_passage("", self._inner_context) or ())
 
     def _length(self, passage: Passage) -> int:
         """The number of tokens that the passage adds to a prompt in which it was empty."""
@@ -266,16 +252,56 @@ class ListwiseRenderer:
         ends = self.token_ends(passage.text)
         return Passage(passage.doc_id, passage.text[: ends[tokens - 1]]) if len(ends) > tokens else passage
 
-    def _passage_limit(self, skeleton_tokens: int, lengths: Sequence[int], prompt_tokens: int) -> int:
-        """The maximum passage length with which all passages fit; short passages leave their room to long ones."""
-        room = prompt_tokens - skeleton_tokens
-        lengths = sorted(length + _SLACK_TOKENS for length in lengths)
-        for shorter, length in enumerate(lengths):
-            share = room // (len(lengths) - shorter)
-            if length > share:
-                return _check_limit(share - _SLACK_TOKENS, len(lengths), prompt_tokens)
-            room -= length
-        return max(lengths, default=0)
+    def _fitting(self, passages: Sequence[Passage], skeleton_tokens: int, prompt_tokens: int) -> Sequence[Passage]:
+        """The passages, truncated to what is shown of each at most, and so that all of them fit into the prompt."""
+        lengths = [self._length(passage) for passage in passages]
+        room, shown = prompt_tokens - skeleton_tokens, [min(length, self.passage_tokens) for length in lengths]
+        fits = sum(shown) + SLACK_TOKENS * len(shown) <= max(0, room)
+        if fits and shown == lengths:
+            return passages
+        limit = self.passage_tokens if fits else min(self.passage_tokens, passage_limit(shown, room, prompt_tokens))
+        return [
+            passage if length <= limit else self._truncate(passage, limit)
+            for passage, length in zip(passages, lengths, strict=True)
+        ]
+
+
+class Sanitizer:
+    """Removes from a text everything that a model could read as markup of the prompt.
+
+    White space, line breaks included, becomes single spaces, so that no text starts a line; identifiers, and what
+    tokenizers normalise to them, get parentheses in place of brackets; special tokens and chat markup get a space after
+    their first character; labels of the template get a dash in place of their colon. Sanitizing a sanitized text
+    changes nothing.
+
+    Args:
+        tokenizer: the tokenizer whose special tokens are removed.
+        template_texts: the parts of the template, whose labels are removed.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, template_texts: Iterable[str]) -> None:
+        special = [re.escape(token) for token in tokenizer.all_special_tokens if len(token) > 1]
+        special += [re.escape(str(token)) for token in tokenizer.added_tokens_encoder if len(str(token)) > 1]
+        longest_first = sorted(set(special), key=len, reverse=True)
+        self._markup = re.compile("|".join([*longest_first, _CHAT_MARKUP.pattern]))
+        labels = sorted({label for text in template_texts for label in _LABEL.findall(text)})
+        self._labels = re.compile(rf"({'|'.join(map(re.escape, labels))})\s*:", re.IGNORECASE) if labels else None
+
+    def __call__(self, text: str) -> str:
+        text = _WHITE_SPACE.sub(" ", text).strip()
+        text = _BRACKETED.sub(_without_identifier, text)
+        if self._labels is not None:
+            text = self._labels.sub(r"\1 -", text)
+        return self._markup.sub(lambda match: f"{match[0][0]} {match[0][1:]}", text)
+
+
+def _without_identifier(match: re.Match[str]) -> str:
+    """The bracketed text, in parentheses if it is an identifier once a tokenizer has normalised it."""
+    text = match[1]
+    if text.isascii() and len(text) > 5:  # " 123 "
+        return match[0]
+    folded = "".join(c for c in unicodedata.normalize("NFKD", text) if unicodedata.category(c) not in _DROPPED)
+    return f"({text.strip()})" if _IDENTIFIER.fullmatch(folded) else match[0]
 
 
 class SegmentTokenizer:
@@ -290,7 +316,9 @@ class SegmentTokenizer:
         self._backend.encode_special_tokens = False
         self._backend.no_truncation()
         self._backend.no_padding()
-        self.tokenize_passage = cached_by_bytes(self._tokenize_passage, _segment_bytes)
+        self.tokenize_passage = cached_by_bytes(
+            lambda text, context: self.tokenize_passages([text], context)[0], _segment_bytes
+        )
 
     def tokenize(self, text: str) -> list[int]:
         return self._encode([text])[0]
@@ -306,22 +334,6 @@ class SegmentTokenizer:
         right = with_right[len(anchor_ids) :]
         before, after = context.left + context.space_before, context.space_after + context.right
         return [_strip(ids, left, right) for ids in self._encode([before + text + after for text in texts])]
-
-    def tokenize_between(self, parts: Sequence[str], contexts: Sequence[PassageContext]) -> list[TokenIds] | None:
-        """The token ids of all parts but the first, without the white space of passages; None as above."""
-        anchors = [_PLACEHOLDER + context.space_after for context in contexts]
-        ends = [len(part) - len(context.space_before) for part, context in zip(parts[1:], contexts[1:], strict=False)]
-        texts = [
-            part[len(context.space_after) : end]
-            for part, context, end in zip(parts[1:], contexts, [*ends, None], strict=True)
-        ]
-        anchor_ids = self._encode(anchors)
-        with_anchors = self._encode([anchor + text for anchor, text in zip(anchors, texts, strict=True)])
-        stripped = [_strip(ids, anchor, []) for ids, anchor in zip(with_anchors, anchor_ids, strict=True)]
-        return None if None in stripped else cast(list[TokenIds], stripped)
-
-    def _tokenize_passage(self, text: str, context: PassageContext) -> TokenIds | None:
-        return self.tokenize_passages([text], context)[0]
 
     def _encode(self, texts: Sequence[str]) -> list[list[int]]:
         """In parallel, and without the offsets that a call of the transformers tokenizer computes as well."""
@@ -357,8 +369,7 @@ def render_chat(tokenizer: PreTrainedTokenizerBase, system: str, user: str) -> s
 
 def _apply_chat_template(tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, str]]) -> str:
     options: dict[str, Any] = {"enable_thinking": False}  # otherwise Qwen3 begins with its reasoning
-    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **options)
-    return str(text)
+    return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **options))
 
 
 def _fill(part: str, values: dict[str, str]) -> str:
@@ -366,20 +377,21 @@ def _fill(part: str, values: dict[str, str]) -> str:
     return _FIELD.sub(lambda field: values.get(field[1], field[0]), part)
 
 
+def _split(ids: list[int], separators: Sequence[TokenIds | None]) -> tuple[TokenIds, ...] | None:
+    """The token ids before, between and after the separators; None if one is unknown or not found."""
+    segments, start = list[TokenIds](), 0
+    for separator in separators:
+        size = len(separator or ())
+        found = (place for place in range(start, len(ids)) if tuple(ids[place : place + size]) == separator)
+        if (end := next(found, None)) is None:
+            return None
+        segments.append(tuple(ids[start:end]))
+        start = end + size
+    return *segments, tuple(ids[start:])
+
+
 def _strip(ids: list[int], left: list[int], right: list[int]) -> TokenIds | None:
     """The token ids between two known ends; None if the ids do not begin and end with these."""
     end = len(ids) - len(right)
     matches = end >= len(left) and ids[: len(left)] == left and ids[end:] == right
     return tuple(ids[len(left) : end]) if matches else None
-
-
-def _check_limit(limit: int, n_passages: int, prompt_tokens: int) -> int:
-    if limit < _MIN_PASSAGE_TOKENS:
-        raise InvalidRequest(
-            "query",
-            f"query and instruction leave {max(limit, 0)} of the model's {prompt_tokens} tokens for each of the "
-            f"{n_passages} passages of a window, at least {_MIN_PASSAGE_TOKENS} are needed; use a shorter query or a "
-            "smaller window_size",
-            {"limit": str(prompt_tokens)},
-        )
-    return limit

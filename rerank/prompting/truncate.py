@@ -1,14 +1,20 @@
-"""Truncation of texts before they are tokenized, so that a long text costs about what its kept tokens cost."""
+"""Truncation of texts: before they are tokenized, so that a long text costs about what is kept, and to fit a prompt."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+
+from rerank.errors import InvalidRequest
 
 #: Few texts have more characters per token; English has four to five.
 CHARS_PER_TOKEN = 8
 #: Tokens after the kept ones. A cut changes the tokens of the word and of the markup that it divides, which are fewer:
 #: WordPiece reads a word of more than 100 characters as one unknown token, but up to 100 of them as up to 100 tokens.
 _MARGIN_TOKENS = 128
+#: The minimum length of a truncated passage; fewer tokens are not worth reading.
+_MIN_PASSAGE_TOKENS = 8
+#: A truncated passage may take a token or two more than the same text did inside the full passage.
+SLACK_TOKENS = 2
 
 
 def beginning(text: str, tokens: int, count: Callable[[str], int]) -> str:
@@ -25,3 +31,31 @@ def beginning(text: str, tokens: int, count: Callable[[str], int]) -> str:
     while end < len(text) and count(text[:end]) < tokens + _MARGIN_TOKENS:
         end *= 2
     return text[:end]
+
+
+def passage_limit(lengths: Sequence[int], room: int, prompt_tokens: int) -> int:
+    """The length of passages with which all fit into the room; short passages leave theirs to long ones.
+
+    Args:
+        lengths: of the passages, in tokens, which do not fit.
+        room: tokens for all of them.
+        prompt_tokens: tokens of the whole prompt.
+
+    Raises:
+        InvalidRequest: the query leaves too little room.
+    """
+    limit = 0
+    for shorter, length in enumerate(sorted(lengths)):
+        limit = room // (len(lengths) - shorter) - SLACK_TOKENS
+        if length > limit:
+            break
+        room -= length + SLACK_TOKENS
+    if limit < _MIN_PASSAGE_TOKENS:
+        raise InvalidRequest(
+            "query",
+            f"query and instruction leave {max(limit, 0)} of the model's {prompt_tokens} tokens for each of the "
+            f"{len(lengths)} passages of a window, at least {_MIN_PASSAGE_TOKENS} are needed; use a shorter query or a "
+            "smaller window_size",
+            {"limit": str(prompt_tokens)},
+        )
+    return limit

@@ -108,9 +108,8 @@ class FirstPrompts(TextPrompts):
         log_probs = torch.log_softmax(logits[:, :n], dim=1)
         if prior is not None:
             log_probs = torch.log_softmax(log_probs - prior, dim=1)
-        orders = window_orders(n, self._permutations)
-        scores = [_in_window_order(row, order) for row, order in zip(log_probs, orders, strict=True)]
-        mean = torch.stack(scores).mean(dim=0)
+        places = torch.tensor(window_orders(n, self._permutations)).argsort(dim=1)  # of each passage in each order
+        mean = log_probs.gather(1, places).mean(dim=0)
         if self._order_prior and window.is_ordered:
             mean = torch.log_softmax(mean - self._order_prior * torch.arange(n), dim=0)
         return WindowRanking(tuple(mean.tolist()))
@@ -193,10 +192,3 @@ def window_orders(n: int, permutations: int) -> list[list[int]]:
     for seed in range(1, permutations):
         orders.append(random.Random(seed).sample(range(n), n))
     return orders
-
-
-def _in_window_order(scores: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
-    """Scores of the passages in `order`, put back into the window's order."""
-    restored = torch.empty_like(scores)
-    restored[torch.tensor(order)] = scores
-    return restored

@@ -8,10 +8,14 @@ from typing import ClassVar
 
 from transformers import PreTrainedTokenizerBase
 
+from rerank.errors import CheckpointError
 from rerank.prompting.listwise import ListwiseRenderer
 from rerank.prompting.templates import TEXT_FIELDS, Template, load_template
 from rerank.rankers.base import RankerInfo
 from rerank.types import EncodedWindow, ScoreKind, Window
+
+#: Opens a reasoning, after which no answer can be read.
+_REASONING = "<think>"
 
 
 class TextPrompts(ABC):
@@ -47,7 +51,11 @@ class TextPrompts(ABC):
     ) -> None:
         loaded = load_template(template, self.needed_fields)
         self.renderer = ListwiseRenderer(loaded, tokenizer, context_tokens, answer_tokens, passage_tokens)
-        self.renderer.refuse_reasoning()
+        if self.renderer.prompt_end.rstrip().endswith(_REASONING):
+            raise CheckpointError(
+                f"the chat template ends with {_REASONING}: the model reasons before it answers, for which there is no "
+                "room; use a checkpoint or chat template that answers at once"
+            )
         self.prepare = self.renderer.prepare
 
     def describe(self, model_id: str, revision: str) -> RankerInfo:

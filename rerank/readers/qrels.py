@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import reprlib
 from collections.abc import Iterable
 from pathlib import Path
@@ -61,27 +60,18 @@ class _Form:
         if len(columns) != self._columns:
             raise BadRow(f"has {len(columns)} columns; expected {_FORMS}, in all lines the same")
         query_id, doc_id, relevance = columns[0], columns[-2], columns[-1]
-        if is_first and self._columns == 3 and relevance.isidentifier() and not _is_number(relevance):
+        grade = _number(relevance)
+        if is_first and self._columns == 3 and relevance.isidentifier() and grade is None:
             return None
         if not doc_id or len(query_id.split()) != 1:
             raise BadRow(f"has the query_id {reprlib.repr(query_id)} and the doc_id {reprlib.repr(doc_id)}; give both")
-        return Qrel(query_id, doc_id, _relevance(relevance))
+        if grade is None or not grade.is_integer():  # 1.0 is a grade, too
+            raise BadRow(f"has the relevance {reprlib.repr(relevance)}, which is no whole number")
+        return Qrel(query_id, doc_id, int(grade))
 
 
-def _is_number(text: str) -> bool:
+def _number(text: str) -> float | None:
     try:
-        float(text)
+        return float(text)
     except ValueError:
-        return False
-    return True
-
-
-def _relevance(text: str) -> int:
-    """The grade, also if it is written as 1.0. Raises: BadRow when it is no whole number."""
-    try:
-        return int(text)
-    except ValueError:
-        pass
-    if _is_number(text) and math.isfinite(grade := float(text)) and grade.is_integer():
-        return int(grade)
-    raise BadRow(f"has the relevance {reprlib.repr(text.strip())}, which is no whole number")
+        return None

@@ -116,51 +116,51 @@ def build_index(
     return manifest
 
 
+@dataclass(frozen=True, slots=True)
 class VectorStages:
     """The stages of a build that depend on the encoder."""
 
-    def __init__(self, build: BuildFolder, encoder: Encoder, settings: BuildSettings, report: Report) -> None:
-        self._build = build
-        self._encoder = encoder
-        self._settings = settings
-        self._report = report
+    build: BuildFolder
+    encoder: Encoder
+    settings: BuildSettings
+    report: Report
 
     def vectors(self) -> float:
         """Encodes the passages; returns the time that it took, summed over workers, in seconds."""
-        n = len(PassageStore(self._build.index))
-        journal = self._build.folder / "shards"
-        device, dtype = self._encoder.device, self._settings.encoder_dtype
-        job = EncodingJob(self._build.index, journal, self._encoder.id, str(device), dtype, SHARD_ROWS)
-        workers = self._settings.workers or (1 if device.type == "cuda" else self._settings.threads)
-        return encode_passages(job, self._encoder, workers, lambda done: self._report("vectors", done, n))
+        n = len(PassageStore(self.build.index))
+        journal = self.build.folder / "shards"
+        device, dtype = self.encoder.device, self.settings.encoder_dtype
+        job = EncodingJob(self.build.index, journal, self.encoder.id, str(device), dtype, SHARD_ROWS)
+        workers = self.settings.workers or (1 if device.type == "cuda" else self.settings.threads)
+        return encode_passages(job, self.encoder, workers, lambda done: self.report("vectors", done, n))
 
     def dense(self) -> None:
         """Writes the file of approximate search, if that was asked for."""
-        kind, vectors = self._settings.dense, PassageStore(self._build.index).vectors.mapped
+        kind, vectors = self.settings.dense, PassageStore(self.build.index).vectors.mapped
         write_vector_index(
             kind,
-            self._build.index,
+            self.build.index,
             vectors,
-            self._settings.threads,
-            lambda done: self._report(kind, done, len(vectors)),
+            self.settings.threads,
+            lambda done: self.report(kind, done, len(vectors)),
         )
 
     def quality(self) -> dict[str, float]:
         """The fields of the manifest that say how close the index is to exact search and to float32, from a sample."""
-        store = PassageStore(self._build.index)
+        store = PassageStore(self.build.index)
         rows = np.random.default_rng(0).choice(len(store), min(len(store), _SAMPLE), replace=False)
         passages = store.at_rows(np.sort(rows).tolist())
-        recall = 1.0 if self._settings.dense == "flat" else self._recall(store, passages)
-        cosine = 1.0 if self._settings.encoder_dtype == "float32" else self._cosine(passages)
+        recall = 1.0 if self.settings.dense == "flat" else self._recall(store, passages)
+        cosine = 1.0 if self.settings.encoder_dtype == "float32" else self._cosine(passages)
         return {"dense_recall_at_100": round(recall, 4), "cosine_to_float32": round(cosine, 6)}
 
     def _recall(self, store: PassageStore, passages: Sequence[Passage]) -> float:
         queries = [" ".join(passage.text.split()[:_RECALL_WORDS]) for passage in passages]
-        opened = open_vector_index(self._settings.dense, self._build.index, store.vectors)
-        return recall_of(opened, store.vectors.mapped, self._encoder.encode(queries), _RECALL_DEPTH)
+        opened = open_vector_index(self.settings.dense, self.build.index, store.vectors)
+        return recall_of(opened, store.vectors.mapped, self.encoder.encode(queries), _RECALL_DEPTH)
 
     def _cosine(self, passages: Sequence[Passage]) -> float:
-        exact = self._encoder.encode([passage.text for passage in passages])
+        exact = self.encoder.encode([passage.text for passage in passages])
         stored = np.stack([passage.vector for passage in passages if passage.vector is not None])
         return float((exact * stored).sum(axis=1).mean())
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rerank.errors import ConfigError
-from rerank.files import atomic_file, report_disk_errors
+from rerank.files import absent, atomic_file, rename_to_absent, report_disk_errors, report_uncreatable
 
 _INDEX, _PLAN, _STAGES = "index", "plan.json", "stages.json"
 _WAY_OUT = "free disk space and give the same command again, which goes on where it stopped"
@@ -45,12 +45,7 @@ class BuildFolder:
 
     def finish(self) -> None:
         """Gives the index its name, and removes the rest."""
-        try:
-            if self._out.exists():  # an empty folder would be replaced
-                raise FileExistsError
-            self.index.rename(self._out)
-        except FileExistsError as error:
-            raise ConfigError(f"{self._out} exists already; another process created it in the meantime") from error
+        rename_to_absent(self.index, self._out)
         self.discard()
 
     def discard(self) -> None:
@@ -71,16 +66,11 @@ def build_folder(out: Path, plan: Mapping[str, Any], replace_others: bool = Fals
         ConfigError: `out` exists, cannot be created, is being built by another process, or was begun by another plan;
             or the disk is full, which leaves the folder for the next call.
     """
-    out = out.absolute()
-    if out.exists():
-        raise ConfigError(f"{out} exists already; remove it first or choose another folder")
+    out = absent(out)
     folder = out.with_name(f"{out.name}.partial")
-    try:
+    with report_uncreatable(out):
         folder.mkdir(parents=True, exist_ok=True)
         lock = os.open(folder, os.O_RDONLY)
-    except OSError as error:
-        reason = error.strerror or error
-        raise ConfigError(f"{out} cannot be created: {reason}; choose a folder that you may write") from error
     try:
         _lock(lock, out)
         with report_disk_errors(folder, _WAY_OUT):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from rerank.retrieval.vector_index import VectorIndex
 from rerank.types import Matrix, Query
 
 
+@dataclass(frozen=True, slots=True)
 class DenseRetriever:
     """Retrieves by inner product of unit vectors, which is their cosine.
 
@@ -22,16 +23,15 @@ class DenseRetriever:
         passages: their number.
     """
 
-    def __init__(self, index: VectorIndex, encoder: Encoder, passages: int) -> None:
-        self._index = index
-        self._encoder = encoder
-        self._passages = passages
+    index: VectorIndex
+    encoder: Encoder
+    passages: int
 
     def search(self, queries: Sequence[Query], depth: int) -> list[list[ScoredRow]]:
-        depth = min(depth, self._passages)
+        depth = min(depth, self.passages)
         if not queries or depth == 0:
             return [[] for _ in queries]
-        scores, rows = self._index.search(query_vectors(self._encoder, queries), depth)
+        scores, rows = self.index.search(query_vectors(self.encoder, queries), depth)
         return [_scored_rows(s, r) for s, r in zip(scores, rows, strict=True)]
 
 

@@ -99,16 +99,12 @@ class PassageStore:
         with _damage_named(self._path):
             yield from (text for (text,) in self._db.execute(sql, (first, stop)))
 
-    def doc_ids(self, rows: Sequence[int]) -> list[str]:
-        """The doc_ids of the passages in these rows."""
-        doc_id_of = dict(self._select("SELECT row, doc_id FROM passages WHERE row IN ({})", sorted(set(rows))))
-        self._check_found(rows, doc_id_of)
-        return [doc_id_of[row] for row in rows]
-
     def scored_docs(self, hits: Sequence[ScoredRow]) -> list[ScoredDoc]:
         """The results of a retriever, by doc_id."""
-        doc_ids = self.doc_ids([hit.row for hit in hits])
-        return [ScoredDoc(doc_id, hit.score, hit.bm25_score) for doc_id, hit in zip(doc_ids, hits, strict=True)]
+        rows = [hit.row for hit in hits]
+        doc_id_of = dict(self._select("SELECT row, doc_id FROM passages WHERE row IN ({})", rows))
+        self._check_found(rows, doc_id_of)
+        return [ScoredDoc(doc_id_of[hit.row], hit.score, hit.bm25_score) for hit in hits]
 
     def _passages(self, sql: str, values: Sequence[object]) -> Iterator[tuple[int, Passage]]:
         """The rows and passages that a statement selects."""

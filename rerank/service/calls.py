@@ -9,18 +9,23 @@ import re
 import reprlib
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 from weakref import WeakValueDictionary
 
+from google.protobuf import message_factory
+from google.protobuf.descriptor import Descriptor, ServiceDescriptor
+from google.protobuf.message import DecodeError, Message
+
 from rerank.access.callers import Caller
 from rerank.access.keys import KeyStore
 from rerank.config import Limits
-from rerank.errors import Overloaded, RerankError, ShuttingDown
+from rerank.errors import InvalidRequest, Overloaded, RerankError, ShuttingDown
 from rerank.service.status import REQUEST_ID, status_name
+from rerank.service.wire_format import check_field_count
 
 log = logging.getLogger(__name__)
 
@@ -96,11 +101,6 @@ class CallRecord:
         """The name of the caller's API key; empty without one."""
         return self.caller.name if self.caller else ""
 
-    @property
-    def caller_name(self) -> str:
-        """The name under which the engine shares its time: that of the key, or of the connection without one."""
-        return self.key or self.peer
-
     def __str__(self) -> str:
         execution = getattr(self.response, "execution", None)
         fields = {
@@ -116,6 +116,8 @@ class CallRecord:
 OnEnd: TypeAlias = Callable[[CallRecord], None]
 #: Makes the reply to a message; fills in `request` and `response` of the record on the way.
 Respond: TypeAlias = Callable[[bytes | bytearray, CallRecord], Awaitable[bytes]]
+#: Makes the response to a request of the call of this record.
+Run: TypeAlias = Callable[[Any, CallRecord], Awaitable[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,3 +313,37 @@ class CallsInFlight:
 def _overloaded(limit: str, problem: str) -> Overloaded:
     """The error of a call that exceeds the limit of this name."""
     return Overloaded(f"{problem}; retry in 1 s", 1.0, {"exceeded": limit})
+
+
+def protobuf_methods(
+    service: ServiceDescriptor, runs: Mapping[str, Run], calls: CallsInFlight, on_end: OnEnd
+) -> dict[str, Method]:
+    """Methods of a service of protobuf by their names: bytes of a message in, bytes of a message out."""
+    return {
+        name: Method(name, _responding(parser(service.methods_by_name[name].input_type, calls), run), calls, on_end)
+        for name, run in runs.items()
+    }
+
+
+def parser(kind: Descriptor, calls: CallsInFlight) -> Callable[[bytes], Any]:
+    """Parses messages of a type, after their fields were counted. Raises: InvalidRequest."""
+    message_type = message_factory.GetMessageClass(kind)
+
+    def parse(message: bytes) -> Message:
+        if len(message) > calls.limits.max_candidates:  # a field has at least a byte, a candidate may have several
+            check_field_count(message, kind, calls.limits)
+        try:
+            return message_type.FromString(message)
+        except DecodeError as error:
+            raise InvalidRequest("request", f"the bytes are no message of this type: {error}") from error
+
+    return parse
+
+
+def _responding(parse: Callable[[bytes], Any], run: Run) -> Respond:
+    async def respond(message: bytes | bytearray, record: CallRecord) -> bytes:
+        record.request = parse(bytes(message))
+        record.response = await run(record.request, record)
+        return bytes(record.response.SerializeToString())
+
+    return respond

@@ -14,6 +14,12 @@ from typing import TypeAlias
 
 from google.protobuf.descriptor import Descriptor
 
+from rerank.config import Limits
+from rerank.errors import InvalidRequest
+
+#: Fields that a message may have for each candidate, which has five and is one itself, and beside the candidates. What
+#: is left over is for fields of later versions of the protocol.
+_FIELDS_PER_CANDIDATE, _OTHER_FIELDS = 8, 64
 _VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
 #: The largest wire type: 3 and 4 begin and end a group, whose fields count like any others.
 _MAX_WIRE_TYPE = 5
@@ -36,6 +42,31 @@ class FieldCount:
 
     total: int
     of: Mapping[int, int]
+
+
+def check_field_count(message: bytes, kind: Descriptor, limits: Limits) -> None:
+    """Refuses a serialized message of a type that has more fields than the largest allowed list of candidates needs.
+
+    It comes before the message is parsed, which takes seconds for millions of fields. A list that is a little too long
+    passes, and `rerank_arguments` refuses it.
+
+    Raises:
+        InvalidRequest: names the number and the limit.
+    """
+    limit = _FIELDS_PER_CANDIDATE * limits.max_candidates + _OTHER_FIELDS
+    count = count_fields(message, kind, limit)
+    if count.total <= limit:
+        return
+    field = kind.fields_by_name.get("candidates")
+    candidates = count.of[field.number] if field else 0
+    if candidates > limits.max_candidates:
+        raise too_many("candidates", f"{candidates} or more", limits.max_candidates, "candidates")
+    raise InvalidRequest(
+        "request",
+        f"the message has more than {limit} fields, those of its candidates included; send each field once, and at "
+        f"most {limits.max_candidates} candidates",
+        {"limit": str(limit)},
+    )
 
 
 def count_fields(message: bytes, kind: Descriptor, limit: int) -> FieldCount:
@@ -102,3 +133,12 @@ def _varint(message: bytes, position: int) -> tuple[int, int]:
         if byte < 128:
             return value, position + shift + 1
     raise IndexError("a varint is longer than ten bytes")
+
+
+def too_many(field: str, value: int | str, limit: int, unit: str) -> InvalidRequest:
+    """The error of a field whose value exceeds a limit."""
+    return InvalidRequest(
+        field,
+        f"{value} {unit} exceed the limit of {limit}; send at most {limit}",
+        {"value": str(value), "limit": str(limit)},
+    )

@@ -97,14 +97,11 @@ def collection(beir_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 @pytest.fixture(scope="session")
 def base(encoder: Encoder, index: Index, collection: Path) -> Iterator[str]:
     """The address of a service over `index` with judgements and the models number (the default) and identity."""
-    from rerank.registry import ModelRegistry
-    from rerank.reranker import AsyncReranker
-    from tests.http_client import serving_http
-    from tests.serving import config_for
+    from tests.http_client import http_service
 
     rankers: dict[str, Any] = {"number": NumberRanker(), "identity": IdentityRanker()}
-    config = config_for(rankers, http=HttpConfig(listen="127.0.0.1:0", qrels=str(collection)))
-    with serving_http(AsyncReranker(config, encoder, index, ModelRegistry(config.models, rankers))) as (_, client):
+    http = HttpConfig(listen="127.0.0.1:0", qrels=str(collection))
+    with http_service(encoder, rankers, index, http=http) as (_, client):
         yield f"http://{client.address}"
 
 

@@ -105,21 +105,17 @@ def live_base(encoder: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     """The address of a service whose index, models and judgements are hostile."""
     from rerank.collections import open_collection
     from rerank.rankers.identity import IdentityRanker
-    from rerank.registry import ModelRegistry
-    from rerank.reranker import AsyncReranker
     from rerank.retrieval.build import build_index
     from rerank.retrieval.index import Index
-    from tests.http_client import serving_http
-    from tests.serving import config_for
+    from tests.http_client import http_service
 
     folder = write_hostile_collection(tmp_path_factory.mktemp("hostile"))
     build_index(open_collection(str(folder)), folder / "index", encoder)
     number = NumberRanker()
     number.info = replace(number.info, reads_instruction=True)
     rankers: dict[str, Any] = {"number": number, **{text: IdentityRanker() for text in HOSTILE.values()}}
-    config = config_for(rankers, http=HttpConfig(listen="127.0.0.1:0", qrels=str(folder)))
-    registry = ModelRegistry(config.models, rankers)
-    with serving_http(AsyncReranker(config, encoder, Index(folder / "index", encoder), registry)) as (_, client):
+    http = HttpConfig(listen="127.0.0.1:0", qrels=str(folder))
+    with http_service(encoder, rankers, Index(folder / "index", encoder), http=http) as (_, client):
         yield f"http://{client.address}"
 
 

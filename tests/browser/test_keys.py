@@ -10,7 +10,6 @@ import pytest
 
 from rerank.access.callers import CallerLimits
 from rerank.access.key_file import add_key
-from rerank.config.http import HttpConfig
 from tests.browser.conftest import new_tab
 from tests.fakes import NumberRanker
 
@@ -20,15 +19,10 @@ pytestmark = pytest.mark.browser
 @pytest.fixture
 def guarded(encoder: Any, index: Any, tmp_path: Path) -> Iterator[tuple[str, str]]:
     """The address of a service with keys, and a key."""
-    from rerank.registry import ModelRegistry
-    from rerank.reranker import AsyncReranker
-    from tests.http_client import serving_http
-    from tests.serving import config_for
+    from tests.http_client import http_service
 
     key = add_key(tmp_path / "keys", "tester", CallerLimits())
-    rankers: dict[str, Any] = {"number": NumberRanker()}
-    config = config_for(rankers, http=HttpConfig(listen="127.0.0.1:0"), keys=tmp_path / "keys")
-    with serving_http(AsyncReranker(config, encoder, index, ModelRegistry(config.models, rankers))) as (_, client):
+    with http_service(encoder, {"number": NumberRanker()}, index, keys=tmp_path / "keys") as (_, client):
         yield f"http://{client.address}", key
 
 

@@ -21,8 +21,10 @@ from rerank.types import (
     RankOptions,
 )
 from rerank.v1 import rerank_pb2 as pb
+from tests.rerank.client.test_client import Client
 from tests.serving import Served, reranker_of, serving
 
+CLIENTS = [RerankClient, AsyncRerankClient]
 FORMS = [
     {"doc_id": "a", "text": "first", "score": 2.5},
     {"_id": 7, "text": "second", "title": None},
@@ -44,27 +46,18 @@ def rerank_in_process(encoder: Encoder, candidates: Any) -> list[tuple[str, str,
     return [(candidate.passage.doc_id, candidate.passage.text, candidate.score) for candidate in asyncio.run(rank())]
 
 
-def by_blocking_client(target: str, candidates: Any) -> pb.RerankResponse:
-    with RerankClient(target) as client:
-        return client.rerank("q", candidates, model="identity", return_passages=True)
-
-
-def by_async_client(target: str, candidates: Any) -> pb.RerankResponse:
-    async def call() -> pb.RerankResponse:
-        async with AsyncRerankClient(target) as client:
-            return await client.rerank("q", candidates, model="identity", return_passages=True)
-
-    return asyncio.run(call())
-
-
 def test_in_process_reranker_takes_every_form(encoder: Encoder) -> None:
     assert rerank_in_process(encoder, FORMS) == EXPECTED
 
 
-@pytest.mark.parametrize("call", [by_blocking_client, by_async_client])
-def test_clients_take_every_form_and_messages(service: Served, call: Any) -> None:
+def by_client(kind: Any, service: Served, candidates: Any) -> pb.RerankResponse:
+    return Client(kind, service.address).call("rerank", "q", candidates, model="identity", return_passages=True)
+
+
+@pytest.mark.parametrize("kind", CLIENTS)
+def test_clients_take_every_form_and_messages(service: Served, kind: Any) -> None:
     message = pb.Candidate(doc_id="g", text="seventh")
-    results = call(service.address, (form for form in [*FORMS, message])).results
+    results = by_client(kind, service, (form for form in [*FORMS, message])).results
     found = [(r.doc_id, r.text, r.first_stage_score if r.HasField("first_stage_score") else None) for r in results]
     assert found == [*EXPECTED, ("g", "seventh", None)]
 
@@ -92,19 +85,15 @@ def test_title_reaches_the_ranker_as_beginning_of_the_text(encoder: Encoder) -> 
         {"id": "d", "text": "four", "title": "V"},
     ]
     with serving(reranker_of(encoder, {"identity": ranker})) as served:
-        by_blocking_client(served.address, candidates)
+        by_client(RerankClient, served, candidates)
     assert ranker.titles == ["T", "", "U", "V"]
     assert ranker.texts == ["T one", "two", "U three", "V four"]
 
 
-@pytest.mark.parametrize("call", [by_blocking_client, by_async_client])
 @pytest.mark.parametrize("candidates", [["ok", 7], {"d1": "text"}, "a text"])
-def test_clients_refuse_other_forms(service: Served, call: Any, candidates: Any) -> None:
-    with pytest.raises(TypeError, match=r"a candidate is a dict with doc_id \(or _id, docid, id\), text, title, score"):
-        call(service.address, candidates)
-
-
-@pytest.mark.parametrize("candidates", [["ok", 7], {"d1": "text"}, "a text"])
-def test_in_process_reranker_refuses_other_forms(encoder: Encoder, candidates: Any) -> None:
+def test_clients_and_in_process_reranker_refuse_other_forms(encoder: Encoder, service: Served, candidates: Any) -> None:
+    for kind in CLIENTS:
+        with pytest.raises(TypeError, match=r"a candidate is a dict with doc_id \(or _id, docid, id\), text, title"):
+            by_client(kind, service, candidates)
     with pytest.raises(TypeError, match=r"a pair \(doc_id, text\), a plain text, or a Candidate"):
         rerank_in_process(encoder, candidates)

@@ -6,7 +6,7 @@ import hashlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -55,23 +55,15 @@ def entries(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_folder_appears_when_the_block_ends(out: Path) -> None:
-    with atomic_folder(out) as folder:
-        (folder / "file").write_text("complete")
-        assert not out.exists()
-        assert folder.parent == out.parent
-    assert (out / "file").read_text() == "complete"
-    assert entries(out.parent) == ["out"]
-
-
-def test_other_users_can_read_the_folder(out: Path) -> None:
-    create(out)
-    assert out.stat().st_mode & 0o777 == 0o755
-
-
-def test_missing_parents_are_created(tmp_path: Path) -> None:
-    create(tmp_path / "a" / "b" / "out")
-    assert entries(tmp_path / "a" / "b") == ["out"]
+def test_folder_appears_when_the_block_ends_for_all_users_also_in_a_new_folder(tmp_path: Path) -> None:
+    for out in (tmp_path / "out", tmp_path / "a" / "b" / "out"):
+        with atomic_folder(out) as folder:
+            (folder / "file").write_text("complete")
+            assert not out.exists()
+            assert folder.parent == out.parent
+        assert (out / "file").read_text() == "complete"
+        assert entries(out.parent) == ["out"]
+        assert out.stat().st_mode & 0o777 == 0o755
 
 
 def test_relative_path_refers_to_the_working_directory_at_the_start_of_the_block(
@@ -97,16 +89,12 @@ def test_exception_leaves_no_folder(out: Path, error: type[BaseException]) -> No
     assert entries(out.parent) == []
 
 
-@pytest.mark.parametrize("kind", ["folder", "file"])
-def test_existing_target_is_refused_and_unchanged(out: Path, kind: str) -> None:
-    if kind == "folder":
-        create(out)
-    else:
-        out.write_text("a file")
-    before = entries(out.parent)
+@pytest.mark.parametrize("prepare", [create, Path.touch], ids=["folder", "file"])
+def test_existing_target_is_refused_and_unchanged(out: Path, prepare: Callable[[Path], object]) -> None:
+    prepare(out)
     with pytest.raises(ConfigError, match=f"{out} exists already; remove it first or choose another folder"):
         create(out)
-    assert entries(out.parent) == before
+    assert entries(out.parent) == ["out"]
 
 
 def test_next_call_removes_and_names_the_temporary_folder_of_a_killed_process(
@@ -117,23 +105,22 @@ def test_next_call_removes_and_names_the_temporary_folder_of_a_killed_process(
         process.wait()
         assert folder.is_dir()
         assert not out.exists()
+    create(out.with_name("other"))
+    assert folder.is_dir(), "it is of another target"
     create(out)
-    assert entries(out.parent) == ["out"]
+    assert entries(out.parent) == ["other", "out"]
     assert entries(out) == ["file"]
     assert caplog.messages == [f"removed {folder}, the unfinished folder that a killed process left behind"]
 
 
-def test_temporary_folders_of_other_targets_are_kept(out: Path) -> None:
+def test_running_writer_keeps_its_folder_and_another_target_does_not_matter(out: Path) -> None:
     with building(out) as (process, folder):
-        process.kill()
-        process.wait()
-    create(out.with_name("other"))
-    assert entries(out.parent) == sorted([folder.name, "other"])
-
-
-def test_temporary_folder_of_a_running_process_is_kept(out: Path) -> None:
-    with building(out) as (_, folder):
-        create(out)
+        create(out.with_name("other"))
+        process.communicate("finish\n", timeout=60)
+        assert process.returncode == 0
+    assert entries(out.parent) == ["other", "out"]
+    with building(out.with_name("third")) as (_, folder):
+        create(out.with_name("third"))
         assert entries(folder) == ["half"]
 
 
@@ -149,47 +136,29 @@ def test_first_of_two_concurrent_writers_wins(out: Path) -> None:
     assert entries(out.parent) == ["out"]
 
 
-def test_writers_of_different_targets_do_not_interfere(tmp_path: Path) -> None:
-    with building(tmp_path / "out") as (process, _):
-        create(tmp_path / "other")
-        process.communicate("finish\n", timeout=60)
-        assert process.returncode == 0
-    assert entries(tmp_path) == ["other", "out"]
-
-
-def test_file_is_replaced_when_the_block_ends(out: Path) -> None:
-    out.write_text("old")
-    with atomic_file(out) as path:
-        path.write_text("new")
-        assert out.read_text() == "old"
-    assert out.read_text() == "new"
-    assert entries(out.parent) == ["out"]
-
-
-def test_file_is_unchanged_when_the_block_raises(out: Path) -> None:
+def test_file_is_replaced_when_the_block_ends_and_unchanged_when_it_raises(out: Path) -> None:
     def fail_halfway() -> None:
         with atomic_file(out) as path:
             path.write_text("half")
             raise KeyboardInterrupt
 
     out.write_text("old")
+    with atomic_file(out) as path:
+        path.write_text("new")
+        assert out.read_text() == "old"
     with pytest.raises(KeyboardInterrupt):
         fail_halfway()
-    assert out.read_text() == "old"
+    assert out.read_text() == "new"
     assert entries(out.parent) == ["out"]
 
 
-def test_hash_of_one_file_is_its_sha256(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"content")
-    assert sha256_of_files([tmp_path / "a"]) == hashlib.sha256(b"content").hexdigest()
-
-
-def test_hash_of_several_files_depends_on_their_boundaries_and_order(tmp_path: Path) -> None:
+def test_hash_is_sha256_and_of_several_files_depends_on_their_boundaries_and_order(tmp_path: Path) -> None:
     contents = {"a": b"xy", "b": b"z", "c": b"x", "d": b"yz"}
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
     pairs = ["ab", "ba", "cd", "dc"]
     assert len({sha256_of_files([tmp_path / name for name in pair]) for pair in pairs}) == len(pairs)
+    assert sha256_of_files([tmp_path / "a"]) == hashlib.sha256(b"xy").hexdigest()
     digests = "".join(hashlib.sha256(contents[name]).hexdigest() for name in "ab")
     assert sha256_of_files([tmp_path / "a", tmp_path / "b"]) == hashlib.sha256(digests.encode()).hexdigest()
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from rerank import (
-    AsyncReranker,
     ConfigError,
     FeedbackMethod,
     FirstStage,
@@ -20,11 +19,10 @@ from rerank import (
     Reranker,
     UsageError,
 )
-from rerank.registry import ModelRegistry
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.fakes import NumberRanker
-from tests.serving import TIMEOUT_S, config_for, refusal
+from tests.serving import TIMEOUT_S, refusal, reranker_of
 
 if TYPE_CHECKING:
     from rerank.models.encoder import Encoder
@@ -113,12 +111,12 @@ def test_unknown_names_list_the_choices() -> None:
 
 
 async def test_search_takes_names_and_a_text(encoder: Encoder, index: Index) -> None:
-    config = config_for(["number"])
-    models = ModelRegistry(config.models, {"number": NumberRanker()})
-    async with AsyncReranker(config, encoder, index, models) as reranker:
+    async with reranker_of(encoder, {"number": NumberRanker()}, index) as reranker:
         found = await reranker.search("flea bites", "bm25", 5, RankOptions(strategy="single"))
         fed = await reranker.search("flea bites", "dense", 5, RankOptions(), feedback="rocchio")
         assert repr(reranker) == "<AsyncReranker: number (default); index of 12 passages>"
+        with pytest.raises(InvalidRequest, match="ordered: the first stage of a search gives an ordered list"):
+            await reranker.search("flea bites", "bm25", 5, RankOptions(ordered=False))
     assert (found.first_stage, found.hits) == (FirstStage.BM25, 2)
     assert fed.feedback is not None
     assert fed.feedback.method is FeedbackMethod.ROCCHIO

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 from rerank.errors import RankerFailure
 from rerank.types import (
     EncodedWindow,
-    Passage,
     Query,
     Window,
     WindowRanking,
@@ -30,13 +28,6 @@ def test_permutation_is_best_first_and_equal_scores_keep_their_order(scores: lis
     assert sorted(permutation) == list(range(len(scores)))
     for above, below in pairwise(permutation):
         assert scores[above] > scores[below] or (scores[above] == scores[below] and above < below)
-
-
-def test_vectors_are_ignored_in_comparisons() -> None:
-    vector = np.ones(3, dtype=np.float32)
-    assert Query("q", vector=vector) == Query("q")
-    assert Passage("d", "text", vector=vector) == Passage("d", "text")
-    assert Passage("d", "text") != Passage("d", "other text")
 
 
 def windows(*sizes: int) -> list[EncodedWindow]:

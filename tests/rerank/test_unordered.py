@@ -17,15 +17,12 @@ from rerank import InvalidRequest, Query, Reranker
 from rerank.engine.strategies import Single, Sliding, Step, Steps
 from rerank.models.encoder import Encoder
 from rerank.rankers.identity import IdentityRanker
-from rerank.registry import ModelRegistry
-from rerank.reranker import AsyncReranker
 from rerank.retrieval.index import Index
 from rerank.types import (
     Candidate,
     CandidateSource,
     Completeness,
     EncodedWindow,
-    FirstStage,
     InterpolatedScores,
     InterpolationReport,
     Passage,
@@ -38,7 +35,7 @@ from rerank.types import (
 )
 from rerank.unordered import UnorderedList, shared_words
 from tests.fakes import NumberRanker, number_in
-from tests.serving import config_for, reranker_of
+from tests.serving import reranker_of
 
 QUERY = "how long does a flea live"
 DOCUMENTS = ["Deserts are dry.", "A flea lives a year.", "The moon orbits the earth.", "A flea lives a year."]
@@ -110,10 +107,6 @@ def test_equal_texts_have_equal_scores_and_follow_one_another_by_doc_id(rank: Ra
     assert len(set(scores.values())) == len({doc_id for doc_id in ("d3", "d0", "d1") if doc_id in scores})
 
 
-def test_ids_of_plain_texts_are_in_the_order_of_numbers(rank: Rank) -> None:
-    assert [doc_id for doc_id, _ in rows(rank(["same text"] * 12))] == [str(place) for place in range(12)]
-
-
 def test_ranks_count_the_candidates_before(rank: Rank) -> None:
     """Several windows have no common scores."""
     ranking = rank(of_numbers([5, 1, 5, 9]), replace(UNORDERED, strategy="sliding", window_size=2))
@@ -128,10 +121,9 @@ def test_title_is_part_of_the_text() -> None:
 
 def test_text_of_the_index_equals_a_text_that_was_sent(encoder: Encoder, index: Index) -> None:
     ranker = NumberRanker()
-    config = config_for(["number"])
 
     async def call() -> Ranking:
-        async with AsyncReranker(config, encoder, index, ModelRegistry(config.models, {"number": ranker})) as reranker:
+        async with reranker_of(encoder, {"number": ranker}, index) as reranker:
             (stored,) = index.store.passages(["flea"])
             sent = [CandidateSource("a", stored.text), CandidateSource("flea", in_index=True)]
             return await reranker.rerank(Query("q"), sent, UNORDERED)
@@ -143,8 +135,8 @@ def test_text_of_the_index_equals_a_text_that_was_sent(encoder: Encoder, index: 
     assert passage.vector is not None
 
 
-@pytest.mark.parametrize("documents", [[], ["one"], ["same", "same", "same"]])
-def test_short_lists(rank: Rank, documents: list[str]) -> None:
+@pytest.mark.parametrize("documents", [[], ["one"], ["same"] * 12])
+def test_short_lists_and_equal_texts_keep_their_order_by_id(rank: Rank, documents: list[str]) -> None:
     ranking = rank(documents)
     assert [item.position for item in ranking.ranked] == list(range(len(documents)))
     assert len({item.score for item in ranking.ranked}) <= 1
@@ -220,15 +212,6 @@ def test_interpolation_that_was_asked_for_is_refused_without_scores(rank: Rank) 
         rank(DOCUMENTS, replace(SINGLE, interpolation=0.5))
     ranking = rank([(text, text) for text in DOCUMENTS[:3]], replace(SINGLE, interpolation=0.0))
     assert ranking.trace.interpolation is None
-
-
-def test_search_has_an_ordered_list(encoder: Encoder) -> None:
-    async def call() -> None:
-        async with reranker_of(encoder, {"number": NumberRanker()}) as reranker:
-            await reranker.search(Query("q"), FirstStage.BM25, 10, UNORDERED)
-
-    with pytest.raises(InvalidRequest, match="ordered: the first stage of a search gives an ordered list"):
-        asyncio.run(call())
 
 
 @pytest.fixture(scope="module")

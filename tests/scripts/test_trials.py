@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from rerank.config import Limits
 from rerank.errors import ConfigError
-from rerank.service.convert import rerank_call
+from rerank.service.methods import rerank_arguments
 from rerank.v1 import rerank_pb2 as pb
 from scripts.service import Service
 from scripts.trials import attack, cancel, fuzz, probes, restarts, soak
@@ -133,7 +133,8 @@ def test_worst_requests_are_allowed(name: str) -> None:
     asyncio.run(attack.ATTACKS[name](recorder, random.Random(0)))
     limits = Limits()
     assert sent[0].ByteSize() <= limits.max_message_bytes
-    assert rerank_call(sent[0], limits).candidates
+    _, candidates, _ = rerank_arguments(sent[0], limits)
+    assert candidates
 
 
 @pytest.mark.slow

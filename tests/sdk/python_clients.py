@@ -182,36 +182,6 @@ def litellm(provider: str, base_url: str, model: str, **options: Any) -> Results
     return [(result["index"], result["relevance_score"]) for result in reply.results]
 
 
-@client("litellm cohere/", "litellm")
-def litellm_cohere(base_url: str, model: str) -> Results:
-    return litellm("cohere", base_url, model)
-
-
-@client("litellm jina_ai/", "litellm")
-def litellm_jina(base_url: str, model: str) -> Results:
-    return litellm("jina_ai", f"{base_url}/v1", model)
-
-
-@client("litellm hosted_vllm/", "litellm")
-def litellm_vllm(base_url: str, model: str) -> Results:
-    return litellm("hosted_vllm", base_url, model)
-
-
-@client("litellm huggingface/", "litellm")
-def litellm_tei(base_url: str, model: str) -> Results:
-    return litellm("huggingface", base_url, model)
-
-
-@client("litellm infinity/, return_documents=False", "litellm")
-def litellm_infinity(base_url: str, model: str) -> Results:
-    return litellm("infinity", base_url, model, return_documents=False)
-
-
-@client("litellm infinity/", "litellm")
-def litellm_infinity_documents(base_url: str, model: str) -> Results:
-    return litellm("infinity", base_url, model)
-
-
 def rerankers(provider: str, url: str, model: str) -> Results:
     from rerankers.models.api_rankers import APIRanker
 
@@ -219,19 +189,21 @@ def rerankers(provider: str, url: str, model: str) -> Results:
     return [(result.document.doc_id, result.score) for result in found][:TOP_N]
 
 
-@client("rerankers Cohere", "rerankers")
-def rerankers_cohere(base_url: str, model: str) -> Results:
-    return rerankers("cohere", f"{base_url}/v1/rerank", model)
-
-
-@client("rerankers Jina", "rerankers")
-def rerankers_jina(base_url: str, model: str) -> Results:
-    return rerankers("jina", f"{base_url}/v1/rerank", model)
-
-
-@client("rerankers TEI", "rerankers")
-def rerankers_tei(base_url: str, model: str) -> Results:
-    return rerankers("text-embeddings-inference", f"{base_url}/rerank", model)
+for provider, path in {"cohere": "", "jina_ai": "/v1", "hosted_vllm": "", "huggingface": "", "infinity": ""}.items():
+    client(f"litellm {provider}/", "litellm")(
+        lambda base_url, model, provider=provider, path=path: litellm(provider, base_url + path, model)  # type: ignore[misc]
+    )
+client("litellm infinity/, return_documents=False", "litellm")(
+    lambda base_url, model: litellm("infinity", base_url, model, return_documents=False)
+)
+for name, provider, path in (
+    ("Cohere", "cohere", "/v1/rerank"),
+    ("Jina", "jina", "/v1/rerank"),
+    ("TEI", "text-embeddings-inference", "/rerank"),
+):
+    client(f"rerankers {name}", "rerankers")(
+        lambda base_url, model, provider=provider, path=path: rerankers(provider, base_url + path, model)  # type: ignore[misc]
+    )
 
 
 def main(name: str, base_url: str, model: str) -> None:

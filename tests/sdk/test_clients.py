@@ -15,12 +15,10 @@ from typing import Any
 
 import pytest
 
-from rerank.config.http import HttpConfig
 from rerank.models.encoder import Encoder
 from tests.fakes import NumberRanker
-from tests.http_client import serving_http
+from tests.http_client import http_service
 from tests.sdk.table import write_table
-from tests.serving import reranker_of
 
 pytestmark = pytest.mark.sdk
 
@@ -73,8 +71,7 @@ SDKS = {
 @pytest.fixture(scope="module")
 def base_url(encoder: Encoder) -> Iterator[str]:
     """A service whose model `number` is perfect."""
-    reranker = reranker_of(encoder, {"number": NumberRanker()}, http=HttpConfig(listen="127.0.0.1:0"))
-    with serving_http(reranker) as (_, client):
+    with http_service(encoder, {"number": NumberRanker()}) as (_, client):
         yield f"http://{client.address}"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +16,7 @@ from rerank.errors import InvalidRequest, Overloaded, RerankError, ShuttingDown
 from rerank.service.status import status_of
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceServicer
+from tests.rerank.client.test_client import Client
 from tests.serving import TIMEOUT_S, serving_servicer
 
 BUSY = Overloaded("the queue is full; retry in 0.05 s", 0.05)
@@ -40,22 +40,14 @@ class FailingServicer(RerankServiceServicer):
         raise AssertionError
 
 
-def call_blocking(target: str, timeout_s: float = TIMEOUT_S, **settings: Any) -> pb.ListModelsResponse:
-    with RerankClient(target, **settings) as client:
-        return client.list_models(timeout_s)
-
-
-def call_async(target: str, timeout_s: float = TIMEOUT_S, **settings: Any) -> pb.ListModelsResponse:
-    async def run() -> pb.ListModelsResponse:
-        async with AsyncRerankClient(target, **settings) as client:
-            return await client.list_models(timeout_s)
-
-    return asyncio.run(run())
-
-
-@pytest.fixture(params=[call_blocking, call_async])
+@pytest.fixture(params=[RerankClient, AsyncRerankClient])
 def call(request: pytest.FixtureRequest) -> Callable[..., pb.ListModelsResponse]:
-    return request.param
+    """Calls ListModels by either client."""
+
+    def call(target: str, timeout_s: float = TIMEOUT_S, **settings: Any) -> pb.ListModelsResponse:
+        return Client(request.param, target, **settings).call("list_models", timeout_s)
+
+    return call
 
 
 def test_overloaded_service_is_called_again_after_the_time_it_asks_for(call: Callable[..., Any]) -> None:
@@ -83,19 +75,13 @@ def test_error_that_stays_is_raised_at_once(call: Callable[..., Any], error: Any
     assert len(servicer.deadlines_s) == 1
 
 
-def test_last_attempt_raises_the_error_of_the_service(call: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_last_attempt_raises_the_error_of_the_service(call: Callable[..., Any], attempts: int) -> None:
     servicer = FailingServicer(BUSY, BUSY, BUSY)
     with serving_servicer(servicer) as target, pytest.raises(ServiceError, match="the queue is full") as caught:
-        call(target, attempts=2)
-    assert len(servicer.deadlines_s) == 2
+        call(target, attempts=attempts)
+    assert len(servicer.deadlines_s) == attempts
     assert caught.value.retry_after_s == pytest.approx(0.05)
-
-
-def test_one_attempt_is_no_retry(call: Callable[..., Any]) -> None:
-    servicer = FailingServicer(BUSY)
-    with serving_servicer(servicer) as target, pytest.raises(ServiceError):
-        call(target, attempts=1)
-    assert len(servicer.deadlines_s) == 1
 
 
 def test_wait_that_the_deadline_does_not_allow_is_not_begun(call: Callable[..., Any]) -> None:

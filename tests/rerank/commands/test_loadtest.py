@@ -17,28 +17,25 @@ from tests.fakes import NumberRanker
 from tests.serving import reranker_of, serving
 
 
-def test_load_at_a_rate_prints_its_figures(encoder: Encoder) -> None:
+def test_load_at_a_rate_or_a_multiple_of_the_capacity_prints_its_figures(
+    encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loadtest, "_CAPACITY_S", 0.5)
     with serving(reranker_of(encoder, {"number": NumberRanker()})) as served:
-        arguments = ["--target", served.address, "--rate", "50", "--seconds", "1", "--passages", "3"]
-        result = CliRunner().invoke(app, ["loadtest", *arguments, "--json"])
-        shown = CliRunner().invoke(app, ["loadtest", *arguments])
-    assert result.exit_code == shown.exit_code == 0, (result.output, shown.output)
-    figures = json.loads(result.output)
+        arguments = ["loadtest", "--target", served.address, "--seconds", "1", "--passages", "3"]
+        at_rate, shown, multiple = (
+            CliRunner().invoke(app, [*arguments, *more])
+            for more in (["--rate", "50", "--json"], ["--rate", "50"], ["--rate", "0.5x", "--json"])
+        )
+    assert at_rate.exit_code == shown.exit_code == multiple.exit_code == 0, (at_rate.output, shown.output)
+    figures = json.loads(at_rate.output)
     assert figures["statuses"] == {"OK": round(figures["goodput_per_s"])}
     assert figures["offered_per_s"] == figures["goodput_per_s"]
     assert figures["capacity_per_s"] is None
     assert 0 < figures["latency_ms"]["p50"] <= figures["latency_ms"]["p99.9"]
     assert "goodput" in shown.output
     assert "p99 of answers" in shown.output
-
-
-def test_load_in_multiples_of_the_capacity_measures_it_first(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loadtest, "_CAPACITY_S", 0.5)
-    with serving(reranker_of(encoder, {"number": NumberRanker()})) as served:
-        arguments = ["--target", served.address, "--rate", "0.5x", "--seconds", "1", "--passages", "3", "--json"]
-        result = CliRunner().invoke(app, ["loadtest", *arguments])
-    assert result.exit_code == 0, result.output
-    figures = json.loads(result.output)
+    figures = json.loads(multiple.output)
     assert math.isclose(figures["offered_per_s"], 0.5 * figures["capacity_per_s"], rel_tol=0.5)
 
 

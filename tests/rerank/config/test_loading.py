@@ -13,7 +13,7 @@ TWO_MODELS = """
 listen: 0.0.0.0:9
 index: /some/index
 models:
-  - {name: a, ranker: identity, strategy: single, window_size: 7}
+  - {name: a, ranker: identity, strategy: top_down, window_size: 7}
   - {name: b, ranker: pe-rank, path: /some/checkpoint, stride: 5}
 engine: {max_batch_tokens: 100}
 drain_s: 0
@@ -41,7 +41,7 @@ def test_settings_that_the_file_leaves_out_keep_their_default(path: Path) -> Non
         listen="0.0.0.0:9",
         index=Path("/some/index"),
         models=(
-            IdentityModel(name="a", ranker="identity", strategy="single", window_size=7, stride=None),
+            IdentityModel(name="a", ranker="identity", strategy="top-down", window_size=7, stride=None),
             PERankModel(name="b", ranker="pe-rank", path=Path("/some/checkpoint"), window_size=200, stride=5),
         ),
         engine=EngineConfig(max_batch_tokens=100, max_queue_tokens=1_000_000),
@@ -59,7 +59,6 @@ def test_override_replaces_the_setting_of_the_file_unless_it_is_none(path: Path)
     ("text", "problem"),
     [
         ("lissten: x", r"line 1: lissten: unknown setting; did you mean listen\?$"),
-        ("Listen: x", r"line 1: Listen: unknown setting; did you mean listen\?$"),
         ('"a\\nb": 1', r"'a\\nb': unknown setting; there are listen, "),
         ("drain_s: 1\nport: 3", r"line 2: port: unknown setting; there are listen, http, index, "),
         ("limits: {max_candidate: 3}", r"limits\.max_candidate: unknown setting; did you mean max_candidates\?$"),
@@ -71,7 +70,6 @@ def test_override_replaces_the_setting_of_the_file_unless_it_is_none(path: Path)
         ),
         ("models: [{name: a}]", r"models\[0\]: ranker is missing; it is one of identity, pe-rank, .*-likelihood$"),
         ("models: {name: a}", r"models: expected a list, whose entries begin with a dash, given a mapping$"),
-        ("models: first", r"models: expected a list, .*, given the text 'first'$"),
         ("models: [first]", r"models\[0\]: expected a mapping with name, strategy, .*, given the text 'first'$"),
         (
             "models:\n  - {name: a, ranker: identity}\n  - name: b\n    ranker: pe-rank\n    decoding: dynamik",
@@ -83,7 +81,6 @@ def test_override_replaces_the_setting_of_the_file_unless_it_is_none(path: Path)
         ),
         ("models: [{ranker: identity}]", r"models\[0\]\.name: the setting is missing$"),
         ("http: true", r"http: expected HOST:PORT, such as 127.0.0.1:8080, or a mapping with listen, .*, given true$"),
-        ("http: 8080", r"http: expected HOST:PORT, such as 127.0.0.1:8080, or .*, given 8080$"),
         ("http: [a]", r"http: expected a mapping with listen, .*, given a list$"),
         ("http: {model_aliases: {gpt: 4}}", r"http\.model_aliases\.gpt: expected a text, given 4$"),
         (
@@ -93,21 +90,17 @@ def test_override_replaces_the_setting_of_the_file_unless_it_is_none(path: Path)
         ("tls: {certificate: a.pem}", r"tls\.key: the setting is missing$"),
         ("engine: 3", r"engine: expected a mapping with max_batch_tokens, .*, given 3$"),
         ("engine: {max_batch_tokens: 0}", r"engine\.max_batch_tokens: expected a number greater than 0, given 0$"),
-        ("engine: {age_factor: 0}", r"engine\.age_factor: expected a number greater than 0, given 0$"),
-        ("engine: {answer_margin_s: -1}", r"engine\.answer_margin_s: expected a number of at least 0, given -1$"),
         ("engine: {max_batch_tokens: many}", r"max_batch_tokens: expected a whole number, given the text 'many'$"),
         ("limits: {max_candidates: 1.5}", r"limits\.max_candidates: expected a whole number, given 1\.5$"),
         ("limits: {max_candidates: true}", r"limits\.max_candidates: expected a whole number, given true$"),
         ("limits: {max_candidates: '20'}", r"limits\.max_candidates: expected a whole number, given the text '20'$"),
         ("drain_s: true", r"drain_s: expected a number, given true$"),
-        ("models: [{name: a, ranker: identity, window_size: true}]", r"window_size: expected a whole number"),
         ("models: [{name: a, ranker: identity, window_size: 1}]", r"window_size: expected a number of at least 2"),
         (
             "models: [{name: a, ranker: identity, window_size: 7, stride: 8}]",
             r"models\[0\]: with stride 8, .* windows of window_size 7 .*; use at most 7$",
         ),
         ("limits: {max_request_s: .nan}", r"limits\.max_request_s: expected a finite number, given nan$"),
-        ("drain_s: .inf", r"drain_s: expected a finite number, given inf$"),
         ("drain_s: -1", r"drain_s: expected a number of at least 0, given -1$"),
         (
             "connections: {keepalive_s: 1.0e+15}",
@@ -119,7 +112,6 @@ def test_override_replaces_the_setting_of_the_file_unless_it_is_none(path: Path)
         ("listen:", r"listen: expected a text, given nothing$"),
         ("1: 2", r"the key 1 is no text$"),
         ("- a list", r"expected keys and values, found list"),
-        ("a word", r"expected keys and values, found str"),
         ("listen: [", r"line 1: while parsing a flow node"),
         ("listen: a\nmodels: []\nlisten: b", r"line 3: the key 'listen' is in line 1 already$"),
     ],
@@ -132,10 +124,9 @@ def test_invalid_file_is_refused_with_the_name_of_the_key(path: Path, text: str,
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("window_size", "stride"), [(2, 2), (2, 1), (20, 20)])
-def test_stride_may_be_as_large_as_the_window(path: Path, window_size: int, stride: int) -> None:
-    path.write_text(f"models: [{{name: a, ranker: identity, window_size: {window_size}, stride: {stride}}}]")
-    assert load_config(path).models[0].stride == stride
+def test_stride_may_be_as_large_as_the_window(path: Path) -> None:
+    path.write_text("models: [{name: a, ranker: identity, window_size: 20, stride: 20}]")
+    assert load_config(path).models[0].stride == 20
 
 
 def test_error_names_every_problem_of_the_file(path: Path) -> None:
@@ -152,30 +143,23 @@ def test_of_very_many_problems_the_first_are_named(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("models", "given"),
-    [("[]", "none"), ("[{name: a, ranker: identity}, {name: a, ranker: pe-rank}]", "a, a")],
+    ("models", "first", "given"),
+    [
+        ("[]", [], "none"),
+        ("[{name: a, ranker: identity}, {name: a, ranker: pe-rank}]", [], "a, a"),
+        ("[{name: a, ranker: identity}]", [{"name": "a", "ranker": "identity"}], "a, a"),
+    ],
 )
-def test_models_must_have_distinct_names(path: Path, models: str, given: str) -> None:
+def test_models_must_have_distinct_names(path: Path, models: str, first: list[dict[str, object]], given: str) -> None:
     path.write_text(f"models: {models}")
     with pytest.raises(ConfigError, match=f"models must be one or more with distinct names, given: {given}$"):
-        load_config(path)
+        load_config(path, first)
 
 
 def test_first_model_replaces_the_default_model_of_the_same_name() -> None:
     models = load_config(None, [{"name": "default", "ranker": "first", "path": "mine"}]).models
     assert [model.name for model in models] == ["default", "pe-rank", "identity"]
     assert models[0].path == Path("mine")  # type: ignore[union-attr]
-
-
-def test_first_model_with_the_name_of_a_model_in_the_file_is_refused(path: Path) -> None:
-    path.write_text("models: [{name: a, ranker: identity}]")
-    with pytest.raises(ConfigError, match=r"distinct names, given: a, a$"):
-        load_config(path, [{"name": "a", "ranker": "identity"}])
-
-
-def test_error_of_an_override_names_the_command_line() -> None:
-    with pytest.raises(ConfigError, match=r"^command line: drain_s: expected a number, given the text 'soon'$"):
-        load_config(None, drain_s="soon")
 
 
 def test_each_problem_names_the_file_or_the_command_line(path: Path) -> None:
@@ -209,12 +193,6 @@ def test_window_of_pe_rank_does_not_depend_on_its_training(tmp_path: Path) -> No
 
 
 CASCADE = "{name: a, ranker: first, strategy: cascade, preranker: b}"
-
-
-def test_cascade_may_be_the_default_of_a_model(path: Path) -> None:
-    path.write_text(f"models: [{CASCADE}, {{name: b, ranker: pe-rank}}]")
-    model = load_config(path).models[0]
-    assert (model.strategy, model.preranker) == ("cascade", "b")
 
 
 @pytest.mark.parametrize(

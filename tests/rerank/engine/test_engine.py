@@ -131,12 +131,6 @@ async def test_requests_are_prepared_while_a_batch_runs() -> None:
         await wait_for_queue(engine, 3)
 
 
-async def test_trace_lists_truncated_passages() -> None:
-    async with engine_for(ObservedRanker()) as engine:
-        ranking = await engine.run(request_for(shuffled(5)))
-    assert ranking.trace.truncated_doc_ids == ("d0", "d2"), "in the order of the request"
-
-
 async def test_times_sum_to_at_most_the_total() -> None:
     async with engine_for(NumberRanker(), EngineConfig(max_batch_tokens=200)) as engine:
         rankings = await asyncio.gather(*(engine.run(request_for(shuffled(n))) for n in range(60)))

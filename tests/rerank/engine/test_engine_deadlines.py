@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Sequence
 
 import pytest
 
 from rerank.config import EngineConfig
-from rerank.engine.request import RankRequest
-from rerank.engine.strategies import Step, spans
+from rerank.engine.strategies import spans
 from rerank.errors import DeadlineExceeded, Overloaded
-from rerank.types import Candidate, Completeness, Passage, Prepared, Query, RankOptions
+from rerank.types import Completeness, RankOptions
 from tests.fakes import HeldRanker, NumberRanker
 from tests.rerank.engine.harness import (
     ONE_BY_ONE,
     Blocks,
     ObservedRanker,
-    best_first,
     engine_for,
     held_engine,
     now_s,
@@ -79,13 +75,6 @@ async def test_deadline_in_the_past_runs_no_window() -> None:
     assert (ranker.prepared, ranker.ranked) == (0, [])
 
 
-async def test_deadline_far_ahead_changes_nothing() -> None:
-    numbers = shuffled(50)
-    async with engine_for(NumberRanker()) as engine:
-        ranking = await engine.run(request_for(numbers, deadline_s=now_s() + 1000))
-    assert positions(ranking)[:10] == best_first(numbers)[:10]
-
-
 async def test_unreachable_deadline_is_rejected_before_anything_is_prepared() -> None:
     ranker = ObservedRanker()
     async with engine_for(ranker) as engine:
@@ -115,25 +104,6 @@ async def test_deadline_unreachable_because_of_the_queue_is_an_overload() -> Non
         with pytest.raises(Overloaded, match="1820 tokens are queued, which could make the request") as caught:
             await engine.run(request_for(shuffled(100), deadline_s=now_s() + 30))
         assert caught.value.retry_after_s == pytest.approx(18.2)
-
-
-async def test_long_passages_do_not_make_short_ones_look_slow_to_prepare() -> None:
-    """100 passages of 2,000 characters take 0.4 s, 100 short ones some milliseconds."""
-
-    class Embedding(NumberRanker):
-        def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
-            time.sleep(2e-6 * sum(len(passage.text) for passage in passages))
-            return super().prepare(query, passages)
-
-    def request(text: str, deadline_s: float | None) -> RankRequest:
-        candidates = tuple(Candidate(Passage(f"d{number}", text)) for number in range(100))
-        return RankRequest(Query("q"), candidates, (Step("number", Blocks(100)),), deadline_s=deadline_s)
-
-    async with engine_for(Embedding()) as engine:
-        for _ in range(2):  # the first batch is not measured
-            await engine.run(request("x" * 2000, None))
-        ranking = await engine.run(request("x", now_s() + 0.35))
-    assert ranking.trace.completeness is Completeness.FULL
 
 
 async def test_shorter_request_goes_before_an_earlier_longer_one() -> None:

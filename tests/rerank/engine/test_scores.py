@@ -134,12 +134,6 @@ async def test_single_window_over_the_head_is_interpolated_within_it() -> None:
     assert ranking.trace.interpolation == InterpolationReport(5.0, InterpolatedScores.FIRST_STAGE)
 
 
-async def test_missing_scores_never_fail_and_are_reported() -> None:
-    ranking = await ranked([1.0, 2.0, 3.0], [None, 2.0, 1.0], step(Single(20), 9.0, required=True))
-    assert positions(ranking) == [0, 1, 2]
-    assert ranking.trace.interpolation == InterpolationReport(9.0, InterpolatedScores.RECIPROCAL_RANK)
-
-
 SEVERAL_WINDOWS = [Sliding(2, 1), TopDown(2), Tournament(2)]
 
 

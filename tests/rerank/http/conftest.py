@@ -20,10 +20,9 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def http(encoder: Encoder, index: Index) -> Iterator[HttpClient]:
     """A service over `index` with the models number (the default; "vendor-model" is its alias) and identity."""
-    from tests.http_client import serving_http
-    from tests.serving import reranker_of
+    from tests.http_client import http_service
 
     rankers = {"number": NumberRanker(), "identity": IdentityRanker()}
     settings = HttpConfig(listen="127.0.0.1:0", model_aliases={"vendor-model": "number"})
-    with serving_http(reranker_of(encoder, rankers, index, http=settings)) as (_, client):
+    with http_service(encoder, rankers, index, http=settings) as (_, client):
         yield client

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from rerank.config.http import HttpConfig
 from rerank.http.cohere import Cut
 from rerank.http.dialect import StrictModel, Translated, validated
 from rerank.http.dialects import RERANK, Dialects, dialects
@@ -17,8 +16,7 @@ from rerank.http.tei import RankList
 from rerank.models.encoder import Encoder
 from rerank.v1 import rerank_pb2 as pb
 from tests.fakes import NumberRanker
-from tests.http_client import HttpClient, serving_http, texts
-from tests.serving import reranker_of
+from tests.http_client import HttpClient, http_service, texts
 
 DOCUMENTS_PATHS = ["/v1/rerank", "/v2/rerank", "/rerank"]
 #: Path, the name of the passages in its requests, and the names of the texts in its errors.
@@ -99,9 +97,14 @@ def test_candidates_of_the_json_form_are_ordered_by_default_and_ranked_with_thei
     assert [row["score"] for row in unordered["results"]] == [3.0, 3.0, 1.0]
     by_default = http.post("/rerank", {"query": "q", "candidates": candidates}).json
     assert len({row["score"] for row in by_default["results"]}) == 3
-    titled = [{"doc_id": "my file.pdf", "text": "1"}, {"doc_id": "b", "text": "0", "title": "5"}]
-    reply = http.post("/rerank", {"query": "q", "candidates": titled, "return_passages": True}).json
+    titled = [
+        {"doc_id": "my file.pdf", "text": "1", "first_stage_score": 0.5},
+        {"doc_id": "b", "text": "0", "title": "5"},
+    ]
+    reply = http.post("/rerank", {"query": "q", "candidates": titled, "returnPassages": True}).json
     assert [(row["doc_id"], row["text"]) for row in reply["results"]] == [("b", "5 0"), ("my file.pdf", "1")]
+    assert [row.get("first_stage_score") for row in reply["results"]] == [None, 0.5]
+    assert reply["execution"]["model"] == "number"
 
 
 def test_top_n_of_zero_is_all_where_vllm_clients_call_and_else_refused(http: HttpClient) -> None:
@@ -119,17 +122,14 @@ def test_reply_names_model_and_tokens_for_clients_of_cohere_and_jina(http: HttpC
     assert reply["meta"]["api_version"]["version"] == ("2" if path == "/v2/rerank" else "1")
 
 
-def test_objects_are_ranked_by_their_text_and_returned_whole(http: HttpClient) -> None:
-    documents = [{"text": "relevance 1", "url": "a"}, {"text": "relevance 2", "url": "b"}]
-    reply = http.post("/v1/rerank", {"query": "q", "documents": documents, "return_documents": True}).json
-    assert [result["document"] for result in reply["results"]] == documents[::-1]
-
-
-def test_rank_fields_choose_the_fields_that_are_ranked(http: HttpClient) -> None:
-    documents = [{"title": "5", "text": "1"}, {"title": "4", "text": "2"}]
+def test_objects_are_ranked_by_their_text_or_the_chosen_fields_and_returned_whole(http: HttpClient) -> None:
+    documents = [{"title": "5", "text": "1", "url": "a"}, {"title": "4", "text": "2", "url": "b"}]
+    request = {"query": "q", "documents": documents, "model": "vendor-model", "return_documents": True}
     for fields, expected in ((["text"], [1, 0]), (["title", "text"], [0, 1])):
-        request = {"query": "q", "documents": documents, "rank_fields": fields}
-        assert indexes(http.post("/v1/rerank", request).json) == expected
+        reply = http.post("/v1/rerank", request | {"rank_fields": fields}).json
+        assert indexes(reply) == expected
+        assert [result["document"] for result in reply["results"]] == [documents[index] for index in expected]
+        assert reply["model"] == "number", "the model that has this alias"
 
 
 @pytest.mark.parametrize("path", DOCUMENTS_PATHS)
@@ -165,11 +165,6 @@ def test_option_that_cannot_be_honoured_is_refused_by_name(http: HttpClient, fie
     assert reply.json["message"].startswith(f"{field}: ")
 
 
-def test_alias_of_a_model_is_ranked_by_that_model(http: HttpClient) -> None:
-    reply = http.post("/v1/rerank", documents_request(1, 2) | {"model": "vendor-model"}).json
-    assert reply["model"] == "number"
-
-
 def test_what_was_not_reranked_is_a_warning_and_a_header(http: HttpClient) -> None:
     reply = http.post("/v1/rerank", documents_request(1, 2, ordered=True) | {"model": "identity"})
     assert reply.json["meta"]["warnings"] == ["model identity keeps the first-stage order"]
@@ -177,16 +172,14 @@ def test_what_was_not_reranked_is_a_warning_and_a_header(http: HttpClient) -> No
     assert reply.headers["x-rerank-model"] == "identity"
 
 
-def test_tei_reply_is_a_bare_array_with_the_text_on_request(http: HttpClient) -> None:
-    silent = http.post("/rerank", {"query": "q", "texts": texts(1, 2)}).json
-    assert [set(rank) for rank in silent] == [{"index", "score"}] * 2
-    given = http.post("/rerank", {"query": "q", "texts": texts(1, 2), "return_text": True, "truncate": None}).json
-    assert [(rank["index"], rank["text"]) for rank in given] == [(1, "relevance 2"), (0, "relevance 1")]
-
-
-def test_tei_raw_scores_are_those_of_grpc(http: HttpClient) -> None:
-    raw = http.post("/rerank", {"query": "q", "texts": texts(1, -2), "raw_scores": True}).json
-    assert [rank["score"] for rank in raw] == [1.0, -2.0]
+def test_tei_reply_is_a_bare_array_with_text_and_raw_scores_on_request(http: HttpClient) -> None:
+    request = {"query": "q", "texts": texts(1, 2)}
+    assert [set(rank) for rank in http.post("/rerank", request).json] == [{"index", "score"}] * 2
+    given = http.post("/rerank", request | {"return_text": True, "raw_scores": True, "truncate": None}).json
+    assert [(rank["index"], rank["text"], rank["score"]) for rank in given] == [
+        (1, "relevance 2", 2.0),
+        (0, "relevance 1", 1.0),
+    ]
 
 
 def test_tei_truncation_on_the_left_is_refused(http: HttpClient) -> None:
@@ -194,13 +187,6 @@ def test_tei_truncation_on_the_left_is_refused(http: HttpClient) -> None:
     reply = http.post("/rerank", body)
     assert (reply.status, reply.json["error_type"]) == (400, "Validation")
     assert http.post("/rerank", body | {"truncation_direction": "Right"}).status == 200
-
-
-def test_json_form_of_rerank_has_the_fields_of_the_proto(http: HttpClient) -> None:
-    candidates = [{"doc_id": "a", "text": "1"}, {"doc_id": "b", "text": "2", "first_stage_score": 0.5}]
-    reply = http.post("/rerank", {"query": "q", "candidates": candidates, "topN": 1}).json
-    assert [(result["doc_id"], result["first_stage_score"]) for result in reply["results"]] == [("b", 0.5)]
-    assert reply["execution"]["model"] == "number"
 
 
 def test_json_form_of_search_reads_the_index(http: HttpClient) -> None:
@@ -284,8 +270,7 @@ def test_dialect_is_added_in_one_place(encoder: Encoder, monkeypatch: pytest.Mon
         return {**found, "/echo": [EchoDialect()], RERANK: [*found[RERANK], EchoDialect()]}
 
     monkeypatch.setattr("rerank.http.server.dialects", with_echo)
-    settings = HttpConfig(listen="127.0.0.1:0")
-    with serving_http(reranker_of(encoder, {"number": NumberRanker()}, http=settings)) as (_, client):
+    with http_service(encoder, {"number": NumberRanker()}) as (_, client):
         for path in ("/echo", RERANK):
             assert client.post(path, {"lines": texts(1, 3, 2)}).json == texts(3, 2, 1)
             assert client.post(path, {"lines": []}).json.keys() == {"echo"}

@@ -18,9 +18,8 @@ from rerank.config.http import HttpConfig
 from rerank.http.call import HttpCall
 from rerank.http.dialect import Translated
 from rerank.models.encoder import Encoder
-from rerank.rankers.identity import IdentityRanker
-from tests.http_client import HttpClient, serving_http, texts
-from tests.serving import TIMEOUT_S, HeldService, Served, held_service, reranker_of, wait_for
+from tests.http_client import HttpClient, http_service, texts
+from tests.serving import TIMEOUT_S, HeldService, held_service, wait_for
 
 HTTP = HttpConfig(listen="127.0.0.1:0")
 BODY = {"query": "q", "texts": texts(1, 2)}
@@ -31,12 +30,6 @@ def held(encoder: Encoder, free_batches: int = 0, **settings: Any) -> Iterator[t
     """A service whose only model waits for `ranker.release`; `free_batches` batches run without waiting."""
     with held_service(encoder, free_batches, http=HTTP, **settings) as service:
         yield service, HttpClient(service.served.server.http_address)
-
-
-@contextmanager
-def identity_service(encoder: Encoder, **limits: Any) -> Iterator[tuple[Served, HttpClient]]:
-    with serving_http(reranker_of(encoder, {"identity": IdentityRanker()}, http=HTTP, limits=limits)) as served:
-        yield served
 
 
 def raw_request(body: bytes, *headers: str) -> bytes:
@@ -80,7 +73,7 @@ def count_of(*kinds: type) -> int:
 
 @pytest.mark.parametrize("chunked", [False, True])
 def test_body_over_the_limit_is_refused(encoder: Encoder, chunked: bool) -> None:
-    with identity_service(encoder, max_message_bytes=1000) as (_, client):
+    with http_service(encoder, limits={"max_message_bytes": 1000}) as (_, client):
         document = json.dumps(BODY | {"query": "q" * 1000}).encode()
         headers = {"content-type": "application/json"}
         body: Any = iter([document[:600], document[600:]]) if chunked else document
@@ -95,7 +88,6 @@ def test_body_over_the_limit_is_refused(encoder: Encoder, chunked: bool) -> None
     [
         ("content-type", "text/plain"),
         ("content-type", "application/json; charset=latin-1"),
-        ("content-type", ""),
         ("content-encoding", "gzip"),
     ],
 )
@@ -108,25 +100,10 @@ def test_body_in_another_form_is_refused(http: HttpClient, name: str, value: str
 
 @pytest.mark.parametrize("content_type", ["application/json; charset=utf-8", 'Application/JSON;charset="UTF-8"'])
 def test_utf_8_may_be_named(http: HttpClient, content_type: str) -> None:
-    headers = {"content-type": content_type}
-    assert http.send("POST", "/rerank", json.dumps(BODY).encode(), headers).status == 200
+    assert http.send("POST", "/rerank", json.dumps(BODY).encode(), {"content-type": content_type}).status == 200
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        "0",
-        "-1",
-        "1.5",
-        "soon",
-        "",
-        "99999999999999999999999",
-        "١",
-        "2147483649",
-        "0" * 19 + "1" + "0" * 400,
-        "0" * 5000,
-    ],
-)
+@pytest.mark.parametrize("value", ["0", "-1", "1.5", "soon", "", "9" * 23, "١", "2147483649", "0" * 5000])
 def test_invalid_deadline_is_refused_by_name(http: HttpClient, value: str) -> None:
     reply = http.post("/rerank", BODY, x_request_timeout_ms=value.encode().decode("latin-1"))
     assert reply.status == 400
@@ -175,7 +152,7 @@ def test_body_and_answer_under_way_at_the_end_of_the_drain_end_without_a_traceba
 ) -> None:
     large = json.dumps({"query": "q", "documents": ["x" * 190_000] * 80, "return_documents": True}).encode()
     with (
-        identity_service(encoder) as (served, client),
+        http_service(encoder) as (served, client),
         socket.create_connection(client.host_and_port) as unsent,
         socket.create_connection(client.host_and_port) as unread,
     ):
@@ -192,7 +169,7 @@ def test_body_and_answer_under_way_at_the_end_of_the_drain_end_without_a_traceba
 
 def test_body_that_never_arrives_is_refused_in_time(encoder: Encoder) -> None:
     with (
-        identity_service(encoder, max_transfer_s=0.3) as (served, client),
+        http_service(encoder, limits={"max_transfer_s": 0.3}) as (served, client),
         socket.create_connection(client.host_and_port) as connection,
     ):
         connection.settimeout(TIMEOUT_S)
@@ -204,7 +181,7 @@ def test_body_that_never_arrives_is_refused_in_time(encoder: Encoder) -> None:
 @pytest.mark.parametrize("sent", [b"", b"POST /rerank HTTP/1.1\r\nhost: localhost\r\nx-slow: "])
 def test_connection_without_a_request_ends_in_time(encoder: Encoder, sent: bytes) -> None:
     with (
-        identity_service(encoder, max_transfer_s=0.3) as (_, client),
+        http_service(encoder, limits={"max_transfer_s": 0.3}) as (_, client),
         socket.create_connection(client.host_and_port) as connection,
     ):
         connection.settimeout(TIMEOUT_S)
@@ -233,7 +210,7 @@ def test_request_behind_another_one_is_not_aborted_while_it_is_computed(encoder:
 @pytest.mark.parametrize("chunk", [b"1\r\n \r\n", b"f\r\n" + b" " * 15 + b"\r\n"])
 def test_body_in_tiny_chunks_is_refused(encoder: Encoder, chunk: bytes) -> None:
     with (
-        identity_service(encoder) as (served, client),
+        http_service(encoder) as (served, client),
         socket.create_connection(client.host_and_port) as connection,
     ):
         connection.settimeout(TIMEOUT_S)
@@ -271,7 +248,7 @@ def test_unread_answer_ends_the_connection_and_leaves_no_call(encoder: Encoder) 
     body = json.dumps({"query": "q", "documents": documents, "return_documents": True}).encode()
     limits = {"max_transfer_s": 1.0, "max_candidates": 15_000, "max_message_bytes": 2**25}
     with (
-        identity_service(encoder, **limits) as (served, client),
+        http_service(encoder, limits=limits) as (served, client),
         socket.create_connection(client.host_and_port) as connection,
     ):
         connection.sendall(raw_request(body, f"content-length: {len(body)}"))

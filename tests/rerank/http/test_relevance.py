@@ -21,22 +21,21 @@ def response(kind: pb.ScoreKind, *scores: float) -> pb.RerankResponse:
     return pb.RerankResponse(score_kind=kind, results=[pb.RankedCandidate(score=score) for score in scores])
 
 
-def test_log_probabilities_become_probabilities() -> None:
-    scores = [math.log(p) for p in (0.6, 0.3, 0.1)]
-    assert relevance_scores(response(pb.SCORE_KIND_WINDOW_LOG_PROB, *scores), 3) == pytest.approx([0.6, 0.3, 0.1])
-
-
-def test_log_probability_just_above_zero_is_rounded_to_one() -> None:
-    assert relevance_scores(response(pb.SCORE_KIND_WINDOW_LOG_PROB, 1e-7, -1.0), 2)[0] == 1.0
-
-
-def test_interpolated_score_of_the_mean_passage_is_one_half() -> None:
-    found = relevance_scores(response(pb.SCORE_KIND_INTERPOLATED, 2.0, 0.0, -2.0), 3)
-    assert found == pytest.approx([0.8808, 0.5, 0.1192], abs=1e-4)
-
-
-def test_ranks_are_divided_by_the_candidates_also_if_the_list_was_cut() -> None:
-    assert relevance_scores(response(pb.SCORE_KIND_RANK, 4, 3), 4) == [1.0, 0.75]
+@pytest.mark.parametrize(
+    ("kind", "scores", "expected"),
+    [
+        (pb.SCORE_KIND_WINDOW_LOG_PROB, [math.log(p) for p in (0.6, 0.3, 0.1)], [0.6, 0.3, 0.1]),
+        (pb.SCORE_KIND_WINDOW_LOG_PROB, [1e-7, -1.0], [1.0, 0.3679]),  # rounding above 0
+        (pb.SCORE_KIND_INTERPOLATED, [2.0, 0.0, -2.0], [0.8808, 0.5, 0.1192]),
+        (pb.SCORE_KIND_RANK, [4, 3], [1.0, 0.75]),  # the first two of four
+    ],
+)
+def test_scores_become_what_the_documentation_says(
+    kind: pb.ScoreKind, scores: list[float], expected: list[float]
+) -> None:
+    found = relevance_scores(response(kind, *scores), 4)
+    assert found == pytest.approx(expected, abs=1e-4)
+    assert max(found) <= 1
 
 
 @pytest.mark.parametrize("kind", KINDS)

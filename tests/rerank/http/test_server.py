@@ -18,23 +18,16 @@ from rerank.config import load_config
 from rerank.config.http import HttpConfig
 from rerank.errors import ConfigError
 from rerank.models.encoder import Encoder
-from rerank.rankers.identity import IdentityRanker
 from tests.certificates import Authority, Files
-from tests.http_client import HttpClient, serving_http
-from tests.serving import TIMEOUT_S, reranker_of, serving
+from tests.http_client import HttpClient, http_service
+from tests.serving import TIMEOUT_S, identity_service
 
-HTTP = HttpConfig(listen="127.0.0.1:0")
 BODY = {"query": "q", "texts": ["a"]}
 
 
 def test_without_settings_there_is_no_http_port(encoder: Encoder) -> None:
-    with serving(reranker_of(encoder, {"identity": IdentityRanker()})) as served:
+    with identity_service(encoder) as (served, _, _):
         assert served.server.http_address == ""
-
-
-def test_text_stands_for_the_address() -> None:
-    config = load_config(None, http="127.0.0.1:9999")
-    assert config.http == HttpConfig(listen="127.0.0.1:9999")
 
 
 def test_address_of_the_command_line_keeps_the_other_settings_of_the_file(tmp_path: Path) -> None:
@@ -42,7 +35,7 @@ def test_address_of_the_command_line_keeps_the_other_settings_of_the_file(tmp_pa
     path.write_text("http: {listen: '127.0.0.1:1', model_aliases: {vendor: pe-rank}}")
     config = load_config(path, http={"listen": "127.0.0.1:2"})
     assert config.http == HttpConfig(listen="127.0.0.1:2", model_aliases={"vendor": "pe-rank"})
-    path.write_text("http: 127.0.0.1:1")
+    path.write_text("http: 127.0.0.1:1")  # a text stands for the address
     assert load_config(path, http={}).http == HttpConfig(listen="127.0.0.1:1")
 
 
@@ -94,7 +87,7 @@ def test_tls_handshake_that_stalls_ends_in_time(encoder: Encoder, tmp_path: Path
     files = authority.issue("server")
     settings = {"tls": {"certificate": files.certificate, "key": files.key}, "connections": {"handshake_s": 0.5}}
     with (
-        serving_http(reranker_of(encoder, {"identity": IdentityRanker()}, http=HTTP, **settings)) as (_, client),
+        http_service(encoder, **settings) as (_, client),
         socket.create_connection(client.host_and_port, timeout=10) as connection,
     ):
         connection.sendall(sent)
@@ -103,25 +96,23 @@ def test_tls_handshake_that_stalls_ends_in_time(encoder: Encoder, tmp_path: Path
         assert ask(client, authority) == 200
 
 
-def test_insecure_service_answers_to_every_host_name(encoder: Encoder) -> None:
-    reranker = reranker_of(encoder, {"identity": IdentityRanker()}, http=HTTP, insecure=True)
-    with serving_http(reranker) as (_, client):
+def test_insecure_service_and_one_of_client_certificates_answer_to_every_host_name(
+    encoder: Encoder, tmp_path: Path
+) -> None:
+    """A page of another host, which has no certificate of this authority, cannot reach the latter."""
+    with http_service(encoder, insecure=True) as (_, client):
         assert client.send("GET", "/health", headers={"host": "search.example"}).status == 200
-
-
-def test_service_of_client_certificates_answers_to_every_host_name(encoder: Encoder, tmp_path: Path) -> None:
-    """A page of another host, which has no certificate of this authority, cannot reach it."""
     authority = Authority(tmp_path / "authority")
     files = authority.issue("server")
     tls = {"certificate": files.certificate, "key": files.key, "client_ca": authority.certificate}
-    with serving_http(reranker_of(encoder, {"identity": IdentityRanker()}, http=HTTP, tls=tls)) as (_, client):
+    with http_service(encoder, tls=tls) as (_, client):
         assert ask(client, authority, authority.issue("client"), "search.example") == 200
 
 
 def test_without_a_key_only_the_health_is_told(encoder: Encoder, tmp_path: Path) -> None:
     path = tmp_path / "keys.yaml"
     add_key(path, "a", CallerLimits())
-    with serving_http(reranker_of(encoder, {"identity": IdentityRanker()}, keys=path, http=HTTP)) as (_, client):
+    with http_service(encoder, keys=path) as (_, client):
         told = [client.get(path).status for path in ("/v1/models", "/info", "/openapi.json", "/health")]
         assert told == [401, 401, 401, 200]
         refused = client.post("/rerank", BODY)
@@ -132,7 +123,7 @@ def test_tls_uses_the_files_of_grpc_as_they_are_when_a_client_connects(encoder: 
     old, new = Authority(tmp_path / "old"), Authority(tmp_path / "new")
     files = old.issue("server")
     tls = {"certificate": files.certificate, "key": files.key}
-    with serving_http(reranker_of(encoder, {"identity": IdentityRanker()}, http=HTTP, tls=tls)) as (_, client):
+    with http_service(encoder, tls=tls) as (_, client):
         assert ask(client, old) == 200
         with pytest.raises(ssl.SSLCertVerificationError):
             ask(client, new)

@@ -9,7 +9,7 @@ import pytest
 
 from rerank.collections import pydoc
 from rerank.errors import CollectionError, ConfigError
-from rerank.inspector.judgements import Judgements, read_judgements
+from rerank.inspector.judgements import read_judgements
 from tests.eval.data import judged_collection, write
 
 
@@ -47,10 +47,6 @@ def test_beir_folder(tmp_path: Path) -> None:
 def test_files_of_a_beir_folder(tmp_path: Path) -> None:
     qrels, queries = "query-id\tcorpus-id\tscore\nq\tmy moon.pdf\t1", '{"_id": "q", "text": "tides"}\n'
     assert read_judgements(*trec_files(tmp_path, qrels, queries)).of_query("tides") == {"my moon.pdf": 1}
-
-
-def test_no_judgements_judge_no_query() -> None:
-    assert Judgements().of_query("anything") == {}
 
 
 def test_file_needs_the_texts_of_its_queries(tmp_path: Path) -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -17,26 +14,15 @@ from rerank.config import ServiceConfig
 from rerank.config.http import HttpConfig
 from rerank.errors import ConfigError
 from rerank.models.encoder import Encoder
-from rerank.registry import ModelRegistry
-from rerank.reranker import AsyncReranker
 from rerank.retrieval.index import Index
 from rerank.service.startup import check_before_loading
 from tests.fakes import NumberRanker
-from tests.http_client import HttpClient, serving_http
-from tests.serving import config_for
-
-
-@contextmanager
-def inspected(encoder: Encoder, index: Index | None, http: HttpConfig, **settings: Any) -> Iterator[HttpClient]:
-    """A service over the index with the model "number" and these settings of the HTTP port."""
-    rankers = {"number": NumberRanker()}
-    config = config_for(rankers, http=http, **settings)
-    with serving_http(AsyncReranker(config, encoder, index, ModelRegistry(config.models, rankers))) as (_, client):
-        yield client
+from tests.http_client import http_service
 
 
 def test_page_learns_what_the_service_offers(encoder: Encoder, index: Index) -> None:
-    with inspected(encoder, index, HttpConfig(listen="127.0.0.1:0", qrels="pydoc")) as client:
+    http = HttpConfig(listen="127.0.0.1:0", qrels="pydoc")
+    with http_service(encoder, {"number": NumberRanker()}, index, http=http) as client:
         assert b"<title>Inspector" in client.get("/").body
         offered = client.get("/inspector/service").json
         assert [model["name"] for model in offered["service"]["models"]] == ["number"]
@@ -49,7 +35,7 @@ def test_page_learns_what_the_service_offers(encoder: Encoder, index: Index) -> 
 
 
 def test_service_without_index_and_judgements(encoder: Encoder) -> None:
-    with inspected(encoder, None, HttpConfig(listen="127.0.0.1:0")) as client:
+    with http_service(encoder) as client:
         offered = client.get("/inspector/service").json
         assert "index" not in offered["service"]
         assert offered["judged_queries"] == []
@@ -59,7 +45,7 @@ def test_service_without_index_and_judgements(encoder: Encoder) -> None:
 
 def test_without_a_key_only_the_page_itself_is_served(encoder: Encoder, tmp_path: Path) -> None:
     key = add_key(tmp_path / "keys", "tester", CallerLimits())
-    with inspected(encoder, None, HttpConfig(listen="127.0.0.1:0"), keys=tmp_path / "keys") as client:
+    with http_service(encoder, keys=tmp_path / "keys") as client:
         assert client.get("/").status == 200
         for path in ("/inspector/service", "/inspector/judgements?query=q"):
             assert client.get(path).status == 401

@@ -72,20 +72,13 @@ async def test_open_loop_without_arrivals_has_no_calls() -> None:
     assert math.isnan(done.percentile_ms(99))
 
 
-def test_goodput_counts_answers_only() -> None:
-    assert report("OK", "RESOURCE_EXHAUSTED", "OK", "DEADLINE_EXCEEDED").goodput == 1.0
-
-
-def test_percentiles_are_of_one_status() -> None:
-    calls = report("OK", "OK", "UNAVAILABLE")
+def test_percentiles_are_measured_values_of_one_status_and_goodput_counts_answers_only() -> None:
+    calls = report("OK", "OK", "UNAVAILABLE", "DEADLINE_EXCEEDED")
+    assert calls.goodput == 1.0
     assert calls.percentile_ms(100) == 2000
     assert calls.percentile_ms(50) == 1000
     assert calls.percentile_ms(50, "UNAVAILABLE") == 3000
     assert math.isnan(calls.percentile_ms(50, "INTERNAL"))
-
-
-def test_percentile_is_a_measured_value() -> None:
-    assert percentile([3.0, 1.0, 2.0], 99) == 3.0
     assert percentile([float(value) for value in range(1, 101)], 99) == 99.0
     assert percentile([7.0], 0) == 7.0
 

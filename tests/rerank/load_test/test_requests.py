@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from rerank.access.credentials import PLAIN
-from rerank.errors import CollectionError
 from rerank.load_test.open_loop import Outcome
 from rerank.load_test.requests import made_request, requests_from_file, rerank_calls, words
 from rerank.models.encoder import Encoder
@@ -36,11 +35,6 @@ def test_requests_of_a_file_have_its_texts_and_scores(tmp_path: Path) -> None:
     (request,) = requests_from_file(tmp_path / "requests.jsonl", "m")
     candidate = pb.Candidate(doc_id="d", text="t", first_stage_score=1.5)
     assert request == pb.RerankRequest(query="q", candidates=[candidate], model="m")
-
-
-def test_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(CollectionError, match=r"missing\.jsonl"):
-        requests_from_file(tmp_path / "missing.jsonl", "")
 
 
 async def test_calls_send_the_requests_in_turn_and_report_statuses(encoder: Encoder) -> None:

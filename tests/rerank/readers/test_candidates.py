@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from rerank.errors import CollectionError
@@ -55,26 +53,11 @@ def test_candidates_must_be_a_list(candidates: Any) -> None:
         candidate_list(candidates)
 
 
-def test_integer_is_an_id() -> None:
-    assert candidate_source((3, "t"), 0) == candidate_source({"doc_id": np.int32(3), "text": "t"}, 0)
-    assert candidate_source((3, "t"), 0).doc_id == "3"
-
-
-def test_scores_of_numpy_are_accepted() -> None:
-    assert candidate_source({"doc_id": "a", "text": "t", "score": np.float32(0.5)}, 0).score == 0.5
-
-
 @pytest.mark.parametrize("name", ["doc_id", "_id", "docid", "id"])
 @pytest.mark.parametrize("doc_id", ["my file.pdf", 7])
 def test_file_is_read_with_the_names_that_people_use(tmp_path: Path, name: str, doc_id: object) -> None:
     path = write(tmp_path, {name: doc_id, "text": "t", "title": "T", "score": 2})
     assert read_candidates(path) == [CandidateSource(str(doc_id), "t", score=2.0, title="T")]
-
-
-def test_compressed_file_with_byte_order_mark_and_windows_line_ends(tmp_path: Path) -> None:
-    path = tmp_path / "candidates.jsonl.gz"
-    path.write_bytes(gzip.compress(b'\xef\xbb\xbf{"_id": 1, "text": "a"}\r\n{"_id": 2, "text": "b"}\r\n'))
-    assert read_candidates(path) == [CandidateSource("1", "a"), CandidateSource("2", "b")]
 
 
 def test_file_may_be_empty(tmp_path: Path) -> None:

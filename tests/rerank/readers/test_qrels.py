@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from pathlib import Path
 
 import ir_measures
@@ -40,12 +39,6 @@ def test_both_forms_are_recognised(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize("text", [f"{HEADER}1\tmy file.pdf\t1\n", "1\t0\tmy file.pdf\t1\n"])
 def test_ids_between_tabs_may_contain_spaces(tmp_path: Path, text: str) -> None:
     assert read(tmp_path, text) == [Qrel("1", "my file.pdf", 1)]
-
-
-def test_compressed_file_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "test.tsv.gz"
-    path.write_bytes(gzip.compress(f"{HEADER}1\ta\t2\n".encode()))
-    assert read_qrels(path) == [Qrel("1", "a", 2)]
 
 
 @pytest.mark.parametrize("text", ["", "\n", HEADER])

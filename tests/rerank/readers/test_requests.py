@@ -62,8 +62,3 @@ def test_score_is_optional(tmp_path: Path) -> None:
     path = tmp_path / "requests.jsonl"
     path.write_text('{"query": {"_id": 1, "text": "q"}, "candidates": [{"_id": 2, "doc": "d"}]}', encoding="utf-8")
     assert read_requests(path) == [Request(Query("q", "1"), (CandidateSource("2", "d"),))]
-
-
-def test_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(CollectionError, match=r"missing\.jsonl cannot be read"):
-        read_requests(tmp_path / "missing.jsonl")

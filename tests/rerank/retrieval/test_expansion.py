@@ -37,24 +37,14 @@ def expected(vectors: np.ndarray, neighbours: int, weight: float) -> np.ndarray:
     return np.stack([row / np.linalg.norm(row) for row in rows])
 
 
-@pytest.mark.parametrize(("neighbours", "weight"), [(1, 0.5), (5, 0.8), (11, 2.0)])
+@pytest.mark.parametrize(("neighbours", "weight"), [(1, 0.5), (5, 0.0), (11, 2.0), (100, 0.8)])
 def test_vectors_are_those_of_the_formula(
     index_folder: Path, encoder: Encoder, tmp_path: Path, neighbours: int, weight: float
 ) -> None:
+    """With weight 0 they stay as they are; with more neighbours than passages, these are all the others."""
     expand_index(index_folder, tmp_path / "new", encoder, Expansion(neighbours=neighbours, weight=weight))
     before, after = vectors_of(index_folder), vectors_of(tmp_path / "new")
-    np.testing.assert_allclose(after, expected(before, neighbours, weight), atol=1e-6)
-
-
-def test_more_neighbours_than_passages_are_all_the_others(index_folder: Path, encoder: Encoder, tmp_path: Path) -> None:
-    expand_index(index_folder, tmp_path / "new", encoder, Expansion(neighbours=100))
-    before, after = vectors_of(index_folder), vectors_of(tmp_path / "new")
-    np.testing.assert_allclose(after, expected(before, len(before) - 1, 0.8), atol=1e-6)
-
-
-def test_weight_0_keeps_the_vectors(index_folder: Path, encoder: Encoder, tmp_path: Path) -> None:
-    expand_index(index_folder, tmp_path / "new", encoder, Expansion(weight=0))
-    np.testing.assert_allclose(vectors_of(tmp_path / "new"), vectors_of(index_folder), atol=1e-6)
+    np.testing.assert_allclose(after, expected(before, min(neighbours, len(before) - 1), weight), atol=1e-6)
 
 
 def test_neighbours_are_those_of_the_first_stage(index_folder: Path, encoder: Encoder, tmp_path: Path) -> None:
@@ -122,14 +112,12 @@ def test_other_settings_do_not_resume(index_folder: Path, encoder: Encoder, tmp_
         expand_index(index_folder, tmp_path / "new", encoder, Expansion(neighbours=3))
 
 
-def test_expanded_index_is_not_expanded_again(index_folder: Path, encoder: Encoder, tmp_path: Path) -> None:
+def test_expanded_index_is_not_expanded_again_nor_when_it_is_reencoded(
+    index_folder: Path, encoder: Encoder, tmp_path: Path
+) -> None:
     expand_index(index_folder, tmp_path / "once", encoder, Expansion())
     with pytest.raises(ConfigError, match="is expanded already; expand the index that it was made of"):
         expand_index(tmp_path / "once", tmp_path / "twice", encoder, Expansion())
-
-
-def test_reencoded_index_is_not_expanded(index_folder: Path, encoder: Encoder, tmp_path: Path) -> None:
-    expand_index(index_folder, tmp_path / "expanded", encoder, Expansion())
-    reencode(tmp_path / "expanded", tmp_path / "new", encoder, lambda *_: None)
+    reencode(tmp_path / "once", tmp_path / "new", encoder, lambda *_: None)
     assert read_manifest(tmp_path / "new").expansion is None
     np.testing.assert_allclose(vectors_of(tmp_path / "new"), vectors_of(index_folder), atol=1e-6)

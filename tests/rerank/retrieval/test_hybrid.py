@@ -43,26 +43,18 @@ def first(ranked: dict[str, float], depth: int) -> dict[str, float]:
     return dict(list(ranked.items())[:depth])
 
 
-def test_reciprocal_rank_equals_the_formula() -> None:
-    fused = reciprocal_rank([run(a=9.0, b=8.0, c=7.0), run(b=0.9, d=0.8)])
-    assert fused == pytest.approx({"a": 1 / 61, "b": 1 / 62 + 1 / 61, "c": 1 / 63, "d": 1 / 62})
+def test_reciprocal_rank_equals_the_formula_and_ignores_scores() -> None:
+    for scores in ((9.0, 8.0, 7.0), (0.2, 0.2, 0.2)):
+        fused = reciprocal_rank([dict(zip("abc", scores, strict=True)), run(b=0.9, d=0.8)])
+        assert fused == pytest.approx({"a": 1 / 61, "b": 1 / 62 + 1 / 61, "c": 1 / 63, "d": 1 / 62})
 
 
-def test_reciprocal_rank_ignores_scores() -> None:
-    assert reciprocal_rank([run(a=9.0, b=8.0), {}]) == reciprocal_rank([run(a=0.2, b=0.2), {}])
-
-
-def test_z_score_sum_equals_the_formula() -> None:
+@pytest.mark.parametrize(("scale", "shift"), [(1, 0), (100, -7)])
+def test_z_score_sum_equals_the_formula_at_any_scale(scale: float, shift: float) -> None:
     """BM25: mean 2, deviation √⅔, so ±√1.5 and 0. Dense: mean 8, deviation 2, so 1 and -1. Weights 0.3 and 1."""
-    fused = z_score_sum([run(a=3.0, b=2.0, c=1.0), run(d=10.0, b=6.0)])
+    bm25 = {name: scale * score + shift for name, score in run(a=3.0, b=2.0, c=1.0).items()}
     expected = {"a": 0.3 * sqrt(1.5) - 1, "b": -1.0, "c": -0.3 * sqrt(1.5) - 1, "d": -0.3 * sqrt(1.5) + 1}
-    assert fused == pytest.approx(expected)
-
-
-def test_z_score_sum_does_not_depend_on_the_scale_of_the_scores() -> None:
-    bm25, dense = run(a=3.0, b=2.0, c=1.0), run(d=10.0, b=6.0)
-    scaled = {name: 100 * score - 7 for name, score in bm25.items()}
-    assert z_score_sum([scaled, dense]) == pytest.approx(z_score_sum([bm25, dense]))
+    assert z_score_sum([bm25, run(d=10.0, b=6.0)]) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("score", [0.0, 0.1, -3.0, 1e9])
@@ -113,15 +105,8 @@ def test_depth_limits_each_list_and_the_result(fusion: Fusion, depth: int) -> No
 
 
 @each_fusion
-def test_results_have_their_bm25_score_or_the_lowest_one(fusion: Fusion) -> None:
-    runs = {"x": run(a=3.0, b=2.0)}, {"x": run(c=0.9, a=0.8)}
-    (found,) = HybridRetriever(*map(FixedRetriever, runs), fusion).search([Query("x")], 10)
-    assert {hit.row: hit.bm25_score for hit in found} == {ROWS["a"]: 3.0, ROWS["b"]: 2.0, ROWS["c"]: 2.0}
-
-
-@each_fusion
-def test_bm25_scores_are_equal_if_bm25_finds_nothing(fusion: Fusion) -> None:
-    (found,) = HybridRetriever(FixedRetriever({"x": {}}), FixedRetriever({"x": run(c=0.9, a=0.8)}), fusion).search(
-        [Query("x")], 10
-    )
-    assert [hit.bm25_score for hit in found] == [0.0, 0.0]
+def test_results_have_their_bm25_score_or_the_lowest_one_or_0_if_bm25_finds_nothing(fusion: Fusion) -> None:
+    dense = FixedRetriever({"x": run(c=0.9, a=0.8)})
+    for bm25, expected in ((run(a=3.0, b=2.0), {"a": 3.0, "b": 2.0, "c": 2.0}), ({}, {"a": 0.0, "c": 0.0})):
+        (found,) = HybridRetriever(FixedRetriever({"x": bm25}), dense, fusion).search([Query("x")], 10)
+        assert {hit.row: hit.bm25_score for hit in found} == {ROWS[name]: score for name, score in expected.items()}

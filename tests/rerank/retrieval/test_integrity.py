@@ -10,10 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rerank.collections import Collection
 from rerank.errors import IndexMismatch
 from rerank.models.encoder import Encoder
 from rerank.retrieval import integrity
+from rerank.retrieval.build import BuildSettings, build_index
 from rerank.retrieval.index import Index, read_manifest, verify_index, write_manifest
+from rerank.types import Passage
 
 
 @pytest.fixture
@@ -23,10 +26,6 @@ def copy(index_folder: Path, tmp_path: Path) -> Path:
 
 def truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-
-
-def empty(path: Path) -> None:
-    path.write_bytes(b"")
 
 
 def fill_with_garbage(path: Path) -> None:
@@ -51,15 +50,11 @@ def flip_a_byte(path: Path) -> None:
 
 DAMAGES: dict[str, tuple[str, Callable[[Path], object]]] = {
     "truncated passages": ("passages.sqlite", truncate),
-    "empty passages": ("passages.sqlite", empty),
-    "garbage passages": ("passages.sqlite", fill_with_garbage),
     "no passages": ("passages.sqlite", Path.unlink),
     "truncated vectors": ("vectors.npy", truncate),
-    "empty vectors": ("vectors.npy", empty),
     "garbage vectors": ("vectors.npy", fill_with_garbage),
     "too few vectors": ("vectors.npy", drop_last_vector),
     "no vectors": ("vectors.npy", Path.unlink),
-    "truncated marks": ("truncated.npy", truncate),
     "no marks": ("truncated.npy", Path.unlink),
     "NaN vectors": ("vectors.npy", write_nan),
 }
@@ -126,3 +121,34 @@ def test_every_file_has_its_size_and_hash(index_folder: Path) -> None:
     present = {path.relative_to(index_folder).as_posix() for path in index_folder.rglob("*") if path.is_file()}
     assert files.keys() == present - {"manifest.json"}
     assert {"passages.sqlite", "vectors.npy"} < files.keys()
+
+
+# --- files of another index with as many passages
+
+
+@pytest.fixture(scope="module")
+def both(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Two indexes of twelve passages with the same ids, lengths and settings, and other words."""
+    root = tmp_path_factory.mktemp("both")
+    for words in ("the moon turns", "the flea jumps"):
+        passages = [Passage(f"d{number:02}", f"{words} {number:02}") for number in range(12)]
+        collection = Collection("twelve", passages.__iter__)
+        build_index(collection, root / words[4:8], encoder, settings=BuildSettings("hnsw"))
+    return root / "moon", root / "flea"
+
+
+@pytest.mark.parametrize("name", ["vectors.npy", "passages.sqlite", "hnsw.faiss", "bm25", "manifest.json"])
+def test_file_of_another_index_is_refused_and_named(
+    both: tuple[Path, Path], tmp_path: Path, encoder: Encoder, name: str
+) -> None:
+    folder = Path(shutil.copytree(both[0], tmp_path / "mixed"))
+    if name == "bm25":
+        shutil.rmtree(folder / name)
+        shutil.copytree(both[1] / name, folder / name)
+    else:
+        shutil.copy(both[1] / name, folder / name)
+    named = r"(vectors\.npy|passages\.sqlite|hnsw\.faiss|bm25/.*)" if name == "manifest.json" else name
+    for check in (lambda: Index(folder, encoder), lambda: verify_index(folder)):
+        with pytest.raises(IndexMismatch, match=rf"/{named}.* is damaged: .*manifest\.json") as refused:
+            check()
+        assert "\n" not in str(refused.value)

@@ -25,16 +25,13 @@ def write_store(folder: Path, passages: Iterable[Passage], truncated_rows: Itera
     return PassageStore(folder)
 
 
-def test_passages_have_the_order_of_the_doc_ids(tmp_path: Path) -> None:
-    store = write_store(tmp_path, [Passage("a", "first"), Passage("b", "second"), Passage("c", "")])
-    found = store.passages(["c", "a"])
-    assert [(p.doc_id, p.text) for p in found] == [("c", ""), ("a", "first")]
-    assert [p.vector.tolist() for p in found if p.vector is not None] == [[2, 2], [0, 0]]
-
-
-def test_truncated_vectors_are_marked(tmp_path: Path) -> None:
-    store = write_store(tmp_path, [Passage("a", "x"), Passage("b", "y")], truncated_rows=[1])
-    assert [p.vector_truncated for p in store.passages(["a", "b"])] == [False, True]
+def test_passages_have_the_order_of_the_doc_ids_or_of_the_rows(tmp_path: Path) -> None:
+    store = write_store(tmp_path, [Passage("a", "first"), Passage("b", "second"), Passage("c", "")], truncated_rows=[2])
+    for found in (store.passages(["c", "a", "c"]), store.at_rows([2, 0, 2])):
+        shown = [(p.doc_id, p.text, p.vector_truncated) for p in found]
+        assert shown == [("c", "", True), ("a", "first", False), ("c", "", True)]
+        assert [p.vector.tolist() for p in found if p.vector is not None] == [[2, 2], [0, 0], [2, 2]]
+    assert store.at_rows([]) == []
 
 
 def test_error_counts_and_names_missing_passages(tmp_path: Path) -> None:
@@ -48,7 +45,8 @@ def test_more_doc_ids_than_one_sql_statement_takes(tmp_path: Path) -> None:
     store = write_store(tmp_path, [Passage(doc_id, doc_id) for doc_id in ids])
     assert store.passages([]) == []
     assert [p.doc_id for p in store.passages(ids[::-1])] == ids[::-1]
-    assert store.doc_ids(range(25_000)) == ids
+    hits = [ScoredRow(row, 0.0) for row in range(25_000)]
+    assert [doc.doc_id for doc in store.scored_docs(hits)] == ids
     assert [p.doc_id for p in store.at_rows(range(24_999, -1, -1))] == ids[::-1]
 
 
@@ -56,10 +54,6 @@ def test_text_with_quotes_nul_and_unicode_is_stored_unchanged(tmp_path: Path) ->
     texts = ['it\'s "quoted"', "nul \x00 inside", "Ελληνικά 漢字 🎻", "line\nbreak\ttab"]
     store = write_store(tmp_path, [Passage(str(place), text) for place, text in enumerate(texts)])
     assert [p.text for p in store.passages(["0", "1", "2", "3"])] == texts
-
-
-def test_vectors_are_memory_mapped(tmp_path: Path) -> None:
-    assert isinstance(write_store(tmp_path, [Passage("a", "x")]).vectors.mapped, np.memmap)
 
 
 def test_duplicate_doc_id_is_refused(tmp_path: Path) -> None:
@@ -71,18 +65,6 @@ def test_duplicate_doc_id_is_refused(tmp_path: Path) -> None:
 def test_doc_id_that_cannot_stand_in_a_trec_file_is_refused(tmp_path: Path, doc_id: str) -> None:
     with pytest.raises(CollectionError, match="passage 0: doc_id"):
         list(write_passages(tmp_path, [Passage(doc_id, "x")]))
-
-
-def test_passages_have_the_order_of_the_rows(tmp_path: Path) -> None:
-    store = write_store(tmp_path, [Passage("a", "first"), Passage("b", "second"), Passage("c", "")], truncated_rows=[2])
-    found = store.at_rows([2, 0, 2])
-    assert [(p.doc_id, p.text, p.vector_truncated) for p in found] == [
-        ("c", "", True),
-        ("a", "first", False),
-        ("c", "", True),
-    ]
-    assert [p.vector.tolist() for p in found if p.vector is not None] == [[2, 2], [0, 0], [2, 2]]
-    assert store.at_rows([]) == []
 
 
 def test_texts_of_a_range_come_in_collection_order(tmp_path: Path) -> None:
@@ -159,6 +141,6 @@ def test_row_that_is_missing_is_damage(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "passages.sqlite")) as db, db:
         db.execute("DELETE FROM passages WHERE row = 1")
     store = PassageStore(tmp_path)
-    for read in (store.at_rows, store.doc_ids):
+    for read in (store.at_rows, lambda rows: store.scored_docs([ScoredRow(row, 0.0) for row in rows])):
         with pytest.raises(IndexMismatch, match=r"passages\.sqlite is damaged: it has no row 1; "):
             read([0, 1, 2])

@@ -43,20 +43,13 @@ def both(**fields: object) -> list[pb.RerankRequest | pb.SearchRequest]:
 
 
 #: Description → requests, status, invalid field, and a pattern in the message. Some of these requests are refused by
-#: `rerank.service.convert`, whose tests have all of its checks; the others are refused by other modules.
+#: `rerank.service.methods`, whose tests have all of its checks; the others are refused by other modules.
 BAD: dict[str, tuple[Sequence[Message], grpc.StatusCode, str, str]] = {
     "empty query": (both(query=" \n"), INVALID, "query", "the query is empty"),
     "query of many tokens": (both(query="flea " * 300), INVALID, "query", "300 tokens long"),
     "instruction of many tokens": (both(instruction="flea " * 300), INVALID, "query", "tokens long"),
     "unknown model": (both(model="gpt"), NOT_FOUND, "", "pe-rank, identity, number"),
-    "model by path": (both(model="/etc/passwd"), NOT_FOUND, "", "pe-rank, identity, number"),
     "window of one": (both(strategy=strategy(window_size=1)), INVALID, "strategy.window_size", "at least 2"),
-    "single window of one": (
-        both(strategy=strategy(kind=pb.STRATEGY_KIND_SINGLE, window_size=1)),
-        INVALID,
-        "strategy.window_size",
-        "at least 2",
-    ),
     "window too wide": (
         both(strategy=strategy(window_size=2**31 - 1)),
         INVALID,

@@ -27,7 +27,6 @@ from tests.serving import Served, reranker_of
 
 QUERY = "how long does a flea live"
 TEXTS = [text for _, text in PASSAGES.values()]
-LONG = "A flea lives a year. " * 300
 
 
 def with_cache(encoder: Encoder, max_bytes: int) -> Encoder:
@@ -72,20 +71,6 @@ def test_reply_counts_only_the_texts_that_came_before(client: RerankClient) -> N
     reply = client.rerank(QUERY, [*TEXTS[:6], TEXTS[0]])
     assert reply.execution.cached_vectors == 5
     assert client.rerank(QUERY, ["1", "2"], model="number").execution.cached_vectors == 0
-
-
-def test_title_is_part_of_the_text(client: RerankClient) -> None:
-    titled = [pb.Candidate(doc_id="a", title="Fleas", text="Fleas\nThey live a year.")]
-    client.rerank(QUERY, titled)
-    assert client.rerank(QUERY, titled).execution.cached_vectors == 1
-    assert client.rerank(QUERY, [("a", "They live a year.")]).execution.cached_vectors == 0
-
-
-def test_truncated_text_is_reported_also_when_it_comes_again(client: RerankClient) -> None:
-    replies = [client.rerank(QUERY, [("long", LONG), ("short", TEXTS[0])]) for _ in range(2)]
-    assert [list(reply.execution.truncated_doc_ids) for reply in replies] == [["long"], ["long"]]
-    assert replies[1].execution.cached_vectors == 2
-    assert client.rerank(QUERY, [("long", LONG + "more")]).execution.cached_vectors == 0
 
 
 def test_http_says_the_hits_in_a_header_and_metrics_count_them(served: tuple[Served, HttpClient]) -> None:

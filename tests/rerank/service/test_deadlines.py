@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import grpc
 import pytest
-from google.rpc import error_details_pb2
 
 from rerank.models.encoder import Encoder
 from rerank.v1 import rerank_pb2 as pb
-from tests.rerank.engine.harness import set_throughput
-from tests.serving import TIMEOUT_S, HeldService, held_service, numbered_candidates, refusal, wait_for
+from tests.serving import TIMEOUT_S, HeldService, held_service, numbered_candidates, refusal
 
 #: Nine windows of 20 tokens each.
 CANDIDATES = numbered_candidates(range(10))
@@ -20,13 +18,6 @@ LATE = grpc.StatusCode.DEADLINE_EXCEEDED
 
 def start_call(held: HeldService) -> grpc.Future:
     return held.start_call(candidates=CANDIDATES, strategy=WINDOWS)
-
-
-def set_measured_throughput(held: HeldService, tokens_per_s: float) -> None:
-    async def on_the_event_loop() -> None:
-        set_throughput(held.reranker.engine, tokens_per_s)
-
-    held.served.wait(on_the_event_loop())
 
 
 # --- deadlines ---
@@ -61,49 +52,7 @@ def test_partial_answer_arrives_before_the_deadline(encoder: Encoder, windows_do
     assert [result.original_position for result in reply.results] == expected
 
 
-def test_late_answer_is_an_error_without_allow_partial(encoder: Encoder) -> None:
-    with held_service(encoder, free_batches=3) as held:
-        assert refusal(lambda: held.stub.Rerank(REQUEST, timeout=0.3)).code is LATE
-
-
-def test_deadline_that_cannot_be_met_is_refused_on_arrival(encoder: Encoder) -> None:
-    """The work takes 14 s, by the length of the texts, and the deadline is in 10 s."""
-    with held_service(encoder) as held:
-        set_measured_throughput(held, tokens_per_s=10.0)
-        late = refusal(lambda: held.stub.Rerank(REQUEST, timeout=10))
-    assert (late.code, late.reason) == (LATE, "DEADLINE_EXCEEDED")
-    assert "14400 ms of work remain" in late.message
-    assert not held.ranker.entered.is_set()
-
-
 # --- a full queue ---
-
-
-def test_queue_that_would_make_a_request_late_is_an_overload_with_a_retry_delay(encoder: Encoder) -> None:
-    with held_service(encoder) as held:
-        first = start_call(held)
-        set_measured_throughput(held, tokens_per_s=10.0)
-        overload = refusal(lambda: held.stub.Rerank(REQUEST, timeout=25))
-        held.ranker.release.set()
-        assert len(first.result().results) == 10
-    assert (overload.code, overload.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED")
-    assert "180 tokens" in overload.message
-    assert overload.detail(error_details_pb2.RetryInfo).retry_delay.seconds == 18
-
-
-def test_full_queue_is_an_overload_until_a_call_is_cancelled(encoder: Encoder) -> None:
-    with held_service(encoder, engine={"max_queue_tokens": 200}) as held:
-        first = start_call(held)
-        overload = refusal(lambda: held.stub.Rerank(REQUEST, timeout=TIMEOUT_S))
-        assert overload.code is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert "180" in overload.message
-        assert "200" in overload.message
-        assert overload.detail(error_details_pb2.RetryInfo).retry_delay.seconds == 1
-        first.cancel()
-        wait_for(lambda: not held.reranker.engine._admission.queued_tokens)
-        second = held.stub.Rerank.future(REQUEST, timeout=TIMEOUT_S)
-        held.ranker.release.set()
-        assert len(second.result().results) == 10
 
 
 def test_cancelled_call_ranks_no_further_windows(encoder: Encoder) -> None:

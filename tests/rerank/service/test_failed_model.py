@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +14,6 @@ from safetensors.torch import load_file, save_file
 
 from rerank.config import load_config
 from rerank.grpc.health import SERVICE
-from rerank.rankers.self_test import GOLDEN, write_golden
-from rerank.registry import scoring_settings
 from rerank.reranker import AsyncReranker, load_reranker
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
@@ -110,16 +107,3 @@ def test_service_with_a_failed_default_model_starts_and_is_not_serving(
         assert [health(channel, name) for name in names] == [NOT_SERVING, NOT_SERVING, SERVING, NOT_SERVING]
         assert refusal(lambda: rerank(channel)).reason == "SELF_TEST_FAILED"
         assert len(rerank(channel, model="good").results) == 3
-
-
-def test_scores_are_compared_with_the_golden_scores_of_the_checkpoint(tmp_path: Path) -> None:
-    folder = write_causal_lm(tmp_path / "lm", "llama", byte_level())
-    reranker = loaded(first(folder, "m"))
-    (model,) = reranker.config.models
-    write_golden(reranker.engine._rankers["m"], scoring_settings(model), folder)
-    assert loaded(first(folder, "m")).models()[0].problem == ""
-    golden = json.loads((folder / GOLDEN).read_text(encoding="utf-8"))
-    (folder / GOLDEN).write_text(json.dumps(golden | {"scores": [[0.0], [0.0, -9.0], [-9.0] * 5]}), encoding="utf-8")
-    assert "differ from golden.json" in loaded(first(folder, "m")).models()[0].problem
-    other_settings = first(folder, "m") | {"permutations": 3, "window_size": 5, "template": "first"}
-    assert loaded(other_settings).models()[0].problem == ""

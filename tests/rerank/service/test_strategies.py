@@ -12,7 +12,7 @@ from rerank.models.encoder import Encoder
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.fakes import NumberRanker
-from tests.serving import TIMEOUT_S, numbered_candidates, refusal, reranker_of, serving
+from tests.serving import TIMEOUT_S, numbered_candidates, reranker_of, serving
 
 RELEVANCE = random.Random(4).sample(range(100), k=100)
 BEST = [f"d{position}" for position in sorted(range(100), key=lambda position: -RELEVANCE[position])]
@@ -38,14 +38,8 @@ STRATEGIES = {
 
 
 @pytest.fixture(scope="module")
-def ranker() -> NumberRanker:
-    """The default model."""
-    return NumberRanker()
-
-
-@pytest.fixture(scope="module")
-def stub(encoder: Encoder, ranker: NumberRanker) -> Iterator[RerankServiceStub]:
-    reranker = reranker_of(encoder, {"default": ranker, "preranker": NumberRanker()})
+def stub(encoder: Encoder) -> Iterator[RerankServiceStub]:
+    reranker = reranker_of(encoder, {"default": NumberRanker(), "preranker": NumberRanker()})
     with serving(reranker) as service, grpc.insecure_channel(service.address) as channel:
         yield RerankServiceStub(channel)
 
@@ -68,20 +62,6 @@ def test_best_ten_passages_come_first_at_the_reported_cost(
     assert reply.execution.completeness == pb.COMPLETENESS_FULL
 
 
-def test_cascade_runs_one_window_of_the_requested_model(stub: RerankServiceStub, ranker: NumberRanker) -> None:
-    ranker.batches.clear()
-    rerank(stub, pb.Strategy(kind=pb.STRATEGY_KIND_CASCADE, preranker="preranker"))
-    assert ranker.batches == [1]
-
-
-@pytest.mark.parametrize("preranker", ["", "default", "unknown"])
-def test_preranker_must_be_another_model(stub: RerankServiceStub, preranker: str) -> None:
-    refused = refusal(lambda: rerank(stub, pb.Strategy(kind=pb.STRATEGY_KIND_CASCADE, preranker=preranker)))
-    assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
-    assert refused.fields == ["strategy.preranker"]
-    assert refused.message.endswith("one of preranker")
-
-
 def test_interpolation_of_a_request_orders_by_both_scores(stub: RerankServiceStub) -> None:
     """The first stage's scores are the negative relevance, so a weight above 1 reverses the order."""
     strategy = pb.Strategy(kind=pb.STRATEGY_KIND_SINGLE, window_size=100, interpolation=pb.Interpolation(first_stage=2))
@@ -95,11 +75,3 @@ def test_interpolation_of_a_request_orders_by_both_scores(stub: RerankServiceStu
     assert reply.execution.interpolation == pb.InterpolationReport(
         first_stage=2, applied=True, scores=pb.INTERPOLATED_SCORES_FIRST_STAGE
     )
-
-
-def test_interpolation_over_several_windows_is_refused(stub: RerankServiceStub) -> None:
-    refused = refusal(lambda: rerank(stub, pb.Strategy(interpolation=pb.Interpolation(first_stage=0.1))))
-    assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
-    assert refused.fields == ["strategy.interpolation"]
-    assert "sliding(20/10) reads 100 candidates in up to 9 windows" in refused.message
-    assert "use the strategy single, a window_size of 100, at most 20 candidates" in refused.message

@@ -70,13 +70,10 @@ def test_long_name_of_a_model_does_not_fill_the_log() -> None:
     assert len(JsonFormatter(log_texts=False).format(record("%s", long))) < 2000
 
 
-def test_refused_call_names_its_error() -> None:
+def test_refused_call_names_its_error_and_one_without_a_message_has_no_fields_of_it() -> None:
     refused = call(status="RESOURCE_EXHAUSTED", response=None, error=Overloaded("full", 1.0))
     fields = json.loads(JsonFormatter(log_texts=False).format(record("%s", refused)))
     assert (fields["status"], fields["error"], fields["model"]) == ("RESOURCE_EXHAUSTED", "Overloaded", "m")
-
-
-def test_call_without_a_message_has_no_fields_of_it() -> None:
     fields = json.loads(JsonFormatter(log_texts=True).format(record("%s", call(request=None, response=None))))
     assert {"model", "candidates", "query"}.isdisjoint(fields)
 
@@ -114,14 +111,8 @@ def test_exception_is_in_the_json_object() -> None:
 
 
 def test_set_up_logging_writes_the_chosen_form_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    try:
-        set_up_logging(TelemetryConfig(log_format="json"))
-        logging.getLogger("rerank.x").info("hello")
-        logging.getLogger("rerank.x").debug("nothing")
-    finally:
-        root.handlers[:] = handlers
-        root.setLevel(level)
+    set_up_logging(TelemetryConfig(log_format="json"))
+    logging.getLogger("rerank.x").info("hello")
+    logging.getLogger("rerank.x").debug("nothing")
     (line,) = capsys.readouterr().err.splitlines()
     assert json.loads(line)["message"] == "hello"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import pairwise
+from typing import Any
 
 import grpc
 import pytest
@@ -17,7 +19,7 @@ from rerank.retrieval.index import Index
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.fakes import NumberRanker
-from tests.http_client import serving_http
+from tests.http_client import http_service
 from tests.serving import TIMEOUT_S, numbered_candidates, refusal, reranker_of, serving
 
 TRACES = TelemetryConfig(traces=True)
@@ -57,16 +59,23 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
     server.stop(None).wait()
 
 
+@contextmanager
+def stub_of(encoder: Encoder, index: Index | None = None, **settings: Any) -> Iterator[RerankServiceStub]:
+    """A stub of a service with the model "number"."""
+    reranker = reranker_of(encoder, {"number": NumberRanker()}, index, **settings)
+    with serving(reranker) as served, grpc.insecure_channel(served.address) as channel:
+        yield RerankServiceStub(channel)
+
+
 def attributes(span: Span) -> dict[str, object]:
     return {each.key: getattr(each.value, each.value.WhichOneof("value")) for each in span.attributes}
 
 
 def test_call_has_a_span_with_its_preparation_and_each_window_inside(encoder: Encoder, collector: Collector) -> None:
-    reranker = reranker_of(encoder, {"number": NumberRanker()}, telemetry=TRACES)
-    with serving(reranker) as served, grpc.insecure_channel(served.address) as channel:
-        request = pb.RerankRequest(query="secret", candidates=numbered_candidates(range(30)))
+    request = pb.RerankRequest(query="secret", candidates=numbered_candidates(range(30)))
+    with stub_of(encoder, telemetry=TRACES) as stub:
         metadata = [("traceparent", f"00-{TRACE_ID}-{SPAN_ID}-01"), ("x-request-id", "r-1")]
-        RerankServiceStub(channel).Rerank(request, timeout=TIMEOUT_S, metadata=metadata)
+        stub.Rerank(request, timeout=TIMEOUT_S, metadata=metadata)
     (call,) = collector.named("rerank.v1.RerankService/Rerank") or collector.named("/rerank.v1.RerankService/Rerank")
     assert (call.trace_id.hex(), call.parent_span_id.hex()) == (TRACE_ID, SPAN_ID)
     assert attributes(call)["rerank.request_id"] == "r-1"
@@ -85,8 +94,7 @@ def test_call_has_a_span_with_its_preparation_and_each_window_inside(encoder: En
 
 
 def test_http_request_has_a_span_with_its_windows_inside(encoder: Encoder, collector: Collector) -> None:
-    reranker = reranker_of(encoder, {"number": NumberRanker()}, telemetry=TRACES, http={"listen": "127.0.0.1:0"})
-    with serving_http(reranker) as (_, client):
+    with http_service(encoder, {"number": NumberRanker()}, telemetry=TRACES) as (_, client):
         client.get("/health")
         question = {"query": "secret", "documents": ["relevance 1", "relevance 2"]}
         client.post("/v1/rerank", question, traceparent=f"00-{TRACE_ID}-{SPAN_ID}-01", x_request_id="r-1")
@@ -105,10 +113,9 @@ def test_http_request_has_a_span_with_its_windows_inside(encoder: Encoder, colle
 
 
 def test_search_has_a_span_for_its_first_stage(encoder: Encoder, index: Index, collector: Collector) -> None:
-    reranker = reranker_of(encoder, {"number": NumberRanker()}, index, telemetry=TRACES)
-    with serving(reranker) as served, grpc.insecure_channel(served.address) as channel:
+    with stub_of(encoder, index, telemetry=TRACES) as stub:
         request = pb.SearchRequest(query="moon", first_stage="FIRST_STAGE_DENSE", depth=3)
-        response = RerankServiceStub(channel).Search(request, timeout=TIMEOUT_S)
+        response = stub.Search(request, timeout=TIMEOUT_S)
     (span,) = collector.named("first_stage")
     ms = (span.end_time_unix_nano - span.start_time_unix_nano) / 1e6
     assert ms == pytest.approx(response.first_stage_ms, abs=0.01)
@@ -116,9 +123,8 @@ def test_search_has_a_span_for_its_first_stage(encoder: Encoder, index: Index, c
 
 
 def test_refused_call_has_its_status_in_its_span(encoder: Encoder, collector: Collector) -> None:
-    reranker = reranker_of(encoder, {"number": NumberRanker()}, telemetry=TRACES)
-    with serving(reranker) as served, grpc.insecure_channel(served.address) as channel:
-        refusal(lambda: RerankServiceStub(channel).Rerank(pb.RerankRequest(query="q"), timeout=TIMEOUT_S))
+    with stub_of(encoder, telemetry=TRACES) as stub:
+        refusal(lambda: stub.Rerank(pb.RerankRequest(query="q"), timeout=TIMEOUT_S))
     (span,) = collector.spans
     assert attributes(span)["rpc.grpc.status_code"] == grpc.StatusCode.INVALID_ARGUMENT.value[0]
 
@@ -129,16 +135,13 @@ def test_service_name_and_sampling_are_set_by_the_standard_variables(
     request = pb.RerankRequest(query="q", candidates=numbered_candidates([1]))
     for name, value in (("OTEL_SERVICE_NAME", "mine"), ("OTEL_TRACES_SAMPLER", "always_off")):
         monkeypatch.setenv(name, value)
-        reranker = reranker_of(encoder, {"number": NumberRanker()}, telemetry=TRACES)
-        with serving(reranker) as served, grpc.insecure_channel(served.address) as channel:
-            RerankServiceStub(channel).Rerank(request, timeout=TIMEOUT_S)
+        with stub_of(encoder, telemetry=TRACES) as stub:
+            stub.Rerank(request, timeout=TIMEOUT_S)
     assert collector.services == {"mine"}
     assert len(collector.spans) == 3  # of the first service only
 
 
 def test_without_the_setting_nothing_is_traced(encoder: Encoder, collector: Collector) -> None:
-    reranker = reranker_of(encoder, {"number": NumberRanker()})
-    with serving(reranker) as served, grpc.insecure_channel(served.address) as channel:
-        request = pb.RerankRequest(query="q", candidates=numbered_candidates([1]))
-        RerankServiceStub(channel).Rerank(request, timeout=TIMEOUT_S)
+    with stub_of(encoder) as stub:
+        stub.Rerank(pb.RerankRequest(query="q", candidates=numbered_candidates([1])), timeout=TIMEOUT_S)
     assert collector.spans == []

@@ -45,9 +45,9 @@ def evaluate_index(index: Path, device: str, queries: Sequence[Query], qrels: Se
     store, encoder = PassageStore(index), Encoder(read_manifest(index).encoder.name, device)
     dense = DenseRetriever(open_vector_index("flat", index, store.vectors), encoder, len(store))
     run = [
-        ir_measures.ScoredDoc(query.query_id, doc_id, -rank)
+        ir_measures.ScoredDoc(query.query_id, doc.doc_id, -rank)
         for query, hits in zip(queries, dense.search(queries, _DEPTH), strict=True)
-        for rank, doc_id in enumerate(store.doc_ids([hit.row for hit in hits]))
+        for rank, doc in enumerate(store.scored_docs(hits))
     ]
     judged = [ir_measures.Qrel(qrel.query_id, qrel.doc_id, max(qrel.relevance, 0)) for qrel in qrels]
     values = {str(measure): {query.query_id: 0.0 for query in queries} for measure in _MEASURES}

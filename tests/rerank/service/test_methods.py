@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -18,13 +19,11 @@ from rerank.reranker import SearchResult
 from rerank.retrieval.index import IndexManifest
 from rerank.retrieval.index_format import FORMAT
 from rerank.retrieval.query_update import FeedbackSettings
-from rerank.service.convert import (
-    RerankCall,
-    SearchCall,
+from rerank.service.methods import (
     list_models_response,
-    rerank_call,
-    rerank_response,
-    search_call,
+    ranking_response,
+    rerank_arguments,
+    search_arguments,
     search_response,
 )
 from rerank.types import (
@@ -70,6 +69,19 @@ def feedback_request(**fields: object) -> pb.SearchRequest:
     return search_request(feedback=pb.Feedback(**fields))
 
 
+def arguments_of(request: pb.RerankRequest | pb.SearchRequest, limits: Limits = LIMITS) -> Any:
+    """What the reranker is called with."""
+    return (rerank_arguments if isinstance(request, pb.RerankRequest) else search_arguments)(request, limits)
+
+
+def candidates_of(request: pb.RerankRequest, limits: Limits = LIMITS) -> tuple[CandidateSource, ...]:
+    return rerank_arguments(request, limits)[1]
+
+
+def reply_of(ranked: Ranking, return_passages: bool = False) -> pb.RerankResponse:
+    return ranking_response(pb.RerankResponse, ranked, pb.RerankRequest(return_passages=return_passages))
+
+
 def ranking(score_kind: ScoreKind = ScoreKind.WINDOW_LOG_PROB) -> Ranking:
     """Two of three candidates, the first of them without a first-stage score."""
     ranked = (
@@ -107,37 +119,32 @@ def ranking(score_kind: ScoreKind = ScoreKind.WINDOW_LOG_PROB) -> Ranking:
     ],
 )
 def test_absent_interpolation_differs_from_weight_0(strategy: pb.Strategy, weight: float | None) -> None:
-    assert rerank_call(rerank_request(strategy=strategy), LIMITS).options.interpolation == weight
+    _, _, options = arguments_of(rerank_request(strategy=strategy))
+    assert options.interpolation == weight
 
 
 def test_defaults() -> None:
-    reranked, searched = rerank_call(rerank_request(), LIMITS), search_call(search_request(), Limits())
-    for call in (reranked, searched):
-        assert (call.query, call.options, call.return_passages) == (Query("query"), RankOptions(), False)
-    assert reranked.candidates == (CandidateSource("d0", "text"),)
-    assert (searched.first_stage, searched.depth, searched.feedback) == (FirstStage.HYBRID_RRF, 100, None)
-    assert search_call(search_request(), LIMITS).depth == 3, "no more than the limit"
+    query, options = Query("query"), RankOptions()
+    assert arguments_of(rerank_request()) == (query, (CandidateSource("d0", "text"),), options)
+    assert arguments_of(search_request(), Limits()) == (query, FirstStage.HYBRID_RRF, 100, options, None)
+    assert arguments_of(search_request())[2] == 3, "no more than the limit"
 
 
-@pytest.mark.parametrize("call", [rerank_call, search_call])
-def test_options_are_converted(call: Callable[..., RerankCall | SearchCall]) -> None:
+@pytest.mark.parametrize("request_of", [rerank_request, search_request])
+def test_options_are_converted(request_of: Callable[..., pb.RerankRequest | pb.SearchRequest]) -> None:
     strategy = pb.Strategy(kind=pb.STRATEGY_KIND_SLIDING, window_size=6, stride=3)
-    fields = {"model": "m", "top_n": 2, "strategy": strategy, "instruction": "please", "return_passages": True}
-    fields["allow_partial"] = True
-    request = rerank_request(**fields) if call is rerank_call else search_request(**fields)
-    converted = call(request, LIMITS)
-    assert converted.options == RankOptions(
-        "m", top_n=2, strategy="sliding", window_size=6, stride=3, allow_partial=True
+    found = arguments_of(
+        request_of(model="m", top_n=2, strategy=strategy, instruction="please", allow_partial=True), LIMITS
     )
-    assert converted.query == Query("query", instruction="please")
-    assert converted.return_passages
+    assert Query("query", instruction="please") in found
+    assert RankOptions("m", top_n=2, strategy="sliding", window_size=6, stride=3, allow_partial=True) in found
 
 
 def test_every_strategy_and_first_stage_of_the_proto_is_converted() -> None:
     for name, kind in pb.StrategyKind.items():
-        expected = StrategyKind[name.removeprefix("STRATEGY_KIND_")] if kind else ""
-        assert rerank_call(rerank_request(strategy=pb.Strategy(kind=kind)), LIMITS).options.strategy == expected
-    found = {search_call(search_request(first_stage=stage), LIMITS).first_stage for stage in pb.FirstStage.values()}
+        _, _, options = arguments_of(rerank_request(strategy=pb.Strategy(kind=kind)))
+        assert options.strategy == (StrategyKind[name.removeprefix("STRATEGY_KIND_")] if kind else "")
+    found = {arguments_of(search_request(first_stage=stage))[1] for stage in pb.FirstStage.values()}
     assert found == set(FirstStage)
 
 
@@ -157,11 +164,10 @@ def test_every_strategy_and_first_stage_of_the_proto_is_converted() -> None:
 def test_exceeded_limit_is_refused_with_value_and_limit(
     request_: pb.RerankRequest | pb.SearchRequest, field: str, value: int, limit: int
 ) -> None:
-    call = rerank_call if isinstance(request_, pb.RerankRequest) else search_call
     with pytest.raises(
         InvalidRequest, match=rf"{value} \w+ exceed the limit of {limit}; send at most {limit}"
     ) as caught:
-        call(request_, LIMITS)
+        arguments_of(request_)
     assert caught.value.field == field
     assert str(caught.value).startswith(f"{field}: ")
     assert caught.value.metadata == {"value": str(value), "limit": str(limit)}
@@ -169,9 +175,9 @@ def test_exceeded_limit_is_refused_with_value_and_limit(
 
 def test_values_at_the_limit_are_accepted() -> None:
     candidates = [candidate(f"abcd{n}", "x" * 20) for n in range(3)]
-    call = rerank_call(rerank_request(candidates, query="é" * 10, instruction="y" * 8), LIMITS)  # characters, not bytes
-    assert [len(source.text or "") for source in call.candidates] == [20, 20, 20]
-    assert search_call(search_request(query="x" * 10, depth=3), LIMITS).depth == 3
+    request = rerank_request(candidates, query="é" * 10, instruction="y" * 8)  # characters, not bytes
+    assert [len(source.text or "") for source in candidates_of(request)] == [20, 20, 20]
+    assert arguments_of(search_request(query="x" * 10, depth=3))[2] == 3
 
 
 @pytest.mark.parametrize(
@@ -229,68 +235,67 @@ def test_values_at_the_limit_are_accepted() -> None:
 def test_invalid_field_is_refused_by_name(
     request_: pb.RerankRequest | pb.SearchRequest, field: str, message: str
 ) -> None:
-    call = rerank_call if isinstance(request_, pb.RerankRequest) else search_call
     with pytest.raises(InvalidRequest, match=message) as caught:
-        call(request_, LIMITS)
+        arguments_of(request_)
     assert caught.value.field == field
 
 
 def test_feedback_has_defaults_and_keeps_what_the_request_sets() -> None:
-    assert search_call(feedback_request(), LIMITS).feedback == FeedbackSettings()
+    assert arguments_of(feedback_request())[-1] == FeedbackSettings()
     request = feedback_request(method=pb.FEEDBACK_METHOD_ROCCHIO, top_k=2, steps=200, learning_rate=1.0, min_cosine=0.0)
-    assert search_call(request, LIMITS).feedback == FeedbackSettings(FeedbackMethod.ROCCHIO, 2, 200, 1.0, 0.0)
+    assert arguments_of(request)[-1] == FeedbackSettings(FeedbackMethod.ROCCHIO, 2, 200, 1.0, 0.0)
 
 
 def test_control_characters_become_spaces_except_tabs_and_line_ends() -> None:
     request = rerank_request(
         [candidate(text="\x00one\x1f\ttwo\r\nthree\x7f")], query="\x07 a\x00b ", instruction="\x0bc"
     )
-    call = rerank_call(request, LIMITS)
-    assert call.candidates[0].text == " one \ttwo\r\nthree "
-    assert call.query == Query("a b", instruction="c")
+    query, (source,), _ = arguments_of(request)
+    assert source.text == " one \ttwo\r\nthree "
+    assert query == Query("a b", instruction="c")
 
 
 def test_text_may_be_empty_and_that_of_a_reference_absent() -> None:
     sent = [candidate("a", ""), candidate("b", None, True), candidate("c", "own", True)]
     expected = CandidateSource("a", ""), CandidateSource("b", None, True), CandidateSource("c", "own", True)
-    assert rerank_call(rerank_request(sent), LIMITS).candidates == expected
+    assert candidates_of(rerank_request(sent)) == expected
 
 
 def test_title_is_converted_like_the_text() -> None:
     request = rerank_request([pb.Candidate(doc_id="a", text="a\0b c", title="a\0b"), candidate("b")])
-    first, second = rerank_call(request, Limits()).candidates
+    first, second = candidates_of(request, Limits())
     assert (first.text, first.title, second.title) == ("a b c", "a b", "")
     request = rerank_request([pb.Candidate(doc_id="a", text="a", title="a" * 11)])
     with pytest.raises(InvalidRequest, match=r"candidates\[0\]\.title: .*11"):
-        rerank_call(request, Limits(max_passage_chars=10))
+        candidates_of(request, Limits(max_passage_chars=10))
 
 
 @pytest.mark.parametrize("score", [0.0, -1.5, float("inf")])
 def test_first_stage_score_is_converted(score: float) -> None:
     request = rerank_request([pb.Candidate(doc_id="a", text="", first_stage_score=score), candidate("b")])
-    assert [source.score for source in rerank_call(request, LIMITS).candidates] == [score, None]
+    assert [source.score for source in candidates_of(request)] == [score, None]
 
 
 def test_results_are_converted() -> None:
-    reply = rerank_response(ranking(), return_passages=True)
+    reply = reply_of(ranking(), return_passages=True)
     assert list(reply.results) == [
         pb.RankedCandidate(doc_id="b", original_position=1, score=-0.25, text="text of b"),
         pb.RankedCandidate(doc_id="a", original_position=0, score=-1.5, first_stage_score=7.5, text="text of a"),
     ]
     assert not reply.results[0].HasField("first_stage_score")
-    assert not any(result.HasField("text") for result in rerank_response(ranking(), return_passages=False).results)
+    assert not any(result.HasField("text") for result in reply_of(ranking()).results)
 
 
 @pytest.mark.parametrize("kind", ScoreKind)
 def test_every_score_kind_is_in_the_proto(kind: ScoreKind) -> None:
-    assert pb.ScoreKind.Name(rerank_response(ranking(kind), False).score_kind) == f"SCORE_KIND_{kind.name}"
+    assert pb.ScoreKind.Name(reply_of(ranking(kind)).score_kind) == f"SCORE_KIND_{kind.name}"
 
 
 @pytest.mark.parametrize("completeness", Completeness)
 def test_trace_becomes_execution(completeness: Completeness) -> None:
     ranked = ranking()
     ranked = replace(ranked, trace=replace(ranked.trace, completeness=completeness, model_warning="another prompt"))
-    assert rerank_response(ranked, False).execution == pb.Execution(
+    assert reply_of(ranked).execution == pb.Execution(
         model="m",
         ranker="pe-rank",
         model_id="id",
@@ -315,10 +320,10 @@ def test_trace_becomes_execution(completeness: Completeness) -> None:
 @pytest.mark.parametrize("scores", [*InterpolatedScores, None])
 def test_interpolation_is_reported_with_the_reason_if_it_was_left_out(scores: InterpolatedScores | None) -> None:
     ranked = ranking()
-    assert not rerank_response(ranked, False).execution.HasField("interpolation")
+    assert not reply_of(ranked).execution.HasField("interpolation")
     reason = "" if scores else "several windows"
     trace = replace(ranked.trace, interpolation=InterpolationReport(0.25, scores, reason))
-    assert rerank_response(replace(ranked, trace=trace), False).execution.interpolation == pb.InterpolationReport(
+    assert reply_of(replace(ranked, trace=trace)).execution.interpolation == pb.InterpolationReport(
         first_stage=0.25,
         applied=scores is not None,
         scores=f"INTERPOLATED_SCORES_{scores.name}" if scores else None,
@@ -328,8 +333,10 @@ def test_interpolation_is_reported_with_the_reason_if_it_was_left_out(scores: In
 
 @pytest.mark.parametrize("stage", FirstStage)
 def test_search_response_is_a_rerank_response_with_its_first_stage(stage: FirstStage) -> None:
-    reply = search_response(SearchResult(ranking(), stage, hits=3, first_stage_ms=5.5), return_passages=True)
-    reranked = rerank_response(ranking(), return_passages=True)
+    reply = search_response(
+        SearchResult(ranking(), stage, hits=3, first_stage_ms=5.5), search_request(return_passages=True)
+    )
+    reranked = reply_of(ranking(), return_passages=True)
     assert (list(reply.results), reply.score_kind, reply.execution) == (
         list(reranked.results),
         reranked.score_kind,
