@@ -19,7 +19,7 @@ from urllib.parse import urlencode
 
 from playwright.sync_api import Browser, sync_playwright
 
-from scripts.service import running_service
+from scripts.service import free_port, running_service
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 
@@ -83,11 +83,13 @@ def inspected_evaluation(address: str, results: Path) -> Iterator[str]:
     """The address of `rerank inspect` for an evaluation of PE-Rank in the service at `address`."""
     evaluate = ["--target", address, "--collection", "pydoc", "--ranker", "pe-rank", "--out", str(results)]
     subprocess.run([sys.executable, "-m", "rerank_eval.beir", *evaluate], check=True)
-    command = [sys.executable, "-m", "rerank.commands.cli", "inspect", str(results), "--listen", "127.0.0.1:0"]
+    listen = f"127.0.0.1:{free_port()}"
+    command = [sys.executable, "-m", "rerank.commands.cli", "inspect", str(results), "--listen", listen]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            yield next(word for line in process.stdout for word in line.split() if word.startswith("http://"))
+            process.stdout.readline()  # is written when it listens
+            yield f"http://{listen}"
         finally:
             process.kill()
 

@@ -263,7 +263,7 @@ class EchoDialect:
 
 
 def test_dialect_is_added_in_one_place(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As CONTRIBUTING.md describes: what is made from the list of dialects knows it."""
+    """As the recipe describes: what is made from the list of dialects knows it."""
 
     def with_echo(cut: Cut) -> Dialects:
         found = dialects(cut)
