@@ -1,4 +1,4 @@
-"""The service as a process of its own, for trials and benchmarks: its log, its metrics and what it takes."""
+"""The service as a process of its own, for trials and benchmarks: its log and what it takes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +15,6 @@ from pathlib import Path
 import psutil
 import trustme
 import yaml
-from prometheus_client.parser import text_string_to_metric_families
 
 #: What a service has unless its settings say otherwise.
 _DEFAULTS: dict[str, object] = {
@@ -24,7 +22,6 @@ _DEFAULTS: dict[str, object] = {
     "http": "127.0.0.1:0",
     "telemetry": {"metrics": "127.0.0.1:0"},
 }
-_HTTP_LINE, _METRICS_LINE = "HTTP at ", "metrics at "
 
 
 @dataclass(frozen=True)
@@ -38,8 +35,9 @@ class Service:
 
     @property
     def http_address(self) -> str:
-        """HOST:PORT of its HTTP port."""
-        return self._logged(_HTTP_LINE).partition("://")[2]
+        """HOST:PORT of its HTTP port, from the only line of the log that has it."""
+        (line,) = (each for each in self.log.read_text(encoding="utf-8").splitlines() if "HTTP at " in each)
+        return line.partition("://")[2]
 
     @property
     def statistics(self) -> psutil.Process:
@@ -50,26 +48,9 @@ class Service:
         """The resident memory of the process."""
         return float(self.statistics.memory_info().rss) / 1e6
 
-    def cpu_s(self) -> float:
-        """The processor time of the process so far, in seconds."""
-        times = self.statistics.cpu_times()
-        return float(times.user + times.system)
-
     def log_mb(self) -> float:
         """The size of its log so far."""
         return self.log.stat().st_size / 1e6
-
-    def metric(self, name: str, **labels: str) -> float:
-        """The sum of the samples of a metric that have these labels; 0 if there is none."""
-        with urllib.request.urlopen(self._logged(_METRICS_LINE), timeout=60) as page:
-            families = list(text_string_to_metric_families(page.read().decode()))
-        samples = [sample for family in families for sample in family.samples if sample.name == name]
-        return sum(sample.value for sample in samples if labels.items() <= sample.labels.items())
-
-    def _logged(self, beginning: str) -> str:
-        """The text behind the beginning of a message, in the only line of the log that has it."""
-        (line,) = (each for each in self.log.read_text(encoding="utf-8").splitlines() if beginning in each)
-        return line.partition(beginning)[2]
 
 
 async def connect(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

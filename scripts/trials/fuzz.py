@@ -79,7 +79,7 @@ def fuzz(
 async def _fuzz(work: Path, requests: int, garbage: int, seed: int) -> FuzzReport:
     """Sends mutated requests, so many, and garbage payloads and frames, so many, to a service with default models."""
     draw, report = random.Random(seed), FuzzReport()
-    settings = {"index": str(trial_index(work)), "models": _MODELS, "telemetry": {}}
+    settings = {"index": str(trial_index(work)), "models": _MODELS}
     with running_service(settings) as service:
         async with Target(service.address) as target:
             channel, stub = target.channel, target.stub
