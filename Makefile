@@ -22,9 +22,9 @@ test: lint
 check: lint
 	$(PYTEST) -m "not slow"
 
-# Search, training and evaluation as a new user would, with the mistakes that one makes, from the wheel. Some minutes.
+# Search, training and evaluation as a new user would, from the wheel. A minute or two.
 newcomer: $(VENV)/ready
-	OMP_NUM_THREADS=1 PYTHON=$(BIN)/python scripts/newcomer/run.sh
+	OMP_NUM_THREADS=1 PYTHON=$(BIN)/python scripts/newcomer.sh
 
 # The clients that others wrote for Cohere, Jina and TEI, against this service. Installs them in build/sdk: 0.6 GB.
 sdk-tests: $(VENV)/ready

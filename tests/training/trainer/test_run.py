@@ -100,27 +100,8 @@ def test_run_killed_between_saves_ends_with_the_same_weights(
 def test_run_killed_while_it_saves_resumes_from_the_save_before(
     inputs: Path, uninterrupted: dict[str, torch.Tensor], tmp_path: Path
 ) -> None:
-    """When the second save has its weights but not yet its optimizer; test_several_processes.py kills a process."""
-    save = Trainer._save_optimizer_and_scheduler
-
-    def kill(self: Trainer, folder: str) -> None:
-        if folder.endswith("-6"):
-            raise Killed
-        save(self, folder)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Trainer, "_save_optimizer_and_scheduler", kill)
-        with pytest.raises(Killed):
-            first_run(inputs, tmp_path / "run", *FLAGS)
-    assert saves(tmp_path / "run") == {3: True, 6: False}
-    with killed_at_batch(-1) as seen:
-        result = first_run(inputs, tmp_path / "run", *FLAGS)
-    assert len(seen) == BATCHES - 6
-    assert_same_weights(result, uninterrupted)
-
-
-def test_old_saves_are_removed_only_after_the_new_one_is_complete(inputs: Path, tmp_path: Path) -> None:
-    """With --save-total-limit 1, a kill at the end of the second save must leave the first."""
+    """With --save-total-limit 1, the first save is removed only after the second one is complete."""
+    flags = [*FLAGS, "--save-total-limit", "1"]
     with pytest.MonkeyPatch.context() as patch:
         touch = Path.touch
 
@@ -131,24 +112,23 @@ def test_old_saves_are_removed_only_after_the_new_one_is_complete(inputs: Path, 
 
         patch.setattr(Path, "touch", unmarked)
         with pytest.raises(Killed):
-            first_run(inputs, tmp_path / "run", *FLAGS, "--save-total-limit", "1")
+            first_run(inputs, tmp_path / "run", *flags)
     assert saves(tmp_path / "run") == {3: True, 6: False}
-    first_run(inputs, tmp_path / "run", *FLAGS, "--save-total-limit", "1")
+    with killed_at_batch(-1) as seen:
+        result = first_run(inputs, tmp_path / "run", *flags)
+    assert len(seen) == BATCHES - 6
+    assert_same_weights(result, uninterrupted)
     assert saves(tmp_path / "run") == {8: True}
 
 
 def test_incomplete_saves_are_removed(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint-x").mkdir()
+    assert last_save(tmp_path) is None
     for step, complete in ((20, True), (900, True), (1000, True), (1001, False)):
         (tmp_path / f"checkpoint-{step}").mkdir()
         (tmp_path / f"checkpoint-{step}" / (COMPLETE_MARKER if complete else "model.safetensors")).touch()
     assert last_save(tmp_path) == str(tmp_path / "checkpoint-1000"), "the newest by number, not by name"
     assert saves(tmp_path) == {20: True, 900: True, 1000: True}
-
-
-def test_folder_without_saves_starts_from_the_beginning(tmp_path: Path) -> None:
-    (tmp_path / "checkpoint-x").mkdir()
-    (tmp_path / "arguments.json").touch()
-    assert last_save(tmp_path) is None
 
 
 # --- refused
@@ -204,20 +184,6 @@ def test_resumed_run_says_so_and_may_log_differently_and_take_more_steps(
 @pytest.mark.parametrize(("folder", "name"), [("first", "my-first"), ("pe-rank", "my-pe-rank"), ("lr=1", "lr-1")])
 def test_model_is_served_under_the_name_of_no_bundled_model(folder: str, name: str) -> None:
     assert _served_name(Path("runs") / folder / "final") == name
-
-
-def test_summary_names_the_best_step_the_change_and_the_line_that_serves(
-    inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    ndcg = iter([0.3, 0.2, 0.9, 0.4, 0.9])
-    flags = shlex.split("--per-device-train-batch-size 2 --max-steps 3 --eval-steps 1 --save-steps 3")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rerank_training.trainer.ranking_trainer.RankingTrainer._mean_ndcg", lambda *_: next(ndcg))
-        result = first_run(inputs, tmp_path / "mine", *flags, "--eval-lists", str(inputs / "lists.jsonl"))
-    assert capsys.readouterr().out.endswith(
-        "\nbest step: 2 of 3\nheld-out nDCG@10: 0.3000 before the training, 0.9000 after\n"
-        f"model: {result}\nserve it: rerank serve --model mine={result}\n"
-    )
 
 
 def test_folder_of_something_else_is_refused(tmp_path: Path) -> None:
@@ -327,7 +293,9 @@ def test_partial_epoch_is_rounded_up_and_max_steps_overrides_epochs(inputs: Path
         assert len(seen) == batches
 
 
-def test_best_evaluation_is_saved_even_between_saves(inputs: Path, tmp_path: Path) -> None:
+def test_best_evaluation_is_saved_even_between_saves_and_named_in_the_summary(
+    inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Held-out nDCG is best at step 2 of 6; saves are requested at step 4 only."""
     ndcg = iter([0.1, 0.2, 0.9, 0.3, 0.4, 0.1, 0.5, 0.9])
     flags = shlex.split(
@@ -339,3 +307,7 @@ def test_best_evaluation_is_saved_even_between_saves(inputs: Path, tmp_path: Pat
     assert saves(tmp_path / "run") == {2: True, 6: True}
     assert_same_weights(result, load_file(tmp_path / "run" / "checkpoint-2" / "model.safetensors"))
     assert json.loads((result / "rerank.json").read_text(encoding="utf-8"))["metrics"] == {"nDCG@10": 0.9}
+    assert capsys.readouterr().out.endswith(
+        "\nbest step: 2 of 6\nheld-out nDCG@10: 0.1000 before the training, 0.9000 after\n"
+        f"model: {result}\nserve it: rerank serve --model run={result}\n"
+    )
