@@ -13,16 +13,18 @@ from typing import Any
 
 import pytest
 import torch
+from rerank_training.first.arguments import FirstArguments
 from rerank_training.first.objective import FirstObjective
 from rerank_training.trainer.ranking_trainer import COMPLETE_MARKER
 from rerank_training.trainer.reports import _served_name
-from rerank_training.trainer.run import check_same_run, last_save
+from rerank_training.trainer.run import check_same_run, items_needed, last_save
 from safetensors.torch import load_file
 from transformers import Trainer
 
 from rerank.errors import ConfigError
 from tests.full_disk import largest_file, now_full
-from tests.word_lists import first_run, write_inputs
+from tests.training.parsing import parse_arguments
+from tests.word_lists import first_flags, first_run, write_inputs
 
 pytestmark = pytest.mark.slow
 
@@ -122,7 +124,7 @@ def test_run_killed_while_it_saves_resumes_from_the_save_before(
 
 
 def test_incomplete_saves_are_removed(tmp_path: Path) -> None:
-    (tmp_path / "checkpoint-x").mkdir()
+    (tmp_path / "tensorboard").mkdir()
     assert last_save(tmp_path) is None
     for step, complete in ((20, True), (900, True), (1000, True), (1001, False)):
         (tmp_path / f"checkpoint-{step}").mkdir()
@@ -231,11 +233,8 @@ def test_full_disk_names_the_way_out_and_keeps_the_last_complete_save(
     assert saves(tmp_path / "run") == {3: True, 6: False}
 
 
-@pytest.mark.parametrize(("length", "last"), [("--num-train-epochs=1", 3), ("--max-steps=4", 4)])
-def test_full_disk_after_the_last_step_leaves_no_partial_result_and_costs_no_step(
-    inputs: Path, tmp_path: Path, length: str, last: int
-) -> None:
-    run, flags = tmp_path / "run", [*FLAGS, length]
+def test_full_disk_after_the_last_step_leaves_no_partial_result_and_costs_no_step(inputs: Path, tmp_path: Path) -> None:
+    run, flags = tmp_path / "run", [*FLAGS, "--max-steps=4"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("rerank_training.trainer.checkpoint.write_manifest", out_of_space)
         with pytest.raises(ConfigError, match=r"final cannot be written.*free disk space"):
@@ -243,7 +242,7 @@ def test_full_disk_after_the_last_step_leaves_no_partial_result_and_costs_no_ste
     assert not [path for path in run.iterdir() if "final" in path.name]
     with killed_at_batch(0):
         result = first_run(inputs, run, *flags)
-    assert_same_weights(result, load_file(run / f"checkpoint-{last}" / "model.safetensors"))
+    assert_same_weights(result, load_file(run / "checkpoint-4" / "model.safetensors"))
 
 
 def test_full_disk_under_tensorboard_is_one_message(
@@ -286,11 +285,10 @@ def test_accumulated_batches_are_the_step_of_one_large_batch(inputs: Path, tmp_p
         torch.testing.assert_close(found[name], expected[name], atol=1e-6, rtol=1e-4)
 
 
-def test_partial_epoch_is_rounded_up_and_max_steps_overrides_epochs(inputs: Path, tmp_path: Path) -> None:
-    for flags, batches in (("--num-train-epochs 1.5", 10), ("--num-train-epochs 9 --max-steps 3", 3)):
-        with killed_at_batch(-1) as seen:
-            first_run(inputs, tmp_path / flags, "--per-device-train-batch-size", "2", *flags.split())
-        assert len(seen) == batches
+def test_partial_epoch_is_rounded_up_and_max_steps_overrides_epochs(tmp_path: Path) -> None:
+    for flags, items in (("--num-train-epochs 1.5", 20), ("--num-train-epochs 9 --max-steps 3", 6)):
+        given = first_flags(tmp_path, tmp_path / "run", "--per-device-train-batch-size", "2", *flags.split())
+        assert items_needed(parse_arguments(FirstArguments, *given)[1], 10) == items
 
 
 def test_best_evaluation_is_saved_even_between_saves_and_named_in_the_summary(
