@@ -17,12 +17,12 @@ from typing import Annotated
 import typer
 
 from rerank.errors import ConfigError
-from scripts.service import running_service
 from scripts.trials.attacks import connections, engine, http, memory  # noqa: F401  (register their attacks)
 from scripts.trials.attacks.registry import ATTACKS, ENCRYPTED
 from scripts.trials.calls import Target
 from scripts.trials.options import Seed
 from scripts.trials.probes import Report, probe_while
+from scripts.trials.service import running_service
 from scripts.trials.table import header
 
 HEADER = header(

@@ -14,8 +14,8 @@ from statistics import median
 from rerank.load_test.open_loop import percentile
 from rerank.load_test.requests import made_request
 from rerank.v1 import rerank_pb2 as pb
-from scripts.service import Service
 from scripts.trials.calls import Target
+from scripts.trials.service import Service
 from scripts.trials.table import counts, row
 
 #: Seconds between two probes of a kind; those of FIRST are rarer where they would take more than a third of a core.

@@ -17,12 +17,12 @@ from rerank.access.credentials import PLAIN
 from rerank.load_test.open_loop import LoadReport, open_loop, poisson_arrivals
 from rerank.load_test.requests import made_request, rerank_calls
 from rerank.v1 import rerank_pb2 as pb
-from scripts.service import Service, free_port, running_service
 from scripts.trials import http_calls
 from scripts.trials.calls import Target
 from scripts.trials.http_calls import HttpReference
 from scripts.trials.options import Seed
 from scripts.trials.references import Message, Reference, references, rerank_messages
+from scripts.trials.service import Service, free_port, running_service
 from scripts.trials.table import counts, header, row
 
 _MODELS = [{"name": "identity", "ranker": "identity"}, {"name": "pe-rank", "ranker": "pe-rank"}]

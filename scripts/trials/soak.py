@@ -16,11 +16,11 @@ import grpc
 import typer
 
 from rerank.load_test.open_loop import Outcome, open_loop, poisson_arrivals
-from scripts.service import Service, running_service
 from scripts.trials.calls import Target
 from scripts.trials.index import trial_index
 from scripts.trials.options import WORK, Seed, Work
 from scripts.trials.references import Reference, Stub, call, references, rerank_messages, search_messages
+from scripts.trials.service import Service, running_service
 from scripts.trials.table import counts
 
 #: Shares of the clients that go on until their answer; that cancel; that have 50 ms; whose connection breaks.

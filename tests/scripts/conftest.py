@@ -14,7 +14,7 @@ from rerank.rankers.identity import IdentityRanker
 if TYPE_CHECKING:
     from rerank.models.encoder import Encoder
     from rerank.retrieval.index import Index
-    from scripts.service import Service
+    from scripts.trials.service import Service
 
 
 @pytest.fixture(scope="session")
@@ -22,7 +22,7 @@ def running(encoder: Encoder, index: Index, tmp_path_factory: pytest.TempPathFac
     """Serves the index, and the identity under the names of the default models."""
     from rerank.registry import ModelRegistry
     from rerank.reranker import AsyncReranker
-    from scripts.service import Service
+    from scripts.trials.service import Service
     from tests.serving import config_for, serving
 
     rankers = dict.fromkeys(("identity", "pe-rank", "default"), IdentityRanker())

@@ -17,10 +17,10 @@ from rerank.config import Limits
 from rerank.errors import ConfigError
 from rerank.service.convert import rerank_call
 from rerank.v1 import rerank_pb2 as pb
-from scripts.service import Service
 from scripts.trials import attack, fuzz, probes, restarts, soak
 from scripts.trials.__main__ import app
 from scripts.trials.references import Reference, rerank_messages, search_messages
+from scripts.trials.service import Service
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 
 from rerank.service.connection_bounds import raise_open_files_limit
-from scripts.service import connect
 from scripts.trials.attacks.registry import attack
 from scripts.trials.calls import Target
+from scripts.trials.service import connect
 
 _CONNECTIONS = 2000
 #: How long the clients stay.

@@ -6,9 +6,9 @@ import asyncio
 import random
 from collections import Counter
 
-from scripts.service import connect
 from scripts.trials.attacks.registry import attack, attack_with_tls
 from scripts.trials.calls import Target
+from scripts.trials.service import connect
 
 _MB = 2**20
 _TIMEOUT_S = 60.0

@@ -1,4 +1,4 @@
-"""The service as a process of its own, for trials and benchmarks: its log and what it takes."""
+"""The service as a process of its own: its addresses, its log and what it takes."""
 
 from __future__ import annotations
 
