@@ -45,16 +45,9 @@ class Credentials:
             tls_ca: replaces RERANK_TLS_CA, unless it is None.
             environment: the variables.
         """
-
-        def variable(name: str) -> str | None:
-            return environment.get(f"RERANK_{name}") or None
-
-        return cls(
-            tls_ca=tls_ca or variable("TLS_CA"),
-            tls_certificate=variable("TLS_CERTIFICATE"),
-            tls_key=variable("TLS_KEY"),
-            api_key=variable("API_KEY"),
-        )
+        names = ("tls_ca", "tls_certificate", "tls_key", "api_key")
+        given = {name: environment.get(f"RERANK_{name.upper()}") or None for name in names}
+        return cls(**given | ({"tls_ca": tls_ca} if tls_ca else {}))
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:

@@ -340,10 +340,10 @@ class ThreadStage(QueuedStage[T, R]):
 
     async def _run(self, batch: Sequence[Work[T, R]]) -> None:
         """Runs a batch. If it fails, its parts run one by one, so that a failure affects only its own request."""
-        done: Future[tuple[Sequence[R], float]] = Future()
-        self._given.append(([work.input for work in batch], done))
-        self._thread.submit(self.run_given)
         try:
+            done: Future[tuple[Sequence[R], float]] = Future()
+            self._given.append(([work.input for work in batch], done))
+            self._thread.submit(self.run_given)
             results, seconds = await asyncio.wrap_future(done)
             self._throughput.observe(self._model_stage, sum(work.tokens for work in batch), seconds, now_s())
             self._complete(batch, results, seconds)

@@ -50,9 +50,9 @@ def description_routes(
     reranker: AsyncReranker, calls: CallsInFlight, dialects: Dialects, limited: Limited
 ) -> list[Route]:
     """The routes. Only callers with a key are told more than the health, if there are keys."""
-    describe = {
+    describe: dict[str, Describe] = {
         "/info": partial(_info, reranker),
-        "/v1/models": partial(_models, reranker),
+        "/v1/models": lambda: {"object": "list", "data": [_model(model) for model in reranker.models()]},
         "/openapi.json": partial(openapi, dialects),
     }
 
@@ -83,16 +83,12 @@ def _info(reranker: AsyncReranker) -> dict[str, Any]:
     }
 
 
-def _models(reranker: AsyncReranker) -> dict[str, Any]:
-    """The models that requests may name, the default one first, in the form of OpenAI's list."""
-    return {"object": "list", "data": [_model(model) for model in reranker.models()]}
-
-
 def _default(reranker: AsyncReranker) -> ModelDescription:
     return next(model for model in reranker.models() if model.is_default)
 
 
 def _model(model: ModelDescription) -> dict[str, Any]:
+    """A model that requests may name, in the form of OpenAI's list."""
     return {
         "id": model.name,
         "object": "model",

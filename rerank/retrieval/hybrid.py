@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -26,24 +27,25 @@ class Fusion(Protocol):
     def __call__(self, runs: Sequence[Mapping[K, float]]) -> dict[K, float]: ...
 
 
+@dataclass(frozen=True, slots=True)
 class HybridRetriever:
     """Retrieves with BM25 and with the dense retriever to the same depth, and fuses both results.
 
     Each result also has its BM25 score: the lowest one of the list if only the dense retriever found it.
     """
 
-    def __init__(self, bm25: Retriever, dense: Retriever, fusion: Fusion) -> None:
-        self._retrievers = (bm25, dense)
-        self._fusion = fusion
+    bm25: Retriever
+    dense: Retriever
+    fusion: Fusion
 
     def search(self, queries: Sequence[Query], depth: int) -> list[list[ScoredRow]]:
-        results = [retriever.search(queries, depth) for retriever in self._retrievers]
+        results = [retriever.search(queries, depth) for retriever in (self.bm25, self.dense)]
         runs = [[{hit.row: hit.score for hit in hits} for hits in result] for result in results]
         return [self._fuse(bm25, dense, depth) for bm25, dense in zip(*runs, strict=True)]
 
     def _fuse(self, bm25: Mapping[int, float], dense: Mapping[int, float], depth: int) -> list[ScoredRow]:
         lowest = min(bm25.values(), default=0.0)
-        fused = best(self._fusion([bm25, dense]), depth)
+        fused = best(self.fusion([bm25, dense]), depth)
         return [ScoredRow(row, score, bm25.get(row, lowest)) for row, score in fused.items()]
 
 

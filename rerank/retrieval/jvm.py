@@ -9,8 +9,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -34,8 +33,14 @@ def pyserini_module(name: str) -> ModuleType:
         ConfigError: Pyserini's jar is missing, or another library has started a JVM without it.
     """
     _start_jvm()
-    with _placeholder_openai_key():
+    needs_placeholder = "OPENAI_API_KEY" not in os.environ
+    if needs_placeholder:  # Pyserini 1.6 creates an OpenAI client, unused here, when it is imported
+        os.environ["OPENAI_API_KEY"] = "unused"
+    try:
         return import_module(name)
+    finally:
+        if needs_placeholder:
+            del os.environ["OPENAI_API_KEY"]
 
 
 @cache
@@ -87,16 +92,3 @@ def _lucene_jar() -> Path:
     if not jars:
         raise ConfigError(f"no anserini-*-fatjar.jar in {folders or 'sys.path'}; reinstall pyserini")
     return max(jars)
-
-
-@contextmanager
-def _placeholder_openai_key() -> Iterator[None]:
-    """Sets OPENAI_API_KEY if it is unset, because Pyserini 1.6 creates an OpenAI client, unused here, when imported."""
-    if "OPENAI_API_KEY" in os.environ:
-        yield
-        return
-    os.environ["OPENAI_API_KEY"] = "unused"
-    try:
-        yield
-    finally:
-        del os.environ["OPENAI_API_KEY"]

@@ -1,1 +1,1 @@
-"""Benchmarks: of the engine and the service (`python -m scripts.bench`), indexes and inference servers."""
+"""Benchmarks of the rankers, the engine and the service (`python -m scripts.bench`), and of two checkouts."""

@@ -5,7 +5,7 @@
 Writes bench.json and, on request, a plot. Variants run in turn in one process with one torch thread, and CPU time of
 the process is compared (with CUDA, elapsed time), so that other work on the machine has little effect. Weights are
 random: time does not depend on them. A ratio is the other implementation's time divided by ours; the ratios of at_once,
-service, http and p99 are ours divided by the other.
+service and p99 are ours divided by the other.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ import typer
 from rerank.commands.run import run
 from rerank.errors import ConfigError
 from scripts.bench.engine import measure_concurrency, measure_growth, measure_memory, measure_scheduler, measure_service
-from scripts.bench.http import measure_http
 from scripts.bench.rankers import measure_cuda, measure_first, measure_packing, measure_pe_rank
 from scripts.bench.timing import Values
 from scripts.bench.workload import Workload
@@ -36,7 +35,6 @@ GROUPS: dict[str, Callable[[Workload], Values]] = {
     "at_once": measure_concurrency,
     "scheduler": measure_scheduler,
     "service": measure_service,
-    "http": measure_http,
     "growth": measure_growth,
     "memory": measure_memory,
     "cuda": measure_cuda,
@@ -106,7 +104,7 @@ def plot(figures: Mapping[str, Mapping[str, Any]], path: Path) -> None:
     axes.barh(list(ratios), medians, xerr=errors, color="0.7", ecolor="0.2")
     axes.invert_yaxis()
     axes.axvline(1, color="0.2", linewidth=0.8)
-    axes.set(xscale="log", xlabel="other / ours, CPU time (at_once, service, http, p99: ours / other)")
+    axes.set(xscale="log", xlabel="other / ours, CPU time (at_once, service, p99: ours / other)")
     chart.savefig(path, bbox_inches="tight", dpi=80)
     pyplot.close(chart)
 

@@ -11,7 +11,6 @@ import psutil
 
 from rerank.client.client import AsyncRerankClient
 from rerank.config import EngineConfig, FirstModel, PERankModel, ServiceConfig
-from rerank.config.http import HttpConfig
 from rerank.engine.engine import Engine
 from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Sliding, Step
@@ -83,19 +82,19 @@ def measure_service(workload: Workload) -> Values:
     return asyncio.run(_measure_service(workload))
 
 
-def reranker_of(workload: Workload, rankers: Mapping[str, Ranker], http: HttpConfig | None = None) -> AsyncReranker:
+def _reranker(workload: Workload, rankers: Mapping[str, Ranker]) -> AsyncReranker:
     """A reranker with the rankers "first" and "pe", to be served on free ports."""
     models = (
         FirstModel(name="first", ranker="first", path=workload.checkpoint),
         PERankModel(name="pe", ranker="pe-rank", path=workload.checkpoint),
     )
-    config = ServiceConfig(listen="127.0.0.1:0", http=http, models=models)
+    config = ServiceConfig(listen="127.0.0.1:0", models=models)
     return AsyncReranker(config, workload.encoder, None, ModelRegistry(config.models, rankers))
 
 
 async def _measure_service(workload: Workload) -> Values:
     rankers: dict[str, Ranker] = {"first": workload.first, "pe": workload.pe_rank()}
-    reranker = reranker_of(workload, rankers)
+    reranker = _reranker(workload, rankers)
     # Requests hold texts, so PE-Rank encodes the passages with and without gRPC; short ones keep that cost low.
     windows = {"first": workload.windows, "pe": make_windows(workload.encoder, 8, PASSAGES, words=6)}
     values: Values = {}

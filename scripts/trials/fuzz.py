@@ -18,7 +18,7 @@ from google.protobuf.message import Message
 
 from rerank.v1 import rerank_pb2 as pb
 from scripts.service import Service, connect, running_service
-from scripts.trials.calls import Target
+from scripts.trials.calls import Target, status_of
 from scripts.trials.index import trial_index
 from scripts.trials.options import WORK, Seed, Work
 from scripts.trials.references import Reference, call, references, rerank_messages, search_messages
@@ -79,7 +79,7 @@ def fuzz(
 async def _fuzz(work: Path, requests: int, garbage: int, seed: int) -> FuzzReport:
     """Sends mutated requests, so many, and garbage payloads and frames, so many, to a service with default models."""
     draw, report = random.Random(seed), FuzzReport()
-    settings = {"index": str(trial_index(work)), "models": _MODELS, "telemetry": {}}
+    settings = {"index": str(trial_index(work)), "models": _MODELS}
     with running_service(settings) as service:
         async with Target(service.address) as target:
             channel, stub = target.channel, target.stub
@@ -173,11 +173,7 @@ async def _send_all(channel: grpc.aio.Channel, calls: list[tuple[str, bytes]]) -
     async def send() -> None:
         for method, data in waiting:
             send_bytes: Any = channel.unary_unary(method)  # sends bytes as they are
-            try:
-                await send_bytes(data, timeout=_TIMEOUT_S)
-                statuses["OK"] += 1
-            except grpc.aio.AioRpcError as error:
-                statuses[error.code().name] += 1
+            statuses[await status_of(send_bytes(data, timeout=_TIMEOUT_S))] += 1
 
     await asyncio.gather(*(send() for _ in range(_IN_FLIGHT)))
     return statuses

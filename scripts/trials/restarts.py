@@ -8,7 +8,7 @@ import signal
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated
 
 import grpc
 import typer
@@ -86,8 +86,7 @@ async def _restarts(number: signal.Signals, rounds: int, seed: int) -> RestartRe
     """Starts the service so many times at one address, and ends it under load with this signal."""
     report, draw = RestartReport(), random.Random(seed)
     http_address = f"127.0.0.1:{free_port()}"
-    settings: dict[str, Any] = {"models": _MODELS, "telemetry": {}, "http": {"listen": http_address}}
-    settings["listen"] = f"127.0.0.1:{free_port()}"
+    settings = {"models": _MODELS, "http": http_address, "listen": f"127.0.0.1:{free_port()}"}
     served = {model["name"] for model in _MODELS}
     requests = [each for each in rerank_messages(random.Random(seed)) if each.model in served]
     requests.append(made_request(random.Random(seed), "pe-rank", *_SLOW))

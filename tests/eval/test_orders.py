@@ -9,7 +9,7 @@ from rerank.errors import ConfigError
 
 
 def test_all_orders_are_parsed() -> None:
-    orders = parse_orders("original, reversed,shuffled:3,unordered")
+    orders = parse_orders("reversed, original,shuffled:3,unordered")  # the original one comes first
     assert [order.name for order in orders] == [
         *("original", "reversed", "shuffled-1", "shuffled-2", "shuffled-3"),
         "unordered",
@@ -22,12 +22,6 @@ def test_other_orders_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="none of original, reversed, shuffled:COUNT, unordered"):
         parse_orders(text)
 
-
-def test_original_order_comes_first() -> None:
-    assert [order.name for order in parse_orders("reversed,original")] == ["original", "reversed"]
-
-
-def test_repeated_order_is_refused() -> None:
     with pytest.raises(ConfigError, match="occurs twice"):
         parse_orders("reversed,reversed")
 
@@ -38,11 +32,8 @@ def test_order_is_a_permutation_and_repeats(order: Order, n: int) -> None:
     positions = order.permutation(n, "q", seed=3)
     assert sorted(positions) == list(range(n))
     assert positions == order.permutation(n, "q", seed=3)
-
-
-def test_original_and_reversed() -> None:
-    assert ORIGINAL.permutation(3, "q") == [0, 1, 2]
-    assert Order("reversed").permutation(3, "q") == [2, 1, 0]
+    if order.name in ("original", "reversed"):
+        assert positions == list(range(n))[:: 1 if order == ORIGINAL else -1]
 
 
 def test_shuffles_differ_by_number_query_and_seed() -> None:

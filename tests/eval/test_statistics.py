@@ -45,12 +45,6 @@ def test_permutation_test_repeats_with_its_seed() -> None:
     assert sign_flip_test(differences, seed=7) == sign_flip_test(differences, seed=7)
 
 
-def test_t_test_keeps_its_error_rate() -> None:
-    """About 20 of 400 comparisons of equal systems have p below .05."""
-    significant = sum(t_test(random_differences(43, 0.0, seed)) < 0.05 for seed in range(400))
-    assert 10 <= significant <= 32
-
-
 def test_equal_systems_do_not_differ() -> None:
     same = compare([0.1, 0.2, 0.3], [0.1, 0.2, 0.3])
     assert (same.difference, same.interval, same.t_p, same.permutation_p) == (0.0, (0.0, 0.0), 1.0, 1.0)
@@ -91,19 +85,6 @@ def test_holm_on_a_worked_example() -> None:
     """Sorted .005, .01, .03, .04: times 4, 3, 2, 1, and none smaller than the one before it."""
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert (holm([]), holm([0.04])) == ([], [0.04])
-
-
-def test_holm_gives_probabilities_and_keeps_the_order() -> None:
-    raw = np.random.default_rng(0).uniform(size=20).tolist()
-    adjusted = holm(raw)
-    assert all(0 <= low <= high <= 1 for low, high in zip(raw, adjusted, strict=True))
-    by_raw = sorted(range(20), key=lambda place: raw[place])
-    assert [adjusted[place] for place in by_raw] == sorted(adjusted)
-
-
-def test_wider_margin_gives_a_smaller_p() -> None:
-    differences = random_differences(43, -0.01)
-    assert non_inferiority(differences, 0.1) < 0.05 < non_inferiority(differences, 0.01)
 
 
 def test_non_inferiority_agrees_with_the_confidence_interval() -> None:

@@ -6,25 +6,18 @@ from pathlib import Path
 
 import pytest
 from rerank_eval.measures import MetricValues
-from rerank_eval.report import comparisons
 from rerank_eval.results import SystemResult
 from rerank_eval.table import SUMMARY_FILE, app, read_summary, summarize, summary_json, table
 from typer.testing import CliRunner
 
 from rerank.errors import CollectionError
-from tests.eval.test_report import BETTER, FIRST, WORSE
+from tests.eval.test_report import BETTER, FIRST
 
 
 def test_summary_is_read_as_written(tmp_path: Path) -> None:
     summary = summarize("d", "4 queries", [FIRST, BETTER])
     (tmp_path / SUMMARY_FILE).write_text(summary_json(summary), encoding="utf-8")
     assert read_summary(tmp_path) == summary
-
-
-def test_p_equals_the_report() -> None:
-    summary = summarize("d", "t", [FIRST, BETTER, WORSE])
-    expected = {other.name: p for other, _, p in comparisons([FIRST, BETTER, WORSE])}
-    assert {name: row.p for name, row in summary.rows.items()} == {"a": None, **expected}
 
 
 def test_datasets_are_columns_and_missing_systems_are_dashes() -> None:

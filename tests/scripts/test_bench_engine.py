@@ -14,11 +14,10 @@ from typer.testing import CliRunner
 from rerank.errors import ConfigError
 from scripts.bench.__main__ import app
 
-#: One group of the rankers, which compares permutations too, and one of the engine.
-GROUPS = ("pe", "growth")
+#: One group of the rankers and one of the engine.
+GROUPS = ("packed", "growth")
 FIGURES = {
-    *(f"pe_dynamic_vs_{other}, {n}" for other in ("generate", "text twin") for n in (1, 8)),
-    *(f"pe_one_step_vs_text twin, {n}" for n in (1, 8)),
+    "packed_vs_padded, 8 windows",
     *(f"growth, {n} candidates, pe" for n in (20, 100)),
     *(f"growth, {n} words a passage, first" for n in (4, 8)),
     *(f"growth, {n} requests at once, each" for n in (1, 10, 100)),

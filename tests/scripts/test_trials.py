@@ -18,7 +18,7 @@ from rerank.errors import ConfigError
 from rerank.service.methods import rerank_arguments
 from rerank.v1 import rerank_pb2 as pb
 from scripts.service import Service
-from scripts.trials import attack, cancel, fuzz, probes, restarts, soak
+from scripts.trials import attack, fuzz, probes, restarts, soak
 from scripts.trials.__main__ import app
 from scripts.trials.references import Reference, rerank_messages, search_messages
 
@@ -90,10 +90,6 @@ def test_reports_are_rows_of_their_tables() -> None:
     restarted = restarts.RestartReport(2, Counter(OK=3, UNAVAILABLE=1, INTERNAL=1), ends)
     rows = {
         attack.HEADER: (attacked.row("siege"), "siege | 1 | 20 | 1 | 1 | 12 | 0.46 | 1 CANCELLED, 3 OK"),
-        cancel.HEADER: (
-            cancel.CancelReport(3, 1, Counter({0: 2, 1: 1})).row("pe-rank"),
-            "pe-rank | 3 | 1 | 2 with 0, 1 with 1",
-        ),
         restarts.HEADER: (
             restarted.row("SIGTERM"),
             "SIGTERM | 2 | 1 INTERNAL, 3 OK, 1 UNAVAILABLE | 3 200, 1 500, 1 503, 2 503 with Retry-After | 3 | 0 | 0",

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,18 +19,23 @@ from rerank_training.pe_rank.arguments import PERankArguments
 from rerank_training.pe_rank.training import train_pe_rank
 from rerank_training.retriever.arguments import RetrieverArguments, RetrieverRunFlags
 from rerank_training.retriever.distillation import distill_retriever
+from rerank_training.trainer.losses import ranknet
 from rerank_training.trainer.ranking_trainer import COMPLETE_MARKER
 from safetensors.torch import load_file
 from torch.distributed import TCPStore
+from transformers import AutoModelForCausalLM
 
 from rerank.collections import open_collection
 from rerank.manifest import read_manifest
 from rerank.models.encoder import Encoder
 from rerank.retrieval.build import build_index
+from tests.causal_lms import write_causal_lm
 from tests.conftest import PASSAGES
 from tests.small_encoder import write_small_encoder
+from tests.small_tokenizers import uncased
 from tests.training.parsing import parse_arguments
 from tests.training.pe_rank.pe_lists import write_training_lists
+from tests.training.process_losses import LOSSES, joined, lists_of, sharded_scores
 from tests.word_lists import first_flags, first_run, write_inputs
 
 pytestmark = pytest.mark.slow
@@ -63,11 +69,14 @@ def kill(self, folder):
 Trainer._save_rng_state = kill
 command.main()
 """
-#: All trainings in the same two processes, because the start of a process takes longer than a training.
+#: All trainings and losses in the same two processes, because the start of a process takes longer than a training.
 TRAIN_ALL = """
 import importlib, json, os, sys
+from pathlib import Path
 from rerank_training.trainer import command
+from tests.training.process_losses import store_losses
 end, command.end_process_group = command.end_process_group, lambda: None
+folder = Path(__file__).parent
 for name, flags in json.loads(sys.argv[1]).items():
     if os.environ["RANK"] == "0":
         print(f"== {name}", flush=True)
@@ -77,6 +86,7 @@ for name, flags in json.loads(sys.argv[1]).items():
     except SystemExit as ended:
         if ended.code:
             raise
+store_losses(folder)
 end()
 """
 
@@ -191,12 +201,13 @@ def two(inputs: Path, killed: KilledRun, first: list[str], pe_rank: list[str], r
         "train_pe_rank": [*pe_rank, *in_folder(inputs / "two-pe-rank", 2)],
         "distill_retriever": [*retriever, *in_folder(inputs / "two-retriever", 4)],
     }
+    write_causal_lm(inputs / "model", "llama", uncased())
     (inputs / "train_all.py").write_text(TRAIN_ALL)
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     ended = subprocess.run(
         [*launcher, str(inputs / "train_all.py"), json.dumps(flags)],
         cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         check=False,
@@ -205,6 +216,12 @@ def two(inputs: Path, killed: KilledRun, first: list[str], pe_rank: list[str], r
     assert ended.returncode == 0, ended.stderr
     _, *printed = ended.stdout.split("== ")
     return {name: text for name, _, text in (part.partition("\n") for part in printed)}
+
+
+@pytest.fixture(scope="module")
+def found(inputs: Path, two: dict[str, str]) -> list[dict[str, Any]]:
+    """What `store_losses` found in each of the two processes."""
+    return [torch.load(inputs / f"{rank}.pt") for rank in range(2)]
 
 
 def test_process_that_loses_another_one_ends_with_one_line(killed: KilledRun) -> None:
@@ -252,3 +269,53 @@ def test_two_processes_distil_a_retriever_like_one(inputs: Path, retriever: list
     assert_close_weights(both / "encoder" / "model.safetensors", one / "encoder" / "model.safetensors")
     assert files(both) == files(one)
     assert json.loads((both / "report.json").read_text())["training_queries"] == len(PASSAGES)
+
+
+# --- losses
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_two_processes_have_the_loss_and_the_gradient_of_one(found: list[dict[str, Any]], name: str) -> None:
+    """The average of the gradients is that of one process, so each is twice its own part of it."""
+    parts = [lists_of(rank) for rank in range(2)]
+    scores, relevance, mask = (joined(*tensors) for tensors in zip(*parts, strict=True))
+    value = LOSSES[name](scores, relevance, mask)
+    value.backward()
+    for (own, *_), process in zip(parts, found, strict=True):
+        loss, gradient = process[name]
+        torch.testing.assert_close(loss, value.detach())
+        torch.testing.assert_close(gradient, 2 * own.grad)
+        assert gradient.abs().max() > 1e-3
+
+
+def test_model_that_is_divided_among_processes_has_the_loss_and_the_gradient_of_one(
+    inputs: Path, found: list[dict[str, Any]]
+) -> None:
+    model: Any = AutoModelForCausalLM.from_pretrained(inputs / "model", dtype=torch.float32)
+    parts = [sharded_scores(model, rank) for rank in range(2)]
+    loss = ranknet(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
+    loss.backward()
+    expected = model.model.layers[0].self_attn.q_proj.weight.grad
+    assert expected.abs().max() > 1e-6
+    for process in found:
+        torch.testing.assert_close(process["divided"]["loss"], loss.detach())
+        torch.testing.assert_close(process["divided"]["gradient"], expected)
+
+
+def test_main_process_gets_the_whole_weights_of_a_model_that_is_divided(
+    inputs: Path, found: list[dict[str, Any]]
+) -> None:
+    base = AutoModelForCausalLM.from_pretrained(inputs / "model", dtype=torch.float32).state_dict()
+    main, other = (process["divided"]["weights"] for process in found)
+    assert main.keys() == base.keys()
+    assert all(torch.equal(main[name], base[name]) for name in base)
+    assert other == {}
+
+
+def test_first_process_is_the_main_one_and_rows_are_in_the_order_of_the_processes(
+    found: list[dict[str, Any]],
+) -> None:
+    assert [(process["count"], process["main"]) for process in found] == [(2, True), (2, False)]
+    for process in found:
+        assert process["rows"].tolist() == [[1, 1], [2, 0], [2, 0]]
+        assert process["nothing"] == 0

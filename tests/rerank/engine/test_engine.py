@@ -125,12 +125,6 @@ async def test_each_method_of_a_ranker_has_its_own_thread() -> None:
     assert len(set[int]().union({threading.get_ident()}, *ranker.threads.values())) == 4
 
 
-async def test_requests_are_prepared_while_a_batch_runs() -> None:
-    async with held_engine() as (engine, _):
-        start(*(engine.run(request_for([1, 2])) for _ in range(3)))
-        await wait_for_queue(engine, 3)
-
-
 async def test_times_sum_to_at_most_the_total() -> None:
     async with engine_for(NumberRanker(), EngineConfig(max_batch_tokens=200)) as engine:
         rankings = await asyncio.gather(*(engine.run(request_for(shuffled(n))) for n in range(60)))

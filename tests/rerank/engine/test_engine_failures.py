@@ -214,12 +214,3 @@ async def test_closing_answers_the_request_whose_last_batch_runs() -> None:
     ranker.release.set()
     await closing
     assert positions(await running) == [1, 0]
-
-
-async def test_closed_engine_rejects_requests() -> None:
-    ranker = NumberRanker()
-    async with engine_for(ranker) as engine:
-        pass
-    with pytest.raises(ShuttingDown, match="the service is stopping"):
-        await engine.run(request_for([1, 2]))
-    assert ranker.ranked == []

@@ -67,13 +67,6 @@ async def test_long_passages_are_prepared_in_slices() -> None:
     assert ranking.trace.truncated_doc_ids == tuple(f"d{number}" for number in range(5))
 
 
-async def test_short_passages_are_prepared_at_once() -> None:
-    ranker = SlicedRanker()
-    async with engine_for(ranker) as engine:
-        await engine.run(request_for(shuffled(50), Blocks(100)))
-    assert [len(each) for each in ranker.slices] == [50]
-
-
 async def test_cancelled_request_prepares_no_further_slice() -> None:
     """A cancelled request kept the thread busy for 115 s."""
     ranker = SlicedRanker(holds=True)
@@ -154,19 +147,6 @@ async def test_windows_of_a_round_are_queued_a_few_at_a_time() -> None:
         held.release.set()
         ranking = await task
     assert len(ranking.trace.windows) == 500
-
-
-async def test_identity_ranks_many_windows_in_a_batch() -> None:
-    batches = list[int]()
-
-    class Counting(IdentityRanker):
-        def rank(self, windows):  # type: ignore[no-untyped-def]
-            batches.append(len(windows))
-            return super().rank(windows)
-
-    async with Engine({"identity": Counting()}, EngineConfig()) as engine:
-        await engine.run(request_for(shuffled(1000), Tournament(2), model="identity"))
-    assert max(batches) == 32
 
 
 @pytest.mark.parametrize("strategy", [Sliding(2, 1), Tournament(2), Blocks(2)], ids=str)

@@ -83,17 +83,12 @@ def test_ageing_ends_a_long_request_under_a_constant_stream_of_short_ones(is_age
 SLOW = Device(tokens_per_s=500, max_batch_tokens=512)
 
 
-def probes(caller: str, seconds: int) -> list[Request]:
-    """One short request per second, of .5 s of work."""
-    return [Request(float(number), SHORT, [250], caller=caller) for number in range(1, seconds)]
-
-
 def test_caller_does_not_wait_behind_the_flood_of_another() -> None:
     """At most behind the batch that runs and one more; without callers, behind those of the flood that are older."""
     slowest_s = {}
     for caller in ("", "other"):
         flood = [Request(0.0, SHORT, [500]) for _ in range(100)]
-        short = probes(caller, 60)
+        short = [Request(float(number), SHORT, [250], caller=caller) for number in range(1, 60)]  # .5 s of work each
         simulate([*flood, *short], EngineScheduler(SLOW), SLOW)
         slowest_s[caller] = max(request.latency_s for request in short)
     assert slowest_s["other"] <= 3 * SLOW.seconds(500)

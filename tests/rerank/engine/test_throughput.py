@@ -116,11 +116,6 @@ def test_request_is_late_if_it_could_not_finish_even_alone(deadline_s: float | N
     assert measured(MODEL).is_late(pending({MODEL: 200.0}, deadline_s), 1.0) is is_late
 
 
-def test_unmeasured_work_is_late_once_its_deadline_has_passed() -> None:
-    request = pending({MODEL: 1e9}, deadline_s=2.0)
-    assert [Throughput(0.1).is_late(request, now_s) for now_s in (1.9, 2.1)] == [False, True]
-
-
 def test_completed_work_is_subtracted_down_to_zero() -> None:
     request = pending({MODEL: 30.0, PREPARE: 5.0})
     for stage, tokens in ((MODEL, 10), (PREPARE, 6), (OTHER, 1)):

@@ -90,24 +90,15 @@ def test_checkpoint_without_a_tensor_is_refused(lm: Path, missing: str) -> None:
         build_transformer(read_config(lm), weights, token_embeddings, CPU)
 
 
-def test_missing_folder_is_refused_without_a_look_up(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=f"there is no folder {tmp_path / 'missing'}; give the folder"):
-        load_causal_lm(tmp_path / "missing", torch.device("cpu"))
-
-
-@pytest.mark.parametrize("name", ["no-such-model", "someone/no-such-model"])
+@pytest.mark.parametrize("name", ["no-such-model", "someone/no-such-model", "/missing"])
 def test_name_of_a_model_on_the_hub_is_not_looked_up(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(CheckpointError, match=f"there is no folder {name}; give the folder of a checkpoint"):
         load_causal_lm(Path(name), CPU)
-
-
-def test_adapter_of_a_missing_folder_names_it(tmp_path: Path) -> None:
-    base = tmp_path / "gone"
-    (tmp_path / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(base)}), encoding="utf-8")
-    with pytest.raises(CheckpointError, match=f"there is no folder {base}"):
+    (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "/gone"}', encoding="utf-8")
+    with pytest.raises(CheckpointError, match="there is no folder /gone"):
         load_causal_lm(tmp_path, CPU)
 
 

@@ -22,13 +22,6 @@ def test_gradient_reaches_the_zero_layer() -> None:
     assert projector.down.weight.grad.abs().sum() > 0
 
 
-def test_each_row_is_projected_independently() -> None:
-    projector = ResidualProjector(16)
-    torch.nn.init.normal_(projector.down.weight)
-    vectors = torch.randn(7, 16)
-    torch.testing.assert_close(projector(vectors)[3], projector(vectors[3:4])[0])
-
-
 def test_perceptron_is_the_formula_of_the_paper() -> None:
     """W₂ gelu(W₁ x + b₁) + b₂ from the encoder's width to the model's."""
     first, second = torch.nn.Linear(6, 4), torch.nn.Linear(4, 4)

@@ -110,14 +110,10 @@ def test_template_without_a_needed_field_is_refused(
         load_template(load_template(str(path)), needs)
 
 
-@pytest.mark.parametrize("name", ["first", "first_small"])
-def test_packaged_templates_have_what_texts_need(name: str) -> None:
-    load_template(name, TEXT_FIELDS)
-
-
-@pytest.mark.parametrize("name", ["pe_rank", "pe_rank_text"])
-def test_packaged_templates_have_what_vectors_need(name: str) -> None:
-    load_template(name, VECTOR_FIELDS)
+def test_packaged_templates_have_the_fields_that_they_need() -> None:
+    for needed, names in ((TEXT_FIELDS, ("first", "first_small")), (VECTOR_FIELDS, ("pe_rank", "pe_rank_text"))):
+        for name in names:
+            load_template(name, needed)
 
 
 def test_template_reads_an_instruction_if_it_has_a_place_for_one() -> None:

@@ -104,12 +104,6 @@ def test_field_written_in_a_request_is_plain_text(
     assert token_ids(packaged, query, 3) == literal + [PASSAGE_SLOT] * 3 + [QUERY_SLOT]
 
 
-@pytest.mark.parametrize("special", ["[SEP]", "[CLS]", "[PAD]", "[MASK]", "[UNK]"])
-def test_special_token_written_in_a_query_is_read_as_words(packaged: VectorPrompts, special: str) -> None:
-    as_words = token_ids(packaged, Query(f"a [ {special[1:-1]} ] b"), 1)
-    assert token_ids(packaged, Query(f"a {special} b"), 1) == as_words
-
-
 @pytest.mark.slow
 @given(text=st.text() | st.sampled_from(["[SEP]", "[CLS] x [SEP]", "[PAD]", "[MASK]", "[UNK]", "\x00"]))
 def test_no_text_of_a_query_makes_a_slot_or_a_special_token(
@@ -194,10 +188,6 @@ def scores_with(ranker: PERankRanker, text: str) -> tuple[float, ...]:
 def test_text_beside_the_vector_changes_the_scores(ranker: PERankRanker) -> None:
     first, other = scores_with(ranker, "one"), scores_with(ranker, "other")
     assert max(abs(a - b) for a, b in zip(first, other, strict=True)) > 1e-3
-
-
-def test_truncated_text_does_not_change_the_scores(ranker: PERankRanker) -> None:
-    assert scores_with(ranker, "abcdefghij") == scores_with(ranker, "abcdefghklm")
 
 
 def test_text_is_sanitized_before_it_is_shown(ranker: PERankRanker) -> None:

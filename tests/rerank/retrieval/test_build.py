@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from functools import partial
 from pathlib import Path
 
@@ -64,6 +65,9 @@ def test_killed_build_goes_on_and_gives_the_same_index(
     out, settings = tmp_path / "index", BuildSettings("hnsw", workers=1)
     with pytest.raises(Killed):
         build_index(collection(), out, encoder, partial(kill_at, moment), settings)
+    for thread in threading.enumerate():
+        if thread.name == "lucene-indexer":  # would have ended with its process
+            thread.join()
     assert [path.name for path in tmp_path.iterdir()] == ["index.partial"]
     build_index(collection(), out, encoder, settings=settings)
     assert contents(out) == contents(undisturbed)

@@ -37,6 +37,8 @@ def test_response_is_the_union_of_both_retrievals(stub: RerankServiceStub, first
     assert len(set(doc_ids(reply))) == len(reply.results) == reply.first_stage_hits + reply.feedback.new_passages
     assert sorted(result.original_position for result in reply.results) == [*range(len(reply.results))]
     assert reply.feedback.updated, reply.feedback.reason
+    report = reply.feedback
+    assert min(report.first_ranking_ms, report.update_ms, report.second_retrieval_ms, report.second_ranking_ms) > 0
     assert reply.feedback.loss_after < reply.feedback.loss_before
     assert 0.3 - 1e-5 <= reply.feedback.cosine < 1
 
@@ -62,11 +64,3 @@ def test_new_passages_are_scored_by_the_updated_vector(stub: RerankServiceStub, 
         assert passage.vector is not None
         assert result.first_stage_score != pytest.approx(float(np.dot(query, passage.vector)), abs=1e-4)
         assert -1 <= result.first_stage_score <= 1
-
-
-def test_report_has_the_duration_of_each_step(stub: RerankServiceStub) -> None:
-    report = search(stub, feedback=LARGE_STEPS).feedback
-    assert report.method == pb.FEEDBACK_METHOD_WEIGHTED_RANKNET
-    durations = report.first_ranking_ms, report.update_ms, report.second_retrieval_ms, report.second_ranking_ms
-    assert all(ms > 0 for ms in durations)
-    assert report.reason == ""

@@ -38,27 +38,6 @@ def test_status_carries_code_message_and_error_info(kind: type[RerankError]) -> 
     )
 
 
-def test_status_codes() -> None:
-    assert {kind.__name__: code.name for kind, (code, _) in STATUS.items()} == {
-        "InvalidRequest": "INVALID_ARGUMENT",
-        "Unauthenticated": "UNAUTHENTICATED",
-        "PermissionDenied": "PERMISSION_DENIED",
-        "NotFound": "NOT_FOUND",
-        "NotConfigured": "FAILED_PRECONDITION",
-        "Overloaded": "RESOURCE_EXHAUSTED",
-        "DeadlineExceeded": "DEADLINE_EXCEEDED",
-        "ShuttingDown": "UNAVAILABLE",
-        "ConfigError": "FAILED_PRECONDITION",
-        "UsageError": "FAILED_PRECONDITION",
-        "CollectionError": "FAILED_PRECONDITION",
-        "IndexMismatch": "FAILED_PRECONDITION",
-        "CheckpointError": "FAILED_PRECONDITION",
-        "SelfTestFailed": "FAILED_PRECONDITION",
-        "ModelServerUnavailable": "UNAVAILABLE",
-        "ModelServerUnfit": "FAILED_PRECONDITION",
-    }
-
-
 def test_reasons_are_distinct_and_upper_snake_case() -> None:
     reasons = [reason for _, reason in STATUS.values()]
     assert len(set(reasons)) == len(reasons)

@@ -166,13 +166,6 @@ def test_probe_is_refused_when_the_template_shows_identifiers_before_the_passage
         FirstExamples(metaspace(), PromptSettings(template, IdentifierKind.LETTERS, 4, 20), 4096, False, True)
 
 
-def test_window_with_more_passages_than_identifiers_is_refused() -> None:
-    examples = examples_of(uncased())
-    assert examples(ranked_list(26)).token_ids
-    with pytest.raises(ConfigError, match="27 passages exceeds the 26 single-token identifiers"):
-        examples(ranked_list(27))
-
-
 def test_passages_are_truncated_to_passage_tokens() -> None:
     tokenizer = metaspace()
     item = ranked_list(3, text="word " * 50)

@@ -112,11 +112,6 @@ def test_window_wider_than_the_model_is_refused(encoder: Encoder, table: VectorT
         PECollator(prompts, table, needed - 1)([item])
 
 
-def test_text_follows_each_vector() -> None:
-    template = with_text(load_template("pe_rank"))
-    assert template.body == "{candidate} {text}"
-
-
 def test_template_that_shows_the_text_already_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "text.yaml"
     path.write_text(WITH_TEXT)

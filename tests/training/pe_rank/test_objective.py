@@ -11,7 +11,7 @@ import torch
 from rerank_training.pe_rank.examples import ListTexts, PECollator, VectorTable, with_text
 from rerank_training.pe_rank.model import PEModel, load_pe_base
 from rerank_training.pe_rank.objective import PEObjective
-from rerank_training.trainer.losses import RANK_LOSSES, kl, listmle, stepwise_listmle
+from rerank_training.trainer.losses import kl, listmle, stepwise_listmle
 from rich.console import Console
 from torch import Tensor
 
@@ -135,10 +135,9 @@ def test_divergence_in_one_step_has_no_gradient_for_the_scores_with_text(folder:
     assert text_scores.grad is None
 
 
-@pytest.mark.parametrize("name", sorted(RANK_LOSSES))
-def test_every_rank_loss_reaches_projector_and_layers(folder: Path, encoder: Encoder, name: str) -> None:
+def test_rank_loss_reaches_projector_and_layers(folder: Path, encoder: Encoder) -> None:
     model, batch = model_and_batch(folder, encoder)
     model.requires_grad_(True).zero_grad()
-    PEObjective(RANK_LOSSES[name]).loss(model, batch).backward()
+    PEObjective(listmle).loss(model, batch).backward()
     assert any(p.grad is not None and p.grad.abs().sum() > 0 for p in model.projector.parameters())
     assert any(p.grad is not None and p.grad.abs().sum() > 0 for p in model.transformer.layers.parameters())

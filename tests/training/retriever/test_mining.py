@@ -34,17 +34,6 @@ def by_length(pool: Pool, passages: Sequence[Passage]) -> tuple[float, ...]:
     return tuple(float(len(passage.text)) for passage in passages)
 
 
-def test_held_out_queries_are_not_trained_on(queries: Path) -> None:
-    train, measured, qrels = split_queries(queries, "odd")
-    assert ([q.query_id for q in train], [q.query_id for q in measured]) == (["0", "2"], ["1", "3"])
-    assert {qrel.query_id for qrel in qrels} == {"1", "3"}
-
-
-def test_all_queries_are_trained_on_if_none_is_held_out(queries: Path) -> None:
-    train, measured, qrels = split_queries(queries, "")
-    assert (len(train), measured, qrels) == (4, [], [])
-
-
 @pytest.mark.parametrize(
     ("held_out", "counts"), [("all", "0 are left to train on and 4"), ("none", "4 are left to train on and 0 have")]
 )
@@ -70,13 +59,6 @@ def test_fusion_grades_are_the_scores_of_the_hybrid(index: Index, encoder: Encod
     fused = z_score_sum([{hit.doc_id: hit.score for hit in index.search(s, [query], 12)[0]} for s in stages])
     for passage, relevance in zip(mined.passages, mined.relevance, strict=True):
         assert relevance == pytest.approx(fused[passage.doc_id], abs=1e-4)
-
-
-def test_reranker_teaches_an_order(index: Index, encoder: Encoder, tmp_path: Path) -> None:
-    (tmp_path / "models.yaml").write_text("models: [{name: identity, ranker: identity}]\n", encoding="utf-8")
-    with open_teacher(TeacherName.RERANKER, tmp_path / "models.yaml", "") as teacher:
-        (mined,) = ListMiner(index, encoder, index, depth=4).lists([Query("flea bites", "1")], teacher)
-    assert list(mined.relevance) == list(range(len(mined.passages), 0, -1))
 
 
 def test_queries_that_find_nothing_are_named(index: Index, encoder: Encoder) -> None:

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from rerank_training.retriever.model import TrainableEncoder
-from safetensors.torch import load_file
 
 from rerank.models.encoder import Encoder
 
@@ -40,11 +39,6 @@ def test_untrained_model_gives_the_vectors_of_the_encoder(encoder: Encoder, lora
     np.testing.assert_allclose(vectors(model).detach().numpy(), encoder.encode(TEXTS), atol=1e-5)
 
 
-def test_only_the_adapter_is_trained(encoder: Encoder) -> None:
-    model = TrainableEncoder(encoder.folder, lora_rank=4, lora_alpha=32)
-    assert all("lora" in name for name, weight in model.named_parameters() if weight.requires_grad)
-
-
 @pytest.mark.parametrize("lora_rank", [0, 4])
 def test_written_encoder_gives_the_vectors_that_were_trained(encoder: Encoder, tmp_path: Path, lora_rank: int) -> None:
     model = trained(encoder.folder, lora_rank)
@@ -54,15 +48,3 @@ def test_written_encoder_gives_the_vectors_that_were_trained(encoder: Encoder, t
     np.testing.assert_allclose(written.encode(TEXTS), expected, atol=1e-5)
     assert not np.allclose(expected, encoder.encode(TEXTS), atol=1e-3)
     assert written.id.max_tokens == encoder.id.max_tokens
-
-
-def test_merged_adapter_leaves_a_plain_model(encoder: Encoder, tmp_path: Path) -> None:
-    trained(encoder.folder, lora_rank=4).save_pretrained(tmp_path / "written")
-    before = load_file(encoder.folder / "model.safetensors")
-    after = load_file(tmp_path / "written" / "model.safetensors")
-    assert after.keys() == {name for name in before if not name.endswith("position_ids")}
-
-
-def test_no_weight_is_saved_twice(encoder: Encoder) -> None:
-    weights = TrainableEncoder(encoder.folder, lora_rank=4, lora_alpha=32).state_dict().values()
-    assert len({weight.data_ptr() for weight in weights}) == len(weights)

@@ -39,7 +39,9 @@ def kill_at_the_end(stage: str, done: int, total: int | None) -> None:
         raise Killed
 
 
-def test_new_index_finds_with_the_new_vectors(index_folder: Path, other: Encoder, tmp_path: Path) -> None:
+def test_new_index_finds_with_the_new_vectors_names_its_encoder_and_keeps_the_rest(
+    index_folder: Path, other: Encoder, tmp_path: Path
+) -> None:
     reencode(index_folder, tmp_path / "new", other, nothing)
     opened = Index(tmp_path / "new", other)
     passages = opened.store.passages(["flea", "moon", "cello"])
@@ -47,13 +49,10 @@ def test_new_index_finds_with_the_new_vectors(index_folder: Path, other: Encoder
     np.testing.assert_allclose(np.stack([p.vector for p in passages if p.vector is not None]), expected, atol=1e-6)
     assert opened.search(FirstStage.DENSE, [Query("string instruments")], 3)[0]
     assert opened.search(FirstStage.BM25, [Query("flea")], 1)[0][0].doc_id == "flea"
-
-
-def test_manifest_names_the_new_encoder_and_keeps_the_rest(index_folder: Path, other: Encoder, tmp_path: Path) -> None:
-    reencode(index_folder, tmp_path / "new", other, nothing)
     before, after = read_manifest(index_folder), read_manifest(tmp_path / "new")
     assert after.encoder == other.id
     assert (after.collection, after.passages, after.dense) == (before.collection, before.passages, before.dense)
+    assert [path.name for path in tmp_path.iterdir()] == ["new"]
 
 
 def test_killed_encoding_resumes(index_folder: Path, other: Encoder, tmp_path: Path) -> None:
@@ -76,11 +75,6 @@ def test_vectors_of_another_encoder_are_not_reused(
     reencode(index_folder, tmp_path / "new", encoder, nothing)
     vectors = [np.load(folder / "vectors.npy") for folder in (index_folder, tmp_path / "new")]
     np.testing.assert_allclose(*vectors, atol=1e-6)
-
-
-def test_temporary_files_are_removed(index_folder: Path, other: Encoder, tmp_path: Path) -> None:
-    reencode(index_folder, tmp_path / "new", other, nothing)
-    assert [path.name for path in tmp_path.iterdir()] == ["new"]
 
 
 def test_index_is_not_overwritten(index_folder: Path, encoder: Encoder, tmp_path: Path) -> None:

@@ -13,16 +13,18 @@ from typing import Any
 
 import pytest
 import torch
+from rerank_training.first.arguments import FirstArguments
 from rerank_training.first.objective import FirstObjective
 from rerank_training.trainer.ranking_trainer import COMPLETE_MARKER
 from rerank_training.trainer.reports import _served_name
-from rerank_training.trainer.run import check_same_run, last_save
+from rerank_training.trainer.run import check_same_run, items_needed, last_save
 from safetensors.torch import load_file
 from transformers import Trainer
 
 from rerank.errors import ConfigError
 from tests.full_disk import largest_file, now_full
-from tests.word_lists import first_run, write_inputs
+from tests.training.parsing import parse_arguments
+from tests.word_lists import first_flags, first_run, write_inputs
 
 pytestmark = pytest.mark.slow
 
@@ -100,27 +102,8 @@ def test_run_killed_between_saves_ends_with_the_same_weights(
 def test_run_killed_while_it_saves_resumes_from_the_save_before(
     inputs: Path, uninterrupted: dict[str, torch.Tensor], tmp_path: Path
 ) -> None:
-    """When the second save has its weights but not yet its optimizer; test_several_processes.py kills a process."""
-    save = Trainer._save_optimizer_and_scheduler
-
-    def kill(self: Trainer, folder: str) -> None:
-        if folder.endswith("-6"):
-            raise Killed
-        save(self, folder)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Trainer, "_save_optimizer_and_scheduler", kill)
-        with pytest.raises(Killed):
-            first_run(inputs, tmp_path / "run", *FLAGS)
-    assert saves(tmp_path / "run") == {3: True, 6: False}
-    with killed_at_batch(-1) as seen:
-        result = first_run(inputs, tmp_path / "run", *FLAGS)
-    assert len(seen) == BATCHES - 6
-    assert_same_weights(result, uninterrupted)
-
-
-def test_old_saves_are_removed_only_after_the_new_one_is_complete(inputs: Path, tmp_path: Path) -> None:
-    """With --save-total-limit 1, a kill at the end of the second save must leave the first."""
+    """With --save-total-limit 1, the first save is removed only after the second one is complete."""
+    flags = [*FLAGS, "--save-total-limit", "1"]
     with pytest.MonkeyPatch.context() as patch:
         touch = Path.touch
 
@@ -131,24 +114,23 @@ def test_old_saves_are_removed_only_after_the_new_one_is_complete(inputs: Path, 
 
         patch.setattr(Path, "touch", unmarked)
         with pytest.raises(Killed):
-            first_run(inputs, tmp_path / "run", *FLAGS, "--save-total-limit", "1")
+            first_run(inputs, tmp_path / "run", *flags)
     assert saves(tmp_path / "run") == {3: True, 6: False}
-    first_run(inputs, tmp_path / "run", *FLAGS, "--save-total-limit", "1")
+    with killed_at_batch(-1) as seen:
+        result = first_run(inputs, tmp_path / "run", *flags)
+    assert len(seen) == BATCHES - 6
+    assert_same_weights(result, uninterrupted)
     assert saves(tmp_path / "run") == {8: True}
 
 
 def test_incomplete_saves_are_removed(tmp_path: Path) -> None:
+    (tmp_path / "tensorboard").mkdir()
+    assert last_save(tmp_path) is None
     for step, complete in ((20, True), (900, True), (1000, True), (1001, False)):
         (tmp_path / f"checkpoint-{step}").mkdir()
         (tmp_path / f"checkpoint-{step}" / (COMPLETE_MARKER if complete else "model.safetensors")).touch()
     assert last_save(tmp_path) == str(tmp_path / "checkpoint-1000"), "the newest by number, not by name"
     assert saves(tmp_path) == {20: True, 900: True, 1000: True}
-
-
-def test_folder_without_saves_starts_from_the_beginning(tmp_path: Path) -> None:
-    (tmp_path / "checkpoint-x").mkdir()
-    (tmp_path / "arguments.json").touch()
-    assert last_save(tmp_path) is None
 
 
 # --- refused
@@ -206,20 +188,6 @@ def test_model_is_served_under_the_name_of_no_bundled_model(folder: str, name: s
     assert _served_name(Path("runs") / folder / "final") == name
 
 
-def test_summary_names_the_best_step_the_change_and_the_line_that_serves(
-    inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    ndcg = iter([0.3, 0.2, 0.9, 0.4, 0.9])
-    flags = shlex.split("--per-device-train-batch-size 2 --max-steps 3 --eval-steps 1 --save-steps 3")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rerank_training.trainer.ranking_trainer.RankingTrainer._mean_ndcg", lambda *_: next(ndcg))
-        result = first_run(inputs, tmp_path / "mine", *flags, "--eval-lists", str(inputs / "lists.jsonl"))
-    assert capsys.readouterr().out.endswith(
-        "\nbest step: 2 of 3\nheld-out nDCG@10: 0.3000 before the training, 0.9000 after\n"
-        f"model: {result}\nserve it: rerank serve --model mine={result}\n"
-    )
-
-
 def test_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.tex").touch()
@@ -265,11 +233,8 @@ def test_full_disk_names_the_way_out_and_keeps_the_last_complete_save(
     assert saves(tmp_path / "run") == {3: True, 6: False}
 
 
-@pytest.mark.parametrize(("length", "last"), [("--num-train-epochs=1", 3), ("--max-steps=4", 4)])
-def test_full_disk_after_the_last_step_leaves_no_partial_result_and_costs_no_step(
-    inputs: Path, tmp_path: Path, length: str, last: int
-) -> None:
-    run, flags = tmp_path / "run", [*FLAGS, length]
+def test_full_disk_after_the_last_step_leaves_no_partial_result_and_costs_no_step(inputs: Path, tmp_path: Path) -> None:
+    run, flags = tmp_path / "run", [*FLAGS, "--max-steps=4"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("rerank_training.trainer.checkpoint.write_manifest", out_of_space)
         with pytest.raises(ConfigError, match=r"final cannot be written.*free disk space"):
@@ -277,7 +242,7 @@ def test_full_disk_after_the_last_step_leaves_no_partial_result_and_costs_no_ste
     assert not [path for path in run.iterdir() if "final" in path.name]
     with killed_at_batch(0):
         result = first_run(inputs, run, *flags)
-    assert_same_weights(result, load_file(run / f"checkpoint-{last}" / "model.safetensors"))
+    assert_same_weights(result, load_file(run / "checkpoint-4" / "model.safetensors"))
 
 
 def test_full_disk_under_tensorboard_is_one_message(
@@ -320,14 +285,15 @@ def test_accumulated_batches_are_the_step_of_one_large_batch(inputs: Path, tmp_p
         torch.testing.assert_close(found[name], expected[name], atol=1e-6, rtol=1e-4)
 
 
-def test_partial_epoch_is_rounded_up_and_max_steps_overrides_epochs(inputs: Path, tmp_path: Path) -> None:
-    for flags, batches in (("--num-train-epochs 1.5", 10), ("--num-train-epochs 9 --max-steps 3", 3)):
-        with killed_at_batch(-1) as seen:
-            first_run(inputs, tmp_path / flags, "--per-device-train-batch-size", "2", *flags.split())
-        assert len(seen) == batches
+def test_partial_epoch_is_rounded_up_and_max_steps_overrides_epochs(tmp_path: Path) -> None:
+    for flags, items in (("--num-train-epochs 1.5", 20), ("--num-train-epochs 9 --max-steps 3", 6)):
+        given = first_flags(tmp_path, tmp_path / "run", "--per-device-train-batch-size", "2", *flags.split())
+        assert items_needed(parse_arguments(FirstArguments, *given)[1], 10) == items
 
 
-def test_best_evaluation_is_saved_even_between_saves(inputs: Path, tmp_path: Path) -> None:
+def test_best_evaluation_is_saved_even_between_saves_and_named_in_the_summary(
+    inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Held-out nDCG is best at step 2 of 6; saves are requested at step 4 only."""
     ndcg = iter([0.1, 0.2, 0.9, 0.3, 0.4, 0.1, 0.5, 0.9])
     flags = shlex.split(
@@ -339,3 +305,7 @@ def test_best_evaluation_is_saved_even_between_saves(inputs: Path, tmp_path: Pat
     assert saves(tmp_path / "run") == {2: True, 6: True}
     assert_same_weights(result, load_file(tmp_path / "run" / "checkpoint-2" / "model.safetensors"))
     assert json.loads((result / "rerank.json").read_text(encoding="utf-8"))["metrics"] == {"nDCG@10": 0.9}
+    assert capsys.readouterr().out.endswith(
+        "\nbest step: 2 of 6\nheld-out nDCG@10: 0.1000 before the training, 0.9000 after\n"
+        f"model: {result}\nserve it: rerank serve --model run={result}\n"
+    )

@@ -74,15 +74,9 @@ class FirstExamples:
         """Tokenizes one window.
 
         Raises:
-            ConfigError: there are more passages than identifiers, the prompt is too long, or the probe is requested and
-                an identifier is not a token of its own.
+            ConfigError: the prompt is too long, or the probe is requested and an identifier is not a token of its own.
         """
         n = len(item.passages)
-        if n > len(self.identifiers):
-            raise ConfigError(
-                f"a window of {n} passages exceeds the {len(self.identifiers)} single-token identifiers of this "
-                f"tokenizer; use windows of at most {len(self.identifiers)}"
-            )
         best_first = sorted(range(n), key=lambda position: -item.relevance[position])
         answer = self._answer(best_first) if self._with_answer else []
         prompt = self._prompt(item, len(answer))

@@ -7,6 +7,7 @@ of one loss over all of them, which is what these functions compute. In a single
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, distributed
@@ -35,25 +36,16 @@ def wait_for_all_processes() -> None:
 
 
 def gather_tensors(local: Tensor) -> list[Tensor]:
-    """This tensor of every process, by rank. The number of dimensions must be the same, the sizes may differ.
+    """This tensor of every process, by rank. The sizes may differ.
 
     The gradient flows into the tensor of this process only. It is multiplied by the number of processes, because they
     average their gradients afterwards.
     """
     if (count := process_count()) == 1:
         return [local]
-    sent = local.detach().to(torch.uint8) if local.dtype == torch.bool else local.detach()
-    shape = torch.tensor(local.shape, device=local.device)
-    shapes = [torch.empty_like(shape) for _ in range(count)]
-    distributed.all_gather(shapes, shape)
-    largest = torch.stack(shapes).amax(dim=0).tolist()
-    padded = _padded(sent, largest)
-    received = [torch.empty_like(padded) for _ in range(count)]
-    distributed.all_gather(received, padded)
-    found = [
-        tensor[tuple(slice(size) for size in sizes.tolist())].to(local.dtype)
-        for tensor, sizes in zip(received, shapes, strict=True)
-    ]
+    received: list[Any] = [None] * count
+    distributed.all_gather_object(received, local.detach().cpu())
+    found = [tensor.to(local.device) for tensor in received]
     if local.requires_grad:
         found[distributed.get_rank()] = local + (count - 1) * (local - local.detach())
     return found
@@ -88,4 +80,4 @@ def mean_of_all_processes(total: Tensor, count: Tensor) -> Tensor:
 def _padded(tensor: Tensor, sizes: Sequence[int]) -> Tensor:
     """The tensor with zeros behind its values, up to these sizes."""
     missing = [size - have for size, have in zip(sizes, tensor.shape, strict=True)]
-    return pad(tensor, [number for size in reversed(missing) for number in (0, size)]).contiguous()
+    return pad(tensor, [number for size in reversed(missing) for number in (0, size)])

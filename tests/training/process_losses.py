@@ -1,0 +1,99 @@
+"""Losses and gradients that each of two processes finds, for their comparison with those of one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from rerank_training.trainer.checkpoint import gather_weights
+from rerank_training.trainer.losses import RANK_LOSSES, ranknet, stepwise_kl, stepwise_listmle
+from rerank_training.trainer.position_bias import inverse_propensity_loss
+from rerank_training.trainer.processes import (
+    gather_rows,
+    is_main_process,
+    mean_of_all_processes,
+    over_all_processes,
+    process_count,
+)
+from torch import Tensor, distributed, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from transformers import AutoModelForCausalLM
+
+#: Lists and passages of each process. One list of each has a single passage, which does not count in any loss.
+SHAPES = ((3, 5), (2, 4))
+
+
+def lists_of(rank: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Scores with a gradient, relevance and mask."""
+    generator = torch.Generator().manual_seed(rank)
+    shape = SHAPES[rank]
+    mask = torch.ones(shape, dtype=torch.bool)
+    mask[0, 1:] = False
+    mask[1, 3:] = False
+    relevance = torch.randint(0, 4, shape, generator=generator).float()
+    return (torch.randn(shape, generator=generator) + 3).requires_grad_(), relevance, mask
+
+
+def joined(*tensors: Tensor) -> Tensor:
+    """The rows of both processes, padded with 0: what one process has."""
+    width = max(tensor.shape[1] for tensor in tensors)
+    return torch.cat([nn.functional.pad(tensor, (0, width - tensor.shape[1])) for tensor in tensors])
+
+
+def stepwise(loss: Callable[..., Tensor]) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """A loss of (B, N, N) scores as one of (B, N) scores, which are the same at every rank but for a factor."""
+
+    def of_scores(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
+        ranks = torch.arange(1, scores.shape[1] + 1)
+        every_step = scores[:, None, :] / ranks[None, :, None]
+        if loss is stepwise_kl:
+            left = mask[:, None, :] & (ranks[None, :, None] <= mask.sum(dim=1)[:, None, None])
+            return over_all_processes(loss)(every_step, relevance[:, None, :] * every_step.detach(), left)
+        return over_all_processes(loss)(every_step, relevance, mask)
+
+    return of_scores
+
+
+WEIGHTS = torch.tensor([0.5, 1.0, 2.0, 1.0, 1.0])
+LOSSES = {name: over_all_processes(loss) for name, loss in RANK_LOSSES.items()} | {
+    "inverse propensity": over_all_processes(inverse_propensity_loss(ranknet, WEIGHTS)),
+    "stepwise listmle": stepwise(stepwise_listmle),
+    "stepwise kl": stepwise(stepwise_kl),
+}
+
+
+def sharded_scores(model: Any, rank: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Scores of two windows, logits of the tokens 3 to 6, with their relevance and mask."""
+    ids = torch.arange(8).reshape(2, 4) + 5 * rank
+    scores = model(input_ids=ids).logits[:, -1, 3:7]
+    return scores, torch.tensor([[0.0, 1, 2, 0], [3, 0, 0, rank]]), torch.ones(2, 4, dtype=torch.bool)
+
+
+def divided_among_processes(folder: Path, rank: int) -> dict[str, object]:
+    """The loss, a gradient and the weights of a model that FSDP divides, on the CPU."""
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    mesh = init_device_mesh("cpu", (2,))
+    for part in (*model.model.layers, model):
+        fully_shard(part, mesh=mesh)
+    loss = over_all_processes(ranknet)(*sharded_scores(model, rank))
+    loss.backward()
+    gradient = model.model.layers[0].self_attn.q_proj.weight.grad.full_tensor()
+    return {"loss": loss.detach(), "gradient": gradient, "weights": dict(gather_weights(model))}
+
+
+def store_losses(folder: Path) -> None:
+    """Writes what this process of two finds to RANK.pt. The folder holds a causal LM in `model`."""
+    rank = distributed.get_rank()
+    found: dict[str, object] = {"count": process_count(), "main": is_main_process()}
+    found["rows"] = gather_rows(torch.full((rank + 1, 2 - rank), float(rank + 1)))
+    found["nothing"] = mean_of_all_processes(torch.tensor(0.0), torch.tensor(0))
+    for name, loss in LOSSES.items():
+        scores, relevance, mask = lists_of(rank)
+        value = loss(scores, relevance, mask)
+        value.backward()
+        found[name] = (value.detach(), scores.grad)
+    found["divided"] = divided_among_processes(folder / "model", rank)
+    torch.save(found, folder / f"{rank}.pt")
