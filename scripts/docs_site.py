@@ -17,7 +17,12 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
 #: File outside docs/ → its page on the site.
-PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "development/contributing.md", "SECURITY.md": "security.md"}
+PAGES = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "development/contributing.md",
+    "SECURITY.md": "security.md",
+    "deploy/README.md": "reference/deploy.md",
+}
 _SOURCES = {page: source for source, page in PAGES.items()}
 #: A link or an image that is no URL and leads to more than a heading of its own page: "[" text, target, anchor.
 _LINK = re.compile(r"(!?)\[((?:[^\[\]]|\\[\[\]])*)\]\((?!https?:|#)([^)\s#]+)(#[^)\s]*)?\)")

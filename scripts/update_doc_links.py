@@ -20,7 +20,7 @@ LINE_LINK = re.compile(r"\[`([\w.]+)`\]\(([\w./-]+\.py)#L(\d+)\)")
 
 def pages() -> list[Path]:
     """The pages of the documentation."""
-    first = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    first = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "deploy" / "README.md"]
     return [*first, *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "scripts").glob("*/README.md"))]
 
 
