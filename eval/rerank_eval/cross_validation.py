@@ -9,6 +9,7 @@ import numpy as np
 
 from rerank_eval.statistics import Values
 
+_PERMUTATIONS = 2000
 #: Differences of cost below a quarter are noise, and decide nothing.
 _SIMILAR_COST = 1.25
 
@@ -46,3 +47,27 @@ def cross_validate(values: Values, costs_ms: Sequence[float], folds: int, seed: 
         chosen.append(choose(np.delete(values, part, axis=1), costs_ms))
         held_out[part] = values[chosen[-1], part]
     return held_out, chosen
+
+
+def p_of_gain(
+    values: Values, costs_ms: Sequence[float], folds: int, seed: int, permutations: int = _PERMUTATIONS
+) -> float:
+    """One-sided p of the held-out gain over the first configuration: models without effect gain as much so often.
+
+    A sign-flip permutation test of the whole choice: for random queries, the differences of all configurations from the
+    first one change their signs together, and the cross-validation is done again. A t-test of the held-out values would
+    take them as independent, but folds that choose the same configuration are not: of a hundred configurations of pure
+    noise, it finds a gain too often.
+
+    Args:
+        values, costs_ms, folds, seed: as for `cross_validate`.
+        permutations: number of repetitions.
+    """
+    differences, rng = values - values[0], np.random.default_rng(seed)
+
+    def gain(signs: Values) -> float:
+        return float(cross_validate(differences * signs, costs_ms, folds, seed)[0].mean())
+
+    found, queries = gain(np.ones(values.shape[1])), values.shape[1]
+    as_large = sum(gain(rng.choice([-1.0, 1.0], queries)) >= found for _ in range(permutations))
+    return (1 + as_large) / (1 + permutations)

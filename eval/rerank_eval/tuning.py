@@ -18,7 +18,7 @@ from rerank.rankers.base import RankerInfo
 from rerank.readers.requests import Request
 from rerank.reranker import Reranker
 from rerank.types import CandidateSource, ScoredDoc, ScoreKind, StrategyKind
-from rerank_eval.cross_validation import choose, cross_validate
+from rerank_eval.cross_validation import choose, cross_validate, p_of_gain
 from rerank_eval.evaluation import versions
 from rerank_eval.measures import MAIN_MEASURE, TREC_DL, Evaluator, without_query_documents
 from rerank_eval.recorded_scores import ModelScores, OrderedList, Recorder, Stage
@@ -30,11 +30,9 @@ from rerank_eval.tuning_report import Choice, Tuning, write_tuning
 _WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
 #: nDCG@10 reads no more, also where a passage that is the query itself is left out.
 _READ = 11
-#: The bundled models by the kind of their ranker, and the base of the bundled FIRST as it is.
-_BUNDLED = {
-    "query-likelihood": QueryLikelihoodModel(name="query-likelihood", ranker="query-likelihood"),
-    **{model.ranker: model.model_copy(update={"name": model.ranker}) for model in BUNDLED_MODELS},
-}
+#: Models that are tried beside those of the user, by the kind of their ranker.
+_BUNDLED = {model.ranker: model.model_copy(update={"name": model.ranker}) for model in BUNDLED_MODELS}
+_BUNDLED.setdefault("query-likelihood", QueryLikelihoodModel(name="query-likelihood", ranker="query-likelihood"))
 
 
 def run_tuning(settings: TuneSettings) -> None:
@@ -69,7 +67,8 @@ def run_tuning(settings: TuneSettings) -> None:
     costs_ms = [stage.processor_ms for stage in stages]
     held_out, chosen = cross_validate(values, costs_ms, settings.folds, settings.seed)
     comparison = compare(held_out.tolist(), values[0].tolist(), settings.seed)
-    tuning = Tuning(choices, values, costs_ms, choose(values, costs_ms), held_out, chosen, comparison, data.notes)
+    p = p_of_gain(values, costs_ms, settings.folds, settings.seed)
+    tuning = Tuning(choices, values, costs_ms, choose(values, costs_ms), held_out, chosen, comparison, p, data.notes)
     write_tuning(tuning, config, models, settings, console)
 
 

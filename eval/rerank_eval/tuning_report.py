@@ -63,6 +63,7 @@ class Tuning:
         held_out: (queries,) nDCG@10 by configurations that were chosen on other queries.
         of_folds: the configuration that each fold chose.
         comparison: of `held_out` with the first stage.
+        p: of the gain, see `p_of_gain`.
         notes: sentences about the judgements.
     """
 
@@ -73,13 +74,14 @@ class Tuning:
     held_out: Values
     of_folds: Sequence[int]
     comparison: Comparison
+    p: float
     notes: Sequence[str]
 
     @property
     def result(self) -> Choice:
-        """The choice; the first stage, if no significant gain was seen on queries that the choice did not see."""
-        is_gain = self.comparison.difference > 0 and self.comparison.t_p < _SIGNIFICANT
-        return self.choices[self.chosen] if is_gain else Choice()
+        """The choice, if its gain on queries that it did not see is significant; otherwise the first stage."""
+        is_significant = self.p < _SIGNIFICANT and self.comparison.interval[0] > 0
+        return self.choices[self.chosen] if is_significant else Choice()
 
     @property
     def verdict(self) -> str:
@@ -90,7 +92,7 @@ class Tuning:
         figures = (
             f"on queries that the choice did not see, {MAIN_MEASURE} is {self.held_out.mean():.3f}, and that of the "
             f"first stage {self.values[0].mean():.3f} ({c.difference:+.3f}, 95 % interval {low:+.3f} to {high:+.3f}, "
-            f"p {format_p(c.t_p)}, {c.queries} queries)."
+            f"p {format_p(self.p)}, {c.queries} queries)."
         )
         if self.result.model:
             return f"Reranking helps: {figures} It costs {self.costs_ms[self.chosen]:,.0f} ms of a processor per query."
@@ -138,23 +140,24 @@ def service_settings(
     tuned: list[dict[str, object]] = []
     if choice.model:
         model = models[choice.model]
-        tuned.append(_entry(model, _NAME, choice.depth or max(depth, model.window_size)))
+        tuned.append(_entry(model, _NAME, choice.depth, depth))
         if "interpolation" in type(model).model_fields:
             tuned[0]["interpolation"] = {"first_stage_weight": choice.weight}
     if choice.preranker:
         preranker = models[choice.preranker]
         tuned[0] |= {"strategy": "cascade", "preranker": _PRERANKER}
-        tuned.append(_entry(preranker, _PRERANKER, max(depth, preranker.window_size)))
+        tuned.append(_entry(preranker, _PRERANKER, 0, depth))
     identity = {"name": "identity", "ranker": "identity"}
     kept = config.model_dump(mode="json", exclude_unset=True)
     own = [model for model in kept.pop("models", []) if model["name"] not in (_NAME, _PRERANKER, "identity")]
     return kept | {"models": [*tuned, *own, identity] if tuned else [identity, *own]}
 
 
-def _entry(model: ModelConfig, name: str, window_size: int) -> dict[str, object]:
-    """A model as it was measured, under another name."""
-    given = model.model_dump(mode="json", exclude_unset=True, exclude={"stride", "preranker"})
-    return given | {"name": name, "window_size": window_size}
+def _entry(model: ModelConfig, name: str, reads: int, depth: int) -> dict[str, object]:
+    """A model as it was measured, under another name; if it `reads` 0, it reads whole lists of the `depth`."""
+    given = model.model_dump(mode="json", exclude_unset=True, exclude={"stride", "preranker"}) | {"name": name}
+    # A default that is large enough is left out: a smaller one of the checkpoint is then in its place.
+    return given | ({"window_size": reads or depth} if reads or depth > model.window_size else {})
 
 
 def _rows(tuning: Tuning) -> Iterator[tuple[str, ...]]:
