@@ -98,9 +98,8 @@ def draw_tuning(
         numbers = [number for number, other in enumerate(models) if other == model]
         axes.scatter([costs_ms[each] for each in numbers], means[numbers], s=12, label=f"{model}, on all queries")
     (low, high), gain = comparison.interval, comparison.difference
-    held_out = {"yerr": [[gain - low], [high - gain]], "marker": "o", "capsize": 3, "color": "black"}
-    label = "choice, on queries that it did not see, 95 %"
-    axes.errorbar([costs_ms[chosen]], [means[0] + gain], **held_out, label=label)
+    spread, label = [[gain - low], [high - gain]], "choice, on queries that it did not see, 95 %"
+    axes.errorbar([costs_ms[chosen]], [means[0] + gain], yerr=spread, fmt="o", capsize=3, color="black", label=label)
     axes.set(xscale="symlog", xlim=(0, None), xlabel="ms of a processor per query", ylabel=MAIN_MEASURE)
     axes.legend()
     _save(figure, path)

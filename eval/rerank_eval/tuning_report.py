@@ -163,7 +163,7 @@ def _entry(model: ModelConfig, name: str, reads: int, depth: int) -> dict[str, o
 def _rows(tuning: Tuning) -> Iterator[tuple[str, ...]]:
     """For each model, preranker and depth the best weight, best first."""
     means = tuning.values.mean(axis=1)
-    best: dict[tuple[object, ...], int] = {}
+    best: dict[tuple[str, str, int], int] = {}
     for number in sorted(range(len(means)), key=lambda number: -means[number]):
         best.setdefault(tuning.choices[number][:3], number)
     folds = Counter(tuning.choices[number][:3] for number in tuning.of_folds)
