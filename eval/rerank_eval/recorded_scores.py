@@ -53,16 +53,16 @@ class OrderedList:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class ReorderedLists:
     """The lists of all queries after a stage, by query_id, and its cost in milliseconds of the processors per query."""
 
     lists: Mapping[str, OrderedList]
     processor_ms: float = 0.0
 
-    def then(self, model: ModelScores, depth: int, weight: float) -> Stage:
+    def then(self, model: ModelScores, depth: int, weight: float) -> ReorderedLists:
         """The stage after a model, see `OrderedList.reranked`."""
         lists = {q: each.reranked(model.scores[q], depth, weight) for q, each in self.lists.items()}
-        return Stage(lists, self.processor_ms + model.processor_ms)
+        return ReorderedLists(lists, self.processor_ms + model.processor_ms)
 
 
 @dataclass(frozen=True, slots=True)

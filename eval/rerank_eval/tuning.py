@@ -21,7 +21,7 @@ from rerank.types import CandidateSource, ScoredDoc, ScoreKind, StrategyKind
 from rerank_eval.cross_validation import choose, cross_validate, p_of_gain
 from rerank_eval.evaluation import versions
 from rerank_eval.measures import MAIN_MEASURE, TREC_DL, Evaluator, without_query_documents
-from rerank_eval.recorded_scores import ModelScores, OrderedList, Recorder, Stage
+from rerank_eval.recorded_scores import ModelScores, OrderedList, Recorder, ReorderedLists
 from rerank_eval.statistics import compare
 from rerank_eval.tuning_data import read_data
 from rerank_eval.tuning_report import Choice, Tuning, write_tuning
@@ -58,7 +58,7 @@ def run_tuning(settings: TuneSettings) -> None:
         infos = {model.name: model.info for model in reranker.models() if model.name in models and not model.problem}
         for name in sorted(models.keys() - infos.keys()):
             console.print(f"{name} is not tried: it failed its self-test")
-        first = Stage({query_id: OrderedList.of(rows) for query_id, rows in candidates.items()})
+        first = ReorderedLists({query_id: OrderedList.of(rows) for query_id, rows in candidates.items()})
         ask = partial(_ask, recorder, models, infos, data.requests)
         tried = [(Choice(), first), *_tried(ask, settings, models, infos, first)]
     choices, stages = zip(*tried, strict=True)
@@ -94,12 +94,12 @@ def _measured_service(config: ServiceConfig, models: Mapping[str, ModelConfig]) 
 
 
 def _tried(
-    ask: Callable[[str, str, Stage, int], ModelScores],
+    ask: Callable[[str, str, ReorderedLists, int], ModelScores],
     settings: TuneSettings,
     models: Mapping[str, ModelConfig],
     infos: Mapping[str, RankerInfo],
-    first: Stage,
-) -> Iterator[tuple[Choice, Stage]]:
+    first: ReorderedLists,
+) -> Iterator[tuple[Choice, ReorderedLists]]:
     """All configurations but the first stage.
 
     A model that reads vectors orders the whole list, and may be the preranker of others by its own weight. Any other
@@ -133,7 +133,7 @@ def _ask(
     requests: Mapping[str, Request],
     name: str,
     preranker: str,
-    stage: Stage,
+    stage: ReorderedLists,
     depth: int,
 ) -> ModelScores:
     """The scores of a model for the first passages of each list after a stage; their texts are in the index if there
@@ -154,14 +154,14 @@ def _ask(
 
 
 def _weighted(
-    choice: Choice, stage: Stage, scores: ModelScores, depth: int, info: RankerInfo
-) -> Iterator[tuple[Choice, Stage]]:
+    choice: Choice, stage: ReorderedLists, scores: ModelScores, depth: int, info: RankerInfo
+) -> Iterator[tuple[Choice, ReorderedLists]]:
     """The choice with each weight; an order without scores has none."""
     for weight in _WEIGHTS if info.score_kind is not ScoreKind.RANK else (0.0,):
         yield choice._replace(weight=weight), stage.then(scores, depth, weight)
 
 
-def _values(evaluator: Evaluator, stage: Stage) -> list[float]:
+def _values(evaluator: Evaluator, stage: ReorderedLists) -> list[float]:
     """nDCG@10 of each query."""
     run = {
         query_id: [ScoredDoc(doc_id, -float(rank)) for rank, doc_id in enumerate(each.order[:_READ])]

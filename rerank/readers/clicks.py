@@ -36,8 +36,8 @@ def read_clicks(path: Path) -> list[Qrel]:
     Raises:
         CollectionError: the file or a line of it cannot be read; the message names the line.
     """
-    form = _Form()
-    return _graded(row for _, row in parsed_lines(path, form.clicks) if row is not None)
+    columns = _ClickColumns()
+    return _graded(row for _, row in parsed_lines(path, columns.clicks) if row is not None)
 
 
 def _graded(rows: Iterable[_Clicks]) -> list[Qrel]:
@@ -61,8 +61,8 @@ def _grade(rate: float, highest: float) -> int:
     return 0 if rate == 0 else 2 if rate >= _BEST_SHARE * highest else 1
 
 
-class _Form:
-    """The form of a file, three columns or four, which its first line decides."""
+class _ClickColumns:
+    """The columns of a file, three or four, which its first line decides."""
 
     def __init__(self) -> None:
         self._columns = 0
