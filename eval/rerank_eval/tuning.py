@@ -106,7 +106,7 @@ def _tried(
     one reads the first passages of the first stage or of a preranker.
 
     Args:
-        ask: from a model, the name of its preranker, the stage before and the depth to the scores.
+        ask: function from a model, the name of its preranker, the lists after that and a depth to the scores.
     """
     before = {"": first}
     for name in sorted(infos, key=lambda name: not infos[name].reads_vectors):
@@ -136,8 +136,12 @@ def _ask(
     stage: ReorderedLists,
     depth: int,
 ) -> ModelScores:
-    """The scores of a model for the first passages of each list after a stage; their texts are in the index if there
-    are no requests."""
+    """The scores of a model for the first passages of each list after a stage.
+
+    Args:
+        requests: lists with the texts, by query_id; empty: the index has them.
+        preranker: name of the stage before; empty: the first stage.
+    """
     model, info = models[name], infos[name]
     fingerprint = {
         "model": model.model_dump(mode="json", exclude={"interpolation", "window_size", "stride"}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -244,6 +245,16 @@ def test_clicks_stand_for_judgements(tmp_path: Path, fakes: Mapping[str, Ranker]
     clicks = [f"{q}\t{doc_id}\t{3 * grade}" for q, doc_id, grade in read_qrels(given["qrels"])]
     given = {"requests": given["requests"], "clicks": write(tmp_path / "clicks.tsv", *clicks)}
     assert tuned(settings_of(tmp_path, **given))["models"][0]["name"] == "tuned"
+
+
+def test_query_without_candidates_counts_as_0(
+    tmp_path: Path, fakes: Mapping[str, Ranker], capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = lists(tmp_path, knows)
+    first, *others = given["requests"].read_text(encoding="utf-8").splitlines()
+    write(given["requests"], json.dumps({**json.loads(first), "candidates": []}), *others)
+    run_tuning(settings_of(tmp_path, **given, rerank_depths="12", depth=12))
+    assert "nDCG@10 is 0.967, and" in capsys.readouterr().out  # 29 of 30
 
 
 @pytest.mark.parametrize(
