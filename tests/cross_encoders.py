@@ -86,7 +86,11 @@ def _write_classifier(folder: Path, architecture: str) -> None:
     common = {**_SIZES, "vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id, "num_labels": 1}
     config = {
         "bert": lambda: BertConfig(max_position_embeddings=MAX_TOKENS, **common),
-        "xlm-roberta": lambda: XLMRobertaConfig(max_position_embeddings=MAX_TOKENS, type_vocab_size=1, **common),
+        "xlm-roberta": lambda: XLMRobertaConfig(
+            max_position_embeddings=MAX_TOKENS + 1,
+            type_vocab_size=1,
+            **common,  # the first one is of padding
+        ),
         "modernbert": lambda: ModernBertConfig(
             max_position_embeddings=MAX_TOKENS,
             local_attention=8,

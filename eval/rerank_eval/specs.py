@@ -89,8 +89,9 @@ def parse_systems(rankers: Sequence[str], systems: Sequence[str], model: str) ->
     unnamed = [_unnamed(ranker, model) for ranker in rankers or (() if systems else ("pe-rank",))]
     specs = unnamed + [_parse(system) for system in systems]
     for spec in specs:
-        for stage in spec.stages:
-            _check(stage)
+        _check(spec)
+        for stage in spec.stages if spec.preranker else ():
+            _check_stage(stage)
     names = [spec.name for spec in specs]
     if len(set(names)) != len(names):
         raise ConfigError(f"systems {', '.join(names)}: two have the same name; rename one with --system NAME=RANKER")
@@ -121,17 +122,17 @@ def _parse(text: str) -> SystemSpec:
 def _parse_cascade(text: str, name: str, parts: Sequence[str]) -> SystemSpec:
     spec: SystemSpec | None = None
     for number, part in enumerate(parts):
-        model, at, size = part.strip().rpartition("@") if number else (part.strip(), "@", "2")
-        ranker, _, path = model.partition(":")
-        if not at or not size.isdecimal() or int(size) < 2 or len(parts) > MAX_STAGES:
+        model, _, size = part.rpartition("@") if number else (part, "", "0")
+        if not model or not size.isdecimal() or (number and int(size) < 2) or len(parts) > MAX_STAGES:
             raise ConfigError(
-                f"--system {text!r}: a cascade is two or three models, each after the first with the number of passages "
-                "that it reads, at least 2, as in 'NAME=pe-rank>cross-encoder:PATH@100>first@20'"
+                f"--system {text!r}: a cascade is two or three models, each after the first with the number of "
+                "passages that it reads, at least 2, as in 'NAME=pe-rank>cross-encoder:PATH@100>first@20'"
             )
-        is_last = number == len(parts) - 1
-        stage_name = name if is_last else f"{name}.{number + 1}"
-        spec = SystemSpec(stage_name, ranker, path, StrategyKind.CASCADE if is_last else None, int(size), spec)
-    assert spec is not None
+        ranker, _, path = model.strip().partition(":")
+        stage = name if number == len(parts) - 1 else f"{name}.{number + 1}"
+        spec = SystemSpec(stage, ranker, path, window_size=int(size), preranker=spec)
+    if spec is None:
+        raise AssertionError("a cascade without models was parsed; this is a bug")
     return spec
 
 
@@ -149,7 +150,12 @@ def _check(spec: SystemSpec) -> None:
         raise ConfigError(f"default is the service's own model; name the ranker of {spec.path} instead")
     if spec.ranker == "cross-encoder" and not spec.path:
         raise ConfigError("a cross-encoder needs its model: --ranker cross-encoder:PATH")
-    if spec.ranker == "default" and spec.window_size:
+
+
+def _check_stage(spec: SystemSpec) -> None:
+    """Raises: ConfigError if the ranker of a model of a cascade is not one that a service runs."""
+    _check(spec)
+    if spec.ranker == "default":
         raise ConfigError("default is a cascade already; name rankers as the models of a cascade")
-    if spec.window_size and not spec.is_served:
+    if not spec.is_served:
         raise ConfigError(f"{spec.ranker} runs in the evaluation, and the models of a cascade in the service")

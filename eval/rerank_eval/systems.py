@@ -37,9 +37,12 @@ _MAX_REQUEST_S = 24 * 3600.0
 def strategy_of(spec: SystemSpec, shared: pb.Strategy) -> pb.Strategy:
     """The strategy of a system: the shared one, with the system's own kind if it has one.
 
-    The preranker is left out of strategies other than the cascade, and the interpolation of rankers without scores.
+    The preranker is left out of strategies other than the cascade, and the interpolation of rankers without scores. A
+    system that is a cascade of its own has no part of the shared one.
     """
     strategy = pb.Strategy()
+    if spec.preranker is not None:
+        return strategy  # the default one of its model, which is that cascade
     strategy.CopyFrom(shared)
     if spec.strategy:
         strategy.MergeFrom(strategy_message(spec.strategy, 0, 0))
@@ -64,6 +67,11 @@ def open_systems(
         ConfigError: the settings do not fit the rankers, a service did not start, or does not serve a model, or the
             targets do not serve the same models.
     """
+    if settings.targets and any(spec.preranker for spec in specs):
+        raise ConfigError(
+            "a cascade in --system is of models that the evaluation starts; with --target, name a model of the service "
+            "whose default strategy is that cascade"
+        )
     strategies = _strategies(specs, settings)
     scorers = _scorers(specs, qrels, settings.encoder)
     if not settings.targets and index is None and len(scorers) == len(specs):

@@ -36,9 +36,12 @@ def whole(window: Window) -> list[Part]:
 def divided(window: Window, tokens: Callable[[Passage], int], max_tokens: float) -> list[Part]:
     """Parts of at most so many estimated tokens, or of one text; each has passages of like lengths."""
     passages = window.passages
+    divisions = slices(passages, tokens, max_tokens)
+    if len(divisions) < 2:
+        return whole(window)  # in its own order
     return [
         Part(replace(window, passages=tuple(passages[place] for place in places)), places, len(places) / len(passages))
-        for places in slices(passages, tokens, max_tokens)
+        for places in divisions
     ]
 
 

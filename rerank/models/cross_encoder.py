@@ -126,13 +126,13 @@ class PairScorer:
         """
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            padded = self.tokenizer.pad(
+            padded = cast(Any, self.tokenizer).pad(
                 {name: [pair[name] for pair in pairs] for name in pairs[0]}, return_tensors="pt"
             )
         features = {name: tensor.to(self.device) for name, tensor in padded.items()}
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self._autocast):
             outputs = self._model({**self._constants, **features})["scores"]
-        activated: torch.Tensor = self._model.activation_fn(outputs.double())
+        activated: torch.Tensor = cast(Any, self._model).activation_fn(outputs.double())
         return [float(score) for score in activated.flatten().tolist()]
 
     @property

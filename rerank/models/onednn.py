@@ -27,7 +27,7 @@ def use_onednn(model: PreTrainedModel) -> None:
     if model.device.type != "cpu" or model.dtype != torch.float32 or not torch.backends.mkldnn.is_available():
         return
     base: Any = model.base_model
-    layers = getattr(base, "layers", None) or getattr(getattr(base, "encoder", None), "layer", ())
+    layers: Any = getattr(base, "layers", None) or getattr(getattr(base, "encoder", None), "layer", ())
     changed = (getattr(layer, name) for layer in layers for name in _MODULES if hasattr(layer, name))
     for name, linear in (each for module in changed for each in module.named_modules()):
         if type(linear) is nn.Linear and not name.endswith(_READ_BY_WEIGHTS):
