@@ -356,7 +356,9 @@ def _styled(template: str, prompt: PromptConfig) -> Template:
 
 def _warning(model: ModelConfig, info: RankerInfo) -> str:
     """The difference that keeps a model from its published figures; empty if none is known."""
-    if isinstance(model, IdentityModel | PERankModel) or model.profile is None or Path(model.template or "").is_file():
+    if isinstance(model, IdentityModel | PERankModel | CrossEncoderModel) or model.profile is None:
+        return info.warning
+    if Path(model.template or "").is_file():
         return info.warning
     return (
         f"profile {model.profile} needs its publisher's prompt ({load_profile(model.profile).prompt_source}), but "

@@ -117,7 +117,7 @@ class InterpolationConfig(Settings):
     ] = 0.0
 
 
-class _ScoringModel(CheckpointModel):
+class _ScoringModel(ModelSettings):
     """Settings of a model that scores the passages of a window.
 
     Attributes:
@@ -187,7 +187,7 @@ class IdentityModel(ModelSettings):
     ranker: Literal["identity"]
 
 
-class PERankModel(_ScoringModel):
+class PERankModel(_ScoringModel, CheckpointModel):
     """Settings of a PE-Rank model (Liu et al., arXiv 2406.14848), which reads one vector per passage.
 
     Attributes:
@@ -290,23 +290,18 @@ class CrossEncoderModel(_PointwiseModel):
     Attributes:
         path: folder of the model: one with a classification head for one score, or a causal LM that was saved with
             `LogitScore`.
-        template: none; the model has its own.
+        precision: number format of the model. Default: auto.
         pair_tokens: limit on the tokens of a query with a passage, prompt included; 0: as many as the model reads.
             Default: 0.
     """
 
     ranker: Literal["cross-encoder"]
     path: Path
+    precision: Precision = "auto"
     pair_tokens: Annotated[int, Field(ge=0, strict=True)] = 0
 
-    @model_validator(mode="after")
-    def _has_its_own_template(self) -> Self:
-        if self.template is not None:
-            raise ValueError("a cross-encoder has the prompt of its own files; leave `template` out")
-        return self
 
-
-class QueryLikelihoodModel(_PointwiseModel):
+class QueryLikelihoodModel(_PointwiseModel, CheckpointModel):
     """Settings of a query-likelihood model: a causal LM that says how probable the query is after each passage.
 
     Attributes:

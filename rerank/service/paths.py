@@ -28,11 +28,11 @@ def check_model_files(model: ModelConfig) -> None:
         ConfigError: a folder or file is missing or is something else, or a template cannot be used.
     """
     if isinstance(model, IdentityModel):
-        return
+        return None
     try:
         if isinstance(model, CrossEncoderModel):
-            check_cross_encoder(model.path)
-        elif not isinstance(model, ServableModel) or model.served_by is None:
+            return check_cross_encoder(model.path)
+        if not isinstance(model, ServableModel) or model.served_by is None:
             _check_checkpoint(model.path)
         elif model.tokenizer is None:
             _check_folder(model.path)
