@@ -9,7 +9,7 @@ import pytest
 
 from rerank.config import EngineConfig
 from rerank.engine.engine import Engine
-from rerank.engine.parts import divided, joined, whole
+from rerank.engine.parts import divided, joined
 from rerank.engine.request import Completed, ModelStage, Stage
 from rerank.engine.strategies import Single
 from rerank.errors import DeadlineExceeded
@@ -140,9 +140,9 @@ def test_joined_parts_keep_places_and_count_each_batch_once() -> None:
     assert (encoded.tokens, done.queue_ms, done.batch_ms) == (5 * len(parts), 7.0, 2.0)
 
 
-def test_whole_window_is_one_part() -> None:
+def test_window_that_fits_a_batch_is_one_part() -> None:
     numbers = (1.0, 2.0, 3.0)
     window = Window(Query("q"), tuple(numbered_passages(numbers)))
-    (part,) = whole(window)
+    (part,) = divided(window, lambda _: 1, 3)
     result = (EncodedWindow(window), Completed(WindowRanking(numbers), 1.0, 1.0))
     assert (part.window, part.share, joined(window, [part], [result])) == (window, 1.0, result)
