@@ -255,8 +255,11 @@ class Engine:
         """Ranks the windows of a round; a model of this process that scores each passage alone reads them in parts."""
         model, request = step.model, progress.request
         windows = [request.window(prepared, step, round_, positions) for positions in round_.windows]
-        if not self._infos[model].score_kind.is_pointwise or isinstance(self._rankers[model], ServedRanker):
-            return await self._rank_windows(model, windows, progress)
+        if self._infos[model].score_kind.is_pointwise and not isinstance(self._rankers[model], ServedRanker):
+            return await self._rank_in_parts(model, windows, progress)
+        return await self._rank_windows(model, windows, progress)
+
+    async def _rank_in_parts(self, model: str, windows: Sequence[Window], progress: Progress) -> list[RankedWindow]:
         max_tokens = self._threads[model].rank.max_batch_tokens / max(1.0, self.throughput.token_ratio(model))
         divisions = [divided(window, partial(passage_tokens, self._infos[model]), max_tokens) for window in windows]
         parts = list(chain.from_iterable(divisions))

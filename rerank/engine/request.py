@@ -142,11 +142,9 @@ class RankRequest:
             self.remaining[ModelStage(Stage.PREPARE, step.model)] = prepare_tokens(info, self.query, passages)
 
     def add_windows(self, model: str, tokens: Sequence[int], shares: Sequence[float] | None = None) -> None:
-        """Counts windows that were encoded and are ranked next; those that follow are taken for like their average.
+        """Counts windows that were encoded and are ranked next, or parts that are these shares of their windows.
 
-        Args:
-            tokens: of each window, or part of one.
-            shares: of their windows, if they are parts.
+        Those that follow are taken for like their average.
         """
         windows = self._windows[model]
         windows.encoded += len(tokens) if shares is None else sum(shares)

@@ -107,7 +107,7 @@ async def test_work_that_remains_counts_parts_as_shares_of_the_window() -> None:
     ranker, rank = Pointwise(free_batches=0), ModelStage(Stage.RANK, "number")
     request = request_for(shuffled(1000), SINGLE)
     request.expect_work({"number": ranker.info}, lambda _: 1.0)
-    request.add_windows("number", [1000] * 4, share=0.25)
+    request.add_windows("number", [1000] * 4, [1 / 16] * 4)
     assert request.remaining[rank] == 16_000  # the 4,000 of these parts, and three times as many
 
 
