@@ -12,6 +12,8 @@ from pathlib import Path
 
 from rerank import bundled
 from rerank.config import (
+    ApiModel,
+    CheckpointModel,
     FirstModel,
     GenerationModel,
     IdentityModel,
@@ -19,7 +21,7 @@ from rerank.config import (
     PERankModel,
     PromptConfig,
     QueryLikelihoodModel,
-    ServedBy,
+    Servers,
 )
 from rerank.engine.strategies import Step, Steps, describe, strategy_of
 from rerank.errors import MAX_QUOTED_CHARS, ConfigError, InvalidRequest, NotFound, SelfTestFailed
@@ -34,6 +36,7 @@ from rerank.prompting.identifiers import IdentifierKind
 from rerank.prompting.style import PromptStyle
 from rerank.prompting.templates import Template, load_template
 from rerank.rankers import self_test
+from rerank.rankers.api import ApiRanker
 from rerank.rankers.base import Ranker, RankerInfo, ServedRanker
 from rerank.rankers.first import FirstPrompts, FirstRanker, FirstScoring
 from rerank.rankers.first_checkpoint import first_settings
@@ -221,7 +224,7 @@ def load_models(models: Sequence[ModelConfig], encoder: Encoder, device: str) ->
     failed: dict[str, FailedModel] = {}
     for model in (with_path(model, encoder) for model in models):
         ranker: Ranker | ServedRanker
-        if isinstance(model, FirstModel | GenerationModel) and model.served_by:
+        if isinstance(model, ApiModel) or (isinstance(model, FirstModel | GenerationModel) and model.served_by):
             ranker = load_served(model)
         else:
             ranker = load_ranker(model, encoder, device)
@@ -265,7 +268,7 @@ def zero_init_checkpoint(encoder: Encoder) -> Path:
 
 
 def load_ranker(model: ModelConfig, encoder: Encoder, device: str) -> Ranker:
-    """Loads the ranker of a model whose path `with_path` has set.
+    """Loads the ranker of a model that runs in this process, and whose path `with_path` has set.
 
     Raises:
         ConfigError: a setting of the model cannot be used.
@@ -298,10 +301,12 @@ def load_ranker(model: ModelConfig, encoder: Encoder, device: str) -> Ranker:
         case QueryLikelihoodModel():
             template = _styled(model.template, model.prompt)
             return QueryLikelihoodRanker(model.path, template, device, model.precision, model.passage_tokens)
+        case ApiModel():
+            raise ConfigError(f"model {model.name} does not run in this process; this is a bug")
 
 
-def load_served(model: FirstModel | GenerationModel) -> ServedRanker:
-    """The ranker of a model that inference servers run; none of them is contacted.
+def load_served(model: FirstModel | GenerationModel | ApiModel) -> ServedRanker:
+    """The ranker of a model that servers run; none of them is contacted.
 
     Raises:
         ConfigError: a setting of the model cannot be used.
@@ -309,6 +314,8 @@ def load_served(model: FirstModel | GenerationModel) -> ServedRanker:
     """
     if model.served_by is None:
         raise ConfigError(f"model {model.name} has no served_by; this is a bug")
+    if isinstance(model, ApiModel):
+        return ApiRanker(model.name, model.served_by, _api_key(model.served_by))
     tokenizer = load_tokenizer_of(model.tokenizer or model.path)
     has_golden = self_test.golden_files(model.path)
     revision = sha256_of_files(sorted(model.path.glob("*.safetensors"))) if has_golden else ""
@@ -329,7 +336,7 @@ def load_served(model: FirstModel | GenerationModel) -> ServedRanker:
     )
 
 
-def _api_key(served_by: ServedBy) -> str:
+def _api_key(served_by: Servers) -> str:
     """The key of the servers; empty without `api_key_env`. Raises: ConfigError if the variable is not set."""
     name = served_by.api_key_env
     if name and not os.environ.get(name):
@@ -352,7 +359,9 @@ def _styled(template: str, prompt: PromptConfig) -> Template:
 
 def _warning(model: ModelConfig, info: RankerInfo) -> str:
     """The difference that keeps a model from its published figures; empty if none is known."""
-    if isinstance(model, IdentityModel | PERankModel) or model.profile is None or Path(model.template or "").is_file():
+    if not isinstance(model, CheckpointModel) or isinstance(model, PERankModel) or model.profile is None:
+        return info.warning
+    if Path(model.template or "").is_file():
         return info.warning
     return (
         f"profile {model.profile} needs its publisher's prompt ({load_profile(model.profile).prompt_source}), but "
@@ -370,6 +379,6 @@ def _window_too_large(name: str, size: int, limit: int) -> InvalidRequest:
 
 
 def _self_test(ranker: Ranker, model: ModelConfig, device: str) -> None:
-    if not isinstance(model, IdentityModel):
+    if isinstance(model, CheckpointModel):
         tolerance = self_test.tolerance(pick_device(device).type, model.precision)
         self_test.check(ranker, scoring_settings(model), model.path, tolerance)

@@ -236,6 +236,10 @@ class ScoreKind(Enum):
     WINDOW_LOG_PROB = "window_log_prob"
     #: Mean log-probability of the query's tokens after the passage, in nats per token.
     QUERY_LOG_LIKELIHOOD = "query_log_likelihood"
+    #: The model's score of the passage by itself, whatever the other passages are: comparable between requests.
+    POINTWISE = "pointwise"
+    #: The model's score of the passage beside the others of the one window that held all of them.
+    WINDOW_SCORE = "window_score"
     #: Interpolation of the z-scores of the one window that held all passages with those of the first stage.
     INTERPOLATED = "interpolated"
 

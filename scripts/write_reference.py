@@ -38,6 +38,8 @@ SETTINGS: dict[str, type[BaseModel]] = {
     "`models`: `ranker: generation`": config.GenerationModel,
     "`models`: `ranker: query-likelihood`": config.QueryLikelihoodModel,
     "`models`: `served_by`": config.ServedBy,
+    "`models`: `ranker: api`": config.ApiModel,
+    "`models`: `served_by` of `ranker: api`": config.RerankServers,
     "`models`: `prompt`": config.PromptConfig,
     "`models`: `interpolation`": config.InterpolationConfig,
     "`engine`": config.EngineConfig,

@@ -2,6 +2,8 @@
 
 from rerank.config.loading import load_config
 from rerank.config.models import (
+    ApiModel,
+    CheckpointModel,
     FirstModel,
     GenerationModel,
     IdentityModel,
@@ -14,13 +16,15 @@ from rerank.config.models import (
     ServableModel,
 )
 from rerank.config.network import ConnectionsConfig, TLSConfig
-from rerank.config.served import ServedBy
+from rerank.config.served import RerankServers, ServedBy, Servers
 from rerank.config.service import BUNDLED_MODELS, EngineConfig, Limits, ServiceConfig
 from rerank.config.settings import Positive, Settings
 from rerank.config.telemetry import TelemetryConfig
 
 __all__ = [
     "BUNDLED_MODELS",
+    "ApiModel",
+    "CheckpointModel",
     "ConnectionsConfig",
     "EngineConfig",
     "FirstModel",
@@ -34,8 +38,10 @@ __all__ = [
     "Precision",
     "PromptConfig",
     "QueryLikelihoodModel",
+    "RerankServers",
     "ServableModel",
     "ServedBy",
+    "Servers",
     "ServiceConfig",
     "Settings",
     "TLSConfig",

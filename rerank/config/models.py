@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 from pydantic import AliasChoices, Field, model_validator
 
 from rerank import bundled
-from rerank.config.served import ServedBy
+from rerank.config.served import RerankServers, ServedBy
 from rerank.config.settings import Positive, Settings
 from rerank.errors import ConfigError
 from rerank.manifest import trained_window
@@ -25,7 +25,7 @@ class ModelSettings(Settings):
 
     Attributes:
         name: the name by which requests refer to the model.
-        ranker: how the model ranks: pe-rank, first, generation, query-likelihood or identity.
+        ranker: how the model ranks: pe-rank, first, generation, query-likelihood, api or identity.
         strategy: the default strategy: single, sliding, top-down, tournament or cascade. Default: sliding.
         window_size: the default number of passages per window, at least 2. Default: that of the training if the
             checkpoint has a manifest, otherwise 20; for PE-Rank 200, or as many as the checkpoint reads.
@@ -116,7 +116,7 @@ class InterpolationConfig(Settings):
     ] = 0.0
 
 
-class _ScoringModel(CheckpointModel):
+class _ScoringModel(ModelSettings):
     """Settings of a model that scores the passages of a window.
 
     Attributes:
@@ -186,7 +186,7 @@ class IdentityModel(ModelSettings):
     ranker: Literal["identity"]
 
 
-class PERankModel(_ScoringModel):
+class PERankModel(_ScoringModel, CheckpointModel):
     """Settings of a PE-Rank model (Liu et al., arXiv 2406.14848), which reads one vector per passage.
 
     Attributes:
@@ -268,7 +268,7 @@ class GenerationModel(ServableModel):
     identifiers: Literal["letters", "numbers"] = "numbers"
 
 
-class QueryLikelihoodModel(_ScoringModel):
+class QueryLikelihoodModel(_ScoringModel, CheckpointModel):
     """Settings of a query-likelihood model: a causal LM that says how probable the query is after each passage.
 
     Attributes:
@@ -293,6 +293,31 @@ class QueryLikelihoodModel(_ScoringModel):
     prompt: PromptConfig = PromptConfig()
 
 
+class ApiModel(_ScoringModel):
+    """Settings of a model behind a rerank API, which is sent the query and the passages as texts.
+
+    Attributes:
+        strategy: the default strategy. Default: single; sliding if `served_by.scores` is listwise.
+        window_size: the default number of passages of a window. Default: 1,000, or as many as the API takes.
+        served_by: the servers and their API.
+    """
+
+    ranker: Literal["api"]
+    strategy: StrategyKind = StrategyKind.SINGLE
+    window_size: Annotated[int, Field(ge=2, strict=True)] = 1000
+    served_by: RerankServers
+
+    @model_validator(mode="before")
+    @classmethod
+    def _listwise_models_slide(cls, settings: Any) -> Any:
+        if not isinstance(settings, dict) or "strategy" in settings:
+            return settings
+        servers = settings.get("served_by")
+        scores = servers.get("scores") if isinstance(servers, dict) else getattr(servers, "scores", None)
+        return settings | {"strategy": StrategyKind.SLIDING} if scores == "listwise" else settings
+
+
 ModelConfig: TypeAlias = Annotated[
-    IdentityModel | PERankModel | FirstModel | GenerationModel | QueryLikelihoodModel, Field(discriminator="ranker")
+    IdentityModel | PERankModel | FirstModel | GenerationModel | QueryLikelihoodModel | ApiModel,
+    Field(discriminator="ranker"),
 ]

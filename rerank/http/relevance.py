@@ -13,9 +13,11 @@ def relevance_scores(response: pb.RerankResponse, candidates: int) -> list[float
     - Log-probabilities (one window held all candidates) become probabilities, exp(score): the softmax over the window,
       or the geometric mean of the probabilities of the query's tokens (query likelihood).
     - Interpolated scores (sums of z-scores over that window) become 1 / (1 + exp(-score)): 0.5 is the window's mean.
+    - Scores of a rerank API, if all are between 0 and 1, stay as they are; others become 1 / (1 + exp(-score)).
     - Ranks (several windows, or a model without scores) become (candidates - rank) / candidates, rank from 0.
 
-    They order the results of one request. Scores of different requests, or of different models, are not comparable.
+    They order the results of one request. Scores of different requests are comparable only if they are pointwise, and
+    scores of different models never.
 
     Args:
         response: the response of the service; it may hold the first results only.
@@ -27,6 +29,13 @@ def relevance_scores(response: pb.RerankResponse, candidates: int) -> list[float
             excess = max(0.0, *scores, 0.0)  # rounding, as log-probabilities are at most 0
             return [math.exp(score - excess) for score in scores]
         case pb.SCORE_KIND_INTERPOLATED:
-            return [1 / (1 + math.exp(-max(score, -700.0))) for score in scores]
+            return [_sigmoid(score) for score in scores]
+        case pb.SCORE_KIND_POINTWISE | pb.SCORE_KIND_WINDOW_SCORE:
+            are_relevances = all(0 <= score <= 1 for score in scores)
+            return scores if are_relevances else [_sigmoid(score) for score in scores]
         case _:
             return [score / candidates for score in scores]
+
+
+def _sigmoid(score: float) -> float:
+    return 1 / (1 + math.exp(-max(score, -700.0)))

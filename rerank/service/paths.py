@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rerank.bundled import SMOLLM2
-from rerank.config import IdentityModel, ModelConfig, QueryLikelihoodModel, ServableModel
+from rerank.config import CheckpointModel, ModelConfig, QueryLikelihoodModel, ServableModel
 from rerank.errors import ConfigError
 from rerank.files import check_file, is_missing_folder, looked_for
 from rerank.json_files import read_json
@@ -26,7 +26,7 @@ def check_model_files(model: ModelConfig) -> None:
     Raises:
         ConfigError: a folder or file is missing or is something else, or a template cannot be used.
     """
-    if isinstance(model, IdentityModel):
+    if not isinstance(model, CheckpointModel):
         return
     try:
         if not isinstance(model, ServableModel) or model.served_by is None:
