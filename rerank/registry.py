@@ -26,13 +26,13 @@ from rerank.config import (
 from rerank.engine.strategies import Step, Steps, describe, strategy_of
 from rerank.errors import MAX_QUOTED_CHARS, ConfigError, InvalidRequest, NotFound, SelfTestFailed
 from rerank.files import cached_folder, sha256_of_files
-from rerank.manifest import TEMPLATE_FILE
 from rerank.models.encoder import DEFAULT_ENCODER, Encoder
 from rerank.models.loading import load_tokenizer_of, pick_device
 from rerank.models.zero_init import write_zero_init_checkpoint
 from rerank.names import current_model_name
 from rerank.profiles import load_profile
 from rerank.prompting.identifiers import IdentifierKind
+from rerank.prompting.published import PREFIX
 from rerank.prompting.style import PromptStyle
 from rerank.prompting.templates import Template, load_template
 from rerank.rankers import self_test
@@ -297,7 +297,7 @@ def load_ranker(model: ModelConfig, encoder: Encoder, device: str) -> Ranker:
         case GenerationModel():
             kind = IdentifierKind(model.identifiers)
             template = _styled(model.template, model.prompt)
-            return GenerationRanker(model.path, template, kind, device, model.precision)
+            return GenerationRanker(model.path, template, kind, device, model.precision, model.generation)
         case QueryLikelihoodModel():
             template = _styled(model.template, model.prompt)
             return QueryLikelihoodRanker(model.path, template, device, model.precision, model.passage_tokens)
@@ -324,7 +324,9 @@ def load_served(model: FirstModel | GenerationModel | ApiModel) -> ServedRanker:
     served = ModelOnServers(model.name, model.served_by, _api_key(model.served_by), tokenizer, revision, check)
     if isinstance(model, GenerationModel):
         template, kind = _styled(model.template, model.prompt), IdentifierKind(model.identifiers)
-        return ServedGeneration(served, lambda tokens: GenerationPrompts(tokenizer, tokens, template, kind))
+        return ServedGeneration(
+            served, lambda tokens: GenerationPrompts(tokenizer, tokens, template, kind, model.generation)
+        )
     settings, scoring = first_settings(model), _first_scoring(model)
     template = _styled(settings.template, model.prompt)
     return ServedFirst(
@@ -361,12 +363,12 @@ def _warning(model: ModelConfig, info: RankerInfo) -> str:
     """The difference that keeps a model from its published figures; empty if none is known."""
     if not isinstance(model, CheckpointModel) or isinstance(model, PERankModel) or model.profile is None:
         return info.warning
-    if Path(model.template or "").is_file():
+    template = model.template or "of the service"
+    if template.startswith(PREFIX) or Path(template).is_file():
         return info.warning
     return (
         f"profile {model.profile} needs its publisher's prompt ({load_profile(model.profile).prompt_source}), but "
-        f"template {model.template or 'of the service'} is ours: its published figures are not reached; give the file "
-        f"as `template`, or as {TEMPLATE_FILE} in the folder of the checkpoint"
+        f"template {template} is ours: its published figures are not reached; leave `template` out"
     )
 
 
@@ -381,4 +383,5 @@ def _window_too_large(name: str, size: int, limit: int) -> InvalidRequest:
 def _self_test(ranker: Ranker, model: ModelConfig, device: str) -> None:
     if isinstance(model, CheckpointModel):
         tolerance = self_test.tolerance(pick_device(device).type, model.precision)
+        ranker = ranker.with_little_thinking() if isinstance(ranker, GenerationRanker) else ranker
         self_test.check(ranker, scoring_settings(model), model.path, tolerance)

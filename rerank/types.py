@@ -209,6 +209,8 @@ class WindowRanking:
     repairs: int = 0
     #: Places of the passages that the model gave no score, which count as the least probable ones.
     unscored: tuple[int, ...] = ()
+    #: The model did not end its thinking, so that it named no order: the scores are those of the order of the window.
+    is_unanswered: bool = False
 
     @property
     def permutation(self) -> tuple[int, ...]:

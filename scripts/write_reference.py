@@ -36,6 +36,7 @@ SETTINGS: dict[str, type[BaseModel]] = {
     "`models`: `ranker: pe-rank`": config.PERankModel,
     "`models`: `ranker: first`": config.FirstModel,
     "`models`: `ranker: generation`": config.GenerationModel,
+    "`models`: `generation`": config.AnswerConfig,
     "`models`: `ranker: query-likelihood`": config.QueryLikelihoodModel,
     "`models`: `served_by`": config.ServedBy,
     "`models`: `ranker: api`": config.ApiModel,

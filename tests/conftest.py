@@ -75,7 +75,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(
                 pytest.mark.skip(
                     reason="needs --public-tokenizers DIR, filled by: pip install --no-deps --target DIR "
-                    "mistral-common dashscope llama-models"
+                    "mistral-common dashscope llama-models rank-llm==0.25.7"
                 )
             )
         if "vllm" in item.keywords and not config.getoption("--vllm"):

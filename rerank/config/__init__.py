@@ -2,6 +2,7 @@
 
 from rerank.config.loading import load_config
 from rerank.config.models import (
+    AnswerConfig,
     ApiModel,
     CheckpointModel,
     FirstModel,
@@ -23,6 +24,7 @@ from rerank.config.telemetry import TelemetryConfig
 
 __all__ = [
     "BUNDLED_MODELS",
+    "AnswerConfig",
     "ApiModel",
     "CheckpointModel",
     "ConnectionsConfig",

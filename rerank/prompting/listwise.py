@@ -92,6 +92,7 @@ class ListwiseRenderer:
         context_tokens: maximum length of prompt and answer together.
         answer_tokens: tokens that every prompt leaves free for the answer.
         passage_tokens: maximum number of tokens shown per passage, as in training; 0: as many as fit.
+        thinks: the model is to reason before it answers.
 
     Attributes:
         passage_tokens: the same, where 0 is the length of the context.
@@ -106,8 +107,10 @@ class ListwiseRenderer:
         context_tokens: int,
         answer_tokens: int,
         passage_tokens: int = 0,
+        thinks: bool = False,
     ) -> None:
         self.template = template
+        self._thinks = thinks
         self._tokenizer = tokenizer
         if not template.chat_markup:
             tokenizer.chat_template = None
@@ -115,6 +118,7 @@ class ListwiseRenderer:
             tokenizer.chat_template = template.style.chat_template
         self.warning = _NO_CHAT if template.system_message and not tokenizer.chat_template else ""
         self._restyles = template.style.changes_passages
+        self._ends_turns = bool(template.body_assistant)
         self._prompt_tokens = context_tokens - answer_tokens
         self.passage_tokens = min(passage_tokens or context_tokens, context_tokens)
         self.sanitize = Sanitizer(tokenizer, (template.system_message, template.prefix, template.suffix))
@@ -170,12 +174,17 @@ class ListwiseRenderer:
         """The text of a prompt with these passage texts, including chat markup."""
         example = " > ".join(f"[{name}]" for name in reversed(names[:2]))
         values = {"num": str(len(names)), "query": query.text, "instruction": query.instruction, "example": example}
-        bodies = (
-            _fill(self.template.body, values | {"rank": name, "candidate": text})
-            for name, text in zip(names, texts, strict=True)
-        )
-        user = _fill(self.template.prefix, values) + "".join(bodies) + _fill(self.template.suffix, values)
-        return render_chat(self._tokenizer, self.template.system_message, user)
+        passages = [values | {"rank": name, "candidate": text} for name, text in zip(names, texts, strict=True)]
+        parts = [(self.template.prefix, self.template.prefix_assistant, values)]
+        parts += [(self.template.body, self.template.body_assistant, each) for each in passages]
+        turns, user = list[tuple[str, str]](), ""
+        for text, answer, fields in parts:
+            user += _fill(text, fields)
+            if answer:
+                turns.append((user, _fill(answer, fields)))
+                user = ""
+        user += _fill(self.template.suffix, values)
+        return render_chat(self._tokenizer, self.template.system_message, user, turns, self._thinks)
 
     def tokenize(self, text: str) -> list[int]:
         """The token ids of a rendered prompt. BOS tokens inside it are turn marks, as ChatML models have them.
@@ -196,11 +205,17 @@ class ListwiseRenderer:
 
     def refuse_reasoning(self) -> None:
         """Raises: CheckpointError if the chat template opens a reasoning, after which no answer can be read."""
-        if self.prompt_end.rstrip().endswith(_REASONING):
+        if self.opens_reasoning:
             raise CheckpointError(
                 f"the chat template ends with {_REASONING}: the model reasons before it answers, for which there is no "
-                "room; use a checkpoint or chat template that answers at once"
+                "room; use a checkpoint or chat template that answers at once, or `ranker: generation` with "
+                "`generation: {thinking_tokens: 4096}`"
             )
+
+    @property
+    def opens_reasoning(self) -> bool:
+        """True if every prompt ends with the mark that begins a reasoning."""
+        return self.prompt_end.rstrip().endswith(_REASONING)
 
     @cached_property
     def prompt_end(self) -> str:
@@ -227,7 +242,7 @@ class ListwiseRenderer:
 
     def _assemble(self, skeleton: _Skeleton, passages: Sequence[Passage]) -> list[int] | None:
         """The token ids of a prompt from those of its segments; None if a token spans a boundary."""
-        if skeleton.segments is None:
+        if skeleton.segments is None or (self._ends_turns and any(map(_may_be_trimmed, passages))):
             return None
         token_ids = list(skeleton.segments[0])
         for passage, context, following in zip(passages, skeleton.contexts, skeleton.segments[1:], strict=True):
@@ -341,22 +356,34 @@ def passage_contexts(parts: Sequence[str]) -> tuple[PassageContext, ...]:
     )
 
 
-def render_chat(tokenizer: PreTrainedTokenizerBase, system: str, user: str) -> str:
-    """A system message and a user turn in the model's chat markup, up to where the answer begins.
+def render_chat(
+    tokenizer: PreTrainedTokenizerBase,
+    system: str,
+    user: str,
+    turns: Sequence[tuple[str, str]] = (),
+    thinks: bool = False,
+) -> str:
+    """A system message and the user's turn in the model's chat markup, up to where the answer begins.
 
     The text is returned without markup if the tokenizer has no chat template.
+
+    Args:
+        turns: turns of user and assistant before it.
+        thinks: the model is to reason before it answers, if its chat template offers the choice.
     """
+    said = [(role, text) for turn in turns for role, text in zip(("user", "assistant"), turn, strict=True)]
+    said.append(("user", user))
     if not tokenizer.chat_template:
-        return "\n".join(part for part in (system, user) if part)
-    messages = [{"role": "system", "content": system}] if system else []
+        return "\n".join(text for text in (system, *(text for _, text in said)) if text)
     try:
-        return _apply_chat_template(tokenizer, [*messages, {"role": "user", "content": user}])
+        return _apply_chat_template(tokenizer, [("system", system), *said] if system else said, thinks)
     except jinja2.TemplateError:  # the template has no system role
-        return _apply_chat_template(tokenizer, [{"role": "user", "content": f"{system}\n{user}"}])
+        return _apply_chat_template(tokenizer, [("user", f"{system}\n{said[0][1]}"), *said[1:]], thinks)
 
 
-def _apply_chat_template(tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, str]]) -> str:
-    options: dict[str, Any] = {"enable_thinking": False}  # otherwise Qwen3 begins with its reasoning
+def _apply_chat_template(tokenizer: PreTrainedTokenizerBase, said: Sequence[tuple[str, str]], thinks: bool) -> str:
+    messages = [{"role": role, "content": text} for role, text in said]
+    options: dict[str, Any] = {"enable_thinking": thinks}  # without it, Qwen3 begins with its reasoning
     text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **options)
     return str(text)
 
@@ -364,6 +391,11 @@ def _apply_chat_template(tokenizer: PreTrainedTokenizerBase, messages: list[dict
 def _fill(part: str, values: dict[str, str]) -> str:
     """The template part with its fields replaced in one pass, so that values are never read as fields."""
     return _FIELD.sub(lambda field: values.get(field[1], field[0]), part)
+
+
+def _may_be_trimmed(passage: Passage) -> bool:
+    """True if a chat template that trims the white space of turns could change a turn that ends with the passage."""
+    return not passage.text or passage.text.strip() != passage.text
 
 
 def _strip(ids: list[int], left: list[int], right: list[int]) -> TokenIds | None:

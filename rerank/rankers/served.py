@@ -8,13 +8,14 @@ compares golden scores if the checkpoint has some.
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -102,13 +103,16 @@ class _ServedRanker(OnServers, Generic[P]):
         await self._check_name_and_length(server)
         await self._check_tokenizer(server)
         await self._check_answers(server)
-        on_server = _OnServer(self, server, asyncio.get_running_loop())
+        on_server = _OnServer(self._for_self_test(), server, asyncio.get_running_loop())
         try:
             await asyncio.to_thread(self._model.self_test, on_server)
         except SelfTestFailed as error:
             if isinstance(error.__cause__, NoAnswer | RerankError):
                 raise error.__cause__ from error
             raise SelfTestFailed(f"{server.url}: {error}") from error
+
+    def _for_self_test(self) -> Self:
+        return self
 
     async def _check_name_and_length(self, server: Server) -> None:
         name = self._model.served_by.model
@@ -220,11 +224,16 @@ class ServedGeneration(_ServedRanker[GenerationPrompts]):
     async def rank_on(self, window: EncodedWindow, server: Server) -> WindowRanking:
         """See `GenerationPrompts.ranking`."""
         n = len(window.window.passages)
-        post = self._api.generate(window.prompts[0], self._prompts.answer_tokens(n))
+        post = self._api.generate(window.prompts[0], self._prompts.new_tokens(n))
         return self._prompts.ranking(n, read_answer(server, self._api.text, await server.post(post)))
 
     async def _check_answers(self, server: Server) -> None:
         """Nothing: the self-test generates."""
+
+    def _for_self_test(self) -> Self:
+        other = copy.copy(self)
+        other._prompts = self._prompts.with_little_thinking()
+        return other
 
 
 class _OnServer:

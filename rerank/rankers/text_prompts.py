@@ -20,13 +20,14 @@ class TextPrompts(ABC):
     Args:
         answer_tokens: tokens that every prompt leaves free for the answer.
         passage_tokens: the maximum number of tokens shown per passage; 0: as many as fit.
+        thinks: the model is to reason before it answers.
 
     Attributes:
         max_window_size, max_window_tokens: the largest window, in passages and in tokens; subclasses set them.
         prepare: see Ranker.
 
     Raises:
-        CheckpointError: the chat template opens a reasoning.
+        CheckpointError: the chat template opens a reasoning, and the model is not to reason.
         ConfigError: there is no such template.
     """
 
@@ -44,10 +45,12 @@ class TextPrompts(ABC):
         template: str | Template,
         answer_tokens: int = 0,
         passage_tokens: int = 0,
+        thinks: bool = False,
     ) -> None:
         loaded = load_template(template, self.needed_fields)
-        self.renderer = ListwiseRenderer(loaded, tokenizer, context_tokens, answer_tokens, passage_tokens)
-        self.renderer.refuse_reasoning()
+        self.renderer = ListwiseRenderer(loaded, tokenizer, context_tokens, answer_tokens, passage_tokens, thinks)
+        if not thinks:
+            self.renderer.refuse_reasoning()
         self.prepare = self.renderer.prepare
 
     def describe(self, model_id: str, revision: str) -> RankerInfo:

@@ -97,3 +97,19 @@ def test_values_are_never_read_as_fields() -> None:
     template = Template("{query}|", "{rank}:{candidate}|", "{num}", sha256="")
     renderer = ListwiseRenderer(template, uncased(), 100, answer_tokens=1)
     assert renderer.render(Query("{num}"), ["A", "B"], ["{query}", "{rank}"]) == "{num}|A:{query}|B:{rank}|2"
+
+
+@each_family
+def test_conversation_has_a_turn_for_each_passage(tokenizer: PreTrainedTokenizerBase) -> None:
+    template = Template("on {query}", "[{rank}] {candidate}", "order {num}", "", "be a ranker", "yes", "read [{rank}]")
+    renderer = ListwiseRenderer(template, tokenizer, 1000, answer_tokens=1)
+    said = ["be a ranker", "on q", "yes", "[A] one", "read [A]", "[B] two", "read [B]", "order 2"]
+    text = renderer.render(Query("q"), ["A", "B"], ["one", "two"])
+    places = [text.index(part) for part in said]
+    assert places == sorted(places)
+    if tokenizer.chat_template:
+        turns = [("on q", "yes"), ("[A] one", "read [A]"), ("[B] two", "read [B]")]
+        assert text == render_chat(tokenizer, "be a ranker", "order 2", turns)
+        roles = ("user", "assistant")
+        messages = [{"role": role, "content": part} for turn in turns for role, part in zip(roles, turn, strict=True)]
+        assert tokenizer.apply_chat_template(messages, tokenize=False).split("yes")[1][:-1] in text
