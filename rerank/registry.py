@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,7 +20,6 @@ from rerank.config import (
     PERankModel,
     PromptConfig,
     QueryLikelihoodModel,
-    Servers,
 )
 from rerank.engine.strategies import Step, Steps, describe, strategy_of
 from rerank.errors import MAX_QUOTED_CHARS, ConfigError, InvalidRequest, NotFound, SelfTestFailed
@@ -315,13 +313,13 @@ def load_served(model: FirstModel | GenerationModel | ApiModel) -> ServedRanker:
     if model.served_by is None:
         raise ConfigError(f"model {model.name} has no served_by; this is a bug")
     if isinstance(model, ApiModel):
-        return ApiRanker(model.name, model.served_by, _api_key(model.served_by))
+        return ApiRanker(model.name, model.served_by, model.served_by.api_key())
     tokenizer = load_tokenizer_of(model.tokenizer or model.path)
     has_golden = self_test.golden_files(model.path)
     revision = sha256_of_files(sorted(model.path.glob("*.safetensors"))) if has_golden else ""
     tolerance = self_test.tolerance("cuda", model.precision)
     check = partial(self_test.check, settings=scoring_settings(model), folder=model.path, allowed=tolerance)
-    served = ModelOnServers(model.name, model.served_by, _api_key(model.served_by), tokenizer, revision, check)
+    served = ModelOnServers(model.name, model.served_by, model.served_by.api_key(), tokenizer, revision, check)
     if isinstance(model, GenerationModel):
         template, kind = _styled(model.template, model.prompt), IdentifierKind(model.identifiers)
         return ServedGeneration(
@@ -336,14 +334,6 @@ def load_served(model: FirstModel | GenerationModel | ApiModel) -> ServedRanker:
         ),
         scoring,
     )
-
-
-def _api_key(served_by: Servers) -> str:
-    """The key of the servers; empty without `api_key_env`. Raises: ConfigError if the variable is not set."""
-    name = served_by.api_key_env
-    if name and not os.environ.get(name):
-        raise ConfigError(f"served_by.api_key_env names the environment variable {name}, which is not set; set it")
-    return os.environ[name] if name else ""
 
 
 def _first_scoring(model: FirstModel) -> FirstScoring:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping
 from typing import Annotated, Literal, Self
 from urllib.parse import SplitResult, urlsplit
@@ -10,6 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from rerank.config.settings import Positive, Settings
+from rerank.errors import ConfigError
 from rerank.inference_servers.kinds import APIS
 from rerank.inference_servers.rerank_apis import RERANK_APIS
 
@@ -32,6 +34,14 @@ class Servers(Settings):
     api_key_env: str = ""
     max_in_flight: Positive = 64
     timeout_s: Annotated[float, Field(gt=0, le=3600)] = 300.0
+
+    def api_key(self) -> str:
+        """The key; empty without `api_key_env`. Raises: ConfigError if the variable is not set."""
+        if self.api_key_env and not os.environ.get(self.api_key_env):
+            raise ConfigError(
+                f"served_by.api_key_env names the environment variable {self.api_key_env}, which is not set; set it"
+            )
+        return os.environ[self.api_key_env] if self.api_key_env else ""
 
     @field_validator("urls")
     @classmethod
