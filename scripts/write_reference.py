@@ -38,6 +38,7 @@ SETTINGS: dict[str, type[BaseModel]] = {
     "`models`: `ranker: generation`": config.GenerationModel,
     "`models`: `generation`": config.AnswerConfig,
     "`models`: `ranker: query-likelihood`": config.QueryLikelihoodModel,
+    "`models`: `ranker: cross-encoder`": config.CrossEncoderModel,
     "`models`: `served_by`": config.ServedBy,
     "`models`: `ranker: api`": config.ApiModel,
     "`models`: `served_by` of `ranker: api`": config.RerankServers,

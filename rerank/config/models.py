@@ -25,14 +25,14 @@ class ModelSettings(Settings):
 
     Attributes:
         name: the name by which requests refer to the model.
-        ranker: how the model ranks: pe-rank, first, generation, query-likelihood, api or identity.
+        ranker: how the model ranks: pe-rank, first, generation, query-likelihood, cross-encoder, api or identity.
         strategy: the default strategy: single, sliding, top-down, tournament or cascade. Default: sliding.
         window_size: the default number of passages per window, at least 2. Default: that of the training if the
             checkpoint has a manifest, otherwise 20; for PE-Rank 200, or as many as the checkpoint reads.
         stride: the default number of passages between the starts of two sliding windows, at most `window_size`.
             Default: half of `window_size`.
         preranker: the model that orders all candidates first, by its own defaults, in cascades of requests that name
-            none. Its default strategy must not be a cascade. Default: none; the strategy cascade needs one.
+            none. Its default strategy may be a cascade of two models. Default: none; the strategy cascade needs one.
     """
 
     name: Annotated[str, Field(min_length=1)]
@@ -290,13 +290,47 @@ class GenerationModel(ServableModel):
     generation: AnswerConfig = AnswerConfig()
 
 
-class QueryLikelihoodModel(_ScoringModel, CheckpointModel):
-    """Settings of a query-likelihood model: a causal LM that says how probable the query is after each passage.
+class _PointwiseModel(_ScoringModel):
+    """Settings of a model that reads each passage alone.
 
     Attributes:
         strategy: the default strategy. Default: single, because each passage is read alone.
         window_size: the default number of passages that are scored. Default: 1,000; in a cascade, set it to the number
             of the preranker's best passages that are worth a forward pass each.
+    """
+
+    strategy: StrategyKind = StrategyKind.SINGLE
+    window_size: Annotated[int, Field(ge=2, strict=True)] = 1000
+
+
+class CrossEncoderModel(_PointwiseModel, CheckpointModel):
+    """Settings of a cross-encoder: a model that scores a query and one passage, which sentence-transformers loads.
+
+    Its prompt, its answer tokens and its activation are those of the checkpoint's files.
+
+    Attributes:
+        path: folder of the model: one with a classification head for one score, or a causal LM that was saved with
+            `LogitScore`.
+        template: none; the model has its own.
+        pair_tokens: limit on the tokens of a query with a passage, prompt included; 0: as many as the model reads.
+            Default: 0.
+    """
+
+    ranker: Literal["cross-encoder"]
+    path: Path
+    pair_tokens: Annotated[int, Field(ge=0, strict=True)] = 0
+
+    @model_validator(mode="after")
+    def _has_its_own_template(self) -> Self:
+        if self.template is not None:
+            raise ValueError("a cross-encoder has the prompt of its own files; leave `template` out")
+        return self
+
+
+class QueryLikelihoodModel(_PointwiseModel, CheckpointModel):
+    """Settings of a query-likelihood model: a causal LM that says how probable the query is after each passage.
+
+    Attributes:
         path: folder of the causal LM or of a LoRA adapter, or a GGUF file. Default: SmolLM2-135M-Instruct, the base of
             the bundled FIRST model.
         template: name of a bundled prompt template or path of a YAML file, without `{query}`: the query follows the
@@ -307,15 +341,13 @@ class QueryLikelihoodModel(_ScoringModel, CheckpointModel):
     """
 
     ranker: Literal["query-likelihood"]
-    strategy: StrategyKind = StrategyKind.SINGLE
-    window_size: Annotated[int, Field(ge=2, strict=True)] = 1000
     path: Path = Path(bundled.SMOLLM2)
     template: str = "query_likelihood"
     passage_tokens: Annotated[int, Field(ge=0, strict=True)] = 256
     prompt: PromptConfig = PromptConfig()
 
 
-class ApiModel(_ScoringModel):
+class ApiModel(_PointwiseModel):
     """Settings of a model behind a rerank API, which is sent the query and the passages as texts.
 
     Attributes:
@@ -325,8 +357,6 @@ class ApiModel(_ScoringModel):
     """
 
     ranker: Literal["api"]
-    strategy: StrategyKind = StrategyKind.SINGLE
-    window_size: Annotated[int, Field(ge=2, strict=True)] = 1000
     served_by: RerankServers
 
     @model_validator(mode="before")
@@ -340,6 +370,6 @@ class ApiModel(_ScoringModel):
 
 
 ModelConfig: TypeAlias = Annotated[
-    IdentityModel | PERankModel | FirstModel | GenerationModel | QueryLikelihoodModel | ApiModel,
+    IdentityModel | PERankModel | FirstModel | GenerationModel | QueryLikelihoodModel | CrossEncoderModel | ApiModel,
     Field(discriminator="ranker"),
 ]

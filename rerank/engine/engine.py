@@ -8,11 +8,13 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from itertools import chain, islice
 from typing import TypeAlias
 
 from rerank.config import EngineConfig
 from rerank.engine.admission import AdmissionController, Throughput
 from rerank.engine.calls import ConcurrentCalls
+from rerank.engine.parts import Part, divided, joined, whole
 from rerank.engine.request import (
     MIN_WINDOW_TOKENS,
     ModelStage,
@@ -248,14 +250,29 @@ class Engine:
         """Encodes and ranks the windows of a round, some at a time."""
         request, ranked = progress.request, list[RankedWindow]()
         windows = [request.window(prepared, step, round_, positions) for positions in round_.windows]
-        while len(ranked) < len(windows):
-            encoded = await self._encode(step.model, windows[len(ranked) : len(ranked) + _WINDOWS_AT_ONCE])
+        divided_windows = [self._parts(step.model, window) for window in windows]
+        parts = list(chain.from_iterable(divided_windows))
+        while len(ranked) < len(parts):
+            some = parts[len(ranked) : len(ranked) + _WINDOWS_AT_ONCE]
+            encoded = await self._encode(step.model, [part.window for part in some])
             tokens = [max(MIN_WINDOW_TOKENS, window.tokens) for window in encoded]
-            request.add_windows(step.model, tokens)
+            request.add_windows(step.model, tokens, sum(part.share for part in some))
             if not progress.windows and not ranked:  # the estimate is now based on the request's own windows
                 self._admission.admit(request, now_s())
             ranked += zip(encoded, await self._threads[step.model].rank.run(request, encoded, tokens), strict=True)
-        return ranked
+        rest = iter(ranked)
+        return [
+            joined(window, its_parts, list(islice(rest, len(its_parts))))
+            for window, its_parts in zip(windows, divided_windows, strict=True)
+        ]
+
+    def _parts(self, model: str, window: Window) -> list[Part]:
+        """The parts in which a model reads a window: several if it scores each passage alone, in this process."""
+        info, stage = self._infos[model], self._threads[model].rank
+        if not info.score_kind.is_pointwise or isinstance(self._rankers[model], ServedRanker):
+            return whole(window)
+        most = stage.max_batch_tokens / max(1.0, self.throughput.token_ratio(model))
+        return divided(window, partial(passage_tokens, info), most)
 
     async def _encode(self, model: str, windows: Sequence[Window]) -> list[EncodedWindow]:
         """Encodes on the encode thread, so that tokenizing does not block the event loop."""

@@ -25,6 +25,7 @@ class RerankApi:
         results: name of the list in the answer; empty: the answer is the list.
         score: name of the score in each of its elements, which have the passage's place as `index`.
         max_passages: the most passages of a request, unless the configuration says otherwise.
+        gives_probabilities: whether a pointwise score is a probability; otherwise a logit.
     """
 
     path: str
@@ -36,6 +37,7 @@ class RerankApi:
     results: str = "results"
     score: str = "relevance_score"
     max_passages: int = 1_000
+    gives_probabilities: bool = True
 
     @property
     def filled(self) -> frozenset[str]:
@@ -88,9 +90,14 @@ RERANK_APIS: Mapping[str, RerankApi] = {
         "/v1/score", query="text_1", passages="text_2", instruction="instruction", results="data", score="score"
     ),
     "sglang": RerankApi(
-        "/v1/rerank", instruction="instruct", always={"return_documents": False}, results="", score="score"
+        "/v1/rerank",
+        instruction="instruct",
+        always={"return_documents": False},
+        results="",
+        score="score",
+        gives_probabilities=False,
     ),
-    "llama-cpp": RerankApi("/v1/rerank"),
+    "llama-cpp": RerankApi("/v1/rerank", gives_probabilities=False),
     "tei": RerankApi(
         "/rerank", passages="texts", always={"truncate": True}, results="", score="score", max_passages=32
     ),

@@ -24,6 +24,18 @@ _LABEL = re.compile(r"^\s*([A-Z][A-Za-z ]{1,40}):", re.MULTILINE)
 _WHITE_SPACE = re.compile(r"\s+")
 
 
+def special_tokens_pattern(tokenizer: PreTrainedTokenizerBase) -> str:
+    """A regular expression for the tokenizer's special and added tokens, the longest first; matches nothing if none."""
+    tokens = [*tokenizer.all_special_tokens, *map(str, tokenizer.added_tokens_encoder)]
+    longest_first = sorted({re.escape(token) for token in tokens if len(token) > 1}, key=len, reverse=True)
+    return "|".join(longest_first) or r"(?!)"
+
+
+def split_markup(markup: str | re.Pattern[str], text: str) -> str:
+    """The text with a space after the first character of each match, so that it is no markup any more."""
+    return re.sub(markup, lambda match: f"{match[0][0]} {match[0][1:]}", text)
+
+
 class Sanitizer:
     """Removes from a text everything that a model could read as markup of the prompt.
 
@@ -38,10 +50,7 @@ class Sanitizer:
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, template_texts: Iterable[str]) -> None:
-        special = [re.escape(token) for token in tokenizer.all_special_tokens if len(token) > 1]
-        special += [re.escape(str(token)) for token in tokenizer.added_tokens_encoder if len(str(token)) > 1]
-        longest_first = sorted(set(special), key=len, reverse=True)
-        self._markup = re.compile("|".join([*longest_first, _CHAT_MARKUP.pattern]))
+        self._markup = re.compile(f"{special_tokens_pattern(tokenizer)}|{_CHAT_MARKUP.pattern}")
         labels = sorted({label for text in template_texts for label in _LABEL.findall(text)})
         self._labels = re.compile(rf"({'|'.join(map(re.escape, labels))})\s*:", re.IGNORECASE) if labels else None
 
@@ -50,7 +59,7 @@ class Sanitizer:
         text = _BRACKETED.sub(_without_identifier, text)
         if self._labels is not None:
             text = self._labels.sub(r"\1 -", text)
-        return self._markup.sub(lambda match: f"{match[0][0]} {match[0][1:]}", text)
+        return split_markup(self._markup, text)
 
 
 def _without_identifier(match: re.Match[str]) -> str:

@@ -35,6 +35,7 @@ class ApiRanker(OnServers):
         self._servers = servers
         #: Windows are bounded by the engine; this bounds their calls.
         self._free = asyncio.Semaphore(servers.max_in_flight)
+        pointwise = ScoreKind.POINTWISE_PROBABILITY if self._api.gives_probabilities else ScoreKind.POINTWISE
         is_listwise = servers.scores == "listwise"
         self.info = RankerInfo(
             kind="api",
@@ -42,7 +43,7 @@ class ApiRanker(OnServers):
             model_revision="",
             template_sha256="",
             max_window_size=servers.passages_per_call if is_listwise else _MOST_PASSAGES,
-            score_kind=ScoreKind.WINDOW_SCORE if is_listwise else ScoreKind.POINTWISE,
+            score_kind=ScoreKind.WINDOW_SCORE if is_listwise else pointwise,
             reads_instruction=servers.instruction,
         )
 

@@ -85,7 +85,8 @@ async def test_our_own_port_is_served_by_in_all_its_dialects(http: HttpClient, k
     async with engine_over(model_at(f"http://{http.address}", kind=kind, model="number")) as engine:
         ranking = await engine.run(request_of(values))
     assert order(ranking) == [6, 5, 4, 3, 2, 1]
-    assert ranking.score_kind is ScoreKind.POINTWISE
+    is_logit = kind == "llama-cpp"
+    assert ranking.score_kind is (ScoreKind.POINTWISE if is_logit else ScoreKind.POINTWISE_PROBABILITY)
     assert ranking.ranked[0].score == 1.0
 
 
