@@ -303,7 +303,7 @@ class _PointwiseModel(_ScoringModel):
     window_size: Annotated[int, Field(ge=2, strict=True)] = 1000
 
 
-class CrossEncoderModel(_PointwiseModel, CheckpointModel):
+class CrossEncoderModel(_PointwiseModel):
     """Settings of a cross-encoder: a model that scores a query and one passage, which sentence-transformers loads.
 
     Its prompt, its answer tokens and its activation are those of the checkpoint's files.
@@ -311,20 +311,15 @@ class CrossEncoderModel(_PointwiseModel, CheckpointModel):
     Attributes:
         path: folder of the model: one with a classification head for one score, or a causal LM that was saved with
             `LogitScore`.
-        template: none; the model has its own.
+        precision: number format of the model. Default: auto.
         pair_tokens: limit on the tokens of a query with a passage, prompt included; 0: as many as the model reads.
             Default: 0.
     """
 
     ranker: Literal["cross-encoder"]
     path: Path
+    precision: Precision = "auto"
     pair_tokens: Annotated[int, Field(ge=0, strict=True)] = 0
-
-    @model_validator(mode="after")
-    def _has_its_own_template(self) -> Self:
-        if self.template is not None:
-            raise ValueError("a cross-encoder has the prompt of its own files; leave `template` out")
-        return self
 
 
 class QueryLikelihoodModel(_PointwiseModel, CheckpointModel):

@@ -38,11 +38,11 @@ def check_model_files(model: ModelConfig) -> None:
     try:
         if isinstance(model, ServableModel | ApiModel) and model.served_by is not None:
             model.served_by.api_key()
-        if not isinstance(model, CheckpointModel):
-            return
         if isinstance(model, CrossEncoderModel):
             check_cross_encoder(model.path)
-        elif not isinstance(model, ServableModel) or model.served_by is None:
+        if not isinstance(model, CheckpointModel):
+            return
+        if not isinstance(model, ServableModel) or model.served_by is None:
             _check_checkpoint(model.path)
         elif model.tokenizer is None:
             _check_folder(model.path)

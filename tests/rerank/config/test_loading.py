@@ -217,23 +217,29 @@ def test_cascade_may_be_the_default_of_a_model(path: Path) -> None:
     assert (model.strategy, model.preranker) == ("cascade", "b")
 
 
+def test_cascade_may_have_three_models(path: Path) -> None:
+    second = "{name: b, ranker: first, strategy: cascade, preranker: c}"
+    path.write_text(f"models: [{CASCADE}, {second}, {{name: c, ranker: identity}}]")
+    assert [model.preranker for model in load_config(path).models] == ["b", "c", ""]
+
+
 @pytest.mark.parametrize(
     ("models", "problem"),
     [
         ("{name: a, ranker: first, strategy: cascade}", "the strategy cascade needs a preranker; name another model"),
         (CASCADE, "preranker 'b' of model a is none of none"),
-        (f"{CASCADE}, {{name: c, ranker: identity}}", "preranker 'b' of model a is none of c, the other models"),
+        (f"{CASCADE}, {{name: c, ranker: identity}}", "preranker 'b' of model a is none of c, the models with which"),
         (
             "{name: a, ranker: first, preranker: a}, {name: c, ranker: identity}",
             "preranker 'a' of model a is none of c",
         ),
         (
-            f"{CASCADE}, {{name: b, ranker: first, strategy: cascade, preranker: c}}, {{name: c, ranker: identity}}",
-            "preranker 'b' of model a is none of c, the other models whose strategy is no cascade",
+            f"{CASCADE}, {{name: b, ranker: first, strategy: cascade, preranker: a}}, {{name: c, ranker: identity}}",
+            "preranker 'b' of model a is none of c, the models with which it makes a cascade of at most 3 ",
         ),
     ],
 )
-def test_preranker_must_be_another_model_that_is_no_cascade(path: Path, models: str, problem: str) -> None:
+def test_preranker_must_be_another_model_in_no_circle(path: Path, models: str, problem: str) -> None:
     path.write_text(f"models: [{models}]")
     with pytest.raises(ConfigError, match=problem):
         load_config(path)

@@ -12,7 +12,9 @@ from rerank.v1 import rerank_pb2 as pb
 KINDS = [
     pb.SCORE_KIND_WINDOW_LOG_PROB,
     pb.SCORE_KIND_INTERPOLATED,
+    pb.SCORE_KIND_POINTWISE,
     pb.SCORE_KIND_QUERY_LOG_LIKELIHOOD,
+    pb.SCORE_KIND_POINTWISE_PROBABILITY,
     pb.SCORE_KIND_RANK,
 ]
 
@@ -35,6 +37,12 @@ def test_interpolated_score_of_the_mean_passage_is_one_half() -> None:
     assert found == pytest.approx([0.8808, 0.5, 0.1192], abs=1e-4)
 
 
+def test_probabilities_of_a_model_stay_and_its_logits_become_some() -> None:
+    assert relevance_scores(response(pb.SCORE_KIND_POINTWISE_PROBABILITY, 0.75, 0.0, -1e-45), 3) == [0.75, 0.0, 0.0]
+    found = relevance_scores(response(pb.SCORE_KIND_POINTWISE, math.log(3), 0.0), 2)
+    assert found == pytest.approx([0.75, 0.5])
+
+
 def test_ranks_are_divided_by_the_candidates_also_if_the_list_was_cut() -> None:
     assert relevance_scores(response(pb.SCORE_KIND_RANK, 4, 3), 4) == [1.0, 0.75]
 
@@ -44,7 +52,7 @@ def test_no_result_has_no_score(kind: pb.ScoreKind) -> None:
     assert relevance_scores(response(kind), 0) == []
 
 
-@pytest.mark.parametrize("kind", KINDS[:2])
+@pytest.mark.parametrize("kind", KINDS[:3])
 def test_extreme_scores_stay_between_0_and_1_and_in_order(kind: pb.ScoreKind) -> None:
     found = relevance_scores(response(kind, 1e30, 800.0, 0.0, -800.0, -1e30), 5)
     assert all(0 <= score <= 1 for score in found)
