@@ -87,8 +87,8 @@ def served_model(name_and_path: str) -> dict[str, object]:
     if manifest is None:
         raise ConfigError(
             f"--model {name_and_path}: {path} has no {MANIFEST_FILE}, so its ranker and template are unknown; set them "
-            f"in a --config file, or name a profile as in {name}=PROFILE:{path} ({', '.join(profiles.names())}), or "
-            f"{_CROSS_ENCODER}"
+            f"in a --config file, or name a profile as in {name}=PROFILE:{path} ({', '.join(profiles.names())}), or a "
+            f"cross-encoder as in {name}={_CROSS_ENCODER}:{path}"
         )
     model: dict[str, object] = {"name": name, "ranker": manifest.ranker, "path": path}
     if manifest.ranker == "pe-rank":  # reads larger windows than those of its training

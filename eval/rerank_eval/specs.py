@@ -122,7 +122,7 @@ def _parse(text: str) -> SystemSpec:
 def _parse_cascade(text: str, name: str, parts: Sequence[str]) -> SystemSpec:
     spec: SystemSpec | None = None
     for number, part in enumerate(parts):
-        model, _, size = part.rpartition("@") if number else (part, "", "0")
+        model, _, size = part.strip().rpartition("@") if number else (part, "", "0")
         if not model or not size.isdecimal() or (number and int(size) < 2) or len(parts) > MAX_STAGES:
             raise ConfigError(
                 f"--system {text!r}: a cascade is two or three models, each after the first with the number of "

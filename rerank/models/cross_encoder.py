@@ -34,6 +34,8 @@ Pair: TypeAlias = Mapping[str, Sequence[int]]
 
 #: Options of the library's rendering: lists without padding.
 _UNPADDED: Mapping[str, Any] = {"text": {"padding": False}, "common": {"return_tensors": None}}
+#: What the library's rendering says of a batch; everything else it says of each pair.
+_OF_ALL_PAIRS = ("modality", "logits_to_keep", "prompt_length")
 #: Tokens that the library reads where a causal LM's files name none.
 _DEFAULT_ANSWERS = ("yes", "no")
 
@@ -70,6 +72,9 @@ class PairScorer:
                 _check_answers(folder, load_tokenizer(folder))
             self._model = self._load(precision, pair_tokens)
             self._check()
+            self._features_of_all: dict[str, object] = {"modality": "message" if self._is_chat else "text"}
+            if getattr(self._model[0], "transformer_task", "") == "text-generation":
+                self._features_of_all["logits_to_keep"] = 1  # only the last position is read
             self._default_prompt = self._model.prompts.get(self._model.default_prompt_name or "") or None
             (plain,) = self.render("a", ["b"])
             (instructed,) = self.render("a", ["b"], "c d")
@@ -107,11 +112,9 @@ class PairScorer:
             rendered = self._model.preprocess(
                 inputs, prompt=instruction or self._default_prompt, processing_kwargs=dict(options)
             )
-        names = [name for name in self.tokenizer.model_input_names if name in rendered]
-        self._constants = {name: value for name, value in rendered.items() if name not in names}
-        return [
-            dict(zip(names, values, strict=True)) for values in zip(*(rendered[name] for name in names), strict=True)
-        ]
+        names = [name for name in rendered if name not in _OF_ALL_PAIRS]
+        columns = zip(*(rendered[name] for name in names), strict=True)
+        return [dict(zip(names, values, strict=True)) for values in columns]
 
     def count(self, text: str) -> int:
         """The number of tokens of a text."""
@@ -131,7 +134,7 @@ class PairScorer:
             )
         features = {name: tensor.to(self.device) for name, tensor in padded.items()}
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self._autocast):
-            outputs = self._model({**self._constants, **features})["scores"]
+            outputs = self._model({**features, **self._features_of_all})["scores"]
         activated: torch.Tensor = cast(Any, self._model).activation_fn(outputs.double())
         return [float(score) for score in activated.flatten().tolist()]
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -90,10 +91,10 @@ def write_bert(folder: Path, encoder: Encoder, quick: bool = False) -> Path:
     torch.manual_seed(0)
     tokenizer = encoder.copy_tokenizer()
     tokenizer.model_max_length = 512
-    size = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2}
-    if not quick:
-        size = {"hidden_size": 384, "intermediate_size": 1536, "num_hidden_layers": 6, "num_attention_heads": 12}
-    config = BertConfig(vocab_size=len(tokenizer), num_labels=1, **size)
+    hidden, layers, heads = (64, 2, 2) if quick else (384, 6, 12)
+    size: dict[str, Any] = {"hidden_size": hidden, "intermediate_size": 4 * hidden}
+    size |= {"num_hidden_layers": layers, "num_attention_heads": heads, "num_labels": 1}
+    config = BertConfig(vocab_size=len(tokenizer), **size)
     BertForSequenceClassification(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
