@@ -68,8 +68,8 @@ def write_manifest(folder: Path, manifest: CheckpointManifest) -> None:
 def served_model(name_and_path: str) -> dict[str, object]:
     """The configuration of a model that the command line gives as NAME=PATH or NAME=PROFILE:PATH.
 
-    A checkpoint of FIRST of our training brings the window size of its manifest. One with a profile is read with the
-    template in its folder, if there is one. A cross-encoder is known by its files, or named: NAME=cross-encoder:PATH.
+    A checkpoint of FIRST of our training brings the window size of its manifest. A cross-encoder is known by its files,
+    or named: NAME=cross-encoder:PATH.
 
     Raises:
         ConfigError: the text is not of these forms, or PATH has neither a profile nor a manifest.
@@ -80,7 +80,7 @@ def served_model(name_and_path: str) -> dict[str, object]:
         raise ConfigError(f"--model {name_and_path!r} is not of the form NAME=PATH, such as first=checkpoints/first")
     profile, _, checkpoint = path.partition(":")
     if checkpoint and profile in profiles.names():
-        return {"name": name, "path": checkpoint, **profiled(profile, Path(checkpoint))}
+        return {"name": name, "path": checkpoint, **profiled(profile)}
     if (is_named := checkpoint and profile == _CROSS_ENCODER) or is_cross_encoder(Path(path)):
         return {"name": name, "ranker": _CROSS_ENCODER, "path": checkpoint if is_named else path}
     manifest = read_manifest(Path(path))
@@ -96,11 +96,9 @@ def served_model(name_and_path: str) -> dict[str, object]:
     return model | {"window_size": manifest.window_size, "stride": max(1, manifest.window_size // 2)}
 
 
-def profiled(profile: str, checkpoint: Path) -> dict[str, object]:
-    """The settings of a published checkpoint with a profile: its ranker, and the template in its folder."""
-    template = checkpoint / TEMPLATE_FILE
-    given: dict[str, object] = {"template": str(template)} if template.is_file() else {}
-    return {"profile": profile, "ranker": profiles.load_profile(profile).ranker, **given}
+def profiled(profile: str) -> dict[str, object]:
+    """The settings of a published checkpoint with a profile."""
+    return {"profile": profile, "ranker": profiles.load_profile(profile).ranker}
 
 
 def read_manifest(folder: Path) -> CheckpointManifest | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,6 +11,8 @@ from pathlib import Path
 
 from rerank import bundled
 from rerank.config import (
+    ApiModel,
+    CheckpointModel,
     CrossEncoderModel,
     FirstModel,
     GenerationModel,
@@ -20,22 +21,22 @@ from rerank.config import (
     PERankModel,
     PromptConfig,
     QueryLikelihoodModel,
-    ServedBy,
 )
 from rerank.config.cascades import possible_prerankers
 from rerank.engine.strategies import Step, Steps, describe, strategy_of
 from rerank.errors import MAX_QUOTED_CHARS, ConfigError, InvalidRequest, NotFound, SelfTestFailed
 from rerank.files import cached_folder, sha256_of_files
-from rerank.manifest import TEMPLATE_FILE
 from rerank.models.encoder import DEFAULT_ENCODER, Encoder
 from rerank.models.loading import load_tokenizer_of, pick_device
 from rerank.models.zero_init import write_zero_init_checkpoint
 from rerank.names import current_model_name
 from rerank.profiles import load_profile
 from rerank.prompting.identifiers import IdentifierKind
+from rerank.prompting.published import PREFIX
 from rerank.prompting.style import PromptStyle
 from rerank.prompting.templates import Template, load_template
 from rerank.rankers import self_test
+from rerank.rankers.api import ApiRanker
 from rerank.rankers.base import Ranker, RankerInfo, ServedRanker
 from rerank.rankers.cross_encoder import CrossEncoderRanker
 from rerank.rankers.first import FirstPrompts, FirstRanker, FirstScoring
@@ -223,7 +224,7 @@ def load_models(models: Sequence[ModelConfig], encoder: Encoder, device: str) ->
     failed: dict[str, FailedModel] = {}
     for model in (with_path(model, encoder) for model in models):
         ranker: Ranker | ServedRanker
-        if isinstance(model, FirstModel | GenerationModel) and model.served_by:
+        if isinstance(model, ApiModel) or (isinstance(model, FirstModel | GenerationModel) and model.served_by):
             ranker = load_served(model)
         else:
             ranker = load_ranker(model, encoder, device)
@@ -267,7 +268,7 @@ def zero_init_checkpoint(encoder: Encoder) -> Path:
 
 
 def load_ranker(model: ModelConfig, encoder: Encoder, device: str) -> Ranker:
-    """Loads the ranker of a model whose path `with_path` has set.
+    """Loads the ranker of a model that runs in this process, and whose path `with_path` has set.
 
     Raises:
         ConfigError: a setting of the model cannot be used.
@@ -296,11 +297,13 @@ def load_ranker(model: ModelConfig, encoder: Encoder, device: str) -> Ranker:
         case GenerationModel():
             kind = IdentifierKind(model.identifiers)
             template = _styled(model.template, model.prompt)
-            return GenerationRanker(model.path, template, kind, device, model.precision)
+            return GenerationRanker(model.path, template, kind, device, model.precision, model.generation)
         case CrossEncoderModel():
             return CrossEncoderRanker(model.path, device, model.precision, model.pair_tokens)
         case QueryLikelihoodModel():
             return load_query_likelihood(model, device)
+        case ApiModel():
+            raise ConfigError(f"model {model.name} does not run in this process; this is a bug")
 
 
 def load_query_likelihood(model: QueryLikelihoodModel, device: str) -> QueryLikelihoodRanker:
@@ -309,8 +312,8 @@ def load_query_likelihood(model: QueryLikelihoodModel, device: str) -> QueryLike
     return QueryLikelihoodRanker(model.path, template, device, model.precision, model.passage_tokens)
 
 
-def load_served(model: FirstModel | GenerationModel) -> ServedRanker:
-    """The ranker of a model that inference servers run; none of them is contacted.
+def load_served(model: FirstModel | GenerationModel | ApiModel) -> ServedRanker:
+    """The ranker of a model that servers run; none of them is contacted.
 
     Raises:
         ConfigError: a setting of the model cannot be used.
@@ -318,15 +321,19 @@ def load_served(model: FirstModel | GenerationModel) -> ServedRanker:
     """
     if model.served_by is None:
         raise ConfigError(f"model {model.name} has no served_by; this is a bug")
+    if isinstance(model, ApiModel):
+        return ApiRanker(model.name, model.served_by, model.served_by.api_key())
     tokenizer = load_tokenizer_of(model.tokenizer or model.path)
     has_golden = self_test.golden_files(model.path)
     revision = sha256_of_files(sorted(model.path.glob("*.safetensors"))) if has_golden else ""
     tolerance = self_test.tolerance("cuda", model.precision)
     check = partial(self_test.check, settings=scoring_settings(model), folder=model.path, allowed=tolerance)
-    served = ModelOnServers(model.name, model.served_by, _api_key(model.served_by), tokenizer, revision, check)
+    served = ModelOnServers(model.name, model.served_by, model.served_by.api_key(), tokenizer, revision, check)
     if isinstance(model, GenerationModel):
         template, kind = _styled(model.template, model.prompt), IdentifierKind(model.identifiers)
-        return ServedGeneration(served, lambda tokens: GenerationPrompts(tokenizer, tokens, template, kind))
+        return ServedGeneration(
+            served, lambda tokens: GenerationPrompts(tokenizer, tokens, template, kind, model.generation)
+        )
     settings, scoring = first_settings(model), _first_scoring(model)
     template = _styled(settings.template, model.prompt)
     return ServedFirst(
@@ -336,14 +343,6 @@ def load_served(model: FirstModel | GenerationModel) -> ServedRanker:
         ),
         scoring,
     )
-
-
-def _api_key(served_by: ServedBy) -> str:
-    """The key of the servers; empty without `api_key_env`. Raises: ConfigError if the variable is not set."""
-    name = served_by.api_key_env
-    if name and not os.environ.get(name):
-        raise ConfigError(f"served_by.api_key_env names the environment variable {name}, which is not set; set it")
-    return os.environ[name] if name else ""
 
 
 def _first_scoring(model: FirstModel) -> FirstScoring:
@@ -361,14 +360,14 @@ def _styled(template: str, prompt: PromptConfig) -> Template:
 
 def _warning(model: ModelConfig, info: RankerInfo) -> str:
     """The difference that keeps a model from its published figures; empty if none is known."""
-    if isinstance(model, IdentityModel | PERankModel | CrossEncoderModel) or model.profile is None:
+    if not isinstance(model, CheckpointModel) or isinstance(model, PERankModel) or model.profile is None:
         return info.warning
-    if Path(model.template or "").is_file():
+    template = model.template or "of the service"
+    if template.startswith(PREFIX) or Path(template).is_file():
         return info.warning
     return (
         f"profile {model.profile} needs its publisher's prompt ({load_profile(model.profile).prompt_source}), but "
-        f"template {model.template or 'of the service'} is ours: its published figures are not reached; give the file "
-        f"as `template`, or as {TEMPLATE_FILE} in the folder of the checkpoint"
+        f"template {template} is ours: its published figures are not reached; leave `template` out"
     )
 
 
@@ -381,6 +380,7 @@ def _window_too_large(name: str, size: int, limit: int) -> InvalidRequest:
 
 
 def _self_test(ranker: Ranker, model: ModelConfig, device: str) -> None:
-    if not isinstance(model, IdentityModel):
+    if not isinstance(model, IdentityModel | ApiModel):
         tolerance = self_test.tolerance(pick_device(device).type, model.precision)
+        ranker = ranker.with_little_thinking() if isinstance(ranker, GenerationRanker) else ranker
         self_test.check(ranker, scoring_settings(model), model.path, tolerance)

@@ -209,6 +209,8 @@ class WindowRanking:
     repairs: int = 0
     #: Places of the passages that the model gave no score, which count as the least probable ones.
     unscored: tuple[int, ...] = ()
+    #: The model did not end its thinking, so that it named no order: the scores are those of the order of the window.
+    is_unanswered: bool = False
 
     @property
     def permutation(self) -> tuple[int, ...]:
@@ -240,6 +242,8 @@ class ScoreKind(Enum):
     POINTWISE = "pointwise"
     #: The same, where the model gives a probability: between 0 and 1.
     POINTWISE_PROBABILITY = "pointwise_probability"
+    #: The model's score of the passage beside the others of the one window that held all of them.
+    WINDOW_SCORE = "window_score"
     #: Interpolation of the z-scores of the one window that held all passages with those of the first stage.
     INTERPOLATED = "interpolated"
 

@@ -175,7 +175,7 @@ def model_config(spec: SystemSpec, settings: EvaluationSettings) -> Mapping[str,
     """
     given = _given_settings(spec, settings) | spec.cascade_settings
     if spec.ranker in profiles.names():
-        return {"name": spec.name, "path": spec.path, **profiled(spec.ranker, Path(spec.path)), **given}
+        return {"name": spec.name, "path": spec.path, **profiled(spec.ranker), **given}
     path = Path(spec.path)
     if not spec.path or not (path / MANIFEST_FILE).is_file():
         return {"name": spec.name, "ranker": spec.ranker} | ({"path": spec.path} if spec.path else {}) | given

@@ -29,6 +29,7 @@ def results_table(title: str, response: pb.RerankResponse | pb.SearchResponse, v
         pb.SCORE_KIND_INTERPOLATED: "interpolated",
         pb.SCORE_KIND_POINTWISE: "pointwise",
         pb.SCORE_KIND_POINTWISE_PROBABILITY: "probability",
+        pb.SCORE_KIND_WINDOW_SCORE: "of the model",
     }
     for column in ("rank", "was", f"score:\n{meaning.get(response.score_kind, 'log-prob')}"):
         table.add_column(column, justify="right", no_wrap=True)

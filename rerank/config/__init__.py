@@ -2,6 +2,9 @@
 
 from rerank.config.loading import load_config
 from rerank.config.models import (
+    AnswerConfig,
+    ApiModel,
+    CheckpointModel,
     CrossEncoderModel,
     FirstModel,
     GenerationModel,
@@ -15,13 +18,16 @@ from rerank.config.models import (
     ServableModel,
 )
 from rerank.config.network import ConnectionsConfig, TLSConfig
-from rerank.config.served import ServedBy
+from rerank.config.served import RerankServers, ServedBy, Servers
 from rerank.config.service import BUNDLED_MODELS, EngineConfig, Limits, ServiceConfig
 from rerank.config.settings import Positive, Settings
 from rerank.config.telemetry import TelemetryConfig
 
 __all__ = [
     "BUNDLED_MODELS",
+    "AnswerConfig",
+    "ApiModel",
+    "CheckpointModel",
     "ConnectionsConfig",
     "CrossEncoderModel",
     "EngineConfig",
@@ -36,8 +42,10 @@ __all__ = [
     "Precision",
     "PromptConfig",
     "QueryLikelihoodModel",
+    "RerankServers",
     "ServableModel",
     "ServedBy",
+    "Servers",
     "ServiceConfig",
     "Settings",
     "TLSConfig",

@@ -8,10 +8,10 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 from pydantic import AliasChoices, Field, model_validator
 
 from rerank import bundled
-from rerank.config.served import ServedBy
+from rerank.config.served import RerankServers, ServedBy
 from rerank.config.settings import Positive, Settings
 from rerank.errors import ConfigError
-from rerank.manifest import trained_window
+from rerank.manifest import TEMPLATE_FILE, trained_window
 from rerank.profiles import load_profile
 from rerank.types import StrategyKind
 
@@ -25,8 +25,7 @@ class ModelSettings(Settings):
 
     Attributes:
         name: the name by which requests refer to the model.
-        ranker: how the model ranks: pe-rank, first, generation, query-likelihood, cross-encoder or
-            identity.
+        ranker: how the model ranks: pe-rank, first, generation, query-likelihood, cross-encoder, api or identity.
         strategy: the default strategy: single, sliding, top-down, tournament or cascade. Default: sliding.
         window_size: the default number of passages per window, at least 2. Default: that of the training if the
             checkpoint has a manifest, otherwise 20; for PE-Rank 200, or as many as the checkpoint reads.
@@ -67,9 +66,11 @@ class CheckpointModel(ModelSettings):
     """Settings of a model with a checkpoint.
 
     Attributes:
-        profile: name of the profile of a published model, which has the defaults of the other settings.
+        profile: name of the profile of a published model, which has the defaults of the other settings. A template.yaml
+            in the folder of the checkpoint is preferred to the template of the profile.
         path: folder of the checkpoint. Default: none.
-        template: name of a bundled prompt template or path of a YAML file. Default: that of the checkpoint.
+        template: name of a bundled prompt template, or of one in the package rank-llm, such as rank-llm:rank_gpt, or
+            path of a YAML file. Default: that of the checkpoint.
         precision: number format of the model. Default: auto.
     """
 
@@ -92,6 +93,9 @@ class CheckpointModel(ModelSettings):
             raise ValueError(str(error)) from error
         if (ranker := settings.get("ranker", profile["ranker"])) != profile["ranker"]:
             raise ValueError(f"profile {settings['profile']} is of ranker {profile['ranker']}, not {ranker}")
+        path = settings.get("path")
+        if isinstance(path, str | Path) and (own := Path(path) / TEMPLATE_FILE).is_file():
+            profile["template"] = str(own)
         return profile | settings
 
     @model_validator(mode="before")
@@ -251,6 +255,21 @@ class FirstModel(_ScoringModel, ServableModel):
     order_prior: Annotated[float, Field(ge=0, le=100, strict=True)] = 0.0
 
 
+class AnswerConfig(Settings):
+    """Settings of the texts that a generating model writes.
+
+    Attributes:
+        thinking_tokens: the most tokens of a reasoning before the answer, beside those of the answer; 0 for a model
+            that answers at once. A window whose reasoning is longer keeps its order, and the reply says so. Default: 0.
+        answer: `whole` reads all identifiers in the answer, `last` only the last chain of them, such as "[2] > [1]",
+            for models that write drafts. The answer is what follows the last </think>, and of that what <answer> holds.
+            Default: whole.
+    """
+
+    thinking_tokens: Annotated[int, Field(ge=0, le=100_000, strict=True)] = 0
+    answer: Literal["whole", "last"] = "whole"
+
+
 class GenerationModel(ServableModel):
     """Settings of a permutation generation model: a causal LM that generates the full order, as RankZephyr does.
 
@@ -260,6 +279,7 @@ class GenerationModel(ServableModel):
         template: name of a bundled prompt template or path of a YAML file; use the template with which the model was
             trained. Default: first.
         identifiers: kind of the passage identifiers. Default: numbers.
+        generation: the texts that the model writes: with or without a reasoning.
     """
 
     ranker: Literal["generation"]
@@ -267,6 +287,7 @@ class GenerationModel(ServableModel):
     prompt: PromptConfig = PromptConfig()
     template: str = "first"
     identifiers: Literal["letters", "numbers"] = "numbers"
+    generation: AnswerConfig = AnswerConfig()
 
 
 class _PointwiseModel(_ScoringModel):
@@ -321,7 +342,29 @@ class QueryLikelihoodModel(_PointwiseModel, CheckpointModel):
     prompt: PromptConfig = PromptConfig()
 
 
+class ApiModel(_PointwiseModel):
+    """Settings of a model behind a rerank API, which is sent the query and the passages as texts.
+
+    Attributes:
+        strategy: the default strategy. Default: single; sliding if `served_by.scores` is listwise.
+        window_size: the default number of passages of a window. Default: 1,000, or as many as the API takes.
+        served_by: the servers and their API.
+    """
+
+    ranker: Literal["api"]
+    served_by: RerankServers
+
+    @model_validator(mode="before")
+    @classmethod
+    def _listwise_models_slide(cls, settings: Any) -> Any:
+        if not isinstance(settings, dict) or "strategy" in settings:
+            return settings
+        servers = settings.get("served_by")
+        scores = servers.get("scores") if isinstance(servers, dict) else getattr(servers, "scores", None)
+        return settings | {"strategy": StrategyKind.SLIDING} if scores == "listwise" else settings
+
+
 ModelConfig: TypeAlias = Annotated[
-    IdentityModel | PERankModel | FirstModel | GenerationModel | QueryLikelihoodModel | CrossEncoderModel,
+    IdentityModel | PERankModel | FirstModel | GenerationModel | QueryLikelihoodModel | CrossEncoderModel | ApiModel,
     Field(discriminator="ranker"),
 ]

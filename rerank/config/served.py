@@ -1,64 +1,141 @@
-"""Settings of a model whose forward passes run in an inference server: vLLM, SGLang or llama.cpp."""
+"""Settings of a model that runs elsewhere: in an inference server that is sent prompts, or behind a rerank API."""
 
 from __future__ import annotations
 
-from typing import Annotated, Self
-from urllib.parse import urlsplit
+import os
+from collections.abc import Collection, Mapping
+from typing import Annotated, Literal, Self
+from urllib.parse import SplitResult, urlsplit
 
 from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from rerank.config.settings import Positive, Settings
+from rerank.errors import ConfigError
 from rerank.inference_servers.kinds import APIS
+from rerank.inference_servers.rerank_apis import RERANK_APIS
 
 
-class ServedBy(Settings):
-    """The inference servers of a model. All of them serve the same weights under the same name.
+class Servers(Settings):
+    """The servers of a model. All of them serve the same weights under the same name.
 
     Attributes:
-        kind: the program that answers: vllm, sglang or llama-cpp (its `llama-server`).
-        urls: where the servers listen, such as http://gpu1:8000, without the path of a method. Each window goes to the
-            one with the fewest windows in flight.
-        model: the name of the model at the servers, or of a LoRA adapter that they have loaded.
+        urls: where the servers listen, such as http://gpu1:8000, without the path of a method. Each call goes to the
+            one with the fewest calls in flight.
+        model: the name of the model at the servers.
         api_key_env: the environment variable with the key that is sent as `Authorization: Bearer`. Default: none.
-        max_in_flight: the most windows that are sent and not answered, over all servers. Default: 64.
-        timeout_s: seconds after which a server that has not answered counts as hanging, however busy it is; the window
+        max_in_flight: the most calls that are sent and not answered, over all servers. Default: 64.
+        timeout_s: seconds after which a server that has not answered counts as hanging, however busy it is; the call
             is then sent once more. Default: 300, which is more than a request may take.
-        allow_top_k: rank also with a server that returns only the log-probabilities of the most probable tokens. A
-            passage whose identifier is not among them comes last, and the reply names it. Default: false.
     """
 
-    kind: str
     urls: Annotated[tuple[str, ...], Field(min_length=1)]
     model: Annotated[str, Field(min_length=1)]
     api_key_env: str = ""
     max_in_flight: Positive = 64
     timeout_s: Annotated[float, Field(gt=0, le=3600)] = 300.0
-    allow_top_k: bool = False
 
-    @field_validator("kind")
-    @classmethod
-    def _is_known(cls, kind: str) -> str:
-        if kind not in APIS:
-            *others, last = (f"'{name}'" for name in APIS)
-            expected = {"expected": f"{', '.join(others)} or {last}"}
-            raise PydanticCustomError("literal_error", "Input should be {expected}", expected)
-        return kind
+    def api_key(self) -> str:
+        """The key; empty without `api_key_env`. Raises: ConfigError if the variable is not set."""
+        if self.api_key_env and not os.environ.get(self.api_key_env):
+            raise ConfigError(
+                f"served_by.api_key_env names the environment variable {self.api_key_env}, which is not set; set it"
+            )
+        return os.environ[self.api_key_env] if self.api_key_env else ""
 
     @field_validator("urls")
     @classmethod
     def _are_distinct_addresses(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
-        for url in urls:
+        for number, url in enumerate(urls, start=1):
             parts = urlsplit(url)
-            if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+            if "@" in parts.netloc:
+                raise ValueError(f"URL {number} has a password in it, which logs would show; use api_key_env")
+            if not _is_address(parts):
                 raise ValueError(f"{url!r} is no address of a server; write it as http://HOST:PORT")
         stripped = tuple(url.rstrip("/") for url in urls)
         if len(set(stripped)) != len(stripped):
             raise ValueError("a server is named twice; name each once")
         return stripped
 
+
+class ServedBy(Servers):
+    """The inference servers of a causal LM: vLLM, SGLang or llama.cpp, which are sent prompts as token ids.
+
+    Attributes:
+        kind: the program that answers: vllm, sglang or llama-cpp (its `llama-server`).
+        model: the name of the model at the servers, or of a LoRA adapter that they have loaded.
+        allow_top_k: rank also with a server that returns only the log-probabilities of the most probable tokens. A
+            passage whose identifier is not among them comes last, and the reply names it. Default: false.
+    """
+
+    kind: str
+    allow_top_k: bool = False
+
+    @field_validator("kind")
+    @classmethod
+    def _is_known(cls, kind: str) -> str:
+        return _one_of(APIS, kind)
+
     @model_validator(mode="after")
     def _top_k_is_offered(self) -> Self:
         if self.allow_top_k and not APIS[self.kind].offers_top_k:
             raise ValueError(f"allow_top_k is for an old vLLM; {self.kind} returns all that is asked for")
         return self
+
+
+class RerankServers(Servers):
+    """The servers of a reranker that has a rerank API, which are sent the query and the passages as texts.
+
+    Attributes:
+        kind: the API: vllm (`/v1/rerank`), vllm-score (`/v1/score`), sglang, llama-cpp (`llama-server --reranking`),
+            tei, infinity, cohere or jina. The HTTP port of this service answers as jina, cohere and tei.
+        model: the name of the model at the servers. SGLang, llama.cpp and TEI serve one model, whatever the name.
+        scores: `pointwise` if the score of a passage does not depend on the other ones, `listwise` if it does.
+            Default: pointwise.
+        max_passages: the most passages of a call. Pointwise: the passages of a larger window are divided among several
+            calls. Listwise: no window is larger, as in 64 for jina-reranker-v3. Default: 32 for tei, otherwise 1,000.
+        instruction: whether the model reads the instruction of a request, as Qwen3-Reranker does; for the kinds vllm,
+            vllm-score and sglang. Default: false.
+        fields: further fields of each call, such as `max_tokens_per_doc: 512` for vllm and cohere. Default: none.
+    """
+
+    kind: str
+    scores: Literal["pointwise", "listwise"] = "pointwise"
+    max_passages: Positive | None = None
+    instruction: bool = False
+    fields: Mapping[str, bool | int | float | str] = {}
+
+    @field_validator("kind")
+    @classmethod
+    def _is_known(cls, kind: str) -> str:
+        return _one_of(RERANK_APIS, kind)
+
+    @property
+    def passages_per_call(self) -> int:
+        return self.max_passages or RERANK_APIS[self.kind].max_passages
+
+    @model_validator(mode="after")
+    def _api_has_a_place_for_all(self) -> Self:
+        if self.instruction and not RERANK_APIS[self.kind].instruction:
+            raise ValueError(f"the API of {self.kind} has no place for an instruction; leave it out")
+        filled = RERANK_APIS[self.kind].filled
+        if taken := sorted(filled & self.fields.keys()):
+            raise ValueError(f"fields has {', '.join(taken)}, which each call fills in itself; leave it out")
+        return self
+
+
+def _is_address(url: SplitResult) -> bool:
+    try:
+        is_port = url.port != 0
+    except ValueError:  # none that there can be
+        return False
+    return is_port and url.scheme in ("http", "https") and bool(url.hostname) and not (url.query or url.fragment)
+
+
+def _one_of(kinds: Collection[str], kind: str) -> str:
+    """The kind. Raises: PydanticCustomError if it is none of these."""
+    if kind not in kinds:
+        *others, last = (f"'{name}'" for name in kinds)
+        expected = {"expected": f"{', '.join(others)} or {last}"}
+        raise PydanticCustomError("literal_error", "Input should be {expected}", expected)
+    return kind

@@ -203,6 +203,7 @@ class Progress:
         order: all positions in the best order so far.
         read: positions of the passages that were read by a model that reads passages.
         unscored: positions of the passages that a model gave no score in some window.
+        unanswered: number of windows that kept their order, because the model did not end its thinking.
         last: the ranking of the latest window, interpolated if its step asks for it.
         interpolated: what stood for the first stage in the order of the last step; None: it was not interpolated.
     """
@@ -219,6 +220,7 @@ class Progress:
     windows: list[WindowTrace] = field(default_factory=list)
     read: set[int] = field(default_factory=set)
     unscored: set[int] = field(default_factory=set)
+    unanswered: int = 0
     last: WindowRanking | None = None
     interpolated: InterpolatedScores | None = None
 
@@ -245,7 +247,8 @@ class Progress:
             trace = WindowTrace(*read, self.rounds, step.model, encoded.truncated, done.queue_ms, done.batch_ms)
             self.windows.append(trace)
             self.repairs += ranking.repairs
-            self.read.update(positions if info.reads_passages else ())
+            self.unanswered += ranking.is_unanswered
+            self.read.update(positions if info.reads_passages and not ranking.is_unanswered else ())
             self.unscored.update(positions[place] for place in ranking.unscored)
         self.rounds += 1
         self.last = rankings[-1]
@@ -338,6 +341,10 @@ class Progress:
         n = len(self.order)
         if n and not self.read and not self.info.reads_passages:
             return Completeness.NONE, f"model {self.request.steps[-1].model} keeps the first-stage order"
+        if self.unanswered:
+            windows = f"{self.unanswered} of {len(self.windows)} windows kept their order"
+            reason = f"{windows}, because the model had not ended its thinking after its tokens for it"
+            return (Completeness.PARTIAL if self.read else Completeness.NONE), reason
         if len(self.read) < n:
             return Completeness.PARTIAL, f"{self.request.strategy} read {len(self.read)} of {n} candidates"
         return Completeness.FULL, ""

@@ -15,6 +15,7 @@ def relevance_scores(response: pb.RerankResponse, candidates: int) -> list[float
     - Interpolated scores (sums of z-scores over that window) become 1 / (1 + exp(-score)): 0.5 is the window's mean.
     - Probabilities of a model that scores each passage alone stay as they are, and its other scores, which are logits,
       become 1 / (1 + exp(-score)): a threshold on them holds for all requests.
+    - Scores of a listwise model behind a rerank API become 1 / (1 + exp(-score)), too.
     - Ranks (several windows, or a model without scores) become (candidates - rank) / candidates, rank from 0.
 
     They order the results of one request. Other scores than the pointwise ones cannot be compared between requests.
@@ -30,7 +31,7 @@ def relevance_scores(response: pb.RerankResponse, candidates: int) -> list[float
             return [math.exp(score - excess) for score in scores]
         case pb.SCORE_KIND_POINTWISE_PROBABILITY:
             return [min(1.0, max(0.0, score)) for score in scores]  # equal ones were lowered by a rounding error
-        case pb.SCORE_KIND_INTERPOLATED | pb.SCORE_KIND_POINTWISE:
+        case pb.SCORE_KIND_INTERPOLATED | pb.SCORE_KIND_POINTWISE | pb.SCORE_KIND_WINDOW_SCORE:
             return [1 / (1 + math.exp(-max(score, -700.0))) for score in scores]
         case _:
             return [score / candidates for score in scores]

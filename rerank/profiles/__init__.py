@@ -26,12 +26,13 @@ class Profile(_Facts):
     """A published model.
 
     Attributes:
-        checkpoints: names on the Hugging Face hub.
+        checkpoints: names on the Hugging Face hub; none if the prompt is for any chat model.
         licence: of the checkpoints, with its source if it is not their card.
-        prompt_source: where the publisher's prompt stands; it is given as `template`, or as template.yaml in the
-            folder of the checkpoint.
-        ranker, identifiers, identifier_tokens, decoding, strategy, window_size, stride, prompt: settings of the model,
-            as in the configuration of the service; those that are left out have the service's defaults.
+        prompt_source: where the publisher's prompt stands. A template.yaml in the folder of the checkpoint is preferred
+            to `template`.
+        ranker, template, identifiers, identifier_tokens, decoding, strategy, window_size, stride, prompt, generation:
+            settings of the model, as in the configuration of the service; those that are left out have the service's
+            defaults.
         figures: what the publisher measured.
     """
 
@@ -39,6 +40,7 @@ class Profile(_Facts):
     licence: str
     prompt_source: str
     ranker: Literal["first", "generation", "pe-rank"]
+    template: str | None = None
     identifiers: Literal["letters", "numbers"] | None = None
     identifier_tokens: Literal["bare", "max"] | None = None
     decoding: Literal["one_step", "dynamic"] | None = None
@@ -46,6 +48,7 @@ class Profile(_Facts):
     window_size: int = 20
     stride: int = 10
     prompt: dict[str, bool | int | str] = Field(default_factory=dict)
+    generation: dict[str, int | str] = Field(default_factory=dict)
     figures: Figures | None = None
 
     @property

@@ -13,15 +13,15 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from itertools import dropwhile, pairwise
-from typing import Any, TypeAlias, cast
+from itertools import chain, dropwhile, pairwise
+from typing import TypeAlias, cast
 
-import jinja2
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from rerank.errors import CheckpointError
 from rerank.prompting.cache import BYTES_PER_TOKEN, cached_by_bytes
+from rerank.prompting.chat import render_chat
 from rerank.prompting.special_tokens import markup_divider
 from rerank.prompting.templates import Template
 from rerank.prompting.truncate import CHARS_PER_TOKEN, SLACK_TOKENS, beginning, passage_limit
@@ -102,6 +102,7 @@ class ListwiseRenderer:
         context_tokens: maximum length of prompt and answer together.
         answer_tokens: tokens that every prompt leaves free for the answer.
         passage_tokens: maximum number of tokens shown per passage, as in training; 0: as many as fit.
+        thinks: the model is to reason before it answers.
 
     Attributes:
         passage_tokens: the same, where 0 is the length of the context.
@@ -117,8 +118,10 @@ class ListwiseRenderer:
         context_tokens: int,
         answer_tokens: int,
         passage_tokens: int = 0,
+        thinks: bool = False,
     ) -> None:
         self.template = template
+        self._thinks = thinks
         self._tokenizer = tokenizer
         if not template.chat_markup:
             tokenizer.chat_template = None
@@ -126,6 +129,7 @@ class ListwiseRenderer:
             tokenizer.chat_template = template.style.chat_template
         self.warning = _NO_CHAT if template.system_message and not tokenizer.chat_template else ""
         self._restyles = template.style.changes_passages
+        self._ends_turns = bool(template.body_assistant)
         self._prompt_tokens = context_tokens - answer_tokens
         self.passage_tokens = min(passage_tokens or context_tokens, context_tokens)
         self.sanitize = Sanitizer(tokenizer, (template.system_message, template.prefix, template.suffix))
@@ -178,12 +182,20 @@ class ListwiseRenderer:
         """The text of a prompt with these passage texts, including chat markup."""
         example = " > ".join(f"[{name}]" for name in reversed(names[:2]))
         values = {"num": str(len(names)), "query": query.text, "instruction": query.instruction, "example": example}
-        bodies = (
-            _fill(self.template.body, values | {"rank": name, "candidate": text})
-            for name, text in zip(names, texts, strict=True)
-        )
-        user = _fill(self.template.prefix, values) + "".join(bodies) + _fill(self.template.suffix, values)
-        return render_chat(self._tokenizer, self.template.system_message, user)
+        passages = [values | {"rank": name, "candidate": text} for name, text in zip(names, texts, strict=True)]
+        parts = [(self.template.prefix, self.template.prefix_assistant, values)]
+        parts += [(self.template.body, self.template.body_assistant, each) for each in passages]
+        turns, user = list[tuple[str, str]](), ""
+        for text, answer, fields in parts:
+            user += _fill(text, fields)
+            if answer:
+                turns.append((user, _fill(answer, fields)))
+                user = ""
+        user += _fill(self.template.suffix, values)
+        system = self.template.system_message
+        if self._tokenizer.chat_template:
+            return render_chat(self._tokenizer, system, user, turns, self._thinks)
+        return "\n".join(text for text in (system, *chain.from_iterable(turns), user) if text)
 
     def tokenize(self, text: str) -> list[int]:
         """The token ids of a rendered prompt. BOS tokens inside it are turn marks, as ChatML models have them.
@@ -197,6 +209,11 @@ class ListwiseRenderer:
         if written > 1 and self._bos_tokens is None:
             raise CheckpointError(_TWO_BOS)
         return [bos] * (written if self._bos_tokens is None else self._bos_tokens) + rest
+
+    @property
+    def opens_reasoning(self) -> bool:
+        """True if every prompt ends with the mark that begins a reasoning."""
+        return self.prompt_end.rstrip().endswith("<think>")
 
     @cached_property
     def prompt_end(self) -> str:
@@ -220,7 +237,7 @@ class ListwiseRenderer:
 
     def _assemble(self, skeleton: _Skeleton, passages: Sequence[Passage]) -> list[int] | None:
         """The token ids of a prompt from those of its segments; None if a token spans a boundary."""
-        if skeleton.segments is None:
+        if skeleton.segments is None or (self._ends_turns and any(map(_may_be_trimmed, passages))):
             return None
         token_ids = list(skeleton.segments[0])
         for passage, context, following in zip(passages, skeleton.contexts, skeleton.segments[1:], strict=True):
@@ -351,25 +368,6 @@ def passage_contexts(parts: Sequence[str]) -> tuple[PassageContext, ...]:
     )
 
 
-def render_chat(tokenizer: PreTrainedTokenizerBase, system: str, user: str) -> str:
-    """A system message and a user turn in the model's chat markup, up to where the answer begins.
-
-    The text is returned without markup if the tokenizer has no chat template.
-    """
-    if not tokenizer.chat_template:
-        return "\n".join(part for part in (system, user) if part)
-    messages = [{"role": "system", "content": system}] if system else []
-    try:
-        return _apply_chat_template(tokenizer, [*messages, {"role": "user", "content": user}])
-    except jinja2.TemplateError:  # the template has no system role
-        return _apply_chat_template(tokenizer, [{"role": "user", "content": f"{system}\n{user}"}])
-
-
-def _apply_chat_template(tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, str]]) -> str:
-    options: dict[str, Any] = {"enable_thinking": False}  # otherwise Qwen3 begins with its reasoning
-    return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **options))
-
-
 def _fill(part: str, values: dict[str, str]) -> str:
     """The template part with its fields replaced in one pass, so that values are never read as fields."""
     return _FIELD.sub(lambda field: values.get(field[1], field[0]), part)
@@ -386,6 +384,11 @@ def _split(ids: list[int], separators: Sequence[TokenIds | None]) -> tuple[Token
         segments.append(tuple(ids[start:end]))
         start = end + size
     return *segments, tuple(ids[start:])
+
+
+def _may_be_trimmed(passage: Passage) -> bool:
+    """True if a chat template that trims the white space of turns could change a turn that ends with the passage."""
+    return not passage.text or passage.text.strip() != passage.text
 
 
 def _strip(ids: list[int], left: list[int], right: list[int]) -> TokenIds | None:

@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
 from rerank.errors import ConfigError
 from rerank.files import looked_for, read_text
+from rerank.prompting.published import PREFIX, read_published
 from rerank.prompting.style import PromptStyle
 from rerank.validation import joined, problems_of, suggestion
 from rerank.yaml_files import parse_yaml
@@ -29,6 +30,9 @@ _PASSAGE_FIELDS = ("rank", "candidate", "text")
 class Template:
     """A prompt in three parts: `prefix`, then `body` once per passage, then `suffix`.
 
+    They are one turn of the user, unless `prefix_assistant` or `body_assistant` answers the prefix or each body, as in
+    the conversation of RankGPT (Sun et al., arXiv 2304.09542).
+
     Fields of the window are `{num}` (the number of passages), `{query}`, `{instruction}`, `{example}` (two identifiers
     in the form of an answer) and `{query_vector}`. Fields of a passage, in the body only, are `{rank}` (its
     identifier), `{candidate}` (its text, or its vector for PE-Rank) and `{text}` (its text beside its vector).
@@ -41,6 +45,9 @@ class Template:
     sha256: str
     #: The chat's system message, or the start of the user's turn for a model without a system role.
     system_message: str = ""
+    #: What the assistant has said to the prefix, and to each passage; empty: nothing, the user's turn goes on.
+    prefix_assistant: str = ""
+    body_assistant: str = ""
     #: False for prompts of plain text, whatever chat template the tokenizer has.
     chat_markup: bool = True
     #: The content of the file, which training saves with the checkpoint.
@@ -61,13 +68,15 @@ class Template:
 class _TemplateFile(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    prefix: str
-    body: str
-    suffix: str
+    prefix: Annotated[str, Field(validation_alias=AliasChoices("prefix", "prefix_user"))]
+    body: Annotated[str, Field(validation_alias=AliasChoices("body", "body_user"))]
+    suffix: Annotated[str, Field(validation_alias=AliasChoices("suffix", "suffix_user"))]
     system_message: str = ""
+    prefix_assistant: str = ""
+    body_assistant: str = ""
     chat_markup: bool = True
-    #: RankLLM's files have these three keys. We support one method, and parse answers ourselves.
-    method: Literal["singleturn_listwise"] = "singleturn_listwise"
+    #: RankLLM's files have these three keys. We parse answers ourselves.
+    method: Literal["singleturn_listwise", "multiturn_listwise"] = "singleturn_listwise"
     output_validation_regex: str = ""
     output_extraction_regex: str = ""
 
@@ -89,6 +98,8 @@ def check_hides_query(template: Template) -> None:
 
 def load_template(name_or_path: str | Template, needs: Sequence[Sequence[str]] = ()) -> Template:
     """Loads a template of this package by name (`pe_rank`), or a YAML file by path; a loaded one is returned.
+
+    A name such as `rank-llm:rank_zephyr` is that of a template in the package rank-llm.
 
     A plain name without suffix is first looked up in the package, then as a file in the working directory.
 
@@ -122,10 +133,22 @@ def _load(name_or_path: str) -> Template:
         raise ConfigError(f"template {name_or_path}: {error}") from error
     content = source.encode()
     sha256 = hashlib.sha256(content).hexdigest()
-    return Template(parts.prefix, parts.body, parts.suffix, sha256, parts.system_message, parts.chat_markup, content)
+    return Template(
+        parts.prefix,
+        parts.body,
+        parts.suffix,
+        sha256,
+        parts.system_message,
+        parts.prefix_assistant,
+        parts.body_assistant,
+        parts.chat_markup,
+        content,
+    )
 
 
 def _read(name_or_path: str) -> str:
+    if name_or_path.startswith(PREFIX):
+        return read_published(name_or_path)
     folder, path = resources.files("rerank") / "templates", Path(name_or_path)
     known = sorted(item.name.removesuffix(".yaml") for item in folder.iterdir())
     if name_or_path in known:
@@ -142,6 +165,8 @@ def _check_fields(file: _TemplateFile) -> None:
     allowed_fields = {
         "system_message": (),
         "prefix": _WINDOW_FIELDS,
+        "prefix_assistant": _WINDOW_FIELDS,
+        "body_assistant": (*_WINDOW_FIELDS, "rank"),
         "body": (*_WINDOW_FIELDS, *_PASSAGE_FIELDS),
         "suffix": _WINDOW_FIELDS,
     }

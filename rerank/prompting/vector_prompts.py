@@ -9,7 +9,7 @@ from typing import cast
 
 from transformers import PreTrainedTokenizerBase
 
-from rerank.errors import CheckpointError
+from rerank.errors import CheckpointError, ConfigError
 from rerank.prompting.cache import BYTES_PER_TOKEN, cached_by_bytes
 from rerank.prompting.listwise import ListwiseRenderer
 from rerank.prompting.templates import Template
@@ -43,6 +43,8 @@ class VectorPrompts:
     """
 
     def __init__(self, template: Template, tokenizer: PreTrainedTokenizerBase, in_chat: bool, text_tokens: int) -> None:
+        if template.prefix_assistant or template.body_assistant:
+            raise ConfigError("a prompt of vectors is one turn; use a template without words of the assistant")
         parts = (template.prefix, template.body, template.suffix)
         self.reads_text = "{text}" in template.body
         self.reads_query_vector = any("{query_vector}" in part for part in parts)

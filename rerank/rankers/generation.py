@@ -6,22 +6,23 @@ out, name them twice or name unknown ones, so it is parsed and repaired, and the
 
 from __future__ import annotations
 
-import re
+import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import torch
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
-from rerank.config import Precision
+from rerank.config import AnswerConfig, Precision
+from rerank.errors import ConfigError
 from rerank.manifest import model_id
 from rerank.models.last_token import translate_out_of_memory
 from rerank.models.loading import CausalLM, load_causal_lm, pick_device
 from rerank.prompting.identifiers import CLOSE, OPEN, IdentifierKind, alphabet
 from rerank.prompting.templates import Template
+from rerank.rankers.permutations import answer_in, parse_permutation
 from rerank.rankers.text_prompts import TextPrompts
 from rerank.types import EncodedWindow, ScoreKind, Window, WindowRanking
 
@@ -29,9 +30,11 @@ from rerank.types import EncodedWindow, ScoreKind, Window, WindowRanking
 _MOST_PASSAGES = 100
 #: Tokens that an answer may have beyond the bare permutation: its end token, a word before it, another tokenization.
 _SLACK_TOKENS = 8
-
-_IDENTIFIER = "(?:[A-Za-z]|[0-9]+)"
-_IN_BRACKETS = rf"\[ ?{_IDENTIFIER} ?\]"
+#: The same behind a reasoning: line ends, <answer>, and a sentence before the permutation.
+_SLACK_TOKENS_AFTER_THINKING = 64
+#: The most tokens for thinking in the self-test, which need not get an answer.
+_SELF_TEST_TOKENS = 16
+_AT_ONCE = AnswerConfig()
 
 
 class GenerationPrompts(TextPrompts):
@@ -42,10 +45,11 @@ class GenerationPrompts(TextPrompts):
         context_tokens: the most tokens of a prompt and its answer.
         template: a prompt template, or its name or path.
         identifiers: letters or numbers; they need not be single tokens.
+        generation: the texts that the model writes.
 
     Raises:
-        CheckpointError: the chat template opens a reasoning.
-        ConfigError: there is no such template.
+        CheckpointError: the chat template opens a reasoning, for which there are no tokens.
+        ConfigError: there is no such template, or the tokens for thinking leave no room for a prompt.
     """
 
     kind = "generation"
@@ -57,32 +61,53 @@ class GenerationPrompts(TextPrompts):
         context_tokens: int,
         template: str | Template,
         identifiers: IdentifierKind,
+        generation: AnswerConfig = _AT_ONCE,
     ) -> None:
-        super().__init__(tokenizer, context_tokens, template)
+        super().__init__(tokenizer, context_tokens, template, thinks=generation.thinking_tokens > 0)
+        if generation.thinking_tokens >= context_tokens:
+            raise ConfigError(
+                f"thinking_tokens {generation.thinking_tokens} leaves no room for a prompt, as the model reads and "
+                f"writes {context_tokens} tokens at most; use less, such as {context_tokens // 2}"
+            )
+        self._thinking_tokens, self._answer_is = generation.thinking_tokens, generation.answer
+        self._slack_tokens = _SLACK_TOKENS_AFTER_THINKING if generation.thinking_tokens else _SLACK_TOKENS
         self._tokenizer = tokenizer
         self._names = alphabet(tokenizer, identifiers)[:_MOST_PASSAGES]
         self.max_window_size, self.max_window_tokens = len(self._names), context_tokens
         self.answer_tokens = cache(self._count_answer_tokens)
 
     def encode(self, window: Window) -> EncodedWindow:
-        """The prompt, which leaves room for the longest answer; both count as tokens."""
-        answer_tokens = self.answer_tokens(len(window.passages))
+        """The prompt, which leaves room for the longest reasoning and answer; all count as tokens."""
+        answer_tokens = self.new_tokens(len(window.passages))
         prompt = self.renderer.prompt(window, self._names, answer_tokens)
         tokens = len(prompt.token_ids) + answer_tokens
         return EncodedWindow(window, (tuple(prompt.token_ids),), tokens, prompt.truncated)
 
-    def ranking(self, n: int, answer: str) -> WindowRanking:
-        """Minus the rank of each of n passages in the text that the model wrote."""
-        parsed = parse_permutation(without_reasoning(answer), self._names[:n])
+    def new_tokens(self, n: int) -> int:
+        """The most tokens that the model writes about n passages."""
+        return self._thinking_tokens + self.answer_tokens(n)
+
+    def ranking(self, n: int, text: str) -> WindowRanking:
+        """Minus the rank of each of n passages in the text that the model wrote; their order if it has no answer."""
+        answer = answer_in(text, self._thinking_tokens > 0 and self.renderer.opens_reasoning)
+        if answer is None:
+            return WindowRanking(tuple(float(-place) for place in range(n)), is_unanswered=True)
+        parsed = parse_permutation(answer, self._names[:n], last_chain=self._answer_is == "last")
         scores = [0.0] * n
         for rank, place in enumerate(parsed.permutation):
             scores[place] = float(-rank)
         return WindowRanking(tuple(scores), repairs=parsed.repairs)
 
+    def with_little_thinking(self) -> Self:
+        """The same with a few tokens for thinking, for the self-test."""
+        other = copy.copy(self)
+        other._thinking_tokens = min(self._thinking_tokens, _SELF_TEST_TOKENS)
+        return other
+
     def _count_answer_tokens(self, n: int) -> int:
         """The token budget of an answer about n passages."""
         answer = " > ".join(f"{OPEN}{name}{CLOSE}" for name in self._names[:n])
-        return len(self._tokenizer(answer, add_special_tokens=False, verbose=False)["input_ids"]) + _SLACK_TOKENS
+        return len(self._tokenizer(answer, add_special_tokens=False, verbose=False)["input_ids"]) + self._slack_tokens
 
 
 class GenerationRanker(GenerationPrompts):
@@ -90,13 +115,13 @@ class GenerationRanker(GenerationPrompts):
 
     Args:
         checkpoint: a folder with a causal LM, or a LoRA adapter.
-        template, identifiers: see GenerationPrompts.
+        template, identifiers, generation: see GenerationPrompts.
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
         precision: see `rerank.config.Precision`.
 
     Raises:
         CheckpointError: the checkpoint holds no causal LM.
-        ConfigError: there is no such template.
+        ConfigError: see GenerationPrompts.
     """
 
     def __init__(
@@ -106,10 +131,11 @@ class GenerationRanker(GenerationPrompts):
         identifiers: IdentifierKind = IdentifierKind.NUMBERS,
         device: str = "auto",
         precision: Precision = "auto",
+        generation: AnswerConfig = _AT_ONCE,
     ) -> None:
         self._device = pick_device(device)
         lm = load_causal_lm(checkpoint, self._device, precision)
-        super().__init__(lm.tokenizer, lm.context_tokens, template, identifiers)
+        super().__init__(lm.tokenizer, lm.context_tokens, template, identifiers, generation)
         self._model, self._autocast = lm.model, lm.autocast
         self._model.generation_config = _greedy(lm)
         self.info = self.describe(model_id(checkpoint), lm.revision)
@@ -126,9 +152,10 @@ class GenerationRanker(GenerationPrompts):
         ids = torch.tensor([list(prompt)], device=self._device)  # (1, T)
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._autocast):
             output = cast(Any, self._model).generate(
-                ids, attention_mask=torch.ones_like(ids), max_new_tokens=self.answer_tokens(n)
+                ids, attention_mask=torch.ones_like(ids), max_new_tokens=self.new_tokens(n)
             )  # (1, T + answer)
-        return str(self._tokenizer.decode(output[0, len(prompt) :].tolist(), skip_special_tokens=True))
+        thinks = self._thinking_tokens > 0  # the marks of a reasoning may be special tokens
+        return str(self._tokenizer.decode(output[0, len(prompt) :].tolist(), skip_special_tokens=not thinks))
 
 
 def _greedy(lm: CausalLM) -> GenerationConfig:
@@ -141,71 +168,3 @@ def _greedy(lm: CausalLM) -> GenerationConfig:
 def _pad_id(tokenizer: PreTrainedTokenizerBase) -> int:
     """The padding token; 0 if there is none, because a batch of one is never padded."""
     return 0 if tokenizer.pad_token_id is None else int(tokenizer.pad_token_id)
-
-
-@dataclass(frozen=True, slots=True)
-class ParsedPermutation:
-    """The permutation that a generated answer states, with counts of its repairs.
-
-    Attributes:
-        permutation: places in the window, best first; those that the answer does not name come last, in order.
-        missing: number of places that the answer does not name.
-        repeated: number of its identifiers that it had named before.
-        unknown: number of its identifiers that name no passage of the window.
-    """
-
-    permutation: tuple[int, ...]
-    missing: int
-    repeated: int
-    unknown: int
-
-    @property
-    def repairs(self) -> int:
-        return self.missing + self.repeated + self.unknown
-
-
-def without_reasoning(text: str) -> str:
-    """The answer after a reasoning, <think>…</think>; empty if the reasoning has no end, because it names no order."""
-    _, end, answer = text.rpartition("</think>")
-    return answer if end else text.partition("<think>")[0]
-
-
-def parse_permutation(text: str, names: Sequence[str]) -> ParsedPermutation:
-    """The order in which a text names the passages of a window, repaired to a permutation.
-
-    Args:
-        text: the model's answer.
-        names: the window's identifiers, either letters or numbers. Letters of one case may be written in the other.
-    """
-    places = _places(names)
-    identified = [places.get(identifier) for identifier in _identifiers(text, names)]
-    known = [place for place in identified if place is not None]
-    named = list(dict.fromkeys(known))
-    missing = sorted(set(range(len(names))) - set(named))
-    return ParsedPermutation(
-        permutation=(*named, *missing),
-        missing=len(missing),
-        repeated=len(known) - len(named),
-        unknown=len(identified) - len(known),
-    )
-
-
-def _places(names: Sequence[str]) -> dict[str, int]:
-    """Identifier → place in the window; identifiers of one case are also accepted in the other case."""
-    places = {name: place for place, name in enumerate(names)}
-    one_case = len({name.isupper() for name in names}) == 1
-    return {name.swapcase(): place for name, place in places.items()} | places if one_case else places
-
-
-def _identifiers(text: str, names: Sequence[str]) -> list[str]:
-    """The identifiers in a text, in its order: those in brackets, and bare ones in a chain such as "2 > 1".
-
-    Brackets may be left out only inside a chain. Numbers may be chained by commas if the text holds no brackets.
-    """
-    text = " ".join(text.split())
-    numbers = all(name.isdecimal() for name in names)
-    bare = rf"(?<![\w.]){'[0-9]+' if numbers else '[A-Za-z]'}(?!\w|\.[0-9])"
-    item = rf"(?:{_IN_BRACKETS}|\[? ?{bare} ?\]?)"
-    separator = "[>,]" if numbers and not re.search(_IN_BRACKETS, text) else ">"
-    found = re.findall(rf"{item}(?: ?{separator} ?{item})+|{_IN_BRACKETS}", text)
-    return re.findall(_IDENTIFIER, " ".join(found))

@@ -8,13 +8,14 @@ compares golden scores if the checkpoint has some.
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -22,17 +23,15 @@ from transformers import PreTrainedTokenizerBase
 from rerank.config.served import ServedBy
 from rerank.errors import ModelServerUnfit, RerankError, SelfTestFailed
 from rerank.inference_servers.kinds import APIS
-from rerank.inference_servers.pool import ServerPool
-from rerank.inference_servers.server import NoAnswer, Server, client_of
+from rerank.inference_servers.server import NoAnswer, Server
 from rerank.rankers.base import Ranker
 from rerank.rankers.first import FirstPrompts, FirstScoring, window_orders
 from rerank.rankers.generation import GenerationPrompts
+from rerank.rankers.on_servers import OnServers, read_answer
 from rerank.rankers.text_prompts import TextPrompts
 from rerank.types import EncodedWindow, Passage, Prepared, Query, Window, WindowRanking
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 #: What tokenizers split differently: brackets, line ends, spaces, digits, accents, bytes.
 _SAMPLE = "Passage [A]: 27 °C, naïve robins' «nest» 🦟\n\n[2] > [1]\tend"
@@ -64,7 +63,7 @@ class ModelOnServers:
     self_test: Callable[[Ranker], None]
 
 
-class _ServedRanker(ABC, Generic[P]):
+class _ServedRanker(OnServers, Generic[P]):
     """Base class of rankers of served models; see `rerank.rankers.base.ServedRanker`.
 
     Args:
@@ -80,21 +79,7 @@ class _ServedRanker(ABC, Generic[P]):
         self._context_tokens = model.tokenizer.model_max_length
         self._prompts = make_prompts(self._context_tokens)
         self.info = self._prompts.describe(model.served_by.model, model.revision)
-        self.max_in_flight = model.served_by.max_in_flight
-        self._client = client_of(model.served_by.timeout_s, model.api_key)
-        servers = [Server(url, self._client) for url in model.served_by.urls]
-        self._pool = ServerPool(model.name, servers, self._check)
-
-    @property
-    def problem(self) -> str:
-        return self._pool.problem
-
-    async def open(self) -> None:
-        await self._pool.open()
-
-    async def close(self) -> None:
-        await self._pool.close()
-        await self._client.aclose()
+        super().__init__(model.name, model.served_by, model.api_key)
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
         return self._prompts.prepare(query, passages)
@@ -118,7 +103,7 @@ class _ServedRanker(ABC, Generic[P]):
         await self._check_name_and_length(server)
         await self._check_tokenizer(server)
         await self._check_answers(server)
-        on_server = _OnServer(self, server, asyncio.get_running_loop())
+        on_server = _OnServer(self._for_self_test(), server, asyncio.get_running_loop())
         try:
             await asyncio.to_thread(self._model.self_test, on_server)
         except SelfTestFailed as error:
@@ -126,9 +111,12 @@ class _ServedRanker(ABC, Generic[P]):
                 raise error.__cause__ from error
             raise SelfTestFailed(f"{server.url}: {error}") from error
 
+    def _for_self_test(self) -> Self:
+        return self
+
     async def _check_name_and_length(self, server: Server) -> None:
         name = self._model.served_by.model
-        cards = {card.name: card for card in _read(server, self._api.models, await server.get("/v1/models"))}
+        cards = {card.name: card for card in read_answer(server, self._api.models, await server.get("/v1/models"))}
         if name not in cards:
             raise ModelServerUnfit(
                 f"{server.url} serves {', '.join(cards) or 'no model'}, not {name}; correct served_by.model, or the "
@@ -152,7 +140,7 @@ class _ServedRanker(ABC, Generic[P]):
                 raise
             log.info("model %s: %s does not tokenise, so its tokens are not compared", self._model.name, server.url)
             return
-        found = _read(server, self._api.tokens, answer)
+        found = read_answer(server, self._api.tokens, answer)
         expected = self._model.tokenizer(_SAMPLE, add_special_tokens=False, verbose=False)["input_ids"]
         if found != expected:
             raise ModelServerUnfit(
@@ -210,7 +198,7 @@ class ServedFirst(_ServedRanker[FirstPrompts]):
         """
         first, others = self._prompts.identifiers.token_ids[:n], self._prompts.other_ids[:n]
         asked = (*first, *others)
-        log_probs = _read(server, self._api.log_probs, await server.post(self._api.score(prompt, asked)))
+        log_probs = read_answer(server, self._api.log_probs, await server.post(self._api.score(prompt, asked)))
         known = [token_id for token_id in asked if token_id in log_probs]
         if len(known) < len(asked) and not self._model.served_by.allow_top_k:
             raise ModelServerUnfit(
@@ -236,11 +224,16 @@ class ServedGeneration(_ServedRanker[GenerationPrompts]):
     async def rank_on(self, window: EncodedWindow, server: Server) -> WindowRanking:
         """See `GenerationPrompts.ranking`."""
         n = len(window.window.passages)
-        post = self._api.generate(window.prompts[0], self._prompts.answer_tokens(n))
-        return self._prompts.ranking(n, _read(server, self._api.text, await server.post(post)))
+        post = self._api.generate(window.prompts[0], self._prompts.new_tokens(n))
+        return self._prompts.ranking(n, read_answer(server, self._api.text, await server.post(post)))
 
     async def _check_answers(self, server: Server) -> None:
         """Nothing: the self-test generates."""
+
+    def _for_self_test(self) -> Self:
+        other = copy.copy(self)
+        other._prompts = self._prompts.with_little_thinking()
+        return other
 
 
 class _OnServer:
@@ -259,14 +252,3 @@ class _OnServer:
 
     async def _rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
         return list(await asyncio.gather(*(self._rank_on(window, self._server) for window in windows)))
-
-
-def _read(server: Server, read: Callable[[Any], T], answer: Any) -> T:
-    """Reads an answer of a server. Raises: ModelServerUnfit if it has another form than documented."""
-    try:
-        return read(answer)
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise ModelServerUnfit(
-            f"{server.url} answered in a form that is not that of its kind ({error!r}): {str(answer)[:200]}; correct "
-            "served_by.kind"
-        ) from error

@@ -14,9 +14,6 @@ from rerank.prompting.templates import TEXT_FIELDS, Template, load_template
 from rerank.rankers.base import RankerInfo
 from rerank.types import EncodedWindow, ScoreKind, Window
 
-#: Opens a reasoning, after which no answer can be read.
-_REASONING = "<think>"
-
 
 class TextPrompts(ABC):
     """The prompts of a ranker, for a model that may be in this process or in an inference server.
@@ -24,13 +21,14 @@ class TextPrompts(ABC):
     Args:
         answer_tokens: tokens that every prompt leaves free for the answer.
         passage_tokens: the maximum number of tokens shown per passage; 0: as many as fit.
+        thinks: the model is to reason before it answers.
 
     Attributes:
         max_window_size, max_window_tokens: the largest window, in passages and in tokens; subclasses set them.
         prepare: see Ranker.
 
     Raises:
-        CheckpointError: the chat template opens a reasoning.
+        CheckpointError: the chat template opens a reasoning, and the model is not to reason.
         ConfigError: there is no such template.
     """
 
@@ -48,13 +46,15 @@ class TextPrompts(ABC):
         template: str | Template,
         answer_tokens: int = 0,
         passage_tokens: int = 0,
+        thinks: bool = False,
     ) -> None:
         loaded = load_template(template, self.needed_fields)
-        self.renderer = ListwiseRenderer(loaded, tokenizer, context_tokens, answer_tokens, passage_tokens)
-        if self.renderer.prompt_end.rstrip().endswith(_REASONING):
+        self.renderer = ListwiseRenderer(loaded, tokenizer, context_tokens, answer_tokens, passage_tokens, thinks)
+        if self.renderer.opens_reasoning and not thinks:
             raise CheckpointError(
-                f"the chat template ends with {_REASONING}: the model reasons before it answers, for which there is no "
-                "room; use a checkpoint or chat template that answers at once"
+                "the chat template ends with <think>: the model reasons before it answers, for which there is no "
+                "room; use a checkpoint or chat template that answers at once, or `ranker: generation` with "
+                "`generation: {thinking_tokens: 4096}`"
             )
         self.prepare = self.renderer.prepare
 

@@ -7,7 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rerank.bundled import SMOLLM2
-from rerank.config import CrossEncoderModel, IdentityModel, ModelConfig, QueryLikelihoodModel, ServableModel
+from rerank.config import (
+    ApiModel,
+    CheckpointModel,
+    CrossEncoderModel,
+    ModelConfig,
+    QueryLikelihoodModel,
+    ServableModel,
+)
 from rerank.cross_encoder_files import check_cross_encoder
 from rerank.errors import CheckpointError, ConfigError
 from rerank.files import check_file, is_missing_folder, looked_for
@@ -22,16 +29,19 @@ _NEEDED_FIELDS: Mapping[str, Sequence[Sequence[str]]] = {"pe-rank": VECTOR_FIELD
 
 
 def check_model_files(model: ModelConfig) -> None:
-    """Checks the checkpoint and the templates of a model.
+    """Checks the checkpoint and the templates of a model, and the key of its servers.
 
     Raises:
-        ConfigError: a folder or file is missing or is something else, or a template cannot be used.
+        ConfigError: a folder or file is missing or is something else, a template cannot be used, or the variable of a
+            key is not set.
     """
-    if isinstance(model, IdentityModel):
-        return None
     try:
+        if isinstance(model, ServableModel | ApiModel) and model.served_by is not None:
+            model.served_by.api_key()
         if isinstance(model, CrossEncoderModel):
-            return check_cross_encoder(model.path)
+            check_cross_encoder(model.path)
+        if not isinstance(model, CheckpointModel):
+            return
         if not isinstance(model, ServableModel) or model.served_by is None:
             _check_checkpoint(model.path)
         elif model.tokenizer is None:

@@ -25,6 +25,7 @@ class ScoreKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SCORE_KIND_QUERY_LOG_LIKELIHOOD: _ClassVar[ScoreKind]
     SCORE_KIND_POINTWISE: _ClassVar[ScoreKind]
     SCORE_KIND_POINTWISE_PROBABILITY: _ClassVar[ScoreKind]
+    SCORE_KIND_WINDOW_SCORE: _ClassVar[ScoreKind]
 
 class Completeness(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -68,6 +69,7 @@ SCORE_KIND_INTERPOLATED: ScoreKind
 SCORE_KIND_QUERY_LOG_LIKELIHOOD: ScoreKind
 SCORE_KIND_POINTWISE: ScoreKind
 SCORE_KIND_POINTWISE_PROBABILITY: ScoreKind
+SCORE_KIND_WINDOW_SCORE: ScoreKind
 COMPLETENESS_UNSPECIFIED: Completeness
 COMPLETENESS_FULL: Completeness
 COMPLETENESS_PARTIAL: Completeness

@@ -30,7 +30,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def served(checkpoint: Path, encoder: Encoder, **settings: object) -> Ranker:
-    model = served_model(f"it=first-mistral:{checkpoint}") | settings
+    model = served_model(f"it=first-mistral:{checkpoint}") | {"template": "first"} | settings
     return load_models(load_config(None, [model]).models[:1], encoder, "cpu").rankers["it"]
 
 

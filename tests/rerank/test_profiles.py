@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import importlib.util
 from pathlib import Path
 
 import pytest
@@ -15,8 +17,11 @@ from rerank.config import ModelConfig, load_config
 from rerank.errors import CheckpointError, ConfigError
 from rerank.manifest import served_model
 from rerank.models.encoder import Encoder
+from rerank.prompting import published as published_templates
+from rerank.prompting.templates import load_template
 from rerank.rankers.first import FirstRanker
 from rerank.registry import load_models
+from rerank.service.paths import check_model_files
 from rerank.types import Passage, Query
 from tests.causal_lms import write_causal_lm
 from tests.small_tokenizers import byte_level
@@ -71,7 +76,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_served_model_has_the_style_of_its_profile_and_warns_of_our_prompt(published: Path, encoder: Encoder) -> None:
-    config = load_config(None, [served_model(f"it=first-qwen3:{published}")])
+    config = load_config(None, [served_model(f"it=first-qwen3:{published}") | {"template": "first"}])
     ranker = load_models(config.models[:1], encoder, "cpu").rankers["it"]
     assert isinstance(ranker, FirstRanker)
     assert "needs its publisher's prompt (rank_zephyr_alpha_template.yaml of" in ranker.info.warning
@@ -85,11 +90,56 @@ def test_template_in_the_folder_is_the_publishers(published: Path, encoder: Enco
     template = published / "template.yaml"
     template.write_text("{prefix: '{query}', body: '[{rank}] {candidate} ', suffix: 'order {num}'}", encoding="utf-8")
     try:
-        settings = served_model(f"it=first-qwen3:{folder}")
-        assert settings["template"] == str(folder / "template.yaml")
-        assert load_models(load_config(None, [settings]).models[:1], encoder, "cpu").rankers["it"].info.warning == ""
+        models = load_config(None, [served_model(f"it=first-qwen3:{folder}")]).models[:1]
+        assert models[0].template == str(folder / "template.yaml")  # type: ignore[union-attr]
+        assert load_models(models, encoder, "cpu").rankers["it"].info.warning == ""
     finally:
         template.unlink()
+
+
+def write_package(folder: Path, **templates: str) -> None:
+    """An installed package rank-llm, with these templates."""
+    (folder / "rank_llm-9.9.dist-info").mkdir(parents=True)
+    metadata = "Metadata-Version: 2.1\nName: rank-llm\nVersion: 9.9\n"
+    (folder / "rank_llm-9.9.dist-info" / "METADATA").write_text(metadata, encoding="utf-8")
+    inside = folder / "rank_llm" / "rerank" / "prompt_templates"
+    inside.mkdir(parents=True)
+    for name, text in templates.items():
+        (inside / f"{name}_template.yaml").write_text(text, encoding="utf-8")
+
+
+def test_template_of_the_package_is_read_without_its_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "{prefix: '{query}', body: '[{rank}] {candidate} ', suffix: 'order {num}'}"
+    write_package(tmp_path, rank_zephyr=text)
+    (tmp_path / "rank_llm" / "__init__.py").write_text("raise AssertionError", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    sha256 = hashlib.sha256(text.encode()).hexdigest()
+    monkeypatch.setitem(published_templates._SHA256, "rank_zephyr", sha256)
+    assert load_template("rank-llm:rank_zephyr").sha256 == sha256
+
+
+def test_template_of_another_release_is_refused_with_both_hashes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_package(tmp_path, rank_zephyr="{}")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=r"rank-llm 9\.9 has the SHA-256 44136fa.*0\.25\.7 has 30558fd"):
+        load_template("rank-llm:rank_zephyr")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("rank_llm") is not None, reason="the package is installed")
+def test_missing_package_and_template_are_named(
+    published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (model, *_) = load_config(None, [served_model(f"it=first-qwen3:{published}")]).models
+    with pytest.raises(ConfigError, match=r"model it: .*not installed here.*pip install --no-deps rank-llm==0\.25\.7"):
+        check_model_files(model)
+    with pytest.raises(ConfigError, match=r"none of rank-llm:qwen_thinking.*did you mean rank-llm:rank_gpt\?"):
+        load_template("rank-llm:rank_gtp")
+    write_package(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match="No such file"):
+        load_template("rank-llm:rank_zephyr")
 
 
 def test_profile_is_a_ranker_of_the_evaluation() -> None:
@@ -107,6 +157,6 @@ def test_profile_is_a_ranker_of_the_evaluation() -> None:
 
 
 def test_folder_of_a_profile_must_exist(encoder: Encoder) -> None:
-    config = load_config(None, [served_model("it=first-qwen3:/no/such/folder")])
+    config = load_config(None, [served_model("it=first-qwen3:/no/such/folder") | {"template": "first"}])
     with pytest.raises(CheckpointError, match="there is no folder /no/such/folder"):
         load_models(config.models[:1], encoder, "cpu")

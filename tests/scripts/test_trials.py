@@ -164,3 +164,11 @@ def test_killed_service_comes_back_over_grpc_and_http(monkeypatch: pytest.Monkey
     assert row.startswith("| SIGKILL | 2 | ")
     assert row.endswith(" | 0 | 0 | 0 |")
     assert " 200" in row
+
+
+@pytest.mark.slow
+def test_killed_rerank_api_costs_no_answer_later() -> None:
+    row = table_of("endpoint", "--rounds", "2")[2]
+    assert row.startswith("| SIGKILL to the API | 2 | ")
+    assert row.endswith(" | 0 | 0 |")
+    assert " OK" in row

@@ -105,6 +105,7 @@ export function scoreMeaning(kind) {
     SCORE_KIND_QUERY_LOG_LIKELIHOOD: "log-likelihood of the query",
     SCORE_KIND_POINTWISE: "score of the passage alone",
     SCORE_KIND_POINTWISE_PROBABILITY: "probability of the passage alone",
+    SCORE_KIND_WINDOW_SCORE: "the model's score",
   };
   return kind in meanings ? `score: ${meanings[kind]}` : "";
 }

@@ -66,9 +66,9 @@ def test_override_replaces_the_setting_of_the_file_unless_it_is_none(path: Path)
         (
             "models: [{name: a, ranker: fist}]",
             r"models\[0\]\.ranker: expected one of identity, pe-rank, first, generation, query-likelihood, "
-            r"cross-encoder, given the text 'fist'; did you mean first\?$",
+            r"cross-encoder, api, given the text 'fist'; did you mean first\?$",
         ),
-        ("models: [{name: a}]", r"models\[0\]: ranker is missing; it is one of identity, pe-rank, .*, cross-encoder$"),
+        ("models: [{name: a}]", r"models\[0\]: ranker is missing; it is one of identity, pe-rank, .*, api$"),
         ("models: {name: a}", r"models: expected a list, whose entries begin with a dash, given a mapping$"),
         ("models: [first]", r"models\[0\]: expected a mapping with name, strategy, .*, given the text 'first'$"),
         (

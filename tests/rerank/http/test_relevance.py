@@ -12,6 +12,7 @@ from rerank.v1 import rerank_pb2 as pb
 KINDS = [
     pb.SCORE_KIND_WINDOW_LOG_PROB,
     pb.SCORE_KIND_INTERPOLATED,
+    pb.SCORE_KIND_WINDOW_SCORE,
     pb.SCORE_KIND_POINTWISE,
     pb.SCORE_KIND_QUERY_LOG_LIKELIHOOD,
     pb.SCORE_KIND_POINTWISE_PROBABILITY,
@@ -48,7 +49,7 @@ def test_no_result_has_no_score(kind: pb.ScoreKind) -> None:
     assert relevance_scores(response(kind), 0) == []
 
 
-@pytest.mark.parametrize("kind", KINDS[:3])
+@pytest.mark.parametrize("kind", KINDS[:4])
 def test_extreme_scores_stay_between_0_and_1_and_in_order(kind: pb.ScoreKind) -> None:
     found = relevance_scores(response(kind, 1e30, 800.0, 0.0, -800.0, -1e30), 5)
     assert all(0 <= score <= 1 for score in found)

@@ -6,7 +6,8 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from rerank.errors import InvalidRequest
-from rerank.prompting.listwise import ListwiseRenderer, render_chat
+from rerank.prompting.chat import render_chat
+from rerank.prompting.listwise import ListwiseRenderer
 from rerank.prompting.templates import Template, load_template
 from rerank.types import Passage, Query, Window
 from tests.small_tokenizers import FAMILIES, byte_level, uncased
@@ -60,7 +61,8 @@ def test_query_that_leaves_too_little_room_is_refused_with_the_numbers() -> None
 
 @each_family
 def test_system_message_is_rendered_with_and_without_a_system_role(tokenizer: PreTrainedTokenizerBase) -> None:
-    text = render_chat(tokenizer, "be a ranker", "rank these")
+    template = Template("rank these", "[{rank}] {candidate}", "", "", "be a ranker")
+    text = ListwiseRenderer(template, tokenizer, 1000, answer_tokens=1).render(Query("q"), [], [])
     assert text.index("be a ranker") < text.index("rank these")
 
 
@@ -97,3 +99,19 @@ def test_values_are_never_read_as_fields() -> None:
     template = Template("{query}|", "{rank}:{candidate}|", "{num}", sha256="")
     renderer = ListwiseRenderer(template, uncased(), 100, answer_tokens=1)
     assert renderer.render(Query("{num}"), ["A", "B"], ["{query}", "{rank}"]) == "{num}|A:{query}|B:{rank}|2"
+
+
+@each_family
+def test_conversation_has_a_turn_for_each_passage(tokenizer: PreTrainedTokenizerBase) -> None:
+    template = Template("on {query}", "[{rank}] {candidate}", "order {num}", "", "be a ranker", "yes", "read [{rank}]")
+    renderer = ListwiseRenderer(template, tokenizer, 1000, answer_tokens=1)
+    said = ["be a ranker", "on q", "yes", "[A] one", "read [A]", "[B] two", "read [B]", "order 2"]
+    text = renderer.render(Query("q"), ["A", "B"], ["one", "two"])
+    places = [text.index(part) for part in said]
+    assert places == sorted(places)
+    if tokenizer.chat_template:
+        turns = [("on q", "yes"), ("[A] one", "read [A]"), ("[B] two", "read [B]")]
+        assert text == render_chat(tokenizer, "be a ranker", "order 2", turns)
+        roles = ("user", "assistant")
+        messages = [{"role": role, "content": part} for turn in turns for role, part in zip(roles, turn, strict=True)]
+        assert tokenizer.apply_chat_template(messages, tokenize=False).split("yes")[1][:-1] in text

@@ -56,6 +56,9 @@ TEMPLATES = {
     "first": load_template("first"),
     "tight": Template("{num}:{query}", "{candidate}", "{query}", sha256=""),
     "numbered": Template("{query}\n", "{rank} {candidate}\n\n", "\n\n\nAnswer:\n", sha256=""),
+    "conversation": Template(
+        "{num}: {query}", "[{rank}] {candidate}", "{query}?", "", "", "go on", "I have read [{rank}]."
+    ),
     "in quotes": Template('"{query}"', ' <p>{rank}: "{candidate}"</p>', "</s> {query}", sha256=""),
 }
 each_tokenizer = pytest.mark.parametrize("tokenizer", TOKENIZERS.values(), ids=TOKENIZERS)

@@ -9,22 +9,24 @@ from pathlib import Path
 import grpc
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase
 
-from rerank.config import GenerationModel, load_config
-from rerank.errors import CheckpointError
+from rerank.config import AnswerConfig, EngineConfig, GenerationModel, load_config
+from rerank.engine.engine import Engine
+from rerank.engine.request import RankRequest
+from rerank.engine.strategies import Single, Step
+from rerank.errors import CheckpointError, ConfigError
 from rerank.models.encoder import Encoder
 from rerank.prompting.identifiers import IdentifierKind
 from rerank.prompting.listwise import ListwiseRenderer
 from rerank.prompting.templates import load_template
 from rerank.rankers.base import rank_windows
 from rerank.rankers.first import FirstRanker
-from rerank.rankers.generation import GenerationRanker, ParsedPermutation, parse_permutation, without_reasoning
+from rerank.rankers.generation import GenerationRanker
+from rerank.rankers.permutations import parse_permutation
 from rerank.registry import ModelRegistry
 from rerank.reranker import AsyncReranker, load_reranker
-from rerank.types import Passage, Query, ScoreKind, Window
+from rerank.types import Candidate, Completeness, Passage, Query, ScoreKind, Window
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.causal_lms import write_causal_lm
@@ -33,96 +35,7 @@ from tests.small_tokenizers import FAMILIES, byte_level, metaspace
 
 LETTERS, NUMBERS = IdentifierKind.LETTERS, IdentifierKind.NUMBERS
 ABC, ONE_TO_THREE = "ABC", ("1", "2", "3")
-ONE_TO_TEN = tuple(str(number) for number in range(1, 11))
 ALL_LETTERS = string.ascii_uppercase + string.ascii_lowercase
-
-
-@pytest.mark.parametrize(
-    ("text", "names", "permutation", "missing", "repeated", "unknown"),
-    [
-        # in the requested format
-        ("[B] > [C] > [A]", ABC, (1, 2, 0), 0, 0, 0),
-        ("[2] > [3] > [1]", ONE_TO_THREE, (1, 2, 0), 0, 0, 0),
-        ("[10] > [1]", ONE_TO_TEN, (9, 0, *range(1, 9)), 8, 0, 0),
-        ("[a] > [B] > [A]", ALL_LETTERS[:27], (26, 1, 0, *range(2, 26)), 24, 0, 0),
-        # missing, repeated, unknown
-        ("", ABC, (0, 1, 2), 3, 0, 0),
-        ("[C]", ABC, (2, 0, 1), 2, 0, 0),
-        ("[C] > [A] > [C] > [B] > [A]", ABC, (2, 0, 1), 0, 2, 0),
-        ("[D] > [B] > [Z] > [A]", ABC, (1, 0, 2), 1, 0, 2),
-        ("[B] > [2] > [A] > [C]", ABC, (1, 0, 2), 0, 0, 1),
-        ("[4] > [3] > [0] > [1] > [3]", ONE_TO_THREE, (2, 0, 1), 1, 1, 2),
-        ("[A] > [B]", (), (), 0, 0, 2),
-        # identifiers of one case, written in the other
-        ("[b] > [C] > [a]", ABC, (1, 2, 0), 0, 0, 0),
-        ("[B] > [C] > [A]", "abc", (1, 2, 0), 0, 0, 0),
-        ("[b] > [B]", ABC, (1, 0, 2), 2, 1, 0),
-        ("[e]", ALL_LETTERS[:27], tuple(range(27)), 27, 0, 1),
-        # surrounding text, white space, other layouts
-        ("The order is [2] > [3] > [1], as 2 names the 20 days.", ONE_TO_THREE, (1, 2, 0), 0, 0, 0),
-        ("Sure! A good one first:\n[C] > [B] > [A]</s>", ABC, (2, 1, 0), 0, 0, 0),
-        ("[ c ] > [ b ] > [ a ]", "abc", (2, 1, 0), 0, 0, 0),
-        ("[2]\n>\t[1]", ONE_TO_THREE, (1, 0, 2), 1, 0, 0),
-        ("[2][1]", ONE_TO_THREE, (1, 0, 2), 1, 0, 0),
-        ("1. [C]\n2. [A]\n3. [B]", ABC, (2, 0, 1), 0, 0, 0),
-        # brackets left out
-        ("2 > 3 > 1", ONE_TO_THREE, (1, 2, 0), 0, 0, 0),
-        ("2>3>1.", ONE_TO_THREE, (1, 2, 0), 0, 0, 0),
-        ("3, 1, 2", ONE_TO_THREE, (2, 0, 1), 0, 0, 0),
-        ("[3, 1, 2]", ONE_TO_THREE, (2, 0, 1), 0, 0, 0),
-        ("C > A > B", ABC, (2, 0, 1), 0, 0, 0),
-        ("c > a > b", ABC, (2, 0, 1), 0, 0, 0),
-        ("[3] > 2 > [1]", ONE_TO_THREE, (2, 1, 0), 0, 0, 0),
-        ("[3] > [2 > 1]", ONE_TO_THREE, (2, 1, 0), 0, 0, 0),
-        ("C > [A] > B", ABC, (2, 0, 1), 0, 0, 0),
-        # brackets left out where the text is ambiguous
-        ("3", ONE_TO_THREE, (0, 1, 2), 3, 0, 0),
-        ("C, B, A", ABC, (0, 1, 2), 3, 0, 0),
-        ("I like C more than A", ABC, (0, 1, 2), 3, 0, 0),
-        ("3 of them, 2 > all", ONE_TO_THREE, (0, 1, 2), 3, 0, 0),
-        ("CB > AC", ABC, (0, 1, 2), 3, 0, 0),
-        ("v3 > x2", ONE_TO_THREE, (0, 1, 2), 3, 0, 0),
-        ("1.3 > 2.1", ONE_TO_THREE, (0, 1, 2), 3, 0, 0),
-        ("[2] > [1], 3 is bad", ONE_TO_THREE, (1, 0, 2), 1, 0, 0),
-        ("[AB] > [see below]", ABC, (0, 1, 2), 3, 0, 0),
-    ],
-)
-def test_answer_is_parsed(
-    text: str, names: Sequence[str], permutation: tuple[int, ...], missing: int, repeated: int, unknown: int
-) -> None:
-    parsed = parse_permutation(text, names)
-    assert parsed == ParsedPermutation(permutation, missing, repeated, unknown)
-    assert parsed.repairs == missing + repeated + unknown
-
-
-names_of_windows = st.sampled_from([ALL_LETTERS, ALL_LETTERS[26:], tuple(str(number) for number in range(1, 101))])
-#: Text with many identifiers, brackets and separators.
-answers = (
-    st.text()
-    | st.text("[]><, ABab12")
-    | st.lists(st.sampled_from(["[A]", "[2]", "B", "[", " > ", ",", "30"])).map("".join)
-)
-
-
-@given(answers, names_of_windows, st.integers(0, 52))
-def test_any_text_is_parsed_to_a_permutation(text: str, names: Sequence[str], n: int) -> None:
-    n = min(n, len(names))
-    parsed = parse_permutation(text, names[:n])
-    assert sorted(parsed.permutation) == list(range(n))
-    assert 0 <= parsed.missing <= n
-    unnamed = parsed.permutation[n - parsed.missing :]
-    assert list(unnamed) == sorted(unnamed)
-    assert parsed.repeated == 0 or parsed.missing < n, "an identifier is repeated although none is named"
-
-
-@given(st.lists(st.integers(1, 12)), st.integers(0, 10), st.sampled_from([" > ", ">", "", "\n", ", ", " and "]))
-def test_counts_sum_to_the_identifiers_in_the_text(numbers: list[int], n: int, between: str) -> None:
-    parsed = parse_permutation(between.join(f"[{number}]" for number in numbers), ONE_TO_TEN[:n])
-    named = [number for number in dict.fromkeys(numbers) if number <= n]
-    assert parsed.permutation[: len(named)] == tuple(number - 1 for number in named)
-    assert parsed.missing == n - len(named)
-    assert parsed.unknown == sum(number > n for number in numbers)
-    assert (n - parsed.missing) + parsed.repeated + parsed.unknown == len(numbers)
 
 
 def make_window(n: int, seed: int = 0) -> Window:
@@ -289,19 +202,6 @@ def test_answer_of_a_small_window_reserves_only_the_tokens_it_needs(tmp_path: Pa
     assert 4096 - 20 < ranker.encode(window).tokens <= 4096
 
 
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
-        ("[2] > [1]", "[2] > [1]"),
-        ("<think>[1] > [2]? No.</think>\n\n[2] > [1]", "\n\n[2] > [1]"),
-        ("[1] > [2]? No.</think>[2] > [1]", "[2] > [1]"),
-        ("<think>[1] is about", ""),
-    ],
-)
-def test_reasoning_is_not_part_of_the_answer(text: str, answer: str) -> None:
-    assert without_reasoning(text) == answer
-
-
 @pytest.mark.parametrize("ranker", [GenerationRanker, FirstRanker])
 def test_chat_template_that_opens_a_reasoning_is_refused(tmp_path: Path, ranker: type) -> None:
     tokenizer = byte_level()
@@ -309,3 +209,52 @@ def test_chat_template_that_opens_a_reasoning_is_refused(tmp_path: Path, ranker:
     folder = write_causal_lm(tmp_path / "reasoning", "qwen3", tokenizer)
     with pytest.raises(CheckpointError, match="ends with <think>: the model reasons before it answers"):
         ranker(folder, "first", device="cpu")
+
+
+def reasoning_model(folder: Path) -> Path:
+    """A random model whose chat template opens a reasoning."""
+    tokenizer = byte_level()
+    tokenizer.chat_template += "{% if add_generation_prompt %}{{ '<think>\n' }}{% endif %}"
+    return write_causal_lm(folder / "reasoning", "qwen3", tokenizer)
+
+
+async def test_window_whose_reasoning_has_no_end_keeps_its_order_and_the_reply_says_so(tmp_path: Path) -> None:
+    thinking = AnswerConfig(thinking_tokens=24)
+    ranker = GenerationRanker(reasoning_model(tmp_path), "first", LETTERS, "cpu", generation=thinking)
+    at_once = GenerationRanker(write_causal_lm(tmp_path / "lm", "qwen3", byte_level()), "first", LETTERS, "cpu")
+    (encoded,) = (ranker.encode(make_window(3)),)
+    assert encoded.tokens - len(encoded.prompts[0]) == 24 + at_once.new_tokens(3) + 64 - 8
+    (ranking,) = ranker.rank([encoded])
+    assert (ranking.is_unanswered, ranking.repairs, ranking.permutation) == (True, 0, (0, 1, 2))
+    request = RankRequest(Query("q"), tuple(map(Candidate, make_window(5).passages)), (Step("g", Single(3)),))
+    async with Engine({"g": ranker}, EngineConfig()) as engine:
+        found = await engine.run(request)
+    assert [each.position for each in found.ranked] == [0, 1, 2, 3, 4]
+    assert found.trace.completeness is Completeness.NONE
+    assert found.trace.reason.startswith(
+        "1 of 1 windows kept their order, because the model had not ended its thinking"
+    )
+
+
+def test_thinking_is_part_of_the_prompt_where_the_chat_template_has_the_choice(tmp_path: Path) -> None:
+    tokenizer = byte_level()
+    tokenizer.chat_template += "{% if not enable_thinking %}{{ '<think></think>' }}{% endif %}"
+    folder = write_causal_lm(tmp_path / "lm", "qwen3", tokenizer)
+    texts = []
+    for thinking_tokens in (0, 9):
+        settings = AnswerConfig(thinking_tokens=thinking_tokens)
+        ranker = GenerationRanker(folder, "first", device="cpu", generation=settings)
+        texts.append(tokenizer.decode(ranker.encode(make_window(2)).prompts[0]))
+    assert texts[0] == texts[1] + "<think></think>"
+
+
+def test_thinking_that_leaves_no_room_for_a_prompt_is_refused_with_both_numbers(tmp_path: Path) -> None:
+    folder = write_causal_lm(tmp_path / "lm", "llama", byte_level())
+    with pytest.raises(ConfigError, match=r"thinking_tokens 4096 leaves no room.* 4096 tokens at most; use .* 2048"):
+        GenerationRanker(folder, "first", device="cpu", generation=AnswerConfig(thinking_tokens=4096))
+
+
+def test_self_test_thinks_little(tmp_path: Path) -> None:
+    thinking = AnswerConfig(thinking_tokens=2000)
+    ranker = GenerationRanker(reasoning_model(tmp_path), "first", LETTERS, "cpu", generation=thinking)
+    assert ranker.with_little_thinking().new_tokens(2) == ranker.new_tokens(2) - 2000 + 16

@@ -19,7 +19,7 @@ from rerank.prompting.identifiers import IdentifierKind
 from rerank.prompting.templates import load_template
 from rerank.rankers.base import rank_windows
 from rerank.rankers.first import FirstRanker
-from rerank.rankers.generation import parse_permutation
+from rerank.rankers.permutations import parse_permutation
 from rerank.types import Passage, Query, Window
 from tests.causal_lms import SIZES, write_causal_lm
 from tests.small_tokenizers import byte_level, byte_level_numbers, metaspace, uncased

@@ -22,7 +22,7 @@ from string import ascii_uppercase
 from typing import Any
 
 from rerank.errors import CollectionError
-from rerank.rankers.generation import parse_permutation
+from rerank.rankers.permutations import parse_permutation
 
 _USER, _ASSISTANT = {"user", "human"}, {"assistant", "gpt"}
 #: No published list is longer than 100 passages. FIRST's letters end at Z.

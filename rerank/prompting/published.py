@@ -1,0 +1,51 @@
+"""Prompt templates in the package `rank-llm`, read without running its code, and checked by their hash."""
+
+from __future__ import annotations
+
+import hashlib
+from importlib import metadata
+from pathlib import Path
+
+from rerank.errors import ConfigError
+from rerank.validation import suggestion
+
+#: Names of these templates begin so, as in "rank-llm:rank_zephyr".
+PREFIX = "rank-llm:"
+_VERSION = "0.25.7"
+_FOLDER = "rank_llm/rerank/prompt_templates"
+#: Template → SHA-256 of its file. The other files of the package hold prompts of another form.
+_SHA256 = {
+    "qwen_thinking": "c3488ee55f8409080f112b4a300ee0d747b253a538b942107a7ebbdd7f511daf",
+    "rank_gpt": "14ac512117ffe91987e708d6c1531203737c3a379d96110c825e8f8dc07297fe",
+    "rank_gpt_apeer": "3ab297477f66fea2098323be831e34a68ed147221b178cab3352b605479606a5",
+    "rank_zephyr": "30558fd5956f4213174cc9ad05351656051cb5d02c844442a838358102dad898",
+    "rank_zephyr_alpha": "c370d2b7430239fe2872780167d831f115637f5d6be90c9b3e0a456367852eaf",
+}
+
+
+def read_published(name: str) -> str:
+    """The content of a template that is named with PREFIX.
+
+    Raises:
+        ConfigError: there is no such template, the package is not installed, or its file is another one.
+    """
+    template = name.removeprefix(PREFIX)
+    if template not in _SHA256:
+        raise ConfigError(
+            f"template {name!r} is none of {', '.join(PREFIX + each for each in _SHA256)}"
+            f"{suggestion(name, [PREFIX + each for each in _SHA256])}"
+        )
+    try:
+        package = metadata.distribution("rank-llm")
+        content = Path(str(package.locate_file(f"{_FOLDER}/{template}_template.yaml"))).read_bytes()
+    except (metadata.PackageNotFoundError, OSError) as error:
+        raise ConfigError(
+            f"template {name} is a file of the package rank-llm, which is not installed here ({error}); "
+            f"pip install --no-deps rank-llm=={_VERSION}, or give another template"
+        ) from error
+    if (found := hashlib.sha256(content).hexdigest()) != _SHA256[template]:
+        raise ConfigError(
+            f"template {name}: the file of rank-llm {package.version} has the SHA-256 {found}, that of {_VERSION} has "
+            f"{_SHA256[template]}; pip install --no-deps rank-llm=={_VERSION}, or give the path of a file as `template`"
+        )
+    return content.decode("utf-8")

@@ -1,0 +1,89 @@
+"""Rerank APIs as rankers: a server is sent the query and the passages as texts, and returns a score for each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from itertools import chain
+
+from rerank.config.served import RerankServers
+from rerank.inference_servers.rerank_apis import RERANK_APIS
+from rerank.inference_servers.server import Server
+from rerank.rankers.base import RankerInfo
+from rerank.rankers.on_servers import OnServers, read_answer
+from rerank.types import EncodedWindow, Passage, Prepared, Query, ScoreKind, Window, WindowRanking
+
+#: The largest window of a pointwise API.
+_MOST_PASSAGES = 10_000
+#: What every server is asked before it is used.
+_SAMPLE = (Query("how do birds find their way"), ("A violin has four strings.", "Pigeons follow roads and rivers."))
+
+
+class ApiRanker(OnServers):
+    """Ranks a window by the scores of a rerank API: in one call, or in several of a pointwise one with a smaller limit.
+
+    Args:
+        name: of the model in the configuration.
+        servers: the servers and their API.
+        api_key: sent to the servers; empty: none.
+    """
+
+    def __init__(self, name: str, servers: RerankServers, api_key: str) -> None:
+        self._api = RERANK_APIS[servers.kind]
+        super().__init__(name, servers, api_key, self._api.health)
+        self._servers = servers
+        #: Windows are bounded by the engine; this bounds their calls.
+        self._free = asyncio.Semaphore(servers.max_in_flight)
+        pointwise = ScoreKind.POINTWISE_PROBABILITY if self._api.gives_probabilities else ScoreKind.POINTWISE
+        is_listwise = servers.scores == "listwise"
+        self.info = RankerInfo(
+            kind="api",
+            model_id=servers.model,
+            model_revision="",
+            template_sha256="",
+            max_window_size=servers.passages_per_call if is_listwise else _MOST_PASSAGES,
+            score_kind=ScoreKind.WINDOW_SCORE if is_listwise else pointwise,
+            reads_instruction=servers.instruction,
+        )
+
+    def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
+        return Prepared(query, tuple(passages))
+
+    def encode(self, window: Window) -> EncodedWindow:
+        """The window, at about four characters per token; the server makes the prompts."""
+        texts = (window.query.text, *(passage.text for passage in window.passages))
+        return EncodedWindow(window, tokens=sum(2 + len(text) // 4 for text in texts))
+
+    async def rank_window(self, window: EncodedWindow) -> WindowRanking:
+        """The scores as the API returns them. See `ServedRanker`."""
+        query, texts = window.window.query, [passage.text for passage in window.window.passages]
+        size = self._servers.passages_per_call
+        parts = [texts[start : start + size] for start in range(0, len(texts), size)]
+        calls = [asyncio.create_task(self._call(query, part)) for part in parts]
+        try:
+            return WindowRanking(tuple(chain.from_iterable(await asyncio.gather(*calls))))
+        finally:
+            for call in calls:  # those that nobody waits for after one has failed
+                call.cancel()
+
+    async def _call(self, query: Query, texts: Sequence[str]) -> list[float]:
+        async with self._free:
+            return await self._pool.call(partial(self._scores, query, texts))
+
+    async def _scores(self, query: Query, texts: Sequence[str], server: Server) -> list[float]:
+        """The scores of texts by one server. Raises: NoAnswer, ModelServerUnfit."""
+        sent = [_as_utf8(text) for text in texts]
+        asked = self._api.ask(
+            self._servers.model, _as_utf8(query.text), sent, self._servers.fields, _as_utf8(query.instruction)
+        )
+        return read_answer(server, partial(self._api.scores, n=len(texts)), await server.post(asked))
+
+    async def _check(self, server: Server) -> None:
+        """Lets the server score two passages, which shows a wrong kind, model or key."""
+        await self._scores(*_SAMPLE, server)
+
+
+def _as_utf8(text: str) -> str:
+    """The text with question marks in place of halves of surrogate pairs, which JSON cannot carry."""
+    return text.encode("utf-8", "replace").decode("utf-8")

@@ -1,0 +1,103 @@
+"""Permutations in texts that a language model wrote: the answer behind a reasoning, and the order that it names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_IDENTIFIER = "(?:[A-Za-z]|[0-9]+)"
+_IN_BRACKETS = rf"\[ ?{_IDENTIFIER} ?\]"
+_REASONING, _END_OF_REASONING = "<think>", "</think>"
+_ANSWER, _END_OF_ANSWER = "<answer>", "</answer>"
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedPermutation:
+    """The permutation that a generated answer states, with counts of its repairs.
+
+    Attributes:
+        permutation: places in the window, best first; those that the answer does not name come last, in order.
+        missing: number of places that the answer does not name.
+        repeated: number of its identifiers that it had named before.
+        unknown: number of its identifiers that name no passage of the window.
+    """
+
+    permutation: tuple[int, ...]
+    missing: int
+    repeated: int
+    unknown: int
+
+    @property
+    def repairs(self) -> int:
+        return self.missing + self.repeated + self.unknown
+
+
+def answer_in(text: str, is_reasoning: bool = False) -> str | None:
+    """The answer in a text: what follows its last </think>, and of that what <answer> holds; None if there is none.
+
+    A reasoning without an end has an answer only before it, or inside it between <answer> and </answer>.
+
+    Args:
+        is_reasoning: the text begins inside a reasoning, which the prompt has opened.
+    """
+    text = _REASONING + text if is_reasoning else text
+    _, is_reasoned, answer = text.rpartition(_END_OF_REASONING)
+    if not is_reasoned:
+        before, is_reasoned, reasoning = text.partition(_REASONING)
+        answer = _tagged(reasoning) or before
+    if is_reasoned and not answer.strip():
+        return None
+    _, tag, tagged = answer.rpartition(_ANSWER)
+    return tagged.partition(_END_OF_ANSWER)[0] if tag else answer
+
+
+def _tagged(text: str) -> str:
+    """The last part of a text between <answer> and </answer>; empty if there is none."""
+    end = text.rfind(_END_OF_ANSWER)
+    begin = text.rfind(_ANSWER, 0, max(0, end))
+    return text[begin + len(_ANSWER) : end] if begin >= 0 else ""
+
+
+def parse_permutation(text: str, names: Sequence[str], last_chain: bool = False) -> ParsedPermutation:
+    """The order in which a text names the passages of a window, repaired to a permutation.
+
+    Args:
+        text: the model's answer.
+        names: the window's identifiers, either letters or numbers. Letters of one case may be written in the other.
+        last_chain: only the last chain of identifiers counts, such as "[2] > [1]", if there is one.
+    """
+    places = _places(names)
+    identified = [places.get(identifier) for identifier in _identifiers(text, names, last_chain)]
+    known = [place for place in identified if place is not None]
+    named = list(dict.fromkeys(known))
+    missing = sorted(set(range(len(names))) - set(named))
+    return ParsedPermutation(
+        permutation=(*named, *missing),
+        missing=len(missing),
+        repeated=len(known) - len(named),
+        unknown=len(identified) - len(known),
+    )
+
+
+def _places(names: Sequence[str]) -> dict[str, int]:
+    """Identifier → place in the window; identifiers of one case are also accepted in the other case."""
+    places = {name: place for place, name in enumerate(names)}
+    one_case = len({name.isupper() for name in names}) == 1
+    return {name.swapcase(): place for name, place in places.items()} | places if one_case else places
+
+
+def _identifiers(text: str, names: Sequence[str], last_chain: bool) -> list[str]:
+    """The identifiers in a text, in its order: those in brackets, and bare ones in a chain such as "2 > 1".
+
+    Brackets may be left out only inside a chain. Numbers may be chained by commas if the text holds no brackets.
+    """
+    text = " ".join(text.split())
+    numbers = all(name.isdecimal() for name in names)
+    bare = rf"(?<![\w.]){'[0-9]+' if numbers else '[A-Za-z]'}(?!\w|\.[0-9])"
+    item = rf"(?:{_IN_BRACKETS}|\[? ?{bare} ?\]?)"
+    separator = "[>,]" if numbers and not re.search(_IN_BRACKETS, text) else ">"
+    found = re.findall(rf"{item}(?: ?{separator} ?{item})+|{_IN_BRACKETS}", text)
+    identifiers = [re.findall(_IDENTIFIER, each) for each in found]
+    chains = [each for each in identifiers if len(each) > 1] if last_chain else []
+    return chains[-1] if chains else [name for each in identifiers for name in each]

@@ -1,0 +1,135 @@
+"""The rerank APIs: what is sent, and that no answer which is wrong in some field becomes a ranking."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from rerank.inference_servers.rerank_apis import RERANK_APIS, RerankApi
+
+#: For each API the answer to "q" and the texts a, b, c in the form that its documentation shows; b is the best.
+ANSWERS: dict[str, Any] = {
+    "vllm": {
+        "id": "rerank-1",
+        "model": "m",
+        "usage": {"total_tokens": 56},
+        "results": [
+            {"index": 1, "document": {"text": "b"}, "relevance_score": 0.9},
+            {"index": 2, "document": {"text": "c"}, "relevance_score": 0.5},
+            {"index": 0, "document": {"text": "a"}, "relevance_score": 0.1},
+        ],
+    },
+    "vllm-score": {
+        "id": "score-1",
+        "object": "list",
+        "data": [{"index": place, "object": "score", "score": score} for place, score in enumerate((0.1, 0.9, 0.5))],
+    },
+    "sglang": [{"score": 0.9, "index": 1}, {"score": 0.5, "index": 2}, {"score": 0.1, "index": 0}],
+    "llama-cpp": {
+        "model": "m",
+        "object": "list",
+        "results": [{"index": place, "relevance_score": score} for place, score in enumerate((0.1, 0.9, 0.5))],
+    },
+    "tei": [{"index": 1, "score": 0.9}, {"index": 2, "score": 0.5}, {"index": 0, "score": 0.1}],
+    "infinity": {
+        "object": "rerank",
+        "results": [{"relevance_score": score, "index": place} for score, place in ((0.9, 1), (0.5, 2), (0.1, 0))],
+    },
+    "cohere": {
+        "results": [{"index": place, "relevance_score": score} for place, score in ((1, 0.9), (2, 0.5), (0, 0.1))],
+        "meta": {"api_version": {"version": "2"}, "billed_units": {"search_units": 1}},
+    },
+    "jina": {
+        "results": [{"index": place, "relevance_score": score} for place, score in ((1, 0.9), (2, 0.5), (0, 0.1))],
+        "usage": {"total_tokens": 815},
+    },
+}
+
+
+#: Each kind; "vllm" alone would be the marker of tests that need one.
+each_kind = pytest.mark.parametrize("kind", RERANK_APIS, ids=[f"kind {name}" for name in RERANK_APIS])
+
+
+def results(api: RerankApi, answer: Any) -> list[dict[str, Any]]:
+    return answer[api.results] if api.results else answer
+
+
+def answer(api: RerankApi, *pairs: tuple[Any, Any]) -> Any:
+    """The answer with these pairs of index and score."""
+    found = [{"index": index, api.score: score} for index, score in pairs]
+    return {api.results: found} if api.results else found
+
+
+@each_kind
+def test_scores_are_in_the_order_of_the_passages(kind: str) -> None:
+    assert RERANK_APIS[kind].scores(ANSWERS[kind], 3) == [0.1, 0.9, 0.5]
+
+
+@each_kind
+def test_request_has_query_texts_and_further_fields(kind: str) -> None:
+    api = RERANK_APIS[kind]
+    asked = api.ask("m", "q", ["a", "b"], {"max_tokens_per_doc": 9}, "")
+    expected = {"model": "m", api.query: "q", api.passages: ["a", "b"], "max_tokens_per_doc": 9, **api.always}
+    assert (asked.path, asked.body) == (api.path, expected)
+
+
+def test_instruction_has_the_name_of_the_api() -> None:
+    assert RERANK_APIS["vllm"].ask("m", "q", ["a"], {}, "cite law").body["instruction"] == "cite law"
+    assert RERANK_APIS["sglang"].ask("m", "q", ["a"], {}, "cite law").body["instruct"] == "cite law"
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        [],
+        [(0, 0.5)],
+        [(0, 0.5), (1, 0.5), (2, 0.5)],
+        [(0, 0.5), (0, 0.5)],
+        [(0, 0.5), (2, 0.5)],
+        [(0, 0.5), (-1, 0.5)],
+        [(0, 0.5), (True, 0.5)],
+        [(0, 0.5), ("1", 0.5)],
+        [(0, 0.5), (1.0, 0.5)],
+        [(0, 0.5), (None, 0.5)],
+        [(0, 0.5), (10**400, 0.5)],
+        [(0, 0.5), (1, None)],
+        [(0, 0.5), (1, "0.5")],
+        [(0, 0.5), (1, True)],
+        [(0, 0.5), (1, [0.5])],
+        [(0, 0.5), (1, math.nan)],
+        [(0, 0.5), (1, math.inf)],
+        [(0, 0.5), (1, -math.inf)],
+        [(0, 0.5), (1, 10**400)],
+    ],
+    ids=str,
+)
+@each_kind
+def test_index_or_score_that_is_wrong_is_refused(kind: str, pairs: list[tuple[Any, Any]]) -> None:
+    api = RERANK_APIS[kind]
+    assert api.scores(answer(api, (1, 1), (0, 0.5)), 2) == [0.5, 1.0]
+    with pytest.raises((LookupError, TypeError, ValueError)):
+        api.scores(answer(api, *pairs), 2)
+
+
+@pytest.mark.parametrize("field", ["index", "score", "results"])
+@each_kind
+def test_field_that_is_missing_is_refused(kind: str, field: str) -> None:
+    api = RERANK_APIS[kind]
+    found: Any = answer(api, (0, 0.5), (1, 0.1))
+    if field == "results":
+        found = {}
+    else:
+        del results(api, found)[1]["index" if field == "index" else api.score]
+    with pytest.raises((LookupError, TypeError, ValueError)):
+        api.scores(found, 2)
+
+
+@pytest.mark.parametrize(
+    "wrong", [None, True, 3, "results", {}, [], {"results": None}, {"data": {}}, [[0, 0.5]], [None]]
+)
+@each_kind
+def test_answer_of_another_form_is_refused(kind: str, wrong: Any) -> None:
+    with pytest.raises((LookupError, TypeError, ValueError)):
+        RERANK_APIS[kind].scores(wrong, 1)

@@ -1,0 +1,289 @@
+"""Rerank APIs as rankers, over real sockets: our own port in all its dialects, faults, limits, and a killed server."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pydantic import ValidationError
+
+from rerank.config import ApiModel, EngineConfig, RerankServers
+from rerank.config.http import HttpConfig
+from rerank.engine.engine import Engine
+from rerank.engine.request import RankRequest
+from rerank.engine.strategies import Single, Sliding, Step, Strategy
+from rerank.errors import ConfigError, ModelServerUnavailable, ModelServerUnfit
+from rerank.rankers.api import ApiRanker
+from rerank.registry import load_served
+from rerank.types import Candidate, Passage, Query, Ranking, ScoreKind, Window
+from tests.fakes import NumberRanker, number_in
+from tests.rerank.inference_servers.stand_in import Reply, StandIn, stand_in, until
+
+if TYPE_CHECKING:
+    from rerank.models.encoder import Encoder
+    from tests.http_client import HttpClient
+
+KEY = "secret-of-the-endpoint"
+#: The kinds whose requests our own HTTP port understands, and whose answers it gives.
+KINDS_OF_OUR_PORT = ("vllm", "llama-cpp", "infinity", "tei", "cohere", "jina")
+Handler = Callable[[str, Any], Reply | None]
+
+
+def numbers(path: str, body: Any) -> Reply:
+    """A server whose score of a passage is a hundredth of the number in its text, in the form of `jina`."""
+    texts = body["documents"] if body else []
+    return Reply(200, {"results": [{"index": i, "relevance_score": number_in(t) / 100} for i, t in enumerate(texts)]})
+
+
+def model_at(*urls: str, **settings: Any) -> ApiModel:
+    servers = {"kind": "vllm", "urls": urls, "model": "bge"} | settings
+    return ApiModel(name="bge", ranker="api", served_by=RerankServers.model_validate(servers))
+
+
+def request_of(values: Sequence[int], strategy: Strategy | None = None, **step: Any) -> RankRequest:
+    candidates = tuple(Candidate(Passage(f"d{value}", f"passage {value}")) for value in values)
+    return RankRequest(Query("q"), candidates, (Step("bge", strategy or Single(1000), **step),))
+
+
+def order(ranking: Ranking) -> list[int]:
+    return [int(each.candidate.passage.doc_id[1:]) for each in ranking.ranked]
+
+
+@pytest.fixture(scope="module")
+def http(encoder: Encoder) -> Iterator[HttpClient]:
+    """The HTTP port of a service that ranks by the number in each passage."""
+    from tests.http_client import serving_http
+    from tests.serving import reranker_of
+
+    settings = HttpConfig(listen="127.0.0.1:0")
+    with serving_http(reranker_of(encoder, {"number": NumberRanker()}, http=settings)) as (_, client):
+        yield client
+
+
+@asynccontextmanager
+async def engine_over(*models: ApiModel, **others: Any) -> AsyncIterator[Engine]:
+    rankers = {"bge": load_served(models[0]), **others}
+    async with Engine(rankers, EngineConfig()) as engine:
+        yield engine
+
+
+@asynccontextmanager
+async def server_of(handler: Handler) -> AsyncIterator[StandIn]:
+    async with stand_in({}) as server:
+        server.fault = handler
+        yield server
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_OUR_PORT, ids=[f"kind {name}" for name in KINDS_OF_OUR_PORT])
+async def test_our_own_port_is_served_by_in_all_its_dialects(http: HttpClient, kind: str) -> None:
+    values = [3, 1, 4, 2, 6, 5]
+    async with engine_over(model_at(f"http://{http.address}", kind=kind, model="number")) as engine:
+        ranking = await engine.run(request_of(values))
+    assert order(ranking) == [6, 5, 4, 3, 2, 1]
+    is_logit = kind == "llama-cpp"
+    assert ranking.score_kind is (ScoreKind.POINTWISE if is_logit else ScoreKind.POINTWISE_PROBABILITY)
+    assert ranking.ranked[0].score == 1.0
+
+
+@pytest.mark.parametrize("kind", ["sglang", "vllm-score"])
+async def test_our_own_port_in_a_dialect_that_it_has_not_is_not_used(http: HttpClient, kind: str) -> None:
+    async with engine_over(model_at(f"http://{http.address}", kind=kind, model="number")) as engine:
+        with pytest.raises(ModelServerUnfit, match="correct served_by"):
+            await engine.run(request_of([1, 2]))
+
+
+async def test_wrong_model_name_shows_before_the_first_request(http: HttpClient) -> None:
+    ranker = load_served(model_at(f"http://{http.address}", model="nubmer"))
+    await ranker.open()
+    await ranker.close()
+    assert "nubmer" in ranker.problem
+    assert "number" in ranker.problem
+
+
+async def test_window_is_divided_among_calls_of_a_pointwise_api() -> None:
+    async with server_of(numbers) as server:
+        async with engine_over(model_at(server.url, max_passages=7)) as engine:
+            server.requests.clear()
+            ranking = await engine.run(request_of(range(50)))
+        assert order(ranking) == list(range(49, -1, -1))
+        sizes = [len(body["documents"]) for path, body in server.requests if path == "/v1/rerank"]
+        assert sorted(sizes) == [1] + [7] * 7
+
+
+async def test_calls_of_one_window_are_bounded() -> None:
+    def slow(path: str, body: Any) -> Reply:
+        return replace(numbers(path, body), delay_s=0.02)
+
+    async with server_of(slow) as server:
+        async with engine_over(model_at(server.url, max_passages=1, max_in_flight=3)) as engine:
+            assert order(await engine.run(request_of(range(20))))[0] == 19
+        assert server.most_running == 3
+
+
+async def test_listwise_api_slides_over_many_candidates_and_never_reads_more_than_its_limit() -> None:
+    model = model_at("http://127.0.0.1:1", scores="listwise", max_passages=8)
+    assert model.strategy == "sliding"
+    values = [n * 37 % 101 for n in range(101)]
+    async with server_of(numbers) as server:
+        async with engine_over(model_at(server.url, scores="listwise", max_passages=8)) as engine:
+            ranking = await engine.run(request_of(values, Sliding(8, 4)))
+        assert order(ranking)[:4] == [100, 99, 98, 97]
+        assert max(len(body["documents"]) for _, body in server.requests if body) == 8
+
+
+async def test_one_window_of_a_listwise_api_has_the_models_scores() -> None:
+    async with server_of(numbers) as server, engine_over(model_at(server.url, scores="listwise")) as engine:
+        ranking = await engine.run(request_of([10, 30, 20]))
+    assert ranking.score_kind is ScoreKind.WINDOW_SCORE
+    assert [each.score for each in ranking.ranked] == [0.3, 0.2, 0.1]
+
+
+async def test_scores_are_interpolated_with_the_first_stage() -> None:
+    request = request_of([1, 2, 3], interpolation=5.0, must_interpolate=True)
+    scored = tuple(replace(each, score=float(-place)) for place, each in enumerate(request.candidates))
+    async with server_of(numbers) as server, engine_over(model_at(server.url)) as engine:
+        assert order(await engine.run(replace(request, candidates=scored))) == [1, 2, 3]
+
+
+async def test_api_is_the_preranker_and_the_last_step_of_a_cascade() -> None:
+    last, first = NumberRanker(), NumberRanker()
+    async with server_of(numbers) as server:
+        async with engine_over(model_at(server.url), number=last) as engine:
+            steps = (Step("bge", Single(1000)), Step("number", Single(5)))
+            ranking = await engine.run(replace(request_of(range(30)), steps=steps))
+        assert order(ranking) == list(range(29, -1, -1))
+        assert [len(window.passages) for window in last.ranked] == [5]
+        async with engine_over(model_at(server.url), number=first) as engine:
+            steps = (Step("number", Single(100)), Step("bge", Single(5)))
+            server.requests.clear()
+            assert order(await engine.run(replace(request_of(range(30)), steps=steps)))[0] == 29
+        assert [len(body["documents"]) for _, body in server.requests if body] == [5]
+
+
+async def test_instruction_is_sent_to_a_model_that_reads_one() -> None:
+    async with server_of(numbers) as server:
+        async with engine_over(model_at(server.url, instruction=True)) as engine:
+            await engine.run(replace(request_of([1, 2]), query=Query("q", instruction="cite law")))
+        assert server.requests[-1][1]["instruction"] == "cite law"
+
+
+async def test_half_of_a_surrogate_pair_is_sent_as_a_question_mark() -> None:
+    async with server_of(numbers) as server, engine_over(model_at(server.url)) as engine:
+        request = request_of([1, 2])
+        broken = Candidate(Passage("d3", "passage 3 \ud800"))
+        assert order(await engine.run(replace(request, candidates=(*request.candidates, broken)))) == [3, 2, 1]
+
+
+def test_encode_estimates_tokens_from_characters() -> None:
+    ranker = ApiRanker("bge", model_at("http://127.0.0.1:1").served_by, "")
+    window = Window(Query("q" * 40), (Passage("a", "x" * 400), Passage("b", "")))
+    assert ranker.encode(window).tokens == 12 + 102 + 2
+
+
+WRONG: dict[str, tuple[Reply, type[Exception], str]] = {
+    "HTML": (Reply(200, b"<!doctype html><title>Welcome</title>"), ModelServerUnavailable, "no JSON.*<!doctype"),
+    "empty": (Reply(200, b""), ModelServerUnavailable, "no JSON"),
+    "redirect": (Reply(307, b"", {"location": "http://elsewhere"}), ModelServerUnfit, "answered 307"),
+    "key": (Reply(401, {"error": f"invalid key {KEY}"}), ModelServerUnfit, r"answered 401: .*\(the API key\)"),
+    "too long": (Reply(200, b" " * (3 << 20)), ModelServerUnfit, "more than 10..... bytes"),
+    "deep": (Reply(200, b"[" * 200_000), ModelServerUnavailable, "no JSON"),
+    "half": (Reply(200, {"results": []}, cut=5), ModelServerUnavailable, "3 attempts"),
+    "twice": (
+        Reply(200, {"results": [{"index": 0, "relevance_score": 1}] * 2}),
+        ModelServerUnfit,
+        "index 0 among the results of 2 passages.*correct served_by.kind",
+    ),
+    "NaN": (
+        Reply(200, b'{"results": [{"index": 0, "relevance_score": NaN}, {"index": 1, "relevance_score": 1}]}'),
+        ModelServerUnfit,
+        "score nan, which is no finite number",
+    ),
+}
+
+
+@pytest.mark.parametrize(("reply", "error", "text"), WRONG.values(), ids=WRONG)
+async def test_wrong_answer_is_an_error_that_says_what_came(
+    reply: Reply, error: type[Exception], text: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the check of the server, and later in a request."""
+    caplog.set_level(logging.DEBUG)
+    monkeypatch.setenv("ENDPOINT_KEY", KEY)
+    async with server_of(numbers) as server:
+        model = model_at(server.url, api_key_env="ENDPOINT_KEY")
+        async with engine_over(model) as engine:
+            assert server.headers["authorization"] == f"Bearer {KEY}"
+            server.fault = lambda path, body: reply if body else numbers(path, body)
+            with pytest.raises(error, match=text) as caught:
+                await engine.run(request_of([1, 2]))
+        ranker = load_served(model)
+        await ranker.open()
+        assert ranker.problem
+        await ranker.close()
+    assert KEY not in str(caught.value) + ranker.problem + caplog.text
+
+
+def test_missing_variable_of_the_key_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ENDPOINT_KEY", raising=False)
+    with pytest.raises(ConfigError, match="environment variable ENDPOINT_KEY, which is not set; set it"):
+        load_served(model_at("http://127.0.0.1:1", api_key_env="ENDPOINT_KEY"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"kind": "voyage"}, "'llama-cpp', 'tei', 'infinity', 'cohere' or 'jina'"),
+        ({"urls": ["gpu1:8000"]}, "write it as http://HOST:PORT"),
+        ({"urls": ["http://gpu1:99999"]}, "write it as http://HOST:PORT"),
+        ({"urls": ["https://me:word@gpu1"]}, "URL 1 has a password in it, which logs would show; use api_key_env"),
+        ({"scores": "pairwise"}, "'pointwise' or 'listwise'"),
+        ({"max_passages": 0}, "greater than 0"),
+        ({"fields": {"top_n": 3}}, "fields has top_n, which each call fills in itself"),
+        ({"fields": {"documents": "x"}}, "fields has documents"),
+        ({"kind": "tei", "instruction": True}, "the API of tei has no place for an instruction"),
+        ({"allow_top_k": True}, "Extra inputs"),
+    ],
+)
+def test_settings_that_no_api_can_have_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        model_at("http://gpu1", **settings)
+
+
+def test_defaults_are_those_of_the_api() -> None:
+    assert model_at("http://gpu1", kind="tei").served_by.passages_per_call == 32
+    assert model_at("http://gpu1", kind="cohere").served_by.passages_per_call == 1000
+    assert model_at("http://gpu1").strategy == "single"
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+async def test_server_killed_in_the_middle_of_100_requests(servers: int) -> None:
+    """Each is answered as before or refused clearly; with a second server, all are answered."""
+
+    def slow(path: str, body: Any) -> Reply:
+        return replace(numbers(path, body), delay_s=0.01)
+
+    async with server_of(slow) as one, server_of(slow) as two:
+        urls = [one.url, two.url][:servers]
+        async with engine_over(model_at(*urls, max_in_flight=4)) as engine:
+            calls = [asyncio.create_task(engine.run(request_of([i, i + 1, i + 2]))) for i in range(100)]
+            await until(lambda: sum(call.done() for call in calls) >= 20, within_s=60)
+            await one.kill()
+            outcomes = await asyncio.gather(*calls, return_exceptions=True)
+            if servers == 1:
+                await one.start()
+                await until(lambda: engine_is_usable(engine), within_s=60)
+            assert order(await engine.run(request_of([1, 2]))) == [2, 1]
+    answered = [(i, each) for i, each in enumerate(outcomes) if isinstance(each, Ranking)]
+    refused = [each for each in outcomes if isinstance(each, BaseException)]
+    assert all(order(ranking) == [i + 2, i + 1, i] for i, ranking in answered)
+    assert all(isinstance(each, ModelServerUnavailable) for each in refused)
+    assert len(answered) >= 20
+    assert bool(refused) == (servers == 1)
+
+
+def engine_is_usable(engine: Engine) -> bool:
+    return not engine._rankers["bge"].problem  # type: ignore[union-attr]
