@@ -296,8 +296,13 @@ def load_ranker(model: ModelConfig, encoder: Encoder, device: str) -> Ranker:
             template = _styled(model.template, model.prompt)
             return GenerationRanker(model.path, template, kind, device, model.precision)
         case QueryLikelihoodModel():
-            template = _styled(model.template, model.prompt)
-            return QueryLikelihoodRanker(model.path, template, device, model.precision, model.passage_tokens)
+            return load_query_likelihood(model, device)
+
+
+def load_query_likelihood(model: QueryLikelihoodModel, device: str) -> QueryLikelihoodRanker:
+    """See `load_ranker`; this one needs no encoder."""
+    template = _styled(model.template, model.prompt)
+    return QueryLikelihoodRanker(model.path, template, device, model.precision, model.passage_tokens)
 
 
 def load_served(model: FirstModel | GenerationModel) -> ServedRanker:

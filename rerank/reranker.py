@@ -302,6 +302,10 @@ class Reranker:
             self._wait(self._reranker.__aexit__(None, None, None))
             self._end()
 
+    def models(self) -> list[ModelDescription]:
+        """The configured models, the default one first."""
+        return self._reranker.models()
+
     def rank(
         self,
         query: str,

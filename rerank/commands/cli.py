@@ -15,6 +15,7 @@ from rerank.commands.options import flag
 from rerank.commands.query import RankSettings, SearchSettings, health, models, rank, search
 from rerank.commands.run import run
 from rerank.commands.service import ServeSettings, demo, expand, index, serve, verify
+from rerank.commands.tune import TuneSettings, tune
 
 app = CommandApp(no_args_is_help=True)
 app.command(
@@ -53,6 +54,14 @@ rerank loadtest --rate 20 --seconds 60
 rerank loadtest --rate 2x --deadline-s 1 --model pe-rank   # twice the capacity, which is measured first
 """
 )(flags(LoadTestSettings)(loadtest))
+app.command(
+    example="""
+rerank tune --index indexes/mine --queries queries.tsv --qrels qrels.txt   # writes tuned/service.yaml
+rerank tune --index indexes/mine --clicks clicks.tsv --out tuned           # lines of query, doc_id, clicks
+rerank tune --requests lists.jsonl --qrels qrels.txt                       # lists of your own first stage
+rerank tune --index indexes/pydoc --collection pydoc
+"""
+)(flags(TuneSettings)(tune))
 app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(keys.app, name="keys")
 app.command(example="rerank demo --work rerank-demo --stay")(demo)

@@ -14,13 +14,13 @@ def passages() -> dict[str, Passage]:
     return {passage.doc_id: passage for passage in pydoc.passages()}
 
 
-def test_there_are_thousands_of_passages(passages: dict[str, Passage]) -> None:
+def test_thousands_of_passages_have_valid_ids_and_60_words_and_a_second_reading_is_equal(
+    passages: dict[str, Passage],
+) -> None:
     assert len(passages) > 3_000
-
-
-def test_doc_ids_are_unique_and_valid_and_a_second_reading_is_equal(passages: dict[str, Passage]) -> None:
     assert list(pydoc.passages()) == list(passages.values())
     assert all(is_valid_doc_id(doc_id) for doc_id in passages)
+    assert all(len(p.text.partition("\n")[2].split()) <= 60 for p in passages.values())
 
 
 @pytest.mark.parametrize(
@@ -44,28 +44,14 @@ def test_passage_starts_with_the_kind_and_module_of_its_name(
         assert passages[doc_id].text.startswith(beginning)
 
 
-def test_passages_have_at_most_60_words(passages: dict[str, Passage]) -> None:
-    assert all(len(p.text.partition("\n")[2].split()) <= 60 for p in passages.values())
-
-
 def test_collection_name_contains_the_python_version() -> None:
     assert open_collection("pydoc").name.startswith("pydoc-3.")
 
 
-def test_collection_has_60_queries_and_200_relevant_passages() -> None:
+def test_collection_has_60_queries_with_an_answer_each_and_200_relevant_passages(passages: dict[str, Passage]) -> None:
     assert len(queries()) >= 60
     assert sum(qrel.relevance > 0 for qrel in qrels()) >= 200
     assert {qrel.relevance for qrel in qrels()} == {0, 1, 2}
-
-
-def test_every_query_has_a_passage_that_answers_it() -> None:
     assert {qrel.query_id for qrel in qrels() if qrel.relevance == 2} == {query.query_id for query in queries()}
-
-
-def test_every_judged_passage_exists(passages: dict[str, Passage]) -> None:
     assert {qrel.doc_id for qrel in qrels()} <= passages.keys()
-
-
-def test_no_passage_is_judged_twice_for_a_query() -> None:
-    pairs = [(qrel.query_id, qrel.doc_id) for qrel in qrels()]
-    assert len(set(pairs)) == len(pairs)
+    assert len({(qrel.query_id, qrel.doc_id) for qrel in qrels()}) == len(qrels()), "a passage is judged twice"

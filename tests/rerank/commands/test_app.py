@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from rerank.commands.app import example_in
 from rerank.commands.cli import app as rerank_app
 from tests.rerank.commands.conftest import Command
 from tests.test_doc_commands import PROJECT, check_command, help_of
@@ -73,8 +72,3 @@ def test_number_outside_int32_is_refused(rerank: Command, number: str) -> None:
     assert refused.code == 2
     assert "--depth" in refused.err
     assert len(refused.err) < 1000
-
-
-def test_example_is_the_last_paragraph_of_the_docstring() -> None:
-    assert example_in("A command.\n\nMore.\n\ncommand --flag\ncommand\n") == "command --flag\ncommand"
-    assert example_in(None) == ""

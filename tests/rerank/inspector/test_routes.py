@@ -22,7 +22,7 @@ from tests.http_client import http_service
 
 def test_page_learns_what_the_service_offers(encoder: Encoder, index: Index) -> None:
     http = HttpConfig(listen="127.0.0.1:0", qrels="pydoc")
-    with http_service(encoder, {"number": NumberRanker()}, index, http=http) as client:
+    with http_service(encoder, {"number": NumberRanker()}, index, http=http) as (_, client):
         assert b"<title>Inspector" in client.get("/").body
         offered = client.get("/inspector/service").json
         assert [model["name"] for model in offered["service"]["models"]] == ["number"]
@@ -35,7 +35,7 @@ def test_page_learns_what_the_service_offers(encoder: Encoder, index: Index) -> 
 
 
 def test_service_without_index_and_judgements(encoder: Encoder) -> None:
-    with http_service(encoder) as client:
+    with http_service(encoder) as (_, client):
         offered = client.get("/inspector/service").json
         assert "index" not in offered["service"]
         assert offered["judged_queries"] == []
@@ -45,7 +45,7 @@ def test_service_without_index_and_judgements(encoder: Encoder) -> None:
 
 def test_without_a_key_only_the_page_itself_is_served(encoder: Encoder, tmp_path: Path) -> None:
     key = add_key(tmp_path / "keys", "tester", CallerLimits())
-    with http_service(encoder, keys=tmp_path / "keys") as client:
+    with http_service(encoder, keys=tmp_path / "keys") as (_, client):
         assert client.get("/").status == 200
         for path in ("/inspector/service", "/inspector/judgements?query=q"):
             assert client.get(path).status == 401

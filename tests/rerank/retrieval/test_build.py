@@ -211,7 +211,7 @@ def report(stage, done, total):
         os.kill(os.getpid(), signal.SIGKILL)
 
 if __name__ == "__main__":
-    build.SHARD_ROWS = 16
+    build.SHARD_ROWS = 4  # many, so that the workers cannot end before the kill
     settings = build.BuildSettings("hnsw", workers=2)
     build.build_index(collection(), Path(sys.argv[1]), Encoder(device="cpu"), report, settings)
 """
@@ -231,7 +231,7 @@ def test_killed_processes_leave_an_index_that_others_finish_to_the_bytes_of_one_
     assert len(workers) == 2
     wait_for(lambda: not any(is_running(pid) for pid in workers))
     journal = np.fromfile(tmp_path / "index.partial" / "shards")
-    assert 0 < np.count_nonzero(journal) < len(journal) == 3
-    monkeypatch.setattr("rerank.retrieval.build.SHARD_ROWS", 16)
+    assert 0 < np.count_nonzero(journal) < len(journal) == 10
+    monkeypatch.setattr("rerank.retrieval.build.SHARD_ROWS", 4)
     build_index(collection(), out, encoder, settings=BuildSettings("hnsw", workers=2))
     assert contents(out) == contents(undisturbed)

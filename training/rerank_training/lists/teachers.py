@@ -34,27 +34,31 @@ def by_cosine(pool: Pool, passages: Sequence[Passage]) -> tuple[float, ...]:
     return tuple(cosine(pool.query, passage) for passage in passages)
 
 
-def by_fusion(pool: Pool, passages: Sequence[Passage], weight: float = 0.3) -> tuple[float, ...]:
+def by_fusion(
+    pool: Pool, passages: Sequence[Passage], weight: float = 0.3, others: Sequence[tuple[Teacher, float]] = ()
+) -> tuple[float, ...]:
     """Cosine + weight * first-stage score, as z-scores over the pool and the passages; see rerank/retrieval/hybrid.py.
 
     A passage that is not in the pool gets the lowest of the pool's first-stage scores.
 
     Args:
         weight: 0.3 suits BM25; a first stage that ranks better than the encoder deserves more.
+        others: teachers whose z-scores are added, each with its weight.
     """
     first_stage = {c.passage.doc_id: c.score for c in pool.candidates if c.score is not None}
     by_id = {passage.doc_id: passage for passage in [*(c.passage for c in pool.candidates), *passages]}
-    dense = {doc_id: cosine(pool.query, passage) for doc_id, passage in by_id.items()}
-    fused = z_score_sum([first_stage, dense], (weight, 1.0))
+    scored, teachers = list(by_id.values()), [(by_cosine, 1.0), *others]
+    runs = [first_stage, *(dict(zip(by_id, teacher(pool, scored), strict=True)) for teacher, _ in teachers)]
+    fused = z_score_sum(runs, [weight, *(share for _, share in teachers)])
     return tuple(fused[passage.doc_id] for passage in passages)
 
 
-def by_grades_and_fusion(pool: Pool, passages: Sequence[Passage], weight: float = 0.3) -> tuple[float, ...]:
+def by_grades_and_fusion(pool: Pool, passages: Sequence[Passage], fusion: Teacher = by_fusion) -> tuple[float, ...]:
     """The grade of each passage + 0.3 * its fused score, which orders the passages of a grade.
 
     Fused scores are sums of z-scores, so that a grade is worth some three standard deviations.
     """
-    grades, fused = by_grades(pool, passages), by_fusion(pool, passages, weight)
+    grades, fused = by_grades(pool, passages), fusion(pool, passages)
     return tuple(grade + _FUSION_SHARE * score for grade, score in zip(grades, fused, strict=True))
 
 
@@ -73,23 +77,38 @@ def by_reranker(pool: Pool, passages: Sequence[Passage], reranker: Reranker, mod
 
 
 @contextmanager
-def open_teacher(name: TeacherName, config: Path | None, model: str, fusion_weight: float = 0.3) -> Iterator[Teacher]:
+def open_teacher(
+    name: TeacherName,
+    config: Path | None,
+    model: str,
+    fusion_weight: float = 0.3,
+    likelihood: Teacher | None = None,
+    likelihood_weight: float = 0.0,
+) -> Iterator[Teacher]:
     """The teacher of this name. A reranker stays open until the block ends.
 
     Args:
         config: reranker only: settings of its models; None: the defaults.
         model: reranker only: name of one of its models; empty: its first.
         fusion_weight: fusion and qrels-fusion only: weight of the first stage's scores.
+        likelihood: for query-likelihood, and for the two fusions with a weight of it; see `open_likelihoods`.
+        likelihood_weight: fusion and qrels-fusion only: weight of the query likelihood's scores.
     """
+    others = [(likelihood, likelihood_weight)] if likelihood else []
+    fusion = partial(by_fusion, weight=fusion_weight, others=others)
     match name:
         case TeacherName.QRELS:
             yield by_grades
         case TeacherName.COSINE:
             yield by_cosine
         case TeacherName.FUSION:
-            yield partial(by_fusion, weight=fusion_weight)
+            yield fusion
         case TeacherName.QRELS_FUSION:
-            yield partial(by_grades_and_fusion, weight=fusion_weight)
+            yield partial(by_grades_and_fusion, fusion=fusion)
+        case TeacherName.QUERY_LIKELIHOOD:
+            if likelihood is None:
+                raise RuntimeError("the teacher query-likelihood was not opened; this is a bug")
+            yield likelihood
         case TeacherName.RERANKER:
             with Reranker(load_config(config)) as reranker:
                 yield partial(by_reranker, reranker=reranker, model=model)

@@ -1,0 +1,117 @@
+"""Queries and judgements of a user, by which `rerank tune` chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rerank.commands.tune import TuneSettings
+from rerank.errors import CollectionError, ConfigError
+from rerank.files import sha256_of_files
+from rerank.readers.clicks import read_clicks
+from rerank.readers.qrels import Qrel, read_qrels
+from rerank.readers.queries import read_queries
+from rerank.readers.requests import Request, read_requests
+from rerank.retrieval.index import read_manifest
+from rerank.types import Candidate, Passage, Query
+from rerank_eval.datasets import open_dataset
+from rerank_eval.overlap import check_index, check_requests, judgements_of
+
+#: With fewer, a choice is chance, and no gain can be told from 0.
+MIN_QUERIES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class TuningData:
+    """Judged queries.
+
+    Attributes:
+        queries: those that are judged, by query_id.
+        requests: their lists by query_id; empty if an index is searched.
+        notes: sentences for the reader where queries and judgements cover each other only in part.
+        fingerprint: every setting that decides the lists.
+    """
+
+    queries: Mapping[str, Query]
+    qrels: Sequence[Qrel]
+    requests: Mapping[str, Request]
+    notes: tuple[str, ...]
+    fingerprint: Mapping[str, object]
+
+    def candidates(self, depth: int) -> dict[str, list[Candidate]]:
+        """The first candidates of the requests, without texts."""
+        lists = {query_id: self.requests[query_id].candidates[:depth] for query_id in self.queries}
+        return {q: [Candidate(Passage(each.doc_id, ""), each.score) for each in rows] for q, rows in lists.items()}
+
+    def check_relevant(self, found: Mapping[str, Sequence[Candidate]] | None = None) -> None:
+        """Raises: CollectionError if too few queries have a relevant passage, or have one in what is `found`."""
+        relevant: dict[str, set[str]] = {}
+        for qrel in self.qrels:
+            relevant.setdefault(qrel.query_id, set()).update([qrel.doc_id] if qrel.relevance > 0 else ())
+        with_some = [query_id for query_id, doc_ids in relevant.items() if doc_ids]
+        where, way_out = "", "judge more queries"
+        if found is not None:
+            with_some = [q for q in with_some if relevant[q] & {each.passage.doc_id for each in found[q]}]
+            where, way_out = " in the list of the first stage", "judge more queries, or use a larger --depth"
+        if len(with_some) < MIN_QUERIES:
+            raise CollectionError(
+                f"{len(with_some)} of {len(relevant)} judged queries have a relevant passage{where}, and a choice "
+                f"needs {MIN_QUERIES}: fewer cannot show a gain; {way_out}"
+            )
+
+
+def read_data(settings: TuneSettings) -> TuningData:
+    """Reads the queries and judgements that the settings name.
+
+    Raises:
+        ConfigError: the settings name none, or several.
+        CollectionError: a file cannot be read, too few queries have a relevant passage, or queries, judgements and
+            passages share no ids.
+        IndexMismatch: there is no index.
+    """
+    judgements = {"--qrels": settings.qrels, "--clicks": settings.clicks, "--collection": settings.collection}
+    _check_sources(settings, judgements)
+    requests = {row.query.query_id: row for row in (read_requests(settings.requests) if settings.requests else ())}
+    asked, qrels = _queries_and_qrels(settings, [request.query for request in requests.values()])
+    source = next(str(given) for given in judgements.values() if given)
+    used, notes = judgements_of((query.query_id for query in asked), qrels, source)
+    judged = {qrel.query_id for qrel in used}
+    queries = {query.query_id: query for query in asked if query.query_id in judged}
+    fingerprint: dict[str, object] = {"depth": settings.depth, "queries": {q: queries[q].text for q in queries}}
+    if settings.index:
+        notes += check_index(settings.index, used, source)
+        built = read_manifest(settings.index).created_utc.isoformat()
+        fingerprint |= {"first_stage": settings.first_stage.value, "index_built": built}
+    elif settings.requests:
+        check_requests(requests.values(), used, str(settings.requests))
+        fingerprint["requests_sha256"] = sha256_of_files([settings.requests])
+    data = TuningData(queries, used, requests, notes, fingerprint)
+    data.check_relevant()
+    return data
+
+
+def _queries_and_qrels(settings: TuneSettings, requested: Sequence[Query]) -> tuple[Sequence[Query], Sequence[Qrel]]:
+    """The queries of the settings, or those that are `requested`, and the judgements."""
+    if settings.collection:
+        dataset = open_dataset(settings.collection)
+        return list(dataset.queries.values()), dataset.qrels
+    qrels = read_clicks(settings.clicks) if settings.clicks else read_qrels(settings.qrels) if settings.qrels else []
+    if settings.queries:
+        return read_queries(settings.queries), qrels
+    return requested or [Query(text, text) for text in dict.fromkeys(qrel.query_id for qrel in qrels)], qrels
+
+
+def _check_sources(settings: TuneSettings, judgements: Mapping[str, object]) -> None:
+    """Raises: ConfigError unless there is one source of lists, of judgements, and of the texts of queries."""
+    _one_of("lists to rerank", {"--index": settings.index, "--requests": settings.requests})
+    _one_of("judgements", judgements)
+    texts = {"--queries": settings.queries, "--requests": settings.requests, "--collection": settings.collection}
+    if any(texts.values()) or not settings.clicks:  # which may have the texts themselves
+        _one_of("texts of queries", texts)
+
+
+def _one_of(what: str, given: Mapping[str, object]) -> None:
+    flags = [flag for flag, value in given.items() if value]
+    if len(flags) != 1:
+        found = f"{' and '.join(flags)} are" if flags else "none of them is"
+        raise ConfigError(f"{what} come from one of {', '.join(given)}, but {found} given; give exactly one")

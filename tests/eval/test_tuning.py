@@ -1,0 +1,287 @@
+"""`rerank tune` on lists whose best ranking is known, with fake models in place of those that `--config` names."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import ir_measures
+import pytest
+import yaml
+from ir_measures import nDCG
+from rerank_eval.cross_validation import p_of_gain
+from rerank_eval.tuning import run_tuning
+from typer.testing import CliRunner
+
+from rerank.commands.cli import app
+from rerank.commands.tune import TuneSettings
+from rerank.config import ServiceConfig, load_config
+from rerank.errors import CollectionError, ConfigError, IndexMismatch, RankerFailure
+from rerank.rankers.base import Ranker
+from rerank.rankers.identity import IdentityRanker
+from rerank.readers.qrels import read_qrels
+from rerank.readers.requests import read_requests
+from rerank.registry import ModelRegistry
+from rerank.reranker import AsyncReranker, Reranker
+from rerank.types import EncodedWindow, ScoreKind, WindowRanking
+from tests.eval.data import write, write_qrels, write_requests
+from tests.fakes import NumberRanker, number_in
+
+#: A text has the number that the ranker "small" reads, and after "whole" the number of the other one.
+TEXT = "relevance {} whole {}"
+
+
+class WholeRanker(NumberRanker):
+    """Reads vectors, and scores by the second number of the text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.info = replace(self.info, reads_vectors=True)
+
+    def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
+        super().rank(windows)
+        return [
+            WindowRanking(tuple(number_in(p.text.partition("whole")[2]) for p in encoded.window.passages))
+            for encoded in windows
+        ]
+
+
+class DyingRanker(NumberRanker):
+    """Fails at its window number `fails_at`, once."""
+
+    def __init__(self, fails_at: int) -> None:
+        super().__init__()
+        self._fails_at = fails_at
+
+    def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
+        scores = super().rank(windows)
+        if len(self.ranked) == self._fails_at:
+            raise RuntimeError("gone")
+        return scores
+
+
+@pytest.fixture
+def fakes(monkeypatch: pytest.MonkeyPatch) -> dict[str, Ranker]:
+    """The models of every reranker that is loaded, by name; tests put others in."""
+    rankers: dict[str, Ranker] = {"small": NumberRanker(), "whole": WholeRanker()}
+
+    def load(config: ServiceConfig) -> AsyncReranker:
+        encoder: Any = SimpleNamespace(vector_cache=SimpleNamespace(max_bytes=0))
+        models = [model for model in config.models if model.name in rankers or model.name == "identity"]
+        used = {model.name: rankers.get(model.name) or IdentityRanker() for model in models}
+        return AsyncReranker(config, encoder, None, ModelRegistry(models, used))
+
+    monkeypatch.setattr("rerank.reranker.load_reranker", load)
+    monkeypatch.setattr("rerank_eval.tuning.p_of_gain", partial(p_of_gain, permutations=39))
+    return rankers
+
+
+def settings_of(folder: Path, **others: Any) -> TuneSettings:
+    """Settings with a service of two models, "small" and "whole"."""
+    models = [{"name": "small", "ranker": "first", "order_prior": 0.5}, {"name": "whole", "ranker": "pe-rank"}]
+    config = folder / "mine.yaml"
+    config.write_text(yaml.safe_dump({"models": models, "drain_s": 7.0}), encoding="utf-8")
+    given = {"config": config, "only": ["small", "whole"], "out": folder / "tuned"}
+    return TuneSettings(**given | others)
+
+
+def lists(
+    folder: Path, numbers: Callable[[random.Random, int], tuple[float, float]], queries: int = 30, passages: int = 12
+) -> dict[str, Any]:
+    """Settings of lists with one relevant passage each, at a random place.
+
+    Args:
+        numbers: from a passage's grade to the numbers that the two rankers read.
+    """
+    rng, texts, grades = random.Random(0), {}, {}
+    for query in map(str, range(queries)):
+        relevant = rng.randrange(passages)
+        grades[query] = {f"d{place}": int(place == relevant) for place in range(passages)}
+        texts[query] = {doc_id: TEXT.format(*numbers(rng, grade)) for doc_id, grade in grades[query].items()}
+    requests = write_requests(folder / "requests.jsonl", texts)
+    return {"requests": requests, "qrels": write_qrels(folder / "qrels.txt", grades)}
+
+
+def knows(rng: random.Random, grade: int) -> tuple[float, float]:
+    """ "small" knows the grades, "whole" knows nothing."""
+    return grade, round(rng.random(), 3)
+
+
+def tuned(settings: TuneSettings) -> dict[str, Any]:
+    """The settings that are written."""
+    run_tuning(settings)
+    content: dict[str, Any] = yaml.safe_load((settings.out / "service.yaml").read_text(encoding="utf-8"))
+    return content
+
+
+def test_model_that_knows_the_grades_is_chosen_over_the_whole_list(
+    tmp_path: Path, fakes: Mapping[str, Ranker], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Twelve candidates: a depth of 10 misses some of the relevant passages."""
+    settings = settings_of(tmp_path, **lists(tmp_path, knows), rerank_depths="10, 12", depth=12)
+    written = tuned(settings)
+    assert written["models"][0] == {
+        "name": "tuned",
+        "ranker": "first",
+        "order_prior": 0.5,
+        "strategy": "single",
+        "window_size": 12,
+        "interpolation": {"first_stage_weight": 0.0},
+    }
+    assert [model["name"] for model in written["models"]] == ["tuned", "small", "whole", "identity"]
+    assert written["drain_s"] == 7.0  # the settings of --config are kept
+    printed = capsys.readouterr().out
+    assert "Reranking helps: on queries that the choice did not see, nDCG@10 is 1.000, and that of the first" in printed
+    assert (tmp_path / "tuned" / "report.md").read_text(encoding="utf-8").startswith("# Does reranking help?")
+    assert (tmp_path / "tuned" / "tuning.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("numbers", [lambda rng, grade: (-grade, -grade), lambda rng, _: (rng.random(), rng.random())])
+def test_models_that_harm_or_know_nothing_leave_the_first_stage(
+    tmp_path: Path, fakes: Mapping[str, Ranker], numbers: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = settings_of(tmp_path, **lists(tmp_path, numbers), rerank_depths="5,10")
+    assert tuned(settings)["models"][0] == {"name": "identity", "ranker": "identity"}
+    assert "Reranking was not shown to help" in capsys.readouterr().out
+
+
+def test_written_service_ranks_as_was_measured(tmp_path: Path, fakes: Mapping[str, Ranker]) -> None:
+    """Both models know a part: "whole" brings relevant passages to the top, where "small" decides."""
+
+    def partly(rng: random.Random, grade: int) -> tuple[float, float]:
+        return grade + rng.gauss(0, 0.35), grade + rng.gauss(0, 0.4)
+
+    given = lists(tmp_path, partly, queries=60, passages=60)
+    settings = settings_of(tmp_path, **given, rerank_depths="4,8", depth=60)
+    written = tuned(settings)
+    assert [model["name"] for model in written["models"]][:2] == ["tuned", "tuned-preranker"]
+    assert written["models"][0]["strategy"] == "cascade"
+    config = load_config(settings.out / "service.yaml")
+    rankers = {"tuned": fakes["small"], "tuned-preranker": fakes["whole"], "identity": IdentityRanker()}
+    registry = ModelRegistry([model for model in config.models if model.name in rankers], rankers)
+    encoder: Any = SimpleNamespace(vector_cache=SimpleNamespace(max_bytes=0))
+    found = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rerank.reranker.load_reranker", lambda _: AsyncReranker(config, encoder, None, registry))
+        with Reranker(config) as reranker:
+            for request in read_requests(given["requests"]):
+                ranked = reranker.rerank(request.query, request.candidates).ranked
+                rows = ((item.candidate.passage.doc_id, -rank) for rank, item in enumerate(ranked))
+                found += [ir_measures.ScoredDoc(request.query.query_id, *row) for row in rows]
+    mean = ir_measures.calc_aggregate([nDCG @ 10], read_qrels(given["qrels"]), found)[nDCG @ 10]
+    tuned_model = written["models"][0]
+    weight = f"{tuned_model['interpolation']['first_stage_weight']:g}"
+    row = f"whole, then small over the first {tuned_model['window_size']}, first_stage_weight {weight} | {mean:.4f} |"
+    assert row in (settings.out / "report.md").read_text(encoding="utf-8")
+
+
+def test_serve_accepts_the_written_file(tmp_path: Path, fakes: Mapping[str, Ranker]) -> None:
+    settings = settings_of(tmp_path, **lists(tmp_path, knows))
+    flags = {"--requests": settings.requests, "--qrels": settings.qrels, "--config": settings.config}
+    given = [str(word) for flag in flags.items() for word in flag]
+    tuning = CliRunner().invoke(app, ["tune", *given, "--only", "small", "--out", str(settings.out)])
+    assert tuning.exit_code == 0, tuning.output
+    check = CliRunner().invoke(app, ["serve", "--config", str(settings.out / "service.yaml"), "--check"])
+    assert check.exit_code == 0, check.output
+    assert "the settings can be used: 4 models" in check.output
+
+
+def test_own_names_of_an_earlier_tuning_are_replaced(tmp_path: Path, fakes: dict[str, Ranker]) -> None:
+    fakes["tuned"] = fakes["small"]
+    settings = settings_of(tmp_path, **lists(tmp_path, knows))
+    run_tuning(settings)
+    again = replace(settings, config=settings.out / "service.yaml", only=["tuned"], out=tmp_path / "again")
+    assert [model["name"] for model in tuned(again)["models"]] == ["tuned", "small", "whole", "identity"]
+
+
+def test_killed_run_goes_on_where_it_was(tmp_path: Path, fakes: dict[str, Ranker]) -> None:
+    """Two depths of 30 queries; it dies in the second one, and asks for that query again."""
+    fakes["small"] = dying = DyingRanker(fails_at=40)
+    settings = settings_of(tmp_path, **lists(tmp_path, knows), only=["small"])
+    with pytest.raises(RankerFailure):
+        run_tuning(settings)
+    assert not (settings.out / "service.yaml").exists()
+    written = tuned(settings)
+    assert len(dying.ranked) == 60 + 1
+    assert written == tuned(replace(settings, out=tmp_path / "undisturbed"))
+
+
+def test_pointwise_model_reads_each_passage_once(tmp_path: Path, fakes: dict[str, Ranker]) -> None:
+    fakes["small"] = pointwise = NumberRanker()
+    pointwise.info = replace(pointwise.info, score_kind=ScoreKind.QUERY_LOG_LIKELIHOOD)
+    run_tuning(settings_of(tmp_path, **lists(tmp_path, knows), only=["small"], rerank_depths="5,8,10"))
+    assert [len(window.passages) for window in pointwise.ranked] == [10] * 30
+
+
+def test_order_without_scores_is_not_interpolated(tmp_path: Path, fakes: dict[str, Ranker]) -> None:
+    fakes["small"] = ranks = NumberRanker()
+    ranks.info = replace(ranks.info, score_kind=ScoreKind.RANK)
+    settings = settings_of(tmp_path, **lists(tmp_path, knows), only=["small"])
+    assert tuned(settings)["models"][0]["interpolation"] == {"first_stage_weight": 0.0}
+
+
+def test_too_few_queries_are_refused_with_both_numbers(tmp_path: Path, fakes: Mapping[str, Ranker]) -> None:
+    settings = settings_of(tmp_path, **lists(tmp_path, knows, queries=19))
+    with pytest.raises(CollectionError, match="19 of 19 judged queries have a relevant passage, and a choice needs 20"):
+        run_tuning(settings)
+
+
+def test_queries_whose_relevant_passages_were_not_found_do_not_count(
+    tmp_path: Path, fakes: Mapping[str, Ranker]
+) -> None:
+    settings = settings_of(tmp_path, **lists(tmp_path, knows), depth=3, rerank_depths="2,3")
+    with pytest.raises(CollectionError, match=r"\d of 30 judged queries .* in the list of the first stage.*--depth"):
+        run_tuning(settings)
+
+
+def test_clicks_stand_for_judgements(tmp_path: Path, fakes: Mapping[str, Ranker]) -> None:
+    given = lists(tmp_path, knows)
+    clicks = [f"{q}\t{doc_id}\t{3 * grade}" for q, doc_id, grade in read_qrels(given["qrels"])]
+    given = {"requests": given["requests"], "clicks": write(tmp_path / "clicks.tsv", *clicks)}
+    assert tuned(settings_of(tmp_path, **given))["models"][0]["name"] == "tuned"
+
+
+def test_query_without_candidates_counts_as_0(
+    tmp_path: Path, fakes: Mapping[str, Ranker], capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = lists(tmp_path, knows)
+    first, *others = given["requests"].read_text(encoding="utf-8").splitlines()
+    write(given["requests"], json.dumps({**json.loads(first), "candidates": []}), *others)
+    run_tuning(settings_of(tmp_path, **given, rerank_depths="12", depth=12))
+    assert "nDCG@10 is 0.967, and" in capsys.readouterr().out  # 29 of 30
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "lists to rerank come from one of --index, --requests, but none of them is given"),
+        ({"index": Path("i"), "requests": Path("r")}, "but --index and --requests are given; give exactly one"),
+        ({"requests": Path("r")}, "judgements come from one of --qrels, --clicks, --collection, but none"),
+        ({"index": Path("i"), "qrels": Path("q")}, "texts of queries come from one of --queries, --requests"),
+        ({"requests": Path("r"), "clicks": Path("c"), "queries": Path("q")}, "--queries and --requests are given"),
+        ({"rerank_depths": "1"}, "--rerank-depths 1: expected numbers from 2 to 100"),
+        ({"rerank_depths": "10;20"}, "expected numbers from 2 to 100"),
+        ({"rerank_depths": "10,101"}, "expected numbers from 2 to 100"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        run_tuning(TuneSettings(**given))
+    assert message in str(caught.value)
+
+
+def test_unknown_model_and_missing_index_are_refused(tmp_path: Path) -> None:
+    given = lists(tmp_path, knows)
+    with pytest.raises(
+        ConfigError, match="--only larger: there is no such model to try; use first, pe-rank, query-likelihood"
+    ):
+        run_tuning(settings_of(tmp_path, **given, only=["larger"]))
+    clicks = write(tmp_path / "clicks.tsv", "a query\td1\t3")
+    with pytest.raises(IndexMismatch):
+        run_tuning(settings_of(tmp_path, clicks=clicks, index=tmp_path / "none"))
