@@ -9,11 +9,13 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rerank import profiles
+from rerank.cross_encoder_files import is_cross_encoder
 from rerank.errors import CheckpointError, ConfigError
 from rerank.files import atomic_file, sha256_of_files
 from rerank.json_files import read_json
 from rerank.validation import joined, problems_of
 
+_CROSS_ENCODER = "cross-encoder"
 MANIFEST_FILE = "rerank.json"
 TEMPLATE_FILE = "template.yaml"
 #: Folder of the trained checkpoint in the folder of a run.
@@ -67,7 +69,7 @@ def served_model(name_and_path: str) -> dict[str, object]:
     """The configuration of a model that the command line gives as NAME=PATH or NAME=PROFILE:PATH.
 
     A checkpoint of FIRST of our training brings the window size of its manifest. One with a profile is read with the
-    template in its folder, if there is one.
+    template in its folder, if there is one. A cross-encoder is known by its files, or named: NAME=cross-encoder:PATH.
 
     Raises:
         ConfigError: the text is not of these forms, or PATH has neither a profile nor a manifest.
@@ -79,11 +81,14 @@ def served_model(name_and_path: str) -> dict[str, object]:
     profile, _, checkpoint = path.partition(":")
     if checkpoint and profile in profiles.names():
         return {"name": name, "path": checkpoint, **profiled(profile, Path(checkpoint))}
+    if (is_named := checkpoint and profile == _CROSS_ENCODER) or is_cross_encoder(Path(path)):
+        return {"name": name, "ranker": _CROSS_ENCODER, "path": checkpoint if is_named else path}
     manifest = read_manifest(Path(path))
     if manifest is None:
         raise ConfigError(
             f"--model {name_and_path}: {path} has no {MANIFEST_FILE}, so its ranker and template are unknown; set them "
-            f"in a --config file, or name a profile as in {name}=PROFILE:{path} ({', '.join(profiles.names())})"
+            f"in a --config file, or name a profile as in {name}=PROFILE:{path} ({', '.join(profiles.names())}), or a "
+            f"cross-encoder as in {name}={_CROSS_ENCODER}:{path}"
         )
     model: dict[str, object] = {"name": name, "ranker": manifest.ranker, "path": path}
     if manifest.ranker == "pe-rank":  # reads larger windows than those of its training

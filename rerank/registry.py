@@ -12,6 +12,7 @@ from pathlib import Path
 
 from rerank import bundled
 from rerank.config import (
+    CrossEncoderModel,
     FirstModel,
     GenerationModel,
     IdentityModel,
@@ -21,6 +22,7 @@ from rerank.config import (
     QueryLikelihoodModel,
     ServedBy,
 )
+from rerank.config.cascades import possible_prerankers
 from rerank.engine.strategies import Step, Steps, describe, strategy_of
 from rerank.errors import MAX_QUOTED_CHARS, ConfigError, InvalidRequest, NotFound, SelfTestFailed
 from rerank.files import cached_folder, sha256_of_files
@@ -35,6 +37,7 @@ from rerank.prompting.style import PromptStyle
 from rerank.prompting.templates import Template, load_template
 from rerank.rankers import self_test
 from rerank.rankers.base import Ranker, RankerInfo, ServedRanker
+from rerank.rankers.cross_encoder import CrossEncoderRanker
 from rerank.rankers.first import FirstPrompts, FirstRanker, FirstScoring
 from rerank.rankers.first_checkpoint import first_settings
 from rerank.rankers.generation import GenerationPrompts, GenerationRanker
@@ -122,7 +125,8 @@ class ModelRegistry:
         if instruction and not self._infos[name].reads_instruction:
             raise self._instruction_not_read(name)
         steps = self._steps(name, options)
-        self._check_served(steps[0].model)  # the preranker of a cascade
+        for step in steps:
+            self._check_served(step.model)
         return steps
 
     def _default_window_size(self, name: str) -> int:
@@ -134,7 +138,7 @@ class ModelRegistry:
     def _problem(self, name: str) -> str:
         """The reason for which requests for the model fail by default; empty if they do not."""
         model, problem = self._models[name], self._own_problem(name)
-        if not problem and model.strategy is StrategyKind.CASCADE and (other := self._own_problem(model.preranker)):
+        if not problem and model.strategy is StrategyKind.CASCADE and (other := self._problem(model.preranker)):
             return f"its preranker {model.preranker} is not served: {other}"
         return problem
 
@@ -195,12 +199,10 @@ class ModelRegistry:
             )
 
     def _preranker_steps(self, model: str, preranker: str) -> Steps:
-        """The step of a cascade's preranker, which orders all candidates by its own default strategy."""
-        other_models = [
-            name for name, other in self._models.items() if name != model and other.strategy is not StrategyKind.CASCADE
-        ]
-        if preranker not in other_models:
-            choices = f"use one of {', '.join(other_models)}" if other_models else "configure another model"
+        """The steps of a cascade's preranker: its own default strategy, which may be a cascade of two models."""
+        possible = possible_prerankers(model, self._models)
+        if preranker not in possible:
+            choices = f"use one of {', '.join(possible)}" if possible else "configure another model"
             raise InvalidRequest(
                 "strategy.preranker",
                 f"{preranker[:MAX_QUOTED_CHARS]!r} cannot be the preranker of {model}; {choices}",
@@ -295,6 +297,8 @@ def load_ranker(model: ModelConfig, encoder: Encoder, device: str) -> Ranker:
             kind = IdentifierKind(model.identifiers)
             template = _styled(model.template, model.prompt)
             return GenerationRanker(model.path, template, kind, device, model.precision)
+        case CrossEncoderModel():
+            return CrossEncoderRanker(model.path, device, model.precision, model.pair_tokens)
         case QueryLikelihoodModel():
             return load_query_likelihood(model, device)
 
@@ -357,7 +361,9 @@ def _styled(template: str, prompt: PromptConfig) -> Template:
 
 def _warning(model: ModelConfig, info: RankerInfo) -> str:
     """The difference that keeps a model from its published figures; empty if none is known."""
-    if isinstance(model, IdentityModel | PERankModel) or model.profile is None or Path(model.template or "").is_file():
+    if isinstance(model, IdentityModel | PERankModel | CrossEncoderModel) or model.profile is None:
+        return info.warning
+    if Path(model.template or "").is_file():
         return info.warning
     return (
         f"profile {model.profile} needs its publisher's prompt ({load_profile(model.profile).prompt_source}), but "

@@ -43,6 +43,7 @@ SETTINGS: dict[str, type[BaseModel]] = {
     "`models`: `ranker: first`": config.FirstModel,
     "`models`: `ranker: generation`": config.GenerationModel,
     "`models`: `ranker: query-likelihood`": config.QueryLikelihoodModel,
+    "`models`: `ranker: cross-encoder`": config.CrossEncoderModel,
     "`models`: `served_by`": config.ServedBy,
     "`models`: `prompt`": config.PromptConfig,
     "`models`: `interpolation`": config.InterpolationConfig,

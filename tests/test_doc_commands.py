@@ -220,9 +220,9 @@ def test_python_snippets_run(
     if missing := [name for name in imports(snippet) if importlib.util.find_spec(name) is None]:
         pytest.skip(f"needs {missing}")
     if "CrossEncoder" in snippet:
-        from tests.small_cross_encoder import write_cross_encoder
+        from tests.cross_encoders import write_cross_encoder
 
-        write_cross_encoder(tmp_path / "cross-encoder" / "ms-marco-MiniLM-L6-v2")
+        write_cross_encoder(tmp_path / "cross-encoder" / "ms-marco-MiniLM-L6-v2", "bert")
         monkeypatch.chdir(tmp_path)
     exec(program, {"__name__": "__main__"})
     assert capsys.readouterr().out

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 #: Modules and folders of `rerank`, from the lowest layer to the highest.
 LAYERS = [
     "errors files json_files losses names profiles text_table types v1 validation yaml_files",
-    "config manifest bundled readers inference_servers",
+    "cross_encoder_files config manifest bundled readers inference_servers",
     "collections prompting",
     "models",
     "rankers retrieval",

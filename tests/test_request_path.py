@@ -25,7 +25,7 @@ PACKAGE = Path(rerank.__file__).parent
 GENERATED = PACKAGE / "v1"
 #: What a reader has to know for one request. The aim is 11 files and 900 lines.
 MAX_FILES = 14
-MAX_LINES = 1175
+MAX_LINES = 1200
 #: Code that is part of the function around it.
 INNER = {"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "<lambda>"}
 

@@ -1,4 +1,4 @@
-"""Pointwise baselines that need no service: cosine, z-score fusion, cross-encoder, oracle.
+"""Pointwise baselines that need no service: cosine, z-score fusion, oracle.
 
 A listwise ranker must beat them to be worth its cost.
 """
@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from rerank.errors import ConfigError
-from rerank.files import sha256_of_files
 from rerank.readers.qrels import Qrel
 from rerank.retrieval.hybrid import z_score_sum
 from rerank.types import CandidateSource, Matrix, Query
@@ -60,35 +58,6 @@ class ZScoreFusion:
         second = dict(zip(first, self._cosine(query, candidates), strict=True))
         fused = z_score_sum([first, second])
         return [fused[candidate.doc_id] for candidate in candidates]
-
-
-class PointwiseCrossEncoder:
-    """A CrossEncoder of sentence-transformers.
-
-    Args:
-        name: folder or name of the model.
-
-    Raises:
-        ConfigError: the model cannot be loaded.
-    """
-
-    def __init__(self, name: str, device: str = "auto") -> None:
-        from sentence_transformers import CrossEncoder  # imports torch, which most evaluations do not need
-
-        from rerank.models.loading import pick_device
-
-        try:
-            self._model = CrossEncoder(name, device=str(pick_device(device)))
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"cross-encoder {name!r} cannot be loaded: {error}") from error
-        weights = sorted(Path(name).glob("*.safetensors"))
-        self.revision = sha256_of_files(weights) if weights else str(self._model.config._commit_hash or "")
-
-    def __call__(self, query: Query, candidates: Sequence[CandidateSource]) -> list[float]:
-        if not candidates:
-            return []
-        pairs = [(query.text, candidate.text or "") for candidate in candidates]
-        return [float(score) for score in self._model.predict(pairs, batch_size=16, show_progress_bar=False)]
 
 
 class Oracle:

@@ -24,7 +24,8 @@ class EvaluationSettings:
         list[str],
         typer.Option(
             help=f"A ranker to evaluate: {', '.join(SERVED)} run in a service; {', '.join(BASELINES)} run in this "
-            "process. Repeatable; all others are compared with the first. identity keeps the first stage's order."
+            "process. RANKER:PATH gives its checkpoint. Repeatable; all others are compared with the first. identity "
+            "keeps the first stage's order."
         ),
     ] = field(default_factory=list)
     system: Annotated[
@@ -32,7 +33,8 @@ class EvaluationSettings:
         typer.Option(
             help="NAME=RANKER[/STRATEGY][:PATH]: a ranker under a name, with its own strategy and checkpoint folder; "
             "with --target, PATH is the name of a model of that service. RANKER may be the profile of a published "
-            "model, such as rank-zephyr. Repeatable."
+            "model, such as rank-zephyr. 'NAME=RANKER[:PATH]>RANKER[:PATH]@100>first@20' is a cascade of two or three "
+            "models, each after the first with the number of passages that it reads. Repeatable."
         ),
     ] = field(default_factory=list)
     model: Annotated[

@@ -21,7 +21,7 @@ from rerank.readers.qrels import Qrel
 from rerank.service.process import service_process
 from rerank.types import CandidateSource, Query
 from rerank.v1 import rerank_pb2 as pb
-from rerank_eval.baselines import Cosine, Oracle, PointwiseCrossEncoder, Scorer, ZScoreFusion
+from rerank_eval.baselines import Cosine, Oracle, Scorer, ZScoreFusion
 from rerank_eval.services import Services
 from rerank_eval.settings import EvaluationSettings
 from rerank_eval.specs import SystemSpec
@@ -37,9 +37,12 @@ _MAX_REQUEST_S = 24 * 3600.0
 def strategy_of(spec: SystemSpec, shared: pb.Strategy) -> pb.Strategy:
     """The strategy of a system: the shared one, with the system's own kind if it has one.
 
-    The preranker is left out of strategies other than the cascade, and the interpolation of rankers without scores.
+    The preranker is left out of strategies other than the cascade, and the interpolation of rankers without scores. A
+    system that is a cascade of its own has no part of the shared one.
     """
     strategy = pb.Strategy()
+    if spec.preranker is not None:
+        return strategy  # the default one of its model, which is that cascade
     strategy.CopyFrom(shared)
     if spec.strategy:
         strategy.MergeFrom(strategy_message(spec.strategy, 0, 0))
@@ -64,6 +67,11 @@ def open_systems(
         ConfigError: the settings do not fit the rankers, a service did not start, or does not serve a model, or the
             targets do not serve the same models.
     """
+    if settings.targets and any(spec.preranker for spec in specs):
+        raise ConfigError(
+            "a cascade in --system is of models that the evaluation starts; with --target, name a model of the service "
+            "whose default strategy is that cascade"
+        )
     strategies = _strategies(specs, settings)
     scorers = _scorers(specs, qrels, settings.encoder)
     if not settings.targets and index is None and len(scorers) == len(specs):
@@ -133,13 +141,21 @@ def models_of(specs: Sequence[SystemSpec], settings: EvaluationSettings, has_ind
         if spec.name in names and is_changed:
             raise ConfigError(f"{spec.name} is a model of the default system; rename this one, --system NAME=RANKER")
     models: list[object] = [
-        model_config(spec, settings)
+        model
         for spec in specs
         if spec.is_served and spec.ranker != "default" and spec.name not in names
+        for model in (model_config(spec, settings), *_preranker_configs(spec, settings))
     ]
     if has_index and "identity" not in {*names, *(spec.name for spec in specs)}:
         models.append({"name": "identity", "ranker": "identity"})  # retrieves the candidates of the baselines
     return [*own, *models]
+
+
+def _preranker_configs(spec: SystemSpec, settings: EvaluationSettings) -> Iterator[Mapping[str, object]]:
+    """The models before that of a cascade, the last of them first, each with the next one as its preranker."""
+    while spec.preranker is not None:
+        spec = spec.preranker
+        yield model_config(spec, settings)
 
 
 def _model_name(spec: SystemSpec, models: Mapping[str, pb.Model], is_running: bool) -> str:
@@ -157,7 +173,7 @@ def model_config(spec: SystemSpec, settings: EvaluationSettings) -> Mapping[str,
     Raises:
         ConfigError: the checkpoint is one of another ranker.
     """
-    given = _given_settings(spec, settings)
+    given = _given_settings(spec, settings) | spec.cascade_settings
     if spec.ranker in profiles.names():
         return {"name": spec.name, "path": spec.path, **profiled(spec.ranker, Path(spec.path)), **given}
     path = Path(spec.path)
@@ -201,8 +217,6 @@ def _scorers(specs: Sequence[SystemSpec], qrels: Iterable[Qrel], encoder: str) -
         elif spec.ranker == "z-score" and shared:
             # With a cache of vectors shared with `cosine`, its measured cost would be too low.
             scorers[spec.name] = ZScoreFusion(Cosine(shared))
-        elif spec.ranker == "cross-encoder":
-            scorers[spec.name] = PointwiseCrossEncoder(spec.path)
         elif spec.ranker == "oracle":
             scorers[spec.name] = Oracle(qrels)
     return scorers

@@ -24,7 +24,12 @@ def results_table(title: str, response: pb.RerankResponse | pb.SearchResponse, v
 
     by_rank = response.score_kind == pb.SCORE_KIND_RANK
     table = Table(title=title, title_justify="left")
-    meaning = {pb.SCORE_KIND_RANK: "by rank", pb.SCORE_KIND_INTERPOLATED: "interpolated"}
+    meaning = {
+        pb.SCORE_KIND_RANK: "by rank",
+        pb.SCORE_KIND_INTERPOLATED: "interpolated",
+        pb.SCORE_KIND_POINTWISE: "pointwise",
+        pb.SCORE_KIND_POINTWISE_PROBABILITY: "probability",
+    }
     for column in ("rank", "was", f"score:\n{meaning.get(response.score_kind, 'log-prob')}"):
         table.add_column(column, justify="right", no_wrap=True)
     if verbose:

@@ -2,6 +2,7 @@
 
 from rerank.config.loading import load_config
 from rerank.config.models import (
+    CrossEncoderModel,
     FirstModel,
     GenerationModel,
     IdentityModel,
@@ -22,6 +23,7 @@ from rerank.config.telemetry import TelemetryConfig
 __all__ = [
     "BUNDLED_MODELS",
     "ConnectionsConfig",
+    "CrossEncoderModel",
     "EngineConfig",
     "FirstModel",
     "GenerationModel",

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from rerank.config.cascades import MAX_STAGES, possible_prerankers
 from rerank.config.models import ModelConfig
 from rerank.config.service import BUNDLED_MODELS, ServiceConfig
 from rerank.errors import ConfigError
 from rerank.names import current_model_name
-from rerank.types import StrategyKind
 from rerank.validation import joined, problems_of, suggestion
 from rerank.yaml_files import YamlFile, read_yaml
 
@@ -96,12 +96,12 @@ def _merged(given: object, override: object) -> object:
 
 
 def _check_preranker(model: ModelConfig, models: Sequence[ModelConfig], place: str) -> None:
-    """Raises: ConfigError if the preranker is no model, the model itself, or a cascade by default."""
-    choices = [other.name for other in models if other is not model and other.strategy is not StrategyKind.CASCADE]
+    """Raises: ConfigError if the preranker is no model, or its own cascade has the model, or three models."""
+    choices = possible_prerankers(model.name, {other.name: other for other in models})
     if model.preranker and model.preranker not in choices:
         raise ConfigError(
             f"{place}: preranker {model.preranker!r} of model {model.name} is none of {', '.join(choices) or 'none'}, "
-            "the other models whose strategy is no cascade"
+            f"the models with which it makes a cascade of at most {MAX_STAGES} different ones"
         )
 
 

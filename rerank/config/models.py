@@ -25,14 +25,15 @@ class ModelSettings(Settings):
 
     Attributes:
         name: the name by which requests refer to the model.
-        ranker: how the model ranks: pe-rank, first, generation, query-likelihood or identity.
+        ranker: how the model ranks: pe-rank, first, generation, query-likelihood, cross-encoder or
+            identity.
         strategy: the default strategy: single, sliding, top-down, tournament or cascade. Default: sliding.
         window_size: the default number of passages per window, at least 2. Default: that of the training if the
             checkpoint has a manifest, otherwise 20; for PE-Rank 200, or as many as the checkpoint reads.
         stride: the default number of passages between the starts of two sliding windows, at most `window_size`.
             Default: half of `window_size`.
         preranker: the model that orders all candidates first, by its own defaults, in cascades of requests that name
-            none. Its default strategy must not be a cascade. Default: none; the strategy cascade needs one.
+            none. Its default strategy may be a cascade of two models. Default: none; the strategy cascade needs one.
     """
 
     name: Annotated[str, Field(min_length=1)]
@@ -116,7 +117,7 @@ class InterpolationConfig(Settings):
     ] = 0.0
 
 
-class _ScoringModel(CheckpointModel):
+class _ScoringModel(ModelSettings):
     """Settings of a model that scores the passages of a window.
 
     Attributes:
@@ -186,7 +187,7 @@ class IdentityModel(ModelSettings):
     ranker: Literal["identity"]
 
 
-class PERankModel(_ScoringModel):
+class PERankModel(_ScoringModel, CheckpointModel):
     """Settings of a PE-Rank model (Liu et al., arXiv 2406.14848), which reads one vector per passage.
 
     Attributes:
@@ -268,13 +269,42 @@ class GenerationModel(ServableModel):
     identifiers: Literal["letters", "numbers"] = "numbers"
 
 
-class QueryLikelihoodModel(_ScoringModel):
-    """Settings of a query-likelihood model: a causal LM that says how probable the query is after each passage.
+class _PointwiseModel(_ScoringModel):
+    """Settings of a model that reads each passage alone.
 
     Attributes:
         strategy: the default strategy. Default: single, because each passage is read alone.
         window_size: the default number of passages that are scored. Default: 1,000; in a cascade, set it to the number
             of the preranker's best passages that are worth a forward pass each.
+    """
+
+    strategy: StrategyKind = StrategyKind.SINGLE
+    window_size: Annotated[int, Field(ge=2, strict=True)] = 1000
+
+
+class CrossEncoderModel(_PointwiseModel):
+    """Settings of a cross-encoder: a model that scores a query and one passage, which sentence-transformers loads.
+
+    Its prompt, its answer tokens and its activation are those of the checkpoint's files.
+
+    Attributes:
+        path: folder of the model: one with a classification head for one score, or a causal LM that was saved with
+            `LogitScore`.
+        precision: number format of the model. Default: auto.
+        pair_tokens: limit on the tokens of a query with a passage, prompt included; 0: as many as the model reads.
+            Default: 0.
+    """
+
+    ranker: Literal["cross-encoder"]
+    path: Path
+    precision: Precision = "auto"
+    pair_tokens: Annotated[int, Field(ge=0, strict=True)] = 0
+
+
+class QueryLikelihoodModel(_PointwiseModel, CheckpointModel):
+    """Settings of a query-likelihood model: a causal LM that says how probable the query is after each passage.
+
+    Attributes:
         path: folder of the causal LM or of a LoRA adapter, or a GGUF file. Default: SmolLM2-135M-Instruct, the base of
             the bundled FIRST model.
         template: name of a bundled prompt template or path of a YAML file, without `{query}`: the query follows the
@@ -285,8 +315,6 @@ class QueryLikelihoodModel(_ScoringModel):
     """
 
     ranker: Literal["query-likelihood"]
-    strategy: StrategyKind = StrategyKind.SINGLE
-    window_size: Annotated[int, Field(ge=2, strict=True)] = 1000
     path: Path = Path(bundled.SMOLLM2)
     template: str = "query_likelihood"
     passage_tokens: Annotated[int, Field(ge=0, strict=True)] = 256
@@ -294,5 +322,6 @@ class QueryLikelihoodModel(_ScoringModel):
 
 
 ModelConfig: TypeAlias = Annotated[
-    IdentityModel | PERankModel | FirstModel | GenerationModel | QueryLikelihoodModel, Field(discriminator="ranker")
+    IdentityModel | PERankModel | FirstModel | GenerationModel | QueryLikelihoodModel | CrossEncoderModel,
+    Field(discriminator="ranker"),
 ]

@@ -8,11 +8,13 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from itertools import chain, islice
 from typing import TypeAlias
 
 from rerank.config import EngineConfig
 from rerank.engine.admission import AdmissionController, Throughput
 from rerank.engine.calls import ConcurrentCalls
+from rerank.engine.parts import divided, joined
 from rerank.engine.request import (
     MIN_WINDOW_TOKENS,
     ModelStage,
@@ -250,16 +252,37 @@ class Engine:
     async def _rank_round(
         self, step: Step, round_: Round, prepared: Prepared, progress: Progress
     ) -> list[RankedWindow]:
-        """Encodes and ranks the windows of a round, some at a time."""
-        request, ranked = progress.request, list[RankedWindow]()
+        """Ranks the windows of a round; a model of this process that scores each passage alone reads them in parts."""
+        model, request = step.model, progress.request
         windows = [request.window(prepared, step, round_, positions) for positions in round_.windows]
+        if self._infos[model].score_kind.is_pointwise and not isinstance(self._rankers[model], ServedRanker):
+            return await self._rank_in_parts(model, windows, progress)
+        return await self._rank_windows(model, windows, progress)
+
+    async def _rank_in_parts(self, model: str, windows: Sequence[Window], progress: Progress) -> list[RankedWindow]:
+        max_tokens = self._threads[model].rank.max_batch_tokens / max(1.0, self.throughput.token_ratio(model))
+        divisions = [divided(window, partial(passage_tokens, self._infos[model]), max_tokens) for window in windows]
+        parts = list(chain.from_iterable(divisions))
+        shares = [part.share for part in parts]
+        ranked = iter(await self._rank_windows(model, [part.window for part in parts], progress, shares))
+        return [
+            joined(window, its_parts, list(islice(ranked, len(its_parts))))
+            for window, its_parts in zip(windows, divisions, strict=True)
+        ]
+
+    async def _rank_windows(
+        self, model: str, windows: Sequence[Window], progress: Progress, shares: Sequence[float] | None = None
+    ) -> list[RankedWindow]:
+        """Encodes and ranks windows, some at a time; `shares` are those of their windows if they are parts."""
+        request, ranked = progress.request, list[RankedWindow]()
         while len(ranked) < len(windows):
-            encoded = await self._encode(step.model, windows[len(ranked) : len(ranked) + _WINDOWS_AT_ONCE])
+            some = slice(len(ranked), len(ranked) + _WINDOWS_AT_ONCE)
+            encoded = await self._encode(model, windows[some])
             tokens = [max(MIN_WINDOW_TOKENS, window.tokens) for window in encoded]
-            request.add_windows(step.model, tokens)
+            request.add_windows(model, tokens, shares and shares[some])
             if not progress.windows and not ranked:  # the estimate is now based on the request's own windows
                 self._admission.admit(request, now_s())
-            ranked += zip(encoded, await self._threads[step.model].rank.run(request, encoded, tokens), strict=True)
+            ranked += zip(encoded, await self._threads[model].rank.run(request, encoded, tokens), strict=True)
         return ranked
 
     async def _encode(self, model: str, windows: Sequence[Window]) -> list[EncodedWindow]:

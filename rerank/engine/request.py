@@ -74,7 +74,7 @@ class _Windows:
     """The windows that a request is expected to need of one model, and those encoded so far with their tokens."""
 
     expected: float
-    encoded: int = 0
+    encoded: float = 0.0
     tokens: int = 0
 
 
@@ -83,7 +83,7 @@ class RankRequest:
     """A validated request: what is asked for, and its place in the queues of the engine.
 
     Attributes:
-        steps: one, or two of a cascade; the last one is that of the request's own model.
+        steps: one, or up to three of a cascade; the last one is that of the request's own model.
         options: of the answer; what they say about the model and its strategy is in `steps`.
         deadline_s: on the event loop's clock.
         caller: callers have equal shares of the engine: the name of an API key, or the address of a connection.
@@ -141,10 +141,13 @@ class RankRequest:
             self.remaining[ModelStage(Stage.RANK, step.model)] = windows * max(MIN_WINDOW_TOKENS, tokens_each)
             self.remaining[ModelStage(Stage.PREPARE, step.model)] = prepare_tokens(info, self.query, passages)
 
-    def add_windows(self, model: str, tokens: Sequence[int]) -> None:
-        """Counts windows that were encoded and are ranked next; those that follow are taken for like their average."""
+    def add_windows(self, model: str, tokens: Sequence[int], shares: Sequence[float] | None = None) -> None:
+        """Counts windows that were encoded and are ranked next, or parts that are these shares of their windows.
+
+        Those that follow are taken for like their average.
+        """
         windows = self._windows[model]
-        windows.encoded += len(tokens)
+        windows.encoded += len(tokens) if shares is None else sum(shares)
         windows.tokens += sum(tokens)
         further = max(0.0, windows.expected - windows.encoded) * (windows.tokens / windows.encoded)
         self.remaining[ModelStage(Stage.RANK, model)] = further + sum(tokens)
@@ -278,14 +281,26 @@ class Progress:
         return Ranking(ranked, score_kind, self._trace(total_ms, completeness, reason))
 
     def _scores(self) -> tuple[ScoreKind, list[float]]:
-        """The window's scores if one window held all candidates; otherwise ranks, as windows are not comparable."""
-        n = len(self.order)
-        one_window = len(self.windows) == 1 and len(self.windows[0].positions) == n
-        if not one_window or self.last is None or self.info.score_kind is ScoreKind.RANK:
+        """The window's scores if one window held all candidates; otherwise ranks, as windows are not comparable.
+
+        Scores of a model that reads each passage alone stand if its last window held all passages of the answer.
+        """
+        n, kind = len(self.order), self.info.score_kind
+        answer = self.order[: self.request.options.top_n or n]
+        if self.last is None or kind is ScoreKind.RANK or not self._holds_scores_of(answer):
             return ScoreKind.RANK, [float(n - rank) for rank in range(n)]
-        score_of = dict(zip(self.windows[0].positions, self.last.scores, strict=True))
-        kind = ScoreKind.INTERPOLATED if self.interpolated else self.info.score_kind
-        return kind, strictly_decreasing([score_of[position] for position in self.order])
+        score_of = dict(zip(self.windows[-1].positions, self.last.scores, strict=True))
+        kind = ScoreKind.INTERPOLATED if self.interpolated else kind
+        return kind, strictly_decreasing([score_of[position] for position in answer])
+
+    def _holds_scores_of(self, answer: Sequence[int]) -> bool:
+        """True if the scores of the last window can be those of the answer."""
+        if len(self.windows) == 1 and len(self.windows[0].positions) == len(self.order):
+            return True
+        if not self.windows or not self.info.score_kind.is_pointwise or self.interpolated:
+            return False
+        last = self.windows[-1]
+        return last.model == self.request.steps[-1].model and set(answer) <= set(last.positions)
 
     def _trace(self, total_ms: float, completeness: Completeness, reason: str) -> Trace:
         request, info = self.request, self.info

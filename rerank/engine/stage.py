@@ -224,6 +224,11 @@ class QueuedStage(ABC, Generic[T, R]):
         finally:
             self._queue.discard(request)
 
+    @property
+    def max_batch_tokens(self) -> int:
+        """The limit of a batch."""
+        return self._queue.max_batch_tokens
+
     def set_max_batch_tokens(self, tokens: int) -> None:
         self._queue.max_batch_tokens = max(1, tokens)
 

@@ -236,10 +236,10 @@ def strategy_of(kind: StrategyKind, window_size: int, stride: int, early_stop: b
 
 @dataclass(frozen=True)
 class Step:
-    """A model that orders all candidates by a strategy. A request has one step, or two: a cascade.
+    """A model that orders all candidates by a strategy. A request has one step, or up to three: a cascade.
 
-    In a cascade, the preranker orders all candidates by its own strategy; then the request's model orders the top
-    window, which is the strategy Single.
+    In a cascade, the preranker orders all candidates by its own strategy, which may be a cascade of two steps; then the
+    request's model orders the top window, which is the strategy Single.
 
     Attributes:
         interpolation: weight of the order before the step (that of the first stage, or of the preranker) in the order
@@ -273,7 +273,7 @@ class Step:
         return f"{self.strategy} reads {n} candidates in up to {windows} windows, whose scores cannot be compared"
 
 
-#: The steps of a request: one, and before it in a cascade that of the preranker.
+#: The steps of a request: one, and before it in a cascade those of the preranker.
 Steps: TypeAlias = tuple[Step, ...]
 
 
@@ -281,8 +281,8 @@ def describe(steps: Steps) -> str:
     """The strategies of a request's steps in words, as traces and `ListModels` report them."""
     *prerankers, last = steps
     text = str(last.strategy)
-    for step in prerankers:
-        text = f"cascade({step.model}: {describe((step,))} > {last.strategy.window_size})"
+    if prerankers:
+        text = f"cascade({prerankers[-1].model}: {describe(tuple(prerankers))} > {last.strategy.window_size})"
     return f"{text} + {last.interpolation:g} first stage" if last.interpolation else text
 
 

@@ -13,9 +13,11 @@ def relevance_scores(response: pb.RerankResponse, candidates: int) -> list[float
     - Log-probabilities (one window held all candidates) become probabilities, exp(score): the softmax over the window,
       or the geometric mean of the probabilities of the query's tokens (query likelihood).
     - Interpolated scores (sums of z-scores over that window) become 1 / (1 + exp(-score)): 0.5 is the window's mean.
+    - Probabilities of a model that scores each passage alone stay as they are, and its other scores, which are logits,
+      become 1 / (1 + exp(-score)): a threshold on them holds for all requests.
     - Ranks (several windows, or a model without scores) become (candidates - rank) / candidates, rank from 0.
 
-    They order the results of one request. Scores of different requests, or of different models, are not comparable.
+    They order the results of one request. Other scores than the pointwise ones cannot be compared between requests.
 
     Args:
         response: the response of the service; it may hold the first results only.
@@ -26,7 +28,9 @@ def relevance_scores(response: pb.RerankResponse, candidates: int) -> list[float
         case pb.SCORE_KIND_WINDOW_LOG_PROB | pb.SCORE_KIND_QUERY_LOG_LIKELIHOOD:
             excess = max(0.0, *scores, 0.0)  # rounding, as log-probabilities are at most 0
             return [math.exp(score - excess) for score in scores]
-        case pb.SCORE_KIND_INTERPOLATED:
+        case pb.SCORE_KIND_POINTWISE_PROBABILITY:
+            return [min(1.0, max(0.0, score)) for score in scores]  # equal ones were lowered by a rounding error
+        case pb.SCORE_KIND_INTERPOLATED | pb.SCORE_KIND_POINTWISE:
             return [1 / (1 + math.exp(-max(score, -700.0))) for score in scores]
         case _:
             return [score / candidates for score in scores]

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-#: The modules of a decoder layer whose linear layers are changed; those of other modules may be read by their weights.
-_MODULES = ("self_attn", "mlp")
+#: The modules of a layer whose linear layers are changed, of decoders, ModernBERT and BERT's family; those of other
+#: modules may be read by their weights.
+_MODULES = ("self_attn", "mlp", "attn", "attention", "intermediate", "output")
+#: Linear layers of DeBERTa that are read by their weights.
+_READ_BY_WEIGHTS = ("in_proj",)
 #: The number of rows for which oneDNN chooses the order of a weight. Other numbers work, too.
 _ROWS = 1024
 
@@ -22,10 +26,12 @@ def use_onednn(model: PreTrainedModel) -> None:
     """
     if model.device.type != "cpu" or model.dtype != torch.float32 or not torch.backends.mkldnn.is_available():
         return
-    layers = getattr(model.base_model, "layers", ())
+    base: Any = model.base_model
+    layers: Any = getattr(base, "layers", None) or getattr(getattr(base, "encoder", None), "layer", ())
     changed = (getattr(layer, name) for layer in layers for name in _MODULES if hasattr(layer, name))
-    for linear in (each for module in changed for each in module.modules() if type(each) is nn.Linear):
-        compute_by_onednn(linear)
+    for name, linear in (each for module in changed for each in module.named_modules()):
+        if type(linear) is nn.Linear and not name.endswith(_READ_BY_WEIGHTS):
+            compute_by_onednn(linear)
 
 
 def compute_by_onednn(linear: nn.Linear) -> None:

@@ -22,6 +22,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from rerank.errors import CheckpointError
 from rerank.prompting.cache import BYTES_PER_TOKEN, cached_by_bytes
+from rerank.prompting.special_tokens import markup_divider
 from rerank.prompting.templates import Template
 from rerank.prompting.truncate import CHARS_PER_TOKEN, SLACK_TOKENS, beginning, passage_limit
 from rerank.types import Passage, Prepared, Query, Window
@@ -52,7 +53,7 @@ _IDENTIFIER = re.compile(r"\s*([A-Za-z]|\d{1,5})\s*")
 #: Categories of the characters that tokenizers drop: accents, control and invisible format characters.
 _DROPPED = {"Mn", "Cc", "Cf"}
 #: Chat markup of public models, whether or not it is this tokenizer's. <p>, [MUSIC] and the like are text.
-_CHAT_MARKUP = re.compile(
+_CHAT_MARKUP = (
     r"<\|[A-Za-z_]{1,40}\|>|</?(?:s|think)>|<(?:bos|eos|pad|unk|start_of_turn|end_of_turn)>|<</?SYS>>"
     r"|\[/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|CLS|SEP|PAD|UNK|MASK)\]"
 )
@@ -280,10 +281,7 @@ class Sanitizer:
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, template_texts: Iterable[str]) -> None:
-        special = [re.escape(token) for token in tokenizer.all_special_tokens if len(token) > 1]
-        special += [re.escape(str(token)) for token in tokenizer.added_tokens_encoder if len(str(token)) > 1]
-        longest_first = sorted(set(special), key=len, reverse=True)
-        self._markup = re.compile("|".join([*longest_first, _CHAT_MARKUP.pattern]))
+        self._divide_markup = markup_divider(tokenizer, _CHAT_MARKUP)
         labels = sorted({label for text in template_texts for label in _LABEL.findall(text)})
         self._labels = re.compile(rf"({'|'.join(map(re.escape, labels))})\s*:", re.IGNORECASE) if labels else None
 
@@ -292,7 +290,7 @@ class Sanitizer:
         text = _BRACKETED.sub(_without_identifier, text)
         if self._labels is not None:
             text = self._labels.sub(r"\1 -", text)
-        return self._markup.sub(lambda match: f"{match[0][0]} {match[0][1:]}", text)
+        return self._divide_markup(text)
 
 
 def _without_identifier(match: re.Match[str]) -> str:

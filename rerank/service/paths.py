@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rerank.bundled import SMOLLM2
-from rerank.config import IdentityModel, ModelConfig, QueryLikelihoodModel, ServableModel
-from rerank.errors import ConfigError
+from rerank.config import CrossEncoderModel, IdentityModel, ModelConfig, QueryLikelihoodModel, ServableModel
+from rerank.cross_encoder_files import check_cross_encoder
+from rerank.errors import CheckpointError, ConfigError
 from rerank.files import check_file, is_missing_folder, looked_for
 from rerank.json_files import read_json
 from rerank.manifest import TEMPLATE_FILE
@@ -27,8 +28,10 @@ def check_model_files(model: ModelConfig) -> None:
         ConfigError: a folder or file is missing or is something else, or a template cannot be used.
     """
     if isinstance(model, IdentityModel):
-        return
+        return None
     try:
+        if isinstance(model, CrossEncoderModel):
+            return check_cross_encoder(model.path)
         if not isinstance(model, ServableModel) or model.served_by is None:
             _check_checkpoint(model.path)
         elif model.tokenizer is None:
@@ -42,7 +45,7 @@ def check_model_files(model: ModelConfig) -> None:
                 check_hides_query(template)
         if model.path is not None and (model.path / TEMPLATE_FILE).is_file():
             load_template(str(model.path / TEMPLATE_FILE), needed)
-    except ConfigError as error:
+    except (ConfigError, CheckpointError) as error:
         raise ConfigError(f"model {model.name}: {error}") from error
     except OSError as error:
         raise ConfigError(f"model {model.name}: {error.filename} cannot be read: {error.strerror}") from error

@@ -23,6 +23,8 @@ class ScoreKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SCORE_KIND_WINDOW_LOG_PROB: _ClassVar[ScoreKind]
     SCORE_KIND_INTERPOLATED: _ClassVar[ScoreKind]
     SCORE_KIND_QUERY_LOG_LIKELIHOOD: _ClassVar[ScoreKind]
+    SCORE_KIND_POINTWISE: _ClassVar[ScoreKind]
+    SCORE_KIND_POINTWISE_PROBABILITY: _ClassVar[ScoreKind]
 
 class Completeness(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -64,6 +66,8 @@ SCORE_KIND_RANK: ScoreKind
 SCORE_KIND_WINDOW_LOG_PROB: ScoreKind
 SCORE_KIND_INTERPOLATED: ScoreKind
 SCORE_KIND_QUERY_LOG_LIKELIHOOD: ScoreKind
+SCORE_KIND_POINTWISE: ScoreKind
+SCORE_KIND_POINTWISE_PROBABILITY: ScoreKind
 COMPLETENESS_UNSPECIFIED: Completeness
 COMPLETENESS_FULL: Completeness
 COMPLETENESS_PARTIAL: Completeness

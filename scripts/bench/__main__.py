@@ -22,6 +22,7 @@ import typer
 
 from rerank.commands.run import run
 from rerank.errors import ConfigError
+from scripts.bench.cross_encoder import measure_cross_encoder
 from scripts.bench.engine import measure_concurrency, measure_growth, measure_memory, measure_scheduler, measure_service
 from scripts.bench.rankers import measure_cuda, measure_first, measure_packing, measure_pe_rank
 from scripts.bench.timing import Values
@@ -32,6 +33,7 @@ GROUPS: dict[str, Callable[[Workload], Values]] = {
     "first": measure_first,
     "packed": measure_packing,
     "pe": measure_pe_rank,
+    "cross_encoder": measure_cross_encoder,
     "at_once": measure_concurrency,
     "scheduler": measure_scheduler,
     "service": measure_service,

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
-import torch
-from rerank_eval.baselines import Cosine, Oracle, PointwiseCrossEncoder, ZScoreFusion
+from rerank_eval.baselines import Cosine, Oracle, ZScoreFusion
 from rerank_eval.systems import Baseline
 
 from rerank.errors import ConfigError
 from rerank.models.encoder import Encoder
 from rerank.readers.qrels import Qrel
 from rerank.types import CandidateSource, Query
-from tests.small_cross_encoder import write_cross_encoder
 
 QUERY = Query("how long does a flea live", "q")
 TEXTS = ["A flea lives a year.", "Deserts are dry.", "Cats have fleas.", "Deserts are dry."]
@@ -49,24 +45,3 @@ def test_oracle_sorts_by_judgements_and_keeps_the_order_of_ties() -> None:
 def test_no_candidates_give_an_empty_ranking(encoder: Encoder) -> None:
     for scorer in (Cosine(encoder), Oracle([])):
         assert Baseline(scorer).rerank(QUERY, []).doc_ids == ()
-
-
-def test_cross_encoder_equals_transformers_pair_by_pair(tmp_path: Path) -> None:
-    """Compared with the forward pass of transformers without padding."""
-    model, tokenizer = write_cross_encoder(tmp_path)
-    scorer = PointwiseCrossEncoder(str(tmp_path), device="cpu")
-    with torch.no_grad():
-        logits = [
-            model(**tokenizer(QUERY.text, text, return_tensors="pt", return_token_type_ids=False)).logits.item()
-            for text in TEXTS
-        ]
-    scores = scorer(QUERY, CANDIDATES)
-    assert np.argsort(scores).tolist() == np.argsort(logits).tolist()
-    assert scores == pytest.approx(torch.sigmoid(torch.tensor(logits)).tolist(), abs=1e-5)
-    assert len(scorer.revision) == 64
-
-
-def test_missing_cross_encoder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(ConfigError, match="cannot be loaded"):
-        PointwiseCrossEncoder(str(tmp_path / "missing"))

@@ -34,6 +34,22 @@ def test_system_may_have_its_own_strategy(spelling: str) -> None:
     ]
 
 
+def test_ranker_may_have_its_path() -> None:
+    assert parse_systems(["cross-encoder:some/folder"], [], "") == [
+        SystemSpec("cross-encoder", "cross-encoder", "some/folder")
+    ]
+
+
+def test_cascade_is_a_chain_of_models_of_which_the_last_has_the_name() -> None:
+    (spec,) = parse_systems([], ["it=pe-rank > cross-encoder:a@b/ce@100 > first:C:/x@20"], "")
+    first = SystemSpec("it.1", "pe-rank")
+    middle = SystemSpec("it.2", "cross-encoder", "a@b/ce", window_size=100, preranker=first)
+    assert spec == SystemSpec("it", "first", "C:/x", window_size=20, preranker=middle)
+    assert spec.stages == [spec, middle, first]
+    assert spec.cascade_settings == {"strategy": StrategyKind.CASCADE, "window_size": 20, "preranker": "it.2"}
+    assert first.cascade_settings == {}
+
+
 @pytest.mark.parametrize(
     ("rankers", "systems", "model", "message"),
     [
@@ -45,6 +61,14 @@ def test_system_may_have_its_own_strategy(spelling: str) -> None:
         ([], ["../up=identity"], "", "would name a folder"),
         ([], ["=identity"], "", "would name a folder"),
         (["cross-encoder"], [], "", "needs its model"),
+        ([], ["a=pe-rank>first"], "", "a cascade is two or three models, each after the first with the number"),
+        ([], ["a=pe-rank>first@1"], "", "at least 2"),
+        ([], ["a=pe-rank>@20"], "", "a cascade is two or three models"),
+        ([], ["a=pe-rank>first@x"], "", "a cascade is two or three models"),
+        ([], ["a=pe-rank>first@9>first@8>first@7"], "", "a cascade is two or three models"),
+        ([], ["a=pe-rank>cross-encoder@20"], "", "needs its model"),
+        ([], ["a=cosine>first@20"], "", "cosine runs in the evaluation, and the models of a cascade in the service"),
+        ([], ["a=default>first@20"], "", "default is a cascade already"),
         ([], ["a=first/up"], "", "strategy 'up' is none of single, sliding"),
         ([], ["a=first/"], "", "strategy '' is none of"),
         ([], ["a=cosine/sliding"], "", "takes no strategy; leave out /sliding"),

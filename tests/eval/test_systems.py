@@ -43,6 +43,25 @@ def test_preranker_without_a_cascade_is_refused() -> None:
         pass
 
 
+def test_cascade_starts_each_of_its_models_and_asks_for_the_default_of_the_last() -> None:
+    (spec,) = parse_systems([], ["it=pe-rank>cross-encoder:ce@100>first@20"], "")
+    shared = strategy_message(StrategyKind.SLIDING, 10, 5, interpolation=0.5)
+    assert strategy_of(spec, shared) == DEFAULTS
+    last, middle, first = (TypeAdapter(ModelConfig).validate_python(model) for model in models_of([spec], flags()))
+    assert [model.name for model in (last, middle, first)] == ["it", "it.2", "it.1"]
+    assert [(model.preranker, model.window_size) for model in (last, middle)] == [("it.2", 20), ("it.1", 100)]
+    assert {last.strategy, middle.strategy} == {StrategyKind.CASCADE} != {first.strategy}
+
+
+def test_cascade_needs_a_service_that_the_evaluation_starts() -> None:
+    specs = parse_systems([], ["it=pe-rank>first@20"], "")
+    with (
+        pytest.raises(ConfigError, match="with --target, name a model of the service"),
+        open_systems(specs, flags(target=["localhost:1"]), []),
+    ):
+        pass
+
+
 def test_first_without_a_checkpoint_is_the_bundled_one_with_its_window_size() -> None:
     manifest = read_manifest(bundled.FIRST)
     assert manifest is not None

@@ -122,9 +122,47 @@ def test_request_may_name_another_preranker_or_strategy() -> None:
     assert cascade_registry().resolve(RankOptions(strategy="single")) == (Step("number", Single(10)),)
 
 
-def test_preranker_of_a_request_must_be_no_cascade() -> None:
+def test_preranker_of_a_request_must_not_have_the_model_in_its_cascade() -> None:
     with pytest.raises(InvalidRequest, match="'number' cannot be the preranker of first; use one of identity"):
         cascade_registry().resolve(RankOptions(model="first", strategy="cascade", preranker="number"))
+
+
+def chain(*prerankers: str) -> ModelRegistry:
+    """The models m0, m1, … of which each is a cascade behind the given one; "" is no cascade."""
+    models = [
+        IdentityModel(name=f"m{n}", ranker="identity", strategy="cascade", window_size=2 + n, preranker=preranker)
+        if preranker
+        else IdentityModel(name=f"m{n}", ranker="identity", strategy="single", window_size=2 + n)
+        for n, preranker in enumerate(prerankers)
+    ]
+    return ModelRegistry(models, {model.name: NumberRanker(max_window_size=30) for model in models})
+
+
+def test_preranker_may_be_a_cascade_of_two_models() -> None:
+    registry = chain("m1", "m2", "")
+    expected = (Step("m2", Single(4)), Step("m1", Single(3)), Step("m0", Single(2)))
+    assert registry.resolve(RankOptions()) == expected
+    assert registry.describe()[0].default_strategy == "cascade(m1: cascade(m2: single(4) > 3) > 2)"
+
+
+@pytest.mark.parametrize("prerankers", [("m1", "m2", "m3", ""), ("m1", "m2", "m1"), ("m1", "m0")])
+def test_cascade_of_four_models_or_in_a_circle_is_refused(prerankers: tuple[str, ...]) -> None:
+    with pytest.raises(InvalidRequest, match="'m1' cannot be the preranker of m0"):
+        chain(*prerankers)
+
+
+def test_failed_preranker_of_the_preranker_is_a_problem_of_the_cascade() -> None:
+    models = [
+        IdentityModel(name="a", ranker="identity", strategy="cascade", preranker="b"),
+        IdentityModel(name="b", ranker="identity", strategy="cascade", preranker="c"),
+        IdentityModel(name="c", ranker="identity"),
+    ]
+    failed = {"c": FailedModel(NumberRanker().info, "broken")}
+    registry = ModelRegistry(models, {"a": NumberRanker(), "b": NumberRanker()}, failed)
+    problem = "its preranker b is not served: its preranker c is not served: broken"
+    assert registry.describe()[0].problem == problem
+    with pytest.raises(SelfTestFailed, match="model 'c' is not served"):
+        registry.resolve(RankOptions())
 
 
 def test_failed_preranker_is_a_problem_of_the_cascade() -> None:

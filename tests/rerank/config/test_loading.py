@@ -65,10 +65,10 @@ def test_override_replaces_the_setting_of_the_file_unless_it_is_none(path: Path)
         ("models: [{name: a, ranker: identity, size: 1}]", r"models\[0\]\.size: unknown setting; there are name, "),
         (
             "models: [{name: a, ranker: fist}]",
-            r"models\[0\]\.ranker: expected one of identity, pe-rank, first, generation, query-likelihood, given the "
-            r"text 'fist'; did you mean first\?$",
+            r"models\[0\]\.ranker: expected one of identity, pe-rank, first, generation, query-likelihood, "
+            r"cross-encoder, given the text 'fist'; did you mean first\?$",
         ),
-        ("models: [{name: a}]", r"models\[0\]: ranker is missing; it is one of identity, pe-rank, .*-likelihood$"),
+        ("models: [{name: a}]", r"models\[0\]: ranker is missing; it is one of identity, pe-rank, .*, cross-encoder$"),
         ("models: {name: a}", r"models: expected a list, whose entries begin with a dash, given a mapping$"),
         ("models: [first]", r"models\[0\]: expected a mapping with name, strategy, .*, given the text 'first'$"),
         (
@@ -195,23 +195,35 @@ def test_window_of_pe_rank_does_not_depend_on_its_training(tmp_path: Path) -> No
 CASCADE = "{name: a, ranker: first, strategy: cascade, preranker: b}"
 
 
+def test_cascade_may_be_the_default_of_a_model(path: Path) -> None:
+    path.write_text(f"models: [{CASCADE}, {{name: b, ranker: pe-rank}}]")
+    model = load_config(path).models[0]
+    assert (model.strategy, model.preranker) == ("cascade", "b")
+
+
+def test_cascade_may_have_three_models(path: Path) -> None:
+    second = "{name: b, ranker: first, strategy: cascade, preranker: c}"
+    path.write_text(f"models: [{CASCADE}, {second}, {{name: c, ranker: identity}}]")
+    assert [model.preranker for model in load_config(path).models] == ["b", "c", ""]
+
+
 @pytest.mark.parametrize(
     ("models", "problem"),
     [
         ("{name: a, ranker: first, strategy: cascade}", "the strategy cascade needs a preranker; name another model"),
         (CASCADE, "preranker 'b' of model a is none of none"),
-        (f"{CASCADE}, {{name: c, ranker: identity}}", "preranker 'b' of model a is none of c, the other models"),
+        (f"{CASCADE}, {{name: c, ranker: identity}}", "preranker 'b' of model a is none of c, the models with which"),
         (
             "{name: a, ranker: first, preranker: a}, {name: c, ranker: identity}",
             "preranker 'a' of model a is none of c",
         ),
         (
-            f"{CASCADE}, {{name: b, ranker: first, strategy: cascade, preranker: c}}, {{name: c, ranker: identity}}",
-            "preranker 'b' of model a is none of c, the other models whose strategy is no cascade",
+            f"{CASCADE}, {{name: b, ranker: first, strategy: cascade, preranker: a}}, {{name: c, ranker: identity}}",
+            "preranker 'b' of model a is none of c, the models with which it makes a cascade of at most 3 ",
         ),
     ],
 )
-def test_preranker_must_be_another_model_that_is_no_cascade(path: Path, models: str, problem: str) -> None:
+def test_preranker_must_be_another_model_in_no_circle(path: Path, models: str, problem: str) -> None:
     path.write_text(f"models: [{models}]")
     with pytest.raises(ConfigError, match=problem):
         load_config(path)

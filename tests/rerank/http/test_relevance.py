@@ -12,7 +12,9 @@ from rerank.v1 import rerank_pb2 as pb
 KINDS = [
     pb.SCORE_KIND_WINDOW_LOG_PROB,
     pb.SCORE_KIND_INTERPOLATED,
+    pb.SCORE_KIND_POINTWISE,
     pb.SCORE_KIND_QUERY_LOG_LIKELIHOOD,
+    pb.SCORE_KIND_POINTWISE_PROBABILITY,
     pb.SCORE_KIND_RANK,
 ]
 
@@ -27,6 +29,8 @@ def response(kind: pb.ScoreKind, *scores: float) -> pb.RerankResponse:
         (pb.SCORE_KIND_WINDOW_LOG_PROB, [math.log(p) for p in (0.6, 0.3, 0.1)], [0.6, 0.3, 0.1]),
         (pb.SCORE_KIND_WINDOW_LOG_PROB, [1e-7, -1.0], [1.0, 0.3679]),  # rounding above 0
         (pb.SCORE_KIND_INTERPOLATED, [2.0, 0.0, -2.0], [0.8808, 0.5, 0.1192]),
+        (pb.SCORE_KIND_POINTWISE_PROBABILITY, [0.75, 0.0, -1e-45], [0.75, 0.0, 0.0]),
+        (pb.SCORE_KIND_POINTWISE, [math.log(3), 0.0], [0.75, 0.5]),
         (pb.SCORE_KIND_RANK, [4, 3], [1.0, 0.75]),  # the first two of four
     ],
 )
@@ -36,6 +40,7 @@ def test_scores_become_what_the_documentation_says(
     found = relevance_scores(response(kind, *scores), 4)
     assert found == pytest.approx(expected, abs=1e-4)
     assert max(found) <= 1
+    assert min(found) >= 0
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -43,7 +48,7 @@ def test_no_result_has_no_score(kind: pb.ScoreKind) -> None:
     assert relevance_scores(response(kind), 0) == []
 
 
-@pytest.mark.parametrize("kind", KINDS[:2])
+@pytest.mark.parametrize("kind", KINDS[:3])
 def test_extreme_scores_stay_between_0_and_1_and_in_order(kind: pb.ScoreKind) -> None:
     found = relevance_scores(response(kind, 1e30, 800.0, 0.0, -800.0, -1e30), 5)
     assert all(0 <= score <= 1 for score in found)

@@ -1,0 +1,210 @@
+"""Cross-encoders of sentence-transformers: loads one from a folder, renders pairs of texts, and scores rendered ones.
+
+Prompt, chat template, token ids, activation and truncation are those of the checkpoint's own files, as the library
+reads them. Batches are the caller's.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias, cast
+
+import torch
+from safetensors import SafetensorError
+from sentence_transformers import CrossEncoder
+from sentence_transformers.cross_encoder.modules import LogitScore
+from torch import nn
+from transformers import PreTrainedTokenizerBase
+from transformers.utils import logging as transformers_logging
+
+from rerank.config import Precision
+from rerank.cross_encoder_files import check_cross_encoder, is_causal_without_modules
+from rerank.errors import CheckpointError
+from rerank.files import sha256_of_files
+from rerank.models.complete import check_complete
+from rerank.models.loading import pick_device, uses_autocast, weight_files, weights_dtype
+from rerank.models.onednn import use_onednn
+from rerank.models.tokenizer import load_tokenizer
+
+#: A rendered pair: its token ids, and whatever else the tokenizer says of each of them.
+Pair: TypeAlias = Mapping[str, Sequence[int]]
+
+#: Options of the library's rendering: lists without padding.
+_UNPADDED: Mapping[str, Any] = {"text": {"padding": False}, "common": {"return_tensors": None}}
+#: What the library's rendering says of a batch; everything else it says of each pair.
+_OF_ALL_PAIRS = ("modality", "logits_to_keep", "prompt_length")
+#: Tokens that the library reads where a causal LM's files name none.
+_DEFAULT_ANSWERS = ("yes", "no")
+
+
+class PairScorer:
+    """A cross-encoder: texts → rendered pairs → scores, as `CrossEncoder.predict` gives them. Safe between threads.
+
+    Args:
+        folder: of a model that `CrossEncoder` loads: with a classification head, or a causal LM with `LogitScore`.
+        device: `auto`, `cpu`, `cuda` or `cuda:N`.
+        precision: see `rerank.config.Precision`.
+        pair_tokens: the most tokens of a pair; 0: as many as the model reads.
+
+    Attributes:
+        tokenizer: of the model.
+        max_tokens: the longest pair, in tokens.
+        reads_instruction: the chat template has a place for one.
+        gives_probabilities: its activation is a sigmoid.
+        between_layers: called in each layer while pairs are scored; it may score other pairs meanwhile.
+        revision: SHA-256 of the weights.
+
+    Raises:
+        CheckpointError: the folder holds no whole cross-encoder that can be loaded without code of its publisher.
+    """
+
+    def __init__(self, folder: Path, device: str = "auto", precision: Precision = "auto", pair_tokens: int = 0) -> None:
+        check_cross_encoder(folder)
+        self._folder, self.device = folder, pick_device(device)
+        self._autocast = uses_autocast(self.device, precision)
+        self._lock = threading.Lock()
+        transformers_logging.disable_progress_bar()
+        try:
+            if is_causal_without_modules(folder):
+                _check_answers(folder, load_tokenizer(folder))
+            self._model = self._load(precision, pair_tokens)
+            self._check()
+            self._features_of_all: dict[str, object] = {"modality": "message" if self._is_chat else "text"}
+            if getattr(self._model[0], "transformer_task", "") == "text-generation":
+                self._features_of_all["logits_to_keep"] = 1  # only the last position is read
+            self._default_prompt = self._model.prompts.get(self._model.default_prompt_name or "") or None
+            (plain,) = self.render("a", ["b"])
+            (instructed,) = self.render("a", ["b"], "c d")
+        except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
+            raise CheckpointError(f"cross-encoder {folder} cannot be loaded: {error}") from error
+        self.reads_instruction = self._is_chat and plain != instructed
+        self.gives_probabilities = isinstance(self._model.activation_fn, nn.Sigmoid)
+        self.revision = sha256_of_files(weight_files(folder))
+        if not self._autocast:
+            use_onednn(self._transformer)
+        self.between_layers: Callable[[], None] = lambda: None
+        for layer in max(
+            (each for each in self._model.modules() if isinstance(each, nn.ModuleList)), key=len, default=()
+        ):
+            layer.register_forward_pre_hook(lambda *_: self.between_layers())
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        return cast(PreTrainedTokenizerBase, self._model.tokenizer)
+
+    @property
+    def chat_template(self) -> str:
+        """The template that places query and passage in a prompt; empty for a model that reads the bare pair."""
+        return str(self.tokenizer.chat_template or "") if self._is_chat else ""
+
+    def render(self, query: str, passages: Sequence[str], instruction: str = "", cut: bool = True) -> list[Pair]:
+        """One pair per passage, as the library renders it, without padding; `cut`: to `max_tokens`."""
+        if not passages:
+            return []
+        inputs: list[Any] = [(query, passage) for passage in passages]
+        if self._is_chat:  # as messages, because the library takes a text that is the address of an image for one
+            inputs = [[self._message("query", query), self._message("document", passage)] for passage in passages]
+        options = _UNPADDED if cut else {**_UNPADDED, "text": {"padding": False, "truncation": False, "verbose": False}}
+        with self._lock:  # of the tokenizer, which several threads cannot share
+            rendered = self._model.preprocess(
+                inputs, prompt=instruction or self._default_prompt, processing_kwargs=dict(options)
+            )
+        names = [name for name in rendered if name not in _OF_ALL_PAIRS]
+        columns = zip(*(rendered[name] for name in names), strict=True)
+        return [dict(zip(names, values, strict=True)) for values in columns]
+
+    def count(self, text: str) -> int:
+        """The number of tokens of a text."""
+        with self._lock:
+            return len(self.tokenizer(text, add_special_tokens=False, truncation=False, verbose=False)["input_ids"])
+
+    @torch.inference_mode()
+    def scores(self, pairs: Sequence[Pair]) -> list[float]:
+        """The scores of pairs that are padded to the longest of them, in one forward pass.
+
+        The activation is computed in float64, where probabilities near 1 still differ.
+        """
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            padded = cast(Any, self.tokenizer).pad(
+                {name: [pair[name] for pair in pairs] for name in pairs[0]}, return_tensors="pt"
+            )
+        features = {name: tensor.to(self.device) for name, tensor in padded.items()}
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self._autocast):
+            outputs = self._model({**features, **self._features_of_all})["scores"]
+        activated: torch.Tensor = cast(Any, self._model).activation_fn(outputs.double())
+        return [float(score) for score in activated.flatten().tolist()]
+
+    @property
+    def _transformer(self) -> Any:
+        return self._model.transformers_model
+
+    @property
+    def _is_chat(self) -> bool:
+        return "message" in self._model.modalities
+
+    def _message(self, role: str, text: str) -> dict[str, object]:
+        is_flat = cast(Any, self._model[0]).input_formatter.message_format == "flat"
+        return {"role": role, "content": text if is_flat else [{"type": "text", "text": text}]}
+
+    def _load(self, precision: Precision, pair_tokens: int) -> CrossEncoder:
+        model = CrossEncoder(
+            str(self._folder),
+            device=str(self.device),
+            local_files_only=True,
+            trust_remote_code=False,
+            max_length=pair_tokens or None,
+            model_kwargs={"dtype": weights_dtype(self.device, precision)},
+        )
+        model.eval().requires_grad_(False)
+        positions = model.max_seq_length or 0
+        for module in model.modules():  # RoBERTa's positions begin behind the one that stands for padding
+            table = getattr(module, "position_embeddings", None)
+            if isinstance(table, nn.Embedding) and table.padding_idx is not None:
+                positions = min(positions, table.num_embeddings - table.padding_idx - 1)
+        self.max_tokens = model.max_seq_length = positions
+        return model
+
+    def _check(self) -> None:
+        """Raises: CheckpointError if weights or tokens are missing, or the model scores something else than texts."""
+        transformer, tokenizer = self._transformer, self.tokenizer
+        _, info = type(transformer).from_pretrained(  # on the device `meta` it reads the names of the weights only
+            self._folder, device_map="meta", output_loading_info=True, local_files_only=True, config=transformer.config
+        )
+        unexpected = [name for name in info["unexpected_keys"] if ".pooler." not in name and "position_ids" not in name]
+        check_complete(self._folder, {**info, "unexpected_keys": unexpected})
+        if others := set(self._model.modalities) - {"text", "message"}:
+            raise CheckpointError(
+                f"{self._folder} reads {', '.join(map(str, others))}, and this service ranks texts only"
+            )
+        if tokenizer.pad_token_id is None:
+            raise CheckpointError(
+                f"the tokenizer of {self._folder} has no pad token, with which pairs of several lengths share a batch; "
+                "name one of its tokens as pad_token in tokenizer_config.json"
+            )
+        size = transformer.get_input_embeddings().num_embeddings
+        answers = [module for module in self._model if isinstance(module, LogitScore)]
+        ids = [token for each in answers for token in (each.true_token_id, each.false_token_id) if token is not None]
+        if missing := [token for token in ids if not 0 <= token < size]:
+            raise CheckpointError(
+                f"{self._folder} scores by token {missing[0]}, and the model has the tokens 0 to {size - 1}; correct "
+                "the config.json of its LogitScore"
+            )
+
+
+def _check_answers(folder: Path, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Raises: CheckpointError if a causal LM whose files name no answers lacks the default ones, or a prompt."""
+    vocabulary = tokenizer.get_vocab()
+    if missing := [answer for answer in _DEFAULT_ANSWERS if answer not in vocabulary]:
+        raise CheckpointError(
+            f"{folder} is a causal LM whose tokenizer has no token {missing[0]!r}, and no modules.json says by which "
+            "tokens it scores; save it with CrossEncoder and a LogitScore, or serve it as `first` or `query-likelihood`"
+        )
+    if not tokenizer.chat_template:
+        raise CheckpointError(
+            f"{folder} is a causal LM without a chat template that places query and document; add the "
+            "chat_template.jinja of a reranker, or serve it as `first` or `query-likelihood`"
+        )

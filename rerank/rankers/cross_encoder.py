@@ -1,0 +1,130 @@
+"""Cross-encoder: scores each passage by a model that reads the query and this one passage (Nogueira and Cho 2019).
+
+The model is any that sentence-transformers' `CrossEncoder` loads; its scores are those of `CrossEncoder.predict`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rerank.config import Precision
+from rerank.errors import InvalidRequest
+from rerank.manifest import model_id
+from rerank.models.cross_encoder import Pair, PairScorer
+from rerank.models.last_token import translate_out_of_memory
+from rerank.prompting.special_tokens import markup_divider
+from rerank.prompting.truncate import beginning
+from rerank.rankers.base import RankerInfo
+from rerank.types import EncodedWindow, Passage, Prepared, Query, ScoreKind, Window, WindowRanking
+
+_MOST_PASSAGES = 1000
+#: The least tokens that a query must leave for the passage.
+_LEAST_PASSAGE_TOKENS = 16
+#: Pairs share a forward pass as long as padding is at most this share of its positions, or it has few of them.
+_MOST_PADDING, _FEW_POSITIONS = 0.15, 256
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedPairs(EncodedWindow):
+    """A window as the pairs that a cross-encoder reads, one per passage."""
+
+    pairs: tuple[Pair, ...] = ()
+
+
+class CrossEncoderRanker:
+    """Scores passages by a cross-encoder.
+
+    Args:
+        checkpoint, device, precision, pair_tokens: see PairScorer.
+
+    Raises:
+        CheckpointError: see PairScorer.
+    """
+
+    def __init__(
+        self, checkpoint: Path, device: str = "auto", precision: Precision = "auto", pair_tokens: int = 0
+    ) -> None:
+        self._scorer = scorer = PairScorer(checkpoint, device, precision, pair_tokens)
+        self._divide_special_tokens = markup_divider(scorer.tokenizer)
+        template = scorer.chat_template
+        self.info = RankerInfo(
+            kind="cross-encoder",
+            model_id=model_id(checkpoint),
+            model_revision=scorer.revision,
+            template_sha256=hashlib.sha256(template.encode()).hexdigest() if template else "",
+            max_window_size=_MOST_PASSAGES,
+            score_kind=ScoreKind.POINTWISE_PROBABILITY if scorer.gives_probabilities else ScoreKind.POINTWISE,
+            batching="packed",
+            max_passage_tokens=scorer.max_tokens,
+            max_window_tokens=scorer.max_tokens * _MOST_PASSAGES,
+            on_accelerator=scorer.device.type == "cuda",
+            reads_instruction=scorer.reads_instruction,
+        )
+
+    def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
+        """Keeps special tokens out of the texts, and the ends of long ones that are never read.
+
+        Raises:
+            InvalidRequest: the query leaves too little room for the passages.
+        """
+        text, instruction = self._divide_special_tokens(query.text), self._divide_special_tokens(query.instruction)
+        (empty,) = self._scorer.render(text, [""], instruction, cut=False)
+        tokens, most = len(empty["input_ids"]), self._scorer.max_tokens
+        if tokens + _LEAST_PASSAGE_TOKENS > most:
+            raise InvalidRequest(
+                "query",
+                f"the query takes {tokens} of the {most} tokens that {self.info.model_id} reads, and leaves less than "
+                f"{_LEAST_PASSAGE_TOKENS} for a passage; shorten the query",
+                {"query_tokens": str(tokens), "limit": str(most)},
+            )
+        texts = {t: self._beginning(self._divide_special_tokens(t)) for t in {passage.text for passage in passages}}
+        prepared = tuple(replace(passage, text=texts[passage.text]) for passage in passages)
+        return Prepared(replace(query, text=text, instruction=instruction), prepared)
+
+    def encode(self, window: Window) -> EncodedPairs:
+        """One pair of the query and each passage, rendered as the model's files say."""
+        query, texts = window.query, [passage.text for passage in window.passages]
+        pairs = self._scorer.render(query.text, texts, query.instruction)
+        full = [place for place, pair in enumerate(pairs) if len(pair["input_ids"]) >= self._scorer.max_tokens]
+        uncut = self._scorer.render(query.text, [texts[place] for place in full], query.instruction, cut=False)
+        cut = [len(pair["input_ids"]) > self._scorer.max_tokens for pair in uncut]
+        truncated = tuple(place for place, is_cut in zip(full, cut, strict=True) if is_cut)
+        return EncodedPairs(
+            window, tokens=sum(len(pair["input_ids"]) for pair in pairs), truncated=truncated, pairs=tuple(pairs)
+        )
+
+    @translate_out_of_memory()
+    def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
+        """The score of each pair; pairs of like lengths share a forward pass, whichever window they are of."""
+        pairs = [pair for window in windows if isinstance(window, EncodedPairs) for pair in window.pairs]
+        scores = [0.0] * len(pairs)
+        for group in _groups([len(pair["input_ids"]) for pair in pairs]):
+            for place, score in zip(group, self._scorer.scores([pairs[place] for place in group]), strict=True):
+                scores[place] = score
+        rest = iter(scores)
+        return [WindowRanking(tuple(next(rest) for _ in window.window.passages)) for window in windows]
+
+    def call_between_layers(self, function: Callable[[], None]) -> None:
+        """See InterruptibleRanker."""
+        self._scorer.between_layers = function
+
+    def _beginning(self, text: str) -> str:
+        """The text without the end of which nothing is ever read."""
+        return beginning(text, self._scorer.max_tokens, self._scorer.count)
+
+
+def _groups(lengths: Sequence[int]) -> Iterator[list[int]]:
+    """Places of the sequences from the longest to the shortest, in groups with little padding."""
+    group, tokens = list[int](), 0
+    for place in sorted(range(len(lengths)), key=lambda place: -lengths[place]):
+        positions = lengths[group[0]] * (len(group) + 1) if group else 0
+        if positions > _FEW_POSITIONS and positions - tokens - lengths[place] > _MOST_PADDING * positions:
+            yield group
+            group, tokens = [], 0
+        group.append(place)
+        tokens += lengths[place]
+    if group:
+        yield group

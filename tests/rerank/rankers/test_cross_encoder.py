@@ -1,0 +1,300 @@
+"""Cross-encoders: scores are those of `CrossEncoder.predict`, and what cannot be served is refused by name."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from sentence_transformers import CrossEncoder
+
+from rerank.config import CrossEncoderModel, IdentityModel, ServiceConfig
+from rerank.cross_encoder_files import is_cross_encoder
+from rerank.errors import CheckpointError, InvalidRequest
+from rerank.manifest import served_model
+from rerank.models.cross_encoder import PairScorer
+from rerank.rankers import cross_encoder
+from rerank.rankers.base import rank_windows
+from rerank.rankers.cross_encoder import CrossEncoderRanker
+from rerank.reranker import Reranker
+from rerank.types import EncodedWindow, Passage, Query, RankOptions, ScoreKind, StrategyKind, Window
+from tests.causal_lms import write_causal_lm
+from tests.cross_encoders import MAX_TOKENS, write_cross_encoder
+from tests.small_tokenizers import byte_level
+
+ARCHITECTURES = ("bert", "modernbert", "xlm-roberta", "qwen3")
+"""Every family of heads: two kinds of encoders with token types or without, rotary positions, a causal LM."""
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("cross-encoders")
+    return {name: write_cross_encoder(root / name, name) for name in ARCHITECTURES}
+
+
+@pytest.fixture(scope="module")
+def ranker(folders: dict[str, Path]) -> CrossEncoderRanker:
+    return CrossEncoderRanker(folders["bert"], "cpu")
+
+
+def texts(n: int, longest: int = 37) -> list[str]:
+    return [" ".join(f"w{(7 * place + word) % 11}" for word in range(1 + 9 * place % longest)) for place in range(n)]
+
+
+def window(ranker: CrossEncoderRanker, passages: list[str], query: str = "which w3", instruction: str = "") -> Window:
+    given = tuple(Passage(f"d{place}", text) for place, text in enumerate(passages))
+    prepared = ranker.prepare(Query(query, instruction=instruction), given)
+    return Window(prepared.query, prepared.passages)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_scores_are_those_of_predict(folders: dict[str, Path], architecture: str) -> None:
+    ranker, library = CrossEncoderRanker(folders[architecture], "cpu"), CrossEncoder(str(folders[architecture]))
+    lists = [[*texts(9), "w1 " * 600], texts(1), texts(3), []]  # one is longer than the model reads
+    rankings = rank_windows(ranker, [window(ranker, passages) for passages in lists])
+    for passages, ranking in zip(lists, rankings, strict=True):
+        expected = library.predict([("which w3", text) for text in passages], show_progress_bar=False)
+        assert ranking.scores == pytest.approx(expected.tolist(), abs=1e-4)
+    assert max(rankings[0].scores) - min(rankings[0].scores) > 1e-2
+    assert ranker.encode(window(ranker, lists[0])).truncated == (9,)
+
+
+def test_pairs_of_all_windows_share_batches_by_length(
+    ranker: CrossEncoderRanker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    windows = [window(ranker, texts(n, longest=60)) for n in (20, 1, 12)]
+    expected = [ranking.scores for one in windows for ranking in rank_windows(ranker, [one])]
+    lengths = [len(pair["input_ids"]) for one in windows for pair in ranker.encode(one).pairs]
+    groups = list(cross_encoder._groups(lengths))
+    assert sorted(place for group in groups for place in group) == list(range(len(lengths)))
+    assert 1 < len(groups) < len(lengths)
+    for group in groups:
+        positions = len(group) * max(lengths[place] for place in group)
+        assert positions <= cross_encoder._FEW_POSITIONS or sum(lengths[place] for place in group) >= 0.85 * positions
+    for ranking, scores in zip(rank_windows(ranker, windows), expected, strict=True):
+        assert ranking.scores == pytest.approx(scores, abs=1e-5)
+
+
+def test_no_pairs_make_no_groups() -> None:
+    assert list(cross_encoder._groups([])) == []
+
+
+def test_activation_decides_on_the_meaning_of_scores(tmp_path: Path, folders: dict[str, Path]) -> None:
+    logits = write_cross_encoder(tmp_path / "logits", "bert", torch.nn.Identity())
+    of_logits, of_sigmoid = CrossEncoderRanker(logits, "cpu"), CrossEncoderRanker(folders["bert"], "cpu")
+    assert of_logits.info.score_kind is ScoreKind.POINTWISE
+    assert of_sigmoid.info.score_kind is ScoreKind.POINTWISE_PROBABILITY
+    (raw,) = rank_windows(of_logits, [window(of_logits, texts(5))])
+    (probabilities,) = rank_windows(of_sigmoid, [window(of_sigmoid, texts(5))])
+    expected = torch.tensor(raw.scores, dtype=torch.float64).sigmoid().tolist()
+    assert probabilities.scores == pytest.approx(expected, abs=1e-6)
+
+
+def test_instruction_reaches_the_chat_template_and_no_other_model(folders: dict[str, Path]) -> None:
+    ranker = CrossEncoderRanker(folders["qwen3"], "cpu")
+    library = CrossEncoder(str(folders["qwen3"]))
+    passages = texts(4)
+    (ranking,) = rank_windows(ranker, [window(ranker, passages, instruction="Find moons.")])
+    pairs = [("which w3", text) for text in passages]
+    expected = library.predict(pairs, prompt="Find moons.", show_progress_bar=False)
+    assert ranking.scores == pytest.approx(expected.tolist(), abs=1e-4)
+    assert expected.tolist() != pytest.approx(library.predict(pairs, show_progress_bar=False).tolist(), abs=1e-3)
+    assert [CrossEncoderRanker(folder, "cpu").info.reads_instruction for folder in folders.values()] == [
+        False, False, False, True
+    ]  # fmt: skip
+
+
+def test_passage_cannot_write_special_tokens(folders: dict[str, Path], ranker: CrossEncoderRanker) -> None:
+    chat = CrossEncoderRanker(folders["qwen3"], "cpu")
+    for each, markup in ((chat, "<|im_end|>"), (ranker, "[SEP]")):
+        token = each._scorer.tokenizer.convert_tokens_to_ids(markup)
+        plain, forged = each.encode(window(each, ["w1 w2", f"w1 {markup} w2"])).pairs
+        assert list(forged["input_ids"]).count(token) == list(plain["input_ids"]).count(token)
+
+
+def test_text_that_is_the_address_of_an_image_is_read_as_text(folders: dict[str, Path]) -> None:
+    ranker = CrossEncoderRanker(folders["qwen3"], "cpu")
+    address, other = ranker.encode(window(ranker, ["http://localhost/a.png", "http://localhost/b.txt"])).pairs
+    assert len(address["input_ids"]) == len(other["input_ids"])
+
+
+def test_query_that_leaves_no_room_is_refused(ranker: CrossEncoderRanker) -> None:
+    with pytest.raises(InvalidRequest, match=rf"takes \d+ of the {MAX_TOKENS} tokens .* shorten the query"):
+        window(ranker, ["w1"], query="w1 " * 300)
+
+
+def test_pair_tokens_limits_the_pairs(folders: dict[str, Path]) -> None:
+    ranker = CrossEncoderRanker(folders["bert"], "cpu", pair_tokens=40)
+    encoded = ranker.encode(window(ranker, [*texts(3), "w1 " * 100]))
+    assert max(len(pair["input_ids"]) for pair in encoded.pairs) == 40
+    assert encoded.truncated == (2, 3)
+
+
+def test_function_between_layers_may_rank_others(folders: dict[str, Path]) -> None:
+    ranker = CrossEncoderRanker(folders["modernbert"], "cpu")
+    long, short = ranker.encode(window(ranker, texts(12))), ranker.encode(window(ranker, texts(2)))
+    expected = [ranking.scores for ranking in ranker.rank([long, short])]
+    found: list[tuple[float, ...]] = []
+
+    def preempt() -> None:
+        if not found:
+            found.append(())
+            found.append(ranker.rank([short])[0].scores)
+
+    ranker.call_between_layers(preempt)
+    assert ranker.rank([long])[0].scores == pytest.approx(expected[0], abs=1e-5)
+    assert found[1] == pytest.approx(expected[1], abs=1e-5)
+
+
+def test_windows_of_other_rankers_have_no_pairs(ranker: CrossEncoderRanker) -> None:
+    assert ranker.rank([EncodedWindow(Window(Query("q"), ()))])[0].scores == ()
+
+
+def test_served_model_gives_its_scores_and_is_the_middle_of_a_cascade(folders: dict[str, Path]) -> None:
+    models = (
+        CrossEncoderModel(name="ce", ranker="cross-encoder", path=folders["bert"]),
+        CrossEncoderModel(
+            name="last",
+            ranker="cross-encoder",
+            path=folders["modernbert"],
+            strategy=StrategyKind.CASCADE,
+            preranker="middle",
+            window_size=3,
+        ),
+        CrossEncoderModel(
+            name="middle",
+            ranker="cross-encoder",
+            path=folders["bert"],
+            strategy=StrategyKind.CASCADE,
+            preranker="keep",
+            window_size=6,
+        ),
+        IdentityModel(name="keep", ranker="identity"),
+    )
+    documents = [(f"d{place}", text) for place, text in enumerate(texts(9))]
+    pairs = [("which w3", text) for _, text in documents]
+    bert = CrossEncoder(str(folders["bert"])).predict(pairs, show_progress_bar=False).tolist()
+    last = CrossEncoder(str(folders["modernbert"])).predict(pairs, show_progress_bar=False).tolist()
+    with Reranker(ServiceConfig(models=models)) as reranker:
+        alone = reranker.rerank("which w3", documents)
+        one = reranker.rerank("which w3", documents[:1])
+        cascade = reranker.rerank("which w3", documents, RankOptions(model="last"))
+        best = reranker.rerank("which w3", documents, RankOptions(model="last", top_n=3))
+        with pytest.raises(InvalidRequest, match="ce has no place for an instruction"):
+            reranker.rerank(Query("which w3", instruction="Find."), documents)
+    assert [item.position for item in alone.ranked] == sorted(range(9), key=lambda place: -bert[place])
+    assert alone.score_kind is ScoreKind.POINTWISE_PROBABILITY
+    assert [item.score for item in alone.ranked] == pytest.approx(sorted(bert, reverse=True), abs=1e-4)
+    assert one.ranked[0].score == pytest.approx(bert[0], abs=1e-4)
+    middle = sorted(range(6), key=lambda place: -bert[place])
+    order = [*sorted(middle[:3], key=lambda place: -last[place]), *middle[3:], 6, 7, 8]
+    assert [item.position for item in cascade.ranked] == order
+    assert cascade.trace.strategy == "cascade(middle: cascade(keep: sliding(20/10) > 6) > 3)"
+    assert cascade.score_kind is ScoreKind.RANK
+    # The answer of three is what the last model read, so that its scores stand.
+    assert best.score_kind is ScoreKind.POINTWISE_PROBABILITY
+    assert [item.score for item in best.ranked] == pytest.approx([last[place] for place in order[:3]], abs=1e-4)
+
+
+def change(name: str, **values: object) -> Callable[[Path], None]:
+    def edit(folder: Path) -> None:
+        path = folder / name
+        path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+    return edit
+
+
+def without_modules(folder: Path) -> None:
+    for name in ("modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"):
+        (folder / name).unlink()
+
+
+def bare_bert(folder: Path) -> None:
+    without_modules(folder)
+    change("config.json", architectures=["BertModel"])(folder)
+
+
+def without_head(folder: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(folder / "model.safetensors")
+    kept = {name: tensor.clone() for name, tensor in weights.items() if not name.startswith("classifier")}
+    save_file(kept, folder / "model.safetensors", {"format": "pt"})
+
+
+def without_tokenizer(folder: Path) -> None:
+    for path in folder.glob("tokenizer*"):
+        path.unlink()
+
+
+def without_pad_token(folder: Path) -> None:
+    path = folder / "tokenizer_config.json"
+    path.write_text(
+        json.dumps({name: value for name, value in json.loads(path.read_text()).items() if "pad" not in name})
+    )
+
+
+def foreign_module(folder: Path) -> None:
+    path = folder / "modules.json"
+    path.write_text(path.read_text().replace("sentence_transformers.base", "publisher"))
+
+
+CODE = {"AutoModelForSequenceClassification": "modeling.Reranker"}
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda folder: shutil.rmtree(folder), "there is no folder .*; give the folder of a cross-encoder"),
+        (lambda folder: (folder / "config.json").unlink(), "has no config.json"),
+        (bare_bert, "is BertModel, which has no head for scores: they would come from random weights"),
+        (without_head, "does not fit its config.json: weights without classifier.bias, classifier.weight"),
+        (without_tokenizer, "has no tokenizer"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "has no weights"),
+        (without_pad_token, "has no pad token"),
+        (change("config.json", id2label={"0": "a", "1": "b", "2": "c"}), "has a head for 3 labels; a reranker has one"),
+        (change("config.json", auto_map=CODE), r"needs code from its publisher \(modeling.Reranker\)"),
+        (change("config_sentence_transformers.json", activation_fn="mine.Act"), r"needs code .*\(mine.Act\)"),
+        (foreign_module, r"needs code from its publisher \(publisher.modules.transformer.Transformer\)"),
+        (lambda folder: (folder / "config.json").write_text("{"), "config.json cannot be read"),
+    ],
+)  # fmt: skip
+def test_model_that_cannot_score_is_refused_by_name(
+    folders: dict[str, Path], tmp_path: Path, edit: Callable[[Path], None], message: str
+) -> None:
+    folder = shutil.copytree(folders["bert"], tmp_path / "model")
+    edit(folder)
+    with pytest.raises(CheckpointError, match=message):
+        PairScorer(folder, "cpu")
+
+
+def test_sentence_encoder_is_refused_by_name(tmp_path: Path, folders: dict[str, Path]) -> None:
+    folder = shutil.copytree(folders["bert"], tmp_path / "model")
+    change("config_sentence_transformers.json", model_type="SentenceTransformer")(folder)
+    with pytest.raises(CheckpointError, match=r"is a sentence encoder .* give it as `encoder`"):
+        PairScorer(folder, "cpu")
+
+
+def test_token_outside_the_vocabulary_is_refused(tmp_path: Path, folders: dict[str, Path]) -> None:
+    folder = shutil.copytree(folders["qwen3"], tmp_path / "model")
+    (path,) = folder.glob("1_*/config.json")
+    change(str(path.relative_to(folder)), true_token_id=99_999)(folder)
+    with pytest.raises(CheckpointError, match="scores by token 99999, and the model has the tokens 0 to"):
+        PairScorer(folder, "cpu")
+
+
+def test_causal_lm_that_names_no_answers_needs_yes_and_no(tmp_path: Path) -> None:
+    folder = write_causal_lm(tmp_path / "lm", "qwen3", byte_level())
+    with pytest.raises(CheckpointError, match=r"has no token 'yes', and no modules.json says by which tokens"):
+        PairScorer(folder, "cpu")
+
+
+def test_folder_is_known_by_its_files(tmp_path: Path, folders: dict[str, Path]) -> None:
+    plain = shutil.copytree(folders["bert"], tmp_path / "plain")
+    without_modules(plain)
+    assert [is_cross_encoder(folder) for folder in (*folders.values(), plain, tmp_path)] == [True] * 5 + [False]
+    expected = {"name": "it", "ranker": "cross-encoder", "path": str(plain)}
+    assert served_model(f"it={plain}") == served_model(f"it=cross-encoder:{plain}") == expected
