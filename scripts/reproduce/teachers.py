@@ -8,7 +8,7 @@ that a killed call goes on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -61,10 +61,10 @@ def main(
             print(f"| {name} | {_ndcg(pools, teacher, judged):.4f} |")
 
 
-def _teachers(wordings: dict[str, Teacher], weights: Sequence[float]) -> dict[str, Teacher]:
+def _teachers(wordings: Mapping[str, Teacher], weights: Sequence[float]) -> dict[str, Teacher]:
     of_mean = [(wording, 1 / len(wordings)) for wording in wordings.values()]
-    mixed = {name: [(wording, 1.0)] for name, wording in wordings.items()} | {"mean of wordings": of_mean}
-    teachers: dict[str, Teacher] = {"cosine": by_cosine, "cosine + .3 first stage": by_fusion} | wordings
+    mixed = {**{name: [(wording, 1.0)] for name, wording in wordings.items()}, "mean of wordings": of_mean}
+    teachers: dict[str, Teacher] = {"cosine": by_cosine, "cosine + .3 first stage": by_fusion, **wordings}
     for weight in weights:
         for name, parts in mixed.items():
             others = [(wording, weight * share) for wording, share in parts]
