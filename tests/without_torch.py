@@ -37,7 +37,7 @@ NEED_ALL_PACKAGES = (
     "tests/eval/test_commands.py::test_unreadable_file_ends_with_one_line",
     "tests/scripts/test_bench_engine.py",
     "tests/scripts/test_trials.py::test_attack_is_a_row_of_the_table",
-    "tests/scripts/test_trials.py::test_killed_service_comes_back_over_grpc_and_http",
+    "tests/scripts/test_trials.py::test_service_is_killed_under_load_over_grpc_and_http",
     "tests/scripts/test_trials.py::test_soak_goes_on_where_the_last_run_ended",
     "tests/test_dependencies.py",
     "tests/test_recipes.py::test_what_a_recipe_adds_works",
