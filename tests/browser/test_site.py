@@ -98,8 +98,8 @@ def test_table_of_contents_stands_beside_the_text_if_there_is_room(
 def test_search_finds_a_page_of_the_guide(chromium: Browser, site: str) -> None:
     for tab in new_tab(chromium, site):
         tab.page.goto(f"{site}/index.html")
-        tab.page.locator("input.md-search__input").fill("interpolation")
-        tab.page.locator(".md-search-result__item a[href*='guide/models']").first.wait_for()
+        tab.page.locator("input.md-search__input").fill("move from another reranker")
+        tab.page.locator(".md-search-result__item a[href*='guide/move']").first.wait_for()
 
 
 @pytest.mark.parametrize(("scheme", "named"), [("light", "default"), ("dark", "slate")])
