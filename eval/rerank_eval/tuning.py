@@ -117,7 +117,7 @@ def _tried(
             before[name] = first.then(scores, settings.depth, models[name].first_stage_weight)
             continue
         depths = [depth for depth in settings.reranked if depth <= info.max_window_size]
-        is_pointwise = info.score_kind is ScoreKind.QUERY_LOG_LIKELIHOOD  # what else is in the window has no effect
+        is_pointwise = info.score_kind.is_pointwise  # what else is in the window has no effect
         for preranker, stage in before.items():
             for asked in depths[-1:] if is_pointwise else depths:
                 scores = ask(name, preranker, stage, asked)
