@@ -79,7 +79,7 @@ class TuneSettings:
 
 
 def tune(settings: TuneSettings) -> None:
-    """Find the model, depth and interpolation that gain most on your judgements.
+    """Choose model, depth and interpolation by your judgements.
 
     Says whether reranking helps at all, by cross-validation, and writes the settings of a service.
     """
