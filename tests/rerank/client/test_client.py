@@ -6,7 +6,6 @@ import asyncio
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -15,34 +14,15 @@ from google.rpc import status_pb2
 
 from rerank.access.credentials import Credentials
 from rerank.client.client import AsyncRerankClient, RerankClient, ServiceError, reply_table
-from rerank.client.retries import DEFAULT_ATTEMPTS
 from rerank.errors import ConfigError, InvalidRequest, RerankError, UsageError
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceServicer
 from tests.conftest import PASSAGES
+from tests.rerank.client.either_client import Client
 from tests.serving import TIMEOUT_S, Served, serving_servicer
 
 PAIRS = [(doc_id, text) for doc_id, (_, text) in PASSAGES.items()]
 QUERY = "how long does a flea live"
-
-
-@dataclass(frozen=True)
-class Client:
-    """Calls either client in the same way."""
-
-    kind: type[RerankClient] | type[AsyncRerankClient]
-    target: str
-    attempts: int = DEFAULT_ATTEMPTS
-
-    def call(self, method: str, *args: object, **options: Any) -> Any:
-        if self.kind is RerankClient:
-            with RerankClient(self.target, attempts=self.attempts) as client:
-                return getattr(client, method)(*args, **options)
-        return asyncio.run(self._call_async(method, *args, **options))
-
-    async def _call_async(self, method: str, *args: object, **options: Any) -> Any:
-        async with AsyncRerankClient(self.target, attempts=self.attempts) as client:
-            return await getattr(client, method)(*args, **options)
 
 
 @pytest.fixture(params=[RerankClient, AsyncRerankClient])

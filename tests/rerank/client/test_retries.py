@@ -16,7 +16,7 @@ from rerank.errors import InvalidRequest, Overloaded, RerankError, ShuttingDown
 from rerank.service.status import status_of
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceServicer
-from tests.rerank.client.test_client import Client
+from tests.rerank.client.either_client import Client
 from tests.serving import TIMEOUT_S, serving_servicer
 
 BUSY = Overloaded("the queue is full; retry in 0.05 s", 0.05)
