@@ -21,7 +21,7 @@ from rerank.types import (
     RankOptions,
 )
 from rerank.v1 import rerank_pb2 as pb
-from tests.rerank.client.test_client import Client
+from tests.rerank.client.either_client import Client
 from tests.serving import Served, reranker_of, serving
 
 CLIENTS = [RerankClient, AsyncRerankClient]
