@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rerank.access.credentials import Credentials
+    from rerank.blocking_reranker import Reranker
     from rerank.client.client import AsyncRerankClient, RerankClient, ServiceError
     from rerank.config import (
         EngineConfig,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
         Unauthenticated,
         UsageError,
     )
-    from rerank.reranker import AsyncReranker, Reranker, SearchResult, load_reranker
+    from rerank.reranker import AsyncReranker, SearchResult, load_reranker
     from rerank.retrieval.query_update import FeedbackSettings
     from rerank.types import (
         Candidate,
@@ -79,7 +80,8 @@ _EXPORTS = {
         "NotConfigured", "NotFound", "Overloaded", "PermissionDenied", "RerankError", "SelfTestFailed", "ShuttingDown",
         "Unauthenticated", "UsageError",
     ),
-    "rerank.reranker": ("AsyncReranker", "Reranker", "SearchResult", "load_reranker"),
+    "rerank.blocking_reranker": ("Reranker",),
+    "rerank.reranker": ("AsyncReranker", "SearchResult", "load_reranker"),
     "rerank.retrieval.query_update": ("FeedbackSettings",),
     "rerank.client.client": ("AsyncRerankClient", "RerankClient", "ServiceError"),
     "rerank.access.credentials": ("Credentials",),

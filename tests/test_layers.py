@@ -20,6 +20,7 @@ LAYERS = [
     "engine",
     "registry",
     "reranker unordered",
+    "blocking_reranker",
     "access telemetry service client load_test grpc http inspector ray_serve",
     "commands",
 ]

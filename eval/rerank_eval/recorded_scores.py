@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
+from rerank.blocking_reranker import Reranker
 from rerank.commands.run import console
 from rerank.engine.scores import candidate_scores, interpolate
-from rerank.reranker import Reranker
 from rerank.types import Candidate, CandidateSource, Passage, Query, RankOptions, StrategyKind, WindowRanking
 from rerank_eval.runner import Variant, run_variants
 from rerank_eval.trace import RankedList

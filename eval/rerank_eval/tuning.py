@@ -9,6 +9,7 @@ from functools import partial
 
 import numpy as np
 
+from rerank.blocking_reranker import Reranker
 from rerank.commands.run import console
 from rerank.commands.tune import TuneSettings
 from rerank.config import BUNDLED_MODELS, IdentityModel, ModelConfig, QueryLikelihoodModel, ServiceConfig, load_config
@@ -16,7 +17,6 @@ from rerank.errors import ConfigError
 from rerank.manifest import served_model
 from rerank.rankers.base import RankerInfo
 from rerank.readers.requests import Request
-from rerank.reranker import Reranker
 from rerank.types import CandidateSource, ScoredDoc, ScoreKind, StrategyKind
 from rerank_eval.cross_validation import choose, cross_validate, p_of_gain
 from rerank_eval.evaluation import versions

@@ -1,4 +1,4 @@
-"""What `rerank tune` writes: the settings of a service, and a report that says whether reranking helps."""
+"""Output of `rerank tune`: the settings of a service, and a report that says whether reranking helps."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Tuning:
 
     @property
     def verdict(self) -> str:
-        """Whether reranking helps, in words."""
+        """The verdict in words: does reranking help?"""
         c, (low, high) = self.comparison, self.comparison.interval
         if not c.wins + c.losses:
             return f"Reranking was not shown to help: by {c.queries} queries, no fold chose it over the first stage."

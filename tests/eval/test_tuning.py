@@ -19,6 +19,7 @@ from rerank_eval.cross_validation import p_of_gain
 from rerank_eval.tuning import run_tuning
 from typer.testing import CliRunner
 
+from rerank.blocking_reranker import Reranker
 from rerank.commands.cli import app
 from rerank.commands.tune import TuneSettings
 from rerank.config import ServiceConfig, load_config
@@ -28,7 +29,7 @@ from rerank.rankers.identity import IdentityRanker
 from rerank.readers.qrels import read_qrels
 from rerank.readers.requests import read_requests
 from rerank.registry import ModelRegistry
-from rerank.reranker import AsyncReranker, Reranker
+from rerank.reranker import AsyncReranker
 from rerank.types import EncodedWindow, ScoreKind, WindowRanking
 from tests.eval.data import write, write_qrels, write_requests
 from tests.fakes import NumberRanker, number_in
@@ -77,7 +78,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> dict[str, Ranker]:
         used = {model.name: rankers.get(model.name) or IdentityRanker() for model in models}
         return AsyncReranker(config, encoder, None, ModelRegistry(models, used))
 
-    monkeypatch.setattr("rerank.reranker.load_reranker", load)
+    monkeypatch.setattr("rerank.blocking_reranker.load_reranker", load)
     monkeypatch.setattr("rerank_eval.tuning.p_of_gain", partial(p_of_gain, permutations=39))
     return rankers
 
@@ -168,7 +169,9 @@ def test_written_service_ranks_as_was_measured(tmp_path: Path, fakes: Mapping[st
     encoder: Any = SimpleNamespace(vector_cache=SimpleNamespace(max_bytes=0))
     found = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rerank.reranker.load_reranker", lambda _: AsyncReranker(config, encoder, None, registry))
+        patch.setattr(
+            "rerank.blocking_reranker.load_reranker", lambda _: AsyncReranker(config, encoder, None, registry)
+        )
         with Reranker(config) as reranker:
             for request in read_requests(given["requests"]):
                 ranked = reranker.rerank(request.query, request.candidates).ranked

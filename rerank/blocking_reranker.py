@@ -1,0 +1,137 @@
+"""Reranker: reranking and search in this process for code without an event loop, such as notebooks and scripts."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from collections.abc import Coroutine, Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rerank.config import ServiceConfig
+from rerank.config.named import config_of_model
+from rerank.errors import InvalidRequest, UsageError
+from rerank.registry import ModelDescription
+from rerank.reranker import SearchResult, load_reranker
+from rerank.retrieval.query_update import FeedbackSettings
+from rerank.types import CandidateLike, FeedbackMethod, FirstStage, Query, Ranking, RankOptions
+
+T = TypeVar("T")
+
+
+class Reranker:
+    """AsyncReranker for code without an event loop, such as a notebook: `Reranker("pe-rank").rank(query, documents)`.
+
+    Its threads end with the process, or earlier with a `with` block or `close`.
+
+    Args:
+        model: the settings of models and engine, or a single model: "default", "pe-rank", "identity", or the folder of
+            a checkpoint, see `config_of_model`.
+
+    Raises:
+        ConfigError, CheckpointError, IndexMismatch: see `load_reranker`.
+    """
+
+    def __init__(self, model: ServiceConfig | str | Path) -> None:
+        self._reranker = load_reranker(model if isinstance(model, ServiceConfig) else config_of_model(str(model)))
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="reranker", daemon=True)
+        self._thread.start()
+        self._end = weakref.finalize(self, _end_loop, self._loop, self._thread)
+        self._wait(self._reranker.__aenter__())
+
+    def __repr__(self) -> str:
+        return repr(self._reranker).replace("AsyncReranker", "Reranker" if self._end.alive else "closed Reranker", 1)
+
+    def __enter__(self) -> Reranker:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the threads. The reranker cannot be used afterwards."""
+        if self._end.alive:
+            self._wait(self._reranker.__aexit__(None, None, None))
+            self._end()
+
+    def models(self) -> list[ModelDescription]:
+        """The configured models, the default one first."""
+        return self._reranker.models()
+
+    def rank(
+        self,
+        query: str,
+        documents: Sequence[str],
+        top_k: int | None = None,
+        return_documents: bool = False,
+        ordered: bool = False,
+    ) -> list[dict[str, Any]]:
+        """Ranks texts, called as sentence-transformers' `CrossEncoder.rank` is.
+
+        Other than there, a text's score depends on the other texts, too, and it is comparable within the list only.
+
+        Args:
+            query: the query, which must not be empty.
+            documents: the texts; in first-stage order, best first, if they are `ordered`.
+            top_k: the number of results, at least 1; None for all.
+            return_documents: whether each result has its "text".
+            ordered: whether the order of the documents is that of a first stage, which then counts. By default it has
+                no effect, and equal texts get equal scores; see `rerank.unordered`.
+
+        Returns:
+            Dicts with "corpus_id", the place in `documents`, and "score", best first.
+
+        Raises:
+            InvalidRequest: the query is empty, or `top_k` is below 1.
+        """
+        Query.of(query)  # refused before the list, which may be empty
+        if top_k is not None and top_k < 1:
+            raise InvalidRequest("top_k", f"{top_k} is below 1; use a number from 1, or None for all results")
+        if not documents:
+            return []
+        ranking = self.rerank(query, documents, RankOptions(top_n=top_k or 0, ordered=ordered))
+        return [
+            {"corpus_id": item.position, "score": item.score}
+            | ({"text": documents[item.position]} if return_documents else {})
+            for item in ranking.ranked
+        ]
+
+    def rerank(
+        self, query: Query | str, candidates: Iterable[CandidateLike], options: RankOptions | None = None
+    ) -> Ranking:
+        """See AsyncReranker.rerank."""
+        return self._wait(self._reranker.rerank(query, candidates, options or RankOptions()))
+
+    def search(
+        self,
+        query: Query | str,
+        first_stage: FirstStage | str = FirstStage.HYBRID_RRF,
+        depth: int = 100,
+        options: RankOptions | None = None,
+        feedback: FeedbackSettings | FeedbackMethod | str | None = None,
+    ) -> SearchResult:
+        """See AsyncReranker.search."""
+        return self._wait(self._reranker.search(query, first_stage, depth, options or RankOptions(), feedback=feedback))
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        if not self._end.alive:
+            work.close()
+            raise UsageError("this Reranker is closed; make a new one, or use it inside its `with` block")
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+
+def _end_loop(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+    """Cancels the tasks of a loop, and ends its thread."""
+
+    async def cancel_tasks() -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    asyncio.run_coroutine_threadsafe(cancel_tasks(), loop).result()
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
