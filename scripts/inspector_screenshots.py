@@ -97,7 +97,7 @@ def inspected_evaluation(address: str, results: Path) -> Iterator[str]:
 def take(browser: Browser, url: str, picture: Picture, path: Path) -> None:
     """Opens the page, waits for its content, and writes what is in view."""
     size = {"width": picture.width, "height": picture.height}
-    page = browser.new_page(viewport=size, color_scheme=picture.scheme)  # type: ignore[arg-type]
+    page = browser.new_page(viewport=size, color_scheme=picture.scheme)
     page.goto(url)
     page.locator(".ranking, .queries").first.wait_for(timeout=120_000)
     page.locator("h2").first.click()  # takes the focus from the query
