@@ -47,15 +47,31 @@ def is_full(stub: RerankServiceStub) -> bool:
     return refused(stub, timeout_s=1.0).code is EXHAUSTED
 
 
+def overload_beside(stub: RerankServiceStub, calls: list[grpc.Future]) -> Refusal:
+    """The refusal of a call once the replica is full. Adds `calls` until it is.
+
+    Ray may lose or refuse a call while a new replica takes its place, and while it hands over another one.
+    """
+    refusals: list[Refusal] = []
+
+    def is_overload() -> bool:
+        calls.append(stub.Rerank.future(REQUEST, timeout=TIMEOUT_S))
+        refusals.append(refused(stub, timeout_s=1.0))
+        return refusals[-1].code is EXHAUSTED
+
+    wait_for(is_overload)
+    return refusals[-1]
+
+
 def test_full_queue_is_an_overload_with_a_retry_delay_until_a_call_is_cancelled(ray_port: int) -> None:
+    calls: list[grpc.Future] = []
     with deployed(ray_port, ["held"], engine={"max_queue_tokens": 200}) as stub:
-        first = stub.Rerank.future(REQUEST, timeout=TIMEOUT_S)
-        wait_for(lambda: is_full(stub))
-        overload = refused(stub)
-        first.cancel()
+        overload = overload_beside(stub, calls)
+        for call in calls:
+            call.cancel()
         wait_for(lambda: not is_full(stub))
     assert (overload.code, overload.reason) == (EXHAUSTED, "OVERLOADED")
-    assert "180" in overload.message
+    assert "exceed the limit of 200" in overload.message
     assert overload.detail(error_details_pb2.RetryInfo).retry_delay.seconds == 1
 
 
@@ -78,15 +94,9 @@ def test_limit_of_the_service_holds_without_a_deadline_of_the_caller(ray_port: i
 
 def test_calls_beyond_those_of_the_replicas_wait_and_further_ones_are_an_overload(ray_port: int) -> None:
     with deployed(ray_port, ["held"], limits={"max_calls": 1}) as stub:
-        waiting = list[grpc.Future]()
-
-        def is_full_with_another_call() -> bool:  # Ray may refuse a second call while it still hands over the first
-            waiting.append(stub.Rerank.future(REQUEST, timeout=TIMEOUT_S))
-            return is_full(stub)
-
-        wait_for(is_full_with_another_call)
-        overload = refused(stub)
-        for call in waiting:
+        calls: list[grpc.Future] = []
+        overload = overload_beside(stub, calls)
+        for call in calls:
             call.cancel()
     assert (overload.code, overload.reason) == (EXHAUSTED, "OVERLOADED")
     assert overload.detail(error_details_pb2.RetryInfo).retry_delay.seconds == 1
