@@ -290,20 +290,18 @@ class Progress:
         """
         n, kind = len(self.order), self.info.score_kind
         answer = self.order[: self.request.options.top_n or n]
-        if self.last is None or kind is ScoreKind.RANK or not self._holds_scores_of(answer):
+        in_one_window = len(self.windows) == 1 and len(self.windows[0].positions) == n
+        is_scored = in_one_window or (kind.is_pointwise and self._last_window_scored(answer))
+        if self.last is None or kind is ScoreKind.RANK or not is_scored:
             return ScoreKind.RANK, [float(n - rank) for rank in range(n)]
         score_of = dict(zip(self.windows[-1].positions, self.last.scores, strict=True))
         kind = ScoreKind.INTERPOLATED if self.interpolated else kind
         return kind, strictly_decreasing([score_of[position] for position in answer])
 
-    def _holds_scores_of(self, answer: Sequence[int]) -> bool:
-        """True if the scores of the last window can be those of the answer."""
-        if len(self.windows) == 1 and len(self.windows[0].positions) == len(self.order):
-            return True
-        if not self.windows or not self.info.score_kind.is_pointwise or self.interpolated:
-            return False
-        last = self.windows[-1]
-        return last.model == self.request.steps[-1].model and set(answer) <= set(last.positions)
+    def _last_window_scored(self, answer: Sequence[int]) -> bool:
+        """True if the last window of the request's own model held the whole answer, and its scores stand alone."""
+        last = self.windows[-1] if self.windows and not self.interpolated else None
+        return last is not None and last.model == self.request.steps[-1].model and {*answer} <= {*last.positions}
 
     def _trace(self, total_ms: float, completeness: Completeness, reason: str) -> Trace:
         request, info = self.request, self.info
