@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from google.protobuf.descriptor_pb2 import EnumDescriptorProto, FileDescriptorProto, FileDescriptorSet
+from google.rpc import status_pb2
 
 ROOT = Path(__file__).parent.parent
 
@@ -22,7 +23,8 @@ MESSAGE, ENUM, SERVICE, FIELD, VALUE, METHOD = 4, 5, 6, 2, 2, 2
 def proto(tmp_path_factory: pytest.TempPathFactory) -> FileDescriptorProto:
     """proto/rerank/v1/rerank.proto as parsed by protoc, with its comments."""
     out = tmp_path_factory.mktemp("proto") / "rerank.binpb"
-    protoc = [sys.executable, "-m", "grpc_tools.protoc", "-Iproto", f"--descriptor_set_out={out}"]
+    googleapis = Path(status_pb2.__file__).parents[2]
+    protoc = [sys.executable, "-m", "grpc_tools.protoc", "-Iproto", f"-I{googleapis}", f"--descriptor_set_out={out}"]
     subprocess.run([*protoc, "--include_source_info", "rerank/v1/rerank.proto"], cwd=ROOT, check=True)
     (file,) = FileDescriptorSet.FromString(out.read_bytes()).file
     return file

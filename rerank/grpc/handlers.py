@@ -72,7 +72,7 @@ def watch_handler(watch: Callable[[Any, Context], Any], parse: Parse, calls: Cal
         try:
             await watch(parse(bytes(await calls.receive(GrpcCall(context)))), context)
         except RerankError as error:
-            await _abort(context, error)
+            await abort(context, error)
 
     return grpc.stream_stream_rpc_method_handler(handle, response_serializer=lambda reply: reply.SerializeToString())
 
@@ -89,11 +89,12 @@ def stream_handler(answer_all: Callable[[AsyncIterator[Any], Context], AsyncIter
             async for response in answer_all(requests(), context):
                 yield response
         except InvalidRequest as error:
-            await _abort(context, error)
+            await abort(context, error)
 
     return grpc.stream_stream_rpc_method_handler(handle, response_serializer=lambda reply: reply.SerializeToString())
 
 
-async def _abort(context: Context, error: RerankError) -> None:
+async def abort(context: Context, error: RerankError) -> None:
+    """Ends a call with the status of an error."""
     status = rpc_status.to_status(status_of(error))
     await context.abort(status.code, status.details, status.trailing_metadata)

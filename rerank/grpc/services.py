@@ -13,6 +13,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 from rerank.config import ServiceConfig
 from rerank.grpc.handlers import stream_handler, unary_handlers, watch_handler
 from rerank.grpc.health import SERVICE, HealthServicer
+from rerank.grpc.request_stream import STREAM, request_stream_handler
 from rerank.service.calls import CallsInFlight, Method, parser, protobuf_methods
 
 log = logging.getLogger(__name__)
@@ -30,7 +31,8 @@ def add_services(
 ) -> None:
     """Registers RerankService with these methods, the health checks, and reflection if the settings want it."""
     calls = CallsInFlight(config.limits)  # of services that need no key
-    server.add_registered_method_handlers(SERVICE, unary_handlers(methods))
+    stream = {STREAM: request_stream_handler(methods["Rerank"])}
+    server.add_registered_method_handlers(SERVICE, unary_handlers(methods) | stream)
     watch = watch_handler(health.watch, parser(health_pb2.HealthCheckRequest.DESCRIPTOR, calls), calls)
     checks = unary_handlers(health_methods(health, calls)) | {"Watch": watch}
     server.add_registered_method_handlers(_HEALTH.full_name, checks)
