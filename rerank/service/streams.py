@@ -62,7 +62,9 @@ class _StreamedCall:
 
     def __init__(self, stream: Call, number: int, message: bytes) -> None:
         self.peer, self.deadline, self.size = stream.peer, stream.deadline, len(message)
-        self.headers = [(name, f"{value!s}/{number}" if name == REQUEST_ID else value) for name, value in stream.headers]
+        self.headers = [
+            (name, f"{value!s}/{number}" if name == REQUEST_ID else value) for name, value in stream.headers
+        ]
         #: Set when the message is counted among the bytes in flight, or will not be.
         self.taken = asyncio.Event()
         self._message = message
