@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import threading
 import weakref
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
 
 from rerank.config import ServiceConfig
 from rerank.config.named import config_of_model
-from rerank.errors import InvalidRequest, UsageError
+from rerank.errors import InvalidRequest, RerankError, UsageError
+from rerank.many import Pace, in_order, pair_of, with_bar
 from rerank.registry import ModelDescription
 from rerank.reranker import SearchResult, load_reranker
 from rerank.retrieval.query_update import FeedbackSettings
-from rerank.types import CandidateLike, FeedbackMethod, FirstStage, Query, Ranking, RankOptions
+from rerank.types import CandidateLike, FeedbackMethod, FirstStage, Query, Ranking, RankOptions, candidate_list
 
 T = TypeVar("T")
 
@@ -104,6 +106,40 @@ class Reranker:
         """See AsyncReranker.rerank."""
         return self._wait(self._reranker.rerank(query, candidates, options or RankOptions()))
 
+    def rerank_many(
+        self,
+        requests: Iterable[tuple[Query | str, Iterable[CandidateLike]]],
+        options: RankOptions | None = None,
+        show_progress_bar: bool = False,
+    ) -> Iterator[Ranking | RerankError]:
+        """Reranks many lists, some at a time, in batches that several of them share.
+
+        Args:
+            requests: pairs of query and candidates, as for `rerank`. They are read as they are needed, a bounded number
+                ahead, so that they may be as many as one likes.
+            options: those of all requests.
+            show_progress_bar: whether to show one on a terminal or in a notebook.
+
+        Returns:
+            The ranking of each request, in their order; for one that failed, the error, which is not raised.
+
+        Raises:
+            TypeError: a request is no pair, or a candidate has no known form.
+        """
+        pace, work = Pace(), self._reranker.rerank
+
+        async def answer(query: Query | str, candidates: Sequence[CandidateLike]) -> Ranking | RerankError:
+            try:
+                return await pace.run(lambda: work(query, candidates, options or RankOptions()))
+            except RerankError as error:
+                return error
+
+        def start(request: tuple[Query | str, Iterable[CandidateLike]]) -> Future[Ranking | RerankError]:
+            query, candidates = pair_of(request)
+            return self._start(answer(query, candidate_list(candidates)))
+
+        return with_bar(in_order(requests, start), requests, show_progress_bar)
+
     def search(
         self,
         query: Query | str,
@@ -116,10 +152,13 @@ class Reranker:
         return self._wait(self._reranker.search(query, first_stage, depth, options or RankOptions(), feedback=feedback))
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._start(work).result()
+
+    def _start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         if not self._end.alive:
             work.close()
             raise UsageError("this Reranker is closed; make a new one, or use it inside its `with` block")
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
 
 
 def _end_loop(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:

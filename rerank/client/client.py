@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import closing
 from typing import Any, ClassVar
 
 import grpc
 
 from rerank.access.credentials import PLAIN, Credentials
-from rerank.client.error_details import error_info, retry_delay_s
+from rerank.client.error_details import ServiceError
+from rerank.client.many import ManyRequests, weight
 from rerank.client.retries import DEFAULT_ATTEMPTS, DEFAULT_TIMEOUT_S, Attempts
-from rerank.errors import ConfigError, RerankError, UsageError
+from rerank.errors import ConfigError, UsageError
+from rerank.many import in_order, pair_of, with_bar
 from rerank.readers.candidates import candidate_source
 from rerank.service.request_fields import request_message
 from rerank.text_table import ranking_table
@@ -22,27 +25,6 @@ from rerank.v1 import rerank_pb2_grpc
 
 #: Schemes of gRPC's target names; it would take any other one for the name of a host.
 _SCHEMES = {"dns", "ipv4", "ipv6", "unix", "unix-abstract", "vsock", "xds"}
-
-
-class ServiceError(RerankError):
-    """A call failed; the message is the service's own.
-
-    Attributes:
-        code: the gRPC status code.
-        reason: `reason` of the google.rpc.ErrorInfo, such as "OVERLOADED"; empty when the status carries none.
-        metadata: `metadata` of the google.rpc.ErrorInfo: the numbers and names of the message.
-        retry_after_s: when the service expects to have room again, in seconds; None if it does not say.
-    """
-
-    def __init__(self, error: grpc.RpcError, target: str) -> None:
-        info = error_info(error)
-        message = error.details() or str(error.code())
-        if error.code() is grpc.StatusCode.UNAVAILABLE and not info.reason:  # gRPC itself got no answer
-            message = f"no answer from {target}: is `rerank serve` running at {target}? ({message})"
-        super().__init__(message, dict(info.metadata))
-        self.code: grpc.StatusCode = error.code()
-        self.reason: str = info.reason
-        self.retry_after_s = retry_delay_s(error)
 
 
 class _Client:
@@ -122,6 +104,51 @@ class RerankClient(_Client):
             UsageError: the client is closed.
         """
         return self._call(self._stub.Rerank, rerank_request(query, candidates, options), timeout_s)
+
+    def rerank_many(
+        self,
+        requests: Iterable[tuple[str, Iterable[pb.Candidate | CandidateLike]]],
+        timeout_s: float | None = None,
+        show_progress_bar: bool = False,
+        **options: Any,
+    ) -> Iterator[pb.RerankResponse | ServiceError]:
+        """Reranks many lists over one stream, on which the service has a bounded number of them in work.
+
+        A request that was refused for want of room, or whose stream broke, is sent again as in `rerank`.
+
+        Args:
+            requests: pairs of query and candidates, as for `rerank`. They are read as they are needed, a bounded number
+                ahead, so that they may be as many as one likes.
+            timeout_s: time to answer each request after its arrival, in seconds; None: the service's own limit, which
+                begins when there is room for the request.
+            show_progress_bar: whether to show one on a terminal or in a notebook.
+            options: those of all requests, see `rerank`.
+
+        Returns:
+            The response to each request, in their order; for one that failed, the error, which is not raised.
+
+        Raises:
+            ServiceError: the stream itself failed, and no attempt to open it again succeeded.
+            ConfigError: the service answers no streams.
+            DeadlineExceeded: the service is silent.
+            TypeError, InvalidRequest, UsageError: see `rerank`; or a request is no pair.
+        """
+        self._new_attempts(0)  # refused here if the client is closed
+        timeout_ms = 1000 * (timeout_s or 0)
+
+        def messages() -> Iterator[pb.RerankStreamRequest]:
+            for query, candidates in map(pair_of, requests):
+                request = rerank_request(query, candidates, options)
+                yield pb.RerankStreamRequest(request=request, timeout_ms=timeout_ms)
+
+        def answers() -> Iterator[pb.RerankResponse | ServiceError]:
+            with closing(ManyRequests(self._open_stream, self._target, self._attempts)) as many:
+                yield from in_order(messages(), many.start, weight)
+
+        return with_bar(answers(), requests, show_progress_bar)
+
+    def _open_stream(self, requests: Iterable[pb.RerankStreamRequest]) -> Any:
+        return self._stub.RerankStream(requests, metadata=self._credentials.metadata)
 
     def search(self, query: str, timeout_s: float = DEFAULT_TIMEOUT_S, **options: Any) -> pb.SearchResponse:
         """Retrieves candidates from the service's index and reranks them.

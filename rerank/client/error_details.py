@@ -1,4 +1,4 @@
-"""The google.rpc details of a call that failed, as the client sees them."""
+"""A call that failed, as the client sees it, and the google.rpc details of its status."""
 
 from __future__ import annotations
 
@@ -10,7 +10,30 @@ from google.protobuf.message import DecodeError, Message
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
+from rerank.errors import RerankError
+
 M = TypeVar("M", bound=Message)
+
+
+class ServiceError(RerankError):
+    """A call failed; the message is the service's own.
+
+    Attributes:
+        code: the gRPC status code.
+        reason: `reason` of the google.rpc.ErrorInfo, such as "OVERLOADED"; empty when the status carries none.
+        metadata: `metadata` of the google.rpc.ErrorInfo: the numbers and names of the message.
+        retry_after_s: when the service expects to have room again, in seconds; None if it does not say.
+    """
+
+    def __init__(self, error: grpc.RpcError, target: str) -> None:
+        info = error_info(error)
+        message = error.details() or str(error.code())
+        if error.code() is grpc.StatusCode.UNAVAILABLE and not info.reason:  # gRPC itself got no answer
+            message = f"no answer from {target}: is `rerank serve` running at {target}? ({message})"
+        super().__init__(message, dict(info.metadata))
+        self.code: grpc.StatusCode = error.code()
+        self.reason: str = info.reason
+        self.retry_after_s = retry_delay_s(error)
 
 
 def error_info(error: grpc.RpcError) -> error_details_pb2.ErrorInfo:

@@ -10,8 +10,8 @@ from dataclasses import replace
 from itertools import count
 from typing import TypeAlias
 
-from rerank.engine.pace import IN_WORK, Pace
 from rerank.errors import Overloaded, RerankError, ShuttingDown
+from rerank.many import IN_WORK, Pace
 from rerank.service.calls import Call, CallRecord, CallsInFlight, Method, answer, header
 from rerank.service.status import REQUEST_ID
 

@@ -1,0 +1,114 @@
+"""Many requests of one caller: how many are in work, what becomes of one that finds no room, and their order."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import reprlib
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import suppress
+from typing import Protocol, TypeVar
+
+from rich.console import Console
+from rich.progress import track
+
+from rerank.errors import Overloaded
+
+T = TypeVar("T")
+U = TypeVar("U")
+R_co = TypeVar("R_co", covariant=True)
+
+#: Requests of a stream that are in work at the same time: enough to fill the batches of a short prompt's model.
+IN_WORK = 64
+
+
+class Pace:
+    """Runs requests of one stream. One that is refused beside others of the stream waits until one of them has ended.
+
+    Without it, a stream would fill the queue by itself, and its own requests would be refused.
+    """
+
+    def __init__(self) -> None:
+        self._running = 0
+        self._next_end = asyncio.Event()
+
+    async def run(self, work: Callable[[], Awaitable[T]], deadline: Callable[[], float] = lambda: math.inf) -> T:
+        """The result of the work, which is started again after it was refused.
+
+        Args:
+            work: may be called several times.
+            deadline: when it is started again also without room, in seconds on the event loop's clock.
+
+        Raises:
+            Overloaded: the work was refused although no other one of the stream is running.
+        """
+        while True:
+            next_end, waits = self._next_end, False
+            self._running += 1
+            try:
+                return await work()
+            except Overloaded:
+                waits = self._running > 1 or next_end.is_set()
+                if not waits:
+                    raise
+            finally:
+                self._running -= 1
+                if not waits:
+                    self._next_end.set()
+                    self._next_end = asyncio.Event()
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(deadline()):
+                    await next_end.wait()
+
+
+class Started(Protocol[R_co]):
+    """A request that was started, as a Future is one."""
+
+    def result(self) -> R_co:
+        """Waits for the result."""
+        ...
+
+    def cancel(self) -> object:
+        """Gives it up."""
+        ...
+
+
+def in_order(
+    items: Iterable[T], start: Callable[[T], Started[R_co]], weight: Callable[[T], float] = lambda item: 1 / IN_WORK
+) -> Iterator[R_co]:
+    """The results of items in their order. Items are read and started as long as the sum of their weights is below 1.
+
+    What was started is cancelled when the iterator is closed.
+    """
+    started = deque[tuple[float, Started[R_co]]]()
+    total = 0.0
+    try:
+        for item in items:
+            started.append((weight(item), start(item)))
+            total += started[-1][0]
+            while started and total >= 1:
+                total -= started[0][0]
+                yield started.popleft()[1].result()
+        while started:
+            yield started.popleft()[1].result()
+    finally:
+        for _, each in started:
+            each.cancel()
+
+
+def pair_of(request: tuple[T, U]) -> tuple[T, U]:
+    """The request, if it is a pair. Raises: TypeError."""
+    if isinstance(request, tuple | list) and len(request) == 2:
+        return request[0], request[1]
+    raise TypeError(f"a request is a pair (query, candidates), not {reprlib.repr(request)}")
+
+
+def with_bar(results: Iterable[R_co], of: Iterable[object], show: bool) -> Iterator[R_co]:
+    """The results, one of each of these items, with a progress bar on a terminal or in a notebook if it is wanted."""
+    console = Console(stderr=True)
+    if not show or not (console.is_terminal or console.is_jupyter):
+        yield from results
+        return
+    total = len(of) if hasattr(of, "__len__") else None
+    yield from track(results, "requests", total=total, console=console)
