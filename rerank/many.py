@@ -33,7 +33,7 @@ class Pace:
         self._running = 0
         self._next_end = asyncio.Event()
 
-    async def run(self, work: Callable[[], Awaitable[T]], deadline: Callable[[], float] = lambda: math.inf) -> T:
+    async def run(self, work: Callable[[], Awaitable[T]], deadline: float = math.inf) -> T:
         """The result of the work, which is started again after it was refused.
 
         Args:
@@ -58,7 +58,7 @@ class Pace:
                     self._next_end.set()
                     self._next_end = asyncio.Event()
             with suppress(TimeoutError):
-                async with asyncio.timeout_at(deadline()):
+                async with asyncio.timeout_at(deadline):
                     await next_end.wait()
 
 

@@ -119,8 +119,8 @@ class RerankClient(_Client):
         Args:
             requests: pairs of query and candidates, as for `rerank`. They are read as they are needed, a bounded number
                 ahead, so that they may be as many as one likes.
-            timeout_s: time to answer each request after its arrival, in seconds; None: the service's own limit, which
-                begins when there is room for the request.
+            timeout_s: time to answer each request from when there is room for it, in seconds; None: the service's own
+                limit.
             show_progress_bar: whether to show one on a terminal or in a notebook.
             options: those of all requests, see `rerank`.
 

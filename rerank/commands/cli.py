@@ -44,6 +44,7 @@ app.command(
     example="""
 rerank rank --query "how long does a flea live" candidates.jsonl
 rerank rank --query "how long does a flea live" --top-n 3 --json - < candidates.jsonl
+rerank rank --batch requests.jsonl --out ranked.jsonl   # many queries; the same again goes on after a kill
 """
 )(flags(RankSettings)(rank))
 app.command(example="rerank models --target 127.0.0.1:50051")(models)

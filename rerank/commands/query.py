@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -74,14 +75,28 @@ class RankSettings(_RankingSettings):
     """Settings of `rerank rank`."""
 
     candidates: Annotated[
-        Path,
+        Path | None,
         typer.Argument(
             help='JSON lines, plain or gzip: {"doc_id": …, "text": …}, optionally "title", which is put before the '
             'text, and "score", that of the first stage. The id may be called _id, docid or id, be an integer, and '
             "contain spaces. - reads standard input."
         ),
-    ]
-    query: Annotated[str, typer.Option(help="The query.")]
+    ] = None
+    query: Annotated[str | None, typer.Option(help="The query.")] = None
+    batch: Annotated[
+        Path | None,
+        typer.Option(
+            help="Instead of a query: rank the requests of this file, one per line in RankLLM's form: "
+            '{"query": {"qid", "text"}, "candidates": [{"docid", "score", "doc"}]}.'
+        ),
+    ] = None
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --batch: the file for the ranked requests, in the same form and order. If it has some of them "
+            "already, as after a kill, the run goes on behind them."
+        ),
+    ] = None
     top_n: options.TopN = 0
     ordered: options.Ordered = True
 
@@ -103,7 +118,12 @@ def search(settings: SearchSettings) -> None:
 
 
 def rank(settings: RankSettings) -> None:
-    """Rerank the candidates in a file with a running service."""
+    """Rerank the candidates in a file with a running service, or the requests of a file into another one."""
+    if settings.batch and settings.out and not (settings.query or settings.candidates):
+        _rank_batch(settings, settings.batch, settings.out)
+        return
+    if settings.query is None or settings.candidates is None or settings.batch or settings.out:
+        raise typer.BadParameter("give --query and a file of candidates, or --batch and --out")
     candidates = read_candidates(settings.candidates)
     with _client(settings.target, settings.tls_ca) as client:
         response = client.rerank(
@@ -115,6 +135,17 @@ def rank(settings: RankSettings) -> None:
             **settings.fields(),
         )
     _show(response, settings.query, settings)
+
+
+def _rank_batch(settings: RankSettings, requests: Path, out: Path) -> None:
+    from rerank.commands.rank_file import rank_file
+
+    fields = settings.fields() | {"return_passages": False, "top_n": settings.top_n, "ordered": settings.ordered}
+    with _client(settings.target, settings.tls_ca) as client:
+        answers = partial(client.rerank_many, timeout_s=settings.timeout_s, **fields)
+        if failed := rank_file(requests, out, answers):
+            console.print(f'{failed} requests failed; their lines in {out} have an "error"')
+            raise typer.Exit(1)
 
 
 def models(

@@ -21,6 +21,10 @@ _STREAMS, _STREAMS_OF_KEY = 32, 8
 #: The part of the bytes in flight that the messages of one stream may have before it is read further.
 _SHARE_OF_BYTES = 1 / 4
 
+#: Requests that are in work before the first one is answered. Each answer admits one more: until the engine has
+#: measured its speed, it could take more than it can answer in time.
+_AT_FIRST = 4
+
 #: Reads the next message of a stream; None at its end.
 Read: TypeAlias = Callable[[], Awaitable[bytes | None]]
 #: Sends the answer to the request of this number; returns when it has left.
@@ -101,11 +105,16 @@ class RequestStream:
         self._calls, respond, pace = method.calls, method.respond, Pace()
 
         async def paced(message: bytes | bytearray, record: CallRecord) -> bytes:
-            return await pace.run(lambda: respond(message, record), lambda: record.deadline)
+            async def attempt() -> bytes:
+                record.deadline = stream.deadline  # a time of the request's own begins with each attempt
+                return await respond(message, record)
+
+            return await pace.run(attempt, stream.deadline)
 
         self._method = replace(method, respond=paced)
         self._writing = asyncio.Lock()
         self._in_work: set[_StreamedCall] = set()
+        self._answered = 0
         self._ended = asyncio.Event()
         self._quiet_since_s = asyncio.get_running_loop().time()
 
@@ -141,14 +150,18 @@ class RequestStream:
         finally:
             call.finish()
             self._in_work.discard(call)
+            self._answered += 1
             self._quiet_since_s = asyncio.get_running_loop().time()
             self._ended.set()
 
     async def _wait_for_room(self) -> None:
-        most_bytes = _SHARE_OF_BYTES * self._calls.limits.max_bytes_in_flight
-        while len(self._in_work) >= self._most or sum(call.size for call in self._in_work) > most_bytes:
+        while not self._has_room():
             self._ended.clear()
             await self._ended.wait()
+
+    def _has_room(self) -> bool:
+        size, limit = sum(call.size for call in self._in_work), self._calls.limits.max_bytes_in_flight
+        return len(self._in_work) < min(self._most, _AT_FIRST + self._answered) and size <= _SHARE_OF_BYTES * limit
 
     async def _next(self, read: Read) -> bytes | None:
         """The next message; None at the end. Raises: Overloaded if the stream is silent for too long."""

@@ -71,7 +71,7 @@ def test_deadline_ends_the_wait_for_room() -> None:
                 raise full()
 
         now_s = asyncio.get_running_loop().time()
-        await pace.run(second, lambda: now_s)
+        await pace.run(second, now_s)
         other.cancel()
         return tries
 

@@ -87,8 +87,13 @@ def test_large_requests_are_read_one_at_a_time(client: RerankClient, monkeypatch
 
 @pytest.mark.parametrize(
     ("request_", "options", "error"),
-    [("q", {}, TypeError), (("q", ["1"], 3), {}, TypeError), (("q", [7]), {}, TypeError)]
-    + [(("q", "text"), {}, TypeError), (("q", ["1"]), {"depth": 3}, InvalidRequest)],
+    [
+        ("q", {}, TypeError),
+        (("q", ["1"], 3), {}, TypeError),
+        (("q", [7]), {}, TypeError),
+        (("q", "text"), {}, TypeError),
+        (("q", ["1"]), {"depth": 3}, InvalidRequest),
+    ],
 )
 def test_mistake_in_the_call_is_raised(
     client: RerankClient, request_: Any, options: dict[str, Any], error: type[Exception]

@@ -195,7 +195,7 @@ def test_bytes_of_a_stream_stay_a_part_of_those_in_flight(encoder: Encoder) -> N
 
 def test_millions_of_fields_are_refused_before_they_are_parsed(encoder: Encoder) -> None:
     legal = asked([1, 2]).SerializeToString()
-    with service(encoder) as (served, stub), grpc.insecure_channel(served.address) as channel:
+    with service(encoder) as (served, _), grpc.insecure_channel(served.address) as channel:
         rpc = channel.stream_stream("/rerank.v1.RerankService/RerankStream")
         messages = [b"\x78\x00" * 1_000_000, b"\xff\xff", legal]
         found = [pb.RerankStreamResponse.FromString(each) for each in rpc(iter(messages), timeout=TIMEOUT_S)]

@@ -1,0 +1,185 @@
+"""`rerank rank --batch`: a file of requests in, a file of rankings out, and a run that goes on after a kill."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rerank.client.client import RerankClient
+from rerank.models.encoder import Encoder
+from rerank.readers.requests import read_requests
+from tests.fakes import NumberRanker
+from tests.rerank.commands.conftest import Command, Outcome
+from tests.serving import reranker_of, serving
+
+Batch = Callable[..., Outcome]
+
+
+def request(number: int, passages: int = 3) -> dict[str, Any]:
+    texts = [f"relevance {i}" for i in range(passages)]
+    docs: list[Any] = [{"text": text, "url": "u"} if i % 2 else text for i, text in enumerate(texts)]
+    candidates = [{"docid": f"d{i}", "score": -i, "doc": doc, "rank": i} for i, doc in enumerate(docs)]
+    return {"query": {"qid": number, "text": f"query {number}"}, "candidates": candidates, "source": "mine"}
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def read(path: Path) -> list[Any]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.fixture(scope="module")
+def address(encoder: Encoder) -> Iterator[str]:
+    with serving(reranker_of(encoder, {"number": NumberRanker()})) as served:
+        yield served.address
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> tuple[Path, Path]:
+    """The file of 20 requests, and that of the rankings."""
+    write(tmp_path / "requests.jsonl", [request(number) for number in range(20)])
+    return tmp_path / "requests.jsonl", tmp_path / "ranked.jsonl"
+
+
+@pytest.fixture
+def batch(rerank: Command, address: str, paths: tuple[Path, Path]) -> Batch:
+    """Runs `rerank rank --batch REQUESTS --out RANKED ARGS…`."""
+    requests, out = paths
+    return lambda *args: rerank("rank", "--batch", requests, "--out", out, "--target", address, *args)
+
+
+def test_each_line_is_its_request_in_the_new_order(batch: Batch, paths: tuple[Path, Path]) -> None:
+    assert batch("--top-n", "2") == Outcome(0, "", "")
+    rows = read(paths[1])
+    assert [row["query"]["qid"] for row in rows] == [*range(20)]
+    row = rows[7]
+    assert [candidate["docid"] for candidate in row["candidates"]] == ["d2", "d1"]
+    assert row["candidates"][1]["doc"] == {"text": "relevance 1", "url": "u"}
+    assert row["candidates"][0]["score"] > row["candidates"][1]["score"]
+    assert (row["source"], row["execution"]["model"]) == ("mine", "number")
+    assert len(read_requests(paths[1])) == 20  # so that it can be ranked again
+
+
+def test_killed_run_goes_on_behind_its_last_whole_line(
+    batch: Batch, paths: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch()
+    lines = paths[1].read_bytes().splitlines(keepends=True)
+    paths[1].write_bytes(b"".join(lines[:11]) + lines[11][:50])
+    asked = list[str]()
+    whole = RerankClient.rerank_many
+
+    def watched(self: RerankClient, requests: Any, **options: Any) -> Any:
+        pairs = [*requests]
+        asked.extend(query for query, _ in pairs)
+        return whole(self, pairs, **options)
+
+    monkeypatch.setattr(RerankClient, "rerank_many", watched)
+    assert batch().code == 0
+    assert asked == [f"query {number}" for number in range(11, 20)]
+    assert [[c["docid"] for c in row["candidates"]] for row in read(paths[1])] == [["d2", "d1", "d0"]] * 20
+    assert batch().code == 0  # nothing remains
+    assert len(read(paths[1])) == 20
+
+
+def test_failed_request_has_its_error_in_its_place(batch: Batch, paths: tuple[Path, Path]) -> None:
+    """Also a request without candidates, one with the same passage twice, and the same query twice."""
+    twice = request(2) | {"candidates": request(2)["candidates"] * 2}
+    write(paths[0], [request(0), request(1, passages=0), twice, request(0)])
+    assert batch() == Outcome(1, f'2 requests failed; their lines in {paths[1]} have an "error"\n', "")
+    rows = read(paths[1])
+    assert ["error" in row for row in rows] == [False, True, True, False]
+    assert rows[1] == {
+        "query": {"qid": 1, "text": "query 1"},
+        "error": {
+            "code": "INVALID_ARGUMENT",
+            "message": "candidates: the list is empty; send at least one candidate",
+        },
+    }
+    assert "d0" in rows[2]["error"]["message"]
+    assert batch().code == 1  # they are not asked again, and still said
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("", " has no requests; write one per line"),
+        ("\n\n", " has no requests; write one per line"),
+        (json.dumps(request(1)) + "\n{broken\n", ":2 is not JSON"),
+        ('{"query": "q", "candidates": []}\n', ":1 has a wrong query"),
+        ('{"query": {"qid": 1, "text": "q"}}\n', ":1 has no candidates"),
+    ],
+)
+def test_wrong_file_is_refused_before_anything_is_ranked(
+    batch: Batch, paths: tuple[Path, Path], content: str, problem: str
+) -> None:
+    paths[0].write_text(content, encoding="utf-8")
+    assert batch().error.startswith(f"{paths[0]}{problem}")
+    assert not paths[1].exists()
+
+
+def test_missing_file_is_named(batch: Batch, paths: tuple[Path, Path]) -> None:
+    paths[0].unlink()
+    assert batch().error.startswith(f"{paths[0]} cannot be read: ")
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["a line of mine", "[1]", json.dumps(request(0)), json.dumps({"query": {"qid": 5, "text": "other"}, "error": {}})],
+)
+def test_file_with_something_else_is_left_alone(batch: Batch, paths: tuple[Path, Path], line: str) -> None:
+    paths[1].write_text(f"{line}\n", encoding="utf-8")
+    assert batch().error == f"{paths[1]}:1 is no answer to request 1; choose another --out, or remove it"
+    assert paths[1].read_text(encoding="utf-8") == f"{line}\n"
+
+
+def test_file_of_more_requests_is_left_alone(batch: Batch, paths: tuple[Path, Path]) -> None:
+    batch()
+    write(paths[0], [request(0)])
+    assert batch().error.startswith(f"{paths[1]}:2 is no answer to request 2")
+
+
+def test_input_is_not_written_to(rerank: Command, address: str, paths: tuple[Path, Path]) -> None:
+    outcome = rerank("rank", "--batch", paths[0], "--out", paths[0], "--target", address)
+    assert outcome.error.startswith(f"{paths[0]}:1 is no answer")
+
+
+def test_file_that_another_process_writes_is_refused(batch: Batch, paths: tuple[Path, Path]) -> None:
+    with paths[1].open("a") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        assert batch().error == f"{paths[1]} is being written by another process; wait for its end"
+
+
+def test_folder_of_the_rankings_is_made_or_its_problem_named(
+    rerank: Command, address: str, paths: tuple[Path, Path]
+) -> None:
+    args = ("rank", "--batch", paths[0], "--target", address, "--out")
+    assert rerank(*args, paths[1].parent / "new" / "ranked.jsonl").code == 0
+    assert rerank(*args, paths[0] / "ranked.jsonl").error.endswith("; choose another --out")
+
+
+def test_lost_service_leaves_what_is_written(
+    rerank: Command, paths: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rerank.client.retries._FIRST_WAIT_S", 0.01)
+    outcome = rerank("rank", "--batch", paths[0], "--out", paths[1], "--target", "127.0.0.1:1")
+    assert outcome.code == 2
+    assert f"{paths[1]} has 0 of 20 requests; the same command goes on with the others\n" in outcome.err
+    assert "error: no answer from 127.0.0.1:1" in outcome.err
+
+
+@pytest.mark.parametrize(
+    "args",
+    [("--batch", "a"), ("--out", "b"), ("--batch", "a", "--out", "b", "--query", "q"), ("c", "--batch", "a"), ("c",)],
+)
+def test_flags_that_do_not_fit_are_wrong_usage(rerank: Command, args: tuple[str, ...]) -> None:
+    outcome = rerank("rank", *args)
+    assert outcome.code == 2
+    assert "give --query and a file of candidates, or --batch and --out" in outcome.err
