@@ -79,7 +79,7 @@ def _row(line: str) -> _Row:
 
 @contextmanager
 def _opened(out: Path) -> Iterator[IO[bytes]]:
-    """The file, for reading and appending. Raises: ConfigError if another process writes it, or it cannot be written."""
+    """The file, for reading and appending. Raises: ConfigError if it cannot be written, or another process does it."""
     with report_disk_errors(out, "choose another --out"), ExitStack() as stack:
         out.parent.mkdir(parents=True, exist_ok=True)
         file = stack.enter_context(out.open("a+b"))

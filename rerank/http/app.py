@@ -15,9 +15,10 @@ from starlette.routing import Route
 
 from rerank.errors import RerankError
 from rerank.http.description import description_routes, limited_by
-from rerank.http.dialects import SEARCH, Dialects, error_in_all
+from rerank.http.dialects import NATIVE, SEARCH, Dialects, error_in_all
 from rerank.http.endpoint import Endpoint
 from rerank.http.hosts import OwnHosts
+from rerank.http.many import MANY, ManyEndpoint
 from rerank.http.problem import RefusedByHttp, problem_of
 from rerank.inspector.routes import inspector_routes
 from rerank.reranker import AsyncReranker
@@ -50,6 +51,9 @@ def create_app(reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd, by_
         )
         for path, of_path in by_path.items()
     }
+    limits = config.limits
+    native = Endpoint([NATIVE], methods.rerank, calls, on_end, limits.max_message_bytes, aliases)
+    many = ManyEndpoint(native, calls, on_end, limits.max_message_bytes)
     refuse = partial(_refusal, by_path)
     limited = limited_by(calls, refuse)
     own_hosts = []
@@ -57,7 +61,7 @@ def create_app(reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd, by_
         own_hosts = [Middleware(OwnHosts, listen=config.http.listen, refuse=refuse)]
     return Starlette(
         routes=[
-            *(Route(path, endpoint, methods=["POST"]) for path, endpoint in endpoints.items()),
+            *(Route(path, each, methods=["POST"]) for path, each in (*endpoints.items(), (MANY, many))),
             *description_routes(reranker, calls, by_path, limited),
             *inspector_routes(reranker, limited),
         ],

@@ -44,6 +44,8 @@ class HttpCall:
 
     #: The beginning of `peer`.
     PEER = "http:"
+    #: The type of the body.
+    CONTENT_TYPE = "application/json"
 
     def __init__(
         self,
@@ -123,8 +125,9 @@ class HttpCall:
         self.deadline = self._arrived_s + _timeout_s(self._headers.get(TIMEOUT_HEADER))
         content_type, _, parameters = self._headers.get("content-type", "").partition(";")
         charset = parameters.replace('"', "").strip().lower()
-        if content_type.strip().lower() != "application/json" or charset not in ("", "charset=utf-8"):
-            raise _unsupported(f"the content type is {self._headers.get('content-type', '')!r}; send application/json")
+        if content_type.strip().lower() != self.CONTENT_TYPE or charset not in ("", "charset=utf-8"):
+            given = self._headers.get("content-type", "")
+            raise _unsupported(f"the content type is {given!r}; send {self.CONTENT_TYPE}")
         encoding = self._headers.get("content-encoding", "identity")
         if encoding.lower() != "identity":
             raise _unsupported(f"the content encoding is {encoding!r}; send the body without compression")

@@ -17,6 +17,9 @@ Dialects: TypeAlias = Mapping[str, Sequence[Dialect]]
 
 RERANK, SEARCH = "/rerank", "/search"
 
+#: The JSON form of gRPC's Rerank.
+NATIVE = ProtoJsonDialect(pb.RerankRequest, pb.RerankResponse, "candidates (gRPC's Rerank)")
+
 
 def error_in_all(by_path: Dialects, problem: Problem) -> dict[str, Any]:
     """The body of an error to a client whose API is not known: the fields of all dialects."""
@@ -35,7 +38,7 @@ def dialects(cut: Cut) -> Dialects:
         RERANK: [
             CohereDialect(cut, "1", DocumentsRequestOrAll),
             TEIDialect(),
-            ProtoJsonDialect(pb.RerankRequest, pb.RerankResponse, "candidates (gRPC's Rerank)"),
+            NATIVE,
         ],
         SEARCH: [ProtoJsonDialect(pb.SearchRequest, pb.SearchResponse, "a query to the index (gRPC's Search)")],
     }

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, Protocol, TypeVar
 
 from starlette.types import Receive, Scope, Send
 
@@ -22,6 +22,17 @@ from rerank.v1 import rerank_pb2 as pb
 
 T = TypeVar("T")
 P = ParamSpec("P")
+
+
+class Body(Protocol):
+    """A body as `Endpoint.respond` needs it; an HttpCall is one."""
+
+    #: Those that it may be in; then its own.
+    dialects: Sequence[Dialect]
+
+    async def unless_ended(self, work: Awaitable[T]) -> T:
+        """The result of the work, which may be cancelled."""
+        ...
 
 
 class Endpoint:
@@ -51,7 +62,7 @@ class Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         call = HttpCall(scope, receive, self._calls, self._max_bytes, self._dialects)
-        method = Method(f"POST {scope['path']}", partial(self._respond, call), self._calls, self._on_end)
+        method = Method(f"POST {scope['path']}", partial(self.respond, call), self._calls, self._on_end)
         try:
             record = await answer(call, method)
             await _send(record, call.dialects, send)
@@ -60,7 +71,7 @@ class Endpoint:
         finally:
             call.finish()
 
-    async def _respond(self, call: HttpCall, message: bytes | bytearray, record: CallRecord) -> bytes:
+    async def respond(self, call: Body, message: bytes | bytearray, record: CallRecord) -> bytes:
         """The reply to a request in the dialect that its body chooses."""
         size, limits = len(message), self._calls.limits
         body = await _beside(size, json_object, message, limits.max_candidates)

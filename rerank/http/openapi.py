@@ -12,7 +12,8 @@ from pydantic.json_schema import JsonSchemaMode, models_json_schema
 from rerank import __version__
 from rerank.http.call import TIMEOUT_HEADER
 from rerank.http.dialect import Dialect, JsonType, choices
-from rerank.http.dialects import Dialects
+from rerank.http.dialects import NATIVE, Dialects
+from rerank.http.many import MANY
 
 _STATUSES = {
     400: "The request is wrong, or needs a part that the service runs without; the message says what and why.",
@@ -48,6 +49,7 @@ def openapi(dialects: Dialects) -> dict[str, Any]:
         "security": [{}, {"key": []}],
         "paths": {
             **{path: _post(of_path) for path, of_path in dialects.items()},
+            MANY: _many(),
             "/v1/models": _get("The models that requests may name"),
             "/info": _get("The default model and the limits, by TEI's names"),
             "/health": _get("200 if the default model is served, otherwise 503"),
@@ -80,6 +82,16 @@ def _post(dialects: Sequence[Dialect]) -> dict[str, Any]:
             },
         }
     }
+
+
+def _many() -> dict[str, Any]:
+    described = _post([NATIVE])
+    lines = {"application/x-ndjson": {"schema": {"type": "string"}}}
+    described["post"]["summary"] = "Rank many lists: a RerankRequest on each line"
+    described["post"]["requestBody"]["content"] = lines
+    done = 'A line {"number", "response"} or {"number", "error"} per request, when it is done'
+    described["post"]["responses"]["200"] = {"description": done, "content": lines}
+    return described
 
 
 def _content(types: Sequence[JsonType]) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def test_info_has_the_limits_by_the_names_of_tei(http: HttpClient) -> None:
 def test_openapi_names_every_path_and_every_reference_resolves(http: HttpClient) -> None:
     document = http.get("/openapi.json").json
     assert set(document["paths"]) == {
-        "/v1/rerank", "/v2/rerank", "/rerank", "/search", "/v1/models", "/info", "/health",
+        "/v1/rerank", "/v2/rerank", "/rerank", "/rerank/many", "/search", "/v1/models", "/info", "/health",
     }  # fmt: skip
     assert set(references(document)) <= {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
 
