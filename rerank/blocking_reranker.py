@@ -8,7 +8,10 @@ import weakref
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
+
+import numpy as np
+import numpy.typing as npt
 
 from rerank.config import ServiceConfig
 from rerank.config.named import config_of_model
@@ -99,6 +102,49 @@ class Reranker:
             | ({"text": documents[item.position]} if return_documents else {})
             for item in ranking.ranked
         ]
+
+    def predict(
+        self, pairs: Sequence[tuple[str, str]] | tuple[str, str], show_progress_bar: bool = False
+    ) -> npt.NDArray[np.float64] | float:
+        """Scores pairs of query and text, called as sentence-transformers' `CrossEncoder.predict` is.
+
+        The texts of one query are ranked as one list, whose order has no effect. A model that reads each text alone,
+        such as a cross-encoder, gives the model's own score, which is comparable over all pairs. The scores of any
+        other one are comparable among the texts of one query only, so that it takes pairs of one query only.
+
+        Args:
+            pairs: (query, text) pairs, or one such pair.
+            show_progress_bar: whether to show one on a terminal or in a notebook.
+
+        Returns:
+            The score of each pair, in their order: (N,) float64; for one pair, a number.
+
+        Raises:
+            InvalidRequest: a query is empty, or the pairs have several and the model's scores cannot be compared.
+            TypeError: something is no pair.
+        """
+        if len(pairs) == 2 and isinstance(pairs[0], str) and not isinstance(pairs, str):
+            return float(self.predict([(pairs[0], str(pairs[1]))])[0])  # type: ignore[index]
+        places: dict[str, list[int]] = {}
+        given = [pair_of(pair, "(query, text)") for pair in cast(Sequence[tuple[str, str]], pairs)]
+        for place, (query, _) in enumerate(given):
+            places.setdefault(query, []).append(place)
+        lists = [(query, [given[place][1] for place in of_query]) for query, of_query in places.items()]
+        scores = np.zeros(len(given))
+        rankings = self.rerank_many(lists, RankOptions(ordered=False), show_progress_bar)
+        for of_query, ranking in zip(places.values(), rankings, strict=True):
+            if isinstance(ranking, RerankError):
+                raise ranking
+            if len(lists) > 1 and not ranking.score_kind.is_pointwise:
+                raise InvalidRequest(
+                    "pairs",
+                    f"they have {len(lists)} queries, and {ranking.trace.model} ranks the texts of a query beside one "
+                    "another: its scores cannot be compared over queries; give the pairs of one query, use `rank`, or "
+                    "a model that reads each text alone",
+                )
+            for item in ranking.ranked:
+                scores[of_query[item.position]] = item.score
+        return scores
 
     def rerank(
         self, query: Query | str, candidates: Iterable[CandidateLike], options: RankOptions | None = None

@@ -97,11 +97,11 @@ def in_order(
             each.cancel()
 
 
-def pair_of(request: tuple[T, U]) -> tuple[T, U]:
-    """The request, if it is a pair. Raises: TypeError."""
-    if isinstance(request, tuple | list) and len(request) == 2:
-        return request[0], request[1]
-    raise TypeError(f"a request is a pair (query, candidates), not {reprlib.repr(request)}")
+def pair_of(value: tuple[T, U], parts: str = "(query, candidates)") -> tuple[T, U]:
+    """The value, if it is a pair of these parts. Raises: TypeError."""
+    if isinstance(value, tuple | list) and len(value) == 2:
+        return value[0], value[1]
+    raise TypeError(f"{reprlib.repr(value)} is no pair {parts}")
 
 
 def with_bar(results: Iterable[R_co], of: Iterable[object], show: bool) -> Iterator[R_co]:

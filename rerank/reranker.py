@@ -24,6 +24,7 @@ from rerank.retrieval.dense import with_vector
 from rerank.retrieval.feedback_search import FeedbackReport, FeedbackSearch
 from rerank.retrieval.index import Index
 from rerank.retrieval.query_update import FeedbackSettings
+from rerank.text_table import ShownAsTable, TableRow
 from rerank.types import (
     Candidate,
     CandidateLike,
@@ -45,7 +46,7 @@ Found: TypeAlias = tuple[Candidate, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class SearchResult:
+class SearchResult(ShownAsTable):
     """The ranking of the passages that the first stage found, possibly none."""
 
     ranking: Ranking
@@ -58,9 +59,8 @@ class SearchResult:
     def __repr__(self) -> str:
         return f"<SearchResult: {self.hits} hits of {self.first_stage}, {self.ranking!r}>"
 
-    def __str__(self) -> str:
-        """The ranking as a short table."""
-        return str(self.ranking)
+    def table_rows(self) -> list[TableRow]:
+        return self.ranking.table_rows()
 
 
 class AsyncReranker:

@@ -17,7 +17,7 @@ from rerank.errors import InvalidRequest, RankerFailure
 from rerank.names import FeedbackMethod as FeedbackMethod
 from rerank.names import FirstStage as FirstStage
 from rerank.names import StrategyKind as StrategyKind
-from rerank.text_table import ranking_table
+from rerank.text_table import ShownAsTable, TableRow
 
 T = TypeVar("T")
 
@@ -367,7 +367,7 @@ class RankedCandidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Ranking:
+class Ranking(ShownAsTable):
     """The reranked list of one request, best first.
 
     Scores decrease strictly, except that equal texts of an unordered list have equal scores.
@@ -382,10 +382,9 @@ class Ranking:
         more = ", …" if len(self.ranked) > 3 else ""
         return f"<Ranking: {len(self.ranked)} results by {self.trace.model}, {self.trace.strategy}: {best}{more}>"
 
-    def __str__(self) -> str:
-        """A short table of rank, score, doc_id and the beginning of the text."""
+    def table_rows(self) -> list[TableRow]:
         passages = [(item.score, item.candidate.passage) for item in self.ranked]
-        return ranking_table([(score, passage.doc_id, passage.text) for score, passage in passages])
+        return [TableRow(score, passage.doc_id, passage.text) for score, passage in passages]
 
 
 #: Control characters, among them tabs and line ends, and Unicode's separators of lines and paragraphs.

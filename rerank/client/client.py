@@ -18,7 +18,7 @@ from rerank.errors import ConfigError, UsageError
 from rerank.many import in_order, pair_of, with_bar
 from rerank.readers.candidates import candidate_source
 from rerank.service.request_fields import request_message
-from rerank.text_table import ranking_table
+from rerank.text_table import TableRow, ranking_table
 from rerank.types import CandidateLike, candidate_list
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1 import rerank_pb2_grpc
@@ -221,7 +221,7 @@ class AsyncRerankClient(_Client):
 
 def reply_table(reply: pb.RerankResponse | pb.SearchResponse) -> str:
     """A short table of the results: rank, score, doc_id and, if return_passages was set, the beginning of the text."""
-    return ranking_table([(result.score, result.doc_id, result.text) for result in reply.results])
+    return ranking_table([TableRow(result.score, result.doc_id, result.text) for result in reply.results])
 
 
 def _checked_target(target: str) -> str:

@@ -134,7 +134,7 @@ def test_reranker_ranks_many_lists_and_yields_errors(config: ServiceConfig) -> N
         requests = [("q", ["a", "b", "c"]), (" ", ["a"])] * IN_WORK
         answers = [*reranker.rerank_many(iter(requests), RankOptions(top_n=2))]
         assert [*reranker.rerank_many([])] == []
-        with pytest.raises(TypeError, match="a request is a pair"):
+        with pytest.raises(TypeError, match=r"^'q' is no pair \(query, candidates\)"):
             [*reranker.rerank_many(["q"])]  # type: ignore[list-item]
     assert len(answers) == 2 * IN_WORK
     for ranking, error in zip(answers[::2], answers[1::2], strict=True):

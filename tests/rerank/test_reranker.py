@@ -58,6 +58,31 @@ def test_top_k_below_one_is_refused_by_name(top_k: int) -> None:
         reranker.rank("q", DOCUMENTS, top_k=top_k)
 
 
+def test_predict_scores_the_pairs_of_a_query_in_their_order() -> None:
+    pairs = [("how long does a flea live", text) for text in DOCUMENTS]
+    with Reranker("pe-rank") as reranker:
+        scores = reranker.predict([*pairs, pairs[1]], show_progress_bar=True)
+        best = reranker.rank(pairs[0][0], DOCUMENTS)[0]
+        assert reranker.predict([]).shape == (0,)  # type: ignore[union-attr]
+        assert isinstance(reranker.predict(pairs[0]), float)
+        with pytest.raises(InvalidRequest, match=r"^pairs: they have 2 queries, and pe-rank ranks the texts"):
+            reranker.predict([*pairs, ("another query", "text")])
+        with pytest.raises(InvalidRequest, match="the query is empty"):
+            reranker.predict([(" ", "text")])
+        for wrong in ("ab", ["q", "a", "b"], [("q", "a", "b")], [7]):
+            with pytest.raises(TypeError, match="is no pair"):
+                reranker.predict(wrong)  # type: ignore[arg-type]
+    assert (scores.shape, int(scores[:3].argmax())) == ((4,), best["corpus_id"])  # type: ignore[union-attr, index]
+    assert scores[1] == scores[3]  # type: ignore[index]
+
+
+def test_notebook_shows_rankings_as_html() -> None:
+    with Reranker("identity") as reranker:
+        ranking = reranker.rerank("q", ["A < B", "second"])
+    assert "<td>A &lt; B</td>" in ranking._repr_html_().replace(' style="text-align: left"', "")
+    assert str(ranking).splitlines()[1].endswith("A < B")
+
+
 def test_negative_top_n_is_refused_by_name() -> None:
     with pytest.raises(InvalidRequest, match="top_n: -1 is negative; use 0 or more"):
         RankOptions(top_n=-1)

@@ -134,10 +134,12 @@ def test_cancelled_stream_cancels_its_requests(encoder: Encoder) -> None:
 # --- bounds ---
 
 
+@pytest.mark.parametrize(("in_work", "at_first"), [(4, 100), (100, 4)])
 def test_stream_is_read_no_further_while_enough_requests_are_in_work(
-    encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+    encoder: Encoder, monkeypatch: pytest.MonkeyPatch, in_work: int, at_first: int
 ) -> None:
-    monkeypatch.setattr("rerank.service.streams.IN_WORK", 4)
+    monkeypatch.setattr("rerank.service.streams.IN_WORK", in_work)
+    monkeypatch.setattr("rerank.service.streams._AT_FIRST", at_first)
     given, passage = 0, "x" * 60_000
 
     def requests() -> Iterator[pb.RerankStreamRequest]:
@@ -159,6 +161,7 @@ def test_client_that_reads_no_answer_is_read_no_further_and_loses_its_connection
     encoder: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rerank.service.streams.IN_WORK", 4)
+    monkeypatch.setattr("rerank.service.streams._AT_FIRST", 100)
     large = asked([], candidates=[pb.Candidate(doc_id="a", text="x" * 100_000)], return_passages=True)
     with service(encoder, limits={"max_transfer_s": 1.0}) as (served, stub):
         calls, most, ended = served.server.calls, 0, threading.Event()

@@ -178,7 +178,11 @@ def test_served_model_gives_its_scores_and_is_the_middle_of_a_cascade(folders: d
     pairs = [("which w3", text) for _, text in documents]
     bert = CrossEncoder(str(folders["bert"])).predict(pairs, show_progress_bar=False).tolist()
     last = CrossEncoder(str(folders["modernbert"])).predict(pairs, show_progress_bar=False).tolist()
+    of_two = [pair for text, other in zip(texts(9), texts(9), strict=True) for pair in (("w1", text), ("w3", other))]
     with Reranker(ServiceConfig(models=models)) as reranker:
+        assert reranker.predict(of_two) == pytest.approx(  # of several queries in turn
+            CrossEncoder(str(folders["bert"])).predict(of_two, show_progress_bar=False), abs=1e-4
+        )
         alone = reranker.rerank("which w3", documents)
         one = reranker.rerank("which w3", documents[:1])
         cascade = reranker.rerank("which w3", documents, RankOptions(model="last"))
