@@ -16,7 +16,7 @@ _DOC_ID_WIDTH = 24
 
 
 def results_table(title: str, response: pb.RerankResponse | pb.SearchResponse, verbose: bool = False) -> Table:
-    """A table of results, readable at 80 columns: rank before and after, score, relevance, doc_id and start of the text.
+    """A table of results, readable at 80 columns: rank, rank before, score, relevance, doc_id and start of the text.
 
     `verbose` adds the scores of the first stage.
     """
