@@ -63,7 +63,7 @@ def check_min_relevance(
         problem = f"{describe(steps)} gives no relevance, as no step reads vectors; leave strategy and preranker out"
     else:
         ways = [f"use a model that gives it ({', '.join(others)})"] if others else []
-        ways += ["leave it out", "fit it with `rerank checkpoint relevance` or `rerank tune`"]
+        ways += ["leave it out", "fit it with `eval-relevance --fit` or `rerank tune`"]
         problem = f"model {name} gives no relevance; {', or '.join(ways)}"
     raise InvalidRequest("min_relevance", problem, {"model": name})
 
@@ -86,7 +86,7 @@ def with_relevance(
     if info.relevance is None:
         raise ValueError(f"{info.model_id} has no relevance; this is a bug")
     of_cosine = bool(info.relevance.encoder_sha256)
-    evidence = _cosines(prepared) if of_cosine else _scores(windows, ranking.trace.model, info.score_kind)
+    evidence = cosines(prepared) if of_cosine else own_scores(windows, ranking.trace.model, info.score_kind)
     known = [position for position in order if position in evidence]
     of = dict(zip(known, info.relevance.relevances([evidence[position] for position in known]), strict=True))
     return replace(ranking, ranked=tuple(replace(item, relevance=of.get(item.position)) for item in ranking.ranked))
@@ -98,7 +98,7 @@ def at_least(ranking: Ranking, min_relevance: float) -> Ranking:
     return replace(ranking, ranked=tuple(kept))
 
 
-def _cosines(prepared: Iterable[Prepared]) -> Mapping[int, float]:
+def cosines(prepared: Iterable[Prepared]) -> Mapping[int, float]:
     """Position → cosine of query and passage, of the step that has the vectors."""
     for each in prepared:
         query, vectors = each.query.vector, [passage.vector for passage in each.passages]
@@ -108,7 +108,7 @@ def _cosines(prepared: Iterable[Prepared]) -> Mapping[int, float]:
     return {}
 
 
-def _scores(windows: Iterable[WindowTrace], model: str, kind: ScoreKind) -> Mapping[int, float]:
+def own_scores(windows: Iterable[WindowTrace], model: str, kind: ScoreKind) -> Mapping[int, float]:
     """Position → the model's own score of the passage; the log-odds of one that is a probability."""
     is_probability = kind is ScoreKind.POINTWISE_PROBABILITY
     return {
