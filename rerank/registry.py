@@ -237,7 +237,7 @@ def load_models(models: Sequence[ModelConfig], encoder: Encoder, device: str) ->
         if warning := _warning(model, ranker.info):
             log.warning("model %s: %s", model.name, warning)
             ranker.info = replace(ranker.info, warning=warning)
-        ranker.info = replace(ranker.info, relevance=relevance_curve(model, ranker.info, encoder))
+        ranker.info = replace(ranker.info, relevance=relevance_curve(model, ranker.info, encoder.id.sha256))
         try:
             if not isinstance(ranker, ServedRanker):
                 _self_test(ranker, model, device)

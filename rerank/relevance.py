@@ -8,7 +8,6 @@ from typing import Annotated
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
-from sklearn.isotonic import isotonic_regression
 
 
 class RelevanceCurve(BaseModel):
@@ -39,6 +38,8 @@ class RelevanceCurve(BaseModel):
         adjacent violators). So the expected number of relevant passages in the list stays as the curve says it; a
         running minimum would lower it whenever one passage stands too high.
         """
+        from sklearn.isotonic import isotonic_regression  # takes a second, for which no command should wait
+
         if not evidence:
             return []
         log_odds = self.intercept + self.slope * np.asarray(evidence) + self.log_place * np.log1p(range(len(evidence)))

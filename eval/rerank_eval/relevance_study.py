@@ -176,11 +176,13 @@ async def _rank_foreign(
     with show_progress(console) as progress:
         for number, (query, _) in enumerate(own):
             items = sorted(others[(number + len(others) // 2) % len(others)].ranked, key=lambda item: item.position)
-            passages = [item.candidate.passage for item in items]
+            for passage in (item.candidate.passage for item in items):
+                if passage.vector is not None:  # of an index
+                    reranker.vector_cache.put(passage.text, passage.vector, passage.vector_truncated)
             candidates = [
-                CandidateSource(passage.doc_id, passage.text, score=item.candidate.score)
-                for item, passage in zip(items, passages, strict=True)
-                if passage.doc_id not in source.relevant[query.query_id]
+                CandidateSource(item.candidate.passage.doc_id, item.candidate.passage.text, score=item.candidate.score)
+                for item in items
+                if item.candidate.passage.doc_id not in source.relevant[query.query_id]
             ]
             yield query, await reranker.rerank(query, candidates, options)
             progress.report(f"{source.name}, lists of others", number + 1, len(own))

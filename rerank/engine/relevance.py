@@ -11,13 +11,12 @@ from rerank.config import CrossEncoderModel, FirstModel, ModelConfig, PERankMode
 from rerank.engine.strategies import Steps, describe
 from rerank.errors import InvalidRequest
 from rerank.manifest import read_manifest
-from rerank.models.encoder import Encoder
 from rerank.rankers.base import RankerInfo
 from rerank.relevance import OWN_LOG_ODDS, RelevanceCurve, log_odds
 from rerank.types import Prepared, Ranking, ScoreKind, WindowTrace
 
 
-def relevance_curve(model: ModelConfig, info: RankerInfo, encoder: Encoder) -> RelevanceCurve | None:
+def relevance_curve(model: ModelConfig, info: RankerInfo, encoder_sha256: str) -> RelevanceCurve | None:
     """The curve of a model: of its settings, or of its checkpoint's manifest; None if it has none.
 
     A cross-encoder's score, and that of any model that gives a probability, need no curve of their own. A curve of
@@ -29,7 +28,7 @@ def relevance_curve(model: ModelConfig, info: RankerInfo, encoder: Encoder) -> R
         curve = manifest.relevance if manifest else None
     if curve is None and (info.score_kind is ScoreKind.POINTWISE_PROBABILITY or isinstance(model, CrossEncoderModel)):
         curve = OWN_LOG_ODDS
-    return None if curve is not None and curve.encoder_sha256 not in ("", encoder.id.sha256) else curve
+    return None if curve is not None and curve.encoder_sha256 not in ("", encoder_sha256) else curve
 
 
 def gives_relevance(steps: Steps, infos: Mapping[str, RankerInfo]) -> bool:
