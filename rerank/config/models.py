@@ -34,8 +34,8 @@ class ModelSettings(Settings):
             Default: half of `window_size`.
         preranker: the model that orders all candidates first, by its own defaults, in cascades of requests that name
             none. Its default strategy may be a cascade of two models. Default: none; the strategy cascade needs one.
-        relevance: gives the relevance of results, as `eval-relevance --fit` fits it. Default:
-            that of the checkpoint; the score itself for a model that gives probabilities, and for a cross-encoder.
+        relevance: gives the relevance of results, as `eval-relevance --fit` fits it. Default: that of the checkpoint;
+            the score itself for a model that gives probabilities, and for a cross-encoder.
     """
 
     name: Annotated[str, Field(min_length=1)]

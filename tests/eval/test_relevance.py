@@ -86,10 +86,10 @@ def test_well_drawn_relevances_are_calibrated() -> None:
 
 
 TEXTS = {
-    "a flea": "A flea lives for two to three months.",
-    "the moon": "The moon orbits the earth in a month.",
-    "a desert": "Deserts are dry, and nights in them are cold.",
-    "a violin": "A violin has four strings, which are tuned in fifths.",
+    "flea": "A flea lives for two to three months.",
+    "moon": "The moon orbits the earth in a month.",
+    "desert": "Deserts are dry, and nights in them are cold.",
+    "violin": "A violin has four strings, which are tuned in fifths.",
 }
 
 
@@ -98,8 +98,7 @@ def lists_of(folder: Path) -> list[str]:
     doc_ids = {query: f"d{number}" for number, query in enumerate(TEXTS)}
     texts = {doc_ids[query]: text for query, text in TEXTS.items()}
     requests = write_requests(folder / "requests.jsonl", dict.fromkeys(TEXTS, texts))
-    qrels = write_qrels(folder / "qrels.tsv", {query.replace(" ", "_"): {doc_ids[query]: 2} for query in TEXTS})
-    qrels.write_text(qrels.read_text().replace(" ", "\t").replace("_", " "))
+    qrels = write_qrels(folder / "qrels.txt", {query: {doc_id: 2} for query, doc_id in doc_ids.items()})
     return ["--requests", str(requests), "--qrels", str(qrels)]
 
 
