@@ -1,7 +1,7 @@
 """`eval-relevance`: measures the relevance of a model's results on judged lists, and fits its curve.
 
 eval-relevance default --requests lists.jsonl --qrels qrels.txt --relevant-from 2
-eval-relevance runs/mine/final --index indexes/mine --collection my-corpus --fit     # stores it in the checkpoint
+eval-relevance runs/mine/final --index indexes/mine --collection my-corpus --fit --store
 """
 
 from __future__ import annotations
@@ -53,9 +53,13 @@ class RelevanceSettings:
         bool,
         typer.Option(
             "--fit",
-            help="Fit the curve. Every second query is measured with a curve of the others; the one of all queries is "
-            "stored in the checkpoint's manifest, or printed for service.yaml.",
+            help="Fit the curve, and print it for service.yaml. Every second query is measured with a curve of the "
+            "others; the printed one is of all queries.",
         ),
+    ] = False
+    store: Annotated[
+        bool,
+        typer.Option("--store", help="With --fit: store the curve in the manifest of the model's checkpoint, too."),
     ] = False
 
 

@@ -64,13 +64,15 @@ class RankedLists:
 
 
 def run_study(settings: RelevanceSettings) -> None:
-    """Prints the measures of each source; with `fit`, also stores or prints the curve.
+    """Prints the measures of each source; with `fit`, also the curve, which `store` stores.
 
     Raises:
         ConfigError: settings do not fit each other, or the model has no curve.
         CollectionError: a file cannot be read, or does not fit the others.
         CheckpointError, IndexMismatch: see `load_reranker`.
     """
+    if settings.store and not settings.fit:
+        raise ConfigError("--store is given without --fit; give both")
     sources = list(_sources(settings))
     config, name = _config(settings)
     encoder = Encoder(config.encoder, config.device, config.encoder_name or "", _CACHE_BYTES)
@@ -85,7 +87,11 @@ def run_study(settings: RelevanceSettings) -> None:
         return
     of_half = _fit([each.half(0) for each in ranked], sha256)
     _print_measures([(each.half(1), of_half) for each in ranked])
-    _store(_fit(ranked, sha256), next(model for model in config.models if model.name == name), encoder)
+    curve, model = _fit(ranked, sha256), next(model for model in config.models if model.name == name)
+    block = yaml.safe_dump({"relevance": curve.model_dump(exclude_defaults=True)}, sort_keys=False)
+    console.print(f"for model {name} in service.yaml:\n{block}", soft_wrap=True)
+    if settings.store:
+        _store(curve, model, encoder)
 
 
 def _config(settings: RelevanceSettings) -> tuple[ServiceConfig, str]:
@@ -229,12 +235,10 @@ def _print_measures(ranked: Sequence[tuple[RankedLists, RelevanceCurve]]) -> Non
 
 
 def _store(curve: RelevanceCurve, model: ModelConfig, encoder: Encoder) -> None:
-    """Stores the curve in the manifest of the model's checkpoint; prints it for service.yaml if there is none."""
+    """Stores the curve in the manifest of the model's checkpoint. Raises: ConfigError if there is none."""
     path = getattr(with_path(model, encoder), "path", None)
     manifest = read_manifest(path) if path else None
-    if path and manifest:
-        write_manifest(path, manifest.model_copy(update={"relevance": curve}))
-        console.print(f"{path}: relevance {curve}")
-        return
-    settings = {"relevance": curve.model_dump(exclude_defaults=True)}
-    console.print(f"for model {model.name} in service.yaml:\n{yaml.safe_dump(settings)}")
+    if not path or not manifest:
+        raise ConfigError(f"model {model.name} has no checkpoint with a manifest; put the curve into service.yaml")
+    write_manifest(path, manifest.model_copy(update={"relevance": curve}))
+    console.print(f"{path}: stored")

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import yaml
 from rerank_eval.relevance import app
 from rerank_eval.relevance_fit import EvidenceList, fit_curve, measure
 from typer.testing import CliRunner
@@ -106,13 +107,14 @@ def lists_of(folder: Path) -> list[str]:
 def test_command_stores_a_curve_with_which_the_checkpoint_drops_what_is_irrelevant(tmp_path: Path) -> None:
     mine = tmp_path / "mine"
     shutil.copytree(bundled.PE_RANK, mine)
-    fitted = CliRunner().invoke(app, [str(mine), *lists_of(tmp_path), "--relevant-from", "2", "--fit"])
+    fitted = CliRunner().invoke(app, [str(mine), *lists_of(tmp_path), "--relevant-from", "2", "--fit", "--store"])
     assert fitted.exit_code == 0, fitted.output
     manifest = read_manifest(mine)
     assert manifest is not None
     assert manifest.relevance is not None
     assert manifest.relevance.encoder_sha256
-    assert f"{manifest.relevance}" in fitted.output.replace("\n", "")
+    printed = yaml.safe_load(fitted.output[fitted.output.index("relevance:") :].partition("\n\n")[0])
+    assert RelevanceCurve.model_validate(printed["relevance"]) == manifest.relevance
     assert CliRunner().invoke(app, [str(mine), *lists_of(tmp_path)]).exit_code == 0
     with Reranker(mine) as reranker:
         best, *others = reranker.rank("what is a flea", list(TEXTS.values()))
@@ -127,6 +129,7 @@ def test_command_stores_a_curve_with_which_the_checkpoint_drops_what_is_irreleva
     ("flags", "message"),
     [
         ([], "0 sources of lists and 0 --relevant-from; give at least one --requests or --index"),
+        (["--store"], "--store is given without --fit; give both"),
         (["--requests", "r.jsonl"], "1 sources and 0 --qrels; give one for each"),
         (
             ["--requests", "r", "--qrels", "q", "--relevant-from", "1", "--relevant-from", "2"],
