@@ -72,6 +72,7 @@ class Reranker:
         top_k: int | None = None,
         return_documents: bool = False,
         ordered: bool = False,
+        min_relevance: float | None = None,
     ) -> list[dict[str, Any]]:
         """Ranks texts, called as sentence-transformers' `CrossEncoder.rank` is.
 
@@ -84,21 +85,26 @@ class Reranker:
             return_documents: whether each result has its "text".
             ordered: whether the order of the documents is that of a first stage, which then counts. By default it has
                 no effect, and equal texts get equal scores; see `rerank.unordered`.
+            min_relevance: the least relevance of a result, 0 to 1; None: none is left out.
 
         Returns:
-            Dicts with "corpus_id", the place in `documents`, and "score", best first.
+            Dicts with "corpus_id", the place in `documents`, "score" and, if the model gives it, "relevance": the
+            probability that the text answers the query, which is comparable between lists. Best first.
 
         Raises:
-            InvalidRequest: the query is empty, or `top_k` is below 1.
+            InvalidRequest: the query is empty, `top_k` is below 1, or there is no relevance for `min_relevance`.
         """
         Query.of(query)  # refused before the list, which may be empty
         if top_k is not None and top_k < 1:
             raise InvalidRequest("top_k", f"{top_k} is below 1; use a number from 1, or None for all results")
         if not documents:
             return []
-        ranking = self.rerank(query, documents, RankOptions(top_n=top_k or 0, ordered=ordered))
+        ranking = self.rerank(
+            query, documents, RankOptions(top_n=top_k or 0, ordered=ordered, min_relevance=min_relevance)
+        )
         return [
             {"corpus_id": item.position, "score": item.score}
+            | ({} if item.relevance is None else {"relevance": item.relevance})
             | ({"text": documents[item.position]} if return_documents else {})
             for item in ranking.ranked
         ]

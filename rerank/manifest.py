@@ -13,6 +13,7 @@ from rerank.cross_encoder_files import is_cross_encoder
 from rerank.errors import CheckpointError, ConfigError
 from rerank.files import atomic_file, sha256_of_files
 from rerank.json_files import read_json
+from rerank.relevance import RelevanceCurve
 from rerank.validation import joined, problems_of
 
 _CROSS_ENCODER = "cross-encoder"
@@ -40,6 +41,7 @@ class CheckpointManifest(BaseModel):
         data: name → SHA-256 of each training file.
         metrics: name → value on the held-out lists at the end of training.
         versions: package → version at training.
+        relevance: gives the relevance of results; None if none was fitted.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -57,12 +59,13 @@ class CheckpointManifest(BaseModel):
     data: dict[str, str]
     metrics: dict[str, float]
     versions: dict[str, str]
+    relevance: RelevanceCurve | None = None
 
 
 def write_manifest(folder: Path, manifest: CheckpointManifest) -> None:
     """Writes the manifest of a checkpoint folder atomically, over an existing one."""
     with atomic_file(folder / MANIFEST_FILE) as path:
-        path.write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        path.write_text(manifest.model_dump_json(indent=2, exclude_none=True) + "\n", encoding="utf-8")
 
 
 def served_model(name_and_path: str) -> dict[str, object]:

@@ -23,6 +23,7 @@ from rerank.config import (
     QueryLikelihoodModel,
 )
 from rerank.config.cascades import possible_prerankers
+from rerank.engine.relevance import check_min_relevance, gives_relevance, relevance_curve
 from rerank.engine.strategies import Step, Steps, describe, strategy_of
 from rerank.errors import MAX_QUOTED_CHARS, ConfigError, InvalidRequest, NotFound, SelfTestFailed
 from rerank.files import cached_folder, sha256_of_files
@@ -64,6 +65,7 @@ class ModelDescription:
     is_default: bool
     #: The reason why the model is not served; empty if it is.
     problem: str = ""
+    gives_relevance: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +104,15 @@ class ModelRegistry:
             name: 0.0 if self._infos[name].score_kind is ScoreKind.RANK else model.first_stage_weight
             for name, model in self._models.items()
         }
-        self._default_strategies = {name: describe(self._steps(name, RankOptions())) for name in self._models}
+        self._default_steps = {name: self._steps(name, RankOptions()) for name in self._models}
 
     def describe(self) -> list[ModelDescription]:
         """The configured models, the default one first."""
-        return [
-            ModelDescription(name, self._infos[name], strategy, number == 0, self._problem(name))
-            for number, (name, strategy) in enumerate(self._default_strategies.items())
-        ]
+        return [self._describe(*each, number == 0) for number, each in enumerate(self._default_steps.items())]
+
+    def _describe(self, name: str, steps: Steps, is_default: bool) -> ModelDescription:
+        gives = gives_relevance(steps, self._infos)
+        return ModelDescription(name, self._infos[name], describe(steps), is_default, self._problem(name), gives)
 
     def resolve(self, options: RankOptions, instruction: str = "") -> Steps:
         """The steps of a request, completed from the defaults of its model, which is that of the last step.
@@ -117,7 +120,8 @@ class ModelRegistry:
         Raises:
             NotFound: there is no such model.
             SelfTestFailed: the model, or the preranker of a cascade, failed its self-test.
-            InvalidRequest: the preranker is unknown, the window is too large, or the prompt has no instruction.
+            InvalidRequest: the preranker is unknown, the window is too large, the prompt has no instruction, or there
+                is no relevance for `min_relevance`.
         """
         name = options.model or next(iter(self._models))
         if name not in self._models and (name := current_model_name(name, self._models)) not in self._models:
@@ -128,6 +132,8 @@ class ModelRegistry:
         steps = self._steps(name, options)
         for step in steps:
             self._check_served(step.model)
+        if options.min_relevance is not None:
+            check_min_relevance(options.min_relevance, steps, self._infos, self._default_steps)
         return steps
 
     def _default_window_size(self, name: str) -> int:
@@ -231,6 +237,7 @@ def load_models(models: Sequence[ModelConfig], encoder: Encoder, device: str) ->
         if warning := _warning(model, ranker.info):
             log.warning("model %s: %s", model.name, warning)
             ranker.info = replace(ranker.info, warning=warning)
+        ranker.info = replace(ranker.info, relevance=relevance_curve(model, ranker.info, encoder.id.sha256))
         try:
             if not isinstance(ranker, ServedRanker):
                 _self_test(ranker, model, device)
@@ -243,7 +250,7 @@ def load_models(models: Sequence[ModelConfig], encoder: Encoder, device: str) ->
 
 def scoring_settings(model: ModelConfig) -> dict[str, object]:
     """The settings of a model that its scores depend on, besides weights, template and precision."""
-    of_schedule = {"strategy", "window_size", "stride", "preranker", "interpolation"}
+    of_schedule = {"strategy", "window_size", "stride", "preranker", "interpolation", "relevance"}
     excluded = {"name", "path", "template", "precision", "profile", "prompt", "served_by", "tokenizer"} | of_schedule
     settings = model.model_dump(mode="json", exclude=excluded)
     return {key: value for key, value in settings.items() if (key, value) not in _LATER_DEFAULTS}

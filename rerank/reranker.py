@@ -13,6 +13,7 @@ from typing import TypeAlias, TypeVar
 
 from rerank.config import ServiceConfig
 from rerank.engine.engine import Engine
+from rerank.engine.relevance import at_least
 from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Steps
 from rerank.errors import DeadlineExceeded, InvalidRequest, NotConfigured
@@ -142,7 +143,8 @@ class AsyncReranker:
         if reads_vectors and self.vector_cache.max_bytes:
             found = await self._with_cached_vectors(found)
         request = RankRequest(query, found, steps, options, deadline, caller)
-        return await (self._run(request) if options.ordered else self._run_unordered(request))
+        ranking = await (self._run(request) if options.ordered else self._run_unordered(request))
+        return ranking if options.min_relevance is None else at_least(ranking, options.min_relevance)
 
     async def _run_unordered(self, request: RankRequest) -> Ranking:
         """The ranking of candidates whose order carries no meaning, see `rerank.unordered`."""
@@ -198,6 +200,7 @@ class AsyncReranker:
         else:
             feedback_search = FeedbackSearch(feedback, rank, retrieve, self.config.engine.answer_margin_s)
             ranking, report = await feedback_search.run(query, candidates, options, deadline)
+        ranking = ranking if options.min_relevance is None else at_least(ranking, options.min_relevance)
         return SearchResult(ranking, first_stage, len(candidates), first_stage_ms, report)
 
     async def _rank(

@@ -151,6 +151,8 @@ class RankOptions:
     #: Whether the candidates are in the order of a first stage, best first. False: their order has no effect on the
     #: ranking, and equal texts get equal scores; see `rerank.unordered`.
     ordered: bool = True
+    #: Leave out results with less relevance, 0 to 1; None: none is left out.
+    min_relevance: float | None = None
 
     def __post_init__(self) -> None:
         numbers = {"top_n": self.top_n, "strategy.window_size": self.window_size, "strategy.stride": self.stride}
@@ -359,11 +361,12 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class RankedCandidate:
-    """A candidate with its final score. `position` is its 0-based rank in the request."""
+    """A candidate with its score, and its relevance (None: unknown). `position` is its 0-based rank in the request."""
 
     candidate: Candidate
     position: int
     score: float
+    relevance: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

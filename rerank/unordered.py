@@ -96,7 +96,7 @@ class UnorderedList:
             is_rank = of_distinct.score_kind is ScoreKind.RANK
             score = float(len(self.candidates) - len(ranked)) if is_rank else item.score
             same = self.groups[item.position]
-            ranked += [RankedCandidate(self.candidates[position], position, score) for position in same]
+            ranked += [RankedCandidate(self.candidates[position], position, score, item.relevance) for position in same]
         trace = self._trace(of_distinct.trace, steps[-1].interpolation)
         return Ranking(tuple(ranked[: top_n or None]), of_distinct.score_kind, trace)
 

@@ -28,6 +28,7 @@ from rerank.config.http import HttpConfig
 from rerank.http.dialects import dialects
 from rerank.http.openapi import openapi
 from rerank.http.problem import HTTP_STATUS
+from rerank.relevance import RelevanceCurve
 from rerank.service.status import STATUS
 from rerank.telemetry.metrics import Metrics
 
@@ -50,6 +51,7 @@ SETTINGS: dict[str, type[BaseModel]] = {
     "`models`: `served_by` of `ranker: api`": config.RerankServers,
     "`models`: `prompt`": config.PromptConfig,
     "`models`: `interpolation`": config.InterpolationConfig,
+    "`models`: `relevance`": RelevanceCurve,
     "`engine`": config.EngineConfig,
     "`limits`": config.Limits,
     "`http`": HttpConfig,

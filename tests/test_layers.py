@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 #: Modules and folders of `rerank`, from the lowest layer to the highest.
 LAYERS = [
-    "errors files json_files losses many names profiles text_table types v1 validation yaml_files",
+    "errors files json_files losses many names profiles relevance text_table types v1 validation yaml_files",
     "cross_encoder_files config manifest bundled readers inference_servers",
     "collections prompting",
     "models",

@@ -16,7 +16,7 @@ _DOC_ID_WIDTH = 24
 
 
 def results_table(title: str, response: pb.RerankResponse | pb.SearchResponse, verbose: bool = False) -> Table:
-    """A table of results: rank, rank before reranking, score, doc_id and the start of the text; readable at 80 columns.
+    """A table of results, readable at 80 columns: rank, rank before, score, relevance, doc_id and start of the text.
 
     `verbose` adds the scores of the first stage.
     """
@@ -31,7 +31,9 @@ def results_table(title: str, response: pb.RerankResponse | pb.SearchResponse, v
         pb.SCORE_KIND_POINTWISE_PROBABILITY: "probability",
         pb.SCORE_KIND_WINDOW_SCORE: "of the model",
     }
-    for column in ("rank", "was", f"score:\n{meaning.get(response.score_kind, 'log-prob')}"):
+    has_relevance = any(result.HasField("relevance") for result in response.results)
+    columns = ["rank", "was", f"score:\n{meaning.get(response.score_kind, 'log-prob')}"]
+    for column in [*columns, "rele-\nvance"] if has_relevance else columns:
         table.add_column(column, justify="right", no_wrap=True)
     if verbose:
         table.add_column("first\nstage", justify="right", no_wrap=True)
@@ -41,7 +43,8 @@ def results_table(title: str, response: pb.RerankResponse | pb.SearchResponse, v
     for rank, result in enumerate(response.results, start=1):
         score = f"{result.score:g}" if by_rank else f"{result.score:.4f}"
         first_stage = f"{result.first_stage_score:.4f}" if result.HasField("first_stage_score") else ""
-        row = [str(rank), str(result.original_position + 1), score, *([first_stage] if verbose else [])]
+        relevance = [f"{result.relevance:.2f}" if result.HasField("relevance") else ""] if has_relevance else []
+        row = [str(rank), str(result.original_position + 1), score, *relevance, *([first_stage] if verbose else [])]
         table.add_row(*row, result.doc_id, one_line(result.text))  # the one column that may shrink
     return table
 
@@ -73,13 +76,14 @@ def feedback_line(report: pb.FeedbackReport) -> str:
 def models_table(response: pb.ListModelsResponse) -> Table:
     """A table of the models that requests may name; the default one has a star."""
     table = Table()
-    for column in ("model", "ranker", "strategy", "largest window", "instruction", "status"):
+    for column in ("model", "ranker", "strategy", "largest window", "instruction", "relevance", "status"):
         table.add_column(column, overflow="fold")
     for model in response.models:
         name = f"{model.name} *" if model.is_default else model.name
         instruction = "read" if model.reads_instruction else "refused"
         status = model.problem or (f"served; {model.warning}" if model.warning else "served")
-        table.add_row(name, model.ranker, model.default_strategy, str(model.max_window_size), instruction, status)
+        of_model = [name, model.ranker, model.default_strategy, str(model.max_window_size), instruction]
+        table.add_row(*of_model, "given" if model.gives_relevance else "none", status)
     return table
 
 

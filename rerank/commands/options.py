@@ -112,6 +112,12 @@ Ordered = Annotated[
         "effect on the result, and equal texts get equal scores.",
     ),
 ]
+MinRelevance = Annotated[
+    float | None,
+    typer.Option(
+        help="Leave out results with less relevance, 0 to 1; for models that give it, see `rerank models`.",
+    ),
+]
 AllowPartial = Annotated[
     bool, flag("--allow-partial", "At the deadline, return the best order so far instead of an error.")
 ]

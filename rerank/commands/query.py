@@ -37,6 +37,7 @@ class _RankingSettings:
     preranker: options.Preranker = ""
     interpolation: options.Interpolation = None
     instruction: options.Instruction = ""
+    min_relevance: options.MinRelevance = None
     timeout_s: options.TimeoutS = 60.0
     tls_ca: options.TLSCA = None
     allow_partial: options.AllowPartial = False
@@ -53,6 +54,7 @@ class _RankingSettings:
                 self.strategy, self.window_size, self.stride, self.early_stop, self.preranker, self.interpolation
             ),
             "instruction": self.instruction,
+            "min_relevance": self.min_relevance,
             "allow_partial": self.allow_partial,
             "return_passages": True,
         }

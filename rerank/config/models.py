@@ -13,6 +13,7 @@ from rerank.config.settings import Positive, Settings
 from rerank.errors import ConfigError
 from rerank.manifest import TEMPLATE_FILE, trained_window
 from rerank.profiles import load_profile
+from rerank.relevance import RelevanceCurve
 from rerank.types import StrategyKind
 
 #: Number format of the model. `auto` is float32 on a CPU and bfloat16 on CUDA. `bfloat16` on a CPU computes only the
@@ -33,6 +34,8 @@ class ModelSettings(Settings):
             Default: half of `window_size`.
         preranker: the model that orders all candidates first, by its own defaults, in cascades of requests that name
             none. Its default strategy may be a cascade of two models. Default: none; the strategy cascade needs one.
+        relevance: gives the relevance of results, as `eval-relevance --fit` fits it. Default: that of the checkpoint;
+            the score itself for a model that gives probabilities, and for a cross-encoder.
     """
 
     name: Annotated[str, Field(min_length=1)]
@@ -40,6 +43,7 @@ class ModelSettings(Settings):
     window_size: Annotated[int, Field(ge=2, strict=True)] = 20
     stride: Positive | None = None
     preranker: str = ""
+    relevance: RelevanceCurve | None = None
 
     @property
     def first_stage_weight(self) -> float:

@@ -239,7 +239,8 @@ class Engine:
             query = done.result.query  # later slices need not prepare it again
             ready.update(zip(positions, done.result.passages, strict=True))
             progress.add_prepared(done)
-        return Prepared(query, tuple(ready[position] for position in range(len(passages))))
+        progress.prepared.append(Prepared(query, tuple(ready[position] for position in range(len(passages)))))
+        return progress.prepared[-1]
 
     def _slices(self, model: str, request: RankRequest) -> Sequence[Sequence[int]]:
         """Positions of the passages in slices of about `_SLICE_S`; all in their order if they take no longer."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
+from rerank.engine.relevance import with_relevance
 from rerank.engine.scores import candidate_scores, interpolate, reciprocal_ranks, strictly_decreasing
 from rerank.engine.strategies import Cost, Positions, Round, Step, Steps, describe
 from rerank.errors import InvalidRequest, RankerFailure
@@ -206,6 +207,7 @@ class Progress:
         unanswered: number of windows that kept their order, because the model did not end its thinking.
         last: the ranking of the latest window, interpolated if its step asks for it.
         interpolated: what stood for the first stage in the order of the last step; None: it was not interpolated.
+        prepared: query and all passages as each model read them.
     """
 
     request: RankRequest
@@ -223,6 +225,7 @@ class Progress:
     unanswered: int = 0
     last: WindowRanking | None = None
     interpolated: InterpolatedScores | None = None
+    prepared: list[Prepared] = field(default_factory=list)
 
     def add_prepared(self, done: Completed[Prepared]) -> None:
         self.queue_ms += done.queue_ms
@@ -281,7 +284,8 @@ class Progress:
             for position, score in zip(order[:keep], scores[:keep], strict=True)
         )
         completeness, reason = self._partial_completeness() if is_partial else self._completeness()
-        return Ranking(ranked, score_kind, self._trace(total_ms, completeness, reason))
+        answer = Ranking(ranked, score_kind, self._trace(total_ms, completeness, reason))
+        return with_relevance(answer, order, self.info, self.prepared, self.windows) if self.info.relevance else answer
 
     def _scores(self) -> tuple[ScoreKind, list[float]]:
         """The window's scores if one window held all candidates; otherwise ranks, as windows are not comparable.

@@ -62,6 +62,13 @@ class DocumentsRequest(StrictModel):
             "documents get equal scores."
         ),
     ] = None
+    min_relevance: Annotated[
+        float | None, Field(description="Least relevance of a result, 0 to 1; refused by models without.")
+    ] = None
+    relative_scores: Annotated[
+        bool | None,
+        Field(description="Scores of this request only, although the model gives a relevance."),
+    ] = None
     rank_fields: Annotated[
         list[str] | None,
         Field(min_length=1, description='Fields of documents that are ranked, 100 at most; none: "text".'),
@@ -82,7 +89,7 @@ class DocumentsRequestOrAll(DocumentsRequest):
 
 
 class CohereResult(BaseModel):
-    """A document with its relevance; `document` as it was sent, or {"text"} for a text."""
+    """A document with its relevance, or a score of this request; `document` as it was sent, or {"text"} for a text."""
 
     index: int
     relevance_score: float
@@ -139,6 +146,7 @@ class CohereDialect:
             top_n=min(request.top_n or 0, len(texts)),
             instruction=request.instruction or "",
             ordered=bool(request.ordered),
+            min_relevance=request.min_relevance,
         )
         return Translated(message, partial(self._reply, request))
 
@@ -147,7 +155,7 @@ class CohereDialect:
         return {"id": str(uuid.uuid4()), "message": problem.message, "detail": problem.message}
 
     def _reply(self, request: DocumentsRequest, response: pb.RerankResponse) -> bytes:
-        scores = relevance_scores(response, len(request.documents))
+        scores = relevance_scores(response, len(request.documents), request.relative_scores)
         results = [
             CohereResult(
                 index=result.original_position,

@@ -99,6 +99,7 @@ def _model(model: ModelDescription) -> dict[str, Any]:
         "max_window_size": model.info.max_window_size,
         "default_strategy": str(model.default_strategy),
         "reads_instruction": model.info.reads_instruction,
+        "gives_relevance": model.gives_relevance,
         "is_default": model.is_default,
         "problem": model.problem,
         "warning": model.info.warning,

@@ -7,8 +7,11 @@ import math
 from rerank.v1 import rerank_pb2 as pb
 
 
-def relevance_scores(response: pb.RerankResponse, candidates: int) -> list[float]:
+def relevance_scores(response: pb.RerankResponse, candidates: int, is_relative: bool | None = False) -> list[float]:
     """One score in [0, 1] per result, in the order of the results; never larger than the one before.
+
+    It is the relevance of the result, a probability that can be compared between requests, if the model gives it. If
+    the model gives none, or did not read a passage, or the request asks for relative scores:
 
     - Log-probabilities (one window held all candidates) become probabilities, exp(score): the softmax over the window,
       or the geometric mean of the probabilities of the query's tokens (query likelihood).
@@ -23,7 +26,10 @@ def relevance_scores(response: pb.RerankResponse, candidates: int) -> list[float
     Args:
         response: the response of the service; it may hold the first results only.
         candidates: the number of candidates of the request.
+        is_relative: make them from the scores of the ranking, also where results have a relevance.
     """
+    if not is_relative and all(result.HasField("relevance") for result in response.results):
+        return [result.relevance for result in response.results]
     scores = [result.score for result in response.results]
     match response.score_kind:
         case pb.SCORE_KIND_WINDOW_LOG_PROB | pb.SCORE_KIND_QUERY_LOG_LIKELIHOOD:

@@ -37,6 +37,14 @@ class TextsRequest(StrictModel):
             "texts get equal scores. Not part of TEI."
         ),
     ] = None
+    min_relevance: Annotated[
+        float | None,
+        Field(description="Least relevance of a result, 0 to 1; refused by models without. Not part of TEI."),
+    ] = None
+    relative_scores: Annotated[
+        bool | None,
+        Field(description="Scores of this request only, although the model gives a relevance. Not part of TEI."),
+    ] = None
     return_text: Annotated[bool | None, Field(description="Whether results have their text.")] = None
     raw_scores: Annotated[bool | None, Field(description="Scores as gRPC returns them instead of 0 to 1.")] = None
     truncate: Annotated[
@@ -75,6 +83,7 @@ class TEIDialect:
             model=request.model or "",
             top_n=min(request.top_n or 0, len(request.texts)),
             ordered=bool(request.ordered),
+            min_relevance=request.min_relevance,
         )
         return Translated(message, partial(_reply, request))
 
@@ -91,7 +100,7 @@ def _reply(request: TextsRequest, response: pb.RerankResponse) -> bytes:
     if request.raw_scores:
         scores = [result.score for result in response.results]
     else:
-        scores = relevance_scores(response, len(request.texts))
+        scores = relevance_scores(response, len(request.texts), request.relative_scores)
     ranks = [
         Rank(
             index=result.original_position,

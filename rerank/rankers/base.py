@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from rerank.relevance import RelevanceCurve
 from rerank.types import (
     Batching,
     EncodedWindow,
@@ -49,6 +50,8 @@ class RankerInfo:
     reads_instruction: bool = False
     #: Why the model may not give its published figures; empty if nothing is known to differ.
     warning: str = ""
+    #: Gives the relevance of results; None if none was fitted.
+    relevance: RelevanceCurve | None = None
 
 
 class WindowEncoder(Protocol):

@@ -96,7 +96,7 @@ class PERankRanker:
         """
         sanitized = self._prompts.sanitize(query)
         self._check_query(sanitized)
-        if query.vector is None and self._prompts.reads_query_vector:
+        if query.vector is None and (self._prompts.reads_query_vector or self.info.relevance):
             sanitized = replace(sanitized, vector=self._encoder.encode([query.text])[0])
         missing = [self._encoder.beginning(passage.text) for passage in passages if passage.vector is None]
         vectors = iter(self._encoder.encode(missing))

@@ -218,6 +218,7 @@ def _options(request: pb.RerankRequest | pb.SearchRequest) -> RankOptions:
         preranker=strategy.preranker,
         allow_partial=request.allow_partial,
         interpolation=_first_stage_weight(strategy.interpolation) if strategy.HasField("interpolation") else None,
+        min_relevance=request.min_relevance if request.HasField("min_relevance") else None,
     )
 
 
@@ -299,6 +300,7 @@ def _result(item: RankedCandidate, return_passages: bool) -> pb.RankedCandidate:
         score=item.score,
         first_stage_score=item.candidate.score,
         text=passage.text if return_passages else None,
+        relevance=item.relevance,
     )
 
 
@@ -340,6 +342,7 @@ def _model(model: ModelDescription) -> pb.Model:
         default_strategy=str(model.default_strategy),
         is_default=model.is_default,
         problem=model.problem,
+        gives_relevance=model.gives_relevance,
     )
 
 

@@ -127,7 +127,7 @@ class Interpolation(_message.Message):
     def __init__(self, first_stage: _Optional[float] = ...) -> None: ...
 
 class RerankRequest(_message.Message):
-    __slots__ = ("query", "candidates", "model", "top_n", "strategy", "instruction", "return_passages", "allow_partial", "include_trace", "ordered")
+    __slots__ = ("query", "candidates", "model", "top_n", "strategy", "instruction", "return_passages", "allow_partial", "include_trace", "ordered", "min_relevance")
     QUERY_FIELD_NUMBER: _ClassVar[int]
     CANDIDATES_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -138,6 +138,7 @@ class RerankRequest(_message.Message):
     ALLOW_PARTIAL_FIELD_NUMBER: _ClassVar[int]
     INCLUDE_TRACE_FIELD_NUMBER: _ClassVar[int]
     ORDERED_FIELD_NUMBER: _ClassVar[int]
+    MIN_RELEVANCE_FIELD_NUMBER: _ClassVar[int]
     query: str
     candidates: _containers.RepeatedCompositeFieldContainer[Candidate]
     model: str
@@ -148,21 +149,24 @@ class RerankRequest(_message.Message):
     allow_partial: bool
     include_trace: bool
     ordered: bool
-    def __init__(self, query: _Optional[str] = ..., candidates: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ..., model: _Optional[str] = ..., top_n: _Optional[int] = ..., strategy: _Optional[_Union[Strategy, _Mapping]] = ..., instruction: _Optional[str] = ..., return_passages: _Optional[bool] = ..., allow_partial: _Optional[bool] = ..., include_trace: _Optional[bool] = ..., ordered: _Optional[bool] = ...) -> None: ...
+    min_relevance: float
+    def __init__(self, query: _Optional[str] = ..., candidates: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ..., model: _Optional[str] = ..., top_n: _Optional[int] = ..., strategy: _Optional[_Union[Strategy, _Mapping]] = ..., instruction: _Optional[str] = ..., return_passages: _Optional[bool] = ..., allow_partial: _Optional[bool] = ..., include_trace: _Optional[bool] = ..., ordered: _Optional[bool] = ..., min_relevance: _Optional[float] = ...) -> None: ...
 
 class RankedCandidate(_message.Message):
-    __slots__ = ("doc_id", "original_position", "score", "first_stage_score", "text")
+    __slots__ = ("doc_id", "original_position", "score", "first_stage_score", "text", "relevance")
     DOC_ID_FIELD_NUMBER: _ClassVar[int]
     ORIGINAL_POSITION_FIELD_NUMBER: _ClassVar[int]
     SCORE_FIELD_NUMBER: _ClassVar[int]
     FIRST_STAGE_SCORE_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
+    RELEVANCE_FIELD_NUMBER: _ClassVar[int]
     doc_id: str
     original_position: int
     score: float
     first_stage_score: float
     text: str
-    def __init__(self, doc_id: _Optional[str] = ..., original_position: _Optional[int] = ..., score: _Optional[float] = ..., first_stage_score: _Optional[float] = ..., text: _Optional[str] = ...) -> None: ...
+    relevance: float
+    def __init__(self, doc_id: _Optional[str] = ..., original_position: _Optional[int] = ..., score: _Optional[float] = ..., first_stage_score: _Optional[float] = ..., text: _Optional[str] = ..., relevance: _Optional[float] = ...) -> None: ...
 
 class InterpolationReport(_message.Message):
     __slots__ = ("first_stage", "applied", "scores", "reason")
@@ -307,7 +311,7 @@ class FeedbackReport(_message.Message):
     def __init__(self, method: _Optional[_Union[FeedbackMethod, str]] = ..., updated: _Optional[bool] = ..., reason: _Optional[str] = ..., cosine: _Optional[float] = ..., loss_before: _Optional[float] = ..., loss_after: _Optional[float] = ..., new_passages: _Optional[int] = ..., first_ranking_ms: _Optional[float] = ..., update_ms: _Optional[float] = ..., second_retrieval_ms: _Optional[float] = ..., second_ranking_ms: _Optional[float] = ...) -> None: ...
 
 class SearchRequest(_message.Message):
-    __slots__ = ("query", "first_stage", "depth", "model", "top_n", "strategy", "instruction", "return_passages", "allow_partial", "feedback", "include_trace")
+    __slots__ = ("query", "first_stage", "depth", "model", "top_n", "strategy", "instruction", "return_passages", "allow_partial", "feedback", "include_trace", "min_relevance")
     QUERY_FIELD_NUMBER: _ClassVar[int]
     FIRST_STAGE_FIELD_NUMBER: _ClassVar[int]
     DEPTH_FIELD_NUMBER: _ClassVar[int]
@@ -319,6 +323,7 @@ class SearchRequest(_message.Message):
     ALLOW_PARTIAL_FIELD_NUMBER: _ClassVar[int]
     FEEDBACK_FIELD_NUMBER: _ClassVar[int]
     INCLUDE_TRACE_FIELD_NUMBER: _ClassVar[int]
+    MIN_RELEVANCE_FIELD_NUMBER: _ClassVar[int]
     query: str
     first_stage: FirstStage
     depth: int
@@ -330,7 +335,8 @@ class SearchRequest(_message.Message):
     allow_partial: bool
     feedback: Feedback
     include_trace: bool
-    def __init__(self, query: _Optional[str] = ..., first_stage: _Optional[_Union[FirstStage, str]] = ..., depth: _Optional[int] = ..., model: _Optional[str] = ..., top_n: _Optional[int] = ..., strategy: _Optional[_Union[Strategy, _Mapping]] = ..., instruction: _Optional[str] = ..., return_passages: _Optional[bool] = ..., allow_partial: _Optional[bool] = ..., feedback: _Optional[_Union[Feedback, _Mapping]] = ..., include_trace: _Optional[bool] = ...) -> None: ...
+    min_relevance: float
+    def __init__(self, query: _Optional[str] = ..., first_stage: _Optional[_Union[FirstStage, str]] = ..., depth: _Optional[int] = ..., model: _Optional[str] = ..., top_n: _Optional[int] = ..., strategy: _Optional[_Union[Strategy, _Mapping]] = ..., instruction: _Optional[str] = ..., return_passages: _Optional[bool] = ..., allow_partial: _Optional[bool] = ..., feedback: _Optional[_Union[Feedback, _Mapping]] = ..., include_trace: _Optional[bool] = ..., min_relevance: _Optional[float] = ...) -> None: ...
 
 class SearchResponse(_message.Message):
     __slots__ = ("results", "score_kind", "execution", "first_stage", "first_stage_hits", "first_stage_ms", "feedback", "trace")
@@ -357,7 +363,7 @@ class ListModelsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Model(_message.Message):
-    __slots__ = ("name", "ranker", "model_id", "model_revision", "template_sha256", "max_window_size", "default_strategy", "is_default", "problem", "batching", "warning", "reads_instruction")
+    __slots__ = ("name", "ranker", "model_id", "model_revision", "template_sha256", "max_window_size", "default_strategy", "is_default", "problem", "batching", "warning", "reads_instruction", "gives_relevance")
     NAME_FIELD_NUMBER: _ClassVar[int]
     RANKER_FIELD_NUMBER: _ClassVar[int]
     MODEL_ID_FIELD_NUMBER: _ClassVar[int]
@@ -370,6 +376,7 @@ class Model(_message.Message):
     BATCHING_FIELD_NUMBER: _ClassVar[int]
     WARNING_FIELD_NUMBER: _ClassVar[int]
     READS_INSTRUCTION_FIELD_NUMBER: _ClassVar[int]
+    GIVES_RELEVANCE_FIELD_NUMBER: _ClassVar[int]
     name: str
     ranker: str
     model_id: str
@@ -382,7 +389,8 @@ class Model(_message.Message):
     batching: str
     warning: str
     reads_instruction: bool
-    def __init__(self, name: _Optional[str] = ..., ranker: _Optional[str] = ..., model_id: _Optional[str] = ..., model_revision: _Optional[str] = ..., template_sha256: _Optional[str] = ..., max_window_size: _Optional[int] = ..., default_strategy: _Optional[str] = ..., is_default: _Optional[bool] = ..., problem: _Optional[str] = ..., batching: _Optional[str] = ..., warning: _Optional[str] = ..., reads_instruction: _Optional[bool] = ...) -> None: ...
+    gives_relevance: bool
+    def __init__(self, name: _Optional[str] = ..., ranker: _Optional[str] = ..., model_id: _Optional[str] = ..., model_revision: _Optional[str] = ..., template_sha256: _Optional[str] = ..., max_window_size: _Optional[int] = ..., default_strategy: _Optional[str] = ..., is_default: _Optional[bool] = ..., problem: _Optional[str] = ..., batching: _Optional[str] = ..., warning: _Optional[str] = ..., reads_instruction: _Optional[bool] = ..., gives_relevance: _Optional[bool] = ...) -> None: ...
 
 class Index(_message.Message):
     __slots__ = ("collection", "passages", "encoder", "encoder_sha256")

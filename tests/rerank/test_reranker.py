@@ -37,7 +37,25 @@ def test_rank_returns_places_and_falling_scores_best_first() -> None:
     assert found[0]["corpus_id"] == 1
     assert {each["corpus_id"] for each in found} == {0, 1, 2}
     assert [each["score"] for each in found] == sorted((each["score"] for each in found), reverse=True)
-    assert all(each.keys() == {"corpus_id", "score"} for each in found)
+    assert all(each.keys() == {"corpus_id", "score", "relevance"} for each in found)
+
+
+def test_min_relevance_leaves_out_what_does_not_answer() -> None:
+    with Reranker("pe-rank") as reranker:
+        (found,) = reranker.rank("how long does a flea live", DOCUMENTS, min_relevance=0.2)
+        assert found["corpus_id"] == 1
+        assert found["relevance"] > 0.2
+        assert reranker.rank("the capital of France", DOCUMENTS, min_relevance=0.2) == []
+        for value in (1.5, float("nan")):
+            with pytest.raises(InvalidRequest, match=f"^min_relevance: {value} is not between 0 and 1"):
+                reranker.rank("q", DOCUMENTS, min_relevance=value)
+
+
+def test_model_without_relevance_has_none_and_refuses_the_least() -> None:
+    with Reranker("identity") as reranker:
+        assert "relevance" not in reranker.rank("q", DOCUMENTS)[0]
+        with pytest.raises(InvalidRequest, match="model identity gives no relevance; leave it out, or fit it with"):
+            reranker.rank("q", DOCUMENTS, min_relevance=0.5)
 
 
 def test_rank_cuts_to_top_k_and_returns_texts_on_request() -> None:

@@ -46,6 +46,16 @@ def test_table_of_80_columns_shows_rank_id_score_and_passage(verbose: bool) -> N
     assert len(rows) == 100 + len(printed(pb.RerankResponse(), verbose))
 
 
+def test_table_has_the_relevance_of_results_that_have_one() -> None:
+    answer = response(pb.SCORE_KIND_WINDOW_LOG_PROB, "d")
+    assert "rele-" not in "".join(printed(answer))
+    answer.results[98].relevance = 0.257
+    rows = printed(answer)
+    assert "rele-" in "".join(rows[:6])
+    cells = {row.split("│")[1].strip(): row.split("│")[4].strip() for row in rows if row.startswith("│")}
+    assert (cells["99"], cells["100"]) == ("0.26", "")
+
+
 def test_long_id_continues_on_the_next_line() -> None:
     rows = printed(response(pb.SCORE_KIND_RANK, "https://example.org/a/page/with/a/long/address/"))
     text = "".join(row.split("│")[4].strip() for row in rows if row.count("│") == 6)

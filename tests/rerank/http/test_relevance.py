@@ -45,6 +45,19 @@ def test_scores_become_what_the_documentation_says(
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_relevance_is_preferred_unless_a_result_lacks_it_or_the_request_asks_for_relative_scores(
+    kind: pb.ScoreKind,
+) -> None:
+    answer = response(kind, -0.5, -1.0)
+    relative = relevance_scores(answer, 2)
+    answer.results[0].relevance = 0.75
+    assert relevance_scores(answer, 2) == relative, "one of them has none"
+    answer.results[1].relevance = 0.0
+    assert relevance_scores(answer, 2) == [0.75, 0.0]
+    assert relevance_scores(answer, 2, is_relative=True) == relative
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_no_result_has_no_score(kind: pb.ScoreKind) -> None:
     assert relevance_scores(response(kind), 0) == []
 
