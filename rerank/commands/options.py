@@ -112,6 +112,13 @@ Ordered = Annotated[
         "effect on the result, and equal texts get equal scores.",
     ),
 ]
+MaxChunksPerDoc = Annotated[
+    int,
+    _int32_option(
+        "2 or more: documents that are longer than the model reads are divided into up to so many parts, and ranked by "
+        "their best one; 0: only their beginning is read."
+    ),
+]
 AllowPartial = Annotated[
     bool, flag("--allow-partial", "At the deadline, return the best order so far instead of an error.")
 ]

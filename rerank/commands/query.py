@@ -38,6 +38,7 @@ class _RankingSettings:
     instruction: options.Instruction = ""
     timeout_s: options.TimeoutS = 60.0
     tls_ca: options.TLSCA = None
+    max_chunks_per_doc: options.MaxChunksPerDoc = 0
     allow_partial: options.AllowPartial = False
     verbose: options.Verbose = False
     as_json: options.Json = False
@@ -52,6 +53,7 @@ class _RankingSettings:
                 self.strategy, self.window_size, self.stride, self.early_stop, self.preranker, self.interpolation
             ),
             "instruction": self.instruction,
+            "max_chunks_per_doc": self.max_chunks_per_doc,
             "allow_partial": self.allow_partial,
             "return_passages": True,
         }
