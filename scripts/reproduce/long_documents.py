@@ -2,7 +2,7 @@
 
 python -m scripts.reproduce.long_documents --requests requests.jsonl --qrels qrels.txt --passages 5
 
-A document is a candidate's passage at a random place among passages of other requests, and has the candidate's judgement.
+A document is the passage of a candidate, at a random place among passages of other requests. It has its judgement.
 """
 
 from __future__ import annotations
@@ -97,9 +97,8 @@ def _joined(text: str, others: list[str], rng: Random) -> str:
 def print_table(rows: dict[int, Row]) -> None:
     """nDCG@10 with the p value of a paired t-test, tokens and time as ratios to the first row."""
     first = next(iter(rows.values()))
-    print(
-        "| max_chunks_per_doc | nDCG@10 | p | tokens of the models | processor time |\n| ---: | ---: | ---: | ---: | ---: |"
-    )
+    print("| max_chunks_per_doc | nDCG@10 | p | tokens of the models | processor time |")
+    print("| ---: | ---: | ---: | ---: | ---: |")
     for most, row in rows.items():
         p = f"{ttest_rel(row.ndcg, first.ndcg).pvalue:.4f}" if row is not first and len(row.ndcg) > 1 else ""
         ratio = sum(row.seconds) / sum(first.seconds)
