@@ -154,7 +154,7 @@ def test_span_is_of_the_text_as_it_was_sent_and_the_title_is_in_front_of_each_pa
     assert read == (f"{title} {text[start:end]}" if title else text[start:end])
 
 
-@pytest.mark.parametrize("text", ["", " ", "\n" * 5000, "one sentence", "x" * 5000, "海" * 500, "\ud800 🙂" * 300])
+@pytest.mark.parametrize("text", ["", " ", "\n" * 5000, "one sentence", "x" * 5000, "海" * 500, "🙂 e\u0301 " * 300])
 @pytest.mark.parametrize("model", ["short", "pointwise", "identity"])
 def test_unusual_texts_are_ranked_and_their_spans_are_slices(rank: Rank, model: str, text: str) -> None:
     ranking = rank([("a", text), ("b", "7")], model=model)

@@ -45,7 +45,7 @@ def test_sentence_that_is_longer_than_a_part_is_cut_after_tokens() -> None:
         ("海海海海海海海", ["海海海海海", "海海"]),
         ("🙂🙂 🙂🙂🙂🙂", ["🙂🙂 🙂🙂🙂", "🙂"]),
         ('He said "no." She left', ['He said "no.', '" She left']),
-        ("a\nb\n\nc d e f", ["a\nb\n\n", "c d e f"]),
+        ("a\nb\n\nc d e f", ["a\nb\n\n", "b\n\nc d e f"]),
     ],
 )
 def test_texts_without_english_sentences(text: str, expected: list[str]) -> None:
