@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias, TypeVar
 
+from rerank.chunks import DividedDocuments
 from rerank.config import ServiceConfig
 from rerank.engine.engine import Engine
 from rerank.engine.relevance import at_least
@@ -131,16 +132,13 @@ class AsyncReranker:
 
         Raises:
             TypeError: a candidate has none of these forms.
-            NotFound: the index does not hold a passage.
-            NotConfigured: a candidate refers to the index, but there is none.
-            InvalidRequest: the query is empty.
-            RerankError: see ModelRegistry.resolve and Engine.run.
+            NotFound, NotConfigured: the index does not hold a passage, or there is no index.
+            RerankError: the query is empty; see ModelRegistry.resolve and Engine.run.
         """
         query = Query.of(query)
         steps = self._models.resolve(options, query.instruction)
         found = await self._resolve(candidates)
-        reads_vectors = any(self._models.rankers[step.model].info.reads_vectors for step in steps)
-        if reads_vectors and self.vector_cache.max_bytes:
+        if self.vector_cache.max_bytes and any(self._models.rankers[step.model].info.reads_vectors for step in steps):
             found = await self._with_cached_vectors(found)
         request = RankRequest(query, found, steps, options, deadline, caller)
         ranking = await (self._run(request) if options.ordered else self._run_unordered(request))
@@ -209,8 +207,30 @@ class AsyncReranker:
         return await self._run(RankRequest(query, found, steps, options, deadline, caller))
 
     async def _run(self, request: RankRequest) -> Ranking:
+        if request.options.max_chunks_per_doc > 1:
+            return await self._run_divided(request)
         with self.in_work(request):
             return await self.engine.run(request)
+
+    async def _run_divided(self, request: RankRequest) -> Ranking:
+        """The ranking of documents by their best parts, see `rerank.chunks`; undivided if the deadline comes first."""
+        options = replace(request.options, max_chunks_per_doc=0)
+        margin = self.config.engine.answer_margin_s if options.allow_partial else 0.0
+        try:
+            async with asyncio.timeout_at(None if request.deadline_s is None else request.deadline_s - margin):
+                divided = await asyncio.to_thread(self._divided, request)
+        except TimeoutError:
+            return await self._run(replace(request, options=options))  # ends as a late request does
+        parts = replace(request, candidates=divided.candidates, options=divided.options(options))
+        return divided.ranking(await self._run(parts), options.top_n)
+
+    def _divided(self, request: RankRequest) -> DividedDocuments:
+        """The documents in parts, with the vectors of those parts that came before."""
+        infos = [self._models.rankers[step.model].info for step in request.steps]
+        divided = DividedDocuments.of(request, infos, self._encoder.token_ends)
+        if self.vector_cache.max_bytes and any(info.reads_vectors for info in infos):
+            return divided.with_passages(self.vector_cache.fill(part.candidate.passage for part in divided.parts))
+        return divided
 
     async def _retrieve(
         self, index: Index, first_stage: FirstStage, depth: int, query: Query, deadline: float | None
@@ -283,4 +303,5 @@ def _passage(source: CandidateSource, stored: dict[str, Passage]) -> Passage:
     """The passage that is ranked; it begins with its title, if the caller gives one."""
     passage = stored[source.doc_id] if source.in_index else Passage(source.doc_id, "")
     text = passage.text if source.text is None else source.text
-    return replace(passage, text=with_title(text, source.title) if source.title else text, title=source.title)
+    titled = with_title(text, source.title) if source.title else text
+    return replace(passage, text=titled, title=source.title, prefix_chars=len(titled) - len(text))

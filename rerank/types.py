@@ -14,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rerank.errors import InvalidRequest, RankerFailure
+from rerank.interpolation import InterpolatedScores as InterpolatedScores
+from rerank.interpolation import InterpolationReport as InterpolationReport
 from rerank.names import FeedbackMethod as FeedbackMethod
 from rerank.names import FirstStage as FirstStage
 from rerank.names import StrategyKind as StrategyKind
@@ -21,7 +23,7 @@ from rerank.text_table import ShownAsTable, TableRow
 
 T = TypeVar("T")
 
-#: Control characters other than tab and line ends, which carry no meaning and can end a string early elsewhere.
+#: Control characters other than tab and line ends, which carry no meaning.
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 #: (D,) float32, unit length.
@@ -69,6 +71,8 @@ class Passage:
     token_ids: tuple[int, ...] | None = field(default=None, repr=False, compare=False)
     #: The title, with which `text` begins; empty if it has none or none is known.
     title: str = ""
+    #: Characters in front of the text as it was sent: those of a title that was put there.
+    prefix_chars: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,10 +157,12 @@ class RankOptions:
     ordered: bool = True
     #: Leave out results with less relevance, 0 to 1; None: none is left out.
     min_relevance: float | None = None
+    #: 2 or more: a longer document is read by its best part among so many, see `rerank.chunks`; else by its beginning.
+    max_chunks_per_doc: int = 0
 
     def __post_init__(self) -> None:
         numbers = {"top_n": self.top_n, "strategy.window_size": self.window_size, "strategy.stride": self.stride}
-        for name, number in numbers.items():
+        for name, number in (numbers | {"max_chunks_per_doc": self.max_chunks_per_doc}).items():
             if number < 0:
                 raise InvalidRequest(name, f"{number} is negative; use 0 or more", {"value": str(number)})
         if self.strategy and not isinstance(self.strategy, StrategyKind):
@@ -255,33 +261,6 @@ class ScoreKind(Enum):
         return self in (ScoreKind.QUERY_LOG_LIKELIHOOD, ScoreKind.POINTWISE, ScoreKind.POINTWISE_PROBABILITY)
 
 
-class InterpolatedScores(Enum):
-    """The scores that stood for the first stage in an interpolation."""
-
-    #: The scores of the candidates.
-    FIRST_STAGE = "first_stage"
-    #: The BM25 scores within a hybrid first stage.
-    BM25 = "bm25"
-    #: 1 / (60 + rank), because the candidates or the preranker have no scores that can be compared.
-    RECIPROCAL_RANK = "reciprocal_rank"
-    #: The scores of a cascade's preranker.
-    PRERANKER = "preranker"
-
-
-@dataclass(frozen=True, slots=True)
-class InterpolationReport:
-    """The interpolation of a ranking with its first stage, which has weight `first_stage`.
-
-    Attributes:
-        scores: what stood for the first stage; None if the interpolation was not applied.
-        reason: why it was not applied; otherwise empty.
-    """
-
-    first_stage: float
-    scores: InterpolatedScores | None = None
-    reason: str = ""
-
-
 class Completeness(Enum):
     """The part of the list that was reranked."""
 
@@ -347,6 +326,8 @@ class Trace:
     input_order: tuple[int, ...] = ()
     #: Number of candidates whose vector was computed for an earlier request with the same text.
     cached_vectors: int = 0
+    #: The documents that were divided into parts.
+    chunked_doc_ids: tuple[str, ...] = ()
 
     @property
     def tokens(self) -> int:
@@ -361,12 +342,16 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class RankedCandidate:
-    """A candidate with its score, and its relevance (None: unknown). `position` is its 0-based rank in the request."""
+    """A candidate with its score, and its relevance (None: unknown). `position` is its 0-based rank in the request.
+
+    `span` is the part that was read of a divided document: its start and end, in characters of the text as it was sent.
+    """
 
     candidate: Candidate
     position: int
     score: float
     relevance: float | None = None
+    span: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

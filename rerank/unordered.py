@@ -24,7 +24,8 @@ from rerank.types import (
     Trace,
 )
 
-_WORD = re.compile(r"\w+")
+#: A word, or a character of Chinese or Japanese, which are written without spaces.
+_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff]+")
 #: Characters of a text that are searched for words of the query, so that the order of a long list takes little time.
 _READ_CHARS = 2_000
 _NO_SCORES = "the list is unordered, and not every candidate has a first-stage score"
@@ -96,7 +97,7 @@ class UnorderedList:
             is_rank = of_distinct.score_kind is ScoreKind.RANK
             score = float(len(self.candidates) - len(ranked)) if is_rank else item.score
             same = self.groups[item.position]
-            ranked += [RankedCandidate(self.candidates[position], position, score, item.relevance) for position in same]
+            ranked += [replace(item, candidate=self.candidates[place], position=place, score=score) for place in same]
         trace = self._trace(of_distinct.trace, steps[-1].interpolation)
         return Ranking(tuple(ranked[: top_n or None]), of_distinct.score_kind, trace)
 
@@ -122,6 +123,7 @@ class UnorderedList:
             input_order=tuple(same[0] for same in self.groups),
             truncated_doc_ids=self._all_doc_ids(trace.truncated_doc_ids),
             unscored_doc_ids=self._all_doc_ids(trace.unscored_doc_ids),
+            chunked_doc_ids=self._all_doc_ids(trace.chunked_doc_ids),
             reason=trace.reason + (_UNREAD if unread else ""),
             interpolation=interpolation,
         )

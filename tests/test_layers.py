@@ -12,14 +12,15 @@ import pytest
 ROOT = Path(__file__).parent.parent
 #: Modules and folders of `rerank`, from the lowest layer to the highest.
 LAYERS = [
-    "errors files json_files losses many names profiles relevance text_table types v1 validation yaml_files",
+    "errors files interpolation json_files losses many names profiles relevance sentences text_table types v1 "
+    "validation yaml_files",
     "cross_encoder_files config manifest bundled readers inference_servers",
     "collections prompting",
     "models",
     "rankers retrieval",
     "engine",
     "registry",
-    "reranker unordered",
+    "chunks reranker unordered",
     "blocking_reranker",
     "access telemetry service client load_test grpc http inspector ray_serve",
     "commands",

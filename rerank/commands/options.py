@@ -118,6 +118,13 @@ MinRelevance = Annotated[
         help="Leave out results with less relevance, 0 to 1; for models that give it, see `rerank models`.",
     ),
 ]
+MaxChunksPerDoc = Annotated[
+    int,
+    _int32_option(
+        "2 or more: documents that are longer than the model reads are divided into up to so many parts, and ranked by "
+        "their best one; 0: only their beginning is read."
+    ),
+]
 AllowPartial = Annotated[
     bool, flag("--allow-partial", "At the deadline, return the best order so far instead of an error.")
 ]

@@ -40,6 +40,7 @@ class _RankingSettings:
     min_relevance: options.MinRelevance = None
     timeout_s: options.TimeoutS = 60.0
     tls_ca: options.TLSCA = None
+    max_chunks_per_doc: options.MaxChunksPerDoc = 0
     allow_partial: options.AllowPartial = False
     verbose: options.Verbose = False
     as_json: options.Json = False
@@ -55,6 +56,7 @@ class _RankingSettings:
             ),
             "instruction": self.instruction,
             "min_relevance": self.min_relevance,
+            "max_chunks_per_doc": self.max_chunks_per_doc,
             "allow_partial": self.allow_partial,
             "return_passages": True,
         }

@@ -20,6 +20,9 @@ from rerank.v1 import rerank_pb2 as pb
 #: Cuts each text to at most so many tokens.
 Cut: TypeAlias = Callable[[Sequence[str], int], list[str]]
 Positive: TypeAlias = Annotated[int, Field(ge=1)]
+_INT32_MAX = 2**31 - 1
+#: Cohere's former default of max_chunks_per_doc.
+_SPAN_CHUNKS = 10
 #: Each is looked up in every document.
 _MAX_RANK_FIELDS = 100
 
@@ -33,11 +36,11 @@ def _few(names: Any) -> Any:
 
 
 class RelevantSpans(StrictModel):
-    """Option of Cohere's models from v5, which mark the relevant parts of a document."""
+    """Option of Cohere's models from v5: results have the part of the document that decided."""
 
     mode: Literal["enabled", "disabled"] = "disabled"
-    threshold: float | None = None
-    max_spans: int | None = None
+    threshold: Annotated[float | None, Field(description="Results with a lower relevance_score have no span.")] = None
+    max_spans: Annotated[Positive | None, Field(description="At least 1: a result has one span at most.")] = None
 
 
 class DocumentsRequest(StrictModel):
@@ -77,9 +80,26 @@ class DocumentsRequest(StrictModel):
     max_tokens_per_doc: Annotated[
         Positive | None, Field(description="Longer documents are cut to so many tokens of the service's encoder.")
     ] = None
-    max_chunks_per_doc: Annotated[int | None, Field(description="Only 1: documents are not divided.")] = None
+    max_chunks_per_doc: Annotated[
+        Positive | None,
+        Field(
+            description="Longer documents than the model reads are divided into up to so many parts, and ranked by "
+            "their best one; 1: only their beginning is read; none: 1, or 10 with relevant_spans."
+        ),
+    ] = None
     priority: Annotated[int | None, Field(description="Only 0: all requests have the same priority.")] = None
-    relevant_spans: Annotated[RelevantSpans | None, Field(description="Only the mode disabled.")] = None
+    relevant_spans: Annotated[
+        RelevantSpans | None, Field(description="enabled: results have the span of the part by which they are ranked.")
+    ] = None
+
+    @property
+    def has_spans(self) -> bool:
+        return self.relevant_spans is not None and self.relevant_spans.mode == "enabled"
+
+    @property
+    def chunks(self) -> int:
+        """The parts per document, 0 for undivided ones. More than the message can hold are as many as it can."""
+        return min(self.max_chunks_per_doc or (_SPAN_CHUNKS if self.has_spans else 0), _INT32_MAX)
 
 
 class DocumentsRequestOrAll(DocumentsRequest):
@@ -88,12 +108,21 @@ class DocumentsRequestOrAll(DocumentsRequest):
     top_n: Annotated[int | None, Field(ge=0, description="Number of results; none or 0: all.")] = None
 
 
+class RelevantSpan(BaseModel):
+    """A part of a document's text, in characters, with the relevance of the document."""
+
+    start: int
+    end: int
+    score: float
+
+
 class CohereResult(BaseModel):
     """A document with its relevance, or a score of this request; `document` as it was sent, or {"text"} for a text."""
 
     index: int
     relevance_score: float
     document: dict[str, Any] | None = None
+    relevant_spans: list[RelevantSpan] | None = None
 
 
 class Usage(BaseModel):
@@ -147,20 +176,22 @@ class CohereDialect:
             instruction=request.instruction or "",
             ordered=bool(request.ordered),
             min_relevance=request.min_relevance,
+            max_chunks_per_doc=request.chunks,
         )
-        return Translated(message, partial(self._reply, request))
+        return Translated(message, partial(self._reply, request, texts))
 
     def error(self, problem: Problem) -> Mapping[str, Any]:
         """`message` is Cohere's form, `detail` Jina's."""
         return {"id": str(uuid.uuid4()), "message": problem.message, "detail": problem.message}
 
-    def _reply(self, request: DocumentsRequest, response: pb.RerankResponse) -> bytes:
+    def _reply(self, request: DocumentsRequest, texts: Sequence[str], response: pb.RerankResponse) -> bytes:
         scores = relevance_scores(response, len(request.documents), request.relative_scores)
         results = [
             CohereResult(
                 index=result.original_position,
                 relevance_score=score,
                 document=_as_object(request.documents[result.original_position]) if request.return_documents else None,
+                relevant_spans=_spans(request, texts, result, score) if request.has_spans else None,
             )
             for result, score in zip(response.results, scores, strict=True)
         ]
@@ -196,23 +227,39 @@ def warnings(execution: pb.Execution) -> list[str]:
 
 def _refuse_unsupported(request: DocumentsRequest) -> None:
     """Refuses values of options that would have to be ignored. Raises: InvalidRequest."""
-    if request.max_chunks_per_doc not in (None, 1):
-        raise InvalidRequest("max_chunks_per_doc", "documents are not divided into chunks; leave it out")
     if request.priority not in (None, 0):
         raise InvalidRequest("priority", f"{request.priority} is not supported; leave it out")
-    if request.relevant_spans is not None and request.relevant_spans.mode == "enabled":
-        raise InvalidRequest("relevant_spans", "relevant spans are not supported; leave it out")
+
+
+def _spans(
+    request: DocumentsRequest, texts: Sequence[str], result: pb.RankedCandidate, score: float
+) -> list[RelevantSpan]:
+    """The part of a document that decided, in its text without the title; of an undivided one all that was ranked."""
+    threshold = request.relevant_spans.threshold if request.relevant_spans else None
+    if threshold is not None and score < threshold:
+        return []
+    place, fields = result.original_position, request.rank_fields
+    document = request.documents[place]
+    title_chars = len(_text(document, place, fields)) - len(_body(document, place, fields))
+    span = result.span if result.HasField("span") else pb.Span(end=len(texts[place]))
+    start, end = max(0, span.start - title_chars), max(0, span.end - title_chars)
+    return [RelevantSpan(start=start, end=end, score=score)]
 
 
 def _text(document: str | Mapping[str, Any], place: int, fields: Sequence[str] | None) -> str:
     """The text that is ranked: of an object, its fields in the given order, one per line, or title and text."""
+    return with_title(_body(document, place, fields), _title(document, place, fields))
+
+
+def _body(document: str | Mapping[str, Any], place: int, fields: Sequence[str] | None) -> str:
+    """The text without a title in front of it."""
     if isinstance(document, str):
         return document
     values = [document[name] for name in fields or ("text",) if name in document]
     if not values or not all(isinstance(value, str) for value in values):
         wanted = " or ".join(fields or ("text",))
         raise InvalidRequest(f"documents[{place}]", f"the object has no text in the field {wanted}; see rank_fields")
-    return with_title("\n".join(values), _title(document, place, fields))
+    return "\n".join(values)
 
 
 def _title(document: str | Mapping[str, Any], place: int, fields: Sequence[str] | None) -> str:

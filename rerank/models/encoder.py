@@ -165,13 +165,16 @@ class Encoder:
 
     def cut(self, text: str, tokens: int) -> str:
         """The text up to the end of its first `tokens` tokens; the whole text if it has no more."""
-        start = beginning(text, tokens, lambda part: self.token_counts([part])[0])
+        ends = self.token_ends(beginning(text, tokens, lambda part: self.token_counts([part])[0]))
+        return text if len(ends) <= tokens else text[: ends[tokens - 1]]
+
+    def token_ends(self, text: str) -> list[int]:
+        """The end of each token of the text, in characters."""
         with self._lock:
             encoded = self._model.tokenizer(
-                start, add_special_tokens=False, return_offsets_mapping=True, truncation=False, verbose=False
+                text, add_special_tokens=False, return_offsets_mapping=True, truncation=False, verbose=False
             )
-        offsets = encoded["offset_mapping"]
-        return text if len(offsets) <= tokens else text[: offsets[tokens - 1][1]]
+        return [end for _, end in encoded["offset_mapping"]]
 
     def is_truncated(self, texts: Sequence[str]) -> list[bool]:
         """For each text, True if it has more tokens than `encode` reads."""

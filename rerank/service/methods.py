@@ -142,7 +142,8 @@ def rerank_arguments(request: pb.RerankRequest, limits: Limits) -> RerankArgumen
     """The validated form of a RerankRequest. Raises: InvalidRequest, which names the field, the value and the limit."""
     query = _query(request.query, request.instruction, limits)
     candidates = _candidates(request.candidates, limits)
-    return query, candidates, replace(_options(request), ordered=request.ordered or not request.HasField("ordered"))
+    ordered = request.ordered or not request.HasField("ordered")
+    return query, candidates, replace(_options(request, len(candidates), limits), ordered=ordered)
 
 
 def search_arguments(request: pb.SearchRequest, limits: Limits) -> SearchArguments:
@@ -152,7 +153,7 @@ def search_arguments(request: pb.SearchRequest, limits: Limits) -> SearchArgumen
     query = _query(request.query, request.instruction, limits)
     first_stage = _enum_member("first_stage", request.first_stage, FIRST_STAGES, FirstStage.HYBRID_RRF)
     feedback = _feedback(request.feedback) if request.HasField("feedback") else None
-    return query, first_stage, depth, _options(request), feedback
+    return query, first_stage, depth, _options(request, depth, limits), feedback
 
 
 def check_number_of_candidates(candidates: Sized, limits: Limits) -> None:
@@ -206,7 +207,7 @@ def _candidate(candidate: pb.Candidate, field: str, limits: Limits) -> Candidate
     )
 
 
-def _options(request: pb.RerankRequest | pb.SearchRequest) -> RankOptions:
+def _options(request: pb.RerankRequest | pb.SearchRequest, candidates: int, limits: Limits) -> RankOptions:
     strategy = request.strategy
     return RankOptions(
         model=request.model,
@@ -219,7 +220,21 @@ def _options(request: pb.RerankRequest | pb.SearchRequest) -> RankOptions:
         allow_partial=request.allow_partial,
         interpolation=_first_stage_weight(strategy.interpolation) if strategy.HasField("interpolation") else None,
         min_relevance=request.min_relevance if request.HasField("min_relevance") else None,
+        max_chunks_per_doc=request.max_chunks_per_doc and _chunks(request.max_chunks_per_doc, candidates, limits),
     )
+
+
+def _chunks(most: int, candidates: int, limits: Limits) -> int:
+    """Parts per document. Raises: InvalidRequest if all candidates could have more than there may be candidates."""
+    if most > 1 and candidates * most > limits.max_candidates:
+        fewer, limit = limits.max_candidates // candidates, limits.max_candidates
+        raise InvalidRequest(
+            "max_chunks_per_doc",
+            f"{candidates} candidates with up to {most} chunks each are {candidates * most} passages, more than the "
+            f"limit of {limit}; use {f'at most {fewer} chunks' if fewer > 1 else 'none'}, or send fewer candidates",
+            {"value": str(candidates * most), "limit": str(limit)},
+        )
+    return most
 
 
 def _first_stage_weight(interpolation: pb.Interpolation) -> float:
@@ -301,6 +316,7 @@ def _result(item: RankedCandidate, return_passages: bool) -> pb.RankedCandidate:
         first_stage_score=item.candidate.score,
         text=passage.text if return_passages else None,
         relevance=item.relevance,
+        span=item.span and pb.Span(start=item.span[0], end=item.span[1]),
     )
 
 

@@ -263,3 +263,28 @@ def test_page_is_accessible_and_fits_its_width(chromium: Any, base: str, scheme:
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         page.locator(".order.after button").first.click()
         assert tab.accessibility_problems() == []
+
+
+def test_part_that_decided_is_marked_in_the_passage(tab: Tab) -> None:
+    """Places count code points of the text as it was sent: the title in front of it is not part of that."""
+    page = tab.open()
+    program = """async (sent) => {
+        const { outcomeOf } = await import("/inspector/static/outcome.js");
+        const { openPassage } = await import("/inspector/static/passage.js");
+        const result = { doc_id: "a", text: "T 🙂🙂 one. Two 🙂. Three.", original_position: 0, score: 1 };
+        const reply = { results: [{ ...result, span: { start: 8, end: 15 } }], execution: {} };
+        openPassage(document.querySelector("#passage"), "a", [outcomeOf("model", reply, 0, sent)]);
+        return [...document.querySelectorAll("#passage mark")].map((mark) => mark.textContent);
+    }"""
+    assert page.evaluate(program, ["🙂🙂 one. Two 🙂. Three."]) == ["Two 🙂. "]
+    assert page.locator(".full-text").inner_text() == "T 🙂🙂 one. Two 🙂. Three."
+    assert page.evaluate(program, []) == [". Two 🙂"]
+
+
+def test_form_asks_for_parts_of_long_passages(tab: Tab) -> None:
+    page = tab.open(query="q", chunks="3")
+    page.get_by_label("Parts of a long passage").fill("200")
+    page.get_by_role("button", name="Rank", exact=True).click()
+    page.locator(".problem").wait_for()
+    assert "max_chunks_per_doc" in page.locator(".problem").inner_text()
+    assert tab.expected_refusals() == 1

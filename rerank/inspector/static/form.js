@@ -5,6 +5,8 @@ import { element } from "./dom.js";
 import { SYSTEM } from "./state.js";
 
 const STAGES = { "hybrid-rrf": "hybrid (RRF)", "hybrid-z-score": "hybrid (z-score)", bm25: "BM25", dense: "dense" };
+/** Fields that all systems share. */
+const ASKED = ["source", "query", "depth", "chunks", "instruction", "passages"];
 const FEEDBACK = { "": "none", "weighted-ranknet": "weighted RankNet", kl: "KL divergence", rocchio: "Rocchio" };
 const STRATEGIES = {
   "": "the model's own",
@@ -29,8 +31,8 @@ export class Form {
   /** Writes a state into the fields. */
   write(state) {
     const { elements } = this.form;
-    for (const name of ["source", "query", "depth", "instruction", "passages"]) elements[name].value = state[name];
-    this.form.querySelector("#more").open = Boolean(state.instruction);
+    for (const name of ASKED) elements[name].value = state[name];
+    this.form.querySelector("#more").open = Boolean(state.instruction || state.chunks);
     this.systems.replaceChildren(...state.systems.map((system, place) => this.#systemView(system, place)));
     this.#showSource();
   }
@@ -39,7 +41,7 @@ export class Form {
   read(shown) {
     const { elements } = this.form;
     const state = { ...shown, systems: [] };
-    for (const name of ["source", "query", "depth", "instruction", "passages"]) state[name] = elements[name].value;
+    for (const name of ASKED) state[name] = elements[name].value;
     for (const place of this.systems.children.length === 2 ? [0, 1] : [0]) {
       const names = Object.keys(SYSTEM);
       state.systems.push(Object.fromEntries(names.map((name) => [name, elements[`${"ab"[place]}.${name}`].value])));

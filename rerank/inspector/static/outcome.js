@@ -16,14 +16,16 @@ const NOTHING_RAN = {
 /**
  * The answer of a system in the form in which the page shows it.
  *
- * - passages: doc_id → {docId, text, position, firstStageScore, score, rank, truncated, isNew}; ranks are 1-based
+ * - passages: doc_id → {docId, text, span, position, firstStageScore, score, rank, truncated, isNew}; ranks are 1-based;
+ *   span: [start, end] of the part of `text` that decided, in code points; null if the passage was not divided
  * - firstStage, input, result: doc_ids in the order of the first stage, as the ranking received them, and of the result;
  *   with relevance feedback, the passages that only the second retrieval found come last in the first two
  *
  * @param reply a SearchResponse or RerankResponse in JSON; an evaluation keeps no trace and no kind of scores
  * @param wallMs the time until the reply arrived, in milliseconds; 0 if it was not measured
+ * @param sent the texts of the candidates, if they were sent: a title of their own is not part of them
  */
-export function outcomeOf(name, reply, wallMs) {
+export function outcomeOf(name, reply, wallMs, sent = []) {
   const execution = { ...NOTHING_RAN, ...reply.execution };
   const truncated = new Set(execution.truncated_doc_ids);
   const hits = reply.first_stage_hits ?? reply.results.length;
@@ -32,6 +34,7 @@ export function outcomeOf(name, reply, wallMs) {
     passages.set(result.doc_id, {
       docId: result.doc_id,
       text: result.text ?? "",
+      span: result.span ? spanOf(result, sent[result.original_position]) : null,
       position: result.original_position,
       firstStageScore: result.first_stage_score,
       score: result.score,
@@ -58,6 +61,12 @@ export function outcomeOf(name, reply, wallMs) {
     windows: (reply.trace?.windows ?? []).map((window) => windowOf(window, byPosition)),
     wallMs,
   };
+}
+
+/** The part of a result's text that decided, whose places count from the beginning of the text as it was sent. */
+function spanOf({ span, text = "" }, sent = text) {
+  const added = [...text].length - [...sent].length;
+  return [span.start + added, span.end + added];
 }
 
 /** An object whose keys are ids, without those that every object has: an id may be "constructor". */

@@ -10,15 +10,25 @@ import { score } from "./format.js";
  * @param grade of its judgement; undefined if nobody judged it
  */
 export function openPassage(dialog, docId, outcomes, grade) {
-  const text = outcomes.map((outcome) => outcome.passages.get(docId)?.text).find(Boolean) ?? "";
+  const found = outcomes.map((outcome) => outcome.passages.get(docId)).filter((passage) => passage?.text);
   const close = element("button", { type: "button", class: "plain", click: () => dialog.close() }, "Close");
   dialog.replaceChildren(
     element("header", {}, element("h2", { id: "passage-title" }, docId), close),
     element("p", { class: "quiet" }, grade === undefined ? "" : `Judged with grade ${grade}.`),
     ...outcomes.map((outcome) => historyView(outcome, docId)),
-    element("p", { class: "full-text" }, text || "The text of this passage is not at hand."),
+    element("p", { class: "full-text" }, ...(found.length ? marked(found) : ["The text of this passage is not at hand."])),
   );
   dialog.showModal();
+}
+
+/** The text, with a mark on the part by which a divided passage was ranked. */
+function marked(found) {
+  const { text, span } = found.find((passage) => passage.span) ?? found[0];
+  if (!span) return [text];
+  const characters = [...text];
+  const part = (start, end) => characters.slice(start, end).join("");
+  const mark = element("mark", { title: "The part that decided" }, part(...span));
+  return [part(0, span[0]), mark, part(span[1])];
 }
 
 function historyView(outcome, docId) {

@@ -6,6 +6,7 @@ export function requestOf(state, system) {
     query: state.query,
     model: system.model,
     instruction: state.instruction,
+    max_chunks_per_doc: Number(state.chunks),
     strategy: strategyOf(system),
     return_passages: true,
     include_trace: true,

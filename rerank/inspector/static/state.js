@@ -12,7 +12,7 @@ export const SYSTEM = {
   preranker: "",
 };
 
-const SHARED = { source: "index", query: "", depth: "100", instruction: "", view: "a", all: "" };
+const SHARED = { source: "index", query: "", depth: "100", chunks: "", instruction: "", view: "a", all: "" };
 
 export function emptyState() {
   return { ...SHARED, passages: "", systems: [{ ...SYSTEM }] };

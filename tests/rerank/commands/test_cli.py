@@ -82,6 +82,16 @@ def test_list_is_ordered_unless_the_command_says_otherwise(rank: Command, flags:
     assert len({result["score"] for result in reply["results"]}) == scores
 
 
+def test_long_documents_are_ranked_by_their_parts(rank: Command) -> None:
+    filler = "The history of ships is long, as are the names of the seas. " * 30
+    rows = [{"doc_id": "long", "text": f"{filler}A flea lives about a year. {filler}"}, *ROWS]
+    reply = rank("-", "--max-chunks-per-doc", 20, "--json", stdin=lines(rows)).json
+    (span,) = [result["span"] for result in reply["results"] if "span" in result]
+    assert "A flea lives about a year. " in rows[0]["text"][span["start"] : span["end"]]
+    assert reply["execution"]["chunked_doc_ids"] == ["long"]
+    assert "max_chunks_per_doc" in rank("-", "--max-chunks-per-doc", 200, stdin=lines(rows)).err
+
+
 @pytest.mark.parametrize("flag", ["--preranker", "--first-model"])
 @pytest.mark.parametrize("kind", ["top-down", "top_down", "cascade"])
 def test_names_have_hyphens_or_underscores_and_preranker_two_flags(

@@ -152,9 +152,9 @@ def test_max_tokens_per_doc_cuts_documents(http: HttpClient) -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("max_chunks_per_doc", 10),
+        ("max_chunks_per_doc", 2000),
         ("priority", 5),
-        ("relevant_spans", {"mode": "enabled"}),
+        ("relevant_spans", "enabled"),
         ("truncate_prompt_tokens", 100),
         ("documnets", []),
     ],

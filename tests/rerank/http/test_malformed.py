@@ -117,9 +117,9 @@ def with_wrong_model_or_option(rng: random.Random) -> Case:
             {"model": rng.choice(["gpt", "x" * 5000, "number\n", "../number"])},
             {"top_n": rng.choice([-1, 0, "1", 1.5, True, -(2**70)])},
             {"max_tokens_per_doc": rng.choice([0, -5, "9"])},
-            {"max_chunks_per_doc": rng.choice([0, 10])},
+            {"max_chunks_per_doc": rng.choice([0, 1001, "2"])},
             {"priority": rng.choice([1, 999, "high"])},
-            {"relevant_spans": rng.choice([{"mode": "enabled"}, {"mode": 1}, "enabled"])},
+            {"relevant_spans": rng.choice([{"mode": "on"}, {"mode": 1}, "enabled", {"max_spans": 0}])},
             {"return_documents": rng.choice(["yes", 1, []])},
             {"rank_fields": rng.choice([[], "text", [1]])},
         ]
