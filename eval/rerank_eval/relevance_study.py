@@ -27,9 +27,9 @@ from rerank.retrieval.index import Index
 from rerank.types import CandidateSource, Prepared, Query, Ranking, RankOptions
 from rerank_eval.datasets import open_dataset
 from rerank_eval.overlap import check_requests, judgements_of
-from rerank_eval.relevance import RelevanceSettings
 from rerank_eval.relevance_fit import EvidenceList, fit_curve, measure
 from rerank_eval.report import markdown_table
+from rerank_eval.settings import RelevanceSettings
 
 #: Vectors of the texts are kept, as each list is read a second time with another query.
 _CACHE_BYTES = 512 * 1024 * 1024
