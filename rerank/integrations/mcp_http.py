@@ -12,7 +12,7 @@ from starlette.types import Message, Receive, Scope, Send
 from rerank.errors import RerankError
 from rerank.http.call import HttpCall, HungUp
 from rerank.http.problem import problem_of
-from rerank.integrations.mcp_service import HTTP_CALL, local_service
+from rerank.integrations.mcp_local import HTTP_CALL, local_service
 from rerank.integrations.mcp_tools import tool_server
 from rerank.reranker import AsyncReranker
 from rerank.service.calls import CallsInFlight, OnEnd, header

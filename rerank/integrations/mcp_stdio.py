@@ -7,15 +7,16 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 from mcp.server.stdio import stdio_server
 
 from rerank.access.credentials import Credentials
 from rerank.client.client import AsyncRerankClient
 from rerank.config import ServiceConfig
-from rerank.integrations.mcp_service import local_service, remote_service
-from rerank.integrations.mcp_tools import ToolService, tool_server
+from rerank.integrations.mcp_tools import ToolRequest, ToolResponse, ToolService, tool_server
 from rerank.service.calls import CallsInFlight
+from rerank.v1 import rerank_pb2 as pb
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +28,8 @@ async def serve_models(config: ServiceConfig) -> None:
         ConfigError, CheckpointError, IndexMismatch: see `load_reranker`.
     """
     with _nothing_on_stdout():
-        from rerank.reranker import load_reranker  # imports torch
+        from rerank.integrations.mcp_local import local_service  # imports torch, as the next does
+        from rerank.reranker import load_reranker
 
         reranker = load_reranker(config)
     log_call = partial(logging.getLogger("rerank.calls").info, "%s")
@@ -38,7 +40,20 @@ async def serve_models(config: ServiceConfig) -> None:
 async def serve_target(target: str, credentials: Credentials) -> None:
     """Serves what the service at an address answers. Raises: see `RerankClient` and `list_models`."""
     async with AsyncRerankClient(target, credentials) as client:
-        await _serve(await remote_service(client))
+        await _serve(await _remote_service(client))
+
+
+async def _remote_service(client: AsyncRerankClient) -> ToolService:
+    """The service that a client calls. Raises: ServiceError if it does not answer, or not to this key."""
+    described = await client.list_models()
+
+    async def ask(request: ToolRequest, _: Any) -> ToolResponse:
+        fields = {field.name: value for field, value in request.ListFields()}
+        if isinstance(request, pb.SearchRequest):
+            return await client.search(**fields)
+        return await client.rerank(fields.pop("query", ""), fields.pop("candidates", ()), **fields)
+
+    return ToolService(ask, lambda: described, lambda: None)
 
 
 async def _serve(service: ToolService) -> None:

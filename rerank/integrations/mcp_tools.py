@@ -16,9 +16,9 @@ from rerank.client.client import ServiceError, rerank_request
 from rerank.config import Limits
 from rerank.errors import InvalidRequest, NotFound, RerankError
 from rerank.names import FirstStage
-from rerank.service.methods import check_number_of_candidates
 from rerank.service.request_fields import request_message
 from rerank.service.status import status_name, status_of
+from rerank.service.wire_format import too_many
 from rerank.v1 import rerank_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -118,8 +118,8 @@ def _request(tool: str, arguments: Mapping[str, Any], limits: Limits | None) -> 
         raise NotFound(f"there is no tool {tool[:100]!r}; use search or rerank")
     options = {"ordered": False} | dict(arguments)
     candidates, query = options.pop("candidates", []), options.pop("query", "")
-    if limits is not None and isinstance(candidates, list):
-        check_number_of_candidates(candidates, limits)
+    if limits is not None and isinstance(candidates, list) and len(candidates) > limits.max_candidates:
+        raise too_many("candidates", len(candidates), limits.max_candidates, "candidates")
     try:
         return rerank_request(query, candidates, options)
     except (TypeError, ValueError) as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _Options: TypeAlias = dict[str, Any]
 #: Places of a query's rows, best first, with a score each, and the execution columns.
 _Ranked: TypeAlias = tuple[list[int], list[float], dict[str, Any]]
+_Rank: TypeAlias = Callable[[str, list[CandidateSource], _Options], _Ranked]
 
 #: Column → its type: what ran for the query of the row.
 EXECUTION_COLUMNS = {
@@ -36,7 +37,7 @@ EXECUTION_COLUMNS = {
 }
 
 
-class RerankTransformer(pt.Transformer):
+class RerankTransformer(pt.Transformer):  # type: ignore[misc]  # its types are not always there
     """Reranks the results of each query: R(qid, query, docno, text) → R with score, rank and EXECUTION_COLUMNS.
 
     The other columns stay. The rows of a query are candidates in the order of `rank`, or of falling `score`; without
@@ -63,10 +64,14 @@ class RerankTransformer(pt.Transformer):
     ) -> None:
         if concurrency < 1:
             raise InvalidRequest("concurrency", f"{concurrency} is below 1; use a number of queries from 1")
-        is_client = isinstance(reranker, RerankClient)
-        self._reranker, self._rank = reranker, partial(_in_service if is_client else _in_process, reranker)
-        request_message(pb.RerankRequest, options) if is_client else _rank_options(options)
-        self._text, self._concurrency, self._verbose, self._options = text, concurrency, verbose, options
+        if isinstance(reranker, RerankClient):
+            request_message(pb.RerankRequest, options)
+            self._rank: _Rank = partial(_in_service, reranker)
+        else:
+            _rank_options(options)
+            self._rank = partial(_in_process, reranker)
+        self._reranker, self._text, self._options = reranker, text, options
+        self._concurrency, self._verbose = concurrency, verbose
 
     def __repr__(self) -> str:
         given = "".join(f", {name}={value!r}" for name, value in self._options.items())

@@ -21,4 +21,8 @@ def test_mistakes_of_the_command_are_one_line(rerank: Command, tmp_path: Path, e
     assert str(tmp_path / "none") in rerank("mcp", "--index", tmp_path / "none").error
     (tmp_path / "keys.yaml").write_text("[]")
     with identity_service(encoder, keys=tmp_path / "keys.yaml") as (served, _, _):
-        assert "this service needs an API key" in rerank("mcp", "--target", served.address).error
+        refused = rerank("mcp", "--target", served.address)
+        assert refused.code == 2
+        assert refused.err.endswith(
+            "error: this service needs an API key; send the header `authorization: Bearer KEY`\n"
+        )

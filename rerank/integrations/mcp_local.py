@@ -1,14 +1,11 @@
-"""The service behind the MCP tools: the models of this process, or a service elsewhere."""
+"""Calls of the MCP tools, answered by the models of this process as calls of any other port are."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any
 
-from rerank.client.client import AsyncRerankClient
 from rerank.http.call import HttpCall
 from rerank.integrations.mcp_tools import ToolRequest, ToolResponse, ToolService
 from rerank.reranker import AsyncReranker
@@ -20,24 +17,33 @@ from rerank.v1 import rerank_pb2 as pb
 HTTP_CALL = "rerank.call"
 
 
-@dataclass(frozen=True, eq=False)
 class ToolCall:
     """A call of a tool, see `rerank.service.calls.Call`: the same limits, keys and log as for any other call.
 
-    Attributes:
+    Args:
         message: the bytes of the request that the tool makes.
-        on_done: registers what to call when the client has the answer.
+        http: the HTTP request in which the call came; None if it came over standard input.
     """
 
-    message: bytes
-    on_done: Callable[[Callable[[], object]], object]
-    peer: str = "stdio"
-    headers: Sequence[tuple[str, str | bytes]] = ()
-    deadline: float = math.inf
+    def __init__(self, message: bytes, http: HttpCall | None) -> None:
+        self._message, self._http = message, http
+        self._on_done: list[Callable[[], object]] = []
+        self.peer = http.peer if http else "stdio"
+        self.headers: Sequence[tuple[str, str | bytes]] = http.headers if http else ()
+        self.deadline = http.deadline if http else math.inf
 
     async def read(self) -> bytes:
         """The message."""
-        return self.message
+        return self._message
+
+    def on_done(self, function: Callable[[], object]) -> None:
+        """Registers what to call when the client has the answer."""
+        (self._http.on_done if self._http else self._on_done.append)(function)
+
+    def finish(self) -> None:
+        """Calls what `on_done` has registered, unless the HTTP request does that later."""
+        while self._on_done:
+            self._on_done.pop()()
 
 
 def local_service(reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd) -> ToolService:
@@ -46,14 +52,11 @@ def local_service(reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd) 
 
     async def ask(request: ToolRequest, http_request: Any) -> ToolResponse:
         method = methods["Search" if isinstance(request, pb.SearchRequest) else "Rerank"]
-        http: HttpCall | None = None if http_request is None else http_request.scope[HTTP_CALL]
-        with ExitStack() as done:
-            message = request.SerializeToString()
-            if http is None:
-                call = ToolCall(message, done.callback)
-            else:
-                call = ToolCall(message, http.on_done, http.peer, http.headers, http.deadline)
+        call = ToolCall(request.SerializeToString(), http_request and http_request.scope[HTTP_CALL])
+        try:
             record = await answer(call, method)
+        finally:
+            call.finish()
         if record.error is not None:
             raise record.error
         return record.response
@@ -62,16 +65,3 @@ def local_service(reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd) 
         return list_models_response(reranker.models(), reranker.index.manifest if reranker.index else None)
 
     return ToolService(ask, models, lambda: calls.limits)
-
-
-async def remote_service(client: AsyncRerankClient) -> ToolService:
-    """The service that a client calls. Raises: ServiceError if it does not answer, or not to this key."""
-    described = await client.list_models()
-
-    async def ask(request: ToolRequest, _: Any) -> ToolResponse:
-        fields = {field.name: value for field, value in request.ListFields()}
-        if isinstance(request, pb.SearchRequest):
-            return await client.search(**fields)
-        return await client.rerank(fields.pop("query", ""), fields.pop("candidates", ()), **fields)
-
-    return ToolService(ask, lambda: described, lambda: None)
