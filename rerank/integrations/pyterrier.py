@@ -129,9 +129,7 @@ def _in_process(reranker: Reranker, query: str, candidates: list[CandidateSource
     return places, scores, dict(zip(EXECUTION_COLUMNS, ran, strict=True))
 
 
-def _in_service(
-    client: RerankClient, query: str, candidates: list[CandidateSource], options: dict[str, Any]
-) -> _Ranked:
+def _in_service(client: RerankClient, query: str, candidates: list[CandidateSource], options: _Options) -> _Ranked:
     reply = client.rerank(query, candidates, **options)
     execution = reply.execution
     completeness = pb.Completeness.Name(execution.completeness).removeprefix("COMPLETENESS_").lower()
