@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 # On a machine with CUDA: make EXTRAS=gpu,offline,http,train,eval,dev …
-EXTRAS ?= cpu,offline,http,train,eval,observability,dev
+EXTRAS ?= cpu,offline,http,train,eval,observability,mcp,dev
 # Processes that run tests, each with one torch thread: as many as there are cores, if memory allows 3 GB for each.
 WORKERS ?= 2
 BIN := $(VENV)/bin

@@ -19,7 +19,7 @@ EXTRAS = PROJECT["optional-dependencies"]
 
 #: Folder → the extras that its commands may need, beside the package's own dependencies and one of the FAISS builds.
 FOLDERS = {
-    "rerank": ["http", "observability", "published", "ray"],
+    "rerank": ["http", "mcp", "observability", "published", "pyterrier", "ray"],
     "eval": ["eval"],
     "training": ["train"],
     "scripts": ["browser", "docs", "eval", "observability", "ray", "train", "dev"],

@@ -22,7 +22,7 @@ LAYERS = [
     "registry",
     "chunks reranker unordered",
     "blocking_reranker",
-    "access telemetry service client load_test grpc http inspector ray_serve",
+    "access telemetry service client load_test grpc http inspector integrations ray_serve",
     "commands",
 ]
 LAYER_OF = {name: number for number, layer in enumerate(LAYERS) for name in layer.split()}

@@ -11,6 +11,7 @@ from rerank.commands.app import CommandApp
 from rerank.commands.flags import flags
 from rerank.commands.inspect_results import inspect
 from rerank.commands.loadtest import LoadTestSettings, loadtest
+from rerank.commands.mcp import McpSettings, mcp
 from rerank.commands.options import flag
 from rerank.commands.query import RankSettings, SearchSettings, health, models, rank, search
 from rerank.commands.run import run
@@ -63,6 +64,12 @@ rerank tune --requests lists.jsonl --qrels qrels.txt                       # lis
 rerank tune --index indexes/pydoc --collection pydoc
 """
 )(flags(TuneSettings)(tune))
+app.command(
+    example="""
+rerank mcp --index indexes/pydoc                      # loads the models itself
+rerank mcp --target 127.0.0.1:50051                   # asks a running service; RERANK_API_KEY is its key
+"""
+)(flags(McpSettings)(mcp))
 app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(keys.app, name="keys")
 app.command(example="rerank demo --work rerank-demo --stay")(demo)

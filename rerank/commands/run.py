@@ -17,6 +17,7 @@ _OURS = {"rerank", "rerank_eval", "rerank_training"}
 _EXTRAS = {
     "markdown_it": "eval",
     "matplotlib": "eval",
+    "mcp": "mcp",
     "ray": "ray",
     "scipy": "eval",
     "starlette": "http",

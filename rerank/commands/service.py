@@ -40,6 +40,7 @@ class ServeSettings:
         bool, options.flag("--http", "Also serve HTTP: at --http-listen, the file's address, or 127.0.0.1:8080.")
     ] = False
     http_listen: Annotated[str | None, typer.Option(help="HOST:PORT of the HTTP port, which is then served.")] = None
+    mcp: Annotated[bool, options.flag("--mcp", "Also serve MCP, at /mcp of the HTTP port (extra `mcp`).")] = False
     qrels: Annotated[
         str | None,
         typer.Option(
@@ -73,7 +74,7 @@ class ServeSettings:
     def overrides(self) -> dict[str, object]:
         """The settings of the service that the options give; None where they give none."""
         names = ("listen", "index", "encoder", "encoder_name", "device", "keys", "drain_s")
-        http = {"listen": self.http_listen, "qrels": self.qrels, "queries": self.queries}
+        http = {"listen": self.http_listen, "qrels": self.qrels, "queries": self.queries, "mcp": self.mcp or None}
         given = {name: value for name, value in http.items() if value is not None}
         return {
             **{name: getattr(self, name) for name in names},
@@ -111,7 +112,7 @@ def serve(settings: ServeSettings) -> None:
     from rerank.telemetry.logs import set_up_logging
 
     set_up_logging(config.telemetry)
-    for verbose in ("sentence_transformers", "httpx2"):
+    for verbose in ("sentence_transformers", "httpx2", "mcp"):
         logging.getLogger(verbose).setLevel(logging.WARNING)
     asyncio.run(server.serve(config, process.announce, read_config))
 

@@ -21,12 +21,14 @@ class HttpConfig(Settings):
         qrels: relevance judgements that the inspector shows: "pydoc", a folder in BEIR layout, or a file,
             which needs `queries`. Default: none.
         queries: the texts of the queries of `qrels`: lines of query_id, tab, text. Default: none.
+        mcp: whether /mcp serves the tools search and rerank to MCP clients. Default: false.
     """
 
     listen: str = "127.0.0.1:8080"
     model_aliases: Mapping[str, str] = {}
     qrels: str | None = None
     queries: Path | None = None
+    mcp: bool = False
 
     @model_validator(mode="before")
     @classmethod

@@ -56,12 +56,18 @@ def create_app(reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd, by_
     many = ManyEndpoint(native, calls, on_end, limits.max_message_bytes)
     refuse = partial(_refusal, by_path)
     limited = limited_by(calls, refuse)
-    own_hosts = []
+    own_hosts, mcp = [], []
+    if config.http is not None and config.http.mcp:
+        from rerank.integrations.mcp_http import McpEndpoint  # needs the extra mcp
+
+        mcp = [Route("/mcp", McpEndpoint(reranker, calls, on_end), methods=["POST"])]
     if config.http is not None and not (config.keeps_strangers_out or config.insecure):
         own_hosts = [Middleware(OwnHosts, listen=config.http.listen, refuse=refuse)]
     return Starlette(
         routes=[
-            *(Route(path, each, methods=["POST"]) for path, each in (*endpoints.items(), (MANY, many))),
+            *(Route(path, endpoint, methods=["POST"]) for path, endpoint in endpoints.items()),
+            Route(MANY, many, methods=["POST"]),
+            *mcp,
             *description_routes(reranker, calls, by_path, limited),
             *inspector_routes(reranker, limited),
         ],

@@ -105,9 +105,9 @@ def _checkpoint(model: ModelConfig) -> Path | None:
 
 
 def _check_http(http: HttpConfig) -> None:
-    missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
-    if missing:
-        raise ConfigError(f"http needs {missing[0]}, which is not installed; install rerank-listwise[http]")
+    for extra, names in {"http": ("starlette", "uvicorn"), "mcp": ("mcp",) if http.mcp else ()}.items():
+        if missing := [name for name in names if find_spec(name) is None]:
+            raise ConfigError(f"{extra} needs {missing[0]}, which is not installed; install rerank-listwise[{extra}]")
     _check_address(http.listen, "--http-listen")
     if http.qrels is not None:
         read_judgements(http.qrels, http.queries)

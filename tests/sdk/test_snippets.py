@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,17 +14,26 @@ from rerank.models.encoder import Encoder
 from rerank.rankers.identity import IdentityRanker
 from tests.http_client import serving_http
 from tests.serving import reranker_of
-from tests.test_doc_commands import HTTP_ADDRESS, SNIPPETS, imports
+from tests.test_doc_commands import ADDRESS, HTTP_ADDRESS, SNIPPETS, imports
 
 pytestmark = pytest.mark.sdk
 
 #: Package → the environment of `make sdk-tests` that has it.
-ENVIRONMENTS = {"cohere": "cohere"}
+ENVIRONMENTS = {
+    "cohere": "cohere",
+    "haystack": "frameworks",
+    "langchain_cohere": "langchain-cohere",
+    "llama_index": "frameworks",
+    "pyterrier": "pyterrier",
+}
 FOREIGN = [
-    pytest.param(*each.values, imports(str(each.values[1])) & ENVIRONMENTS.keys(), id=each.id)
+    pytest.param(*each.values, packages, id=each.id)
     for each in SNIPPETS
-    if imports(str(each.values[1])) & ENVIRONMENTS.keys() and HTTP_ADDRESS in str(each.values[1])
+    if (packages := imports(str(each.values[1])) & ENVIRONMENTS.keys())
+    and re.search(f"{ADDRESS}|{HTTP_ADDRESS}", str(each.values[1]))
 ]
+#: How the printed answers begin: with the place of the best document or its id, or with its text.
+ANSWERS = ("0", "1", "A", "Deserts", "docno")
 
 
 @pytest.mark.parametrize(("page", "snippet", "packages"), FOREIGN)
@@ -30,10 +41,15 @@ def test_snippet_prints_the_answer(
     page: str, snippet: str, packages: set[str], encoder: Encoder, request: pytest.FixtureRequest
 ) -> None:
     folder: Path = request.config.getoption("--sdk")
-    python = folder / ENVIRONMENTS[packages.pop()] / "bin/python"
-    reranker = reranker_of(encoder, {"default": IdentityRanker()}, http=HttpConfig(listen="127.0.0.1:0"))
-    with serving_http(reranker) as (_, client):
-        program = snippet.replace(HTTP_ADDRESS, client.address)
+    environment = folder.absolute() / ENVIRONMENTS[packages.pop()]
+    python, before = environment / "bin/python", ""
+    if "from rerank" in snippet:  # this project's own environment, with the package of the other behind it
+        (packages_of_it,) = environment.glob("lib/python3*/site-packages")
+        python, before = Path(sys.executable), f"import sys; sys.path.append({str(packages_of_it)!r})\n"
+    rankers = {"default": IdentityRanker(), "pe-rank": IdentityRanker()}
+    reranker = reranker_of(encoder, rankers, http=HttpConfig(listen="127.0.0.1:0"))
+    with serving_http(reranker) as (served, client):
+        program = before + snippet.replace(HTTP_ADDRESS, client.address).replace(ADDRESS, served.address)
         done = subprocess.run([python, "-c", program], capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split()[0] in ("0", "1")
+    assert done.stdout.split()[0] in ANSWERS

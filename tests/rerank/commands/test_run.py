@@ -11,6 +11,7 @@ from rerank.errors import CheckpointError, ConfigError
 @pytest.mark.parametrize(
     ("module", "requirement"),
     [
+        ("mcp.server.stdio", "rerank-listwise[mcp]"),
         ("scipy", "rerank-listwise[eval]"),
         ("uvicorn", "rerank-listwise[http]"),
         ("torch.nn", "rerank-listwise\n"),

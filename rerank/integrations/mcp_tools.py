@@ -1,0 +1,155 @@
+"""The tools `search` and `rerank` of the MCP server: their descriptions, and their calls as requests of the service."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import mcp.types as types
+from mcp.server import Server, ServerRequestContext
+
+from rerank import __version__
+from rerank.client.client import ServiceError, rerank_request
+from rerank.config import Limits
+from rerank.errors import InvalidRequest, NotFound, RerankError
+from rerank.names import FirstStage
+from rerank.service.request_fields import request_message
+from rerank.service.status import status_name, status_of
+from rerank.service.wire_format import too_many
+from rerank.v1 import rerank_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+ToolRequest: TypeAlias = pb.SearchRequest | pb.RerankRequest
+ToolResponse: TypeAlias = pb.SearchResponse | pb.RerankResponse
+
+#: Results of a search that asks for no number: a language model reads all of them.
+_SEARCH_TOP_N = 10
+_CANDIDATE = {
+    "type": "object",
+    "properties": {
+        "doc_id": {"type": "string", "description": "Default: its place in the list, from 0."},
+        "text": {"type": "string"},
+        "title": {"type": "string"},
+        "score": {"type": "number", "description": "The first stage's score; give it to all candidates or to none."},
+    },
+    "required": ["text"],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ToolService:
+    """The service behind the tools.
+
+    Attributes:
+        ask: answers a request; takes the HTTP request of the call, too, or None over standard input.
+        models: describes the models and the index.
+        limits: those that are checked before a request is made of the arguments; None if the service is elsewhere.
+    """
+
+    ask: Callable[[ToolRequest, Any], Awaitable[ToolResponse]]
+    models: Callable[[], pb.ListModelsResponse]
+    limits: Callable[[], Limits | None]
+
+
+def tool_server(service: ToolService) -> Server[Any]:
+    """An MCP server with the tools. The search is offered if the service has an index."""
+
+    async def list_tools(_: ServerRequestContext[Any], __: object) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=_tools(service.models()))
+
+    async def call_tool(context: ServerRequestContext[Any], call: types.CallToolRequestParams) -> types.CallToolResult:
+        try:
+            request = _request(call.name, call.arguments or {}, service.limits())
+            return _result(await service.ask(request, context.request))
+        except Exception as error:
+            if not isinstance(error, RerankError):
+                log.exception("bug in the tool %s", call.name[:100])
+            return _refusal(error)
+
+    return Server("rerank", version=__version__, on_list_tools=list_tools, on_call_tool=call_tool)
+
+
+def _tools(described: pb.ListModelsResponse) -> list[types.Tool]:
+    names = [model.name for model in described.models if not model.problem]
+    common = {
+        "query": {"type": "string"},
+        "model": {"type": "string", "enum": names, "description": f"Default: {names[0] if names else 'none'}."},
+        "instruction": {"type": "string", "description": "Says what counts as relevant, for models that read one."},
+    }
+    rerank = common | {
+        "candidates": {"type": "array", "minItems": 1, "items": {"anyOf": [{"type": "string"}, _CANDIDATE]}},
+        "top_n": {"type": "integer", "minimum": 0, "description": "Number of results. Default: 0, for all."},
+        "ordered": {
+            "type": "boolean",
+            "description": "Whether the candidates are in the order of a search, best first. Default: false.",
+        },
+    }
+    tools = [_tool("rerank", "Orders passages by their relevance to a query, best first.", rerank, "candidates")]
+    if described.HasField("index"):
+        index = described.index
+        search = common | {
+            "top_n": {"type": "integer", "minimum": 0, "description": f"Results. Default: {_SEARCH_TOP_N}; 0: all."},
+            "depth": {"type": "integer", "minimum": 1, "description": "Candidates that are reranked. Default: 100."},
+            "first_stage": {"type": "string", "enum": [*FirstStage], "description": "Default: hybrid-rrf."},
+        }
+        text = f"Finds the passages of {index.collection} ({index.passages:,} passages) that answer a query, reranked."
+        tools.insert(0, _tool("search", text, search))
+    return tools
+
+
+def _tool(name: str, description: str, properties: dict[str, Any], *required: str) -> types.Tool:
+    schema = {"type": "object", "properties": properties, "required": ["query", *required]}
+    read_only = types.ToolAnnotations(read_only_hint=True, open_world_hint=False)
+    return types.Tool(name=name, description=description, input_schema=schema, annotations=read_only)
+
+
+def _request(tool: str, arguments: Mapping[str, Any], limits: Limits | None) -> ToolRequest:
+    """The request of a call. Besides those that are described, an argument may be any field of the request.
+
+    Raises: NotFound if there is no such tool; InvalidRequest.
+    """
+    if tool == "search":
+        return request_message(pb.SearchRequest, {"top_n": _SEARCH_TOP_N, "return_passages": True} | dict(arguments))
+    if tool != "rerank":
+        raise NotFound(f"there is no tool {tool[:100]!r}; use search or rerank")
+    options = {"ordered": False} | dict(arguments)
+    candidates, query = options.pop("candidates", []), options.pop("query", "")
+    if limits is not None and isinstance(candidates, list) and len(candidates) > limits.max_candidates:
+        raise too_many("candidates", len(candidates), limits.max_candidates, "candidates")
+    try:
+        return rerank_request(query, candidates, options)
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest("candidates", str(error)) from error
+
+
+def _result(response: ToolResponse) -> types.CallToolResult:
+    """The results and what ran, as JSON, in the two forms that clients read."""
+    execution = response.execution
+    found: dict[str, Any] = {
+        "results": [_item(place, item) for place, item in enumerate(response.results, 1)],
+        "model": execution.model,
+        "completeness": pb.Completeness.Name(execution.completeness).removeprefix("COMPLETENESS_").lower(),
+        "total_ms": round(execution.total_ms, 1),
+    }
+    if execution.reason:
+        found["reason"] = execution.reason
+    text = types.TextContent(type="text", text=json.dumps(found, ensure_ascii=False))
+    return types.CallToolResult(content=[text], structured_content=found)
+
+
+def _item(rank: int, item: pb.RankedCandidate) -> dict[str, Any]:
+    found = {"rank": rank, "doc_id": item.doc_id, "score": round(item.score, 6)}
+    return found | ({"text": item.text} if item.HasField("text") else {})
+
+
+def _refusal(error: Exception) -> types.CallToolResult:
+    """The status that a client of the service would get, and its message."""
+    if isinstance(error, ServiceError):
+        text = f"{error.code.name}: {error}"
+    else:
+        text = f"{status_name(error)}: {status_of(error).message}"
+    return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=True)

@@ -1,0 +1,171 @@
+"""RerankTransformer: a PyTerrier transformer that reranks the results of a pipeline. Needs the extra `pyterrier`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from rerank.client.client import RerankClient
+from rerank.errors import ConfigError, InvalidRequest
+from rerank.service.request_fields import request_message
+from rerank.types import CandidateSource, RankOptions
+from rerank.v1 import rerank_pb2 as pb
+
+try:
+    import pandas as pd
+    import pyterrier as pt
+except ModuleNotFoundError as missing:
+    problem = f"RerankTransformer needs {missing.name}, which is not installed; install rerank-listwise[pyterrier]"
+    raise ConfigError(problem) from missing
+
+if TYPE_CHECKING:
+    from rerank.blocking_reranker import Reranker  # imports torch, which a client of a service does not need
+
+_Options: TypeAlias = dict[str, Any]
+#: Places of a query's rows, best first, with a score each, and the execution columns.
+_Ranked: TypeAlias = tuple[list[int], list[float], dict[str, Any]]
+_Rank: TypeAlias = Callable[[str, list[CandidateSource], _Options], _Ranked]
+
+#: Column → its type: what ran for the query of the row.
+EXECUTION_COLUMNS = {
+    "rerank_model": "object",
+    "rerank_completeness": "object",
+    "rerank_windows": "int64",
+    "rerank_ms": "float64",
+}
+
+
+class RerankTransformer(pt.Transformer):  # type: ignore[misc]  # its types are not always there
+    """Reranks the results of each query: R(qid, query, docno, text) → R with score, rank and EXECUTION_COLUMNS.
+
+    The other columns stay. The rows of a query are candidates in the order of `rank`, or of falling `score`; without
+    both columns, their order has no effect.
+
+    Args:
+        reranker: ranks in this process, or is the client of a service.
+        text: the column of the texts.
+        concurrency: number of queries that are ranked at the same time, so that batches are filled.
+        verbose: whether a progress bar counts the queries.
+        options: fields of RankOptions, or with a client of RerankRequest, such as model="pe-rank" or top_n=10.
+
+    Raises:
+        InvalidRequest: there is no such option, or it cannot have the value.
+    """
+
+    def __init__(
+        self,
+        reranker: Reranker | RerankClient,
+        text: str = "text",
+        concurrency: int = 8,
+        verbose: bool = False,
+        **options: Any,
+    ) -> None:
+        if concurrency < 1:
+            raise InvalidRequest("concurrency", f"{concurrency} is below 1; use a number of queries from 1")
+        if isinstance(reranker, RerankClient):
+            request_message(pb.RerankRequest, options)
+            self._rank: _Rank = partial(_in_service, reranker)
+        else:
+            _rank_options(options)
+            self._rank = partial(_in_process, reranker)
+        self._reranker, self._text, self._options = reranker, text, options
+        self._concurrency, self._verbose = concurrency, verbose
+
+    def __repr__(self) -> str:
+        given = "".join(f", {name}={value!r}" for name, value in self._options.items())
+        return f"RerankTransformer({self._reranker!r}{given})"
+
+    def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
+        """The rows of each query, best first. A frame without rows gets the columns, too.
+
+        Raises:
+            pt.validate.InputValidationError: a column is missing.
+            InvalidRequest: a query has a docno twice, or a query or a text is no string.
+            RerankError: see Reranker.rerank and RerankClient.rerank. No further query is ranked then.
+        """
+        with pt.validate.any(inp, context=self) as columns:
+            columns.columns(includes=["qid", "query", "docno", self._text], mode="pt.text.get_text adds texts")
+        _check_rows(inp, self._text)
+        lists = [_first_stage_order(rows) for _, rows in inp.groupby("qid", sort=False)]
+        rankings = zip(lists, self._rankings(lists), strict=True)
+        reranked = [_reranked(rows, *ranked) for rows, ranked in rankings]
+        return pd.concat(reranked, ignore_index=True) if reranked else _without_rows(inp)
+
+    def _rankings(self, lists: Sequence[pd.DataFrame]) -> list[_Ranked]:
+        """The rankings of the lists, in their order."""
+        pool = ThreadPoolExecutor(self._concurrency, thread_name_prefix="queries")
+        try:
+            running = pool.map(self._ranking, lists)
+            return list(pt.tqdm(running, total=len(lists), desc="rerank", unit="q", disable=not self._verbose))
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def _ranking(self, rows: pd.DataFrame) -> _Ranked:
+        scores: list[Any] = [None] * len(rows)
+        if "score" in rows.columns and rows["score"].notna().all():
+            scores = rows["score"].astype(float).tolist()
+        candidates = [
+            CandidateSource(str(docno), text, score=score)
+            for docno, text, score in zip(rows["docno"], rows[self._text], scores, strict=True)
+        ]
+        is_ordered = not {"rank", "score"}.isdisjoint(rows.columns)
+        return self._rank(rows["query"].iloc[0], candidates, {"ordered": is_ordered} | self._options)
+
+
+def _first_stage_order(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a query, best first, if a column says what is best."""
+    if "rank" in rows.columns:
+        return rows.sort_values("rank", kind="stable")
+    return rows.sort_values("score", ascending=False, kind="stable") if "score" in rows.columns else rows
+
+
+def _in_process(reranker: Reranker, query: str, candidates: list[CandidateSource], options: _Options) -> _Ranked:
+    ranking = reranker.rerank(query, candidates, _rank_options(options))
+    trace = ranking.trace
+    ran = (trace.model, trace.completeness.value, len(trace.windows), trace.total_ms)
+    places, scores = [item.position for item in ranking.ranked], [item.score for item in ranking.ranked]
+    return places, scores, dict(zip(EXECUTION_COLUMNS, ran, strict=True))
+
+
+def _in_service(client: RerankClient, query: str, candidates: list[CandidateSource], options: _Options) -> _Ranked:
+    reply = client.rerank(query, candidates, **options)
+    execution = reply.execution
+    completeness = pb.Completeness.Name(execution.completeness).removeprefix("COMPLETENESS_").lower()
+    ran = (execution.model, completeness, execution.windows, execution.total_ms)
+    places, scores = [item.original_position for item in reply.results], [item.score for item in reply.results]
+    return places, scores, dict(zip(EXECUTION_COLUMNS, ran, strict=True))
+
+
+def _rank_options(options: _Options) -> RankOptions:
+    """Raises: InvalidRequest if RankOptions has no such field."""
+    if unknown := options.keys() - RankOptions.__dataclass_fields__.keys():
+        known = ", ".join(RankOptions.__dataclass_fields__)
+        raise InvalidRequest(min(unknown), f"RankOptions has no such field; fields: {known}")
+    return RankOptions(**options)
+
+
+def _check_rows(inp: pd.DataFrame, text: str) -> None:
+    """Raises: InvalidRequest."""
+    if (twice := inp.duplicated(["qid", "docno"])).any():
+        row = inp[twice].iloc[0]
+        raise InvalidRequest(
+            "docno",
+            f"query {row['qid']!r} has docno {row['docno']!r} more than once; use drop_duplicates(['qid', 'docno'])",
+        )
+    for column in ("query", text):
+        for qid, docno, value in zip(inp["qid"], inp["docno"], inp[column], strict=True):
+            if not isinstance(value, str):
+                raise InvalidRequest(column, f"query {qid!r}, docno {docno!r} has {value!r} there; give a string")
+
+
+def _reranked(rows: pd.DataFrame, places: list[int], scores: list[float], ran: dict[str, Any]) -> pd.DataFrame:
+    """The rows of a query in their new order."""
+    first = pt.model.FIRST_RANK
+    return rows.iloc[places].assign(score=scores, rank=range(first, first + len(places)), **ran)
+
+
+def _without_rows(inp: pd.DataFrame) -> pd.DataFrame:
+    columns = {"score": "float64", "rank": "int64", **EXECUTION_COLUMNS}
+    return inp.assign(**{name: pd.Series(dtype=kind) for name, kind in columns.items()})

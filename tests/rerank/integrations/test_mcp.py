@@ -1,0 +1,252 @@
+"""The MCP server with the official client: its tools, limits, errors and keys, over HTTP and over standard input."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rerank.access.callers import CallerLimits
+from rerank.access.key_file import add_key
+from rerank.config import Limits
+from rerank.config.http import HttpConfig
+from rerank.rankers.identity import IdentityRanker
+from tests.fakes import NumberRanker
+from tests.http_client import HttpClient, http_service
+from tests.serving import TIMEOUT_S, identity_service
+
+if TYPE_CHECKING:
+    from mcp import Client
+
+    from rerank.models.encoder import Encoder
+    from rerank.retrieval.index import Index
+    from tests.serving import Served
+
+mcp = pytest.importorskip("mcp", reason="needs the extra mcp")
+
+HTTP = HttpConfig(listen="127.0.0.1:0", mcp=True)
+CANDIDATES = ["relevance 1", "relevance 3", {"doc_id": "best", "text": "relevance 7", "title": "T", "score": 2}]
+
+
+@pytest.fixture(scope="module")
+def http(encoder: Encoder, index: Index) -> Iterator[tuple[Served, HttpClient]]:
+    """A service with an index and small limits."""
+    limits = Limits(max_candidates=20, max_query_chars=100, max_message_bytes=20_000)
+    rankers = {"number": NumberRanker(), "identity": IdentityRanker()}
+    with http_service(encoder, rankers, index, http=HTTP, limits=limits) as service:
+        yield service
+
+
+@asynccontextmanager
+async def connected(client: HttpClient, key: str = "", mode: str = "auto") -> AsyncIterator[Client]:
+    """The official client. Its modes are those of the protocol: with a handshake, and without."""
+    import httpx2
+    from mcp.client.streamable_http import streamable_http_client
+
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    async with httpx2.AsyncClient(headers=headers, timeout=TIMEOUT_S) as http_client:
+        transport = streamable_http_client(f"http://{client.address}/mcp", http_client=http_client)
+        async with mcp.Client(transport, mode=mode) as opened:
+            yield opened
+
+
+def told(result: Any) -> dict[str, Any]:
+    """The content of an answer, which is the same in both forms."""
+    assert not result.is_error, result.content
+    (text,) = result.content
+    assert json.loads(text.text) == result.structured_content
+    return result.structured_content
+
+
+def refusal(result: Any) -> str:
+    assert result.is_error
+    (text,) = result.content
+    return text.text
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_tools_search_and_rerank_in_both_modes_of_the_protocol(
+    http: tuple[Served, HttpClient], mode: str
+) -> None:
+    async with connected(http[1], mode=mode) as client:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        assert [*tools] == ["search", "rerank"]
+        assert "12 passages" in tools["search"].description
+        assert tools["rerank"].input_schema["properties"]["model"]["enum"] == ["number", "identity"]
+        reranked = told(await client.call_tool("rerank", {"query": "q", "candidates": CANDIDATES}))
+        assert [item["doc_id"] for item in reranked["results"]] == ["best", "1", "0"]
+        assert reranked["model"] == "number"
+        assert reranked["completeness"] == "full"
+        found = told(
+            await client.call_tool("search", {"query": "flea life cycle", "first_stage": "bm25", "model": "identity"})
+        )
+        assert found["results"][0]["doc_id"] == "flea"
+        assert "20 days" in found["results"][0]["text"]
+
+
+async def test_every_described_argument_is_taken(http: tuple[Served, HttpClient]) -> None:
+    values: dict[str, Any] = {
+        "query": "flea", "model": "identity", "instruction": "", "top_n": 1, "depth": 3, "first_stage": "dense",
+        "candidates": CANDIDATES, "ordered": True,
+    }  # fmt: skip
+    async with connected(http[1]) as client:
+        for tool in (await client.list_tools()).tools:
+            described = tool.input_schema["properties"].keys()
+            answer = told(await client.call_tool(tool.name, {name: values[name] for name in described}))
+            assert len(answer["results"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "message"),
+    [
+        ("rerank", {"query": " ", "candidates": ["a"]}, "INVALID_ARGUMENT: query: the query is empty"),
+        ("rerank", {"candidates": ["a"]}, "INVALID_ARGUMENT: query: the query is empty"),
+        ("rerank", {"query": "q"}, "INVALID_ARGUMENT: candidates: the list is empty"),
+        ("rerank", {"query": "q", "candidates": ["a"] * 21}, "INVALID_ARGUMENT: candidates: 21 "),
+        ("rerank", {"query": "q", "candidates": "a"}, "INVALID_ARGUMENT: candidates: candidates must be a list"),
+        ("rerank", {"query": "q", "candidates": [5]}, r"INVALID_ARGUMENT: candidates: candidates\[0\] is 5"),
+        ("rerank", {"query": "q", "candidates": [{"txt": "a"}]}, r"INVALID_ARGUMENT: candidates: candidates\[0\]"),
+        ("rerank", {"query": "q", "candidates": [["a", "t"], ["a", "u"]]}, "INVALID_ARGUMENT: candidates"),
+        ("rerank", {"query": 7, "candidates": ["a"]}, "INVALID_ARGUMENT: query: 7 is no value of this field"),
+        ("rerank", {"query": "q", "candidates": ["a"], "top_k": 3}, "INVALID_ARGUMENT: top_k: .*no such field"),
+        ("rerank", {"query": "q", "candidates": ["a"], "model": "x"}, "NOT_FOUND: .*'x'"),
+        ("search", {"query": "q" * 101}, "INVALID_ARGUMENT: query: 101 characters"),
+        ("search", {"query": "q", "depth": 21}, "INVALID_ARGUMENT: depth: 21 candidates"),
+        ("search", {"query": "q", "first_stage": "bm52"}, "INVALID_ARGUMENT: first_stage: .*bm25"),
+        ("search", {"query": "q", "top_n": -1}, "INVALID_ARGUMENT: top_n: -1"),
+        ("serach", {"query": "q"}, "NOT_FOUND: there is no tool 'serach'; use search or rerank"),
+    ],
+)
+async def test_refusal_is_a_tool_error_with_the_name_of_the_status(
+    http: tuple[Served, HttpClient], tool: str, arguments: dict[str, Any], message: str
+) -> None:
+    async with connected(http[1]) as client:
+        text = refusal(await client.call_tool(tool, arguments))
+    assert re.match(message, text), text
+    assert "Traceback" not in text
+
+
+async def test_service_without_an_index_offers_no_search(encoder: Encoder) -> None:
+    with http_service(encoder, http=HTTP) as (_, http_client):
+        async with connected(http_client) as client:
+            assert [tool.name for tool in (await client.list_tools()).tools] == ["rerank"]
+            assert refusal(await client.call_tool("search", {"query": "q"})).startswith("FAILED_PRECONDITION: ")
+
+
+def initialize(client: HttpClient, **headers: str) -> Any:
+    """The reply to the first request of a client."""
+    params = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "a", "version": "1"}}
+    document = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
+    return client.post("/mcp", document, accept="application/json, text/event-stream", **headers)
+
+
+async def test_keys_and_their_limits_hold(encoder: Encoder, tmp_path: Path) -> None:
+    keys = tmp_path / "keys.yaml"
+    key = add_key(keys, "assistant", CallerLimits(models=("identity",), max_calls=1))
+    rankers = {"number": NumberRanker(), "identity": IdentityRanker()}
+    with http_service(encoder, rankers, http=HTTP, keys=keys) as (served, http_client):
+        for wrong in ({}, {"authorization": "Bearer wrong"}, {"authorization": key}):
+            refused = initialize(http_client, **wrong)
+            assert refused.status == 401
+            assert refused.headers["www-authenticate"] == "Bearer"
+            assert "API key" in refused.json["error"]["message"]
+        assert initialize(http_client, authorization=f"Bearer {key}").json["result"]["serverInfo"]["name"] == "rerank"
+        async with connected(http_client, key) as client:
+            arguments = {"query": "q", "candidates": ["a", "b"]}
+            assert told(await client.call_tool("rerank", arguments | {"model": "identity"}))
+            denied = refusal(await client.call_tool("rerank", arguments))
+            assert denied.startswith("PERMISSION_DENIED: key assistant does not allow model 'number'")
+        served.wait_until_idle()
+
+
+def test_foreign_host_other_methods_and_large_bodies_are_refused(http: tuple[Served, HttpClient]) -> None:
+    client = http[1]
+    assert initialize(client).status == 200
+    foreign = initialize(client, host="evil.example")
+    assert foreign.status == 400
+    assert b"evil.example" in foreign.body
+    assert client.get("/mcp").status == 405
+    assert initialize(client, content_type="text/plain").status == 415
+    large = client.post("/mcp", {"padding": "x" * 30_000})
+    assert large.status == 413
+    assert "more than the limit of 20000" in large.json["error"]["message"]
+    for broken in (b"", b"{", b"[]", b"[" * 10_000, b'{"jsonrpc": "2.0", "id": 1, "method": "tools/call"}'):
+        headers = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
+        assert client.send("POST", "/mcp", broken, headers).status in (200, 400)
+
+
+def test_calls_of_tools_are_logged_like_others(
+    http: tuple[Served, HttpClient], caplog: pytest.LogCaptureFixture
+) -> None:
+    document = {
+        "jsonrpc": "2.0", "id": 1, "method": "tools/call",
+        "params": {"name": "rerank", "arguments": {"query": "secret", "candidates": ["1", "2"]}},
+    }  # fmt: skip
+    with caplog.at_level("INFO", logger="rerank.calls"):
+        reply = http[1].post("/mcp", document, accept="application/json, text/event-stream")
+        http[0].wait_until_idle()
+    assert reply.json["result"]["structuredContent"]["results"]
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "rerank.calls"]
+    assert line.startswith("Rerank OK ")
+    assert "model=number candidates=2 windows=1" in line
+    assert "secret" not in line
+
+
+def test_without_the_setting_there_is_no_mcp(encoder: Encoder) -> None:
+    with http_service(encoder) as (_, client):
+        assert initialize(client).status == 404
+
+
+@pytest.fixture
+def stdio(tmp_path: Path) -> Callable[..., Any]:
+    """Connects to `rerank mcp ARGUMENTS…`, whose standard error goes to a file."""
+
+    @asynccontextmanager
+    async def start(*arguments: str, **environment: str) -> AsyncIterator[Any]:
+        from mcp.client.stdio import StdioServerParameters, get_default_environment, stdio_client
+
+        command = ["-m", "rerank.commands.cli", "mcp", *arguments]
+        inherited = get_default_environment() | {"OMP_NUM_THREADS": "1"} | environment
+        parameters = StdioServerParameters(command=sys.executable, args=command, env=inherited)
+        with (tmp_path / "stderr").open("w") as errors:
+            async with mcp.Client(stdio_client(parameters, errlog=errors)) as client:
+                yield client
+
+    return start
+
+
+@pytest.mark.slow
+async def test_stdio_with_models_and_index_of_its_own(
+    stdio: Callable[..., Any], index_folder: Path, tmp_path: Path
+) -> None:
+    settings = tmp_path / "service.yaml"
+    settings.write_text("models: [{name: identity, ranker: identity}]\nlimits: {max_candidates: 3}\ndevice: cpu\n")
+    async with stdio("--index", str(index_folder), "--config", str(settings)) as client:
+        assert [tool.name for tool in (await client.list_tools()).tools] == ["search", "rerank"]
+        found = told(await client.call_tool("search", {"query": "flea life cycle", "first_stage": "bm25"}))
+        assert found["results"][0]["doc_id"] == "flea"
+        refused = refusal(await client.call_tool("rerank", {"query": "q", "candidates": ["a"] * 4}))
+        assert refused.startswith("INVALID_ARGUMENT: candidates: 4 ")
+    assert "Search OK" in (tmp_path / "stderr").read_text()
+
+
+async def test_stdio_of_a_running_service_uses_its_limits_and_key(
+    stdio: Callable[..., Any], encoder: Encoder, tmp_path: Path
+) -> None:
+    key = add_key(tmp_path / "keys.yaml", "assistant", CallerLimits())
+    limits = Limits(max_candidates=3)
+    with identity_service(encoder, keys=tmp_path / "keys.yaml", limits=limits) as (served, _, _):
+        async with stdio("--target", served.address, RERANK_API_KEY=key) as client:
+            arguments = {"query": "q", "candidates": ["a", {"doc_id": "7", "text": "b"}], "ordered": True}
+            answer = told(await client.call_tool("rerank", arguments))
+            assert [item["doc_id"] for item in answer["results"]] == ["0", "7"]
+            refused = refusal(await client.call_tool("rerank", {"query": "q", "candidates": ["a"] * 4}))
+            assert refused.startswith("INVALID_ARGUMENT: candidates: 4 ")
+            refused = refusal(await client.call_tool("search", {"query": "q", "first_stage": "bm25", "depth": 2}))
+            assert refused.startswith("FAILED_PRECONDITION: ")

@@ -1,0 +1,202 @@
+"""RerankTransformer in PyTerrier's pipelines and experiments, over a Reranker and over a client of a service.
+
+The package comes from the environment `pyterrier` of `make sdk-tests`. It is not asked for Java.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rerank import InvalidRequest, RerankClient, Reranker, ServiceError
+from tests.fakes import NumberRanker
+from tests.serving import free_port, reranker_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rerank.models.encoder import Encoder
+    from tests.serving import Served
+
+pytestmark = pytest.mark.sdk
+
+EXECUTION = ["rerank_model", "rerank_completeness", "rerank_windows", "rerank_ms"]
+#: qid → the relevance of its candidates, in the order of the first stage.
+LISTS = {"q1": [1, 3, 2], "q2": [5, 4], "q3": [7, 9, 8, 6]}
+
+
+@pytest.fixture(scope="module")
+def pt(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """The package. Those of this environment precede those of its own."""
+    folder: Path = request.config.getoption("--sdk") / "pyterrier"
+    (packages,) = folder.absolute().glob("lib/python3*/site-packages")
+    sys.path.append(str(packages))
+    import pyterrier
+
+    yield pyterrier
+    sys.path.remove(str(packages))
+
+
+@pytest.fixture(scope="module")
+def local(encoder: Encoder) -> Iterator[Reranker]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rerank.blocking_reranker.load_reranker", lambda _: reranker_of(encoder, {"number": NUMBER}))
+        reranker = Reranker("identity")
+    with reranker:
+        yield reranker
+
+
+NUMBER = NumberRanker()
+
+
+@pytest.fixture(scope="module")
+def client(service: Served) -> Iterator[RerankClient]:
+    with RerankClient(service.address) as opened:
+        yield opened
+
+
+@pytest.fixture(params=["local", "client"])
+def transformer(request: pytest.FixtureRequest, pt: Any) -> Callable[..., Any]:
+    """Makes a transformer over the model `number`, which is perfect."""
+    from rerank.integrations.pyterrier import RerankTransformer
+
+    reranker = request.getfixturevalue(request.param)
+    return lambda **options: RerankTransformer(reranker, **{"model": "number"} | options)
+
+
+@pytest.fixture
+def results() -> Any:
+    """A frame of first-stage results of LISTS, in mixed order, with a column of its own."""
+    import pandas as pd
+
+    rows = [
+        {"qid": qid, "query": f"query {qid}", "docno": f"{qid}-d{number}", "text": f"relevance {number}",
+         "score": 10.0 - rank, "rank": rank, "url": f"/{qid}/{rank}"}
+        for qid, numbers in LISTS.items()
+        for rank, number in enumerate(numbers)
+    ]  # fmt: skip
+    return pd.DataFrame(rows).sort_values("rank", ascending=False).reset_index(drop=True)
+
+
+def orders(found: Any) -> dict[str, list[int]]:
+    """qid → the relevance of its rows, in the order of the column `rank`."""
+    in_order = found.sort_values(["qid", "rank"])
+    return {qid: [int(text.split()[1]) for text in rows["text"]] for qid, rows in in_order.groupby("qid")}
+
+
+def test_each_query_is_reranked_and_all_columns_stay(transformer: Callable[..., Any], results: Any) -> None:
+    found = transformer()(results)
+    assert orders(found) == {qid: sorted(numbers, reverse=True) for qid, numbers in LISTS.items()}
+    assert [*found.columns] == [*results.columns, *EXECUTION]
+    assert (found["url"] == found["docno"].map(results.set_index("docno")["url"])).all()
+    for _, rows in found.groupby("qid"):
+        assert [*rows["rank"]] == [*range(len(rows))]
+        assert rows["score"].is_monotonic_decreasing
+    assert {*found["rerank_model"]} == {"number"}
+    assert {*found["rerank_completeness"]} == {"full"}
+    assert (found["rerank_windows"] >= 1).all()
+    assert (found["rerank_ms"] > 0).all()
+
+
+def test_first_stage_order_is_that_of_rank_then_score_then_none(local: Reranker, pt: Any, results: Any) -> None:
+    from rerank.integrations.pyterrier import RerankTransformer
+
+    transformer = RerankTransformer(local, model="number", concurrency=1)
+    for columns in (["rank", "score"], ["rank"], ["score"]):
+        NUMBER.encoded.clear()
+        transformer(results[["qid", "query", "docno", "text", *columns]])
+        seen = [[int(passage.text.split()[1]) for passage in window.passages] for window in NUMBER.encoded]
+        assert sorted(seen) == sorted(LISTS.values())
+        assert all(window.is_ordered for window in NUMBER.encoded)
+    NUMBER.encoded.clear()
+    transformer(results[["qid", "query", "docno", "text"]])
+    assert not any(window.is_ordered for window in NUMBER.encoded)
+
+
+def test_operators_and_top_n_cut_and_compose(transformer: Callable[..., Any], pt: Any, results: Any) -> None:
+    first_stage = pt.Transformer.from_df(results)
+    queries = results[["qid", "query"]].drop_duplicates()
+    best = {qid: sorted(numbers, reverse=True) for qid, numbers in LISTS.items()}
+    assert orders((first_stage >> transformer() % 2)(queries)) == {qid: order[:2] for qid, order in best.items()}
+    assert orders((first_stage % 2 >> transformer())(queries)) == {
+        qid: sorted(numbers[:2], reverse=True) for qid, numbers in LISTS.items()
+    }
+    assert orders((first_stage >> transformer(top_n=1))(queries)) == {qid: order[:1] for qid, order in best.items()}
+    again = (first_stage >> transformer() >> transformer(model="number"))(queries)
+    assert [*again.columns] == [*results.columns, *EXECUTION]
+
+
+def test_experiment_measures_the_reranked_list(transformer: Callable[..., Any], pt: Any, results: Any) -> None:
+    from ir_measures import RR, P
+
+    first_stage = pt.Transformer.from_df(results)
+    queries = results[["qid", "query"]].drop_duplicates()
+    best = {qid: f"{qid}-d{max(numbers)}" for qid, numbers in LISTS.items()}
+    qrels = queries.assign(docno=[best[qid] for qid in queries["qid"]], label=1)
+    found = pt.Experiment(
+        [first_stage, first_stage >> transformer()], queries, qrels, [RR, P @ 1], names=["first stage", "reranked"]
+    ).set_index("name")
+    assert found.loc["reranked", "RR"] == found.loc["reranked", "P@1"] == 1
+    assert found.loc["first stage", "P@1"] == pytest.approx(1 / 3)
+
+
+def test_frame_without_rows_has_the_columns_and_pipelines_can_be_inspected(
+    transformer: Callable[..., Any], pt: Any, results: Any
+) -> None:
+    found = transformer()(results.iloc[:0])
+    assert len(found) == 0
+    assert [*found.columns] == [*results.columns, *EXECUTION]
+    assert found.dtypes["rank"] == "int64"
+    inputs = pt.inspect.transformer_inputs(transformer())
+    assert inputs == [["qid", "query", "docno", "text"]]
+    assert set(pt.inspect.transformer_outputs(transformer(), inputs[0])) == {*inputs[0], "score", "rank", *EXECUTION}
+
+
+def test_missing_text_is_named_with_the_way_out(transformer: Callable[..., Any], pt: Any, results: Any) -> None:
+    expected = pt.validate.InputValidationError
+    with pytest.raises(expected, match=r"missing_columns=\['text'\].*text\.get_text adds"):
+        transformer()(results.drop(columns="text"))
+    renamed = results.rename(columns={"text": "body"})
+    assert len(transformer(text="body")(renamed)) == len(renamed)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "message"),
+    [
+        ("text", float("nan"), "text: query 'q1', docno 'q1-d1' has nan there; give a string"),
+        ("query", None, "query: query 'q1', docno 'q1-d1' has nan there; give a string"),
+        ("docno", "q1-d3", r"docno: query 'q1' has docno 'q1-d3' more than once; use drop_duplicates"),
+    ],
+)
+def test_row_that_cannot_be_ranked_is_named(
+    transformer: Callable[..., Any], results: Any, column: str, value: object, message: str
+) -> None:
+    results.loc[results["docno"] == "q1-d1", column] = value
+    with pytest.raises(InvalidRequest, match=message):
+        transformer()(results)
+
+
+def test_wrong_options_are_refused_when_the_transformer_is_made(transformer: Callable[..., Any]) -> None:
+    with pytest.raises(InvalidRequest, match=r"top_k: .* has no such field"):
+        transformer(top_k=3)
+    with pytest.raises(InvalidRequest, match="sliced"):
+        transformer(strategy="sliced")
+    with pytest.raises(InvalidRequest, match="concurrency: 0 is below 1; use a number of queries from 1"):
+        transformer(concurrency=0)
+
+
+def test_failure_of_a_query_ends_the_whole(transformer: Callable[..., Any], results: Any) -> None:
+    results.loc[results["qid"] == "q2", "query"] = " "
+    with pytest.raises((InvalidRequest, ServiceError), match="query: the query is empty"):
+        transformer()(results)
+
+
+def test_service_that_does_not_answer_is_named(pt: Any, results: Any) -> None:
+    from rerank.integrations.pyterrier import RerankTransformer
+
+    address = f"127.0.0.1:{free_port()}"
+    with RerankClient(address, attempts=1) as client, pytest.raises(ServiceError, match=f"no answer from {address}"):
+        RerankTransformer(client)(results)
