@@ -39,6 +39,7 @@ class _RankingSettings:
     timeout_s: options.TimeoutS = 60.0
     tls_ca: options.TLSCA = None
     allow_partial: options.AllowPartial = False
+    on_failure: options.OnFailureOption = None
     verbose: options.Verbose = False
     as_json: options.Json = False
 
@@ -53,6 +54,7 @@ class _RankingSettings:
             ),
             "instruction": self.instruction,
             "allow_partial": self.allow_partial,
+            "on_failure": self.on_failure,
             "return_passages": True,
         }
 

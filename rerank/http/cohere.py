@@ -12,6 +12,7 @@ from pydantic_core import PydanticCustomError
 
 from rerank.errors import InvalidRequest
 from rerank.http.dialect import StrictModel, Translated, to_json, validated
+from rerank.http.failure_fields import FailureFields
 from rerank.http.problem import Problem
 from rerank.http.relevance import relevance_scores
 from rerank.types import with_title
@@ -40,7 +41,7 @@ class RelevantSpans(StrictModel):
     max_spans: int | None = None
 
 
-class DocumentsRequest(StrictModel):
+class DocumentsRequest(FailureFields):
     """Request: the query, and the documents; see `ordered`."""
 
     query: str
@@ -139,6 +140,7 @@ class CohereDialect:
             top_n=min(request.top_n or 0, len(texts)),
             instruction=request.instruction or "",
             ordered=bool(request.ordered),
+            **request.failure_fields(),
         )
         return Translated(message, partial(self._reply, request))
 
