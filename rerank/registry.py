@@ -146,7 +146,7 @@ class ModelRegistry:
             + (
                 f"use one that reads it: {', '.join(others)}"
                 if others
-                else "serve one whose template has {instruction}"
+                else "serve one whose template has {instruction}, trained with it"
             ),
             {"model": name},
         )
