@@ -27,7 +27,8 @@ _RATE, _LOAD_S = 30.0, 3.0
 #: The fault comes at a random moment of this part of the load.
 _FAULT_S = (0.5, 2.0)
 #: Deadline of each call, and how long before it the answer leaves, which on a busy machine may take so long to arrive.
-_TIMEOUT_S, _MARGIN = 2.0, {"engine": {"answer_margin_s": 0.5}}
+_TIMEOUT_S = 2.0
+_MARGIN: dict[str, Any] = {"engine": {"answer_margin_s": 0.5}}
 _RANKED, _ERROR = "ranked", "error "
 
 #: A running service, and what brings the fault about.

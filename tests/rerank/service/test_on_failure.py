@@ -161,7 +161,7 @@ def test_answer_is_the_first_stage_and_names_the_failure(failing: tuple[Service,
     check_answer(reply.execution, failure)
 
 
-@pytest.mark.parametrize("failing", [name for name in FAILURES if name != "late"], indirect=True)
+@pytest.mark.parametrize("failing", ["full", "dead"], indirect=True)
 def test_search_gives_what_the_first_stage_found(failing: tuple[Service, Failure]) -> None:
     service, failure = failing
     feedback = pb.Feedback(learning_rate=0.05, min_cosine=0.3)
@@ -314,7 +314,6 @@ def test_limits_of_keys_and_of_calls_in_flight_are_errors_in_any_case(limited: t
     ]
     assert ranker.entered.wait(TIMEOUT_S)
     service.served.wait_for_calls(2)
-    wait_for(lambda: service.served.server.calls.number == 2)
     assert "max_queue_tokens of the key" in str(service.refused("few-tokens").status)
     assert "max_calls of the key" in str(service.refused("one-call").status)
     running.append(
