@@ -37,6 +37,7 @@ class CheckpointManifest(BaseModel):
         identifiers: kind of the passage identifiers; empty for a ranker that uses none.
         window_size: size of the largest training window, in passages.
         passage_tokens: limit on the tokens of a passage in the prompt; 0 for a ranker that shows no text.
+        instructions: number of training lists whose query has an instruction; counted for pe-rank only.
         command: the command that trained the checkpoint.
         data: name → SHA-256 of each training file.
         metrics: name → value on the held-out lists at the end of training.
@@ -55,6 +56,7 @@ class CheckpointManifest(BaseModel):
     identifiers: Literal["letters", "numbers", ""] = ""
     window_size: int
     passage_tokens: int = 0
+    instructions: int = 0
     command: str
     data: dict[str, str]
     metrics: dict[str, float]
@@ -145,6 +147,14 @@ def trained_window(folder: Path) -> int | None:
         return int(read_json(folder / MANIFEST_FILE)["window_size"])
     except (ConfigError, ValueError, KeyError, TypeError):
         return None
+
+
+def trained_with_instructions(folder: Path) -> bool:
+    """True if the manifest counts training lists with instructions; see `trained_window`."""
+    try:
+        return int(read_json(folder / MANIFEST_FILE)["instructions"]) > 0
+    except (ConfigError, ValueError, KeyError, TypeError):
+        return False
 
 
 def _check(folder: Path, what: str, expected: str, files: list[Path]) -> None:

@@ -84,8 +84,21 @@ class FeedbackMethod(Name):
     ROCCHIO = "rocchio"
 
 
+class OnFailure(Name):
+    """What a request gets in the place of a failure of the service, see `rerank.failures`."""
+
+    ERROR = "error"
+    #: The best order so far, or that of the first stage; the trace names the failure.
+    FIRST_STAGE = "first-stage"
+
+
 #: What the members of a class are called in messages.
-_KINDS = {"StrategyKind": "strategy", "FirstStage": "first stage", "FeedbackMethod": "feedback method"}
+_KINDS = {
+    "StrategyKind": "strategy",
+    "FirstStage": "first stage",
+    "FeedbackMethod": "feedback method",
+    "OnFailure": "choice",
+}
 
 #: A longer word is no misspelt name, and comparing it would take time.
 _MAX_COMPARED_CHARS = 100

@@ -40,6 +40,7 @@ from rerank.rankers import self_test
 from rerank.rankers.api import ApiRanker
 from rerank.rankers.base import Ranker, RankerInfo, ServedRanker
 from rerank.rankers.cross_encoder import CrossEncoderRanker
+from rerank.rankers.failed import FailedRanker
 from rerank.rankers.first import FirstPrompts, FirstRanker, FirstScoring
 from rerank.rankers.first_checkpoint import first_settings
 from rerank.rankers.generation import GenerationPrompts, GenerationRanker
@@ -47,7 +48,7 @@ from rerank.rankers.identity import IdentityRanker
 from rerank.rankers.pe_rank import PERankRanker
 from rerank.rankers.query_likelihood import QueryLikelihoodRanker
 from rerank.rankers.served import ModelOnServers, ServedFirst, ServedGeneration
-from rerank.types import RankOptions, ScoreKind, StrategyKind
+from rerank.types import OnFailure, RankOptions, ScoreKind, StrategyKind
 
 log = logging.getLogger(__name__)
 
@@ -68,37 +69,21 @@ class ModelDescription:
     gives_relevance: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class FailedModel:
-    """A loaded model that failed its self-test."""
-
-    info: RankerInfo
-    problem: str
-
-
 class ModelRegistry:
     """The configured models by name; the first one is the default.
 
     Args:
-        models: configuration of all models; each is in `rankers` or in `failed`.
-        rankers: the models that are served.
-        failed: the models that failed their self-test; requests that name one raise SelfTestFailed.
+        models: configuration of all models.
+        rankers: their rankers. Requests that name a FailedRanker raise SelfTestFailed.
 
     Raises:
         InvalidRequest: the default window of a model is larger than its ranker reads.
     """
 
-    def __init__(
-        self,
-        models: Sequence[ModelConfig],
-        rankers: Mapping[str, Ranker | ServedRanker],
-        failed: Mapping[str, FailedModel] | None = None,
-    ) -> None:
+    def __init__(self, models: Sequence[ModelConfig], rankers: Mapping[str, Ranker | ServedRanker]) -> None:
         self.rankers = rankers
         self._models = {model.name: model for model in models}
-        self._failed = dict(failed or {})
         self._infos = {name: ranker.info for name, ranker in rankers.items()}
-        self._infos |= {name: model.info for name, model in self._failed.items()}
         self._window_sizes = {name: self._default_window_size(name) for name in self._models}
         self._default_weights = {
             name: 0.0 if self._infos[name].score_kind is ScoreKind.RANK else model.first_stage_weight
@@ -119,19 +104,19 @@ class ModelRegistry:
 
         Raises:
             NotFound: there is no such model.
-            SelfTestFailed: the model, or the preranker of a cascade, failed its self-test.
+            SelfTestFailed: the model, or the preranker of a cascade, failed its self-test, and this is to be an error.
             InvalidRequest: the preranker is unknown, the window is too large, the prompt has no instruction, or there
                 is no relevance for `min_relevance`.
         """
         name = options.model or next(iter(self._models))
         if name not in self._models and (name := current_model_name(name, self._models)) not in self._models:
             raise NotFound(f"model {name[:MAX_QUOTED_CHARS]!r} is none of {', '.join(self._models)}", {"model": name})
-        self._check_served(name)
+        self._check_served(name, options)
         if instruction and not self._infos[name].reads_instruction:
             raise self._instruction_not_read(name)
         steps = self._steps(name, options)
         for step in steps:
-            self._check_served(step.model)
+            self._check_served(step.model, options)
         if options.min_relevance is not None:
             check_min_relevance(options.min_relevance, steps, self._infos, self._default_steps)
         return steps
@@ -151,14 +136,13 @@ class ModelRegistry:
 
     def _own_problem(self, name: str) -> str:
         """The reason for which the model itself cannot rank; empty if it can."""
-        if name in self._failed:
-            return self._failed[name].problem
         ranker = self.rankers[name]
-        return ranker.problem if isinstance(ranker, ServedRanker) else ""
+        return ranker.problem if isinstance(ranker, ServedRanker | FailedRanker) else ""
 
-    def _check_served(self, name: str) -> None:
-        if name in self._failed:
-            raise SelfTestFailed(f"model {name!r} is not served; {self._failed[name].problem}", {"model": name})
+    def _check_served(self, name: str, options: RankOptions) -> None:
+        ranker = self.rankers[name]
+        if isinstance(ranker, FailedRanker) and options.on_failure != OnFailure.FIRST_STAGE:
+            raise ranker.error
 
     def _instruction_not_read(self, name: str) -> InvalidRequest:
         others = [other for other, info in self._infos.items() if info.reads_instruction]
@@ -168,7 +152,7 @@ class ModelRegistry:
             + (
                 f"use one that reads it: {', '.join(others)}"
                 if others
-                else "serve one whose template has {instruction}"
+                else "serve one whose template has {instruction}, trained with it"
             ),
             {"model": name},
         )
@@ -227,7 +211,6 @@ def load_models(models: Sequence[ModelConfig], encoder: Encoder, device: str) ->
         ConfigError, CheckpointError: a model cannot be loaded.
     """
     rankers: dict[str, Ranker | ServedRanker] = {}
-    failed: dict[str, FailedModel] = {}
     for model in (with_path(model, encoder) for model in models):
         ranker: Ranker | ServedRanker
         if isinstance(model, ApiModel) or (isinstance(model, FirstModel | GenerationModel) and model.served_by):
@@ -244,8 +227,8 @@ def load_models(models: Sequence[ModelConfig], encoder: Encoder, device: str) ->
             rankers[model.name] = ranker
         except SelfTestFailed as error:
             log.exception("model %s is not served", model.name)
-            failed[model.name] = FailedModel(ranker.info, str(error))
-    return ModelRegistry(models, rankers, failed)
+            rankers[model.name] = FailedRanker(model.name, ranker.info, str(error))
+    return ModelRegistry(models, rankers)
 
 
 def scoring_settings(model: ModelConfig) -> dict[str, object]:

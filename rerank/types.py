@@ -18,6 +18,7 @@ from rerank.interpolation import InterpolatedScores as InterpolatedScores
 from rerank.interpolation import InterpolationReport as InterpolationReport
 from rerank.names import FeedbackMethod as FeedbackMethod
 from rerank.names import FirstStage as FirstStage
+from rerank.names import OnFailure as OnFailure
 from rerank.names import StrategyKind as StrategyKind
 from rerank.text_table import ShownAsTable, TableRow
 
@@ -131,13 +132,10 @@ def with_title(text: str, title: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RankOptions:
-    """Options of a rerank request. Fields that are empty or 0 take the model's default.
-
-    Attributes:
-        strategy: a StrategyKind or its name.
+    """Options of a rerank request. Fields that are empty or 0 take the model's default; enums may be given by name.
 
     Raises:
-        InvalidRequest: there is no such strategy, or a number is negative.
+        InvalidRequest: there is no such name, or a number is negative.
     """
 
     model: str = ""
@@ -159,14 +157,17 @@ class RankOptions:
     min_relevance: float | None = None
     #: 2 or more: a longer document is read by its best part among so many, see `rerank.chunks`; else by its beginning.
     max_chunks_per_doc: int = 0
+    #: Error or answer in the place of a failure, see OnFailure; empty: the error.
+    on_failure: OnFailure | str = ""
 
     def __post_init__(self) -> None:
         numbers = {"top_n": self.top_n, "strategy.window_size": self.window_size, "strategy.stride": self.stride}
         for name, number in (numbers | {"max_chunks_per_doc": self.max_chunks_per_doc}).items():
             if number < 0:
                 raise InvalidRequest(name, f"{number} is negative; use 0 or more", {"value": str(number)})
-        if self.strategy and not isinstance(self.strategy, StrategyKind):
-            object.__setattr__(self, "strategy", StrategyKind.of("strategy.kind", self.strategy))
+        for name, kind, path in (("strategy", StrategyKind, "strategy.kind"), ("on_failure", OnFailure, "on_failure")):
+            if given := getattr(self, name):
+                object.__setattr__(self, name, kind.of(path, given))
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,6 +329,8 @@ class Trace:
     cached_vectors: int = 0
     #: The documents that were divided into parts.
     chunked_doc_ids: tuple[str, ...] = ()
+    #: The class of the error in whose place the ranking stands; None if there was no error.
+    failure: type[Exception] | None = None
 
     @property
     def tokens(self) -> int:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,12 +86,17 @@ def free_port() -> int:
 
 
 @contextmanager
-def running_service(settings: Mapping[str, object] | None = None, encrypted: bool = False) -> Iterator[Service]:
+def running_service(
+    settings: Mapping[str, object] | None = None,
+    encrypted: bool = False,
+    program: Sequence[str] = ("-m", "rerank.commands.cli"),
+) -> Iterator[Service]:
     """Starts `rerank serve` with these settings, HTTP and metrics on free ports; kills the process afterwards.
 
     Args:
         settings: of the service.
         encrypted: whether it has TLS, with a new certificate for 127.0.0.1.
+        program: arguments of Python that run the command `rerank`.
     """
     with tempfile.TemporaryDirectory(prefix="rerank-trial-") as folder:
         config, log = Path(folder) / "config.yaml", Path(folder) / "serve.log"
@@ -100,7 +105,7 @@ def running_service(settings: Mapping[str, object] | None = None, encrypted: boo
         config.write_text(yaml.safe_dump(_DEFAULTS | tls | dict(settings or {})), encoding="utf-8")
         with log.open("w", encoding="utf-8") as errors:
             process = subprocess.Popen(
-                [sys.executable, "-m", "rerank.commands.cli", "serve", "--config", str(config), "--stop-at-eof"],
+                [sys.executable, *program, "serve", "--config", str(config), "--stop-at-eof"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 #: Modules and folders of `rerank`, from the lowest layer to the highest.
 LAYERS = [
-    "errors files interpolation json_files losses many names profiles relevance sentences text_table types v1 "
+    "errors failures files interpolation json_files losses many names profiles relevance sentences text_table types v1 "
     "validation yaml_files",
     "cross_encoder_files config manifest bundled readers inference_servers",
     "collections prompting",

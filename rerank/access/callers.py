@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from rerank.config.settings import Positive, Settings
 from rerank.errors import MAX_QUOTED_CHARS, Overloaded, PermissionDenied
-from rerank.names import current_model_name
+from rerank.names import OnFailure, current_model_name
 
 _RETRY_S = 1.0
 
@@ -21,11 +21,14 @@ class CallerLimits(Settings):
         max_calls: number of its calls in flight; further ones fail with RESOURCE_EXHAUSTED.
         max_queue_tokens: expected tokens of its requests in work; a request that exceeds it fails with
             RESOURCE_EXHAUSTED, unless it is the only one.
+        on_failure: what its requests get in the place of a failure of the service, unless they say it themselves:
+            `error` or `first-stage`. Default: error.
     """
 
     models: tuple[str, ...] | None = None
     max_calls: Positive | None = None
     max_queue_tokens: Positive | None = None
+    on_failure: OnFailure | None = None
 
 
 class Caller:

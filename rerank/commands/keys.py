@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from rerank.commands import options
 from rerank.commands.app import CommandApp
 
 app = CommandApp(no_args_is_help=True, help="API keys of a service.")
@@ -27,6 +28,7 @@ def add(
     ] = None,
     max_calls: Annotated[int | None, typer.Option(min=1, help="Most calls in flight.")] = None,
     max_queue_tokens: Annotated[int | None, typer.Option(min=1, help="Most tokens of its requests in work.")] = None,
+    on_failure: options.OnFailureOption = None,
 ) -> None:
     """Make a key, print it once, and append its hash to the file, which a running service reads within a second.
 
@@ -36,7 +38,10 @@ def add(
     from rerank.access.key_file import add_key
 
     limits = CallerLimits(
-        models=tuple(model) if model else None, max_calls=max_calls, max_queue_tokens=max_queue_tokens
+        models=tuple(model) if model else None,
+        max_calls=max_calls,
+        max_queue_tokens=max_queue_tokens,
+        on_failure=on_failure,
     )
     print(add_key(file, name, limits), flush=True)
     print(f"Keep this key of {name}; {file} has only its hash.", file=sys.stderr)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from rerank.errors import InvalidRequest
-from rerank.names import FeedbackMethod, FirstStage, Name, StrategyKind
+from rerank.names import FeedbackMethod, FirstStage, Name, OnFailure, StrategyKind
 
 N = TypeVar("N", bound=Name)
 
@@ -127,6 +127,16 @@ MaxChunksPerDoc = Annotated[
 ]
 AllowPartial = Annotated[
     bool, flag("--allow-partial", "At the deadline, return the best order so far instead of an error.")
+]
+OnFailureOption = Annotated[
+    OnFailure | None,
+    typer.Option(
+        "--on-failure",
+        parser=_parser(OnFailure),
+        metavar=_metavar(OnFailure),
+        help="Where the service fails to rank: the error, or the best order so far, which is the first stage's at "
+        "first; default: that of the API key, else error.",
+    ),
 ]
 TimeoutS = Annotated[float, typer.Option(help="Deadline of the call, in seconds.")]
 Feedback = Annotated[

@@ -42,6 +42,7 @@ class _RankingSettings:
     tls_ca: options.TLSCA = None
     max_chunks_per_doc: options.MaxChunksPerDoc = 0
     allow_partial: options.AllowPartial = False
+    on_failure: options.OnFailureOption = None
     verbose: options.Verbose = False
     as_json: options.Json = False
 
@@ -58,6 +59,7 @@ class _RankingSettings:
             "min_relevance": self.min_relevance,
             "max_chunks_per_doc": self.max_chunks_per_doc,
             "allow_partial": self.allow_partial,
+            "on_failure": self.on_failure,
             "return_passages": True,
         }
 

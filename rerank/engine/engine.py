@@ -14,6 +14,7 @@ from typing import TypeAlias
 from rerank.config import EngineConfig
 from rerank.engine.admission import AdmissionController, Throughput
 from rerank.engine.calls import ConcurrentCalls
+from rerank.engine.fallback import answer_instead
 from rerank.engine.parts import divided, joined
 from rerank.engine.request import (
     MIN_WINDOW_TOKENS,
@@ -31,9 +32,20 @@ from rerank.engine.saturation import saturating_tokens
 from rerank.engine.slices import slices
 from rerank.engine.stage import BatchObserver, QueuedStage, ResultsObserver, ThreadStage, now_s
 from rerank.engine.strategies import Round, Step
-from rerank.errors import DeadlineExceeded, RankerFailure, RerankError
+from rerank.errors import RankerFailure, RerankError
 from rerank.rankers.base import InterruptibleRanker, Ranker, ServedRanker
-from rerank.types import EncodedWindow, Passage, Prepared, Query, Ranking, Window, WindowRanking, check_rankings
+from rerank.rankers.failed import FailedRanker
+from rerank.types import (
+    EncodedWindow,
+    OnFailure,
+    Passage,
+    Prepared,
+    Query,
+    Ranking,
+    Window,
+    WindowRanking,
+    check_rankings,
+)
 
 log = logging.getLogger(__name__)
 
@@ -172,7 +184,7 @@ class Engine:
                 stage.on_results = on_results or stage.on_results
 
     async def run(self, request: RankRequest) -> Ranking:
-        """The ranking; the best order so far if the deadline comes first and the request allows a partial answer.
+        """The ranking; the best order so far if the deadline comes first, or it fails, and the request allows that.
 
         Raises:
             DeadlineExceeded: the request missed its deadline, or would miss it.
@@ -180,10 +192,11 @@ class Engine:
             InvalidRequest: the ranker cannot read the query, or the schedule needs too many windows.
             ShuttingDown: the engine is closing.
             RankerFailure: the model failed on a window of this request.
+            RerankError: another one of FAILURES.
         """
-        request = replace(request, arrived_s=now_s())
+        request = replace(request, arrived_s=now_s(), deadline_s=self._answer_at(request))
         progress = Progress(request, self._infos[request.steps[-1].model], range(len(request.candidates)))
-        timeout = asyncio.timeout_at(self._answer_at(request) if request.options.allow_partial else request.deadline_s)
+        timeout = asyncio.timeout_at(request.deadline_s)
         try:
             async with timeout:
                 await asyncio.sleep(0)  # a deadline in the past ends the request before anything is prepared
@@ -191,19 +204,17 @@ class Engine:
                 self._admission.admit(request, now_s())
                 for step in request.steps:
                     await self._run_step(step, progress)
-        except TimeoutError as error:
-            if not timeout.expired():
-                raise
-            if request.options.allow_partial:
-                return progress.ranking(_ms_since(request.arrived_s), is_partial=True)
-            raise _deadline_reached(progress, _ms_since(request.arrived_s)) from error
+        except Exception as error:
+            return answer_instead(error, timeout.expired(), progress, _ms_since(request.arrived_s))
         finally:
             self._admission.release(request)
         return progress.ranking(_ms_since(request.arrived_s))
 
     def _answer_at(self, request: RankRequest) -> float | None:
-        """When a partial answer is given: earlier than the deadline, so that it reaches the caller in time."""
-        return None if request.deadline_s is None else request.deadline_s - self._config.answer_margin_s
+        """The deadline; earlier if the request then gets an answer, so that this reaches the caller in time."""
+        answers = request.options.allow_partial or request.options.on_failure == OnFailure.FIRST_STAGE
+        at = request.deadline_s
+        return at - self._config.answer_margin_s if answers and at is not None else at
 
     async def _run_step(self, step: Step, progress: Progress) -> None:
         """Lets a model order the candidates: drives the schedule of its strategy until that returns the order."""
@@ -304,22 +315,14 @@ class Engine:
     def _choose_batch_sizes(self) -> None:
         """Sets the batch size of each model on an accelerator to the one that saturates it."""
         for model, ranker in self._rankers.items():
-            if isinstance(ranker, ServedRanker):
-                continue  # its server forms the batches
+            if isinstance(ranker, ServedRanker | FailedRanker):
+                continue  # its server forms the batches, or there are none
             if ranker.info.batching == "one_by_one":
                 self._threads[model].rank.set_max_batch_tokens(1)
             elif ranker.info.on_accelerator:
                 tokens = saturating_tokens(ranker)
                 log.info("model %s: batches of %d tokens saturate the device", model, tokens)
                 self._threads[model].rank.set_max_batch_tokens(tokens)
-
-
-def _deadline_reached(progress: Progress, ms: float) -> DeadlineExceeded:
-    return DeadlineExceeded(
-        f"deadline reached after {ms:.0f} ms with {len(progress.windows)} windows of {progress.request.strategy} done; "
-        "allow more time, ask for fewer candidates, or allow a partial answer",
-        {"windows_done": str(len(progress.windows))},
-    )
 
 
 def _ms_since(start_s: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -92,9 +93,13 @@ def with_relevance(
 
 
 def at_least(ranking: Ranking, min_relevance: float) -> Ranking:
-    """The ranking without the results that have less relevance, or none that is known."""
-    kept = (item for item in ranking.ranked if item.relevance is not None and item.relevance >= min_relevance)
-    return replace(ranking, ranked=tuple(kept))
+    """The ranking without the results that have less relevance, or none that is known.
+
+    A ranking in the place of a failure keeps those, because no model may have read them.
+    """
+    unknown = math.inf if ranking.trace.failure else -math.inf
+    known = ((unknown if item.relevance is None else item.relevance, item) for item in ranking.ranked)
+    return replace(ranking, ranked=tuple(item for relevance, item in known if relevance >= min_relevance))
 
 
 def cosines(prepared: Iterable[Prepared]) -> Mapping[int, float]:

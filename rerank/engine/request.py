@@ -272,8 +272,8 @@ class Progress:
         self.interpolated = source if step is self.request.steps[-1] else None
         return interpolate(ranking, scores, step.interpolation)
 
-    def ranking(self, total_ms: float, is_partial: bool = False) -> Ranking:
-        """The answer: the first `top_n` of the order. `is_partial`: the deadline came before the final order."""
+    def ranking(self, total_ms: float, stopped: str = "") -> Ranking:
+        """The answer: the first `top_n` of the order. `stopped`: what came before the final order, in words."""
         candidates, order = self.request.candidates, self.order
         if sorted(order) != list(range(len(candidates))):
             raise RankerFailure(f"{self.request.strategy} lost or repeated candidates: {order}; this is a bug")
@@ -283,7 +283,7 @@ class Progress:
             RankedCandidate(candidates[position], position, score)
             for position, score in zip(order[:keep], scores[:keep], strict=True)
         )
-        completeness, reason = self._partial_completeness() if is_partial else self._completeness()
+        completeness, reason = self._partial_completeness(stopped) if stopped else self._completeness()
         answer = Ranking(ranked, score_kind, self._trace(total_ms, completeness, reason))
         return with_relevance(answer, order, self.info, self.prepared, self.windows) if self.info.relevance else answer
 
@@ -294,7 +294,9 @@ class Progress:
         """
         n, kind = len(self.order), self.info.score_kind
         answer = self.order[: self.request.options.top_n or n]
-        in_one_window = len(self.windows) == 1 and len(self.windows[0].positions) == n
+        in_one_window = [(each.model, len(each.positions)) for each in self.windows] == [
+            (self.request.steps[-1].model, n)
+        ]
         is_scored = in_one_window or (kind.is_pointwise and self._last_window_scored(answer))
         if self.last is None or kind is ScoreKind.RANK or not is_scored:
             return ScoreKind.RANK, [float(n - rank) for rank in range(n)]
@@ -351,11 +353,11 @@ class Progress:
             return Completeness.PARTIAL, f"{self.request.strategy} read {len(self.read)} of {n} candidates"
         return Completeness.FULL, ""
 
-    def _partial_completeness(self) -> tuple[Completeness, str]:
+    def _partial_completeness(self, stopped: str) -> tuple[Completeness, str]:
         done = len(self.windows)
         fewest, most = self.request.window_bounds()
         bounds = f"{most}" if max(fewest, done) == most else f"{max(fewest, done)} to {most}"
-        reason = f"the deadline came after {done} of {bounds} windows of {self.request.strategy}"
+        reason = f"{stopped} after {done} of {bounds} windows of {self.request.strategy}"
         return (Completeness.PARTIAL if self.read else Completeness.NONE), reason
 
 

@@ -12,6 +12,7 @@ from pydantic_core import PydanticCustomError
 
 from rerank.errors import InvalidRequest
 from rerank.http.dialect import StrictModel, Translated, to_json, validated
+from rerank.http.failure_fields import FailureFields
 from rerank.http.problem import Problem
 from rerank.http.relevance import relevance_scores
 from rerank.types import with_title
@@ -43,7 +44,7 @@ class RelevantSpans(StrictModel):
     max_spans: Annotated[Positive | None, Field(description="At least 1: a result has one span at most.")] = None
 
 
-class DocumentsRequest(StrictModel):
+class DocumentsRequest(FailureFields):
     """Request: the query, and the documents; see `ordered`."""
 
     query: str
@@ -177,6 +178,7 @@ class CohereDialect:
             ordered=bool(request.ordered),
             min_relevance=request.min_relevance,
             max_chunks_per_doc=request.chunks,
+            **request.failure_fields(),
         )
         return Translated(message, partial(self._reply, request, texts))
 

@@ -108,7 +108,8 @@ async def _send(record: CallRecord, dialects: Sequence[Dialect], send: Send) -> 
 def _execution_headers(response: pb.RerankResponse | pb.SearchResponse) -> dict[str, str]:
     """Headers about what ran; the times, in milliseconds, have TEI's names."""
     execution = response.execution
-    return {
+    failure = {"x-rerank-failure": execution.failure} if execution.failure else {}
+    return failure | {
         "x-rerank-model": _escaped(execution.model),
         "x-rerank-strategy": _escaped(execution.strategy),
         "x-rerank-completeness": pb.Completeness.Name(execution.completeness).removeprefix("COMPLETENESS_").lower(),

@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, FailFast, Field, RootModel
 
 from rerank.errors import InvalidRequest
-from rerank.http.dialect import StrictModel, Translated, to_json, validated
+from rerank.http.dialect import Translated, to_json, validated
+from rerank.http.failure_fields import FailureFields
 from rerank.http.problem import Problem
 from rerank.http.relevance import relevance_scores
 from rerank.v1 import rerank_pb2 as pb
@@ -23,7 +24,7 @@ _ERROR_TYPES = {
 }
 
 
-class TextsRequest(StrictModel):
+class TextsRequest(FailureFields):
     """Request: the query, and the texts; see `ordered`."""
 
     query: str
@@ -84,6 +85,7 @@ class TEIDialect:
             top_n=min(request.top_n or 0, len(request.texts)),
             ordered=bool(request.ordered),
             min_relevance=request.min_relevance,
+            **request.failure_fields(),
         )
         return Translated(message, partial(_reply, request))
 

@@ -59,6 +59,11 @@ class Template:
         """True if a prompt has a place for the instruction of a query."""
         return any("{instruction}" in part for part in (self.prefix, self.body, self.suffix))
 
+    def without_instruction(self) -> Template:
+        """The template of a model that does not read the instruction of a query: it keeps its hash."""
+        prefix, body, suffix = (part.replace("{instruction}", "") for part in (self.prefix, self.body, self.suffix))
+        return replace(self, prefix=prefix, body=body, suffix=suffix)
+
     def with_style(self, style: PromptStyle) -> Template:
         """The template in another style; its hash is that of both."""
         sha256 = hashlib.sha256(f"{self.sha256} {style}".encode()).hexdigest()

@@ -16,7 +16,7 @@ import torch
 
 from rerank.config import Precision
 from rerank.errors import InvalidRequest
-from rerank.manifest import model_id
+from rerank.manifest import model_id, trained_with_instructions
 from rerank.models.encoder import Encoder
 from rerank.models.last_token import translate_out_of_memory
 from rerank.models.loading import pick_device, uses_autocast
@@ -61,13 +61,16 @@ class PERankRanker:
     ) -> None:
         self._device = pick_device(device)
         loaded = load_pe_checkpoint(checkpoint, encoder, self._device, template, precision)
+        prompt = loaded.template
+        if not (loaded.own_vocabulary or trained_with_instructions(checkpoint)):
+            prompt = prompt.without_instruction()  # noise to a model that has learnt to read from its lists alone
         self._encoder = encoder
         self._transformer = loaded.transformer
         self._projector = loaded.projector
         self._dynamic = (decoding or loaded.decoding) == "dynamic"
         self._reader = make_last_token_reader(loaded.transformer, uses_autocast(self._device, precision))
         self._text_tokens = passage_text_tokens
-        self._prompts = VectorPrompts(loaded.template, loaded.tokenizer, loaded.own_vocabulary, passage_text_tokens)
+        self._prompts = VectorPrompts(prompt, loaded.tokenizer, loaded.own_vocabulary, passage_text_tokens)
         half = loaded.context_tokens // (2 * self._prompts.query_repeats)  # the other half is for the passages
         self._max_query_tokens = min(encoder.id.max_tokens, half)
         self.info = RankerInfo(
@@ -75,7 +78,7 @@ class PERankRanker:
             model_id=model_id(checkpoint),
             model_revision=loaded.revision,
             template_sha256=loaded.template.sha256,
-            reads_instruction=loaded.template.reads_instruction,
+            reads_instruction=prompt.reads_instruction,
             max_window_size=bisect_right(
                 range(1, loaded.context_tokens + 1), loaded.context_tokens, key=self._max_positions
             ),

@@ -18,8 +18,9 @@ import numpy as np
 import torch
 
 from rerank.errors import DeadlineExceeded, Overloaded
+from rerank.failures import FAILURES, told
 from rerank.retrieval.query_update import FeedbackSettings, QueryUpdates, UpdateOutcome, update_queries
-from rerank.types import Candidate, FeedbackMethod, Query, Ranking, RankOptions, ScoreKind
+from rerank.types import Candidate, FeedbackMethod, OnFailure, Query, Ranking, RankOptions, ScoreKind
 
 T = TypeVar("T")
 
@@ -67,7 +68,7 @@ class FeedbackSearch:
 
     Args:
         settings: how the query vector is updated.
-        rank, retrieve: may raise DeadlineExceeded and Overloaded.
+        rank, retrieve: may raise FAILURES.
         answer_margin_s: how long before its deadline a partial answer must be ready, in seconds.
     """
 
@@ -81,7 +82,8 @@ class FeedbackSearch:
     ) -> tuple[Ranking, FeedbackReport]:
         """The ranking of the union of both retrievals, whose positions count `candidates` first, then new passages.
 
-        With `options.allow_partial`, the first ranking is the answer when there is no time for the second.
+        The first ranking is the answer when there is no time for the second, with `options.allow_partial`, and when
+        the second fails, with `options.on_failure`.
 
         Args:
             query: with its vector.
@@ -89,11 +91,15 @@ class FeedbackSearch:
             deadline: on the event loop's clock, in seconds.
 
         Raises:
-            DeadlineExceeded, Overloaded: without `options.allow_partial`.
+            DeadlineExceeded, Overloaded: without `options.allow_partial` and `options.on_failure`.
+        FAILURES: the others of them, without `options.on_failure`.
         """
         method = self.settings.method
         first, first_ms = await _timed(self.rank(candidates, replace(options, top_n=0), deadline))
         shortened = replace(first, ranked=first.ranked[: options.top_n or None])
+        if first.trace.failure:
+            reason = f"the first ranking was not completed: {first.trace.reason}"
+            return shortened, FeedbackReport(method, False, reason, first_ranking_ms=first_ms)
         if method is FeedbackMethod.KL and first.score_kind is ScoreKind.RANK and first.ranked:
             return shortened, FeedbackReport(method, False, _KL_NEEDS_SCORES, first_ranking_ms=first_ms)
         updates, update_ms = await _timed(asyncio.to_thread(update_query, query, first, self.settings))
@@ -107,10 +113,11 @@ class FeedbackSearch:
             if not new:
                 return shortened, report
             second, ranking_ms = await _timed(self._rank_union(first, new, options, deadline))
-        except (DeadlineExceeded, Overloaded) as error:
-            if not options.allow_partial:
+        except tuple(FAILURES) as error:
+            is_allowed = options.allow_partial and isinstance(error, DeadlineExceeded | Overloaded)
+            if not is_allowed and options.on_failure != OnFailure.FIRST_STAGE:
                 raise
-            return shortened, replace(report, new_passages=0, reason=f"no second ranking: {error}")
+            return shortened, replace(report, new_passages=0, reason=f"no second ranking: {told(error)}")
         return second, replace(report, second_ranking_ms=ranking_ms)
 
     async def _find_new(
@@ -125,7 +132,7 @@ class FeedbackSearch:
     ) -> Ranking:
         """Ranks the union; never returns a partial ranking, which would be worse than the complete first one."""
         union = (*(ranked.candidate for ranked in first.ranked), *new)
-        complete = replace(options, allow_partial=False)
+        complete = replace(options, allow_partial=False, on_failure=OnFailure.ERROR)
         second = await self.rank(union, complete, self._with_margin(deadline, options))
         positions = [*(ranked.position for ranked in first.ranked), *range(len(first.ranked), len(union))]
         renumbered = tuple(replace(ranked, position=positions[ranked.position]) for ranked in second.ranked)
@@ -138,7 +145,8 @@ class FeedbackSearch:
         )
 
     def _with_margin(self, deadline: float | None, options: RankOptions) -> float | None:
-        return deadline - self.answer_margin_s if deadline is not None and options.allow_partial else deadline
+        answers = options.allow_partial or options.on_failure == OnFailure.FIRST_STAGE
+        return deadline - self.answer_margin_s if deadline is not None and answers else deadline
 
 
 def update_query(query: Query, ranking: Ranking, settings: FeedbackSettings) -> QueryUpdates:

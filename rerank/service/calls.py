@@ -108,6 +108,7 @@ class CallRecord:
             "model": execution.model if execution else reprlib.repr(getattr(self.request, "model", "")),
             "candidates": len(getattr(self.request, "candidates", ())) or getattr(self.response, "first_stage_hits", 0),
             "windows": execution.windows if execution else 0,
+            "failure": execution.failure if execution else "",
         }
         text = "".join(f" {name}={value}" for name, value in fields.items() if value not in ("", "''"))
         return f"{self.method} {self.status} {self.seconds * 1000:.0f} ms id={self.request_id}{text}"

@@ -30,7 +30,8 @@ from rerank.retrieval.feedback_search import FeedbackReport
 from rerank.retrieval.index import IndexManifest
 from rerank.retrieval.query_update import FeedbackSettings
 from rerank.service.calls import SMALL_MESSAGE, CallRecord, CallsInFlight, Method, OnEnd, Run, protobuf_methods
-from rerank.service.request_fields import FEEDBACK_METHODS, FIRST_STAGES, STRATEGIES
+from rerank.service.request_fields import FEEDBACK_METHODS, FIRST_STAGES, ON_FAILURE, STRATEGIES
+from rerank.service.status import reason_of
 from rerank.service.wire_format import too_many
 from rerank.types import (
     CONTROL,
@@ -83,14 +84,14 @@ class RerankMethods:
         else:
             arguments = rerank_arguments(request, limits)
         query, candidates, options = arguments
-        caller = self._caller(record, options)
+        caller, options = self._of_caller(record, options)
         ranking = await self._reranker.rerank(query, candidates, options, self._deadline(record), caller)
         return ranking_response(pb.RerankResponse, ranking, request)
 
     async def search(self, request: pb.SearchRequest, record: CallRecord) -> pb.SearchResponse:
         """Search. Raises: RerankError."""
         query, first_stage, depth, options, feedback = search_arguments(request, self._reranker.config.limits)
-        caller = self._caller(record, options)
+        caller, options = self._of_caller(record, options)
         deadline = self._deadline(record)
         result = await self._reranker.search(query, first_stage, depth, options, deadline, feedback, caller)
         return search_response(result, request)
@@ -104,12 +105,12 @@ class RerankMethods:
         """The earlier of the caller's deadline and the service's own limit."""
         return min(record.deadline, asyncio.get_running_loop().time() + self._reranker.config.limits.max_request_s)
 
-    def _caller(self, record: CallRecord, options: RankOptions) -> str:
-        """The name under which the engine shares its time: of the key, whose models are checked, or the connection."""
+    def _of_caller(self, record: CallRecord, options: RankOptions) -> tuple[str, RankOptions]:
+        """The key, whose models are checked, or the connection, as shares of the engine are; options with defaults."""
         if record.caller is None:
-            return record.peer
+            return record.peer, options
         self._check_models(options, record.caller)
-        return record.key
+        return record.key, replace(options, on_failure=options.on_failure or record.caller.limits.on_failure or "")
 
     def _check_models(self, options: RankOptions, caller: Caller) -> None:
         """Raises: PermissionDenied if the caller's key does not allow the model or the preranker."""
@@ -218,6 +219,7 @@ def _options(request: pb.RerankRequest | pb.SearchRequest, candidates: int, limi
         early_stop=strategy.early_stop,
         preranker=strategy.preranker,
         allow_partial=request.allow_partial,
+        on_failure=_enum_member("on_failure", request.on_failure, ON_FAILURE, ""),
         interpolation=_first_stage_weight(strategy.interpolation) if strategy.HasField("interpolation") else None,
         min_relevance=request.min_relevance if request.HasField("min_relevance") else None,
         max_chunks_per_doc=request.max_chunks_per_doc and _chunks(request.max_chunks_per_doc, candidates, limits),
@@ -326,6 +328,7 @@ def _execution(trace: Trace) -> pb.Execution:
         trace,
         windows=len(trace.windows),
         completeness=f"COMPLETENESS_{trace.completeness.name}",
+        failure=reason_of(trace.failure) if trace.failure else "",
         repaired_identifiers=trace.repairs,
         interpolation=_interpolation_report(trace.interpolation) if trace.interpolation else None,
     )

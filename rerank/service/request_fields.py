@@ -10,7 +10,7 @@ from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescript
 from google.protobuf.message import Message
 
 from rerank.errors import InvalidRequest
-from rerank.names import FeedbackMethod, FirstStage, Name, StrategyKind, did_you_mean
+from rerank.names import FeedbackMethod, FirstStage, Name, OnFailure, StrategyKind, did_you_mean
 from rerank.v1 import rerank_pb2 as pb
 
 M = TypeVar("M", bound=Message)
@@ -18,12 +18,14 @@ M = TypeVar("M", bound=Message)
 STRATEGIES = {kind: getattr(pb, f"STRATEGY_KIND_{kind.name}") for kind in StrategyKind}
 FIRST_STAGES = {stage: getattr(pb, f"FIRST_STAGE_{stage.name}") for stage in FirstStage}
 FEEDBACK_METHODS = {method: getattr(pb, f"FEEDBACK_METHOD_{method.name}") for method in FeedbackMethod}
+ON_FAILURE = {choice: getattr(pb, f"ON_FAILURE_{choice.name}") for choice in OnFailure}
 
 #: Enum of rerank.proto → its names in the command line, and their values.
 _NAMES: dict[str, tuple[type[Name], Mapping[Any, int]]] = {
     "rerank.v1.StrategyKind": (StrategyKind, STRATEGIES),
     "rerank.v1.FirstStage": (FirstStage, FIRST_STAGES),
     "rerank.v1.FeedbackMethod": (FeedbackMethod, FEEDBACK_METHODS),
+    "rerank.v1.OnFailure": (OnFailure, ON_FAILURE),
 }
 
 

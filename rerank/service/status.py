@@ -62,7 +62,7 @@ def status_of(error: Exception) -> status_pb2.Status:
 
     Any exception other than a RerankError becomes INTERNAL, without its message, which belongs in the log only.
     """
-    code, reason = _code_and_reason(error)
+    code, reason = _code_and_reason(type(error))
     if not isinstance(error, RerankError):
         return _status(code, "internal error; this is a bug of the service, see its log for details", _info(reason, {}))
     details: list[Message] = [_info(reason, error.metadata)]
@@ -80,11 +80,16 @@ def status_of(error: Exception) -> status_pb2.Status:
 
 def status_name(error: Exception) -> str:
     """The name of an exception's status code."""
-    return _code_and_reason(error)[0].name
+    return _code_and_reason(type(error))[0].name
 
 
-def _code_and_reason(error: Exception) -> tuple[grpc.StatusCode, str]:
-    return next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), _BUG)
+def reason_of(kind: type[Exception]) -> str:
+    """ErrorInfo.reason of a class of exceptions."""
+    return _code_and_reason(kind)[1]
+
+
+def _code_and_reason(kind: type[Exception]) -> tuple[grpc.StatusCode, str]:
+    return next((STATUS[each] for each in kind.__mro__ if each in STATUS), _BUG)
 
 
 def _shortened(text: str) -> str:

@@ -106,6 +106,7 @@ class _CallMetrics:
         self._answers = counter(
             "answers", "Answers by the part of the list that was ranked.", ["model", "completeness"]
         )
+        self._fallbacks = counter("fallbacks", "Answers in the place of an error, by its reason.", ["model", "reason"])
         self._truncated = counter("truncated_passages", "Passages too long for the model, of answers.", ["model"])
         self._repaired = counter("repaired_identifiers", "Identifiers repaired in generated permutations.", ["model"])
         self._refusals = counter("refusals", "Calls refused by admission, by what they exceeded.", ["reason"])
@@ -123,6 +124,8 @@ class _CallMetrics:
         execution = response.execution
         completeness = pb.Completeness.Name(execution.completeness).removeprefix("COMPLETENESS_").lower()
         self._answers.labels(model, completeness).inc()
+        if execution.failure:
+            self._fallbacks.labels(model, execution.failure).inc()
         self._truncated.labels(model).inc(len(execution.truncated_doc_ids))
         self._repaired.labels(model).inc(execution.repaired_identifiers)
         if isinstance(request, pb.RerankRequest):

@@ -17,6 +17,12 @@ class StrategyKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     STRATEGY_KIND_TOURNAMENT: _ClassVar[StrategyKind]
     STRATEGY_KIND_CASCADE: _ClassVar[StrategyKind]
 
+class OnFailure(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ON_FAILURE_UNSPECIFIED: _ClassVar[OnFailure]
+    ON_FAILURE_ERROR: _ClassVar[OnFailure]
+    ON_FAILURE_FIRST_STAGE: _ClassVar[OnFailure]
+
 class ScoreKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     SCORE_KIND_UNSPECIFIED: _ClassVar[ScoreKind]
@@ -63,6 +69,9 @@ STRATEGY_KIND_SLIDING: StrategyKind
 STRATEGY_KIND_TOP_DOWN: StrategyKind
 STRATEGY_KIND_TOURNAMENT: StrategyKind
 STRATEGY_KIND_CASCADE: StrategyKind
+ON_FAILURE_UNSPECIFIED: OnFailure
+ON_FAILURE_ERROR: OnFailure
+ON_FAILURE_FIRST_STAGE: OnFailure
 SCORE_KIND_UNSPECIFIED: ScoreKind
 SCORE_KIND_RANK: ScoreKind
 SCORE_KIND_WINDOW_LOG_PROB: ScoreKind
@@ -127,7 +136,7 @@ class Interpolation(_message.Message):
     def __init__(self, first_stage: _Optional[float] = ...) -> None: ...
 
 class RerankRequest(_message.Message):
-    __slots__ = ("query", "candidates", "model", "top_n", "strategy", "instruction", "return_passages", "allow_partial", "include_trace", "ordered", "min_relevance", "max_chunks_per_doc")
+    __slots__ = ("query", "candidates", "model", "top_n", "strategy", "instruction", "return_passages", "allow_partial", "include_trace", "ordered", "min_relevance", "max_chunks_per_doc", "on_failure")
     QUERY_FIELD_NUMBER: _ClassVar[int]
     CANDIDATES_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -140,6 +149,7 @@ class RerankRequest(_message.Message):
     ORDERED_FIELD_NUMBER: _ClassVar[int]
     MIN_RELEVANCE_FIELD_NUMBER: _ClassVar[int]
     MAX_CHUNKS_PER_DOC_FIELD_NUMBER: _ClassVar[int]
+    ON_FAILURE_FIELD_NUMBER: _ClassVar[int]
     query: str
     candidates: _containers.RepeatedCompositeFieldContainer[Candidate]
     model: str
@@ -152,7 +162,8 @@ class RerankRequest(_message.Message):
     ordered: bool
     min_relevance: float
     max_chunks_per_doc: int
-    def __init__(self, query: _Optional[str] = ..., candidates: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ..., model: _Optional[str] = ..., top_n: _Optional[int] = ..., strategy: _Optional[_Union[Strategy, _Mapping]] = ..., instruction: _Optional[str] = ..., return_passages: _Optional[bool] = ..., allow_partial: _Optional[bool] = ..., include_trace: _Optional[bool] = ..., ordered: _Optional[bool] = ..., min_relevance: _Optional[float] = ..., max_chunks_per_doc: _Optional[int] = ...) -> None: ...
+    on_failure: OnFailure
+    def __init__(self, query: _Optional[str] = ..., candidates: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ..., model: _Optional[str] = ..., top_n: _Optional[int] = ..., strategy: _Optional[_Union[Strategy, _Mapping]] = ..., instruction: _Optional[str] = ..., return_passages: _Optional[bool] = ..., allow_partial: _Optional[bool] = ..., include_trace: _Optional[bool] = ..., ordered: _Optional[bool] = ..., min_relevance: _Optional[float] = ..., max_chunks_per_doc: _Optional[int] = ..., on_failure: _Optional[_Union[OnFailure, str]] = ...) -> None: ...
 
 class Span(_message.Message):
     __slots__ = ("start", "end")
@@ -193,7 +204,7 @@ class InterpolationReport(_message.Message):
     def __init__(self, first_stage: _Optional[float] = ..., applied: _Optional[bool] = ..., scores: _Optional[_Union[InterpolatedScores, str]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Execution(_message.Message):
-    __slots__ = ("model", "ranker", "model_id", "model_revision", "template_sha256", "strategy", "windows", "rounds", "tokens", "truncated_doc_ids", "completeness", "reason", "queue_ms", "prepare_ms", "model_ms", "total_ms", "repaired_identifiers", "interpolation", "model_warning", "unscored_doc_ids", "cached_vectors", "chunked_doc_ids")
+    __slots__ = ("model", "ranker", "model_id", "model_revision", "template_sha256", "strategy", "windows", "rounds", "tokens", "truncated_doc_ids", "completeness", "reason", "queue_ms", "prepare_ms", "model_ms", "total_ms", "repaired_identifiers", "interpolation", "model_warning", "unscored_doc_ids", "cached_vectors", "chunked_doc_ids", "failure")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     RANKER_FIELD_NUMBER: _ClassVar[int]
     MODEL_ID_FIELD_NUMBER: _ClassVar[int]
@@ -216,6 +227,7 @@ class Execution(_message.Message):
     UNSCORED_DOC_IDS_FIELD_NUMBER: _ClassVar[int]
     CACHED_VECTORS_FIELD_NUMBER: _ClassVar[int]
     CHUNKED_DOC_IDS_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
     model: str
     ranker: str
     model_id: str
@@ -238,7 +250,8 @@ class Execution(_message.Message):
     unscored_doc_ids: _containers.RepeatedScalarFieldContainer[str]
     cached_vectors: int
     chunked_doc_ids: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, model: _Optional[str] = ..., ranker: _Optional[str] = ..., model_id: _Optional[str] = ..., model_revision: _Optional[str] = ..., template_sha256: _Optional[str] = ..., strategy: _Optional[str] = ..., windows: _Optional[int] = ..., rounds: _Optional[int] = ..., tokens: _Optional[int] = ..., truncated_doc_ids: _Optional[_Iterable[str]] = ..., completeness: _Optional[_Union[Completeness, str]] = ..., reason: _Optional[str] = ..., queue_ms: _Optional[float] = ..., prepare_ms: _Optional[float] = ..., model_ms: _Optional[float] = ..., total_ms: _Optional[float] = ..., repaired_identifiers: _Optional[int] = ..., interpolation: _Optional[_Union[InterpolationReport, _Mapping]] = ..., model_warning: _Optional[str] = ..., unscored_doc_ids: _Optional[_Iterable[str]] = ..., cached_vectors: _Optional[int] = ..., chunked_doc_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+    failure: str
+    def __init__(self, model: _Optional[str] = ..., ranker: _Optional[str] = ..., model_id: _Optional[str] = ..., model_revision: _Optional[str] = ..., template_sha256: _Optional[str] = ..., strategy: _Optional[str] = ..., windows: _Optional[int] = ..., rounds: _Optional[int] = ..., tokens: _Optional[int] = ..., truncated_doc_ids: _Optional[_Iterable[str]] = ..., completeness: _Optional[_Union[Completeness, str]] = ..., reason: _Optional[str] = ..., queue_ms: _Optional[float] = ..., prepare_ms: _Optional[float] = ..., model_ms: _Optional[float] = ..., total_ms: _Optional[float] = ..., repaired_identifiers: _Optional[int] = ..., interpolation: _Optional[_Union[InterpolationReport, _Mapping]] = ..., model_warning: _Optional[str] = ..., unscored_doc_ids: _Optional[_Iterable[str]] = ..., cached_vectors: _Optional[int] = ..., chunked_doc_ids: _Optional[_Iterable[str]] = ..., failure: _Optional[str] = ...) -> None: ...
 
 class WindowTrace(_message.Message):
     __slots__ = ("round", "model", "positions", "scores", "score_kind", "permutation", "tokens", "truncated", "queue_ms", "model_ms")
@@ -325,7 +338,7 @@ class FeedbackReport(_message.Message):
     def __init__(self, method: _Optional[_Union[FeedbackMethod, str]] = ..., updated: _Optional[bool] = ..., reason: _Optional[str] = ..., cosine: _Optional[float] = ..., loss_before: _Optional[float] = ..., loss_after: _Optional[float] = ..., new_passages: _Optional[int] = ..., first_ranking_ms: _Optional[float] = ..., update_ms: _Optional[float] = ..., second_retrieval_ms: _Optional[float] = ..., second_ranking_ms: _Optional[float] = ...) -> None: ...
 
 class SearchRequest(_message.Message):
-    __slots__ = ("query", "first_stage", "depth", "model", "top_n", "strategy", "instruction", "return_passages", "allow_partial", "feedback", "include_trace", "min_relevance", "max_chunks_per_doc")
+    __slots__ = ("query", "first_stage", "depth", "model", "top_n", "strategy", "instruction", "return_passages", "allow_partial", "feedback", "include_trace", "min_relevance", "max_chunks_per_doc", "on_failure")
     QUERY_FIELD_NUMBER: _ClassVar[int]
     FIRST_STAGE_FIELD_NUMBER: _ClassVar[int]
     DEPTH_FIELD_NUMBER: _ClassVar[int]
@@ -339,6 +352,7 @@ class SearchRequest(_message.Message):
     INCLUDE_TRACE_FIELD_NUMBER: _ClassVar[int]
     MIN_RELEVANCE_FIELD_NUMBER: _ClassVar[int]
     MAX_CHUNKS_PER_DOC_FIELD_NUMBER: _ClassVar[int]
+    ON_FAILURE_FIELD_NUMBER: _ClassVar[int]
     query: str
     first_stage: FirstStage
     depth: int
@@ -352,7 +366,8 @@ class SearchRequest(_message.Message):
     include_trace: bool
     min_relevance: float
     max_chunks_per_doc: int
-    def __init__(self, query: _Optional[str] = ..., first_stage: _Optional[_Union[FirstStage, str]] = ..., depth: _Optional[int] = ..., model: _Optional[str] = ..., top_n: _Optional[int] = ..., strategy: _Optional[_Union[Strategy, _Mapping]] = ..., instruction: _Optional[str] = ..., return_passages: _Optional[bool] = ..., allow_partial: _Optional[bool] = ..., feedback: _Optional[_Union[Feedback, _Mapping]] = ..., include_trace: _Optional[bool] = ..., min_relevance: _Optional[float] = ..., max_chunks_per_doc: _Optional[int] = ...) -> None: ...
+    on_failure: OnFailure
+    def __init__(self, query: _Optional[str] = ..., first_stage: _Optional[_Union[FirstStage, str]] = ..., depth: _Optional[int] = ..., model: _Optional[str] = ..., top_n: _Optional[int] = ..., strategy: _Optional[_Union[Strategy, _Mapping]] = ..., instruction: _Optional[str] = ..., return_passages: _Optional[bool] = ..., allow_partial: _Optional[bool] = ..., feedback: _Optional[_Union[Feedback, _Mapping]] = ..., include_trace: _Optional[bool] = ..., min_relevance: _Optional[float] = ..., max_chunks_per_doc: _Optional[int] = ..., on_failure: _Optional[_Union[OnFailure, str]] = ...) -> None: ...
 
 class SearchResponse(_message.Message):
     __slots__ = ("results", "score_kind", "execution", "first_stage", "first_stage_hits", "first_stage_ms", "feedback", "trace")

@@ -32,9 +32,10 @@ def targets() -> Iterator[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def labels(encoder: Encoder) -> dict[str, set[str]]:
-    """Sample name → its labels, in the metrics of a service that has answered, refused and cancelled a call."""
+    """Sample name → its labels, in the metrics of a service that has answered, refused and cancelled calls."""
     telemetry, limits = TelemetryConfig(metrics="127.0.0.1:0"), Limits(max_calls=1)
-    with held_service(encoder, telemetry=telemetry, limits=limits) as held:
+    engine = {"answer_margin_s": 30.0}
+    with held_service(encoder, telemetry=telemetry, limits=limits, engine=engine) as held:
         request = pb.RerankRequest(query="q", candidates=numbered_candidates([1, 2]))
         cancelled = held.start_call(candidates=numbered_candidates([1, 2]))
         assert refusal(lambda: held.stub.Rerank(request, timeout=TIMEOUT_S)).code is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -43,6 +44,8 @@ def labels(encoder: Encoder) -> dict[str, set[str]]:
         wait_for(lambda: "rerank_calls_in_flight 0.0" in scraped(held.served))
         held.ranker.release.set()
         held.stub.Rerank(request, timeout=TIMEOUT_S)
+        late = pb.RerankRequest(query="q", candidates=numbered_candidates([1, 2]), allow_partial=True)
+        held.stub.Rerank(late, timeout=20)
         wait_for(lambda: "rerank_batches_after_cancellation_total{" in scraped(held.served))
         wait_for(lambda: "rerank_answers_total{" in scraped(held.served))
         families = text_string_to_metric_families(scraped(held.served))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,8 +13,9 @@ from rerank.engine.strategies import Single, Sliding, Step, Strategy, TopDown, T
 from rerank.errors import ConfigError, InvalidRequest, NotFound, SelfTestFailed
 from rerank.models.encoder import Encoder
 from rerank.models.zero_init import write_zero_init_checkpoint
+from rerank.rankers.failed import FailedRanker
 from rerank.rankers.identity import IdentityRanker
-from rerank.registry import FailedModel, ModelRegistry, zero_init_checkpoint
+from rerank.registry import ModelRegistry, zero_init_checkpoint
 from rerank.types import RankOptions, ScoreKind
 from tests.fakes import NumberRanker
 
@@ -98,7 +98,7 @@ def test_weight_must_be_finite_and_not_negative(weight: float) -> None:
         interpolating_registry().resolve(RankOptions(interpolation=weight))
 
 
-def cascade_registry(failed: Mapping[str, FailedModel] | None = None) -> ModelRegistry:
+def cascade_registry(**failed: FailedRanker) -> ModelRegistry:
     """`number` ranks the first 10 of what `first` finds, in one window of at most 30, the most that `first` reads."""
     models = [
         IdentityModel(name="number", ranker="identity", strategy="cascade", window_size=10, preranker="first"),
@@ -106,7 +106,7 @@ def cascade_registry(failed: Mapping[str, FailedModel] | None = None) -> ModelRe
         IdentityModel(name="identity", ranker="identity"),
     ]
     rankers = {"number": NumberRanker(), "first": NumberRanker(max_window_size=30), "identity": IdentityRanker()}
-    return ModelRegistry(models, {name: r for name, r in rankers.items() if name not in (failed or {})}, failed)
+    return ModelRegistry(models, rankers | failed)
 
 
 def test_default_cascade_runs_the_defaults_of_its_preranker() -> None:
@@ -157,8 +157,8 @@ def test_failed_preranker_of_the_preranker_is_a_problem_of_the_cascade() -> None
         IdentityModel(name="b", ranker="identity", strategy="cascade", preranker="c"),
         IdentityModel(name="c", ranker="identity"),
     ]
-    failed = {"c": FailedModel(NumberRanker().info, "broken")}
-    registry = ModelRegistry(models, {"a": NumberRanker(), "b": NumberRanker()}, failed)
+    failed = FailedRanker("c", NumberRanker().info, "broken")
+    registry = ModelRegistry(models, {"a": NumberRanker(), "b": NumberRanker(), "c": failed})
     problem = "its preranker b is not served: its preranker c is not served: broken"
     assert registry.describe()[0].problem == problem
     with pytest.raises(SelfTestFailed, match="model 'c' is not served"):
@@ -166,11 +166,13 @@ def test_failed_preranker_of_the_preranker_is_a_problem_of_the_cascade() -> None
 
 
 def test_failed_preranker_is_a_problem_of_the_cascade() -> None:
-    registry = cascade_registry({"first": FailedModel(NumberRanker(max_window_size=30).info, "scores are not finite")})
+    failed = FailedRanker("first", NumberRanker(max_window_size=30).info, "scores are not finite")
+    registry = cascade_registry(first=failed)
     assert registry.describe()[0].problem == "its preranker first is not served: scores are not finite"
     with pytest.raises(SelfTestFailed, match="model 'first' is not served"):
         registry.resolve(RankOptions())
     assert registry.resolve(RankOptions(strategy="single")) == (Step("number", Single(10)),)
+    assert [step.model for step in registry.resolve(RankOptions(on_failure="first_stage"))] == ["first", "number"]
 
 
 def test_unknown_strategy_of_a_request_is_rejected() -> None:

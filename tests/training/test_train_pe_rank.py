@@ -79,6 +79,7 @@ def test_result_is_served_and_described_by_its_manifest(trained: Path, encoder: 
     ready = ranker.prepare(item.query, item.passages)
     assert len(rank_windows(ranker, [Window(ready.query, ready.passages)])[0].scores) == len(item.passages)
     assert ranker.info.template_sha256 == load_template("pe_rank").sha256
+    assert (manifest.instructions, ranker.info.reads_instruction) == (0, False)
 
 
 def test_result_does_not_store_the_token_embeddings_of_the_encoder(trained: Path, checkpoint: Path) -> None:

@@ -176,7 +176,7 @@ def test_reply_prints_as_a_table(client: Client) -> None:
 def test_list_of_models_says_which_read_an_instruction(client: Client) -> None:
     models = client.call("list_models").models
     assert {model.name: model.reads_instruction for model in models} == {
-        "pe-rank": True,
+        "pe-rank": False,
         "identity": False,
         "number": False,
     }

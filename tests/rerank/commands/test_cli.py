@@ -120,6 +120,25 @@ def test_allow_partial_is_sent_to_the_service(
     assert sent == [False, False, True, True]
 
 
+def test_choice_on_failure_is_sent_and_a_wrong_one_refused(
+    rerank: Command, service: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[object] = []
+    original = RerankClient.rerank
+
+    def watched(*args: Any, **options: Any) -> Any:
+        sent.append(options["on_failure"])
+        return original(*args, **options)
+
+    monkeypatch.setattr(RerankClient, "rerank", watched)
+    arguments = ("rank", "--query", QUERY, "--target", service.address, "-")
+    for flags in ([], ["--on-failure", "first_stage"], ["--on-failure", "error"]):
+        assert rerank(*arguments, *flags, stdin=lines(ROWS)).code == 0
+    assert sent == [None, "first-stage", "error"]
+    refused = rerank(*arguments, "--on-failure", "fallback", stdin=lines(ROWS))
+    assert "choices: error, first-stage" in " ".join(refused.err.replace("│", " ").split())
+
+
 def test_json_has_every_field_under_its_name_in_the_proto(rank: Command, candidates: Path) -> None:
     rows = [{"doc_id": "a", "text": "a flea", "score": 1.5}, {"doc_id": "b", "text": "the moon", "score": None}]
     scored = rank("-", "--json", stdin=lines(rows)).json

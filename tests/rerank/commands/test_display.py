@@ -109,3 +109,9 @@ def test_fields_are_lines_of_messages_and_of_ids() -> None:
 def test_feedback_line_names_the_effect() -> None:
     assert feedback_line(pb.FeedbackReport(updated=True, new_passages=4)) == "feedback: 4 new passages"
     assert feedback_line(pb.FeedbackReport(reason="too few")) == "feedback: query vector unchanged: too few"
+
+
+def test_line_on_the_execution_names_the_failure_in_whose_place_the_order_stands() -> None:
+    execution = pb.Execution(model="m", strategy="single(20)", failure="OVERLOADED", reason="the queue had no room")
+    assert " · instead of OVERLOADED · the queue had no room" in execution_line(execution)
+    assert "instead of" not in execution_line(pb.Execution(model="m", strategy="single(20)"))

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from rerank.access.key_file import hash_of_key, read_keys
+from rerank.errors import ConfigError
+from rerank.types import OnFailure
 from tests.rerank.commands.conftest import Command
 
 
@@ -17,7 +21,18 @@ def test_key_is_printed_once_and_alone(rerank: Command, tmp_path: Path) -> None:
     assert key not in made.err
     (entry,) = read_keys(path)
     assert (entry.name, entry.sha256, entry.models) == ("frontend", hash_of_key(key), ("pe-rank", "first"))
-    assert (entry.max_calls, entry.max_queue_tokens) == (8, None)
+    assert (entry.max_calls, entry.max_queue_tokens, entry.on_failure) == (8, None, None)
+
+
+def test_key_may_have_answers_in_the_place_of_failures_by_default(rerank: Command, tmp_path: Path) -> None:
+    path = tmp_path / "keys.yaml"
+    assert rerank("keys", "add", "shop", "--file", path, "--on-failure", "first_stage").code == 0
+    assert "on_failure: first-stage" in path.read_text()
+    path.write_text(path.read_text().replace("first-stage", "first_stage"))
+    assert read_keys(path)[0].on_failure is OnFailure.FIRST_STAGE
+    path.write_text(path.read_text().replace("first_stage", "fallback"))
+    with pytest.raises(ConfigError, match=r"on_failure: expected one of error, first-stage"):
+        read_keys(path)
 
 
 def test_second_key_of_a_name_and_a_folder_that_is_missing_are_refused(rerank: Command, tmp_path: Path) -> None:

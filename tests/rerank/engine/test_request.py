@@ -206,7 +206,7 @@ def test_partial_answer_states_how_many_windows_ran(
 ) -> None:
     progress = progress_for(5, strategy)
     read_windows(progress, [(start, start + 1) for start in range(windows_done)])
-    trace = progress.ranking(0.0, is_partial=True).trace
+    trace = progress.ranking(0.0, stopped="the deadline came").trace
     assert (trace.completeness, trace.reason) == (
         completeness,
         f"the deadline came after {done} windows of {strategy}",
@@ -215,9 +215,9 @@ def test_partial_answer_states_how_many_windows_ran(
 
 def test_partial_answer_is_the_order_so_far_with_ranks_as_scores() -> None:
     progress = progress_for(3, Sliding(2, 1), top_n=2)
-    assert rows(progress.ranking(0.0, is_partial=True)) == [(0, 3.0), (1, 2.0)], "no window has run yet"
+    assert rows(progress.ranking(0.0, stopped="the deadline came")) == [(0, 3.0), (1, 2.0)], "no window has run yet"
     add_round(progress, [(1, 2)], result([0.0, 1.0]))
     progress.order = (0, 2, 1)
-    ranking = progress.ranking(0.0, is_partial=True)
+    ranking = progress.ranking(0.0, stopped="the deadline came")
     assert (rows(ranking), ranking.score_kind) == ([(0, 3.0), (2, 2.0)], ScoreKind.RANK)
-    assert progress_for(0).ranking(0.0, is_partial=True).ranked == ()
+    assert progress_for(0).ranking(0.0, stopped="the deadline came").ranked == ()

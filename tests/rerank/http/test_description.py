@@ -8,7 +8,8 @@ from typing import Any
 from rerank import __version__
 from rerank.config.http import HttpConfig
 from rerank.models.encoder import Encoder
-from rerank.registry import FailedModel, ModelRegistry
+from rerank.rankers.failed import FailedRanker
+from rerank.registry import ModelRegistry
 from rerank.reranker import AsyncReranker
 from tests.fakes import NumberRanker
 from tests.http_client import HttpClient, serving_http
@@ -22,8 +23,8 @@ def test_health_is_serving(http: HttpClient) -> None:
 
 def test_health_is_503_if_the_default_model_is_not_served(encoder: Encoder) -> None:
     config = config_for(["broken", "number"], http=HttpConfig(listen="127.0.0.1:0"))
-    failed = {"broken": FailedModel(NumberRanker().info, "failed its self-test")}
-    registry = ModelRegistry(config.models, {"number": NumberRanker()}, failed)
+    broken = FailedRanker("broken", NumberRanker().info, "failed its self-test")
+    registry = ModelRegistry(config.models, {"broken": broken, "number": NumberRanker()})
     with serving_http(AsyncReranker(config, encoder, None, registry)) as (_, client):
         reply = client.get("/health")
         by_default, by_name = (

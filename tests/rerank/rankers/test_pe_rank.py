@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from rerank.models.zero_init import write_zero_init_checkpoint
 from rerank.rankers.base import rank_windows
 from rerank.rankers.pe_rank import PERankRanker
 from rerank.reranker import load_reranker
-from rerank.types import Matrix, Passage, Query, ScoreKind, Window
+from rerank.types import Matrix, Passage, Query, RankOptions, ScoreKind, Window
 from tests.fakes import check_overtaking
 from tests.pe_checkpoints import change_config
 
@@ -141,7 +142,33 @@ def test_query_longer_than_the_model_reads_is_rejected(ranker: PERankRanker, enc
     limit = encoder.id.max_tokens
     ranker.prepare(Query("a " * limit), [])
     with pytest.raises(InvalidRequest, match=rf"{limit + 1} tokens long, .* reads at most {limit}; shorten"):
-        ranker.prepare(Query("a " * limit, instruction="b"), [])
+        ranker.prepare(Query("a " * (limit + 1)), [])
+
+
+@pytest.mark.parametrize(("instructions", "reads"), [(None, False), (0, False), (3, True)])
+def test_instruction_is_read_by_a_model_that_was_trained_with_some(
+    checkpoint: Path, encoder: Encoder, tmp_path: Path, instructions: int | None, reads: bool
+) -> None:
+    """Also the preranker of a cascade whose model reads one does not see it."""
+    folder = tmp_path / "checkpoint"
+    shutil.copytree(checkpoint, folder)
+    if instructions is not None:
+        (folder / "rerank.json").write_text(json.dumps({"instructions": instructions}))
+    ranker = PERankRanker(folder, encoder, "cpu")
+    plain, instructed = (
+        ranker.encode(Window(query, ())) for query in (Query("q"), Query("q", instruction="prefer tides"))
+    )
+    assert ranker.info.reads_instruction is reads
+    assert (plain.prompts != instructed.prompts) is reads
+    assert ranker.info.template_sha256 == PERankRanker(checkpoint, encoder, "cpu").info.template_sha256
+
+
+def test_bundled_model_refuses_an_instruction(encoder: Encoder) -> None:
+    """It was trained without, and words without a meaning change its order as much as the task does."""
+    config = ServiceConfig(models=(PERankModel(name="pe-rank", ranker="pe-rank"),), device="cpu")
+    steps = load_reranker(config)._models
+    with pytest.raises(InvalidRequest, match="the prompt of model pe-rank has no place for an instruction"):
+        steps.resolve(RankOptions(), "prefer medical texts")
 
 
 def test_largest_window_fits_with_the_longest_query(ranker: PERankRanker, encoder: Encoder) -> None:

@@ -57,8 +57,9 @@ def load_fakes(config: ServiceConfig, checkpoint: str = "", index: str = "") -> 
         index: the folder of the index, if there is one.
     """
     from rerank.models.encoder import Encoder
+    from rerank.rankers.failed import FailedRanker
     from rerank.rankers.pe_rank import PERankRanker
-    from rerank.registry import FailedModel, ModelRegistry
+    from rerank.registry import ModelRegistry
     from rerank.retrieval.index import Index
 
     encoder = Encoder(device="cpu")
@@ -66,12 +67,13 @@ def load_fakes(config: ServiceConfig, checkpoint: str = "", index: str = "") -> 
     def ranker(name: str) -> Ranker:
         if name == "pe-rank":
             return PERankRanker(Path(checkpoint), encoder, "cpu")
+        if name == "broken":
+            return FailedRanker(name, NumberRanker().info, "its scores are wrong")
         return {"identity": IdentityRanker, "held": HeldRanker}.get(name, NumberRanker)()
 
     rankers = {model.name: ranker(model.name) for model in config.models}
-    failed = {"broken": FailedModel(rankers.pop("broken").info, "its scores are wrong")} if "broken" in rankers else {}
     opened = Index(Path(index), encoder) if index else None
-    return AsyncReranker(config, encoder, opened, ModelRegistry(config.models, rankers, failed))
+    return AsyncReranker(config, encoder, opened, ModelRegistry(config.models, rankers))
 
 
 def replica_pids() -> set[int]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
 
-from rerank.errors import DeadlineExceeded, Overloaded
+from rerank.errors import DeadlineExceeded, ModelServerUnavailable, Overloaded, RankerFailure
 from rerank.retrieval.feedback_search import FeedbackSearch, update_query
 from rerank.retrieval.query_update import FeedbackSettings, UpdateOutcome
 from rerank.types import (
@@ -135,6 +135,32 @@ async def test_first_ranking_is_the_answer_when_the_second_fails_and_partial_ans
     assert report.new_passages == 0
     assert report.reason == f"no second ranking: {error}"
     assert stages.deadlines == [100.0, 100.0 - MARGIN_S, 100.0 - MARGIN_S]
+
+
+@pytest.mark.parametrize("error", [ModelServerUnavailable("dead"), RankerFailure("secret")])
+async def test_first_ranking_is_the_answer_when_the_second_fails_in_any_way_with_on_failure(error: Exception) -> None:
+    options = RankOptions(on_failure="first_stage")
+    stages = FakeStages(fails=error)
+    answer, report = await stages.search().run(QUERY, (A, B), options, 100.0)
+    assert (ids(answer), report.new_passages) == (["b", "a"], 0)
+    assert report.reason.startswith("no second ranking: ")
+    assert "secret" not in report.reason
+    assert stages.deadlines == [100.0, 100.0 - MARGIN_S, 100.0 - MARGIN_S]
+    with pytest.raises(type(error)):
+        await FakeStages(fails=error).search().run(QUERY, (A, B), RankOptions(allow_partial=True), 100.0)
+
+
+async def test_first_ranking_that_failed_teaches_nothing() -> None:
+    stages = FakeStages()
+    trace = replace(TRACE, failure=Overloaded, reason="the queue had no room")
+
+    async def failing(candidates: tuple[Candidate, ...], options: RankOptions, deadline: float | None) -> Ranking:
+        return replace(ranking(candidates, candidates), trace=trace)
+
+    search = FeedbackSearch(FeedbackSettings(), failing, stages.retrieve, MARGIN_S)
+    answer, report = await search.run(QUERY, (A, B), RankOptions(on_failure="first_stage", top_n=1), None)
+    assert (ids(answer), report.updated, stages.queries) == (["a"], False, [])
+    assert report.reason == "the first ranking was not completed: the queue had no room"
 
 
 async def test_late_second_ranking_is_an_error_without_allow_partial() -> None:

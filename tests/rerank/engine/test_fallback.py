@@ -1,0 +1,153 @@
+"""Answers in the place of failures: the best order so far, for requests that ask for one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+import pytest
+
+from rerank.config import EngineConfig
+from rerank.engine.engine import Engine
+from rerank.engine.strategies import Single, Sliding, Step
+from rerank.errors import DeadlineExceeded, InvalidRequest, Overloaded, RankerFailure, SelfTestFailed
+from rerank.rankers.failed import FailedRanker
+from rerank.types import Completeness, OnFailure, RankOptions, ScoreKind
+from tests.fakes import BrokenRanker, HeldRanker, NumberRanker, number_in
+from tests.rerank.engine.harness import (
+    ONE_BY_ONE,
+    engine_for,
+    held_engine,
+    now_s,
+    positions,
+    request_for,
+    set_throughput,
+    shuffled,
+    start,
+    wait_for_queue,
+)
+
+FIRST_STAGE = RankOptions(on_failure=OnFailure.FIRST_STAGE)
+PAIRS = Sliding(2, 1)
+
+
+class FailsAt(NumberRanker):
+    """Raises `error` at the window of this number."""
+
+    def __init__(self, number: int, error: Exception) -> None:
+        super().__init__()
+        self._number, self._error = number, error
+
+    def rank(self, windows: Sequence) -> list:  # type: ignore[type-arg]
+        if len(self.ranked) >= self._number:
+            raise self._error
+        return super().rank(windows)
+
+
+@pytest.mark.parametrize("windows_done", [0, 3])
+async def test_order_of_the_windows_before_the_failure_is_the_answer(
+    windows_done: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    numbers = [float(number) for number in range(10)]
+    async with engine_for(FailsAt(windows_done, ValueError("secret of the model")), ONE_BY_ONE) as engine:
+        with caplog.at_level(logging.ERROR):
+            ranking = await engine.run(request_for(numbers, PAIRS, options=FIRST_STAGE))
+        with pytest.raises(RankerFailure, match="secret of the model"):
+            await engine.run(request_for(numbers, PAIRS))
+        assert (engine.queued_requests, engine.waiting_windows) == (0, 0)
+    best = 9 - windows_done  # the last candidate is the best, and rises by one position per window
+    assert positions(ranking) == [*range(best), 9, *range(best, 9)]
+    assert ranking.trace.completeness is (Completeness.PARTIAL if windows_done else Completeness.NONE)
+    assert ranking.trace.failure is RankerFailure
+    assert ranking.trace.reason == (
+        f"the model failed after {windows_done} of 9 windows of sliding(2/1): internal error; this is a bug of the "
+        "service, see its log for details"
+    )
+    assert "bug: a request was answered without its ranking" in caplog.text
+    assert "secret of the model" in caplog.text
+
+
+async def test_deadline_gives_the_best_order_before_it_and_names_it() -> None:
+    ranker = HeldRanker(free_batches=2)
+    async with engine_for(ranker, EngineConfig(answer_margin_s=1000.0, max_batch_tokens=1)) as engine:
+        late = request_for([1, 2, 3, 4], PAIRS, deadline_s=now_s() + 1000.5, options=FIRST_STAGE)
+        ranking = await asyncio.wait_for(engine.run(late), timeout=60)
+        ranker.release.set()
+    done = len(ranking.trace.windows)
+    assert (positions(ranking), ranking.trace.failure) == ([*range(3 - done), 3, *range(3 - done, 3)], DeadlineExceeded)
+    assert ranking.trace.reason == f"the deadline came after {done} of 3 windows of sliding(2/1)"
+
+
+async def test_work_that_cannot_be_in_time_is_not_admitted_and_answered_at_once() -> None:
+    """Other than with `allow_partial`, so that an overload leaves the model to the requests that it can serve."""
+    ranker = NumberRanker()
+    async with engine_for(ranker) as engine:
+        set_throughput(engine, 0.001)
+        ranking = await engine.run(request_for(shuffled(50), deadline_s=now_s() + 1000, options=FIRST_STAGE))
+        both = RankOptions(allow_partial=True, on_failure="first_stage")
+        whole = await engine.run(request_for(shuffled(50), deadline_s=now_s() + 1000, options=both))
+    assert (positions(ranking), ranking.trace.failure) == (list(range(50)), DeadlineExceeded)
+    assert "ms of work remain and the deadline is in" in ranking.trace.reason
+    assert (whole.trace.completeness, whole.trace.failure) == (Completeness.FULL, None)
+
+
+async def test_full_queue_gives_the_first_stage_and_the_admitted_request_its_ranking() -> None:
+    async with held_engine() as (engine, ranker):
+        set_throughput(engine, 100.0)
+        (admitted,) = start(engine.run(request_for(shuffled(100))))  # 18 s
+        await wait_for_queue(engine, 1)
+        late = request_for(shuffled(100), deadline_s=now_s() + 30, options=FIRST_STAGE)
+        ranking = await engine.run(late)
+        assert (positions(ranking), ranking.trace.failure) == (list(range(100)), Overloaded)
+        assert ranking.trace.reason.startswith("the queue had no room after 0 of 9 windows of sliding(20/10): 1820")
+        ranker.release.set()
+        assert (await admitted).trace.completeness is Completeness.FULL
+
+
+async def test_mistake_of_the_caller_is_an_error_in_any_case() -> None:
+    async with engine_for(NumberRanker(), EngineConfig(max_windows=2)) as engine:
+        with pytest.raises(InvalidRequest, match="more than the limit of 2"):
+            await engine.run(request_for(shuffled(10), PAIRS, options=FIRST_STAGE))
+
+
+async def test_failure_of_the_engine_itself_is_an_error_in_any_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with engine_for(NumberRanker()) as engine:
+        monkeypatch.setattr(engine, "_run_step", lambda step, progress: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            await engine.run(request_for([1, 2], options=FIRST_STAGE))
+
+
+@pytest.mark.parametrize("n", [3, 30])
+async def test_cascade_whose_last_model_fails_has_the_order_and_no_scores_of_its_preranker(n: int) -> None:
+    """The scores of the one window that held all passages would be those of another model."""
+    numbers = shuffled(n)
+    failed = FailedRanker("failed", NumberRanker().info, "its scores are wrong")
+    request = request_for(numbers, options=FIRST_STAGE)
+    request.steps = (Step("number", Single(30)), Step("failed", Single(20)))
+    async with Engine({"number": NumberRanker(), "failed": failed}, ONE_BY_ONE) as engine:
+        ranking = await engine.run(request)
+    scores = [number_in(row.candidate.passage.text) for row in ranking.ranked]
+    assert scores == sorted(numbers, reverse=True)
+    assert ranking.score_kind is ScoreKind.RANK
+    assert [row.score for row in ranking.ranked] == list(range(n, 0, -1))
+    assert (ranking.trace.model, ranking.trace.failure) == ("failed", SelfTestFailed)
+    assert ranking.trace.completeness is Completeness.PARTIAL
+
+
+async def test_failure_in_a_shared_batch_is_that_of_its_own_request_only() -> None:
+    ranker = BrokenRanker(lambda windows: [])
+    async with engine_for(ranker) as engine:
+        poison = request_for([1, 2], options=FIRST_STAGE)
+        poison.candidates = tuple(
+            type(each)(type(each.passage)(each.passage.doc_id, "poison")) for each in poison.candidates
+        )
+        failed, whole = await asyncio.gather(engine.run(poison), engine.run(request_for([1, 2], options=FIRST_STAGE)))
+    assert (positions(failed), failed.trace.failure) == ([0, 1], RankerFailure)
+    assert (positions(whole), whole.trace.failure) == ([1, 0], None)
+
+
+def test_unknown_choice_is_named() -> None:
+    with pytest.raises(InvalidRequest, match=r"unknown choice 'first_stge'; did you mean first-stage\?") as caught:
+        RankOptions(on_failure="first_stge")
+    assert caught.value.field == "on_failure"

@@ -1,0 +1,366 @@
+"""`on_failure` over gRPC and HTTP: each failure of the service is an error or an answer, as the caller chooses."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from rerank.access.callers import CallerLimits
+from rerank.access.credentials import Credentials
+from rerank.access.key_file import add_key
+from rerank.client.client import AsyncRerankClient, RerankClient, ServiceError
+from rerank.config import ApiModel, RerankServers, TelemetryConfig
+from rerank.errors import InvalidRequest
+from rerank.models.encoder import Encoder
+from rerank.rankers.failed import FailedRanker
+from rerank.registry import load_served
+from rerank.retrieval.index import Index
+from rerank.types import EncodedWindow, OnFailure, WindowRanking
+from rerank.v1 import rerank_pb2 as pb
+from rerank.v1.rerank_pb2_grpc import RerankServiceStub
+from tests.fakes import HeldRanker, NumberRanker
+from tests.http_client import HttpClient, Reply, http_service
+from tests.rerank.telemetry.test_metrics import value
+from tests.serving import TIMEOUT_S, Refusal, Served, free_port, numbered_candidates, refusal, wait_for
+
+CODES = grpc.StatusCode
+FIRST_STAGE, ERROR = pb.ON_FAILURE_FIRST_STAGE, pb.ON_FAILURE_ERROR
+#: Nine windows of 20 tokens each.
+FIELDS: dict[str, Any] = {
+    "query": "q",
+    "candidates": numbered_candidates(range(10)),
+    "strategy": pb.Strategy(window_size=2, stride=1),
+}
+ORDER = [f"d{place}" for place in range(10)]
+TEXTS = [candidate.text for candidate in FIELDS["candidates"]]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A way in which a service fails to rank, and how it is reported."""
+
+    code: grpc.StatusCode
+    http_status: int
+    reason: str
+    words: str
+
+
+FAILURES = {
+    "late": Failure(CODES.DEADLINE_EXCEEDED, 504, "DEADLINE_EXCEEDED", "the deadline came after 0 of 9 windows"),
+    "full": Failure(CODES.RESOURCE_EXHAUSTED, 429, "OVERLOADED", "the queue had no room after 0 of 9 windows"),
+    "dead": Failure(CODES.UNAVAILABLE, 503, "MODEL_SERVER_UNAVAILABLE", "no inference server answered after 0 of 9"),
+    "failed": Failure(CODES.FAILED_PRECONDITION, 400, "SELF_TEST_FAILED", "a model is not served after 0 of 9 windows"),
+    "broken": Failure(CODES.INTERNAL, 500, "BUG", "the model failed after 0 of 9 windows of sliding(2/1): internal"),
+}
+
+
+class SecretFailure(NumberRanker):
+    """Raises what no caller may read."""
+
+    def rank(self, windows: list[EncodedWindow]) -> list[WindowRanking]:  # type: ignore[override]
+        raise ValueError("secret of the model")
+
+
+def ranker_that_is(name: str) -> Any:
+    """The ranker of a service with this failure."""
+    if name == "dead":
+        servers = {"kind": "vllm", "urls": [f"http://127.0.0.1:{free_port()}"], "model": "m"}
+        return load_served(ApiModel(name="m", ranker="api", served_by=RerankServers.model_validate(servers)))
+    if name == "failed":
+        return FailedRanker("m", NumberRanker().info, "its scores are not finite")
+    return SecretFailure() if name == "broken" else HeldRanker()
+
+
+@dataclass(frozen=True)
+class Service:
+    """A service with a failure, its clients, and its API keys by name."""
+
+    served: Served
+    http: HttpClient
+    stub: RerankServiceStub
+    keys: dict[str, str]
+
+    def rerank(self, key: str = "plain", **fields: Any) -> pb.RerankResponse:
+        request = pb.RerankRequest(**FIELDS | fields)
+        return self.stub.Rerank(request, timeout=TIMEOUT_S, metadata=[self._header(key)])
+
+    def search(self, key: str = "plain", **fields: Any) -> pb.SearchResponse:
+        request = pb.SearchRequest(**{"query": "how long does a flea live", "depth": 4} | fields)
+        return self.stub.Search(request, timeout=TIMEOUT_S, metadata=[self._header(key)])
+
+    def refused(self, key: str = "plain", **fields: Any) -> Refusal:
+        return refusal(lambda: self.rerank(key, **fields))
+
+    def post(self, path: str, key: str = "plain", **body: Any) -> Reply:
+        return self.http.post(path, {"query": "q", **body}, **dict([self._header(key)]))
+
+    def _header(self, key: str) -> tuple[str, str]:
+        return "authorization", f"Bearer {self.keys[key]}"
+
+
+@pytest.fixture(scope="module", params=FAILURES)
+def failing(
+    request: pytest.FixtureRequest, encoder: Encoder, index: Index, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Service, Failure]]:
+    """A service over `index` with one failure, and the keys "plain" and, with answers by default, "safe"."""
+    file = tmp_path_factory.mktemp("on_failure") / "keys.yaml"
+    keys = {
+        "plain": add_key(file, "plain", CallerLimits()),
+        "safe": add_key(file, "safe", CallerLimits(on_failure=OnFailure.FIRST_STAGE)),
+    }
+    limits = {"max_request_s": 0.5} if request.param == "late" else {}
+    engine = {"answer_margin_s": 0.3, "max_queue_tokens": 150, "max_batch_tokens": 512}
+    settings = {"keys": file, "limits": limits, "engine": engine, "telemetry": TelemetryConfig(metrics="127.0.0.1:0")}
+    ranker = ranker_that_is(request.param)
+    with (
+        http_service(encoder, {"m": ranker}, index, **settings) as (served, http),
+        grpc.insecure_channel(served.address) as channel,
+    ):
+        service = Service(served, http, RerankServiceStub(channel), keys)
+        if request.param == "full":
+            metadata = [("authorization", f"Bearer {keys['plain']}")]
+            running = service.stub.Rerank.future(pb.RerankRequest(**FIELDS), timeout=1000, metadata=metadata)
+            assert ranker.entered.wait(TIMEOUT_S), running
+        try:
+            yield service, FAILURES[request.param]
+        finally:
+            if isinstance(ranker, HeldRanker):
+                ranker.release.set()
+
+
+def check_answer(execution: pb.Execution, failure: Failure) -> None:
+    assert (execution.completeness, execution.failure) == (pb.COMPLETENESS_NONE, failure.reason)
+    assert execution.reason.startswith(failure.words)
+    assert "secret" not in str(execution)
+
+
+def test_failure_is_an_error_unless_an_answer_is_asked_for(failing: tuple[Service, Failure]) -> None:
+    service, failure = failing
+    for fields in ({}, {"on_failure": ERROR}):
+        refused = service.refused(**fields)
+        assert (refused.code, refused.reason) == (failure.code, failure.reason)
+    reply = service.post("/v2/rerank", documents=TEXTS)
+    assert reply.status == failure.http_status
+    assert "x-rerank-failure" not in reply.headers
+
+
+def test_answer_is_the_first_stage_and_names_the_failure(failing: tuple[Service, Failure]) -> None:
+    service, failure = failing
+    reply = service.rerank(on_failure=FIRST_STAGE, top_n=4, return_passages=True)
+    assert [result.doc_id for result in reply.results] == ORDER[:4]
+    assert [result.original_position for result in reply.results] == [0, 1, 2, 3]
+    assert reply.results[0].text == TEXTS[0]
+    assert (reply.score_kind, reply.results[0].score) == (pb.SCORE_KIND_RANK, 10.0)
+    check_answer(reply.execution, failure)
+
+
+@pytest.mark.parametrize("failing", ["full", "dead"], indirect=True)
+def test_search_gives_what_the_first_stage_found(failing: tuple[Service, Failure]) -> None:
+    service, failure = failing
+    feedback = pb.Feedback(learning_rate=0.05, min_cosine=0.3)
+    for fields in ({}, {"feedback": feedback, "first_stage": pb.FIRST_STAGE_DENSE}):
+        assert refusal(lambda: service.search(**fields)).reason == failure.reason  # noqa: B023
+        reply = service.search(on_failure=FIRST_STAGE, **fields)
+        assert [result.original_position for result in reply.results] == [0, 1, 2, 3]
+        assert (reply.results[0].doc_id, reply.first_stage_hits) == ("flea", 4)
+        assert (reply.execution.completeness, reply.execution.failure) == (pb.COMPLETENESS_NONE, failure.reason)
+    assert not reply.feedback.updated, "the order of the first stage is no teacher"
+    assert reply.feedback.reason.startswith("the first ranking was not completed: ")
+
+
+@pytest.mark.parametrize(
+    ("path", "field"), [("/v1/rerank", "documents"), ("/v2/rerank", "documents"), ("/rerank", "texts")]
+)
+def test_answer_over_http_has_the_failure_in_a_header(failing: tuple[Service, Failure], path: str, field: str) -> None:
+    service, failure = failing
+    for choice in ("first_stage", "first-stage"):
+        reply = service.post(path, on_failure=choice, ordered=True, **{field: TEXTS})
+        assert reply.status == 200
+        assert (reply.headers["x-rerank-completeness"], reply.headers["x-rerank-failure"]) == ("none", failure.reason)
+        results = reply.json["results"] if field == "documents" else reply.json
+        assert [result["index"] for result in results] == list(range(10))
+        if field == "documents":
+            assert failure.words.partition(" after")[0] in reply.json["meta"]["warnings"][0]
+
+
+def test_form_of_the_messages_over_http_has_the_fields_of_the_messages(failing: tuple[Service, Failure]) -> None:
+    service, failure = failing
+    candidates = [{"doc_id": doc_id, "text": text} for doc_id, text in zip(ORDER, TEXTS, strict=True)]
+    reply = service.post("/rerank", candidates=candidates, on_failure="first_stage")
+    assert (reply.status, reply.json["execution"]["failure"]) == (200, failure.reason)
+    assert reply.json["execution"]["completeness"] == "COMPLETENESS_NONE"
+    by_its_name = service.post("/rerank", candidates=candidates, on_failure="ON_FAILURE_FIRST_STAGE")
+    assert (by_its_name.status, by_its_name.headers["x-rerank-failure"]) == (200, failure.reason)
+
+
+def test_unordered_list_is_answered_by_shared_words(failing: tuple[Service, Failure]) -> None:
+    """What stands for the first stage where there is none: the same for any order of the list."""
+    service, _ = failing
+    documents = ["nothing of it", "a flea lives a year", "how long does a flea live"]
+    for order in (documents, documents[::-1]):
+        reply = service.post("/v2/rerank", query="how long does a flea live", documents=order, on_failure="first_stage")
+        assert [order[result["index"]] for result in reply.json["results"]] == documents[::-1]
+
+
+def test_key_has_a_default_which_a_request_overrides(failing: tuple[Service, Failure]) -> None:
+    service, failure = failing
+    check_answer(service.rerank("safe").execution, failure)
+    assert service.refused("safe", on_failure=ERROR).reason == failure.reason
+    by_default = service.post("/v2/rerank", "safe", documents=TEXTS)
+    assert (by_default.status, by_default.headers["x-rerank-failure"]) == (200, failure.reason)
+    assert service.post("/v2/rerank", "safe", documents=TEXTS, on_failure="error").status == failure.http_status
+
+
+def test_clients_pass_the_choice_on(failing: tuple[Service, Failure]) -> None:
+    service, failure = failing
+    credentials = Credentials(api_key=service.keys["plain"])
+    arguments = ("q", FIELDS["candidates"], TIMEOUT_S)
+    fields = {"strategy": FIELDS["strategy"], "on_failure": "first_stage"}
+    with RerankClient(service.served.address, credentials, attempts=1) as client:
+        check_answer(client.rerank(*arguments, **fields).execution, failure)
+        with pytest.raises(ServiceError) as caught:
+            client.rerank(*arguments, strategy=FIELDS["strategy"])
+        assert caught.value.reason == failure.reason
+        with pytest.raises(InvalidRequest, match=r"unknown choice 'first'; choices: error, first-stage"):
+            client.rerank(*arguments, on_failure="first")
+
+    async def call() -> pb.RerankResponse:
+        async with AsyncRerankClient(service.served.address, credentials, attempts=1) as client:
+            return await client.rerank(*arguments, **fields)
+
+    check_answer(asyncio.run(call()).execution, failure)
+
+
+def test_answers_are_counted_by_their_reason(failing: tuple[Service, Failure]) -> None:
+    service, failure = failing
+
+    def counted() -> float:
+        return value(service.served, "rerank_fallbacks_total", model="m", reason=failure.reason)
+
+    before = counted()
+    service.rerank(on_failure=FIRST_STAGE)
+    wait_for(lambda: counted() == before + 1)
+    assert value(service.served, "rerank_fallbacks_total") == counted(), "there are no other reasons"
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"query": " "}, "INVALID_REQUEST"),
+        ({"candidates": []}, "INVALID_REQUEST"),
+        ({"model": "other"}, "NOT_FOUND"),
+        ({"strategy": pb.Strategy(window_size=20_000)}, "INVALID_REQUEST"),
+        ({"candidates": [pb.Candidate(doc_id="no such", in_index=True)]}, "NOT_FOUND"),
+        ({"on_failure": 7}, "INVALID_REQUEST"),
+    ],
+    ids=str,
+)
+def test_mistake_of_the_caller_is_an_error_in_any_case(
+    failing: tuple[Service, Failure], fields: dict[str, Any], reason: str
+) -> None:
+    service, _ = failing
+    assert service.refused(**{"on_failure": FIRST_STAGE} | fields).reason == reason
+
+
+@pytest.mark.parametrize(("path", "field"), [("/v2/rerank", "documents"), ("/rerank", "texts")])
+def test_other_values_over_http_are_refused_by_name(failing: tuple[Service, Failure], path: str, field: str) -> None:
+    service, _ = failing
+    for name, given in (("on_failure", "fallback"), ("on_failure", True), ("allow_partial", "yes")):
+        reply = service.post(path, **{field: TEXTS, name: given})
+        assert reply.status == 400
+        assert name in reply.body.decode()
+
+
+# --- limits of callers ---
+
+
+@pytest.fixture
+def limited(encoder: Encoder, tmp_path: Path) -> Iterator[tuple[Service, HeldRanker]]:
+    """A service whose one model waits, and keys with limits whose requests get answers by default."""
+    file, ranker = tmp_path / "keys.yaml", HeldRanker()
+    limits = {
+        "one-call": {"max_calls": 1},
+        "few-tokens": {"max_queue_tokens": 200},
+        "other-model": {"models": ("other",)},
+        "free": {},
+    }
+    keys = {
+        name: add_key(file, name, CallerLimits(on_failure=OnFailure.FIRST_STAGE, **each))  # type: ignore[arg-type]
+        for name, each in limits.items()
+    }
+    with (
+        http_service(encoder, {"m": ranker}, keys=file, limits={"max_calls": 3}) as (served, http),
+        grpc.insecure_channel(served.address) as channel,
+    ):
+        try:
+            yield Service(served, http, RerankServiceStub(channel), keys), ranker
+        finally:
+            ranker.release.set()
+
+
+def test_limits_of_keys_and_of_calls_in_flight_are_errors_in_any_case(limited: tuple[Service, HeldRanker]) -> None:
+    service, ranker = limited
+    assert service.refused("other-model").reason == "PERMISSION_DENIED"
+    running = [
+        service.stub.Rerank.future(pb.RerankRequest(**FIELDS), timeout=TIMEOUT_S, metadata=[service._header(key)])
+        for key in ("one-call", "few-tokens")
+    ]
+    assert ranker.entered.wait(TIMEOUT_S)
+    service.served.wait_for_calls(2)
+    assert "max_queue_tokens of the key" in str(service.refused("few-tokens").status)
+    assert "max_calls of the key" in str(service.refused("one-call").status)
+    running.append(
+        service.stub.Rerank.future(pb.RerankRequest(**FIELDS), timeout=TIMEOUT_S, metadata=[service._header("free")])
+    )
+    service.served.wait_for_calls(3)
+    assert service.refused("free").reason == "OVERLOADED"
+    ranker.release.set()
+    assert [call.result().results[0].doc_id for call in running] == ["d9"] * 3
+
+
+# --- deadlines ---
+
+
+@pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank", "/rerank"])
+def test_http_takes_allow_partial(encoder: Encoder, path: str) -> None:
+    ranker = HeldRanker()
+    with http_service(encoder, {"m": ranker}, engine={"answer_margin_s": 19.8}) as (_, http):
+        field = "texts" if path == "/rerank" else "documents"
+        reply = http.post(
+            path, {"query": "q", field: TEXTS, "allow_partial": True}, **{"x-request-timeout-ms": "20000"}
+        )
+        ranker.release.set()
+    assert (reply.status, reply.headers["x-rerank-completeness"]) == (200, "none")
+    assert reply.headers["x-rerank-failure"] == "DEADLINE_EXCEEDED"
+
+
+def test_search_is_answered_before_the_deadline(encoder: Encoder, index: Index) -> None:
+    ranker = HeldRanker()
+    with http_service(encoder, {"m": ranker}, index, engine={"answer_margin_s": 29.8}) as (served, http):
+        with RerankClient(served.address, attempts=1) as client:
+            reply = client.search("how long does a flea live", 30.0, depth=4, on_failure="first_stage")
+        body = {"query": "how long does a flea live", "depth": 4, "on_failure": "first_stage"}
+        found = http.post("/search", body, **{"x-request-timeout-ms": "30000"})
+        ranker.release.set()
+    assert [result.original_position for result in reply.results] == [0, 1, 2, 3]
+    assert (reply.results[0].doc_id, reply.execution.failure) == ("flea", "DEADLINE_EXCEEDED")
+    assert (found.status, found.headers["x-rerank-failure"]) == (200, "DEADLINE_EXCEEDED")
+
+
+def test_first_stage_that_is_late_is_an_error_in_any_case(
+    encoder: Encoder, index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = threading.Event()
+    with http_service(encoder, {"m": NumberRanker()}, index, limits={"max_request_s": 0.3}) as (served, _):
+        monkeypatch.setattr(Index, "candidates", lambda *_: release.wait(TIMEOUT_S))
+        with RerankClient(served.address, attempts=1) as client, pytest.raises(ServiceError) as caught:
+            client.search("flea", TIMEOUT_S, on_failure="first_stage")
+        release.set()
+    assert (caught.value.reason, "in the first stage" in str(caught.value)) == ("DEADLINE_EXCEEDED", True)
