@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rerank.access.credentials import Credentials
     from rerank.blocking_reranker import Reranker
-    from rerank.client.client import AsyncRerankClient, RerankClient, ServiceError
+    from rerank.client.client import AsyncRerankClient, RerankClient
+    from rerank.client.error_details import ServiceError
     from rerank.config import (
         EngineConfig,
         FirstModel,

@@ -6,7 +6,7 @@ import asyncio
 import math
 import reprlib
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sized
 from contextlib import suppress
 from typing import Protocol, TypeVar
 
@@ -110,5 +110,5 @@ def with_bar(results: Iterable[R_co], of: Iterable[object], show: bool) -> Itera
     if not show or not (console.is_terminal or console.is_jupyter):
         yield from results
         return
-    total = len(of) if hasattr(of, "__len__") else None
+    total = len(of) if isinstance(of, Sized) else None
     yield from track(results, "requests", total=total, console=console)

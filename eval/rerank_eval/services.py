@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 import grpc
 
 from rerank.access.credentials import PLAIN, Credentials
-from rerank.client.client import RerankClient, ServiceError
+from rerank.client.client import RerankClient
+from rerank.client.error_details import ServiceError
 from rerank.client.retries import DEFAULT_TIMEOUT_S
 from rerank.errors import ConfigError
 from rerank.types import CandidateLike

@@ -6,7 +6,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from rerank.access.credentials import Credentials
-from rerank.client.client import ServiceError
+from rerank.client.error_details import ServiceError
 from rerank.grpc.health import LIVENESS, SERVICE
 
 

@@ -35,7 +35,7 @@ def weight(request: pb.RerankStreamRequest) -> float:
     return max(1 / _AHEAD, request.ByteSize() / _BYTES_AHEAD)
 
 
-class _RequestFailed(grpc.RpcError):  # type: ignore[misc]  # grpc has no types here
+class _RequestFailed(grpc.RpcError):
     """The status of one request of a stream, in the form in which gRPC gives that of a call."""
 
     def __init__(self, status: status_pb2.Status) -> None:

@@ -14,7 +14,7 @@ from rerank.types import EncodedWindow, Passage, Window, WindowRanking
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class WindowPart:
     """Some passages of a window, as a window of their own.
 
     Attributes:
@@ -28,19 +28,21 @@ class Part:
     share: float = 1.0
 
 
-def divided(window: Window, tokens: Callable[[Passage], int], max_tokens: float) -> list[Part]:
+def divided(window: Window, tokens: Callable[[Passage], int], max_tokens: float) -> list[WindowPart]:
     """Parts of at most so many estimated tokens, or of one text; each has passages of like lengths."""
     passages = window.passages
     divisions = slices(passages, tokens, max_tokens)
     if len(divisions) < 2:
-        return [Part(window, range(len(passages)))]  # in its own order
+        return [WindowPart(window, range(len(passages)))]  # in its own order
     return [
-        Part(replace(window, passages=tuple(passages[place] for place in places)), places, len(places) / len(passages))
+        WindowPart(
+            replace(window, passages=tuple(passages[place] for place in places)), places, len(places) / len(passages)
+        )
         for places in divisions
     ]
 
 
-def joined(window: Window, parts: Sequence[Part], ranked: Sequence[RankedWindow]) -> RankedWindow:
+def joined(window: Window, parts: Sequence[WindowPart], ranked: Sequence[RankedWindow]) -> RankedWindow:
     """The ranking of a window from those of its parts, with the time from the first part to the last."""
     if len(parts) == 1:
         return ranked[0]

@@ -45,7 +45,7 @@ def request_stream_handler(rerank: Method) -> Handler:
 
 def _streamed(rerank: Method) -> Method:
     """Rerank for the messages of a stream, which have a request and its timeout."""
-    parse = parser(pb.RerankStreamRequest.DESCRIPTOR, rerank.calls)
+    parse = parser(pb.DESCRIPTOR.message_types_by_name["RerankStreamRequest"], rerank.calls)
 
     async def respond(message: bytes | bytearray, record: CallRecord) -> bytes:
         asked: pb.RerankStreamRequest = parse(bytes(message))

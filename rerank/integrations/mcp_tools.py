@@ -12,7 +12,8 @@ import mcp.types as types
 from mcp.server import Server, ServerRequestContext
 
 from rerank import __version__
-from rerank.client.client import ServiceError, rerank_request
+from rerank.client.client import rerank_request
+from rerank.client.error_details import ServiceError
 from rerank.config import Limits
 from rerank.errors import InvalidRequest, NotFound, RerankError
 from rerank.names import FirstStage

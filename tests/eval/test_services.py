@@ -17,7 +17,8 @@ from rerank_eval import beir, trec_dl
 from rerank_eval.services import Services
 from typer.testing import Result
 
-from rerank.client.client import RerankClient, ServiceError
+from rerank.client.client import RerankClient
+from rerank.client.error_details import ServiceError
 from rerank.errors import ConfigError
 from rerank.models.encoder import Encoder
 from rerank.v1 import rerank_pb2 as pb

@@ -13,7 +13,8 @@ import pytest
 from google.rpc import status_pb2
 
 from rerank.access.credentials import Credentials
-from rerank.client.client import AsyncRerankClient, RerankClient, ServiceError, reply_table
+from rerank.client.client import AsyncRerankClient, RerankClient, reply_table
+from rerank.client.error_details import ServiceError
 from rerank.errors import ConfigError, InvalidRequest, RerankError, UsageError
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceServicer

@@ -10,7 +10,8 @@ from typing import Any
 import grpc
 import pytest
 
-from rerank.client.client import RerankClient, ServiceError
+from rerank.client.client import RerankClient
+from rerank.client.error_details import ServiceError
 from rerank.errors import ConfigError, DeadlineExceeded, InvalidRequest, UsageError
 from rerank.models.encoder import Encoder
 from rerank.rankers.identity import IdentityRanker

@@ -10,7 +10,8 @@ import grpc
 import pytest
 from grpc_status import rpc_status
 
-from rerank.client.client import AsyncRerankClient, RerankClient, ServiceError
+from rerank.client.client import AsyncRerankClient, RerankClient
+from rerank.client.error_details import ServiceError
 from rerank.client.retries import Attempts
 from rerank.errors import InvalidRequest, Overloaded, RerankError, ShuttingDown
 from rerank.service.status import status_of

@@ -47,7 +47,12 @@ def both(**fields: object) -> list[pb.RerankRequest | pb.SearchRequest]:
 BAD: dict[str, tuple[Sequence[Message], grpc.StatusCode, str, str]] = {
     "empty query": (both(query=" \n"), INVALID, "query", "the query is empty"),
     "query of many tokens": (both(query="flea " * 300), INVALID, "query", "300 tokens long"),
-    "instruction of many tokens": (both(instruction="flea " * 300), INVALID, "query", "tokens long"),
+    "instruction for a model without": (
+        both(instruction="flea"),
+        INVALID,
+        "instruction",
+        "no place for an instruction",
+    ),
     "unknown model": (both(model="gpt"), NOT_FOUND, "", "pe-rank, identity, number"),
     "window of one": (both(strategy=strategy(window_size=1)), INVALID, "strategy.window_size", "at least 2"),
     "window too wide": (

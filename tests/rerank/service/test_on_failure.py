@@ -15,7 +15,8 @@ import pytest
 from rerank.access.callers import CallerLimits
 from rerank.access.credentials import Credentials
 from rerank.access.key_file import add_key
-from rerank.client.client import AsyncRerankClient, RerankClient, ServiceError
+from rerank.client.client import AsyncRerankClient, RerankClient
+from rerank.client.error_details import ServiceError
 from rerank.config import ApiModel, RerankServers, TelemetryConfig
 from rerank.errors import InvalidRequest
 from rerank.models.encoder import Encoder

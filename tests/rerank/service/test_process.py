@@ -21,7 +21,8 @@ import yaml
 from rerank.access.callers import CallerLimits
 from rerank.access.credentials import Credentials
 from rerank.access.key_file import add_key
-from rerank.client.client import RerankClient, ServiceError
+from rerank.client.client import RerankClient
+from rerank.client.error_details import ServiceError
 from rerank.config import load_config
 from rerank.errors import CheckpointError, ConfigError, RerankError
 from rerank.grpc.server import serve

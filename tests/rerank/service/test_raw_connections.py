@@ -15,7 +15,7 @@ import grpc
 import pytest
 
 from rerank.access.credentials import PLAIN
-from rerank.client.client import ServiceError
+from rerank.client.error_details import ServiceError
 from rerank.client.health_check import check_health
 from rerank.models.encoder import Encoder
 from rerank.v1 import rerank_pb2 as pb
