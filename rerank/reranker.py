@@ -132,8 +132,7 @@ class AsyncReranker:
 
         Raises:
             TypeError: a candidate has none of these forms.
-            NotFound, NotConfigured: the index does not hold a passage, or there is no index.
-            RerankError: the query is empty; see ModelRegistry.resolve and Engine.run.
+            RerankError: an empty query, a passage that no index has; see ModelRegistry.resolve and Engine.run.
         """
         query = Query.of(query)
         steps = self._models.resolve(options, query.instruction)

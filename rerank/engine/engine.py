@@ -187,12 +187,9 @@ class Engine:
         """The ranking; the best order so far if the deadline comes first, or it fails, and the request allows that.
 
         Raises:
-            DeadlineExceeded: the request missed its deadline, or would miss it.
-            Overloaded: the queue is full, or would make the request late.
             InvalidRequest: the ranker cannot read the query, or the schedule needs too many windows.
             ShuttingDown: the engine is closing.
-            RankerFailure: the model failed on a window of this request.
-            RerankError: another one of FAILURES.
+            RerankError: one of FAILURES, such as DeadlineExceeded, Overloaded, RankerFailure.
         """
         request = replace(request, arrived_s=now_s(), deadline_s=self._answer_at(request))
         progress = Progress(request, self._infos[request.steps[-1].model], range(len(request.candidates)))

@@ -195,6 +195,11 @@ def window_tokens(info: RankerInfo, passages: Sequence[Passage], n: int) -> floa
     return min(n * each, info.max_window_tokens)
 
 
+#: What a trace takes from the model's info and from the progress, under the same names.
+_OF_MODEL = ("model_id", "model_revision", "template_sha256")
+_OF_WORK = ("rounds", "repairs", "queue_ms", "prepare_ms", "model_ms")
+
+
 @dataclass
 class Progress:
     """The work done for a request so far: its windows and their cost. `ranking` turns them into the answer.
@@ -294,10 +299,10 @@ class Progress:
         """
         n, kind = len(self.order), self.info.score_kind
         answer = self.order[: self.request.options.top_n or n]
-        in_one_window = [(each.model, len(each.positions)) for each in self.windows] == [
-            (self.request.steps[-1].model, n)
-        ]
-        is_scored = in_one_window or (kind.is_pointwise and self._last_window_scored(answer))
+        read = [(window.model, len(window.positions)) for window in self.windows]
+        is_scored = read == [(self.request.steps[-1].model, n)] or (
+            kind.is_pointwise and self._last_window_scored(answer)
+        )
         if self.last is None or kind is ScoreKind.RANK or not is_scored:
             return ScoreKind.RANK, [float(n - rank) for rank in range(n)]
         score_of = dict(zip(self.windows[-1].positions, self.last.scores, strict=True))
@@ -317,19 +322,13 @@ class Progress:
         return Trace(
             model=request.steps[-1].model,
             ranker=info.kind,
-            model_id=info.model_id,
-            model_revision=info.model_revision,
-            template_sha256=info.template_sha256,
+            **{name: getattr(info, name) for name in _OF_MODEL},
+            **{name: getattr(self, name) for name in _OF_WORK},
             strategy=describe(request.steps),
             windows=tuple(self.windows),
-            rounds=self.rounds,
             truncated_doc_ids=tuple(each for each in dict.fromkeys(doc_ids) if each in cut),
-            repairs=self.repairs,
             completeness=completeness,
             reason=reason,
-            queue_ms=self.queue_ms,
-            prepare_ms=self.prepare_ms,
-            model_ms=self.model_ms,
             total_ms=total_ms,
             interpolation=self._interpolation(request.steps[-1]) if request.steps[-1].interpolation else None,
             model_warning=info.warning,

@@ -172,17 +172,23 @@ class Pack:
 
 @dataclass(frozen=True, slots=True)
 class _Scores:
-    """The form of a layer's attention scores, see `packed_attention`."""
+    """The form of a layer's attention scores, by the names of transformers' attention functions.
+
+    Attributes:
+        sliding_window: the number of positions that each position attends to, itself included.
+        softcap: Gemma-2's bound on the scores.
+        s_aux: (H,) attention sinks of gpt-oss, which attend to nothing.
+    """
 
     scaling: float | None
-    window: int | None
+    sliding_window: int | None
     softcap: float | None
-    sinks: torch.Tensor | None
+    s_aux: torch.Tensor | None
 
     @property
     def is_plain(self) -> bool:
         """True if torch's kernels compute it."""
-        return self.softcap is None and self.sinks is None
+        return self.softcap is None and self.s_aux is None
 
 
 def packed_attention(
@@ -191,25 +197,19 @@ def packed_attention(
     key: torch.Tensor,
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
-    scaling: float | None = None,
-    sliding_window: int | None = None,
-    softcap: float | None = None,
-    s_aux: torch.Tensor | None = None,
     pack: Pack | None = None,
     kv_cache: KVCache | None = None,
     last_only: bool = False,
-    **_: Any,
+    **given: Any,
 ) -> tuple[torch.Tensor, None]:
     """Causal attention inside each sequence of a packed row, with the signature of transformers' attention functions.
 
-    With a `kv_cache` and no `pack` it is a decode step: each of B rows holds the next position of one sequence.
-
     Args:
         query: (1, H, T, D), with key and value (1, H_kv, T, D). In a decode step (B, H, 1, D) and (B, H_kv, 1, D).
-        sliding_window: the number of positions that each position attends to, itself included.
-        softcap, s_aux: Gemma-2's bound on the scores; (H,) attention sinks of gpt-oss, which attend to nothing.
-        kv_cache: stores keys and values of the packed row, or is read and extended by a decode step.
+        kv_cache: stores keys and values of the packed row; without a `pack` it is read and extended by a decode step,
+            in which each of B rows holds the next position of one sequence.
         last_only: compute the last position of each sequence and leave the others 0.
+        given: what transformers passes on to attention, of which `_Scores` is read.
 
     Returns:
         (1, T, H, D), or (B, 1, H, D) in a decode step; and None in place of attention weights.
@@ -217,15 +217,15 @@ def packed_attention(
     Raises:
         ValueError: the model passes a mask, a cache of its own or a batch, or does not pass `pack` on.
     """
-    form = _Scores(scaling, sliding_window, softcap, s_aux)
+    form = _Scores(*(given.get(field) for field in ("scaling", "sliding_window", "softcap", "s_aux")))
     if pack is None and kv_cache is not None:
         keys, values = kv_cache.append(cast(int, module.layer_idx), key, value)
-        return _attend(query, keys, values, form, kv_cache.mask(sliding_window)).transpose(1, 2), None
+        return _attend(query, keys, values, form, kv_cache.mask(form.sliding_window)).transpose(1, 2), None
     if pack is None or attention_mask is not None or len(query) != 1 or key.shape[2] != pack.total_tokens:
         raise ValueError("packed attention takes one row and the pack that describes it, without a mask or a cache")
     pack.on_call()
     pack.calls += 1
-    pack.windowed_calls += sliding_window is not None
+    pack.windowed_calls += form.sliding_window is not None
     if kv_cache is not None:
         kv_cache.store(cast(int, module.layer_idx), key, value)
     if form.is_plain and query.is_cuda and query.dtype in _VARLEN_DTYPES:
@@ -254,7 +254,10 @@ def _varlen_attention(
         key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
     q, k, v = (heads[0].transpose(0, 1) for heads in (query, key, value))  # (T, H, D)
     cu_seqlens, longest = pack.cu_seqlens, pack.max_length
-    window = (-1 if form.window is None else form.window - 1, 0)  # positions to the left and to the right
+    window = (
+        -1 if form.sliding_window is None else form.sliding_window - 1,
+        0,
+    )  # positions to the left and to the right
     attended = varlen_attn(
         q, k, v, cu_seqlens, cu_seqlens, longest, longest, scale=form.scaling, window_size=window, **options
     )
@@ -265,8 +268,8 @@ def _varlen_attention(
 def _attend_causally(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, form: _Scores) -> torch.Tensor:
     """Causal attention of the last Q of a sequence's L positions: (1, H, Q, D)."""
     queries, length = q.shape[2], k.shape[2]
-    if not form.is_plain or (form.window or length) < length or queries not in (1, length):
-        return _attend(q, k, v, form, _causal_mask(queries, length, form.window, q.device))
+    if not form.is_plain or (form.sliding_window or length) < length or queries not in (1, length):
+        return _attend(q, k, v, form, _causal_mask(queries, length, form.sliding_window, q.device))
     gqa = q.shape[1] != k.shape[1]
     return scaled_dot_product_attention(q, k, v, is_causal=queries > 1, scale=form.scaling, enable_gqa=gqa)
 
@@ -289,8 +292,8 @@ def _attend(
     if form.softcap is not None:
         scores = torch.tanh(scores / form.softcap) * form.softcap
     scores = scores.float() if mask is None else scores.float().masked_fill(~mask, -torch.inf)
-    if form.sinks is not None:
-        scores = torch.cat([scores, form.sinks.float().reshape(1, -1, 1, 1).expand(len(q), -1, q.shape[2], 1)], dim=3)
+    if form.s_aux is not None:
+        scores = torch.cat([scores, form.s_aux.float().reshape(1, -1, 1, 1).expand(len(q), -1, q.shape[2], 1)], dim=3)
     return scores.softmax(dim=3)[..., : k.shape[2]].to(v.dtype) @ v
 
 

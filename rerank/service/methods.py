@@ -79,11 +79,9 @@ class RerankMethods:
     async def rerank(self, request: pb.RerankRequest, record: CallRecord) -> pb.RerankResponse:
         """Rerank. Raises: RerankError."""
         limits = self._reranker.config.limits
-        if any(size > SMALL_MESSAGE for size in accumulate(len(c.text) + len(c.title) for c in request.candidates)):
-            arguments = await asyncio.wrap_future(self._submit(rerank_arguments, request, limits))
-        else:
-            arguments = rerank_arguments(request, limits)
-        query, candidates, options = arguments
+        convert = partial(rerank_arguments, request, limits)
+        is_large = any(n > SMALL_MESSAGE for n in accumulate(len(c.text) + len(c.title) for c in request.candidates))
+        query, candidates, options = await asyncio.wrap_future(self._submit(convert)) if is_large else convert()
         caller, options = self._of_caller(record, options)
         ranking = await self._reranker.rerank(query, candidates, options, self._deadline(record), caller)
         return ranking_response(pb.RerankResponse, ranking, request)
@@ -311,13 +309,13 @@ def search_response(result: SearchResult, request: pb.SearchRequest) -> pb.Searc
 
 def _result(item: RankedCandidate, return_passages: bool) -> pb.RankedCandidate:
     passage = item.candidate.passage
-    return pb.RankedCandidate(
+    return _message_like(
+        pb.RankedCandidate,
+        item,
         doc_id=passage.doc_id,
         original_position=item.position,
-        score=item.score,
         first_stage_score=item.candidate.score,
         text=passage.text if return_passages else None,
-        relevance=item.relevance,
         span=item.span and pb.Span(start=item.span[0], end=item.span[1]),
     )
 

@@ -76,7 +76,9 @@ def test_pack_holds_the_boundaries_of_its_sequences() -> None:
 def test_pack_counts_the_layers_that_read_it() -> None:
     pack = Pack(PACK_LENGTHS, CPU)
     for window in (None, 4, None):
-        packed_attention(torch.nn.Module(), heads(4, 0), heads(4, 1), heads(4, 2), None, None, window, pack=pack)
+        packed_attention(
+            torch.nn.Module(), heads(4, 0), heads(4, 1), heads(4, 2), None, sliding_window=window, pack=pack
+        )
     assert (pack.calls, pack.windowed_calls) == (3, 1)
 
 
@@ -102,9 +104,9 @@ def test_call_that_is_not_packed_is_refused(pack: Pack | None, mask: torch.Tenso
 def test_kernel_of_the_gpu_gives_what_the_cpu_gives(kv_heads: int, window: int | None) -> None:
     query, key, value = (heads(n, seed).bfloat16() for seed, n in enumerate((4, kv_heads, kv_heads)))
     on_cpu, on_gpu = Pack(PACK_LENGTHS, CPU), Pack(PACK_LENGTHS, torch.device("cuda"))
-    expected, _ = packed_attention(torch.nn.Module(), query, key, value, None, None, window, pack=on_cpu)
+    expected, _ = packed_attention(torch.nn.Module(), query, key, value, None, sliding_window=window, pack=on_cpu)
     attended, _ = packed_attention(
-        torch.nn.Module(), query.cuda(), key.cuda(), value.cuda(), None, None, window, pack=on_gpu
+        torch.nn.Module(), query.cuda(), key.cuda(), value.cuda(), None, sliding_window=window, pack=on_gpu
     )
     torch.testing.assert_close(attended.cpu(), expected, atol=0.1, rtol=0.02)
 
