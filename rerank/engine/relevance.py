@@ -63,7 +63,7 @@ def check_min_relevance(
         problem = f"{describe(steps)} gives no relevance, as no step reads vectors; leave strategy and preranker out"
     else:
         ways = [f"use a model that gives it ({', '.join(others)})"] if others else []
-        ways += ["leave it out", "fit it with `eval-relevance --fit`"]
+        ways += ["leave it out", f"fit it with `eval-relevance {name} --fit`"]
         problem = f"model {name} gives no relevance; {', or '.join(ways)}"
     raise InvalidRequest("min_relevance", problem, {"model": name})
 

@@ -1,1 +1,1 @@
-"""Integrations: rerank as a part of other systems, each with an extra of its own: PyTerrier, MCP."""
+"""Parts for other systems, each with an extra of its own: PyTerrier, MCP."""
