@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from statistics import median
 from typing import TypeAlias
 
 #: Values by the name of a figure or of a variant; one value per repeat.
@@ -39,6 +40,11 @@ async def time_in_turns_async(variants: Mapping[str, Callable[[], Awaitable[obje
             if repeat:
                 seconds[name].append(time.process_time() - start)
     return seconds
+
+
+def figure_of(values: Sequence[float]) -> dict[str, float]:
+    """Median and range of the repeats."""
+    return {"median": median(values), "min": min(values), "max": max(values)}
 
 
 def ratios(numerators: Sequence[float], denominators: Sequence[float]) -> list[float]:
