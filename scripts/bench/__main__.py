@@ -21,7 +21,7 @@ import typer
 
 from rerank.commands.run import run
 from rerank.errors import ConfigError
-from scripts.bench.cross_encoder import measure_cross_encoder
+from scripts.bench.cross_encoder import measure_beginnings, measure_cross_encoder
 from scripts.bench.engine import measure_concurrency, measure_growth, measure_memory, measure_scheduler, measure_service
 from scripts.bench.passage_states import measure_passage_states
 from scripts.bench.rankers import measure_first, measure_packing, measure_pe_rank
@@ -34,6 +34,7 @@ GROUPS: dict[str, Callable[[Workload], Values]] = {
     "packed": measure_packing,
     "pe": measure_pe_rank,
     "cross_encoder": measure_cross_encoder,
+    "beginning": measure_beginnings,
     "states": measure_passage_states,
     "at_once": measure_concurrency,
     "scheduler": measure_scheduler,
