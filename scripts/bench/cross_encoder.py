@@ -131,9 +131,9 @@ def write_causal_reranker(folder: Path, encoder: Encoder, quick: bool = False) -
     tokenizer.model_max_length, tokenizer.chat_template = 2048, _CHAT
     llama(TINY if quick else LlamaSize()).save_pretrained(parts)
     tokenizer.save_pretrained(parts)
-    answers = [tokenizer.convert_tokens_to_ids(word) for word in ("yes", "no")]
+    vocabulary = tokenizer.get_vocab()
     transformer = Transformer(str(parts), transformer_task="text-generation")
-    CrossEncoder(modules=[transformer, LogitScore(*answers)], device="cpu").save_pretrained(str(folder))
+    CrossEncoder(modules=[transformer, LogitScore(vocabulary["yes"], vocabulary["no"])], device="cpu").save_pretrained(str(folder))
     return folder
 
 

@@ -21,8 +21,8 @@ from scripts.bench.timing import Values, ratios, time_in_turns_async
 from scripts.bench.workload import PASSAGES, Workload
 
 _ENOUGH_BYTES = 8 * 1024**3
-#: Under Zipf's law each of so many requests has ten of a hundred passages; that of rank r is drawn by 1 / r.
-_REQUESTS, _LISTED, _ALL = 30, 10, 100
+#: Under Zipf's law each of so many requests has five of a hundred passages; that of rank r is drawn by 1 / r.
+_REQUESTS, _LISTED, _ALL = 30, 5, 100
 #: Bound of the states under Zipf's law, as a share of those of all passages.
 _SHARE = 0.25
 
@@ -52,7 +52,7 @@ async def _measure(workload: Workload, precision: Precision) -> Values:
         all_bytes = keeping.states.used_bytes * _ALL / PASSAGES
         keeping.states = StateCache(int(all_bytes * _SHARE))
         runs = {"plain": _runs(engine, "plain", lists), "zipf": _runs(engine, "keeping", lists)}
-        of_zipf = await time_in_turns_async(runs, 1)
+        of_zipf = await time_in_turns_async(runs, 1, warms_up=False)
     states = keeping.states
     return {
         f"states_vs_none, known list, {precision}": ratios(of_list["plain"], of_list["known"]),

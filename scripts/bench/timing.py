@@ -30,10 +30,12 @@ def time_in_turns(
     return seconds
 
 
-async def time_in_turns_async(variants: Mapping[str, Callable[[], Awaitable[object]]], repeats: int) -> Values:
+async def time_in_turns_async(
+    variants: Mapping[str, Callable[[], Awaitable[object]]], repeats: int, warms_up: bool = True
+) -> Values:
     """CPU seconds of coroutine functions; otherwise as `time_in_turns`."""
     seconds: Values = {name: [] for name in variants}
-    for repeat in range(repeats + 1):
+    for repeat in range(0 if warms_up else 1, repeats + 1):
         for name, run in variants.items():
             start = time.process_time()
             await run()
