@@ -197,7 +197,7 @@ def window_tokens(info: RankerInfo, passages: Sequence[Passage], n: int) -> floa
 
 #: What a trace takes from the model's info and from the progress, under the same names.
 _OF_MODEL = ("model_id", "model_revision", "template_sha256")
-_OF_WORK = ("rounds", "repairs", "queue_ms", "prepare_ms", "model_ms")
+_OF_WORK = ("rounds", "repairs", "cached_passages", "queue_ms", "prepare_ms", "model_ms")
 
 
 @dataclass
@@ -210,6 +210,7 @@ class Progress:
         read: positions of the passages that were read by a model that reads passages.
         unscored: positions of the passages that a model gave no score in some window.
         unanswered: number of windows that kept their order, because the model did not end its thinking.
+        cached_passages: sum over all windows, see WindowRanking.
         last: the ranking of the latest window, interpolated if its step asks for it.
         interpolated: what stood for the first stage in the order of the last step; None: it was not interpolated.
         prepared: query and all passages as each model read them.
@@ -228,6 +229,7 @@ class Progress:
     read: set[int] = field(default_factory=set)
     unscored: set[int] = field(default_factory=set)
     unanswered: int = 0
+    cached_passages: int = 0
     last: WindowRanking | None = None
     interpolated: InterpolatedScores | None = None
     prepared: list[Prepared] = field(default_factory=list)
@@ -256,6 +258,7 @@ class Progress:
             self.windows.append(trace)
             self.repairs += ranking.repairs
             self.unanswered += ranking.is_unanswered
+            self.cached_passages += done.result.cached_passages
             self.read.update(positions if info.reads_passages and not ranking.is_unanswered else ())
             self.unscored.update(positions[place] for place in ranking.unscored)
         self.rounds += 1

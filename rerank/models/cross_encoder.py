@@ -6,6 +6,7 @@ reads them. Batches are the caller's.
 
 from __future__ import annotations
 
+import logging
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -24,10 +25,14 @@ from rerank.config import Precision
 from rerank.cross_encoder_files import check_cross_encoder, is_causal_without_modules
 from rerank.errors import CheckpointError
 from rerank.files import sha256_of_files
+from rerank.models.beginnings import SharedBeginnings
 from rerank.models.complete import check_complete
 from rerank.models.loading import pick_device, uses_autocast, weight_files, weights_dtype
 from rerank.models.onednn import use_onednn
+from rerank.models.state_cache import TokenIds
 from rerank.models.tokenizer import load_tokenizer
+
+log = logging.getLogger(__name__)
 
 #: A rendered pair: its token ids, and whatever else the tokenizer says of each of them.
 Pair: TypeAlias = Mapping[str, Sequence[int]]
@@ -36,6 +41,8 @@ Pair: TypeAlias = Mapping[str, Sequence[int]]
 _UNPADDED: Mapping[str, Any] = {"text": {"padding": False}, "common": {"return_tensors": None}}
 #: What the library's rendering says of a batch; everything else it says of each pair.
 _OF_ALL_PAIRS = ("modality", "logits_to_keep", "prompt_length")
+#: Allowed difference of the scores of pairs whose beginning is read once, by rounding in float32 and in bfloat16.
+_FLOAT32_TOLERANCE, _BFLOAT16_TOLERANCE = 1e-3, 0.1
 #: Tokens that the library reads where a causal LM's files name none.
 _DEFAULT_ANSWERS = ("yes", "no")
 
@@ -54,6 +61,7 @@ class PairScorer:
         max_tokens: the longest pair, in tokens.
         reads_instruction: the chat template has a place for one.
         gives_probabilities: its activation is a sigmoid.
+        beginnings: those that pairs share; None if the model is no causal LM, or one that cannot share them.
         between_layers: called in each layer while pairs are scored; it may score other pairs meanwhile.
         revision: SHA-256 of the weights.
 
@@ -72,9 +80,12 @@ class PairScorer:
                 _check_answers(folder, load_tokenizer(folder))
             self._model = self._load(precision, pair_tokens)
             self._check()
+            self.beginnings: SharedBeginnings | None = None
             self._features_of_all: dict[str, object] = {"modality": "message" if self._is_chat else "text"}
             if getattr(self._model[0], "transformer_task", "") == "text-generation":
                 self._features_of_all["logits_to_keep"] = 1  # only the last position is read
+                if SharedBeginnings.can_share(self._transformer):
+                    self.beginnings = SharedBeginnings(self._transformer)
             self._default_prompt = self._model.prompts.get(self._model.default_prompt_name or "") or None
             (plain,) = self.render("a", ["b"])
             (instructed,) = self.render("a", ["b"], "c d")
@@ -86,6 +97,9 @@ class PairScorer:
         if not self._autocast:
             use_onednn(self._transformer)
         self.between_layers: Callable[[], None] = lambda: None
+        if self.beginnings is not None and (problem := self._problem_of_sharing()):
+            log.warning("%s reads the beginning of each pair: %s", folder, problem)
+            self.beginnings = None
         for layer in max(
             (each for each in self._model.modules() if isinstance(each, nn.ModuleList)), key=len, default=()
         ):
@@ -121,22 +135,51 @@ class PairScorer:
         with self._lock:
             return len(self.tokenizer(text, add_special_tokens=False, truncation=False, verbose=False)["input_ids"])
 
+    def beginning(self, query: str, instruction: str = "") -> TokenIds:
+        """The token ids with which the pairs of a query begin; none if the model cannot read them once for all.
+
+        A pair may begin otherwise: a token can span the end of the prompt and the start of a passage.
+        """
+        if self.beginnings is None:
+            return ()
+        first, second = (pair["input_ids"] for pair in self.render(query, ["one", "2"], instruction))
+        return tuple(first[: next(n for n, (a, b) in enumerate(zip(first, second, strict=False)) if a != b)])
+
     @torch.inference_mode()
-    def scores(self, pairs: Sequence[Pair]) -> list[float]:
+    def scores(self, pairs: Sequence[Pair], beginning: TokenIds = ()) -> list[float]:
         """The scores of pairs that are padded to the longest of them, in one forward pass.
 
         The activation is computed in float64, where probabilities near 1 still differ.
+
+        Args:
+            beginning: token ids with which each pair begins, which are not read again if they were lately.
         """
+        if beginning:
+            pairs = [{name: values[len(beginning) :] for name, values in pair.items()} for pair in pairs]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             padded = cast(Any, self.tokenizer).pad(
                 {name: [pair[name] for pair in pairs] for name in pairs[0]}, return_tensors="pt"
             )
-        features = {name: tensor.to(self.device) for name, tensor in padded.items()}
+        features: dict[str, Any] = {name: tensor.to(self.device) for name, tensor in padded.items()}
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self._autocast):
+            if beginning and self.beginnings is not None:
+                features |= self.beginnings.inputs_after(beginning, features["attention_mask"])
             outputs = self._model({**features, **self._features_of_all})["scores"]
         activated: torch.Tensor = cast(Any, self._model).activation_fn(outputs.double())
         return [float(score) for score in activated.flatten().tolist()]
+
+    def _problem_of_sharing(self) -> str:
+        """The reason why a beginning must be read with each pair; empty if that gives the same scores."""
+        pairs = self.render("a b", ["c", "d e f g"])
+        try:
+            apart, shared = self.scores(pairs), self.scores(pairs, self.beginning("a b"))
+        except Exception as error:  # whatever a foreign architecture raises, it can be served without
+            return f"its forward fails after a beginning: {error!r}"
+        difference = max(abs(a - b) for a, b in zip(apart, shared, strict=True))
+        is_float32 = self._transformer.dtype == torch.float32 and not self._autocast
+        allowed = _FLOAT32_TOLERANCE if is_float32 else _BFLOAT16_TOLERANCE
+        return "" if difference <= allowed else f"its scores would differ by {difference:.2g}"
 
     @property
     def _transformer(self) -> Any:

@@ -6,21 +6,28 @@ The model is any that sentence-transformers' `CrossEncoder` loads; its scores ar
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
+
+from cachetools import LRUCache
 
 from rerank.config import Precision
 from rerank.errors import InvalidRequest
 from rerank.manifest import model_id
 from rerank.models.cross_encoder import Pair, PairScorer
 from rerank.models.last_token import translate_out_of_memory
+from rerank.models.state_cache import TokenIds
 from rerank.prompting.special_tokens import markup_divider
 from rerank.prompting.truncate import beginning
 from rerank.rankers.base import RankerInfo
 from rerank.types import EncodedWindow, Passage, Prepared, Query, ScoreKind, Window, WindowRanking
 
 _MOST_PASSAGES = 1000
+#: The beginnings of so many queries are remembered.
+_BEGINNINGS = 64
 #: The least tokens that a query must leave for the passage.
 _LEAST_PASSAGE_TOKENS = 16
 #: Pairs share a forward pass as long as padding is at most this share of its positions, or it has few of them.
@@ -29,9 +36,10 @@ _MOST_PADDING, _FEW_POSITIONS = 0.15, 256
 
 @dataclass(frozen=True, slots=True)
 class EncodedPairs(EncodedWindow):
-    """A window as the pairs that a cross-encoder reads, one per passage."""
+    """A window as the pairs that a cross-encoder reads, one per passage; each begins with `beginning`."""
 
     pairs: tuple[Pair, ...] = ()
+    beginning: TokenIds = ()
 
 
 class CrossEncoderRanker:
@@ -49,6 +57,8 @@ class CrossEncoderRanker:
     ) -> None:
         self._scorer = scorer = PairScorer(checkpoint, device, precision, pair_tokens)
         self._divide_special_tokens = markup_divider(scorer.tokenizer)
+        self._beginning_of = lru_cache(maxsize=_BEGINNINGS)(scorer.beginning)
+        self._counted: Any = LRUCache(_BEGINNINGS)
         template = scorer.chat_template
         self.info = RankerInfo(
             kind="cross-encoder",
@@ -92,18 +102,30 @@ class CrossEncoderRanker:
         uncut = self._scorer.render(query.text, [texts[place] for place in full], query.instruction, cut=False)
         cut = [len(pair["input_ids"]) > self._scorer.max_tokens for pair in uncut]
         truncated = tuple(place for place, is_cut in zip(full, cut, strict=True) if is_cut)
-        return EncodedPairs(
-            window, tokens=sum(len(pair["input_ids"]) for pair in pairs), truncated=truncated, pairs=tuple(pairs)
-        )
+        shared = self._beginning_of(query.text, query.instruction)
+        if any(tuple(pair["input_ids"][: len(shared)]) != shared for pair in pairs):
+            shared = ()
+        tokens = sum(len(pair["input_ids"]) - len(shared) for pair in pairs) + self._uncounted(shared)
+        return EncodedPairs(window, tokens=tokens, truncated=truncated, pairs=tuple(pairs), beginning=shared)
+
+    def _uncounted(self, shared: TokenIds) -> int:
+        """The tokens of a beginning that are yet to be read for it; the parts of a window are encoded one by one."""
+        is_new = shared not in self._counted
+        self._counted[shared] = True
+        return len(shared) if is_new else 0
 
     @translate_out_of_memory()
     def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
-        """The score of each pair; pairs of like lengths share a forward pass, whichever window they are of."""
-        pairs = [pair for window in windows if isinstance(window, EncodedPairs) for pair in window.pairs]
+        """The score of each pair. Pairs of one beginning and of like lengths share a forward pass, of any window."""
+        given = [window for window in windows if isinstance(window, EncodedPairs)]
+        pairs = [(window.beginning, pair) for window in given for pair in window.pairs]
         scores = [0.0] * len(pairs)
-        for group in _groups([len(pair["input_ids"]) for pair in pairs]):
-            for place, score in zip(group, self._scorer.scores([pairs[place] for place in group]), strict=True):
-                scores[place] = score
+        for shared in {shared for shared, _ in pairs}:
+            places = [place for place, (start, _) in enumerate(pairs) if start == shared]
+            for group in _groups({place: len(pairs[place][1]["input_ids"]) - len(shared) for place in places}):
+                found = self._scorer.scores([pairs[place][1] for place in group], shared)
+                for place, score in zip(group, found, strict=True):
+                    scores[place] = score
         rest = iter(scores)
         return [WindowRanking(tuple(next(rest) for _ in window.window.passages)) for window in windows]
 
@@ -116,10 +138,10 @@ class CrossEncoderRanker:
         return beginning(text, self._scorer.max_tokens, self._scorer.count)
 
 
-def _groups(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Places of the sequences from the longest to the shortest, in groups with little padding."""
+def _groups(lengths: Mapping[int, int]) -> Iterator[list[int]]:
+    """Places of the sequences, of which these are the lengths, from the longest on in groups with little padding."""
     group, tokens = list[int](), 0
-    for place in sorted(range(len(lengths)), key=lambda place: -lengths[place]):
+    for place in sorted(lengths, key=lambda place: -lengths[place]):
         positions = lengths[group[0]] * (len(group) + 1) if group else 0
         if positions > _FEW_POSITIONS and positions - tokens - lengths[place] > _MOST_PADDING * positions:
             yield group

@@ -3,8 +3,8 @@
     python -m scripts.bench [--requests requests.jsonl] [--only first,pe] [--quick]
 
 Writes bench.json and, on request, a plot. Variants run in turn in one process with one torch thread, and CPU time of
-the process is compared (with CUDA, elapsed time), so that other work on the machine has little effect. Weights are
-random: time does not depend on them. A ratio is the other implementation's time divided by ours; the ratios of at_once,
+the process is compared, so that other work on the machine has little effect. Weights are random: time does not depend
+on them. A ratio is the other implementation's time divided by ours; the ratios of at_once,
 service and p99 are ours divided by the other.
 """
 
@@ -14,7 +14,6 @@ import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from statistics import median
 from typing import Annotated, Any
 
 import torch
@@ -22,10 +21,11 @@ import typer
 
 from rerank.commands.run import run
 from rerank.errors import ConfigError
-from scripts.bench.cross_encoder import measure_cross_encoder
+from scripts.bench.cross_encoder import measure_beginnings, measure_cross_encoder
 from scripts.bench.engine import measure_concurrency, measure_growth, measure_memory, measure_scheduler, measure_service
-from scripts.bench.rankers import measure_cuda, measure_first, measure_packing, measure_pe_rank
-from scripts.bench.timing import Values
+from scripts.bench.passage_states import measure_passage_states
+from scripts.bench.rankers import measure_first, measure_packing, measure_pe_rank
+from scripts.bench.timing import Values, figure_of
 from scripts.bench.workload import Workload
 
 #: Measurements by the name that --only takes.
@@ -34,17 +34,18 @@ GROUPS: dict[str, Callable[[Workload], Values]] = {
     "packed": measure_packing,
     "pe": measure_pe_rank,
     "cross_encoder": measure_cross_encoder,
+    "beginning": measure_beginnings,
+    "states": measure_passage_states,
     "at_once": measure_concurrency,
     "scheduler": measure_scheduler,
     "service": measure_service,
     "growth": measure_growth,
     "memory": measure_memory,
-    "cuda": measure_cuda,
 }
 
 RATIO = "times"
 #: Units of figures that are no ratios, by the start of their name.
-UNITS = {"growth": "ms", "memory": "MB", "useful": "share"}
+UNITS = {"growth": "ms", "memory": "MB", "useful": "share", "hits": "share"}
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -86,7 +87,7 @@ def main(
 def summarize(name: str, values: Sequence[float]) -> dict[str, Any]:
     """Median and range of the repeats, with the unit of the figure."""
     unit = next((unit for start, unit in UNITS.items() if name.startswith(start)), RATIO)
-    return {"median": median(values), "min": min(values), "max": max(values), "unit": unit}
+    return {**figure_of(values), "unit": unit}
 
 
 def plot(figures: Mapping[str, Mapping[str, Any]], path: Path) -> None:

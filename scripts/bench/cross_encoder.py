@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 from sentence_transformers import CrossEncoder
+from sentence_transformers.base.modules import Transformer
+from sentence_transformers.cross_encoder.modules import LogitScore
 from transformers import BertConfig, BertForSequenceClassification
 
 from rerank.config import EngineConfig
@@ -18,8 +20,10 @@ from rerank.engine.engine import Engine
 from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Single, Step
 from rerank.models.encoder import Encoder
+from rerank.rankers.base import rank_windows
 from rerank.rankers.cross_encoder import CrossEncoderRanker
-from rerank.types import Candidate, Passage, Query
+from rerank.types import Candidate, Passage, Query, Window
+from scripts.bench.models import TINY, LlamaSize, llama
 from scripts.bench.timing import Values, ratios, time_in_turns
 from scripts.bench.workload import Workload
 
@@ -27,6 +31,15 @@ from scripts.bench.workload import Workload
 _MEDIAN_WORDS, _SIGMA, _LEAST_WORDS, _MOST_WORDS = 50, 0.45, 8, 300
 _WORDS = "a river bank of the water money loan interest rate bird sky flight magnetic field earth winter home"
 _MODEL = "cross-encoder"
+#: As long as those of published rerankers on causal LMs: some sixty tokens before the query.
+_CHAT = (
+    "system: you see an instruction, a query and a document. say whether the document does for the query what the "
+    "instruction asks for. the answer is one word, and no other answer than yes or no will be read by anyone.\n"
+    "user: instruction: find passages of the collection that answer the question of a person who searches it.\n"
+    "query: {{ messages | selectattr('role', 'eq', 'query') | map(attribute='content') | first }}\n"
+    "document: {{ messages | selectattr('role', 'eq', 'document') | map(attribute='content') | first }}\n"
+    "assistant:"
+)
 
 
 @dataclass(frozen=True)
@@ -84,6 +97,46 @@ def measure_cross_encoder(workload: Workload) -> Values:
         "cross_encoder_vs_predict, 8 requests of 20 pairs": ratios(seconds["predict, eight"], eight_requests),
         "cross_encoder_vs_predict, the same in one call": ratios(seconds["predict, all at once"], eight_requests),
     }
+
+
+def measure_beginnings(workload: Workload) -> Values:
+    """A causal LM with a reranker's prompt, one request of 100 pairs: the beginning read once, and with each pair."""
+    folder = write_causal_reranker(workload.folder / "causal-reranker", workload.encoder, workload.quick)
+    shared, apart = CrossEncoderRanker(folder, "cpu"), CrossEncoderRanker(folder, "cpu")
+    apart._scorer.beginnings = None
+    library = CrossEncoder(str(folder), device="cpu")
+    (given,) = _lists(1, 20 if workload.quick else 100)
+    query, passages = Query(given.query), [Passage(str(n), text) for n, text in enumerate(given.passages)]
+    prepared = shared.prepare(query, passages)
+    windows = [Window(prepared.query, prepared.passages[n : n + 4]) for n in range(0, len(passages), 4)]  # its parts
+    tokens = [sum(each.encode(window).tokens for window in windows) for each in (shared, apart)]
+    seconds = time_in_turns(
+        {
+            "shared": lambda: [rank_windows(shared, [window]) for window in windows],
+            "apart": lambda: [rank_windows(apart, [window]) for window in windows],
+            "predict": lambda: library.predict(given.pairs, show_progress_bar=False),
+        },
+        workload.repeats,
+    )
+    return {
+        "beginning_vs_with each pair, 100 pairs": ratios(seconds["apart"], seconds["shared"]),
+        "beginning_vs_predict, 100 pairs": ratios(seconds["predict"], seconds["shared"]),
+        "beginning, tokens": [tokens[1] / tokens[0]],
+    }
+
+
+def write_causal_reranker(folder: Path, encoder: Encoder, quick: bool = False) -> Path:
+    """A random causal LM that answers one of two words to a prompt with instruction, query and document."""
+    tokenizer, parts = encoder.copy_tokenizer(), folder.with_name(f"{folder.name}-parts")
+    tokenizer.model_max_length, tokenizer.chat_template = 2048, _CHAT
+    llama(TINY if quick else LlamaSize()).save_pretrained(parts)
+    tokenizer.save_pretrained(parts)
+    vocabulary = tokenizer.get_vocab()
+    transformer = Transformer(str(parts), transformer_task="text-generation")
+    CrossEncoder(modules=[transformer, LogitScore(vocabulary["yes"], vocabulary["no"])], device="cpu").save_pretrained(
+        str(folder)
+    )
+    return folder
 
 
 def write_bert(folder: Path, encoder: Encoder, quick: bool = False) -> Path:

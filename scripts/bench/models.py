@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from rerank.models.encoder import Encoder
 from rerank.readers.requests import read_requests
@@ -36,7 +36,7 @@ QWEN3_0_6B = LlamaSize(1024, 3072, 28, 16, 8, 151_936)
 MISTRAL_7B = LlamaSize(4096, 14_336, 32, 32, 8)
 
 
-def llama(size: LlamaSize) -> LlamaForCausalLM:
+def llama(size: LlamaSize, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> LlamaForCausalLM:
     """A random Llama without an end-of-text token, so that it generates as many tokens as it may."""
     torch.manual_seed(0)
     config = LlamaConfig(
@@ -51,7 +51,9 @@ def llama(size: LlamaSize) -> LlamaForCausalLM:
         bos_token_id=None,
         eos_token_id=None,
     )
-    return LlamaForCausalLM(config).eval().requires_grad_(False)
+    with torch.device(device):
+        model: LlamaForCausalLM = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    return model.eval().requires_grad_(False)
 
 
 def write_checkpoint(folder: Path, encoder: Encoder, size: LlamaSize) -> Path:

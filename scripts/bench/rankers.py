@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM
 
-from rerank.models.last_token import IdentifierHead
-from rerank.models.packing_check import make_last_token_reader
 from rerank.prompting.vector_prompts import VectorPrompts
 from rerank.rankers.base import Ranker, rank_windows
 from rerank.rankers.pe_checkpoint import load_pe_checkpoint
 from rerank.types import Window
-from scripts.bench.models import MISTRAL_7B, QWEN3_0_6B, LlamaSize, llama
 from scripts.bench.timing import Values, ratios, time_in_turns
 from scripts.bench.workload import PASSAGES, Workload
 
@@ -137,32 +133,3 @@ def _check_same_permutations(dynamic: Ranker, published: PublishedPERank, window
     permutations = [ranking.permutation for ranking in rank_windows(dynamic, windows)]
     if permutations != [published.permutation(window) for window in windows]:
         raise AssertionError("dynamic decoding and generate() give different permutations; this is a bug")
-
-
-def measure_cuda(workload: Workload) -> Values:
-    """FIRST with large random models in bfloat16, compared with generating; no figures without a CUDA device."""
-    if not torch.cuda.is_available():
-        return {}
-    sizes = {"0.6B": QWEN3_0_6B, "7B": MISTRAL_7B}
-    return {
-        f"cuda_vs_generating the permutation, {name}": _measure_on_cuda(workload, size) for name, size in sizes.items()
-    }
-
-
-@torch.inference_mode()
-def _measure_on_cuda(workload: Workload, size: LlamaSize) -> list[float]:
-    model: Any = llama(size)
-    model.to("cuda", torch.bfloat16)
-    prompt = torch.tensor([workload.prompts[0]], device="cuda")
-    generating = _cuda_seconds(lambda: model.generate(prompt, max_new_tokens=PERMUTATION_TOKENS, do_sample=False))
-    model.set_output_embeddings(IdentifierHead(model.get_output_embeddings(), range(PASSAGES)).to("cuda"))
-    reader = make_last_token_reader(model)
-    return ratios(generating, _cuda_seconds(lambda: reader.read([prompt[0]])))
-
-
-def _cuda_seconds(run: Callable[[], object]) -> list[float]:
-    def run_and_wait() -> None:
-        run()
-        torch.cuda.synchronize()
-
-    return time_in_turns({"": run_and_wait}, 5, time.perf_counter)[""]

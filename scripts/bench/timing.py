@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from statistics import median
 from typing import TypeAlias
 
 #: Values by the name of a figure or of a variant; one value per repeat.
@@ -29,16 +30,23 @@ def time_in_turns(
     return seconds
 
 
-async def time_in_turns_async(variants: Mapping[str, Callable[[], Awaitable[object]]], repeats: int) -> Values:
+async def time_in_turns_async(
+    variants: Mapping[str, Callable[[], Awaitable[object]]], repeats: int, warms_up: bool = True
+) -> Values:
     """CPU seconds of coroutine functions; otherwise as `time_in_turns`."""
     seconds: Values = {name: [] for name in variants}
-    for repeat in range(repeats + 1):
+    for repeat in range(0 if warms_up else 1, repeats + 1):
         for name, run in variants.items():
             start = time.process_time()
             await run()
             if repeat:
                 seconds[name].append(time.process_time() - start)
     return seconds
+
+
+def figure_of(values: Sequence[float]) -> dict[str, float]:
+    """Median and range of the repeats."""
+    return {"median": median(values), "min": min(values), "max": max(values)}
 
 
 def ratios(numerators: Sequence[float], denominators: Sequence[float]) -> list[float]:

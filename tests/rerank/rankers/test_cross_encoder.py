@@ -68,7 +68,7 @@ def test_pairs_of_all_windows_share_batches_by_length(
     windows = [window(ranker, texts(n, longest=60)) for n in (20, 1, 12)]
     expected = [ranking.scores for one in windows for ranking in rank_windows(ranker, [one])]
     lengths = [len(pair["input_ids"]) for one in windows for pair in ranker.encode(one).pairs]
-    groups = list(cross_encoder._groups(lengths))
+    groups = list(cross_encoder._groups(dict(enumerate(lengths))))
     assert sorted(place for group in groups for place in group) == list(range(len(lengths)))
     assert 1 < len(groups) < len(lengths)
     for group in groups:
@@ -79,7 +79,7 @@ def test_pairs_of_all_windows_share_batches_by_length(
 
 
 def test_no_pairs_make_no_groups() -> None:
-    assert list(cross_encoder._groups([])) == []
+    assert list(cross_encoder._groups({})) == []
 
 
 def test_activation_decides_on_the_meaning_of_scores(tmp_path: Path, folders: dict[str, Path]) -> None:

@@ -1,0 +1,60 @@
+"""Beginnings that sequences share: a causal LM reads one once, and the rest of each sequence after it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
+
+from rerank.models.state_cache import State, StateCache, TokenIds
+
+#: Bound on the memory of the kept beginnings, in bytes: one of 100 tokens has 23 MB in a model of 0.6B parameters.
+_MAX_BYTES = 128 * 1024 * 1024
+
+
+class SharedBeginnings:
+    """The states of beginnings for one causal LM of transformers, of which the last used are kept.
+
+    Args:
+        model: reads the beginnings.
+
+    Attributes:
+        states: the kept ones.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self.states = StateCache(_MAX_BYTES)
+
+    @staticmethod
+    def can_share(model: Any) -> bool:
+        """True if each layer of the model attends to all earlier positions, and keeps their keys and values."""
+        return all(type(layer) is DynamicLayer for layer in DynamicCache(config=model.config).layers)
+
+    def inputs_after(self, beginning: TokenIds, mask: torch.Tensor) -> Mapping[str, Any]:
+        """What the model needs to read B sequences after a beginning, besides their token ids.
+
+        Args:
+            mask: (B, T) 1 at the tokens of each sequence, 0 at the padding before them.
+        """
+        rows, length = len(mask), len(beginning)
+        whole = torch.cat([mask.new_ones(rows, length), mask], dim=1)
+        of_rows = [tuple(tensor.expand(rows, -1, -1, -1) for tensor in layer) for layer in self._state(beginning)]
+        return {
+            "past_key_values": DynamicCache(of_rows, config=self._model.config),
+            "attention_mask": whole,
+            "position_ids": (whole.cumsum(dim=1) - 1)[:, length:],
+        }
+
+    def _state(self, beginning: TokenIds) -> State:
+        state = self.states.get(beginning)
+        if state is None:
+            cache: Any = DynamicCache(config=self._model.config)
+            token_ids = torch.tensor([beginning], device=self._model.device)
+            self._model(input_ids=token_ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+            state = tuple((layer.keys, layer.values) for layer in cache.layers)
+            self.states.put(beginning, state)
+        return state

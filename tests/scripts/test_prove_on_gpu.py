@@ -1,0 +1,78 @@
+"""The proof on a GPU runs without one, on tiny models, and reports what failed; its figures are not checked."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from scripts.bench import prove_on_gpu
+from scripts.bench.gpu import Proof
+from scripts.bench.timing import Values
+from tests.causal_lms import write_causal_lm
+from tests.small_tokenizers import byte_level
+
+SCRIPT = Path(__file__).parents[2] / "scripts/prove_on_gpu.sh"
+PASSING = "import pytest\n\n@pytest.mark.gpu\ndef test_it():\n    assert {0}\n\ndef test_other():\n    assert False\n"
+
+
+def write_tests(folder: Path, holds: bool) -> Path:
+    """A test marked gpu that holds or fails, and another one."""
+    path = folder / "test_it.py"
+    path.write_text(PASSING.format(holds), encoding="utf-8")
+    return path
+
+
+@pytest.mark.slow
+def test_every_section_has_figures_on_tiny_models(tmp_path: Path) -> None:
+    weights = write_causal_lm(tmp_path / "lm", "llama", byte_level())
+    command = ["bash", str(SCRIPT), "out", "lm", "--tests", str(write_tests(tmp_path, holds=True))]
+    environment = {**os.environ, "PYTHON": sys.executable, "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    written = json.loads((tmp_path / "out/gpu.json").read_text(encoding="utf-8"))
+    assert weights.is_dir()
+    assert written["device"].startswith("CPU")
+    assert written["sections"].pop("Tests").startswith("1 passed, 1 deselected")
+    assert written["sections"].keys() == prove_on_gpu.SECTIONS.keys()
+    figures = [figure for section in written["sections"].values() for figure in section.values()]
+    assert all(math.isfinite(figure["max"]) and figure["min"] <= figure["median"] for figure in figures)
+    page = (tmp_path / "out/gpu.md").read_text(encoding="utf-8")
+    assert all(f"| {name} |" in page for section in written["sections"].values() for name in section)
+
+
+def test_failures_are_reported_and_do_not_end_the_proof(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(proof: Proof) -> Values:
+        raise RuntimeError("out of memory")
+
+    sections = {"First": fails, "Second": lambda proof: {"figure": [1.0, 3.0, 2.0]}}
+    monkeypatch.setattr(prove_on_gpu, "SECTIONS", sections)
+    arguments = [str(tmp_path / "out"), "--tests", str(write_tests(tmp_path, holds=False))]
+    result = CliRunner().invoke(prove_on_gpu.app, arguments)
+    written = json.loads((tmp_path / "out/gpu.json").read_text(encoding="utf-8"))["sections"]
+    assert result.exit_code == 1
+    assert written["Tests"].startswith("FAILED: 1 failed, 1 deselected")
+    assert written["First"] == "FAILED: RuntimeError('out of memory')"
+    assert written["Second"] == {"figure": {"median": 2.0, "min": 1.0, "max": 3.0}}
+
+
+def test_section_without_time_does_not_start(tmp_path: Path) -> None:
+    proof = Proof(torch.device("cuda"), tmp_path, None)
+    assert prove_on_gpu._section(lambda proof: {"figure": [1.0]}, proof, 10.0) == "not run: 10 s were left"
+
+
+def test_tests_that_take_too_long_are_ended(tmp_path: Path) -> None:
+    assert prove_on_gpu._run_tests(write_tests(tmp_path, holds=True), 0.01) == "FAILED: not done after 0 s"
+
+
+def test_folder_for_the_results_is_needed() -> None:
+    done = subprocess.run(["bash", str(SCRIPT)], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "OUT [WEIGHTS]" in done.stderr
