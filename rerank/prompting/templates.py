@@ -50,6 +50,8 @@ class Template:
     body_assistant: str = ""
     #: False for prompts of plain text, whatever chat template the tokenizer has.
     chat_markup: bool = True
+    #: `block`: the passages do not see each other, see `rerank.prompting.blocks`.
+    attention: Literal["causal", "block"] = "causal"
     #: The content of the file, which training saves with the checkpoint.
     source: bytes = field(default=b"", repr=False)
     style: PromptStyle = field(default_factory=PromptStyle)
@@ -75,6 +77,7 @@ class _TemplateFile(BaseModel):
     prefix_assistant: str = ""
     body_assistant: str = ""
     chat_markup: bool = True
+    attention: Literal["causal", "block"] = "causal"
     #: RankLLM's files have these three keys. We parse answers ourselves.
     method: Literal["singleturn_listwise", "multiturn_listwise"] = "singleturn_listwise"
     output_validation_regex: str = ""
@@ -142,6 +145,7 @@ def _load(name_or_path: str) -> Template:
         parts.prefix_assistant,
         parts.body_assistant,
         parts.chat_markup,
+        parts.attention,
         content,
     )
 
