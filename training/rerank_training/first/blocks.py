@@ -12,7 +12,8 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
 from rerank.errors import ConfigError
-from rerank.models.block_attention import BlockLayout, use_block_attention
+from rerank.models.blocks import BlockPack, check_block_attention
+from rerank.models.last_token import PACKED_ATTENTION
 from rerank.prompting.blocks import BlockRenderer, check_has_blocks
 from rerank.prompting.identifiers import derive_identifiers
 from rerank.types import Window
@@ -76,14 +77,13 @@ class BlockObjective(FirstObjective):
         scores, probed = list[Tensor](), list[Tensor]()
         for row, (shared, tail, *blocks) in zip(batch["input_ids"], batch["lengths"].tolist(), strict=True):
             blocks = [length for length in blocks if length]
-            layout = BlockLayout.of(shared, blocks, tail)
-            length = layout.position_ids.shape[1]
+            pack = BlockPack(shared, blocks, tail, row.device)
             output = model(
-                input_ids=row[None, :length],
-                position_ids=layout.position_ids,
-                layout=layout,
+                input_ids=row[None, : pack.total_tokens],
+                position_ids=pack.position_ids,
+                pack=pack,
                 use_cache=False,
-                logits_to_keep=torch.tensor([length - 1]),
+                logits_to_keep=pack.last[-1:],
                 output_hidden_states=self.probe_weight > 0,
             )
             scores.append(output.logits[0, -1, list(self.identifier_ids[: len(blocks)])])
@@ -105,5 +105,6 @@ def block_collator(
     if arguments.objective != "rank":
         raise ConfigError(f"--objective {arguments.objective} writes an order; attention: block needs --objective rank")
     check_has_blocks(prompt.template)
-    use_block_attention(model)
+    check_block_attention(model.config)
+    model.set_attn_implementation(PACKED_ATTENTION)
     return BlockCollator(tokenizer, prompt, tokens)
