@@ -37,7 +37,7 @@ from rerank.prompting.style import PromptStyle
 from rerank.prompting.templates import Template, load_template
 from rerank.rankers import self_test
 from rerank.rankers.api import ApiRanker
-from rerank.rankers.base import Ranker, RankerInfo, ServedRanker
+from rerank.rankers.base import Ranker, RankerInfo, ServedRanker, StateKeeper
 from rerank.rankers.cross_encoder import CrossEncoderRanker
 from rerank.rankers.first import FirstPrompts, FirstRanker, FirstScoring
 from rerank.rankers.first_checkpoint import first_settings
@@ -212,7 +212,9 @@ class ModelRegistry:
         return self._steps(preranker, RankOptions())
 
 
-def load_models(models: Sequence[ModelConfig], encoder: Encoder, device: str) -> ModelRegistry:
+def load_models(
+    models: Sequence[ModelConfig], encoder: Encoder, device: str, passage_state_bytes: int = 0
+) -> ModelRegistry:
     """Loads and self-tests each model; models that fail their self-test are logged and not served.
 
     A model that inference servers run is tested when the service opens, and whenever a server comes back.
@@ -227,7 +229,7 @@ def load_models(models: Sequence[ModelConfig], encoder: Encoder, device: str) ->
         if isinstance(model, ApiModel) or (isinstance(model, FirstModel | GenerationModel) and model.served_by):
             ranker = load_served(model)
         else:
-            ranker = load_ranker(model, encoder, device)
+            ranker = load_ranker(model, encoder, device, passage_state_bytes)
         if warning := _warning(model, ranker.info):
             log.warning("model %s: %s", model.name, warning)
             ranker.info = replace(ranker.info, warning=warning)
@@ -267,7 +269,7 @@ def zero_init_checkpoint(encoder: Encoder) -> Path:
     return cached_folder(name, lambda folder: write_zero_init_checkpoint(encoder, folder))
 
 
-def load_ranker(model: ModelConfig, encoder: Encoder, device: str) -> Ranker:
+def load_ranker(model: ModelConfig, encoder: Encoder, device: str, passage_state_bytes: int = 0) -> Ranker:
     """Loads the ranker of a model that runs in this process, and whose path `with_path` has set.
 
     Raises:
@@ -301,15 +303,19 @@ def load_ranker(model: ModelConfig, encoder: Encoder, device: str) -> Ranker:
         case CrossEncoderModel():
             return CrossEncoderRanker(model.path, device, model.precision, model.pair_tokens)
         case QueryLikelihoodModel():
-            return load_query_likelihood(model, device)
+            return load_query_likelihood(model, device, passage_state_bytes)
         case ApiModel():
             raise ConfigError(f"model {model.name} does not run in this process; this is a bug")
 
 
-def load_query_likelihood(model: QueryLikelihoodModel, device: str) -> QueryLikelihoodRanker:
+def load_query_likelihood(
+    model: QueryLikelihoodModel, device: str, passage_state_bytes: int = 0
+) -> QueryLikelihoodRanker:
     """See `load_ranker`; this one needs no encoder."""
     template = _styled(model.template, model.prompt)
-    return QueryLikelihoodRanker(model.path, template, device, model.precision, model.passage_tokens)
+    return QueryLikelihoodRanker(
+        model.path, template, device, model.precision, model.passage_tokens, passage_state_bytes
+    )
 
 
 def load_served(model: FirstModel | GenerationModel | ApiModel) -> ServedRanker:
@@ -384,3 +390,5 @@ def _self_test(ranker: Ranker, model: ModelConfig, device: str) -> None:
         tolerance = self_test.tolerance(pick_device(device).type, model.precision)
         ranker = ranker.with_little_thinking() if isinstance(ranker, GenerationRanker) else ranker
         self_test.check(ranker, scoring_settings(model), model.path, tolerance)
+    if isinstance(ranker, StateKeeper):
+        ranker.states.clear()

@@ -17,7 +17,9 @@ from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Steps
 from rerank.errors import DeadlineExceeded, InvalidRequest, NotConfigured
 from rerank.models.encoder import Encoder
+from rerank.models.state_cache import StateCache
 from rerank.models.vector_cache import VectorCache
+from rerank.rankers.base import StateKeeper
 from rerank.readers.candidates import candidate_source
 from rerank.registry import ModelDescription, ModelRegistry, load_models
 from rerank.retrieval.dense import with_vector
@@ -103,6 +105,12 @@ class AsyncReranker:
     def vector_cache(self) -> VectorCache:
         """The vectors of texts that requests brought along."""
         return self._encoder.vector_cache
+
+    @property
+    def state_caches(self) -> dict[str, StateCache]:
+        """The kept states of passages, by the model that read them."""
+        rankers = self._models.rankers.items()
+        return {name: ranker.states for name, ranker in rankers if isinstance(ranker, StateKeeper)}
 
     def models(self) -> list[ModelDescription]:
         """The configured models, the default one first."""
@@ -270,10 +278,11 @@ def load_reranker(config: ServiceConfig) -> AsyncReranker:
         CheckpointError: a model cannot be loaded.
         IndexMismatch: the index was built with another encoder.
     """
-    cache_bytes = config.engine.text_vector_cache_bytes
-    encoder = Encoder(config.encoder, config.device, config.encoder_name or "", cache_bytes)
+    engine = config.engine
+    encoder = Encoder(config.encoder, config.device, config.encoder_name or "", engine.text_vector_cache_bytes)
     index = Index(config.index, encoder) if config.index else None
-    return AsyncReranker(config, encoder, index, load_models(config.models, encoder, config.device))
+    models = load_models(config.models, encoder, config.device, engine.passage_state_bytes)
+    return AsyncReranker(config, encoder, index, models)
 
 
 def _passage(source: CandidateSource, stored: dict[str, Passage]) -> Passage:

@@ -211,6 +211,8 @@ class WindowRanking:
     unscored: tuple[int, ...] = ()
     #: The model did not end its thinking, so that it named no order: the scores are those of the order of the window.
     is_unanswered: bool = False
+    #: Number of passages of which the model had kept the states, so that it read the rest of their prompts only.
+    cached_passages: int = 0
 
     @property
     def permutation(self) -> tuple[int, ...]:
@@ -343,8 +345,9 @@ class Trace:
     #: Positions in the order in which the ranking received them, of an unordered list one for each distinct text; empty
     #: if that is the order of the positions.
     input_order: tuple[int, ...] = ()
-    #: Number of candidates whose vector was computed for an earlier request with the same text.
+    #: Number of candidates whose vector, or whose states in the model, an earlier request with the same text computed.
     cached_vectors: int = 0
+    cached_passages: int = 0
 
     @property
     def tokens(self) -> int:

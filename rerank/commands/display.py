@@ -55,6 +55,7 @@ def execution_line(execution: pb.Execution) -> str:
         f"{execution.tokens:,} tokens",
         f"{execution.total_ms:.0f} ms",
         f"{execution.cached_vectors} vectors of earlier requests" if execution.cached_vectors else "",
+        f"{execution.cached_passages} passages read for earlier requests" if execution.cached_passages else "",
         execution.reason,
         f"no interpolation: {reason}" if reason else "",
         execution.model_warning,

@@ -56,5 +56,6 @@ def joined(window: Window, parts: Sequence[Part], ranked: Sequence[RankedWindow]
     whole_window = EncodedWindow(
         window, tokens=sum(encoded.tokens for encoded, _ in ranked), truncated=tuple(sorted(truncated))
     )
-    ranking = WindowRanking(tuple(scores), unscored=tuple(sorted(unscored)))
+    cached = sum(done.result.cached_passages for _, done in ranked)
+    ranking = WindowRanking(tuple(scores), unscored=tuple(sorted(unscored)), cached_passages=cached)
     return whole_window, Completed(ranking, queue_ms, batch_ms)

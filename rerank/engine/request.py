@@ -204,6 +204,7 @@ class Progress:
         read: positions of the passages that were read by a model that reads passages.
         unscored: positions of the passages that a model gave no score in some window.
         unanswered: number of windows that kept their order, because the model did not end its thinking.
+        cached_passages: sum over all windows, see WindowRanking.
         last: the ranking of the latest window, interpolated if its step asks for it.
         interpolated: what stood for the first stage in the order of the last step; None: it was not interpolated.
     """
@@ -221,6 +222,7 @@ class Progress:
     read: set[int] = field(default_factory=set)
     unscored: set[int] = field(default_factory=set)
     unanswered: int = 0
+    cached_passages: int = 0
     last: WindowRanking | None = None
     interpolated: InterpolatedScores | None = None
 
@@ -248,6 +250,7 @@ class Progress:
             self.windows.append(trace)
             self.repairs += ranking.repairs
             self.unanswered += ranking.is_unanswered
+            self.cached_passages += done.result.cached_passages
             self.read.update(positions if info.reads_passages and not ranking.is_unanswered else ())
             self.unscored.update(positions[place] for place in ranking.unscored)
         self.rounds += 1
@@ -329,6 +332,7 @@ class Progress:
             model_warning=info.warning,
             unscored_doc_ids=tuple(doc_ids[position] for position in sorted(self.unscored)),
             cached_vectors=sum(passage.vector_cached for passage in request.passages),
+            cached_passages=self.cached_passages,
         )
 
     def _interpolation(self, step: Step) -> InterpolationReport:

@@ -102,6 +102,7 @@ def _execution_headers(response: pb.RerankResponse | pb.SearchResponse) -> dict[
         "x-rerank-strategy": _escaped(execution.strategy),
         "x-rerank-completeness": pb.Completeness.Name(execution.completeness).removeprefix("COMPLETENESS_").lower(),
         "x-rerank-cached-vectors": str(execution.cached_vectors),
+        "x-rerank-cached-passages": str(execution.cached_passages),
         "x-total-time": f"{execution.total_ms:.0f}",
         "x-queue-time": f"{execution.queue_ms:.0f}",
         "x-tokenization-time": f"{execution.prepare_ms:.0f}",

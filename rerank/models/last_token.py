@@ -150,7 +150,10 @@ class Pack:
         calls: number of attention layers that have read it.
         windowed_calls: number of those that used a sliding window.
         on_call: called by each of them.
+        has_prefixes: some sequences continue a prefix that is not in the row.
     """
+
+    has_prefixes = False
 
     def __init__(self, lengths: Sequence[int], device: torch.device, tail: int = 1) -> None:
         self._boundaries = [0, *accumulate(lengths)]
@@ -165,9 +168,12 @@ class Pack:
         self.windowed_calls = 0
         self.on_call: Callable[[], None] = lambda: None
 
-    def slices(self) -> Iterator[slice]:
-        """The slice of the row that holds each sequence."""
-        return (slice(start, end) for start, end in pairwise(self._boundaries))
+    def sequences(
+        self, layer: nn.Module, key: torch.Tensor, value: torch.Tensor
+    ) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor]]:
+        """The slice of the row that holds each sequence, and the keys and values to which it attends in a layer."""
+        rows = (slice(start, end) for start, end in pairwise(self._boundaries))
+        return ((row, key[:, :, row], value[:, :, row]) for row in rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,12 +234,12 @@ def packed_attention(
     pack.windowed_calls += sliding_window is not None
     if kv_cache is not None:
         kv_cache.store(cast(int, module.layer_idx), key, value)
-    if form.is_plain and query.is_cuda and query.dtype in _VARLEN_DTYPES:
+    if form.is_plain and query.is_cuda and query.dtype in _VARLEN_DTYPES and not pack.has_prefixes:
         return _varlen_attention(query, key, value, form, pack), None
     tail = pack.tail if last_only else pack.max_length
     parts = [
-        _attend_causally(query[:, :, row][:, :, -tail:], key[:, :, row], value[:, :, row], form).transpose(1, 2)
-        for row in pack.slices()
+        _attend_causally(query[:, :, row][:, :, -tail:], keys, values, form).transpose(1, 2)
+        for row, keys, values in pack.sequences(module, key, value)
     ]
     attended = torch.cat(parts, dim=1)  # (1, T or B · tail, H, D)
     if not last_only:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from rerank.models.state_cache import StateCache
 from rerank.types import (
     Batching,
     EncodedWindow,
@@ -99,6 +100,17 @@ class InterruptibleRanker(Protocol):
         The function may call `rank` again.
         """
         ...
+
+
+@runtime_checkable
+class StateKeeper(Protocol):
+    """A ranker that keeps its model's states of passages between requests, so as not to read them again.
+
+    Attributes:
+        states: the states that it keeps; metrics read it on other threads.
+    """
+
+    states: StateCache
 
 
 @runtime_checkable

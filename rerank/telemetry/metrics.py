@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from google.protobuf.message import Message
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
-from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 from rerank import __version__
 from rerank.engine.request import ModelStage, Stage, Work
 from rerank.errors import DeadlineExceeded, Overloaded
+from rerank.models.state_cache import StateCache
 from rerank.models.vector_cache import VectorCache
 from rerank.reranker import AsyncReranker
 from rerank.service.calls import CallRecord, CallsInFlight
@@ -52,6 +53,7 @@ class Metrics:
         for model in reranker.models():
             model_up.labels(model.name).set_function(partial(self._is_up, model.name))
         self.registry.register(_VectorCacheCollector(reranker.vector_cache))
+        self.registry.register(_StateCacheCollector(reranker.state_caches))
         Info("rerank_build", "The version of the service.", registry=self.registry).info({"version": __version__})
 
     def on_end(self, call: CallRecord) -> None:
@@ -86,6 +88,26 @@ class _VectorCacheCollector(Collector):
         texts.add_metric(["hit"], self._cache.hits)
         texts.add_metric(["miss"], self._cache.misses)
         yield texts
+
+
+class _StateCacheCollector(Collector):
+    """The passages that were looked up in the state caches of models, which count them on other threads."""
+
+    def __init__(self, caches: Mapping[str, StateCache]) -> None:
+        self._caches = caches
+
+    def collect(self) -> Iterator[Metric]:
+        description = "Passages that a model was to read, by whether it had kept their states."
+        passages = CounterMetricFamily("rerank_passage_states", description, labels=["model", "result"])
+        used = GaugeMetricFamily(
+            "rerank_passage_state_bytes", "Memory of the kept states of passages.", labels=["model"]
+        )
+        for model, cache in self._caches.items():
+            passages.add_metric([model, "hit"], cache.hits)
+            passages.add_metric([model, "miss"], cache.misses)
+            used.add_metric([model], cache.used_bytes)
+        yield passages
+        yield used
 
 
 class _CallMetrics:
