@@ -40,6 +40,7 @@ from rerank.rankers.api import ApiRanker
 from rerank.rankers.base import Ranker, RankerInfo, ServedRanker, StateKeeper
 from rerank.rankers.cross_encoder import CrossEncoderRanker
 from rerank.rankers.first import FirstPrompts, FirstRanker, FirstScoring
+from rerank.rankers.first_block import BlockFirstRanker
 from rerank.rankers.first_checkpoint import first_settings
 from rerank.rankers.generation import GenerationPrompts, GenerationRanker
 from rerank.rankers.identity import IdentityRanker
@@ -286,16 +287,7 @@ def load_ranker(model: ModelConfig, encoder: Encoder, device: str, passage_state
                 model.path, encoder, device, model.decoding, model.template, model.passage_text_tokens, model.precision
             )
         case FirstModel():
-            settings = first_settings(model)
-            return FirstRanker(
-                model.path,
-                _styled(settings.template, model.prompt),
-                settings.identifiers,
-                _first_scoring(model),
-                device,
-                model.precision,
-                settings.passage_tokens,
-            )
+            return load_first(model, device, passage_state_bytes)
         case GenerationModel():
             kind = IdentifierKind(model.identifiers)
             template = _styled(model.template, model.prompt)
@@ -306,6 +298,16 @@ def load_ranker(model: ModelConfig, encoder: Encoder, device: str, passage_state
             return load_query_likelihood(model, device, passage_state_bytes)
         case ApiModel():
             raise ConfigError(f"model {model.name} does not run in this process; this is a bug")
+
+
+def load_first(model: FirstModel, device: str, passage_state_bytes: int = 0) -> FirstRanker:
+    """See `load_ranker`; this one needs no encoder."""
+    settings, scoring = first_settings(model), _first_scoring(model)
+    template = _styled(settings.template, model.prompt)
+    options = (settings.identifiers, scoring, device, model.precision, settings.passage_tokens)
+    if template.attention == "block":
+        return BlockFirstRanker(model.path, template, *options, state_bytes=passage_state_bytes)
+    return FirstRanker(model.path, template, *options)
 
 
 def load_query_likelihood(

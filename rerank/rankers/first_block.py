@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import accumulate
 from pathlib import Path
 from typing import cast
 
@@ -16,13 +15,10 @@ import torch
 
 from rerank.config import Precision
 from rerank.errors import CheckpointError, ConfigError
-from rerank.models.blocks import BlockPack, check_block_attention
+from rerank.models.blocks import BlockReader, check_block_attention, part_keys
 from rerank.models.last_token import translate_out_of_memory
-from rerank.models.prefixes import PrefixedPack, StateRecorder
-from rerank.models.state_cache import State, StateCache
-from rerank.prompting.blocks import BlockPrompt, BlockRenderer, check_has_blocks
+from rerank.prompting.blocks import BlockRenderer, check_has_blocks
 from rerank.prompting.identifiers import IdentifierKind
-from rerank.prompting.listwise import TokenIds
 from rerank.prompting.templates import Template, load_template
 from rerank.rankers.first import FirstRanker, FirstScoring
 from rerank.types import EncodedWindow, Window, WindowRanking
@@ -63,23 +59,26 @@ class BlockFirstRanker(FirstRanker):
         check_has_blocks(loaded := load_template(template))
         scoring = scoring or FirstScoring()
         if scoring.permutations != 1 or scoring.calibration != "none":
-            raise ConfigError("with attention: block no order of the passages is read; leave permutations and calibration out")
+            raise ConfigError(
+                "with attention: block no order of the passages is read; leave permutations and calibration out"
+            )
         super().__init__(checkpoint, loaded, identifiers, scoring, device, precision, passage_tokens)
-        check_block_attention(self._reader.config)
+        check_block_attention(self._model_config)
         if self._reader.batching != "packed":
             raise CheckpointError(f"{checkpoint} cannot be packed, which attention: block needs; use attention: causal")
-        self.states = StateCache(state_bytes)
+        self._blocks = BlockReader(self._reader, self._device, state_bytes)
+        self.states = self._blocks.states
 
     def encode(self, window: Window) -> EncodedWindow:
         """The parts of the window: beginning, link, tail, and each passage. Its tokens are those to be read."""
         prompt = cast(BlockRenderer, self.renderer).blocks(window)
         tail = (*prompt.tail, self.identifiers.bracket_id)
-        parts = [part for passage in set(prompt.passages) for part in _parts(prompt.shared, passage, prompt.link)]
-        unread = sum(len(ids) for key, ids in parts if key not in self.states)
+        blocks = {(prompt.shared, passage, prompt.link) for passage in prompt.passages}
+        parts = {key: len(part) for block in blocks for key, part in zip(part_keys(block), block, strict=True)}
+        unread = sum(tokens for key, tokens in parts.items() if key not in self.states)
         tokens = unread + len(prompt.passages) + len(tail)
         return EncodedWindow(window, (prompt.shared, prompt.link, tail, *prompt.passages), tokens, prompt.truncated)
 
-    @torch.inference_mode()
     @translate_out_of_memory()
     def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
         """Log-probabilities over the n identifiers of each window, in float32."""
@@ -87,10 +86,11 @@ class BlockFirstRanker(FirstRanker):
 
     def _rank(self, encoded: EncodedWindow) -> WindowRanking:
         shared, link, tail, *passages = encoded.prompts
-        n = len(passages)
-        kept, read = self._passage_states(shared, passages, link)
-        names = torch.tensor(sorted(range(n), key=passages.__getitem__)).argsort()  # the identifier of each passage
-        row = [*(self.identifiers.token_ids[name] for name in names.tolist()), *tail]
-        pack = BlockPack(len(shared), [1] * n, len(tail), self._device, [kept[passage] for passage in passages])
-        logits = self._read(row, pack)[-1:].cpu()[:, names]
-        return replace(self.ranking(encoded.window, logits, None), cached_passages=n - read)
+        blocks = [(shared, passage, link) for passage in passages]
+        cached = sum(part_keys(block)[1] in self.states for block in blocks)
+        order = sorted(range(len(passages)), key=passages.__getitem__)
+        logits = self._blocks.read_window(
+            [blocks[place] for place in order], self.identifiers.token_ids[: len(order)], tail
+        )
+        in_window = torch.empty(len(order)).index_copy_(0, torch.tensor(order), logits[: len(order)].cpu())
+        return replace(self.ranking(encoded.window, in_window[None], None), cached_passages=cached)

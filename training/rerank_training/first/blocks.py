@@ -27,8 +27,8 @@ from rerank_training.trainer.data import pad_rows, relevance_and_mask
 class BlockCollator:
     """Collates windows into a batch.
 
-    The batch holds `input_ids` (B, T), one window in each row; `lengths` (B, 2 + N), the tokens of the beginning, of the
-    tail and of each block, 0 at padding; and what `relevance_and_mask` returns.
+    The batch holds `input_ids` (B, T), one window in each row; `lengths` (B, 2 + N), the number of tokens of beginning,
+    tail and each block, 0 at padding; and what `relevance_and_mask` returns.
 
     Raises:
         CheckpointError: the tokenizer has too few identifiers.
