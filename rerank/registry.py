@@ -34,7 +34,7 @@ from rerank.profiles import load_profile
 from rerank.prompting.identifiers import IdentifierKind
 from rerank.prompting.published import PREFIX
 from rerank.prompting.style import PromptStyle
-from rerank.prompting.templates import Template, load_template
+from rerank.prompting.templates import Template, check_is_causal, load_template
 from rerank.rankers import self_test
 from rerank.rankers.api import ApiRanker
 from rerank.rankers.base import Ranker, RankerInfo, ServedRanker, StateKeeper
@@ -344,6 +344,7 @@ def load_served(model: FirstModel | GenerationModel | ApiModel) -> ServedRanker:
         )
     settings, scoring = first_settings(model), _first_scoring(model)
     template = _styled(settings.template, model.prompt)
+    check_is_causal(template)
     return ServedFirst(
         served,
         lambda tokens: FirstPrompts(

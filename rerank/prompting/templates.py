@@ -99,6 +99,12 @@ def check_hides_query(template: Template) -> None:
         )
 
 
+def check_is_causal(template: Template) -> None:
+    """Raises: ConfigError if a template has `attention: block`, which no inference server computes."""
+    if template.attention != "causal":
+        raise ConfigError("inference servers know no attention: block; leave served_by out, or use another template")
+
+
 def load_template(name_or_path: str | Template, needs: Sequence[Sequence[str]] = ()) -> Template:
     """Loads a template of this package by name (`pe_rank`), or a YAML file by path; a loaded one is returned.
 
