@@ -35,13 +35,14 @@ from rerank.profiles import load_profile
 from rerank.prompting.identifiers import IdentifierKind
 from rerank.prompting.published import PREFIX
 from rerank.prompting.style import PromptStyle
-from rerank.prompting.templates import Template, load_template
+from rerank.prompting.templates import Template, check_is_causal, load_template
 from rerank.rankers import self_test
 from rerank.rankers.api import ApiRanker
 from rerank.rankers.base import Ranker, RankerInfo, ServedRanker, StateKeeper
 from rerank.rankers.cross_encoder import CrossEncoderRanker
 from rerank.rankers.failed import FailedRanker
 from rerank.rankers.first import FirstPrompts, FirstRanker, FirstScoring
+from rerank.rankers.first_block import BlockFirstRanker
 from rerank.rankers.first_checkpoint import first_settings
 from rerank.rankers.generation import GenerationPrompts, GenerationRanker
 from rerank.rankers.identity import IdentityRanker
@@ -276,16 +277,7 @@ def load_ranker(model: ModelConfig, encoder: Encoder, device: str, passage_state
                 model.path, encoder, device, model.decoding, model.template, model.passage_text_tokens, model.precision
             )
         case FirstModel():
-            settings = first_settings(model)
-            return FirstRanker(
-                model.path,
-                _styled(settings.template, model.prompt),
-                settings.identifiers,
-                _first_scoring(model),
-                device,
-                model.precision,
-                settings.passage_tokens,
-            )
+            return load_first(model, device, passage_state_bytes)
         case GenerationModel():
             kind = IdentifierKind(model.identifiers)
             template = _styled(model.template, model.prompt)
@@ -296,6 +288,16 @@ def load_ranker(model: ModelConfig, encoder: Encoder, device: str, passage_state
             return load_query_likelihood(model, device, passage_state_bytes)
         case ApiModel():
             raise ConfigError(f"model {model.name} does not run in this process; this is a bug")
+
+
+def load_first(model: FirstModel, device: str, passage_state_bytes: int = 0) -> FirstRanker:
+    """See `load_ranker`; this one needs no encoder."""
+    settings, scoring = first_settings(model), _first_scoring(model)
+    template = _styled(settings.template, model.prompt)
+    options = (settings.identifiers, scoring, device, model.precision, settings.passage_tokens)
+    if template.attention == "block":
+        return BlockFirstRanker(model.path, template, *options, state_bytes=passage_state_bytes)
+    return FirstRanker(model.path, template, *options)
 
 
 def load_query_likelihood(
@@ -332,6 +334,7 @@ def load_served(model: FirstModel | GenerationModel | ApiModel) -> ServedRanker:
         )
     settings, scoring = first_settings(model), _first_scoring(model)
     template = _styled(settings.template, model.prompt)
+    check_is_causal(template)
     return ServedFirst(
         served,
         lambda tokens: FirstPrompts(

@@ -187,11 +187,11 @@ class ListwiseRenderer:
         parts += [(self.template.body, self.template.body_assistant, each) for each in passages]
         turns, user = list[tuple[str, str]](), ""
         for text, answer, fields in parts:
-            user += _fill(text, fields)
+            user += fill_fields(text, fields)
             if answer:
-                turns.append((user, _fill(answer, fields)))
+                turns.append((user, fill_fields(answer, fields)))
                 user = ""
-        user += _fill(self.template.suffix, values)
+        user += fill_fields(self.template.suffix, values)
         system = self.template.system_message
         if self._tokenizer.chat_template:
             return render_chat(self._tokenizer, system, user, turns, self._thinks)
@@ -368,7 +368,7 @@ def passage_contexts(parts: Sequence[str]) -> tuple[PassageContext, ...]:
     )
 
 
-def _fill(part: str, values: dict[str, str]) -> str:
+def fill_fields(part: str, values: dict[str, str]) -> str:
     """The template part with its fields replaced in one pass, so that values are never read as fields."""
     return _FIELD.sub(lambda field: values.get(field[1], field[0]), part)
 

@@ -50,6 +50,8 @@ class Template:
     body_assistant: str = ""
     #: False for prompts of plain text, whatever chat template the tokenizer has.
     chat_markup: bool = True
+    #: `block`: the passages do not see each other, see `rerank.prompting.blocks`.
+    attention: Literal["causal", "block"] = "causal"
     #: The content of the file, which training saves with the checkpoint.
     source: bytes = field(default=b"", repr=False)
     style: PromptStyle = field(default_factory=PromptStyle)
@@ -80,6 +82,7 @@ class _TemplateFile(BaseModel):
     prefix_assistant: str = ""
     body_assistant: str = ""
     chat_markup: bool = True
+    attention: Literal["causal", "block"] = "causal"
     #: RankLLM's files have these three keys. We parse answers ourselves.
     method: Literal["singleturn_listwise", "multiturn_listwise"] = "singleturn_listwise"
     output_validation_regex: str = ""
@@ -99,6 +102,12 @@ def check_hides_query(template: Template) -> None:
             "the template of query likelihood has {query}, which the model is to predict; the query follows the "
             "prompt, so leave it out"
         )
+
+
+def check_is_causal(template: Template) -> None:
+    """Raises: ConfigError if a template has `attention: block`, which no inference server computes."""
+    if template.attention != "causal":
+        raise ConfigError("inference servers know no attention: block; leave served_by out, or use another template")
 
 
 def load_template(name_or_path: str | Template, needs: Sequence[Sequence[str]] = ()) -> Template:
@@ -147,6 +156,7 @@ def _load(name_or_path: str) -> Template:
         parts.prefix_assistant,
         parts.body_assistant,
         parts.chat_markup,
+        parts.attention,
         content,
     )
 

@@ -150,7 +150,7 @@ class FirstRanker(FirstPrompts):
         lm = load_causal_lm(checkpoint, self._device, precision)
         super().__init__(lm.tokenizer, lm.context_tokens, template, identifiers, scoring, passage_tokens)
         lm.model.set_output_embeddings(self._head(lm.model.get_output_embeddings()).to(self._device))
-        self._reader = make_last_token_reader(lm.model, lm.autocast)
+        self._reader, self._model_config = make_last_token_reader(lm.model, lm.autocast), lm.model.config
         self._calibrated = scoring.calibration == "content_free"
         self._prior = cache(self._measure_prior)
         described = self.describe(model_id(checkpoint), lm.revision)

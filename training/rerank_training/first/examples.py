@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
 from rerank.errors import ConfigError, InvalidRequest
-from rerank.prompting.identifiers import CLOSE, OPEN, derive_identifiers
+from rerank.prompting.identifiers import CLOSE, OPEN, Identifiers, derive_identifiers
 from rerank.prompting.listwise import ListwiseRenderer
 from rerank.types import Window
 from rerank_training.first.prompt import PromptSettings
@@ -147,6 +147,11 @@ class FirstCollator:
 
     examples: FirstExamples
     pad_id: int
+
+    @property
+    def identifiers(self) -> Identifiers:
+        """Those of the prompts."""
+        return self.examples.identifiers
 
     def __call__(self, windows: Sequence[TrainingList]) -> dict[str, Tensor]:
         rows = [self.examples(window) for window in windows]

@@ -21,6 +21,7 @@ from rerank.models.hub import check_findable
 from rerank.models.loading import ADAPTER_FILE, base_model_of, has_tokenizer
 from rerank.models.smollm2 import locate_causal_lm
 from rerank_training.first.arguments import FirstArguments
+from rerank_training.first.blocks import BlockCollator, BlockObjective, block_collator
 from rerank_training.first.examples import FirstCollator, FirstExamples
 from rerank_training.first.objective import FirstObjective
 from rerank_training.first.prompt import PromptSettings, prompt_settings
@@ -51,15 +52,15 @@ def train_first(arguments: FirstArguments, settings: RunArguments) -> Path:
     set_seed(settings.seed)  # for the initial weights of the adapter
     model, tokenizer = load_base(arguments, settings.bf16)
     settings.complete_learning_rate(has_adapter=isinstance(model, PeftModel))
-    examples = _examples(arguments, prompt, model, tokenizer)
+    collator = _collator(arguments, prompt, model, tokenizer)
     windows = training_windows(arguments, settings, lists)
     trainer = RankingTrainer(
-        _objective(arguments, rank_loss, examples, model, windows),
+        _objective(arguments, rank_loss, collator, model, windows),
         model=model,
         args=settings,
         train_dataset=windows,
         eval_dataset=held_out_windows(arguments, held_out),
-        data_collator=FirstCollator(examples, tokenizer.pad_token_id or 0),
+        data_collator=collator,
         processing_class=tokenizer,
     )
     # Autocast converts the inputs of the adapter's products; peft would convert them to float32 and back before.
@@ -156,36 +157,46 @@ def context_tokens(model: Any, tokenizer: PreTrainedTokenizerBase) -> int:
     return min(limit for limit in (positions, tokenizer.model_max_length) if limit)
 
 
-def _examples(
+def _collator(
     arguments: FirstArguments, prompt: PromptSettings, model: Any, tokenizer: PreTrainedTokenizerBase
-) -> FirstExamples:
+) -> FirstCollator | BlockCollator:
     """Raises: ConfigError when windows can have more passages than the tokenizer has identifiers."""
-    examples = FirstExamples(
-        tokenizer,
-        prompt,
-        context_tokens(model, tokenizer),
-        with_answer=arguments.objective != "rank",
-        with_identifier_indices=arguments.probe_weight > 0,
-    )
-    if arguments.window_size > len(examples.identifiers):
-        raise ConfigError(
-            f"--window-size {arguments.window_size} exceeds the {len(examples.identifiers)} single-token identifiers of"
-            f" {arguments.base}; use at most {len(examples.identifiers)}"
+    tokens = context_tokens(model, tokenizer)
+    if prompt.template.attention == "block":
+        collator: FirstCollator | BlockCollator = block_collator(arguments, prompt, model, tokenizer, tokens)
+    else:
+        examples = FirstExamples(
+            tokenizer,
+            prompt,
+            tokens,
+            with_answer=arguments.objective != "rank",
+            with_identifier_indices=arguments.probe_weight > 0,
         )
-    return examples
+        collator = FirstCollator(examples, tokenizer.pad_token_id or 0)
+    if arguments.window_size > (found := len(collator.identifiers)):
+        raise ConfigError(
+            f"--window-size {arguments.window_size} exceeds the {found} single-token identifiers of {arguments.base}; "
+            f"use at most {found}"
+        )
+    return collator
 
 
 def _objective(
-    arguments: FirstArguments, rank_loss: RankLoss, examples: FirstExamples, model: Any, windows: TrainingWindows
+    arguments: FirstArguments,
+    rank_loss: RankLoss,
+    collator: FirstCollator | BlockCollator,
+    model: Any,
+    windows: TrainingWindows,
 ) -> FirstObjective:
     if arguments.inverse_propensity:
         weights = position_weights(windows, len(windows), arguments.window_size)
         rank_loss = inverse_propensity_loss(rank_loss, weights)
-    return FirstObjective(
+    kind = BlockObjective if isinstance(collator, BlockCollator) else FirstObjective
+    return kind(
         objective=arguments.objective,
         rank_loss=rank_loss,
         rank_weight=arguments.joint_rank_weight,
-        identifier_ids=examples.identifiers.token_ids,
+        identifier_ids=collator.identifiers.token_ids,
         probe_weight=arguments.probe_weight,
         probe_layer=-(-2 * model.config.num_hidden_layers // 3),
     )
