@@ -84,7 +84,8 @@ _EXPORTS = {
     "rerank.blocking_reranker": ("Reranker",),
     "rerank.reranker": ("AsyncReranker", "SearchResult", "load_reranker"),
     "rerank.retrieval.query_update": ("FeedbackSettings",),
-    "rerank.client.client": ("AsyncRerankClient", "RerankClient", "ServiceError"),
+    "rerank.client.client": ("AsyncRerankClient", "RerankClient"),
+    "rerank.client.error_details": ("ServiceError",),
     "rerank.access.credentials": ("Credentials",),
     "rerank.types": (
         "Candidate", "CandidateSource", "Completeness", "FeedbackMethod", "FirstStage", "Passage", "Query",

@@ -124,7 +124,7 @@ def search(settings: SearchSettings) -> None:
 
 
 def rank(settings: RankSettings) -> None:
-    """Rerank the candidates in a file with a running service, or the requests of a file into another one."""
+    """Rerank candidates in a file, or a file of requests (--batch)."""
     if settings.batch and settings.out and not (settings.query or settings.candidates):
         _rank_batch(settings, settings.batch, settings.out)
         return

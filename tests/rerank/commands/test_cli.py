@@ -165,7 +165,7 @@ def test_verbose_prints_every_field_of_the_execution(rank: Command, candidates: 
 
 def test_models_lists_the_models_and_the_index(rerank: Command, service: Served) -> None:
     out = rerank("models", "--target", service.address).out
-    assert re.search(r"^pe-rank \*\tpe-rank\tsliding\(20/10\)\t\d+\tread\tserved$", out, re.MULTILINE), out
+    assert re.search(r"^pe-rank \*\tpe-rank\tsliding\(20/10\)\t\d+\trefused\tnone\tserved$", out, re.MULTILINE), out
     assert "index: 12 passages of twelve, vectors of " in out
     reply = rerank("models", "--target", service.address, "--json").json
     assert [model["name"] for model in reply["models"]] == ["pe-rank", "identity", "number"]

@@ -220,7 +220,10 @@ def test_gpu_order_equals_cpu_order(checkpoint: Path, encoder: Encoder, ranker: 
 def test_settings_reach_the_ranker(checkpoint: Path) -> None:
     config = ServiceConfig(models=(PERankModel(name="d", ranker="pe-rank", path=checkpoint, decoding="dynamic"),))
     info = load_reranker(config).models()[0].info
-    assert (info.score_kind, info.reads_instruction) == (ScoreKind.RANK, True)
+    assert (info.score_kind, info.reads_instruction) == (
+        ScoreKind.RANK,
+        False,
+    )  # it was trained on no list with an instruction
     template = PERankModel(name="t", ranker="pe-rank", path=checkpoint, template="first")
     with pytest.raises(ConfigError, match=r"template 'first' was requested, but .* was trained with 'pe_rank'"):
         load_reranker(ServiceConfig(models=(template,)))
