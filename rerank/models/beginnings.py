@@ -32,7 +32,11 @@ class SharedBeginnings:
     @staticmethod
     def can_share(model: Any) -> bool:
         """True if each layer of the model attends to all earlier positions, and keeps their keys and values."""
-        return all(type(layer) is DynamicLayer for layer in DynamicCache(config=model.config).layers)
+        try:
+            layers = DynamicCache(config=model.config).layers
+        except Exception:  # whatever a foreign configuration raises, its model can be served without
+            return False
+        return all(type(layer) is DynamicLayer for layer in layers)
 
     def inputs_after(self, beginning: TokenIds, mask: torch.Tensor) -> Mapping[str, Any]:
         """What the model needs to read B sequences after a beginning, besides their token ids.

@@ -37,6 +37,22 @@ def test_outputs_equal_those_of_whole_sequences(architecture: str, known: tuple[
     assert all(each.prefix in states for each in SEQUENCES)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("known", [(), (1, 3)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_outputs_on_the_gpu_equal_those_on_the_cpu(dtype: torch.dtype, known: tuple[int, ...]) -> None:
+    whole = [torch.tensor(each.prefix + each.rest) for each in SEQUENCES]
+    expected = make_last_token_reader(random_model(PACKABLE["llama"])).read(whole, TAIL)
+    reader, states = make_last_token_reader(random_model(PACKABLE["llama"], dtype).cuda()), StateCache(10**8)
+    gpu = torch.device("cuda")
+    if known:
+        read_continuations(reader, [SEQUENCES[place] for place in known], TAIL, gpu, states)
+    sequences = [Continuation(each.prefix, each.rest, states.get(each.prefix)) for each in SEQUENCES]
+    found = read_continuations(reader, sequences, TAIL, gpu, states)
+    tolerance = (1e-3 if dtype == torch.float32 else 0.2) * expected.std().item()
+    torch.testing.assert_close(found.cpu().float(), expected, atol=tolerance, rtol=0)
+
+
 def test_state_of_another_prefix_gives_other_outputs() -> None:
     reader = make_last_token_reader(random_model(PACKABLE["llama"]))
     states = StateCache(10**8)
