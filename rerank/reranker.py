@@ -138,9 +138,7 @@ class AsyncReranker:
             candidates: in a form of CandidateLike; in first-stage order, best first, unless `options.ordered` is false.
             caller: callers that always wait have equal shares of the engine.
 
-        Raises:
-            TypeError: a candidate has none of these forms.
-            RerankError: an empty query, a passage that no index has; see ModelRegistry.resolve and Engine.run.
+        Raises: TypeError for a candidate of another form; RerankError, see ModelRegistry.resolve and Engine.run.
         """
         query = Query.of(query)
         steps = self._models.resolve(options, query.instruction)

@@ -186,10 +186,7 @@ class Engine:
     async def run(self, request: RankRequest) -> Ranking:
         """The ranking; the best order so far if the deadline comes first, or it fails, and the request allows that.
 
-        Raises:
-            InvalidRequest: the ranker cannot read the query, or the schedule needs too many windows.
-            ShuttingDown: the engine is closing.
-            RerankError: one of FAILURES, such as DeadlineExceeded, Overloaded, RankerFailure.
+        Raises: InvalidRequest for a query that the ranker cannot read or too many windows; ShuttingDown; FAILURES.
         """
         request = replace(request, arrived_s=now_s(), deadline_s=self._answer_at(request))
         progress = Progress(request, self._infos[request.steps[-1].model], range(len(request.candidates)))

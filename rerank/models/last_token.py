@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import torch
 from torch import nn
@@ -137,6 +137,10 @@ class TwoTokenHead(IdentifierHead):
         return super().forward(hidden).unflatten(-1, (2, -1)).amax(dim=-2)
 
 
+#: A slice of a row, with the keys and values to which its positions attend.
+Attending: TypeAlias = tuple[slice, torch.Tensor, torch.Tensor]
+
+
 class Pack:
     """The boundaries of the sequences in a packed row, and counts of the attention layers that have read it.
 
@@ -168,9 +172,7 @@ class Pack:
         self.windowed_calls = 0
         self.on_call: Callable[[], None] = lambda: None
 
-    def sequences(
-        self, layer: nn.Module, key: torch.Tensor, value: torch.Tensor
-    ) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor]]:
+    def sequences(self, layer: nn.Module, key: torch.Tensor, value: torch.Tensor) -> Iterator[Attending]:
         """The slice of the row that holds each sequence, and the keys and values to which it attends in a layer."""
         rows = (slice(start, end) for start, end in pairwise(self._boundaries))
         return ((row, key[:, :, row], value[:, :, row]) for row in rows)
