@@ -10,14 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rerank.config import FirstModel, IdentityModel, ServiceConfig
+from rerank.config import IdentityModel, ServiceConfig
 from rerank.engine.engine import Engine
 from rerank.engine.relevance import at_least, gives_relevance, relevance_curve
 from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Single, Step
-from rerank.errors import InvalidRequest
 from rerank.rankers.base import Ranker
-from rerank.registry import ModelRegistry
 from rerank.relevance import OWN_LOG_ODDS, RelevanceCurve
 from rerank.types import Candidate, Passage, Prepared, Query, Ranking, RankOptions, ScoreKind
 from tests.fakes import NumberRanker, numbered_passages
@@ -110,48 +108,6 @@ async def test_min_relevance_leaves_out_what_is_below_or_unknown() -> None:
 
 async def test_no_candidates_have_no_relevance() -> None:
     assert (await ranked({"m": VectorRanker()}, [], [Step("m", Single(10))])).ranked == ()
-
-
-def registry() -> ModelRegistry:
-    models = [
-        FirstModel(name="last", ranker="first", strategy="cascade", preranker="vectors", window_size=10),
-        IdentityModel(name="vectors", ranker="identity", window_size=10),
-        IdentityModel(name="plain", ranker="identity", window_size=10),
-    ]
-    last = NumberRanker()
-    last.info = replace(last.info, relevance=OF_COSINE)
-    return ModelRegistry(models, {"last": last, "vectors": VectorRanker(None), "plain": NumberRanker()})
-
-
-def test_models_say_whether_they_give_relevance_by_default() -> None:
-    assert [model.gives_relevance for model in registry().describe()] == [True, False, False]
-
-
-@pytest.mark.parametrize("value", [-0.1, 1.5, math.nan, math.inf])
-def test_min_relevance_that_is_no_probability_is_refused(value: float) -> None:
-    with pytest.raises(InvalidRequest, match=r"is not between 0 and 1; use a probability, such as 0\.5") as caught:
-        registry().resolve(RankOptions(min_relevance=value))
-    assert caught.value.field == "min_relevance"
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (RankOptions("plain"), r"model plain gives no relevance; use a model that gives it \(last\), or leave it out"),
-        (RankOptions(strategy="sliding"), "sliding.* gives no relevance, as no step reads vectors; leave strategy and"),
-        (RankOptions(preranker="plain"), "cascade.* gives no relevance, as no step reads vectors"),
-    ],
-)
-def test_min_relevance_without_relevance_is_refused_with_the_way_out(options: RankOptions, message: str) -> None:
-    registry().resolve(options)
-    with pytest.raises(InvalidRequest, match=message) as caught:
-        registry().resolve(replace(options, min_relevance=0.5))
-    assert caught.value.field == "min_relevance"
-
-
-@pytest.mark.parametrize("value", [0.0, 0.5, 1.0])
-def test_min_relevance_of_a_model_with_relevance_is_accepted(value: float) -> None:
-    assert registry().resolve(RankOptions(min_relevance=value)) == registry().resolve(RankOptions())
 
 
 def test_curve_of_another_encoder_is_none() -> None:
