@@ -11,8 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
-import torch
-
 from rerank.config import Precision
 from rerank.errors import CheckpointError, ConfigError
 from rerank.models.blocks import BlockReader, check_block_attention, part_keys
@@ -27,9 +25,9 @@ from rerank.types import EncodedWindow, Window, WindowRanking
 class BlockFirstRanker(FirstRanker):
     """Ranks windows by the identifier logits of a causal LM whose passages do not see each other.
 
-    The identifiers are given out in the order of the passages' tokens, so that the scores of a window depend on the set
-    of its passages only. Two parts of a block are kept apart: the passage with the beginning, whose states serve all
-    queries if the beginning does not show the query, and the link.
+    The distinct passages of a window get the identifiers in the order of their tokens, so that its scores depend on the
+    passages only, and equal ones have equal scores. The states of a passage and of its link are kept apart: those of
+    the passage serve all queries, if the beginning does not show the query.
 
     Args:
         checkpoint, template, identifiers, scoring, device, precision, passage_tokens: see FirstRanker.
@@ -76,21 +74,20 @@ class BlockFirstRanker(FirstRanker):
         blocks = {(prompt.shared, passage, prompt.link) for passage in prompt.passages}
         parts = {key: len(part) for block in blocks for key, part in zip(part_keys(block), block, strict=True)}
         unread = sum(tokens for key, tokens in parts.items() if key not in self.states)
-        tokens = unread + len(prompt.passages) + len(tail)
+        tokens = unread + len(blocks) + len(tail)
         return EncodedWindow(window, (prompt.shared, prompt.link, tail, *prompt.passages), tokens, prompt.truncated)
 
     @translate_out_of_memory()
     def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
-        """Log-probabilities over the n identifiers of each window, in float32."""
+        """Log-probabilities over the passages of each window, in float32; equal passages have equal ones."""
         return [self._rank(encoded) for encoded in windows]
 
     def _rank(self, encoded: EncodedWindow) -> WindowRanking:
         shared, link, tail, *passages = encoded.prompts
-        blocks = [(shared, passage, link) for passage in passages]
-        cached = sum(part_keys(block)[1] in self.states for block in blocks)
-        order = sorted(range(len(passages)), key=passages.__getitem__)
-        logits = self._blocks.read_window(
-            [blocks[place] for place in order], self.identifiers.token_ids[: len(order)], tail
-        )
-        in_window = torch.empty(len(order)).index_copy_(0, torch.tensor(order), logits[: len(order)].cpu())
-        return replace(self.ranking(encoded.window, in_window[None], None), cached_passages=cached)
+        distinct = sorted(set(passages))
+        blocks = [(shared, passage, link) for passage in distinct]
+        kept = {block[1] for block in blocks if part_keys(block)[1] in self.states}
+        logits = self._blocks.read_window(blocks, self.identifiers.token_ids[: len(blocks)], tail)
+        places = {passage: place for place, passage in enumerate(distinct)}
+        ranking = self.ranking(encoded.window, logits[None, [places[each] for each in passages]].cpu(), None)
+        return replace(ranking, cached_passages=sum(passage in kept for passage in passages))

@@ -34,8 +34,9 @@ def client(address):
         refused(lambda: client.rerank(QUERY, TEXTS, strategy="slidng"), "did you mean sliding?", "top-down")
         refused(lambda: client.search(QUERY, first_stage="bm52"), "did you mean bm25?", "hybrid-rrf")
         refused(lambda: client.rerank(QUERY, TEXTS, top_k=1), "did you mean top_n?")
-        refused(lambda: client.rerank(QUERY, TEXTS, instruction="medical"), "instruction", "pe-rank")
-        assert client.rerank(QUERY, TEXTS, instruction="medical", model="pe-rank").results
+        for model in ("default", "pe-rank"):
+            refused(lambda: client.rerank(QUERY, TEXTS, instruction="medical", model=model), "no place for an instruction")
+        assert client.rerank(QUERY, TEXTS, model="pe-rank", min_relevance=0.0).results[0].HasField("relevance")
         again = client.rerank(QUERY, TEXTS, model="pe-rank")
         assert again.execution.cached_vectors == 2, again.execution
         print([(model.name, model.reads_instruction) for model in client.list_models().models])
@@ -94,7 +95,7 @@ status, _, reply = post("/search", {"query": "flea", "first_stage": "bm52"})
 assert status == 400 and "did you mean bm25?" in reply["message"], reply
 status, _, reply = post("/v2/rerank", {"query": "flea", "documents": ["a"], "instruction": "medical"})
 assert status == 400 and "no place for an instruction" in reply["message"], reply
-body = {"model": "pe-rank", "query": "flea", "documents": ["An ant.", "A flea."], "instruction": "medical"}
+body = {"model": "pe-rank", "query": "flea", "documents": ["An ant.", "A flea."], "min_relevance": 0.0}
 headers = [post("/v2/rerank", body)[1] for _ in range(2)]
 print([each["x-rerank-cached-vectors"] for each in headers])
 assert headers[1]["x-rerank-cached-vectors"] == "2"
@@ -104,5 +105,5 @@ PYTHON
 write_python_parts
 step "names and mistakes in the Python client" output_has "rank +score +doc_id" python python.py "$address"
 step "names and mistakes over HTTP" http_names
-step "which models read an instruction" output_has "pe-rank.*read" rerank models --target "$address"
+step "which models read an instruction" output_has "pe-rank.*refused" rerank models --target "$address"
 step "names and mistakes in process" output_has "<Ranking: 2 results by pe-rank" python python.py

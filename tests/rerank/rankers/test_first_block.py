@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import replace
 from itertools import pairwise
@@ -52,9 +53,16 @@ def test_scores_do_not_depend_on_the_order_of_the_window(ranker: BlockFirstRanke
     expected = dict(zip(TEXTS, scores(ranker, window(*TEXTS)), strict=True))
     assert max(expected.values()) - min(expected.values()) > 0.1
     for seed in range(20):
-        order = random.Random(seed).sample([text for text in TEXTS if text != "bread"], len(TEXTS) - 2)
-        found = scores(ranker, window("bread", "bread", *order))
-        assert found[2:] == pytest.approx([expected[text] for text in order], abs=1e-5)
+        order = random.Random(seed).sample(TEXTS, len(TEXTS))
+        assert scores(ranker, window(*order)) == pytest.approx([expected[text] for text in order], abs=1e-5)
+
+
+def test_equal_passages_have_equal_scores_and_are_read_once(ranker: BlockFirstRanker) -> None:
+    found = scores(ranker, window(*TEXTS))
+    assert found[2] == found[3]
+    assert sum(map(math.exp, found)) == pytest.approx(1.0, abs=1e-5)
+    once = [text for place, text in enumerate(TEXTS) if place != 3]
+    assert ranker.encode(window(*TEXTS)).tokens == ranker.encode(window(*once)).tokens
 
 
 def test_scores_are_the_same_from_kept_states_and_without_them(lm: Path, ranker: BlockFirstRanker) -> None:
@@ -73,11 +81,11 @@ def test_passages_of_another_query_cost_the_query_only(lm: Path) -> None:
     prepared = ranker.prepare(second.query, second.passages)
     encoded = ranker.encode(Window(prepared.query, prepared.passages))
     _, link, tail, *passages = encoded.prompts
-    assert encoded.tokens == len(set(passages)) * len(link) + len(TEXTS) + len(tail) < cold
+    assert encoded.tokens == len(set(passages)) * (len(link) + 1) + len(tail) < cold
     ranking = ranker.rank([encoded])[0]
     assert ranking.scores == pytest.approx(expected, abs=1e-5)
     assert ranking.cached_passages == len(TEXTS)
-    assert ranker.encode(encoded.window).tokens == len(TEXTS) + len(tail)
+    assert ranker.encode(encoded.window).tokens == len(set(passages)) + len(tail)
 
 
 def test_long_passages_are_truncated(ranker: BlockFirstRanker) -> None:
