@@ -236,6 +236,7 @@ async def test_stdio_with_models_and_index_of_its_own(
     assert "Search OK" in (tmp_path / "stderr").read_text()
 
 
+@pytest.mark.slow
 async def test_stdio_of_a_running_service_uses_its_limits_and_key(
     stdio: Callable[..., Any], encoder: Encoder, tmp_path: Path
 ) -> None:
