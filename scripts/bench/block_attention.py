@@ -117,7 +117,8 @@ async def _orders(reranker: AsyncReranker, requests: list[Request], name: str) -
             by_id = {item.candidate.passage.doc_id: item.score for item in ranking.ranked}
             scores.append([by_id[candidate.doc_id] for candidate in request.candidates[:_WINDOW]])
         difference = max(difference, *(max(column) - min(column) for column in zip(*scores, strict=True)))
-        taus += [kendalltau(one, other).statistic for one, other in combinations(scores, 2)]
+        rounded = [[round(score, 5) for score in row] for row in scores]  # equal passages have equal scores
+        taus += [kendalltau(one, other).statistic for one, other in combinations(rounded, 2)]
     print(f"\n{name}, windows of {_WINDOW} in {_ORDERS} orders: scores differ by {difference:.2g} at most, ", end="")
     print(f"Kendall's tau of two orders is {mean(taus):.3f} on average")
 
