@@ -85,7 +85,7 @@ class FeedbackMethod(Name):
 
 
 class OnFailure(Name):
-    """What a request gets in the place of a failure of the service, see `rerank.failures`."""
+    """The answer to a request in the place of a failure of the service, see `rerank.failures`."""
 
     ERROR = "error"
     #: The best order so far, or that of the first stage; the trace names the failure.

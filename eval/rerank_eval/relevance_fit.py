@@ -30,7 +30,7 @@ class EvidenceList(NamedTuple):
 
 
 class RelevanceMeasures(NamedTuple):
-    """How well relevances are probabilities.
+    """Measures of relevances as probabilities.
 
     Attributes:
         ece: expected calibration error over 10 bins of equal width: mean |mean relevance - share of relevant|.

@@ -91,7 +91,7 @@ def _opened(out: Path) -> Iterator[IO[bytes]]:
 
 
 def _finished(file: IO[bytes], out: Path, rows: Iterator[_Row]) -> tuple[int, int]:
-    """How many requests the file has answers to, and how many of these failed; takes their rows.
+    """Counts the answers in the file and those that are errors; takes their rows.
 
     A last line without an end is dropped: its process was killed while it wrote.
 

@@ -39,7 +39,7 @@ class SharedBeginnings:
         return all(type(layer) is DynamicLayer for layer in layers)
 
     def inputs_after(self, beginning: TokenIds, mask: torch.Tensor) -> Mapping[str, Any]:
-        """What the model needs to read B sequences after a beginning, besides their token ids.
+        """The arguments of the model for B sequences after a beginning, besides their token ids.
 
         Args:
             mask: (B, T) 1 at the tokens of each sequence, 0 at the padding before them.

@@ -57,7 +57,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 @dataclass
 class _Report:
-    """What ran and what was found: texts and figures by section."""
+    """The sections that ran, with their texts and figures."""
 
     facts: dict[str, str]
     sections: dict[str, str | dict[str, dict[str, float]]] = field(default_factory=dict)
