@@ -33,7 +33,7 @@ def results_table(title: str, response: pb.RerankResponse | pb.SearchResponse, v
     }
     has_relevance = any(result.HasField("relevance") for result in response.results)
     columns = ["rank", "was", f"score:\n{meaning.get(response.score_kind, 'log-prob')}"]
-    for column in [*columns, "rele-\nvance"] if has_relevance else columns:
+    for column in [*columns, "relevance"] if has_relevance else columns:
         table.add_column(column, justify="right", no_wrap=True)
     if verbose:
         table.add_column("first\nstage", justify="right", no_wrap=True)

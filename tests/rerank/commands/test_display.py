@@ -48,10 +48,10 @@ def test_table_of_80_columns_shows_rank_id_score_and_passage(verbose: bool) -> N
 
 def test_table_has_the_relevance_of_results_that_have_one() -> None:
     answer = response(pb.SCORE_KIND_WINDOW_LOG_PROB, "d")
-    assert "rele-" not in "".join(printed(answer))
+    assert "relevance" not in "".join(printed(answer))
     answer.results[98].relevance = 0.257
     rows = printed(answer)
-    assert "rele-" in "".join(rows[:6])
+    assert "relevance" in "".join(rows[:6])
     cells = {row.split("│")[1].strip(): row.split("│")[4].strip() for row in rows if row.startswith("│")}
     assert (cells["99"], cells["100"]) == ("0.26", "")
 
