@@ -150,7 +150,7 @@ class FirstCollator:
 
     @property
     def identifiers(self) -> Identifiers:
-        """Those of the prompts."""
+        """The identifiers of the prompts."""
         return self.examples.identifiers
 
     def __call__(self, windows: Sequence[TrainingList]) -> dict[str, Tensor]:
