@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rerank import profiles
 from rerank.cross_encoder_files import is_cross_encoder
@@ -37,6 +37,8 @@ class CheckpointManifest(BaseModel):
         identifiers: kind of the passage identifiers; empty for a ranker that uses none.
         window_size: size of the largest training window, in passages.
         passage_tokens: limit on the tokens of a passage in the prompt; 0 for a ranker that shows no text.
+        early_exit_layer: the layer, counted from 1, in which the states at the identifiers were trained to be scores
+            (`train-first --probe-weight`); 0: none.
         instructions: number of training lists whose query has an instruction; counted for pe-rank only.
         command: the command that trained the checkpoint.
         data: name → SHA-256 of each training file.
@@ -56,6 +58,7 @@ class CheckpointManifest(BaseModel):
     identifiers: Literal["letters", "numbers", ""] = ""
     window_size: int
     passage_tokens: int = 0
+    early_exit_layer: int = Field(default=0, ge=0)
     instructions: int = 0
     command: str
     data: dict[str, str]

@@ -44,6 +44,7 @@ from rerank.rankers.failed import FailedRanker
 from rerank.rankers.first import FirstPrompts, FirstRanker, FirstScoring
 from rerank.rankers.first_block import BlockFirstRanker
 from rerank.rankers.first_checkpoint import first_settings
+from rerank.rankers.first_early_exit import EarlyExitFirstRanker
 from rerank.rankers.generation import GenerationPrompts, GenerationRanker
 from rerank.rankers.identity import IdentityRanker
 from rerank.rankers.pe_rank import PERankRanker
@@ -54,7 +55,7 @@ from rerank.types import OnFailure, RankOptions, ScoreKind, StrategyKind
 log = logging.getLogger(__name__)
 
 #: Settings that golden.json of earlier checkpoints lacks, with the value that it stands for.
-_LATER_DEFAULTS = (("order_prior", 0.0), ("identifier_tokens", "bare"))
+_LATER_DEFAULTS = (("order_prior", 0.0), ("identifier_tokens", "bare"), ("early_exit", False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,6 +298,8 @@ def load_first(model: FirstModel, device: str, passage_state_bytes: int = 0) -> 
     options = (settings.identifiers, scoring, device, model.precision, settings.passage_tokens)
     if template.attention == "block":
         return BlockFirstRanker(model.path, template, *options, state_bytes=passage_state_bytes)
+    if settings.early_exit_layer:
+        return EarlyExitFirstRanker(model.path, settings.early_exit_layer, template, *options)
     return FirstRanker(model.path, template, *options)
 
 

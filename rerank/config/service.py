@@ -83,7 +83,14 @@ class Limits(Settings):
 
 #: The models of a service whose settings name none.
 BUNDLED_MODELS: tuple[ModelConfig, ...] = (
-    FirstModel(name="default", ranker="first", strategy=StrategyKind.CASCADE, preranker="pe-rank", order_prior=0.2),
+    FirstModel(
+        name="default",
+        ranker="first",
+        strategy=StrategyKind.CASCADE,
+        preranker="pe-rank",
+        order_prior=0.2,
+        early_exit=True,
+    ),
     PERankModel(name="pe-rank", ranker="pe-rank"),
     IdentityModel(name="identity", ranker="identity"),
 )

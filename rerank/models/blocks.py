@@ -138,7 +138,7 @@ class BlockReader:
     def _read(self, row: Sequence[int], pack: BlockPack, **options: Any) -> torch.Tensor:
         pack.on_call = self._reader.between_layers
         tokens = torch.tensor(row, device=self._device)
-        return self._reader.read_row(tokens, pack.last, position_ids=pack.position_ids, pack=pack, **options)
+        return self._reader.read_row(tokens, pack.outputs_at, position_ids=pack.position_ids, pack=pack, **options)
 
 
 def part_keys(block: Block) -> list[TokenIds]:

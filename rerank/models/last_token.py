@@ -72,14 +72,27 @@ class LastTokenReader:
         ends = (torch.arange(len(sequence) - tail, len(sequence), device=sequence.device) for sequence in sequences)
         return torch.cat([self.read_row(sequence, end) for sequence, end in zip(sequences, ends, strict=True)])
 
+    @torch.inference_mode()
+    def read_at(self, sequences: Sequence[torch.Tensor], positions: Sequence[Sequence[int]]) -> torch.Tensor:
+        """(P, outputs) at P positions, some of each of the sequences; see `read`."""
+        at = [torch.tensor(list(some), device=sequences[0].device) for some in positions]
+        if self.batching == "one_by_one":
+            return torch.cat([self.read_row(sequence, some) for sequence, some in zip(sequences, at, strict=True)])
+        pack = Pack([len(sequence) for sequence in sequences], sequences[0].device)
+        pack.read_at(at)
+        return self._read_pack(sequences, pack)
+
     def read_packed(
         self, sequences: Sequence[torch.Tensor], tail: int = 1, **options: Any
     ) -> tuple[torch.Tensor, Pack]:
         """(B · tail, outputs) of B sequences in one row, and the pack, which counts the layers that read it."""
         pack = Pack([len(sequence) for sequence in sequences], sequences[0].device, tail)
+        return self._read_pack(sequences, pack, **options), pack
+
+    def _read_pack(self, sequences: Sequence[torch.Tensor], pack: Pack, **options: Any) -> torch.Tensor:
         pack.on_call = self.between_layers
         row = torch.cat(list(sequences))
-        return self.read_row(row, pack.last, position_ids=pack.position_ids, pack=pack, **options), pack
+        return self.read_row(row, pack.outputs_at, position_ids=pack.position_ids, pack=pack, **options)
 
     def read_row(self, row: torch.Tensor, positions: torch.Tensor, **options: Any) -> torch.Tensor:
         """(B, outputs) at B positions of one row, (T,) token ids or (T, D) input vectors."""
@@ -145,8 +158,8 @@ class Pack:
     """The boundaries of the sequences in a packed row, and counts of the attention layers that have read it.
 
     Attributes:
-        last: (B · tail,) index in the row of the last positions of each sequence.
-        tail: number of the last positions of each sequence that have outputs.
+        outputs_at: (P,) index in the row of the positions that have outputs: the last ones of each sequence.
+        tail: all outputs are at this number of last positions of each sequence.
         position_ids: (1, T) position ids, which start from 0 in every sequence.
         cu_seqlens: (B + 1,) int32 cumulative lengths, as FlashAttention takes them.
         max_length: length of the longest sequence.
@@ -162,7 +175,7 @@ class Pack:
     def __init__(self, lengths: Sequence[int], device: torch.device, tail: int = 1) -> None:
         self._boundaries = [0, *accumulate(lengths)]
         ends = torch.tensor(self._boundaries[1:], device=device)
-        self.last = (ends[:, None] + torch.arange(-tail, 0, device=device)).flatten()
+        self.outputs_at = (ends[:, None] + torch.arange(-tail, 0, device=device)).flatten()
         self.tail = tail
         self.position_ids = torch.cat([torch.arange(length) for length in lengths])[None].to(device)
         self.cu_seqlens = torch.tensor(self._boundaries, dtype=torch.int32, device=device)
@@ -171,6 +184,12 @@ class Pack:
         self.calls = 0
         self.windowed_calls = 0
         self.on_call: Callable[[], None] = lambda: None
+
+    def read_at(self, positions: Sequence[torch.Tensor]) -> None:
+        """Moves the outputs to some positions of each sequence, which are counted from its start."""
+        starts = self._boundaries[:-1]
+        self.outputs_at = torch.cat([start + some for start, some in zip(starts, positions, strict=True)])
+        self.tail = self.max_length
 
     def sequences(self, layer: nn.Module, key: torch.Tensor, value: torch.Tensor) -> Iterator[Attending]:
         """The slice of the row that holds each sequence, and the keys and values to which it attends in a layer."""
@@ -244,9 +263,9 @@ def packed_attention(
         for row, keys, values in pack.sequences(module, key, value)
     ]
     attended = torch.cat(parts, dim=1)  # (1, T or B · tail, H, D)
-    if not last_only:
+    if attended.shape[1] == pack.total_tokens:
         return attended, None
-    return attended.new_zeros(1, pack.total_tokens, *attended.shape[2:]).index_copy_(1, pack.last, attended), None
+    return attended.new_zeros(1, pack.total_tokens, *attended.shape[2:]).index_copy_(1, pack.outputs_at, attended), None
 
 
 AttentionInterface.register(PACKED_ATTENTION, packed_attention)  # no mask function beside it, so no mask is built
@@ -334,7 +353,7 @@ def shorten_last_layer(model: PreTrainedModel) -> Callable[[], None] | None:
             return cast(torch.Tensor, full_forward(hidden, **options))
         pack: Pack = options["pack"]
         attended, _ = layer.self_attn(hidden_states=layer.input_layernorm(hidden), last_only=True, **options)
-        last = (hidden + attended)[:, pack.last]
+        last = (hidden + attended)[:, pack.outputs_at]
         result: torch.Tensor = last + layer.mlp(layer.post_attention_layernorm(last))
         return result
 

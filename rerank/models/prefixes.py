@@ -105,7 +105,7 @@ def read_continuations(
     pack = PrefixedPack(lengths, device, tail, [sequence.state for sequence in sequences])
     pack.on_call = reader.between_layers
     positions = {"position_ids": pack.position_ids, "pack": pack}
-    outputs = reader.read_row(torch.cat(rows), pack.last, kv_cache=recorder if new else None, **positions)
+    outputs = reader.read_row(torch.cat(rows), pack.outputs_at, kv_cache=recorder if new else None, **positions)
     for prefix, state in zip(new, recorder.states(), strict=True):
         states.put(prefix, state)
     return outputs

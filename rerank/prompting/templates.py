@@ -61,6 +61,11 @@ class Template:
         """True if a prompt has a place for the instruction of a query."""
         return any("{instruction}" in part for part in (self.prefix, self.body, self.suffix))
 
+    @property
+    def has_early_exit(self) -> bool:
+        """True if a causal LM has read a passage where its identifier stands; see `rerank.models.early_exit`."""
+        return self.attention == "causal" and self.body.find("{rank}") > self.body.find("{candidate}")
+
     def without_instruction(self) -> Template:
         """The template of a model that does not read the instruction of a query: it keeps its hash."""
         prefix, body, suffix = (part.replace("{instruction}", "") for part in (self.prefix, self.body, self.suffix))

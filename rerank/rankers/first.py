@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from torch import nn
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rerank.config import Precision
 from rerank.manifest import model_id
@@ -149,7 +148,7 @@ class FirstRanker(FirstPrompts):
         self._device = pick_device(device)
         lm = load_causal_lm(checkpoint, self._device, precision)
         super().__init__(lm.tokenizer, lm.context_tokens, template, identifiers, scoring, passage_tokens)
-        lm.model.set_output_embeddings(self._head(lm.model.get_output_embeddings()).to(self._device))
+        self._replace_head(lm.model)
         self._reader, self._model_config = make_last_token_reader(lm.model, lm.autocast), lm.model.config
         self._calibrated = scoring.calibration == "content_free"
         self._prior = cache(self._measure_prior)
@@ -171,11 +170,11 @@ class FirstRanker(FirstPrompts):
         """See InterruptibleRanker."""
         self._reader.between_layers = function
 
-    def _head(self, vocabulary: nn.Module) -> IdentifierHead:
-        """The head that computes the logits of the identifiers alone, from that of the whole vocabulary."""
-        if self.other_ids:
-            return TwoTokenHead(vocabulary, self.identifiers.token_ids, self.other_ids)
-        return IdentifierHead(vocabulary, self.identifiers.token_ids)
+    def _replace_head(self, model: PreTrainedModel) -> None:
+        """Makes the model compute the logits of the identifiers alone, instead of those of the whole vocabulary."""
+        vocabulary, ids = model.get_output_embeddings(), self.identifiers.token_ids
+        head = TwoTokenHead(vocabulary, ids, self.other_ids) if self.other_ids else IdentifierHead(vocabulary, ids)
+        model.set_output_embeddings(head.to(self._device))
 
     def _logits(self, prompts: Sequence[Sequence[int]]) -> torch.Tensor:
         """(B, identifiers) float32 logits after the last token of each prompt."""

@@ -71,7 +71,6 @@ class GenerationPrompts(TextPrompts):
             )
         self._thinking_tokens, self._answer_is = generation.thinking_tokens, generation.answer
         self._slack_tokens = _SLACK_TOKENS_AFTER_THINKING if generation.thinking_tokens else _SLACK_TOKENS
-        self._tokenizer = tokenizer
         self._names = alphabet(tokenizer, identifiers)[:_MOST_PASSAGES]
         self.max_window_size, self.max_window_tokens = len(self._names), context_tokens
         self.answer_tokens = cache(self._count_answer_tokens)

@@ -49,6 +49,7 @@ class TextPrompts(ABC):
         passage_tokens: int = 0,
         thinks: bool = False,
     ) -> None:
+        self._tokenizer = tokenizer
         loaded = load_template(template, self.needed_fields)
         self.renderer = self.renderer_class(loaded, tokenizer, context_tokens, answer_tokens, passage_tokens, thinks)
         if self.renderer.opens_reasoning and not thinks:

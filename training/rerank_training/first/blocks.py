@@ -83,7 +83,7 @@ class BlockObjective(FirstObjective):
                 position_ids=pack.position_ids,
                 pack=pack,
                 use_cache=False,
-                logits_to_keep=pack.last[-1:],
+                logits_to_keep=pack.outputs_at[-1:],
                 output_hidden_states=self.probe_weight > 0,
             )
             scores.append(output.logits[0, -1, list(self.identifier_ids[: len(blocks)])])

@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
 from rerank.errors import ConfigError, InvalidRequest
-from rerank.prompting.identifiers import CLOSE, OPEN, Identifiers, derive_identifiers
+from rerank.prompting.identifiers import CLOSE, OPEN, Identifiers, derive_identifiers, find_identifiers
 from rerank.prompting.listwise import ListwiseRenderer
 from rerank.types import Window
 from rerank_training.first.prompt import PromptSettings
@@ -106,22 +106,14 @@ class FirstExamples:
         return ids + self._closing_ids + ([] if end is None else [int(end)])
 
     def _find_identifiers(self, prompt: Sequence[int], n: int) -> tuple[int, ...]:
-        """Index of each passage's identifier after a bracket. Sanitized passages cannot contain one themselves."""
-        found: list[int] = []
-        index = 1
-        for token_id in self.identifiers.token_ids[:n]:
-            while index < len(prompt) and not (prompt[index] == token_id and self._is_bracket(prompt[index - 1])):
-                index += 1
-            if index == len(prompt):
-                raise ConfigError(
-                    f"identifier {len(found) + 1} of {n} is not a token of its own in the prompt of this tokenizer, so "
-                    "the probe loss cannot read it; set --probe-weight 0"
-                )
-            found.append(index)
-        return tuple(found)
-
-    def _is_bracket(self, token_id: int) -> bool:
-        return str(self._tokenizer.decode([token_id])).strip().endswith(OPEN)
+        """Index of each passage's identifier."""
+        found = find_identifiers(self._tokenizer, prompt, self.identifiers.token_ids[:n])
+        if len(found) < n:
+            raise ConfigError(
+                f"identifier {len(found) + 1} of {n} is not a token of its own in the prompt of this tokenizer, so the "
+                "probe loss cannot read it; set --probe-weight 0"
+            )
+        return found
 
     def _continuation_ids(self, before: str, text: str) -> list[int]:
         """Token ids of `text` after `before`; tokenized alone, some tokenizers would start it with a word marker."""

@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from rerank.models.early_exit import score_direction
 from rerank_training.trainer.losses import RankLoss, language_model_loss
 from rerank_training.trainer.processes import over_all_processes
 
@@ -80,10 +81,9 @@ class FirstObjective:
 
         The last position can only combine what earlier positions have computed, and learns that late: on windows of
         4 x 20 tokens a small model needs 250 steps. Trained to have the relevance of each passage ready at its
-        identifier, it needs 50. The direction is not a parameter, so that nothing needs to be stored and the served
-        model is a plain one.
+        identifier, it needs 50. The direction is not a parameter, so that the served model is a plain one; a ranker
+        with `early_exit` ranks by these scores.
         """
         width = hidden.shape[-1]
-        direction = torch.randn(width, generator=torch.Generator().manual_seed(0)) / width**0.5
         states = hidden.gather(1, identifier_indices[:, :, None].expand(-1, -1, width))  # (B, N, hidden)
-        return states @ direction.to(states)
+        return states @ score_direction(width).to(states)

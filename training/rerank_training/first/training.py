@@ -78,6 +78,7 @@ def train_first(arguments: FirstArguments, settings: RunArguments) -> Path:
             base_revision=base_revision(base, model),
             identifiers=prompt.identifiers.value,
             passage_tokens=prompt.passage_tokens,
+            early_exit_layer=_probe_layer(model) if arguments.probe_weight and prompt.template.has_early_exit else 0,
         )
         write_checkpoint(folder, trainer.model, tokenizer, prompt.template.source, manifest, weights)
         print_summary(trainer, folder, metrics)
@@ -198,5 +199,10 @@ def _objective(
         rank_weight=arguments.joint_rank_weight,
         identifier_ids=collator.identifiers.token_ids,
         probe_weight=arguments.probe_weight,
-        probe_layer=-(-2 * model.config.num_hidden_layers // 3),
+        probe_layer=_probe_layer(model),
     )
+
+
+def _probe_layer(model: Any) -> int:
+    """The layer that the probe reads, counted from 1: two thirds of the way through the model, rounded up."""
+    return -(-2 * int(model.config.num_hidden_layers) // 3)

@@ -1,0 +1,86 @@
+"""FIRST with an early exit: scores each passage of a window at its identifier, in the layer of the training's probe.
+
+It needs neither the layers above nor the end of the prompt. How the checkpoint is made: `train-first --probe-weight`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from transformers import PreTrainedModel
+
+from rerank.config import Precision
+from rerank.errors import CheckpointError, ConfigError
+from rerank.models.early_exit import exit_after
+from rerank.models.last_token import translate_out_of_memory
+from rerank.prompting.identifiers import IdentifierKind, find_identifiers
+from rerank.prompting.templates import Template
+from rerank.rankers.first import FirstRanker, FirstScoring
+from rerank.types import EncodedWindow, Window, WindowRanking
+
+
+class EarlyExitFirstRanker(FirstRanker):
+    """Ranks windows by the scores of their passages in an early layer of a causal LM.
+
+    Args:
+        layer: the layer that is read, counted from 1; see `rerank.models.early_exit`.
+        checkpoint, template, identifiers, scoring, device, precision, passage_tokens: see FirstRanker.
+
+    Raises:
+        CheckpointError: see FirstRanker, or the checkpoint has no such layer.
+        ConfigError: see FirstRanker, or a setting is about the logits of the identifiers.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Path,
+        layer: int,
+        template: str | Template,
+        identifiers: IdentifierKind = IdentifierKind.LETTERS,
+        scoring: FirstScoring | None = None,
+        device: str = "auto",
+        precision: Precision = "auto",
+        passage_tokens: int = 0,
+    ) -> None:
+        scoring = scoring or FirstScoring()
+        if scoring.calibration != "none" or scoring.identifier_tokens != "bare":
+            raise ConfigError("early_exit reads no logits of identifiers; leave calibration and identifier_tokens out")
+        self._layer = layer
+        super().__init__(checkpoint, template, identifiers, scoring, device, precision, passage_tokens)
+
+    def encode(self, window: Window) -> EncodedWindow:
+        """One prompt per permutation, each up to the identifier of its last passage."""
+        encoded = super().encode(window)
+        prompts = tuple(prompt[: self._positions(prompt, len(window.passages))[-1] + 1] for prompt in encoded.prompts)
+        return replace(encoded, prompts=prompts, tokens=sum(map(len, prompts)))
+
+    @translate_out_of_memory()
+    def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
+        """Log-softmax of the scores of each window's passages, in float32, averaged over its permutations."""
+        prompts = [prompt for encoded in windows for prompt in encoded.prompts]
+        counts = [len(encoded.window.passages) for encoded in windows for _ in encoded.prompts]
+        scores = self._reader.read_at(
+            [torch.tensor(prompt, device=self._device) for prompt in prompts],
+            [self._positions(prompt, count) for prompt, count in zip(prompts, counts, strict=True)],
+        )
+        rows = iter(scores[:, 0].cpu().split(counts))
+        return [
+            self.ranking(encoded.window, torch.stack([next(rows) for _ in encoded.prompts]), None)
+            for encoded in windows
+        ]
+
+    def _replace_head(self, model: PreTrainedModel) -> None:
+        exit_after(model, self._layer)
+
+    def _positions(self, prompt: Sequence[int], count: int) -> tuple[int, ...]:
+        """The positions of the identifiers behind the passages."""
+        found = find_identifiers(self._tokenizer, prompt, self.identifiers.token_ids[:count])
+        if len(found) < count:
+            raise CheckpointError(
+                f"identifier {len(found) + 1} of {count} is not a token of its own in the prompt of this tokenizer, so "
+                "no score can be read at it; leave early_exit out"
+            )
+        return found

@@ -1,0 +1,70 @@
+"""Early exit: the outputs are those of a slow pass over all layers, projected, and what cannot exit is refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rerank.errors import CheckpointError
+from rerank.models.early_exit import exit_after, score_direction
+from rerank.models.packing_check import make_last_token_reader
+from tests.random_models import NOT_PACKABLE, PACKABLE, random_model, random_sequences
+
+#: Some positions of each of the sequences, the first and the last ones among them.
+POSITIONS = [[0, 5, 36], [11], [2, 3, 4], [0], [63, 1]]
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "qwen2 with a window in one layer", "qwen3"])
+@pytest.mark.parametrize("layer", [1, 2])
+@torch.inference_mode()
+def test_scores_are_the_projected_states_of_the_layer(name: str, layer: int) -> None:
+    sequences = random_sequences()
+    whole = random_model(PACKABLE[name])
+    expected = []
+    for sequence, positions in zip(sequences, POSITIONS, strict=True):
+        states = whole(input_ids=sequence[None], output_hidden_states=True).hidden_states[layer][0]
+        expected += [states[position] @ score_direction(states.shape[1]) for position in positions]
+    model = random_model(PACKABLE[name])
+    exit_after(model, layer)
+    reader = make_last_token_reader(model)
+    scores = reader.read_at(sequences, POSITIONS)
+    assert (reader.batching, scores.shape, scores.dtype) == ("packed", (len(expected), 1), torch.float32)
+    torch.testing.assert_close(scores[:, 0], torch.stack(expected), atol=1e-5, rtol=1e-4)
+
+
+@torch.inference_mode()
+def test_model_that_cannot_be_packed_is_read_one_by_one() -> None:
+    model, sequences = random_model(PACKABLE["llama"]), random_sequences()
+    exit_after(model, 2)
+    packed = make_last_token_reader(model).read_at(sequences, POSITIONS)
+    model = random_model(NOT_PACKABLE["llama with dynamic positions"][0])
+    exit_after(model, 2)
+    reader = make_last_token_reader(model)
+    assert reader.batching == "one_by_one"
+    torch.testing.assert_close(reader.read_at(sequences, POSITIONS), packed, atol=1e-5, rtol=1e-4)
+
+
+def test_direction_is_always_the_same() -> None:
+    """Checkpoints are trained to score along it, so it must not change with a version of torch."""
+    expected = torch.tensor([-0.04690999, -0.04801501, -0.01044077])
+    torch.testing.assert_close(score_direction(576)[:3], expected, atol=1e-6, rtol=0)
+
+
+def test_layers_above_are_dropped() -> None:
+    model = random_model(PACKABLE["llama"])
+    before = sum(weight.numel() for weight in model.parameters())
+    exit_after(model, 1)
+    assert (len(model.base_model.layers), model.config.num_hidden_layers) == (1, 1)
+    assert sum(weight.numel() for weight in model.parameters()) < before
+
+
+def test_layer_that_the_model_lacks_is_refused() -> None:
+    with pytest.raises(CheckpointError, match=r"early_exit_layer 4 exceeds the 3 layers of the model"):
+        exit_after(random_model(PACKABLE["llama"]), 4)
+
+
+def test_model_of_another_type_is_refused() -> None:
+    with pytest.raises(
+        CheckpointError, match="llama, mistral, qwen2, qwen3, and this one is gpt2; leave early_exit out"
+    ):
+        exit_after(random_model(PACKABLE["gpt2"]), 1)

@@ -1,0 +1,167 @@
+"""FIRST with an early exit: scores of passages at their identifiers, settings that do not fit, and checkpoints."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from rerank.config import FirstModel
+from rerank.errors import CheckpointError, ConfigError
+from rerank.files import sha256_of_files
+from rerank.manifest import MANIFEST_FILE, TEMPLATE_FILE, CheckpointManifest, write_manifest
+from rerank.models.early_exit import score_direction
+from rerank.prompting.templates import load_template
+from rerank.rankers.base import rank_windows
+from rerank.rankers.first import FirstRanker, FirstScoring
+from rerank.rankers.first_early_exit import EarlyExitFirstRanker
+from rerank.registry import load_first
+from rerank.types import Passage, Query, Window
+from tests.causal_lms import write_causal_lm
+from tests.small_tokenizers import byte_level, metaspace
+
+TEXTS = ["a flea", "the moon and the tides", "bread", "bread", "", "sand " * 30]
+TEMPLATE = "first_smollm2"
+
+
+def window(*texts: str) -> Window:
+    return Window(Query("what jumps"), tuple(Passage(f"d{place}", text) for place, text in enumerate(texts)))
+
+
+@pytest.fixture(scope="module")
+def lm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_causal_lm(tmp_path_factory.mktemp("lm") / "tiny", "llama", metaspace())
+
+
+def ranker_of(lm: Path, scoring: FirstScoring | None = None) -> EarlyExitFirstRanker:
+    return EarlyExitFirstRanker(lm, 1, TEMPLATE, scoring=scoring, device="cpu", passage_tokens=20)
+
+
+@pytest.fixture(scope="module")
+def ranker(lm: Path) -> EarlyExitFirstRanker:
+    return ranker_of(lm)
+
+
+@torch.inference_mode()
+def test_scores_are_the_states_at_the_identifiers_projected(lm: Path, ranker: EarlyExitFirstRanker) -> None:
+    given = window(*TEXTS)
+    whole = FirstRanker(lm, TEMPLATE, device="cpu", passage_tokens=20).encode(given).prompts[0]
+    states = AutoModelForCausalLM.from_pretrained(lm)(torch.tensor([whole]), output_hidden_states=True).hidden_states[
+        1
+    ][0]
+    behind = [whole.index(token) for token in ranker.identifiers.token_ids[: len(TEXTS)]]
+    expected = torch.log_softmax(states[behind] @ score_direction(states.shape[1]), dim=0)
+    scores = rank_windows(ranker, [given])[0].scores
+    assert scores == pytest.approx(expected.tolist(), abs=1e-5)
+    assert max(scores) - min(scores) > 0.01
+
+
+def test_prompt_ends_at_the_last_identifier(lm: Path, ranker: EarlyExitFirstRanker) -> None:
+    encoded, whole = ranker.encode(window(*TEXTS)), FirstRanker(lm, TEMPLATE, device="cpu", passage_tokens=20)
+    prompt = encoded.prompts[0]
+    assert prompt[-1] == ranker.identifiers.token_ids[len(TEXTS) - 1]
+    assert whole.encode(window(*TEXTS)).prompts[0][: len(prompt)] == prompt
+    assert encoded.tokens == len(prompt) < whole.encode(window(*TEXTS)).tokens
+
+
+def test_scores_of_a_passage_do_not_depend_on_those_behind_it(ranker: EarlyExitFirstRanker) -> None:
+    few, many = (rank_windows(ranker, [window(*TEXTS[:n])])[0].scores for n in (2, 5))
+    assert many[1] - many[0] == pytest.approx(few[1] - few[0], abs=1e-5)
+
+
+def test_windows_of_a_batch_do_not_change_each_other(ranker: EarlyExitFirstRanker) -> None:
+    windows = [window(*TEXTS), window(TEXTS[1]), window(*TEXTS[3:])]
+    alone = [rank_windows(ranker, [each])[0].scores for each in windows]
+    for expected, ranking in zip(alone, rank_windows(ranker, windows), strict=True):
+        assert ranking.scores == pytest.approx(expected, abs=1e-5)
+    assert alone[1] == (0.0,)
+
+
+def test_permutations_are_averaged_and_the_order_prior_is_added(lm: Path, ranker: EarlyExitFirstRanker) -> None:
+    given = window(*TEXTS[:2])
+    ordered, swapped = (rank_windows(ranker, [each])[0].scores for each in (given, window(TEXTS[1], TEXTS[0])))
+    averaged = rank_windows(ranker_of(lm, FirstScoring(permutations=2)), [given])[0].scores
+    assert averaged in (
+        pytest.approx([(ordered[0] + swapped[1]) / 2, (ordered[1] + swapped[0]) / 2], abs=1e-5),
+        pytest.approx(ordered, abs=1e-5),  # the second order may be the first one again
+    )
+    prior = rank_windows(ranker_of(lm, FirstScoring(order_prior=0.5)), [replace(given, is_ordered=True)])[0].scores
+    assert prior[0] - prior[1] == pytest.approx(ordered[0] - ordered[1] + 0.5, abs=1e-5)
+    assert sum(map(math.exp, prior)) == pytest.approx(1)
+
+
+def test_settings_about_the_logits_of_identifiers_are_refused(lm: Path) -> None:
+    for scoring in (FirstScoring(calibration="content_free"), FirstScoring(identifier_tokens="max")):
+        with pytest.raises(ConfigError, match="early_exit reads no logits of identifiers; leave calibration and"):
+            ranker_of(lm, scoring)
+
+
+def test_identifier_that_merges_with_its_bracket_is_refused(tmp_path: Path) -> None:
+    lm = write_causal_lm(tmp_path / "merging", "llama", byte_level())
+    ranker = EarlyExitFirstRanker(lm, 1, "first", device="cpu")
+    with pytest.raises(CheckpointError, match=r"identifier \d of 6 is not a token of its own .* leave early_exit out"):
+        ranker.encode(window(*TEXTS))
+
+
+def with_manifest(lm: Path, folder: Path, layer: int) -> Path:
+    """A copy of a checkpoint, with a manifest that has this layer of the early exit."""
+    folder.mkdir()
+    for path in lm.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    template = load_template(TEMPLATE)
+    (folder / TEMPLATE_FILE).write_bytes(template.source)
+    manifest = CheckpointManifest(
+        ranker="first",
+        base="tiny",
+        base_revision="",
+        weights_sha256=sha256_of_files(sorted(folder.glob("*.safetensors"))),
+        template_sha256=template.sha256,
+        identifiers="letters",
+        window_size=5,
+        early_exit_layer=layer,
+        command="",
+        data={},
+        metrics={},
+        versions={},
+    )
+    write_manifest(folder, manifest)
+    return folder
+
+
+def test_layer_is_that_of_the_manifest(lm: Path, tmp_path: Path) -> None:
+    trained = with_manifest(lm, tmp_path / "trained", 1)
+    model = FirstModel(name="m", ranker="first", path=trained, early_exit=True)
+    ranker = load_first(model, "cpu")
+    assert isinstance(ranker, EarlyExitFirstRanker)
+    expected = EarlyExitFirstRanker(trained, 1, TEMPLATE, device="cpu")
+    given = window(*TEXTS)
+    assert rank_windows(ranker, [given])[0].scores == rank_windows(expected, [given])[0].scores
+    plain = load_first(model.model_copy(update={"early_exit": False}), "cpu")
+    assert type(plain) is FirstRanker
+
+
+def test_checkpoint_that_was_not_trained_for_it_is_refused(lm: Path, tmp_path: Path) -> None:
+    for path in (lm, with_manifest(lm, tmp_path / "none", 0)):
+        with pytest.raises(CheckpointError, match="was not trained for early_exit; leave it out, or train with"):
+            load_first(FirstModel(name="m", ranker="first", path=path, early_exit=True), "cpu")
+
+
+def test_served_model_is_refused(lm: Path) -> None:
+    by = {"kind": "vllm", "urls": ["http://127.0.0.1:1"], "model": "m"}
+    with pytest.raises(ValueError, match="an inference server computes all layers; leave early_exit or served_by out"):
+        FirstModel.model_validate(
+            {"name": "m", "ranker": "first", "path": str(lm), "served_by": by, "early_exit": True}
+        )
+
+
+def test_manifest_with_a_negative_layer_is_refused(lm: Path, tmp_path: Path) -> None:
+    folder = with_manifest(lm, tmp_path / "broken", 1)
+    broken = json.loads((folder / MANIFEST_FILE).read_text()) | {"early_exit_layer": -1}
+    (folder / MANIFEST_FILE).write_text(json.dumps(broken))
+    with pytest.raises(CheckpointError, match="early_exit_layer"):
+        load_first(FirstModel(name="m", ranker="first", path=folder, early_exit=True), "cpu")
