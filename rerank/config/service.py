@@ -88,6 +88,7 @@ BUNDLED_MODELS: tuple[ModelConfig, ...] = (
         ranker="first",
         strategy=StrategyKind.CASCADE,
         preranker="pe-rank",
+        window_size=15,
         order_prior=0.2,
         early_exit=True,
     ),
