@@ -77,7 +77,7 @@ def test_row_of_a_whole_window_is_that_of_a_dense_mask() -> None:
     pack = BlockPack(3, [len(block[1]) + 3 for block in BLOCKS], len(TAIL), CPU)
     assert torch.equal(pack.position_ids, positions)
     row = torch.tensor(tokens)
-    found = make_last_token_reader(model).read_row(row, pack.last, position_ids=pack.position_ids, pack=pack)[-1]
+    found = make_last_token_reader(model).read_row(row, pack.outputs_at, position_ids=pack.position_ids, pack=pack)[-1]
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 

@@ -63,12 +63,12 @@ def test_packed_attention_is_the_formula(
     assert weights is None
     torch.testing.assert_close(attended.double(), expected, atol=1e-5, rtol=0)
     last, _ = packed_attention(torch.nn.Module(), query, key, value, None, last_only=True, **options)
-    torch.testing.assert_close(last[:, pack.last].double(), expected[:, pack.last], atol=1e-5, rtol=0)
+    torch.testing.assert_close(last[:, pack.outputs_at].double(), expected[:, pack.outputs_at], atol=1e-5, rtol=0)
 
 
 def test_pack_holds_the_boundaries_of_its_sequences() -> None:
     pack = Pack((3, 1, 2), CPU)
-    assert pack.last.tolist() == [2, 3, 5]
+    assert pack.outputs_at.tolist() == [2, 3, 5]
     assert pack.position_ids.tolist() == [[0, 1, 2, 0, 0, 1]]
     assert (pack.cu_seqlens.tolist(), pack.max_length, pack.total_tokens) == ([0, 3, 4, 6], 3, 6)
 
