@@ -40,7 +40,7 @@ def first_settings(model: FirstModel) -> FirstSettings:
     manifest = read_manifest(model.path)
     if model.early_exit and not (manifest and manifest.early_exit_layer):
         raise CheckpointError(
-            f"{model.path} was not trained for early_exit; leave it out, or train with `train-first --probe-weight 1`"
+            f"{model.path} was not trained for early_exit; leave it out, or train with --probe-weight 1"
         )
     if manifest is None:
         return FirstSettings(

@@ -19,11 +19,14 @@ from rerank_training.lists.training_list import TrainingList
 from rerank_training.train_first import main
 from safetensors.torch import load_file
 
+from rerank.config import FirstModel
 from rerank.errors import CheckpointError, ConfigError
 from rerank.manifest import TEMPLATE_FILE, read_manifest
 from rerank.models.loading import load_causal_lm
 from rerank.rankers.base import rank_windows
 from rerank.rankers.first import FirstRanker
+from rerank.rankers.first_early_exit import EarlyExitFirstRanker
+from rerank.registry import load_first
 from rerank.types import Window
 from tests.word_lists import first_flags, first_run, word_lists, write_inputs
 
@@ -233,6 +236,17 @@ def test_saves_of_an_adapter_do_not_look_for_its_base(
 
 
 # --- manifest
+
+
+def test_probe_loss_allows_an_early_exit_behind_passages_only(inputs: Path, adapter: Path, tmp_path: Path) -> None:
+    flags = [*TWO_STEPS, "--probe-weight", "1", "--template"]
+    behind = first_run(inputs, tmp_path / "behind", *flags, "first_smollm2")
+    ranker = load_first(FirstModel(name="m", ranker="first", path=behind, early_exit=True), "cpu")
+    assert isinstance(ranker, EarlyExitFirstRanker)
+    before = first_run(inputs, tmp_path / "before", *flags, "first")
+    for checkpoint in (adapter, before):
+        with pytest.raises(CheckpointError, match="was not trained for early_exit"):
+            load_first(FirstModel(name="m", ranker="first", path=checkpoint, early_exit=True), "cpu")
 
 
 def test_manifest_names_base_data_and_template(overfit: Path, inputs: Path) -> None:
