@@ -138,7 +138,9 @@ def index(
     ] = "flat",
     encoder_dtype: Annotated[
         EncoderDtype,
-        typer.Option(help="Precision in which passages are encoded; bfloat16 is faster where the processor has it."),
+        typer.Option(
+            help="Precision in which passages are encoded; bfloat16 and int8 are faster where the processor has them."
+        ),
     ] = "float32",
     workers: Annotated[
         str,

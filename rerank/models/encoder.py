@@ -26,6 +26,7 @@ from rerank.models.complete import check_complete
 from rerank.models.hub import check_findable
 from rerank.models.jina_bert import is_jina_bert, native_folder
 from rerank.models.loading import pick_device
+from rerank.models.precision import check_int8, compute_in
 from rerank.models.vector_cache import VectorCache
 from rerank.prompting.truncate import beginning
 from rerank.types import EncoderDtype, Matrix
@@ -85,6 +86,7 @@ class Encoder:
             )
         transformers_logging.disable_progress_bar()  # loading the weights takes a second
         self._model = _load(folder, device)
+        self._computing: dict[EncoderDtype, SentenceTransformer] = {}
         self._lock = threading.Lock()
         self.vector_cache = VectorCache(vector_cache_bytes)
         self.id = EncoderId(
@@ -116,13 +118,16 @@ class Encoder:
         Args:
             texts: what to encode.
             batch_size: number of texts that run through the model together.
-            dtype: of the matrix products; with bfloat16 the rest is computed in float32 (autocast).
+            dtype: of the matrix products; the rest is computed in float32, but attention with bfloat16 is not.
+
+        Raises:
+            ConfigError: the processor or the device does not compute in int8.
         """
         distinct = list(dict.fromkeys(texts))
         if not distinct:
             return np.empty((0, self.id.dimension), dtype=np.float32)
         with self._lock, torch.autocast(self.device.type, torch.bfloat16, enabled=dtype == "bfloat16"):
-            vectors = self._model.encode(
+            vectors = self._model_in(dtype).encode(
                 distinct,
                 batch_size=batch_size,
                 normalize_embeddings=True,
@@ -131,6 +136,18 @@ class Encoder:
             )
         row = {text: index for index, text in enumerate(distinct)}
         return np.ascontiguousarray(vectors[[row[text] for text in texts]], dtype=np.float32)
+
+    def _model_in(self, dtype: EncoderDtype) -> SentenceTransformer:
+        """The model that computes in `dtype`: on a CPU a copy with other linear layers, made at its first use."""
+        if dtype not in self._computing:
+            model = self._model
+            if dtype == "int8":
+                check_int8(self.device)
+            if self.device.type == "cpu":  # the copy shares the weights that are not changed
+                model = copy.deepcopy(model, {id(weight): weight for weight in model.parameters()})
+                compute_in(cast(PreTrainedModel, model[0].auto_model), dtype)
+            self._computing[dtype] = model
+        return self._computing[dtype]
 
     @property
     def device(self) -> torch.device:

@@ -19,8 +19,9 @@ from rerank.errors import InvalidRequest
 from rerank.manifest import model_id, trained_with_instructions
 from rerank.models.encoder import Encoder
 from rerank.models.last_token import translate_out_of_memory
-from rerank.models.loading import pick_device, uses_autocast
+from rerank.models.loading import pick_device
 from rerank.models.packing_check import make_last_token_reader
+from rerank.models.precision import pick_precision
 from rerank.prompting.vector_prompts import PASSAGE_SLOT, QUERY_SLOT, VectorPrompts
 from rerank.rankers.base import RankerInfo
 from rerank.rankers.pe_checkpoint import Decoding, load_pe_checkpoint
@@ -61,6 +62,7 @@ class PERankRanker:
     ) -> None:
         self._device = pick_device(device)
         loaded = load_pe_checkpoint(checkpoint, encoder, self._device, template, precision)
+        precision = pick_precision(loaded.transformer, precision)
         prompt = loaded.template
         if not (loaded.own_vocabulary or trained_with_instructions(checkpoint)):
             prompt = prompt.without_instruction()  # noise to a model that has learnt to read from its lists alone
@@ -68,7 +70,7 @@ class PERankRanker:
         self._transformer = loaded.transformer
         self._projector = loaded.projector
         self._dynamic = (decoding or loaded.decoding) == "dynamic"
-        self._reader = make_last_token_reader(loaded.transformer, uses_autocast(self._device, precision))
+        self._reader = make_last_token_reader(loaded.transformer, precision)
         self._text_tokens = passage_text_tokens
         self._prompts = VectorPrompts(prompt, loaded.tokenizer, loaded.own_vocabulary, passage_text_tokens)
         half = loaded.context_tokens // (2 * self._prompts.query_repeats)  # the other half is for the passages
@@ -89,6 +91,7 @@ class PERankRanker:
             reads_vectors=True,
             on_accelerator=self._device.type == "cuda",
             warning=loaded.warning,
+            precision=precision,
         )
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:

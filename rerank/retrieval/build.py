@@ -23,6 +23,7 @@ from rerank import __version__
 from rerank.collections import Collection
 from rerank.errors import CollectionError, ConfigError
 from rerank.models.encoder import Encoder
+from rerank.models.precision import check_int8
 from rerank.retrieval.bm25 import K1, B, write_bm25
 from rerank.retrieval.build_folder import BuildFolder, build_folder
 from rerank.retrieval.encoding import Workers, encode_passages
@@ -85,11 +86,13 @@ def build_index(
         settings: how to build it.
 
     Raises:
-        ConfigError: `out` exists already, another build of it runs, one with other arguments is unfinished, or the
-            collection is too small for ivf-pq.
+        ConfigError: `out` exists already, another build of it runs, one with other arguments is unfinished, the
+            collection is too small for ivf-pq, or the machine does not compute in int8.
         CollectionError: the collection is empty or malformed, or a doc_id occurs twice.
     """
     settings = settings or BuildSettings()
+    if settings.encoder_dtype == "int8":
+        check_int8(encoder.device)
     plan = {
         "format": FORMAT,
         "collection": collection.name,

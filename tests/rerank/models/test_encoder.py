@@ -10,10 +10,15 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from sentence_transformers import SentenceTransformer
 
 from rerank.errors import CheckpointError, ConfigError
 from rerank.models.encoder import DEFAULT_ENCODER, Encoder
+from rerank.models.precision import has_vnni
+from rerank.types import Matrix
 from tests.pe_checkpoints import change_config
+
+TEXTS = ["a flea", "Robins sense the magnetic field of the earth.", "word " * 60]
 
 
 def test_default_encoder_is_the_published_one(encoder: Encoder) -> None:
@@ -138,3 +143,28 @@ def test_truncated_file_is_refused(copied: Path, file: str, size: int) -> None:
 def test_folder_without_weights_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="holds no model weights"):
         Encoder(str(tmp_path))
+
+
+@pytest.fixture(scope="module")
+def plain_vectors(encoder: Encoder) -> Matrix:
+    """By sentence-transformers itself."""
+    return np.asarray(SentenceTransformer(str(encoder.folder), device="cpu").encode(TEXTS, normalize_embeddings=True))
+
+
+def test_vectors_are_those_of_sentence_transformers(encoder: Encoder, plain_vectors: Matrix) -> None:
+    np.testing.assert_allclose(encoder.encode(TEXTS), plain_vectors, atol=1e-5)
+
+
+@pytest.mark.skipif(not has_vnni(), reason="the processor has no AVX512_VNNI")
+def test_int8_is_near_float32_which_stays_as_it_was(encoder: Encoder, plain_vectors: Matrix) -> None:
+    vectors = encoder.encode(TEXTS, dtype="int8")
+    assert 0.99 < (vectors * plain_vectors).sum(axis=1).min() < 0.999999
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
+    np.testing.assert_allclose(encoder.encode(TEXTS), plain_vectors, atol=1e-5)
+
+
+def test_int8_is_refused_where_the_processor_has_it_not(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rerank.models.precision.has_vnni", lambda: False)
+    encoder = Encoder(str(encoder.folder), "cpu")
+    with pytest.raises(ConfigError, match="int8 needs a processor with AVX512_VNNI"):
+        encoder.encode(["a"], dtype="int8")
