@@ -31,8 +31,8 @@ CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 Vector: TypeAlias = npt.NDArray[np.float32]
 #: (N, D) float32, each row a unit vector.
 Matrix: TypeAlias = npt.NDArray[np.float32]
-#: Precision of an encoder's matrix products.
-EncoderDtype: TypeAlias = Literal["float32", "bfloat16", "int8"]
+#: Precision of an encoder's matrix products; `auto`: see Encoder.pick_dtype.
+EncoderDtype: TypeAlias = Literal["auto", "float32", "bfloat16", "int8"]
 #: How a ranker runs a batch: all windows side by side in one row, or one forward pass after the other.
 Batching: TypeAlias = Literal["packed", "one_by_one"]
 

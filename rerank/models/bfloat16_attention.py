@@ -13,15 +13,6 @@ _BLOCK = 128
 _MASKED = -1e30
 
 
-def computes_bfloat16_on_cpu(x: torch.Tensor) -> bool:
-    """True if products with x are computed in bfloat16 on a CPU: by autocast, or because x is."""
-    return x.device.type == "cpu" and (x.dtype == torch.bfloat16 or _autocasts())
-
-
-def _autocasts() -> bool:
-    return torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16
-
-
 def attend_in_blocks(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float | None) -> torch.Tensor:
     """(1, H, T, D) queries attend to the (1, H_kv, T, D) keys up to their own position → (1, H, T, D) bfloat16."""
     _, heads, length, width = q.shape

@@ -20,7 +20,7 @@ from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, PreTrainedModel
 
-from rerank.models.bfloat16_attention import attend_in_blocks, computes_bfloat16_on_cpu
+from rerank.models.bfloat16_attention import attend_in_blocks
 from rerank.models.kv_cache import DecodeState, GroupedDecodeState, KVCache, PackedDecodeState
 from rerank.types import Batching
 
@@ -277,7 +277,7 @@ def _attend_causally(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, form: _S
     queries, length = q.shape[2], k.shape[2]
     if not form.is_plain or (form.sliding_window or length) < length or queries not in (1, length):
         return _attend(q, k, v, form, _causal_mask(queries, length, form.sliding_window, q.device))
-    if queries == length and computes_bfloat16_on_cpu(q):
+    if queries == length and torch.is_autocast_enabled("cpu"):
         return attend_in_blocks(q, k, v, form.scaling)
     gqa = q.shape[1] != k.shape[1]
     return scaled_dot_product_attention(q, k, v, is_causal=queries > 1, scale=form.scaling, enable_gqa=gqa)

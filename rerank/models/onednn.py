@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -46,10 +46,11 @@ def compute_by_onednn(linear: nn.Linear, dtype: torch.dtype = torch.float32) -> 
     weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach().to(dtype), _ROWS)
     linear.weight = nn.Parameter(weight, requires_grad=False)
     bias = None if linear.bias is None else linear.bias.detach().to(dtype)
-    linear.forward = partial(_linear, weight, bias)  # type: ignore[method-assign]
+    forward = partial(torch.ops.mkldnn._linear_pointwise, W=weight, B=bias, attr="none", scalars=[], algorithm="")
+    if dtype != torch.float32:
+        forward = partial(_rounded, forward, dtype)
+    linear.forward = forward  # type: ignore[method-assign]
 
 
-def _linear(weight: torch.Tensor, bias: torch.Tensor | None, x: torch.Tensor) -> torch.Tensor:
-    """(…, K) → (…, N) in the dtype of the weight."""
-    result: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x.to(weight.dtype), weight, bias, "none", [], "")
-    return result
+def _rounded(forward: Callable[[torch.Tensor], torch.Tensor], dtype: torch.dtype, x: torch.Tensor) -> torch.Tensor:
+    return forward(x.to(dtype))

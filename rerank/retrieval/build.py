@@ -10,7 +10,7 @@ import os
 import platform
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -23,7 +23,6 @@ from rerank import __version__
 from rerank.collections import Collection
 from rerank.errors import CollectionError, ConfigError
 from rerank.models.encoder import Encoder
-from rerank.models.precision import check_int8
 from rerank.retrieval.bm25 import K1, B, write_bm25
 from rerank.retrieval.build_folder import BuildFolder, build_folder
 from rerank.retrieval.encoding import Workers, encode_passages
@@ -51,7 +50,7 @@ class BuildSettings:
 
     Attributes:
         dense: kind of dense search.
-        encoder_dtype: precision in which passages are encoded.
+        encoder_dtype: precision in which passages are encoded; see Encoder.pick_dtype.
         workers: processes that encode, and threads of Lucene and FAISS; 0: as many as this process may use processors,
             but one process on a GPU. "ray": the processors of a Ray cluster encode.
     """
@@ -91,8 +90,7 @@ def build_index(
         CollectionError: the collection is empty or malformed, or a doc_id occurs twice.
     """
     settings = settings or BuildSettings()
-    if settings.encoder_dtype == "int8":
-        check_int8(encoder.device)
+    settings = replace(settings, encoder_dtype=encoder.pick_dtype(settings.encoder_dtype))
     plan = {
         "format": FORMAT,
         "collection": collection.name,

@@ -51,9 +51,9 @@ def measure_precision(workload: Workload) -> Values:
     encoders = {
         "torch": partial(plain.encode, texts, batch_size=16),
         "float32": partial(encode, texts),
-        "bfloat16": partial(encode, texts, dtype="bfloat16"),
+        "bfloat16": partial(encode, texts, "bfloat16"),
     }
     if has_vnni():
-        encoders["int8"] = partial(encode, texts, dtype="int8")
+        encoders["int8"] = partial(encode, texts, "int8")
     seconds = time_in_turns(encoders, workload.few_repeats)
     return figures | {f"encoder_{name}": ratios(seconds["torch"], each) for name, each in seconds.items()}

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from rerank.models.bfloat16_attention import attend_in_blocks, computes_bfloat16_on_cpu
+from rerank.models.bfloat16_attention import attend_in_blocks
 
 
 @pytest.mark.parametrize("length", [1, 2, 127, 128, 129, 300])
@@ -32,12 +32,3 @@ def test_scaling_is_that_of_the_model() -> None:
     q, k, v = (torch.randn(1, 2, 9, 16) for _ in range(3))
     expected = scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.05)
     torch.testing.assert_close(attend_in_blocks(q, k, v, 0.05).float(), expected, atol=0.03, rtol=0.02)
-
-
-def test_it_is_for_bfloat16_only() -> None:
-    assert computes_bfloat16_on_cpu(torch.ones(1, dtype=torch.bfloat16))
-    assert not computes_bfloat16_on_cpu(torch.ones(1))
-    with torch.autocast("cpu", torch.bfloat16):
-        assert computes_bfloat16_on_cpu(torch.ones(1))
-    with torch.autocast("cpu", torch.float16):
-        assert not computes_bfloat16_on_cpu(torch.ones(1))

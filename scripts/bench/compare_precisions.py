@@ -1,6 +1,6 @@
 """Comparison of the precisions of a model: how far orders, nDCG@10 and processor time change.
 
-python -m scripts.compare_precisions --requests requests.jsonl --qrels qrels.txt --last 18
+python -m scripts.bench.compare_precisions --requests requests.jsonl --qrels qrels.txt --last 18
 
 Every request is ranked by each precision in turn. Of neighbouring pairs in the order of the first precision, those
 count that the other precision orders alike; Kendall's tau is that of the first 20, the window of FIRST.
