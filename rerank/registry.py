@@ -383,7 +383,7 @@ def _window_too_large(name: str, size: int, limit: int) -> InvalidRequest:
 
 def _self_test(ranker: Ranker, model: ModelConfig, device: str) -> None:
     if not isinstance(model, IdentityModel | ApiModel):
-        tolerance = self_test.tolerance(pick_device(device).type, model.precision)
+        tolerance = self_test.tolerance(pick_device(device).type, ranker.info.precision)
         ranker = ranker.with_little_thinking() if isinstance(ranker, GenerationRanker) else ranker
         self_test.check(ranker, scoring_settings(model), model.path, tolerance)
     if isinstance(ranker, StateKeeper):

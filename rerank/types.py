@@ -31,8 +31,8 @@ CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 Vector: TypeAlias = npt.NDArray[np.float32]
 #: (N, D) float32, each row a unit vector.
 Matrix: TypeAlias = npt.NDArray[np.float32]
-#: Precision of an encoder's matrix products.
-EncoderDtype: TypeAlias = Literal["float32", "bfloat16"]
+#: Precision of an encoder's matrix products; `auto`: see Encoder.pick_dtype.
+EncoderDtype: TypeAlias = Literal["auto", "float32", "bfloat16", "int8"]
 #: How a ranker runs a batch: all windows side by side in one row, or one forward pass after the other.
 Batching: TypeAlias = Literal["packed", "one_by_one"]
 
@@ -334,6 +334,7 @@ class Trace:
     #: The class of the error in whose place the ranking stands; None if there was no error.
     failure: type[Exception] | None = None
     cached_passages: int = 0
+    precision: str = ""  #: See RankerInfo.
 
     @property
     def tokens(self) -> int:

@@ -68,8 +68,8 @@ def listing(lines: dict[Path, dict[str, int]]) -> str:
 
 
 def test_request_runs_through_few_files_and_lines(encoder: Encoder) -> None:
-    """From the RPC to the ranking by the bundled FIRST model in sliding windows."""
-    model = FirstModel(name="first", ranker="first", window_size=10)
+    """From the RPC to the ranking by the bundled FIRST model in sliding windows, in float32, as on any processor."""
+    model = FirstModel(name="first", ranker="first", window_size=10, precision="float32")
     rankers = {model.name: load_ranker(model, encoder, "cpu")}
     config = ServiceConfig(listen="127.0.0.1:0", models=(model,))
     reranker = AsyncReranker(config, encoder, None, ModelRegistry(config.models, rankers))

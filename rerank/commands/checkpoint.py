@@ -88,6 +88,7 @@ def golden(
         model, name = models[bundled].model_copy(update={"path": checkpoint}), f"golden-{bundled}.json"
     else:
         model, name = load_config(None, [served_model(f"golden={checkpoint}")]).models[0], GOLDEN
+    model = model.model_copy(update={"precision": "float32"})
     ranker = load_ranker(model, Encoder(encoder or DEFAULT_ENCODER, "cpu"), "cpu")
     write_golden(ranker, scoring_settings(model), checkpoint, name)
     print(checkpoint / name)

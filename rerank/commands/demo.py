@@ -27,7 +27,7 @@ from rerank.config import ServiceConfig
 from rerank.config.http import HttpConfig
 from rerank.errors import ConfigError, IndexMismatch
 from rerank.names import current_model_name
-from rerank.retrieval.build import build_index
+from rerank.retrieval.build import BuildSettings, build_index
 from rerank.retrieval.index import IndexManifest, read_manifest
 from rerank.service.process import service_process
 from rerank.types import Query
@@ -109,7 +109,7 @@ def _index(folder: Path, console: Console) -> IndexManifest:
 
     shutil.rmtree(folder, ignore_errors=True)
     with show_progress(console, "passages") as progress:
-        return build_index(collection, folder, Encoder(), report=progress.report)
+        return build_index(collection, folder, Encoder(), progress.report, BuildSettings(encoder_dtype="auto"))
 
 
 def _show_example(client: RerankClient, console: Console, ranker: str) -> None:

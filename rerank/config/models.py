@@ -17,8 +17,9 @@ from rerank.relevance import RelevanceCurve
 from rerank.types import StrategyKind
 
 #: Number format of the model. `auto` is float32 on a CPU and bfloat16 on CUDA. `bfloat16` on a CPU computes only the
-#: linear layers in bfloat16: faster with AVX512_BF16, slower without. Its effect on orders has not been measured.
-Precision: TypeAlias = Literal["auto", "float32", "bfloat16"]
+#: linear layers in bfloat16: faster with AVX512_BF16, slower without. `int8` needs a CPU with AVX512_VNNI, and has
+#: one scale per token and per output channel; attention is in bfloat16. Orders change: see docs/evidence/results.md.
+Precision: TypeAlias = Literal["auto", "float32", "bfloat16", "int8"]
 
 
 class ModelSettings(Settings):

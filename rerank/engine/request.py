@@ -196,7 +196,7 @@ def window_tokens(info: RankerInfo, passages: Sequence[Passage], n: int) -> floa
 
 
 #: What a trace takes from the model's info and from the progress, under the same names.
-_OF_MODEL = ("model_id", "model_revision", "template_sha256")
+_OF_MODEL = ("model_id", "model_revision", "template_sha256", "precision")
 _OF_WORK = ("rounds", "repairs", "cached_passages", "queue_ms", "prepare_ms", "model_ms")
 
 

@@ -27,8 +27,8 @@ from rerank.errors import CheckpointError
 from rerank.files import sha256_of_files
 from rerank.models.beginnings import SharedBeginnings
 from rerank.models.complete import check_complete
-from rerank.models.loading import pick_device, uses_autocast, weight_files, weights_dtype
-from rerank.models.onednn import use_onednn
+from rerank.models.loading import pick_device, weight_files
+from rerank.models.precision import compute_in, pick_precision, uses_autocast, weights_dtype
 from rerank.models.state_cache import TokenIds
 from rerank.models.tokenizer import load_tokenizer
 
@@ -64,6 +64,7 @@ class PairScorer:
         beginnings: those that pairs share; None if the model is no causal LM, or one that cannot share them.
         between_layers: called in each layer while pairs are scored; it may score other pairs meanwhile.
         revision: SHA-256 of the weights.
+        precision: what the model computes in.
 
     Raises:
         CheckpointError: the folder holds no whole cross-encoder that can be loaded without code of its publisher.
@@ -72,7 +73,6 @@ class PairScorer:
     def __init__(self, folder: Path, device: str = "auto", precision: Precision = "auto", pair_tokens: int = 0) -> None:
         check_cross_encoder(folder)
         self._folder, self.device = folder, pick_device(device)
-        self._autocast = uses_autocast(self.device, precision)
         self._lock = threading.Lock()
         transformers_logging.disable_progress_bar()
         try:
@@ -94,12 +94,14 @@ class PairScorer:
         self.reads_instruction = self._is_chat and plain != instructed
         self.gives_probabilities = isinstance(self._model.activation_fn, nn.Sigmoid)
         self.revision = sha256_of_files(weight_files(folder))
-        if not self._autocast:
-            use_onednn(self._transformer)
         self.between_layers: Callable[[], None] = lambda: None
+        self._autocast = False
         if self.beginnings is not None and (problem := self._problem_of_sharing()):
             log.warning("%s reads the beginning of each pair: %s", folder, problem)
             self.beginnings = None
+        self.precision = pick_precision(self._transformer, precision)
+        compute_in(self._transformer, self.precision)  # after the check, which compares two ways to compute
+        self._autocast = uses_autocast(self.device, self.precision)
         for layer in max(
             (each for each in self._model.modules() if isinstance(each, nn.ModuleList)), key=len, default=()
         ):
@@ -177,8 +179,7 @@ class PairScorer:
         except Exception as error:  # whatever a foreign architecture raises, it can be served without
             return f"its forward fails after a beginning: {error!r}"
         difference = max(abs(a - b) for a, b in zip(apart, shared, strict=True))
-        is_float32 = self._transformer.dtype == torch.float32 and not self._autocast
-        allowed = _FLOAT32_TOLERANCE if is_float32 else _BFLOAT16_TOLERANCE
+        allowed = _FLOAT32_TOLERANCE if self._transformer.dtype == torch.float32 else _BFLOAT16_TOLERANCE
         return "" if difference <= allowed else f"its scores would differ by {difference:.2g}"
 
     @property

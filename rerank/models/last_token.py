@@ -20,6 +20,7 @@ from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, PreTrainedModel
 
+from rerank.models.bfloat16_attention import attend_in_blocks
 from rerank.models.kv_cache import DecodeState, GroupedDecodeState, KVCache, PackedDecodeState
 from rerank.types import Batching
 
@@ -42,19 +43,17 @@ class LastTokenReader:
 
     Args:
         model: a transformer with or without a head.
-        autocast: compute in bfloat16 where autocast considers it safe, for float32 weights on a CPU.
         packed: the model's attention implementation is PACKED_ATTENTION.
         last_layer_shortened: the last layer of a packed row returns the last positions only.
 
     Attributes:
+        autocast: compute in bfloat16 where autocast considers it safe, for float32 weights on a CPU.
         between_layers: called in each layer that reads a packed row; it may read other rows meanwhile.
     """
 
-    def __init__(
-        self, model: PreTrainedModel, autocast: bool = False, packed: bool = False, last_layer_shortened: bool = False
-    ) -> None:
+    def __init__(self, model: PreTrainedModel, packed: bool = False, last_layer_shortened: bool = False) -> None:
         self._model = model
-        self._autocast = autocast
+        self.autocast = False
         self._has_logits_to_keep = "logits_to_keep" in inspect.signature(model.forward).parameters
         self.batching: Batching = "packed" if packed else "one_by_one"
         self.last_layer_shortened = last_layer_shortened
@@ -112,7 +111,7 @@ class LastTokenReader:
 
     def _forward(self, **inputs: Any) -> tuple[torch.Tensor, ...]:
         """The model's output, of which the first element is the logits or, without a head, the last hidden states."""
-        with torch.autocast(self._model.device.type, torch.bfloat16, enabled=self._autocast):
+        with torch.autocast(self._model.device.type, torch.bfloat16, enabled=self.autocast):
             return self._model(**inputs)
 
 
@@ -297,6 +296,8 @@ def _attend_causally(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, form: _S
     queries, length = q.shape[2], k.shape[2]
     if not form.is_plain or (form.sliding_window or length) < length or queries not in (1, length):
         return _attend(q, k, v, form, _causal_mask(queries, length, form.sliding_window, q.device))
+    if queries == length and torch.is_autocast_enabled("cpu"):
+        return attend_in_blocks(q, k, v, form.scaling)
     gqa = q.shape[1] != k.shape[1]
     return scaled_dot_product_attention(q, k, v, is_causal=queries > 1, scale=form.scaling, enable_gqa=gqa)
 

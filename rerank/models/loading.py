@@ -30,6 +30,7 @@ from rerank.files import is_missing_folder, sha256_of_files
 from rerank.models.complete import check_complete
 from rerank.models.gguf import gguf_options
 from rerank.models.hub import check_findable
+from rerank.models.precision import pick_precision, weights_dtype
 from rerank.models.smollm2 import locate_causal_lm
 from rerank.models.tokenizer import load_tokenizer
 
@@ -59,19 +60,6 @@ def pick_device(name: str = "auto") -> torch.device:
         return torch.device(name)
     except RuntimeError as error:
         raise ConfigError(f"torch knows no device {name!r}; use auto, cpu, cuda or cuda:N") from error
-
-
-def weights_dtype(device: torch.device, precision: Precision) -> torch.dtype:
-    """float32 on the CPU at every precision, see `uses_autocast`; bfloat16 on CUDA unless float32 is configured."""
-    return torch.float32 if device.type == "cpu" or precision == "float32" else torch.bfloat16
-
-
-def uses_autocast(device: torch.device, precision: Precision) -> bool:
-    """True if float32 weights compute in bfloat16: on a CPU, where bfloat16 weights would lose more and gain little.
-
-    The residual stream between the layers stays float32.
-    """
-    return device.type == "cpu" and precision == "bfloat16"
 
 
 def read_config(checkpoint: Path) -> PretrainedConfig:
@@ -202,8 +190,8 @@ class CausalLM:
     revision: str
     #: The maximum length of prompt and answer together, in tokens.
     context_tokens: int
-    #: True if float32 weights compute in bfloat16.
-    autocast: bool
+    #: What it shall compute in, without `auto`; see `compute_in`.
+    precision: Precision
 
 
 def load_causal_lm(checkpoint: Path, device: torch.device, precision: Precision = "auto") -> CausalLM:
@@ -211,7 +199,7 @@ def load_causal_lm(checkpoint: Path, device: torch.device, precision: Precision 
 
     Raises:
         CheckpointError: there is no such folder, it holds no causal LM, or the adapter's base model cannot be loaded.
-        ConfigError: the adapter's base model is neither a folder nor on the hub.
+        ConfigError: the adapter's base model is neither a folder nor on the hub, or int8 cannot be computed here.
     """
     gguf, is_adapter = gguf_options(checkpoint), (checkpoint / ADAPTER_FILE).is_file()
     base = locate_causal_lm(base_model_of(checkpoint))
@@ -237,7 +225,7 @@ def load_causal_lm(checkpoint: Path, device: torch.device, precision: Precision 
     weights = sorted(checkpoint.glob("*.safetensors")) or sorted(checkpoint.glob("*.bin"))
     revision = sha256_of_files([checkpoint] if gguf else weights)
     model = model.eval().requires_grad_(False).to(device)
-    return CausalLM(model, tokenizer, revision, context_tokens, uses_autocast(device, precision))
+    return CausalLM(model, tokenizer, revision, context_tokens, pick_precision(model, precision))
 
 
 def load_tokenizer_of(checkpoint: Path | str) -> PreTrainedTokenizerBase:

@@ -1,7 +1,8 @@
-"""Linear layers by oneDNN with reordered weights, which in float32 on a CPU are faster than torch's own."""
+"""Linear layers by oneDNN with reordered weights, which on a CPU are faster than torch's own."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -18,26 +19,38 @@ _READ_BY_WEIGHTS = ("in_proj",)
 _ROWS = 1024
 
 
-def use_onednn(model: PreTrainedModel) -> None:
-    """Makes oneDNN compute the linear layers of attention and MLP, if the model is in float32 on a CPU.
+def use_onednn(model: PreTrainedModel, dtype: torch.dtype) -> None:
+    """Makes oneDNN compute the linear layers of attention and MLP of a model on a CPU, if torch was built with it.
 
-    torch itself calls MKL there, which does less than half as many operations per second on some AMD processors. The
-    model can then be neither trained nor saved, nor run under autocast. Its results change by rounding.
+    In float32, torch itself calls MKL, which does less than half as many operations per second on some AMD processors;
+    the results change by rounding. In bfloat16 they are those of autocast, which rounds the weights in each pass.
     """
-    if model.device.type != "cpu" or model.dtype != torch.float32 or not torch.backends.mkldnn.is_available():
+    if not torch.backends.mkldnn.is_available():
         return
+    for linear in linears_of_layers(model):
+        compute_by_onednn(linear, dtype)
+
+
+def linears_of_layers(model: PreTrainedModel) -> Iterator[nn.Linear]:
+    """The linear layers of attention and MLP that are read by their output only."""
     base: Any = model.base_model
     layers: Any = getattr(base, "layers", None) or getattr(getattr(base, "encoder", None), "layer", ())
     changed = (getattr(layer, name) for layer in layers for name in _MODULES if hasattr(layer, name))
     for name, linear in (each for module in changed for each in module.named_modules()):
         if type(linear) is nn.Linear and not name.endswith(_READ_BY_WEIGHTS):
-            compute_by_onednn(linear)
+            yield linear
 
 
-def compute_by_onednn(linear: nn.Linear) -> None:
+def compute_by_onednn(linear: nn.Linear, dtype: torch.dtype = torch.float32) -> None:
     """Brings the weight of a float32 layer into the order in which oneDNN reads it, and computes the layer by it."""
-    weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), _ROWS)
+    weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach().to(dtype), _ROWS)
     linear.weight = nn.Parameter(weight, requires_grad=False)
-    linear.forward = partial(  # type: ignore[method-assign]
-        torch.ops.mkldnn._linear_pointwise, W=weight, B=linear.bias, attr="none", scalars=[], algorithm=""
-    )
+    bias = None if linear.bias is None else linear.bias.detach().to(dtype)
+    forward = partial(torch.ops.mkldnn._linear_pointwise, W=weight, B=bias, attr="none", scalars=[], algorithm="")
+    if dtype != torch.float32:
+        forward = partial(_rounded, forward, dtype)
+    linear.forward = forward  # type: ignore[method-assign]
+
+
+def _rounded(forward: Callable[[torch.Tensor], torch.Tensor], dtype: torch.dtype, x: torch.Tensor) -> torch.Tensor:
+    return forward(x.to(dtype))

@@ -11,8 +11,9 @@ import torch
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
+from rerank.config import Precision
 from rerank.models.last_token import PACKED_ATTENTION, LastTokenReader, Pack, shorten_last_layer
-from rerank.models.onednn import use_onednn
+from rerank.models.precision import compute_in, uses_autocast
 
 log = logging.getLogger(__name__)
 
@@ -26,8 +27,8 @@ _NOISE_FACTOR, _MAX_NOISE_TOLERANCE = 4, 0.2
 
 
 @torch.inference_mode()
-def make_last_token_reader(model: PreTrainedModel, autocast: bool = False) -> LastTokenReader:
-    """A reader that packs sequences if the model allows it, and computes float32 on a CPU by oneDNN.
+def make_last_token_reader(model: PreTrainedModel, precision: Precision = "float32") -> LastTokenReader:
+    """A reader that packs sequences if the model allows it, and makes a model on a CPU compute in a precision.
 
     A few random sequences are read one by one and packed. Where the outputs differ, or the packed row fails, the model
     stays as it is and reads one sequence at a time, and a warning gives the reason: no AttentionInterface, a recurrent
@@ -36,22 +37,27 @@ def make_last_token_reader(model: PreTrainedModel, autocast: bool = False) -> La
 
     Args:
         model: a transformer with or without a head.
-        autocast: see LastTokenReader.
+        precision: see `compute_in`; without `auto`.
     """
-    if not autocast:
-        use_onednn(model)
-    one_by_one = LastTokenReader(model, autocast)
+    reader = _checked_reader(model)
+    compute_in(model, precision)  # after the check, because rounding enlarges differences in the last bit
+    reader.autocast = uses_autocast(model.device, precision)
+    return reader
+
+
+def _checked_reader(model: PreTrainedModel) -> LastTokenReader:
+    one_by_one = LastTokenReader(model)
     if problem := _unsupported_config(model.config):
         return _with_warning(one_by_one, model, problem)
-    check = _Check.of(one_by_one, model, autocast)
+    check = _Check.of(one_by_one, model)
     implementation = model.config._attn_implementation
     model.set_attn_implementation(PACKED_ATTENTION)
-    packed = LastTokenReader(model, autocast, packed=True)
+    packed = LastTokenReader(model, packed=True)
     if problem := check.problem_of(packed):
         model.set_attn_implementation(implementation)
         return _with_warning(one_by_one, model, problem)
     if restore := shorten_last_layer(model):
-        shortened = LastTokenReader(model, autocast, packed=True, last_layer_shortened=True)
+        shortened = LastTokenReader(model, packed=True, last_layer_shortened=True)
         if not check.problem_of(shortened):
             return shortened
         restore()
@@ -73,13 +79,12 @@ class _Check:
     tolerance: float
 
     @classmethod
-    def of(cls, one_by_one: LastTokenReader, model: PreTrainedModel, autocast: bool) -> _Check:
+    def of(cls, one_by_one: LastTokenReader, model: PreTrainedModel) -> _Check:
         sequences = _random_sequences(model)
         expected = one_by_one.read(sequences)
-        float32 = model.dtype == torch.float32 and not autocast
         deviation = expected.std().item()
         noise = (_read_in_longer_rows(one_by_one, sequences) - expected).abs().max().item()
-        rounding = (_FLOAT32_TOLERANCE if float32 else _BFLOAT16_TOLERANCE) * deviation
+        rounding = (_FLOAT32_TOLERANCE if model.dtype == torch.float32 else _BFLOAT16_TOLERANCE) * deviation
         tolerance = max(rounding, min(_NOISE_FACTOR * noise, _MAX_NOISE_TOLERANCE * deviation))
         return cls(model.config, sequences, expected, tolerance)
 

@@ -53,6 +53,8 @@ class RankerInfo:
     warning: str = ""
     #: Gives the relevance of results; None if none was fitted.
     relevance: RelevanceCurve | None = None
+    #: What the model computes in: float32, bfloat16 or int8; empty where that is not known here.
+    precision: str = ""
 
 
 class WindowEncoder(Protocol):

@@ -71,6 +71,7 @@ class CrossEncoderRanker:
             max_passage_tokens=scorer.max_tokens,
             max_window_tokens=scorer.max_tokens * _MOST_PASSAGES,
             on_accelerator=scorer.device.type == "cuda",
+            precision=scorer.precision,
             reads_instruction=scorer.reads_instruction,
         )
 

@@ -149,11 +149,12 @@ class FirstRanker(FirstPrompts):
         lm = load_causal_lm(checkpoint, self._device, precision)
         super().__init__(lm.tokenizer, lm.context_tokens, template, identifiers, scoring, passage_tokens)
         self._replace_head(lm.model)
-        self._reader, self._model_config = make_last_token_reader(lm.model, lm.autocast), lm.model.config
+        self._reader, self._model_config = make_last_token_reader(lm.model, lm.precision), lm.model.config
         self._calibrated = scoring.calibration == "content_free"
         self._prior = cache(self._measure_prior)
         described = self.describe(model_id(checkpoint), lm.revision)
         on_accelerator = self._device.type == "cuda"
+        described = replace(described, precision=lm.precision)
         self.info = replace(described, batching=self._reader.batching, on_accelerator=on_accelerator)
 
     @translate_out_of_memory()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Self, cast
@@ -20,6 +21,7 @@ from rerank.errors import ConfigError
 from rerank.manifest import model_id
 from rerank.models.last_token import translate_out_of_memory
 from rerank.models.loading import CausalLM, load_causal_lm, pick_device
+from rerank.models.precision import compute_in, uses_autocast
 from rerank.prompting.identifiers import CLOSE, OPEN, IdentifierKind, alphabet
 from rerank.prompting.templates import Template
 from rerank.rankers.permutations import answer_in, parse_permutation
@@ -135,9 +137,11 @@ class GenerationRanker(GenerationPrompts):
         self._device = pick_device(device)
         lm = load_causal_lm(checkpoint, self._device, precision)
         super().__init__(lm.tokenizer, lm.context_tokens, template, identifiers, generation)
-        self._model, self._autocast = lm.model, lm.autocast
+        self._model, self._autocast = lm.model, uses_autocast(self._device, lm.precision)
+        if lm.precision != "float32":
+            compute_in(lm.model, lm.precision)
         self._model.generation_config = _greedy(lm)
-        self.info = self.describe(model_id(checkpoint), lm.revision)
+        self.info = replace(self.describe(model_id(checkpoint), lm.revision), precision=lm.precision)
 
     @translate_out_of_memory()
     def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:

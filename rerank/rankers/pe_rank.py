@@ -19,8 +19,9 @@ from rerank.errors import InvalidRequest
 from rerank.manifest import model_id, trained_with_instructions
 from rerank.models.encoder import Encoder
 from rerank.models.last_token import translate_out_of_memory
-from rerank.models.loading import pick_device, uses_autocast
+from rerank.models.loading import pick_device
 from rerank.models.packing_check import make_last_token_reader
+from rerank.models.precision import pick_precision
 from rerank.prompting.vector_prompts import PASSAGE_SLOT, QUERY_SLOT, VectorPrompts
 from rerank.rankers.base import RankerInfo
 from rerank.rankers.pe_checkpoint import Decoding, load_pe_checkpoint
@@ -42,7 +43,7 @@ class PERankRanker:
             other, with one decode step per passage that reads the passage chosen last; None: that of the checkpoint.
         template: name or path of a prompt template, for a checkpoint that names none.
         passage_text_tokens: tokens of a passage's text shown beside its vector, if the template has `{text}`.
-        precision: see `rerank.config.Precision`.
+        precision: see `rerank.config.Precision`; texts of passages are encoded in it, too.
 
     Raises:
         CheckpointError: the checkpoint is incomplete or was trained for another encoder.
@@ -64,11 +65,12 @@ class PERankRanker:
         prompt = loaded.template
         if not (loaded.own_vocabulary or trained_with_instructions(checkpoint)):
             prompt = prompt.without_instruction()  # noise to a model that has learnt to read from its lists alone
-        self._encoder = encoder
+        self._encoder, self._encoder_dtype = encoder, precision
         self._transformer = loaded.transformer
         self._projector = loaded.projector
+        picked = pick_precision(loaded.transformer, precision)
         self._dynamic = (decoding or loaded.decoding) == "dynamic"
-        self._reader = make_last_token_reader(loaded.transformer, uses_autocast(self._device, precision))
+        self._reader = make_last_token_reader(loaded.transformer, picked)
         self._text_tokens = passage_text_tokens
         self._prompts = VectorPrompts(prompt, loaded.tokenizer, loaded.own_vocabulary, passage_text_tokens)
         half = loaded.context_tokens // (2 * self._prompts.query_repeats)  # the other half is for the passages
@@ -89,6 +91,7 @@ class PERankRanker:
             reads_vectors=True,
             on_accelerator=self._device.type == "cuda",
             warning=loaded.warning,
+            precision=picked,
         )
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
@@ -102,7 +105,7 @@ class PERankRanker:
         if query.vector is None and (self._prompts.reads_query_vector or self.info.relevance):
             sanitized = replace(sanitized, vector=self._encoder.encode([query.text])[0])
         missing = [self._encoder.beginning(passage.text) for passage in passages if passage.vector is None]
-        vectors = iter(self._encoder.encode(missing))
+        vectors = iter(self._encoder.encode(missing, self._encoder_dtype))
         truncated = iter(self._encoder.is_truncated(missing))
         encoded = [
             self._with_vector(passage, next(vectors), next(truncated)) if passage.vector is None else passage

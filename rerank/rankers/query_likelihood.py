@@ -109,11 +109,13 @@ class QueryLikelihoodRanker(QueryLikelihoodPrompts):
         self._device = pick_device(device)
         lm = load_causal_lm(checkpoint, self._device, precision)
         super().__init__(lm.tokenizer, lm.context_tokens, template, passage_tokens)
-        self._reader = make_last_token_reader(lm.model, lm.autocast)
+        self._reader = make_last_token_reader(lm.model, lm.precision)
         self.states = StateCache(state_bytes if self._reader.batching == "packed" else 0)
         described = self.describe(model_id(checkpoint), lm.revision)
         on_accelerator = self._device.type == "cuda"
-        self.info = replace(described, batching=self._reader.batching, on_accelerator=on_accelerator)
+        self.info = replace(
+            described, batching=self._reader.batching, on_accelerator=on_accelerator, precision=lm.precision
+        )
 
     def encode(self, window: Window) -> EncodedWindow:
         """See QueryLikelihoodPrompts; passages whose states are kept cost the query's tokens only."""

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from rerank.config import Precision
 from rerank.errors import ConfigError, SelfTestFailed
 from rerank.files import atomic_file
 from rerank.rankers.base import Ranker, rank_windows
@@ -30,6 +29,8 @@ CPU_TOLERANCE = 1e-4
 CUDA_TOLERANCE = 1e-2
 #: bfloat16 has 8 bits of precision: the error of a logit near 20 is 0.06, and kernels depend on the batch's shape.
 BFLOAT16_TOLERANCE = 0.25
+#: int8 rounds each input of a layer to 8 bits.
+INT8_TOLERANCE = 1.0
 
 #: Passages per window: few, because a generating model takes one step per token.
 _SIZES = (1, 2, 5)
@@ -63,8 +64,10 @@ class Golden(BaseModel):
     tolerance: float
 
 
-def tolerance(device_type: str, precision: Precision) -> float:
+def tolerance(device_type: str, precision: str) -> float:
     """The largest difference between two scores of a passage that rounding can explain."""
+    if precision == "int8":
+        return INT8_TOLERANCE
     if precision == "bfloat16" or (precision == "auto" and device_type != "cpu"):
         return BFLOAT16_TOLERANCE
     return CPU_TOLERANCE if device_type == "cpu" else CUDA_TOLERANCE
@@ -107,13 +110,19 @@ def write_golden(
         within: the largest accepted difference: other processors and library versions round differently.
 
     Raises:
-        ConfigError: the ranker's scores are ranks, which another processor's rounding may swap.
+        ConfigError: the ranker does not compute in float32, or its scores are ranks, which another processor's rounding
+            may swap.
         SelfTestFailed: the ranker does not pass the self-test.
     """
     if ranker.info.score_kind is not ScoreKind.WINDOW_LOG_PROB:
         raise ConfigError(
             f"golden scores must be log-probabilities, but {ranker.info.kind} returns "
             f"{ranker.info.score_kind.value} scores"
+        )
+    if ranker.info.precision != "float32":
+        raise ConfigError(
+            f"golden scores must be computed in float32, and the ranker computes in {ranker.info.precision}; load it "
+            "with precision float32"
         )
     golden = Golden(
         model_revision=ranker.info.model_revision,

@@ -10,7 +10,7 @@ import os
 import platform
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -50,7 +50,7 @@ class BuildSettings:
 
     Attributes:
         dense: kind of dense search.
-        encoder_dtype: precision in which passages are encoded.
+        encoder_dtype: precision in which passages are encoded; see Encoder.pick_dtype.
         workers: processes that encode, and threads of Lucene and FAISS; 0: as many as this process may use processors,
             but one process on a GPU. "ray": the processors of a Ray cluster encode.
     """
@@ -85,11 +85,12 @@ def build_index(
         settings: how to build it.
 
     Raises:
-        ConfigError: `out` exists already, another build of it runs, one with other arguments is unfinished, or the
-            collection is too small for ivf-pq.
+        ConfigError: `out` exists already, another build of it runs, one with other arguments is unfinished, the
+            collection is too small for ivf-pq, or the machine does not compute in int8.
         CollectionError: the collection is empty or malformed, or a doc_id occurs twice.
     """
     settings = settings or BuildSettings()
+    settings = replace(settings, encoder_dtype=encoder.pick_dtype(settings.encoder_dtype))
     plan = {
         "format": FORMAT,
         "collection": collection.name,

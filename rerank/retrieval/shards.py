@@ -88,7 +88,7 @@ class ShardEncoder:
         start_s = time.perf_counter()
         first = shard * self._job.shard_rows
         texts = list(self._store.texts_from(first, first + self._job.shard_rows))
-        vectors = self._encoder.encode(texts, dtype=self._job.dtype)
+        vectors = self._encoder.encode(texts, self._job.dtype)
         if not np.isfinite(vectors).all():
             raise CheckpointError(f"encoder {self._job.encoder.name} returns numbers that are not finite; use another")
         self._writer.write(first, vectors, self._encoder.is_truncated(texts))

@@ -24,6 +24,7 @@ from rerank.errors import ConfigError
 from scripts.bench.cross_encoder import measure_beginnings, measure_cross_encoder
 from scripts.bench.engine import measure_concurrency, measure_growth, measure_memory, measure_scheduler, measure_service
 from scripts.bench.passage_states import measure_passage_states
+from scripts.bench.precision import measure_precision
 from scripts.bench.rankers import measure_first, measure_packing, measure_pe_rank
 from scripts.bench.timing import Values, figure_of
 from scripts.bench.workload import Workload
@@ -36,6 +37,7 @@ GROUPS: dict[str, Callable[[Workload], Values]] = {
     "cross_encoder": measure_cross_encoder,
     "beginning": measure_beginnings,
     "states": measure_passage_states,
+    "precision": measure_precision,
     "at_once": measure_concurrency,
     "scheduler": measure_scheduler,
     "service": measure_service,

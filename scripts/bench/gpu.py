@@ -24,8 +24,8 @@ from rerank.load_test.open_loop import capacity, open_loop, poisson_arrivals
 from rerank.load_test.requests import made_request, rerank_calls
 from rerank.models.encoder import Encoder
 from rerank.models.last_token import IdentifierHead, LastTokenReader
-from rerank.models.loading import weights_dtype
 from rerank.models.packing_check import make_last_token_reader
+from rerank.models.precision import weights_dtype
 from rerank.rankers.base import rank_windows
 from rerank.rankers.first import FirstRanker
 from rerank.rankers.pe_decode import dynamic, one_step

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from rerank import bundled
-from rerank.config import BUNDLED_MODELS, FirstModel
+from rerank.config import BUNDLED_MODELS, FirstModel, Precision
 from rerank.errors import SelfTestFailed
 from rerank.manifest import read_manifest
 from rerank.models.encoder import Encoder
-from rerank.rankers.self_test import CPU_TOLERANCE, GOLDEN, check
-from rerank.registry import load_ranker, scoring_settings, with_path
+from rerank.models.precision import has_bfloat16, has_vnni
+from rerank.rankers.self_test import CPU_TOLERANCE, GOLDEN, check, tolerance
+from rerank.registry import load_first, load_ranker, scoring_settings, with_path
 
 FOLDERS = (bundled.FIRST, bundled.PE_RANK)
 GOLDEN_FOLDERS = {"default": bundled.FIRST, "pe-rank": bundled.PE_RANK}
@@ -45,6 +46,7 @@ def test_default_model_has_its_golden_scores_and_a_damaged_weight_is_noticed(
     encoder: Encoder, model: FirstModel, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One number of one layer, as a broken disk or another version of the base would change it."""
+    model = model.model_copy(update={"precision": "float32"})
     with caplog.at_level("INFO"):
         ranker = load_ranker(with_path(model, encoder), encoder, "cpu")
         compared = scoring_settings(model), GOLDEN_FOLDERS[model.name], CPU_TOLERANCE
@@ -57,6 +59,18 @@ def test_default_model_has_its_golden_scores_and_a_damaged_weight_is_noticed(
 
 
 def test_first_gives_its_golden_scores() -> None:
-    model = FirstModel(name="first", ranker="first")
+    model = FirstModel(name="first", ranker="first", precision="float32")
     assert (bundled.FIRST / GOLDEN).is_file()
     check(load_ranker(model, None, "cpu"), scoring_settings(model), bundled.FIRST, CPU_TOLERANCE)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("precision", [None, "bfloat16", "int8"])
+def test_first_passes_its_self_test_in_other_precisions(precision: Precision | None) -> None:
+    """None: what `auto` chooses on this processor."""
+    if precision == "int8" and not has_vnni():
+        pytest.skip("the processor has no AVX512_VNNI")
+    model = FirstModel(name="first", ranker="first", precision=precision or "auto")
+    ranker = load_first(model, "cpu")
+    assert ranker.info.precision == (precision or ("bfloat16" if has_bfloat16() else "float32"))
+    assert ranker.info.batching == "packed"
+    check(ranker, scoring_settings(model), bundled.FIRST, tolerance("cpu", ranker.info.precision))

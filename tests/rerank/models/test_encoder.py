@@ -10,10 +10,15 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from sentence_transformers import SentenceTransformer
 
 from rerank.errors import CheckpointError, ConfigError
 from rerank.models.encoder import DEFAULT_ENCODER, Encoder
+from rerank.models.precision import has_bfloat16, has_vnni
+from rerank.types import Matrix
 from tests.pe_checkpoints import change_config
+
+TEXTS = ["a flea", "Robins sense the magnetic field of the earth.", "word " * 60]
 
 
 def test_default_encoder_is_the_published_one(encoder: Encoder) -> None:
@@ -138,3 +143,52 @@ def test_truncated_file_is_refused(copied: Path, file: str, size: int) -> None:
 def test_folder_without_weights_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="holds no model weights"):
         Encoder(str(tmp_path))
+
+
+@pytest.fixture(scope="module")
+def plain_vectors(encoder: Encoder) -> Matrix:
+    """By sentence-transformers itself."""
+    return np.asarray(SentenceTransformer(str(encoder.folder), device="cpu").encode(TEXTS, normalize_embeddings=True))
+
+
+def test_vectors_are_those_of_sentence_transformers(encoder: Encoder, plain_vectors: Matrix) -> None:
+    np.testing.assert_allclose(encoder.encode(TEXTS), plain_vectors, atol=1e-5)
+
+
+def test_texts_of_like_numbers_of_tokens_run_together(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code has more tokens than prose of as many characters."""
+    monkeypatch.setattr("rerank.models.encoder._BATCH_TOKENS", 40)
+    texts = ["()[]{}()[]{}()", "characteristic", "a", "b c", "word " * 300]
+    counts = encoder.token_counts(texts)
+    assert (counts[0], counts[1]) == (14, 1)
+    assert list(encoder._batches(texts)) == [[4], [0, 3], [1, 2]]
+    assert list(encoder._batches(["one"])) == [[0]]
+    assert list(encoder._batches([])) == []
+
+
+def test_auto_is_bfloat16_where_the_processor_has_it(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    for available, chosen in ((True, "bfloat16"), (False, "float32")):
+        monkeypatch.setattr("rerank.models.encoder.has_bfloat16", lambda available=available: available)
+        assert Encoder(str(encoder.folder), "cpu").pick_dtype("auto") == chosen
+    assert encoder.pick_dtype("float32") == "float32"
+
+
+@pytest.mark.skipif(not has_bfloat16(), reason="the processor has no AVX512_BF16")
+def test_bfloat16_is_nearly_float32(encoder: Encoder, plain_vectors: Matrix) -> None:
+    cosines = (encoder.encode(TEXTS, "bfloat16") * plain_vectors).sum(axis=1)
+    assert 0.9999 < cosines.min() < 0.9999999
+
+
+@pytest.mark.skipif(not has_vnni(), reason="the processor has no AVX512_VNNI")
+def test_int8_is_near_float32_which_stays_as_it_was(encoder: Encoder, plain_vectors: Matrix) -> None:
+    vectors = encoder.encode(TEXTS, "int8")
+    assert 0.99 < (vectors * plain_vectors).sum(axis=1).min() < 0.999999
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
+    np.testing.assert_allclose(encoder.encode(TEXTS), plain_vectors, atol=1e-5)
+
+
+def test_int8_is_refused_where_the_processor_has_it_not(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rerank.models.precision.has_vnni", lambda: False)
+    encoder = Encoder(str(encoder.folder), "cpu")
+    with pytest.raises(ConfigError, match="int8 needs a processor with AVX512_VNNI"):
+        encoder.encode(["a"], "int8")

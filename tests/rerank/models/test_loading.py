@@ -19,9 +19,8 @@ from rerank.models.loading import (
     load_causal_lm,
     read_config,
     read_weights,
-    uses_autocast,
-    weights_dtype,
 )
+from rerank.models.precision import uses_autocast, weights_dtype
 from tests.causal_lms import write_causal_lm
 from tests.small_tokenizers import byte_level
 
@@ -51,10 +50,10 @@ def test_precision_sets_dtype_and_autocast(
     assert (weights_dtype(device, precision), uses_autocast(device, precision)) == (dtype, autocast)
 
 
-def test_loaded_causal_lm_tells_if_it_uses_autocast(lm: Path) -> None:
+def test_loaded_causal_lm_tells_what_it_shall_compute_in(lm: Path) -> None:
     loaded = load_causal_lm(lm, CPU, "bfloat16")
-    assert (loaded.model.dtype, loaded.autocast) == (torch.float32, True)
-    assert not load_causal_lm(lm, CPU).autocast
+    assert (loaded.model.dtype, loaded.precision) == (torch.float32, "bfloat16")
+    assert load_causal_lm(lm, CPU).precision == "float32"
 
 
 def test_transformer_is_that_of_the_full_causal_lm(lm: Path) -> None:

