@@ -65,7 +65,7 @@ class PERankRanker:
         prompt = loaded.template
         if not (loaded.own_vocabulary or trained_with_instructions(checkpoint)):
             prompt = prompt.without_instruction()  # noise to a model that has learnt to read from its lists alone
-        self._encoder, self._encoder_dtype = encoder, precision
+        self._encoder, self._encoder_dtype = encoder, encoder.pick_dtype(precision)
         self._transformer = loaded.transformer
         self._projector = loaded.projector
         picked = pick_precision(loaded.transformer, precision)
@@ -91,7 +91,7 @@ class PERankRanker:
             reads_vectors=True,
             on_accelerator=self._device.type == "cuda",
             warning=loaded.warning,
-            precision=picked,
+            precision=picked if self._encoder_dtype == "float32" else self._encoder_dtype,
         )
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
