@@ -11,6 +11,7 @@ import typer
 
 from rerank.collections import NAMED
 from rerank.commands.options import FirstStageOption, Interpolation, Preranker, StrategyOption, Stride, WindowSize
+from rerank.config import Precision
 from rerank.errors import ConfigError
 from rerank.types import FirstStage
 from rerank_eval.specs import BASELINES, SERVED
@@ -53,6 +54,13 @@ class EvaluationSettings:
     encoder_name: Annotated[
         str, typer.Option(help="Name on the hub of an encoder given as a folder, for a PE-Rank checkpoint made for it.")
     ] = ""
+    precision: Annotated[
+        Precision,
+        typer.Option(
+            help="Number format of the models of the service that is started. In float32 the figures do not depend on "
+            "the processor; a service serves in auto."
+        ),
+    ] = "float32"
     target: Annotated[
         list[str],
         typer.Option(

@@ -13,7 +13,7 @@ from rerank import profiles
 from rerank.access.credentials import Credentials
 from rerank.commands.messages import strategy_message
 from rerank.commands.run import console
-from rerank.config import ServiceConfig, load_config
+from rerank.config import CheckpointModel, Precision, ServiceConfig, load_config
 from rerank.engine.scores import strictly_decreasing
 from rerank.errors import ConfigError
 from rerank.manifest import MANIFEST_FILE, TEMPLATE_FILE, profiled, read_manifest, served_model
@@ -87,7 +87,8 @@ def open_systems(
                 systems[spec.name] = Baseline(scorers[spec.name], client, index_info)
             else:
                 model = _listed_model(models, _model_name(spec, models, bool(settings.targets)))
-                systems[spec.name] = ServedSystem(client, model, strategies[spec.name], index_info)
+                precision = "" if settings.targets else settings.precision
+                systems[spec.name] = ServedSystem(client, model, strategies[spec.name], index_info, precision)
         yield systems
 
 
@@ -124,8 +125,15 @@ def _services(specs: Sequence[SystemSpec], settings: EvaluationSettings, index: 
         limits={"max_request_s": _MAX_REQUEST_S},
         engine={"text_vector_cache_bytes": 0},  # systems that rank the same texts would cost less after the first
     )
-    with service_process(config) as address, Services([address]) as services:
+    with service_process(with_precision(config, settings.precision)) as address, Services([address]) as services:
         yield services
+
+
+def with_precision(config: ServiceConfig, precision: Precision) -> ServiceConfig:
+    """The configuration with all models that run in the service in one precision."""
+    update = {"precision": precision}
+    models = (each.model_copy(update=update) if isinstance(each, CheckpointModel) else each for each in config.models)
+    return config.model_copy(update={"models": tuple(models)})
 
 
 def models_of(specs: Sequence[SystemSpec], settings: EvaluationSettings, has_index: bool = False) -> list[object]:
@@ -233,7 +241,14 @@ class ServedSystem:
 
     is_served = True
 
-    def __init__(self, client: Services, model: pb.Model, strategy: pb.Strategy, index: Mapping[str, object]) -> None:
+    def __init__(
+        self,
+        client: Services,
+        model: pb.Model,
+        strategy: pb.Strategy,
+        index: Mapping[str, object],
+        precision: str = "",
+    ) -> None:
         self._client = client
         self._options: dict[str, Any] = {"model": model.name, "strategy": strategy, "timeout_s": _MAX_REQUEST_S}
         self.fingerprint: Mapping[str, object] = {
@@ -244,6 +259,7 @@ class ServedSystem:
             "default_strategy": model.default_strategy,
             "schedule": MessageToDict(strategy, preserving_proto_field_name=True),
             "searched": index,
+            **({"precision": precision} if precision not in ("", "float32") else {}),
         }
 
     def rerank(self, query: Query, candidates: Sequence[CandidateSource], ordered: bool = True) -> RankedList:

@@ -16,9 +16,10 @@ from rerank.profiles import load_profile
 from rerank.relevance import RelevanceCurve
 from rerank.types import StrategyKind
 
-#: Number format of the model. `auto` is float32 on a CPU and bfloat16 on CUDA. `bfloat16` on a CPU computes only the
-#: linear layers in bfloat16: faster with AVX512_BF16, slower without. `int8` needs a CPU with AVX512_VNNI, and has
-#: one scale per token and per output channel; attention is in bfloat16. Orders change: see docs/evidence/results.md.
+#: Number format of the model. `auto` is bfloat16 on CUDA and, for models of hidden size 512 or more, on a CPU with
+#: AVX512_BF16; otherwise float32. bfloat16 on a CPU is that of the linear layers and the attention. `int8` needs a CPU
+#: with AVX512_VNNI, and has one scale per token and per output channel. What it does to orders:
+#: docs/evidence/performance.md.
 Precision: TypeAlias = Literal["auto", "float32", "bfloat16", "int8"]
 
 

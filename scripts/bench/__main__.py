@@ -47,7 +47,7 @@ GROUPS: dict[str, Callable[[Workload], Values]] = {
 
 RATIO = "times"
 #: Units of figures that are no ratios, by the start of their name.
-UNITS = {"growth": "ms", "memory": "MB", "useful": "share", "hits": "share"}
+UNITS = {"growth": "ms", "memory": "MB", "useful": "share", "hits": "share", "passages/s": "1/s"}
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 

@@ -2,29 +2,34 @@
 
 python -m scripts.bench.compare_precisions --requests requests.jsonl --qrels qrels.txt --last 18
 
-Every request is ranked by each precision in turn. Of neighbouring pairs in the order of the first precision, those
-count that the other precision orders alike; Kendall's tau is that of the first 20, the window of FIRST.
+One precision ranks all requests after the other, so that only one model is in memory. Of neighbouring pairs in the
+order of the first precision, those count that the other one orders alike; Kendall's tau is that of the first 20, the
+window of FIRST.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from itertools import combinations, pairwise
 from pathlib import Path
 from statistics import fmean
-from typing import Annotated
+from typing import Annotated, cast
 
 import torch
 import typer
 from ir_measures import nDCG
 from rerank_eval.measures import measure
+from rerank_eval.systems import with_precision
 
 from rerank.blocking_reranker import Reranker
-from rerank.config import CheckpointModel, ServiceConfig
+from rerank.commands.progress import show_progress
+from rerank.commands.run import console
+from rerank.config import Precision, ServiceConfig
 from rerank.config.named import config_of_model
 from rerank.models.precision import has_vnni
 from rerank.readers.qrels import Qrel, read_qrels
-from rerank.readers.requests import read_requests
+from rerank.readers.requests import Request, read_requests
 from rerank.types import ScoredDoc
 
 Orders = dict[str, list[str]]
@@ -42,17 +47,12 @@ def main(
 ) -> None:
     """Print one row per precision."""
     torch.set_num_threads(1)
-    names = [name for name in precisions.split(",") if name != "int8" or has_vnni()]
+    names = [cast(Precision, name) for name in precisions.split(",") if name != "int8" or has_vnni()]
     asked, judged = read_requests(requests)[-last:], read_qrels(qrels)
-    rerankers = {name: Reranker(with_precision(config_of_model(model), name)) for name in names}
-    orders: dict[str, Orders] = {name: {} for name in names}
-    seconds = dict.fromkeys(names, 0.0)
-    for request in asked:
-        for name, reranker in rerankers.items():  # in turn, so that other work on the machine meets all alike
-            start = time.process_time()
-            ranking = reranker.rerank(request.query, request.candidates)
-            seconds[name] += time.process_time() - start
-            orders[name][request.query.query_id] = [item.candidate.passage.doc_id for item in ranking.ranked]
+    orders: dict[Precision, Orders] = {}
+    seconds: dict[Precision, float] = {}
+    for name in names:
+        orders[name], seconds[name] = ranked(with_precision(config_of_model(model), name), asked)
     reference = orders[names[0]]
     print("| precision | nDCG@10 | same neighbours of 20 | of all | tau of 20 | same first 10 | CPU s | times |")
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
@@ -68,13 +68,18 @@ def main(
         )
 
 
-def with_precision(config: ServiceConfig, precision: str) -> ServiceConfig:
-    """The configuration with all checkpoints in one precision."""
-    update = {"precision": precision}
-    models = tuple(
-        each.model_copy(update=update) if isinstance(each, CheckpointModel) else each for each in config.models
-    )
-    return config.model_copy(update={"models": models})
+def ranked(config: ServiceConfig, requests: Sequence[Request]) -> tuple[Orders, float]:
+    """The order of each request's candidates by its query's id, and the processor time of all, in seconds."""
+    reranker, orders = Reranker(config), Orders()
+    start = time.process_time()
+    with show_progress(console, "requests") as progress:
+        for done, request in enumerate(requests, start=1):
+            ranking = reranker.rerank(request.query, request.candidates)
+            orders[request.query.query_id] = [item.candidate.passage.doc_id for item in ranking.ranked]
+            progress.report("requests", done, len(requests))
+    seconds = time.process_time() - start
+    reranker.close()
+    return orders, seconds
 
 
 def neighbours_alike(order: list[str], other: list[str]) -> float:

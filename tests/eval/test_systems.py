@@ -9,12 +9,12 @@ import pytest
 from pydantic import TypeAdapter
 from rerank_eval.settings import EvaluationSettings
 from rerank_eval.specs import SystemSpec, parse_systems
-from rerank_eval.systems import model_config, models_of, open_systems, strategy_of
+from rerank_eval.systems import model_config, models_of, open_systems, strategy_of, with_precision
 
 from rerank import bundled
 from rerank.client import RerankClient
 from rerank.commands.messages import strategy_message
-from rerank.config import ModelConfig, ServiceConfig
+from rerank.config import CheckpointModel, ModelConfig, ServiceConfig
 from rerank.errors import ConfigError
 from rerank.manifest import TEMPLATE_FILE, read_manifest
 from rerank.types import CandidateSource, FirstStage, Query, StrategyKind
@@ -162,3 +162,10 @@ def test_slow_models_are_given_time(service: Served, monkeypatch: pytest.MonkeyP
         for system in systems.values():
             system.search(Query("q"), first_stage=FirstStage.BM25, depth=2)
     assert min(timeouts_s) >= 3600
+
+
+def test_started_service_computes_in_the_given_precision() -> None:
+    before, after = ServiceConfig(), with_precision(ServiceConfig(), "int8")
+    assert {model.precision for model in after.models if isinstance(model, CheckpointModel)} == {"int8"}
+    assert [model.name for model in after.models] == [model.name for model in before.models]
+    assert flags().precision == "float32"  # figures do not depend on the processor
