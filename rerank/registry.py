@@ -221,6 +221,8 @@ def load_models(
             ranker = load_served(model)
         else:
             ranker = load_ranker(model, encoder, device, passage_state_bytes)
+        if ranker.info.precision:
+            log.info("model %s computes in %s", model.name, ranker.info.precision)
         if warning := _warning(model, ranker.info):
             log.warning("model %s: %s", model.name, warning)
             ranker.info = replace(ranker.info, warning=warning)

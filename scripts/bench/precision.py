@@ -9,9 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import torch
 from sentence_transformers import SentenceTransformer
+from transformers import PreTrainedModel
 
 from rerank import bundled
 from rerank.config import Precision
@@ -78,7 +80,7 @@ def _encoder(workload: Workload, precisions: Sequence[Precision]) -> Values:
     texts = [passage.text for window in workload.windows for passage in window.passages]
     texts = texts[: 16 if workload.quick else _TEXTS]
     plain = SentenceTransformer(str(workload.encoder.folder), device="cpu")
-    runs = {name: partial(workload.encoder.encode, texts, name) for name in precisions}
+    runs: dict[str, Callable[[], object]] = {name: partial(workload.encoder.encode, texts, name) for name in precisions}
     seconds = time_in_turns({"plain": partial(plain.encode, texts, batch_size=16), **runs}, workload.few_repeats)
     values = {
         f"encoder against sentence-transformers, {name}": ratios(seconds["plain"], seconds[name]) for name in runs
@@ -92,7 +94,10 @@ def _widths(workload: Workload, precisions: Sequence[Precision]) -> Values:
     for width in _WIDTHS[:1] if workload.quick else _WIDTHS:
         heads = width // 64
         size = LlamaSize(width, width * 8 // 3, 4, heads, heads // 3 if heads % 3 == 0 else heads, _TOKENS)
-        readers = {precision: make_last_token_reader(llama(size).base_model, precision) for precision in precisions}
+        readers = {
+            precision: make_last_token_reader(cast(PreTrainedModel, llama(size).base_model), precision)
+            for precision in precisions
+        }
         runs = {precision: partial(reader.read, row) for precision, reader in readers.items()}
         values |= _ratios(f"Llama of width {width}", runs, workload.repeats)
     return values
