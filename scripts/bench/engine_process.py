@@ -62,6 +62,7 @@ class EngineProcess:
         return sum(_peak_mb(process.pid) for process in _with_children(self._computing))
 
     def close(self) -> None:
+        self._executor.submit(_stop).result()
         self._executor.shutdown()
 
 
@@ -119,6 +120,13 @@ def _rank(windows: Sequence[RankRequest], at_once: int) -> Pass:
     if _running is None:
         raise RuntimeError("the engine was not started; this is a bug")
     return _running.loop.run(_rank_in(_running, windows, at_once))
+
+
+def _stop() -> None:
+    """Stops the engine, whose threads would keep the process."""
+    if _running is not None:
+        _running.loop.run(_running.engine.__aexit__(None, None, None))
+        _running.loop.close()
 
 
 async def _rank_in(running: _Running, windows: Sequence[RankRequest], at_once: int) -> Pass:

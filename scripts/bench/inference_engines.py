@@ -25,7 +25,7 @@ import numpy as np
 import typer
 from scipy.stats import kendalltau
 
-from rerank.commands.console import Console
+from rerank.commands.console import PlainConsole
 from rerank.commands.progress import show_progress
 from rerank.commands.run import run
 from rerank.config import FirstModel, Precision, ServedBy
@@ -56,7 +56,7 @@ def main(
 ) -> None:
     """Compare our engine, in each precision, with servers of vLLM, SGLang or llama.cpp."""
     loads = [int(load) for load in at_once.split(",")]
-    needed = len(loads) * repeats * windows + 2
+    needed = len(loads) * repeats * windows + 1
     if len(first := list(islice(_windows(requests), needed))) < needed:
         raise ConfigError(f"{requests} has {len(first)} windows of {_PASSAGES} passages, {needed} are needed")
     ours, servers = local_models(model, precisions.split(",")), served_models(model, server, name)
@@ -111,10 +111,10 @@ def _compare(
     loads: Sequence[int],
 ) -> None:
     passes: dict[tuple[int, str], list[Pass]] = {(load, label): [] for load in loads for label in systems}
-    rest = iter(jobs[2:])
-    with show_progress(Console(stderr=True)) as progress:
+    rest = iter(jobs[1:])
+    with show_progress(PlainConsole(stderr=True)) as progress:
         for system in systems.values():
-            system.rank(jobs[:2], 1)  # warms up
+            system.rank(jobs[:1], 1)  # warms up
         for load in loads:
             for _ in range(repeats):
                 some = list(islice(rest, windows))
