@@ -1,7 +1,7 @@
 """Our engine and others, side by side: the same weights, windows and core.
 
     python -m scripts.bench.inference_engines --requests requests.jsonl --model FOLDER --name NAME --core 1 \\
-        --precisions float32,bfloat16 --server vllm:bf16=http://127.0.0.1:8000 \\
+        --out passes.jsonl --precisions float32,bfloat16 --server vllm:bf16=http://127.0.0.1:8000 \\
         --server llama-cpp:Q8_0=http://127.0.0.1:8001
 
 Windows of 20 passages are ranked by FIRST, one at a time and eight at once, by one system after the other, so that
@@ -14,8 +14,10 @@ Processor time is the fair measure beside other work: elapsed time also has what
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import asdict
 from itertools import islice, pairwise
 from pathlib import Path
 from statistics import fmean, median
@@ -48,6 +50,7 @@ def main(
     model: Annotated[Path, typer.Option(help="Folder of the causal LM that the servers run, too.")],
     server: Annotated[list[str], typer.Option(help="A server as KIND:LABEL=URL; may be given several times.")],
     name: Annotated[str, typer.Option(help="Name of the model at the servers.")],
+    out: Annotated[Path, typer.Option(help="Each pass is added to this file (JSONL).")],
     precisions: Annotated[str, typer.Option(help="Of our engine. Orders are compared with the first.")] = "float32",
     windows: Annotated[int, typer.Option(min=1, help="Windows per pass.")] = 8,
     repeats: Annotated[int, typer.Option(min=1, help="Passes of each system at each number of requests.")] = 3,
@@ -65,7 +68,7 @@ def main(
             label: stack.enter_context(closing(EngineProcess(settings, core)))
             for label, settings in {**ours, **servers}.items()
         }
-        _compare(systems, list(ours), first, windows, repeats, loads)
+        _compare(systems, list(ours), first, windows, repeats, loads, out)
 
 
 def local_models(folder: Path, precisions: Sequence[str]) -> dict[str, FirstModel]:
@@ -109,6 +112,7 @@ def _compare(
     windows: int,
     repeats: int,
     loads: Sequence[int],
+    out: Path,
 ) -> None:
     passes: dict[tuple[int, str], list[Pass]] = {(load, label): [] for load in loads for label in systems}
     rest = iter(jobs[1:])
@@ -120,12 +124,15 @@ def _compare(
                 some = list(islice(rest, windows))
                 for label, system in systems.items():
                     progress.report("passes", sum(map(len, passes.values())), repeats * len(passes))
-                    passes[load, label].append(system.rank(some, load))
+                    measured = system.rank(some, load)
+                    passes[load, label].append(measured)
+                    with out.open("a", encoding="utf-8") as file:
+                        print(json.dumps({"at_once": load, "system": label, **asdict(measured)}), file=file)
     headers = ["Requests at once", "System", "Tokens/s", "Tokens per CPU s", "Windows/s", "p50 ms", "p95 ms"]
     _print_row(*headers, *(f"{each} against it" for each in ours))
     _print_row("---:", "---", *["---:"] * (5 + len(ours)))
-    for (load, label), measured in passes.items():
-        _print_row(str(load), label, *speed(measured), *(against(passes[load, each], measured) for each in ours))
+    for (load, label), its in passes.items():
+        _print_row(str(load), label, *speed(its), *(against(passes[load, each], its) for each in ours))
     print()
     _print_row("System", "Peak memory, MB", "Orders the same", "Neighbours alike", "Kendall's tau", "Scores within")
     _print_row("---", *["---:"] * 5)

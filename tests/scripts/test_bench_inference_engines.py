@@ -130,7 +130,7 @@ def test_engine_and_server_of_one_model_are_compared(tmp_path: Path) -> None:
     threading.Thread(target=served.serve_forever, daemon=True).start()
     arguments = ["--requests", requests, "--model", folder, "--name", "small", "--precisions", "float32,bfloat16"]
     arguments += ["--server", f"vllm:same=http://127.0.0.1:{served.server_port}"]
-    arguments += ["--windows", 2, "--repeats", 1, "--at-once", "1,2"]
+    arguments += ["--windows", 2, "--repeats", 1, "--at-once", "1,2", "--out", tmp_path / "passes.jsonl"]
     try:
         result = CliRunner().invoke(bench.app, list(map(str, arguments)))
     finally:
@@ -144,6 +144,9 @@ def test_engine_and_server_of_one_model_are_compared(tmp_path: Path) -> None:
     orders = {row[0]: row[1:] for row in rows[10:]}
     assert orders["ours, float32"][1:4] == orders["vllm, same"][1:4] == ["4 of 4", "100.0 %", "1.000"]
     assert all(float(row[0].replace(",", "")) > 0 for row in orders.values())
+    passes = [json.loads(line) for line in (tmp_path / "passes.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [each["at_once"] for each in passes] == [1, 1, 1, 2, 2, 2]
+    assert all(each["cpu_s"] >= 0 and len(each["latencies_s"]) == len(each["scores"]) == 2 for each in passes)
 
 
 def request_line(number: int) -> str:
