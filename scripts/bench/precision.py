@@ -79,7 +79,7 @@ def _encoder(workload: Workload, precisions: Sequence[Precision]) -> Values:
     """Against sentence-transformers as it is, in float32."""
     texts = [passage.text for window in workload.windows for passage in window.passages]
     texts = texts[: 16 if workload.quick else _TEXTS]
-    plain = SentenceTransformer(str(workload.encoder.folder), device="cpu")
+    plain = SentenceTransformer(str(workload.encoder.folder), device="cpu", trust_remote_code=False)
     runs: dict[str, Callable[[], object]] = {name: partial(workload.encoder.encode, texts, name) for name in precisions}
     seconds = time_in_turns({"plain": partial(plain.encode, texts, batch_size=16), **runs}, workload.few_repeats)
     values = {

@@ -128,7 +128,7 @@ def test_prepare_embeds_only_passages_without_a_vector(ranker: PERankRanker, enc
     prepared = ranker.prepare(Query("q"), [Passage("a", "text", stored), Passage("b", "text")])
     assert prepared.passages[0].vector is stored
     assert prepared.passages[1].vector is not None
-    np.testing.assert_array_equal(prepared.passages[1].vector, encoder.encode(["text"], "auto")[0])
+    np.testing.assert_array_equal(prepared.passages[1].vector, encoder.encode(["text"])[0])
 
 
 def test_prepare_reports_truncated_passages(ranker: PERankRanker, encoder: Encoder) -> None:
