@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
 
