@@ -12,13 +12,15 @@ from scripts.reproduce.pin_figures import EXPECTED, expected, measured, measured
 
 #: Where `make demo` leaves its index.
 DEMO_INDEX = Path(__file__).parents[2] / "build" / "demo" / "index"
+#: The largest difference of a figure when passages were encoded in bfloat16; .0026 was seen, for ties of reciprocal ranks.
+BFLOAT16_ROUNDING = 0.004
 
 
-def check(name: str, found: tuple[dict[str, float], int]) -> None:
+def check(name: str, found: tuple[dict[str, float], int], rounding: float = 0.0) -> None:
     figures, (values, queries) = expected(name), found
     assert queries == figures["queries"]
     for system, value in values.items():
-        assert value == pytest.approx(figures["nDCG@10"][system], abs=figures["tolerance"]), (
+        assert value == pytest.approx(figures["nDCG@10"][system], abs=figures["tolerance"] + rounding), (
             f"{system}: eval/expected/{name}.json has another figure; where a checkpoint changed on purpose, "
             f"`python -m scripts.reproduce.pin_figures --data DATA --work WORK --only {name}` writes the new one"
         )
@@ -47,6 +49,6 @@ def test_figures_on_pydoc(tmp_path: Path) -> None:
         or open_dataset("pydoc").name not in expected("pydoc")["data"]
     ):
         pytest.skip(f"the figures are those of {expected('pydoc')['data']}")
-    if read_manifest(DEMO_INDEX).encoder_dtype != "float32":
-        pytest.skip("the figures are those of vectors in float32; `rerank index --encoder-dtype float32` makes such")
-    check("pydoc", measured_on_index(DEMO_INDEX, "pydoc", list(expected("pydoc")["nDCG@10"]), tmp_path))
+    rounding = 0.0 if read_manifest(DEMO_INDEX).encoder_dtype == "float32" else BFLOAT16_ROUNDING
+    found = measured_on_index(DEMO_INDEX, "pydoc", list(expected("pydoc")["nDCG@10"]), tmp_path)
+    check("pydoc", found, rounding)
