@@ -12,7 +12,7 @@ from scripts.reproduce.pin_figures import EXPECTED, expected, measured, measured
 
 #: Where `make demo` leaves its index.
 DEMO_INDEX = Path(__file__).parents[2] / "build" / "demo" / "index"
-#: The largest difference of a figure when passages were encoded in bfloat16; .0026 was seen, for ties of reciprocal ranks.
+#: The largest difference of a figure when passages were encoded in bfloat16; .0026 was seen, by ties of ranks.
 BFLOAT16_ROUNDING = 0.004
 
 
