@@ -139,6 +139,7 @@ async def test_queue_time_of_a_request_is_the_running_time_of_another() -> None:
     async with engine_for(ranker, ONE_BY_ONE) as engine:
         tasks = start(*(engine.run(request_for([1, 2], query=str(number))) for number in range(2)))
         await wait_until_blocked(ranker)
+        await wait_for_queue(engine, 1)  # both have come before the time that is counted
         await asyncio.sleep(0.02)
         ranker.release.set()
         first, second = [(await task).trace for task in tasks]
