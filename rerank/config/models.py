@@ -264,9 +264,11 @@ class FirstModel(_ScoringModel, ServableModel):
     early_exit: bool = False
 
     @model_validator(mode="after")
-    def _early_exit_is_for_this_process(self) -> Self:
+    def _early_exit_reads_no_logits(self) -> Self:
         if self.early_exit and self.served_by is not None:
             raise ValueError("an inference server computes all layers; leave early_exit or served_by out")
+        if self.early_exit and (self.calibration != "none" or self.identifier_tokens != "bare"):
+            raise ValueError("early_exit reads no logits of identifiers; leave calibration and identifier_tokens out")
         return self
 
 

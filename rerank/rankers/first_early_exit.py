@@ -13,7 +13,7 @@ import torch
 from transformers import PreTrainedModel
 
 from rerank.config import Precision
-from rerank.errors import CheckpointError, ConfigError
+from rerank.errors import CheckpointError
 from rerank.models.early_exit import exit_after
 from rerank.models.last_token import translate_out_of_memory
 from rerank.prompting.identifiers import IdentifierKind, find_identifiers
@@ -27,11 +27,12 @@ class EarlyExitFirstRanker(FirstRanker):
 
     Args:
         layer: the layer that is read, counted from 1; see `rerank.models.early_exit`.
-        checkpoint, template, identifiers, scoring, device, precision, passage_tokens: see FirstRanker.
+        checkpoint, template, identifiers, device, precision, passage_tokens: see FirstRanker.
+        scoring: see FirstRanker; without a calibration, because no logits of identifiers are read.
 
     Raises:
         CheckpointError: see FirstRanker, or the checkpoint has no such layer.
-        ConfigError: see FirstRanker, or a setting is about the logits of the identifiers.
+        ConfigError: see FirstRanker.
     """
 
     def __init__(
@@ -45,9 +46,6 @@ class EarlyExitFirstRanker(FirstRanker):
         precision: Precision = "auto",
         passage_tokens: int = 0,
     ) -> None:
-        scoring = scoring or FirstScoring()
-        if scoring.calibration != "none" or scoring.identifier_tokens != "bare":
-            raise ConfigError("early_exit reads no logits of identifiers; leave calibration and identifier_tokens out")
         self._layer = layer
         super().__init__(checkpoint, template, identifiers, scoring, device, precision, passage_tokens)
 

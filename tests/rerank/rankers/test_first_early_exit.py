@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from rerank.config import FirstModel
-from rerank.errors import CheckpointError, ConfigError
+from rerank.errors import CheckpointError
 from rerank.files import sha256_of_files
 from rerank.manifest import MANIFEST_FILE, TEMPLATE_FILE, CheckpointManifest, write_manifest
 from rerank.models.early_exit import score_direction
@@ -95,10 +95,10 @@ def test_permutations_are_averaged_and_the_order_prior_is_added(lm: Path, ranker
     assert sum(map(math.exp, prior)) == pytest.approx(1)
 
 
-def test_settings_about_the_logits_of_identifiers_are_refused(lm: Path) -> None:
-    for scoring in (FirstScoring(calibration="content_free"), FirstScoring(identifier_tokens="max")):
-        with pytest.raises(ConfigError, match="early_exit reads no logits of identifiers; leave calibration and"):
-            ranker_of(lm, scoring)
+@pytest.mark.parametrize("setting", [{"calibration": "content_free"}, {"identifier_tokens": "max"}])
+def test_settings_about_the_logits_of_identifiers_are_refused(setting: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="early_exit reads no logits of identifiers; leave calibration and"):
+        FirstModel.model_validate({"name": "m", "ranker": "first", "early_exit": True, **setting})
 
 
 def test_identifier_that_merges_with_its_bracket_is_refused(tmp_path: Path) -> None:
