@@ -141,7 +141,7 @@ class Encoder:
         return vectors[[row[text] for text in texts]]
 
     def pick_dtype(self, dtype: EncoderDtype) -> EncoderDtype:
-        """What `auto` stands for: bfloat16 on a CPU that multiplies it, otherwise float32.
+        """The type that `auto` stands for: bfloat16 on a CPU that multiplies it, otherwise float32.
 
         Raises:
             ConfigError: int8 is asked for, and the processor or the device does not compute in it.

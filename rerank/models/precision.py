@@ -17,7 +17,7 @@ _MIN_BFLOAT16_WIDTH = 512
 
 
 def pick_precision(model: PreTrainedModel, precision: Precision) -> Precision:
-    """What a loaded model shall compute in, without `auto`, which is bfloat16 on CUDA.
+    """The precision in which a loaded model shall compute. `auto` is bfloat16 on CUDA.
 
     On a CPU `auto` is bfloat16 if the processor multiplies it and the model is wide enough to gain, otherwise float32.
 

@@ -94,7 +94,7 @@ def _peak_mb(pid: int) -> float:
 
 @dataclass(frozen=True)
 class _Running:
-    """What the child process holds from one call to the next."""
+    """State of the child process between two calls."""
 
     loop: asyncio.Runner
     engine: Engine

@@ -175,7 +175,7 @@ def _scores(passes: Iterable[Sequence[Pass]]) -> list[Sequence[float]]:
 
 
 def agreement(reference: Sequence[Sequence[float]], its: Sequence[Sequence[float]]) -> list[str]:
-    """How far the orders of windows by two systems' scores agree, and the largest difference of their scores."""
+    """Agreement of the orders of windows by two systems' scores, and the largest difference of their scores."""
     pairs = [(np.array(a), np.array(b)) for a, b in zip(reference, its, strict=True)]
     orders = [(np.argsort(-a, kind="stable").tolist(), np.argsort(-b, kind="stable").tolist()) for a, b in pairs]
     same = sum(a == b for a, b in orders)
