@@ -68,8 +68,7 @@ class LastTokenReader:
         """
         if self.batching == "packed":
             return self.read_packed(sequences, tail)[0]
-        ends = (torch.arange(len(sequence) - tail, len(sequence), device=sequence.device) for sequence in sequences)
-        return torch.cat([self.read_row(sequence, end) for sequence, end in zip(sequences, ends, strict=True)])
+        return self.read_at(sequences, [range(len(sequence) - tail, len(sequence)) for sequence in sequences])
 
     @torch.inference_mode()
     def read_at(self, sequences: Sequence[torch.Tensor], positions: Sequence[Sequence[int]]) -> torch.Tensor:
@@ -280,10 +279,7 @@ def _varlen_attention(
         key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
     q, k, v = (heads[0].transpose(0, 1) for heads in (query, key, value))  # (T, H, D)
     cu_seqlens, longest = pack.cu_seqlens, pack.max_length
-    window = (
-        -1 if form.sliding_window is None else form.sliding_window - 1,
-        0,
-    )  # positions to the left and to the right
+    window = (-1 if form.sliding_window is None else form.sliding_window - 1, 0)  # positions to the left, to the right
     attended = varlen_attn(
         q, k, v, cu_seqlens, cu_seqlens, longest, longest, scale=form.scaling, window_size=window, **options
     )

@@ -161,10 +161,9 @@ class FirstRanker(FirstPrompts):
     def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
         """Log-probabilities over the n identifiers of each window, in float32, averaged over its permutations."""
         logits = self._logits([prompt for encoded in windows for prompt in encoded.prompts])
-        per_window = logits.split(self._permutations)  # (permutations, identifiers) each
         return [
             self.ranking(encoded.window, rows, self._prior(len(encoded.window.passages)) if self._calibrated else None)
-            for encoded, rows in zip(windows, per_window, strict=True)
+            for encoded, rows in zip(windows, logits.split(self._permutations), strict=True)
         ]
 
     def call_between_layers(self, function: Callable[[], None]) -> None:
