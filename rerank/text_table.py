@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
@@ -27,14 +28,14 @@ class TableRow(NamedTuple):
     span: tuple[int, int] | None = None
 
 
-class ShownAsTable:
+class ShownAsTable(ABC):
     """Base class of results that `print` and notebooks show as a table."""
 
     __slots__ = ()
 
+    @abstractmethod
     def table_rows(self) -> list[TableRow]:
         """The results, best first."""
-        raise NotImplementedError
 
     def __str__(self) -> str:
         """A short table of rank, score, doc_id and the beginning of the text."""

@@ -11,8 +11,8 @@ from rerank.models.int8 import use_int8
 from rerank.models.onednn import use_onednn
 
 #: The smallest hidden size for which `auto` is bfloat16 on a CPU that has it. Rows of 1,450 tokens gain at every width
-#: (random Llamas: 1.3x at 128, 1.4x at 256, 1.6x at 384 and 512, 1.7x at 1024; docs/evidence/performance.md), but
-#: narrow models are those that read short rows, such as the bundled PE-Rank (384), and these gain nothing.
+#: (docs/evidence/performance.md, "Precision"), but narrow models are those that read short rows, such as the bundled
+#: PE-Rank (384), and these gain nothing.
 _MIN_BFLOAT16_WIDTH = 512
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from itertools import combinations, pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated, cast
@@ -31,6 +30,7 @@ from rerank.models.precision import has_vnni
 from rerank.readers.qrels import Qrel, read_qrels
 from rerank.readers.requests import Request, read_requests
 from rerank.types import ScoredDoc
+from scripts.bench.orders import kendall_tau, neighbours_alike
 
 Orders = dict[str, list[str]]
 _TOP = 20
@@ -80,18 +80,6 @@ def ranked(config: ServiceConfig, requests: Sequence[Request]) -> tuple[Orders, 
     seconds = time.process_time() - start
     reranker.close()
     return orders, seconds
-
-
-def neighbours_alike(order: list[str], other: list[str]) -> float:
-    """The share of neighbouring pairs of an order that another one of the same documents orders alike."""
-    place = {doc: index for index, doc in enumerate(other)}
-    return fmean(place[a] < place[b] for a, b in pairwise(order)) if len(order) > 1 else 1.0
-
-
-def kendall_tau(order: list[str], other: list[str]) -> float:
-    """Kendall's tau of the documents of `order` between it and another one."""
-    place = {doc: index for index, doc in enumerate(other)}
-    return fmean(1 if place[a] < place[b] else -1 for a, b in combinations(order, 2)) if len(order) > 1 else 1.0
 
 
 def ndcg(orders: Orders, qrels: list[Qrel]) -> float:

@@ -18,14 +18,13 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict
-from itertools import islice, pairwise
+from itertools import islice
 from pathlib import Path
 from statistics import fmean, median
 from typing import Annotated, cast, get_args
 
 import numpy as np
 import typer
-from scipy.stats import kendalltau
 
 from rerank.commands.console import PlainConsole
 from rerank.commands.progress import show_progress
@@ -37,6 +36,7 @@ from rerank.errors import ConfigError
 from rerank.readers.requests import read_requests
 from rerank.types import Candidate, Passage
 from scripts.bench.engine_process import MODEL, EngineProcess, Pass
+from scripts.bench.orders import kendall_tau, neighbours_alike
 
 _PASSAGES = 20
 _TEMPLATE = "first_smollm2"
@@ -180,15 +180,9 @@ def agreement(reference: Sequence[Sequence[float]], its: Sequence[Sequence[float
     orders = [(np.argsort(-a, kind="stable").tolist(), np.argsort(-b, kind="stable").tolist()) for a, b in pairs]
     same = sum(a == b for a, b in orders)
     alike = fmean(neighbours_alike(a, b) for a, b in orders)
-    tau = fmean(kendalltau(a, b).statistic for a, b in pairs)
+    tau = fmean(kendall_tau(a, b) for a, b in orders)
     largest = max(float(np.abs(a - b).max()) for a, b in pairs)
     return [f"{same} of {len(orders)}", f"{100 * alike:.1f} %", f"{tau:.3f}", f"{largest:.1e}"]
-
-
-def neighbours_alike(order: Sequence[int], other: Sequence[int]) -> float:
-    """The share of neighbouring pairs of an order that another one orders alike."""
-    place = {passage: rank for rank, passage in enumerate(other)}
-    return fmean(place[a] < place[b] for a, b in pairwise(order))
 
 
 if __name__ == "__main__":

@@ -67,11 +67,6 @@ def test_agreement_counts_orders_neighbours_and_pairs() -> None:
     assert bench.agreement(ours, its) == ["1 of 2", "83.3 %", "0.833", "1.0e+00"]
 
 
-def test_neighbours_alike_are_those_in_the_same_order_wherever_they_are() -> None:
-    assert bench.neighbours_alike([0, 1, 2, 3], [1, 0, 2, 3]) == pytest.approx(2 / 3)
-    assert bench.neighbours_alike([0, 1, 2], [2, 1, 0]) == 0.0
-
-
 def test_ratio_is_of_processor_time_in_the_same_turn() -> None:
     ours = [passed([[0.0]], cpu_s=1.0), passed([[0.0]], cpu_s=2.0), passed([[0.0]], cpu_s=4.0)]
     its = [passed([[0.0]], cpu_s=2.0)] * 3
