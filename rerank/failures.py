@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping
 
 from rerank.errors import (
+    CheckpointError,
     DeadlineExceeded,
     ModelServerUnavailable,
     ModelServerUnfit,
@@ -22,6 +23,7 @@ log = logging.getLogger(__name__)
 FAILURES: Mapping[type[Exception], str] = {
     DeadlineExceeded: "the deadline came",
     Overloaded: "the queue had no room",
+    CheckpointError: "a model is not served",
     SelfTestFailed: "a model is not served",
     ModelServerUnavailable: "no inference server answered",
     ModelServerUnfit: "no inference server gave scores",

@@ -20,14 +20,32 @@ class InterpolatedScores(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class MeanCorrelation:
+    """The mean correlation over a number of lists; 0 over none."""
+
+    mean: float = 0.0
+    lists: int = 0
+
+    def with_lists_of(self, other: MeanCorrelation) -> MeanCorrelation:
+        """The mean over the lists of both, at least one."""
+        lists = self.lists + other.lists
+        return MeanCorrelation((self.mean * self.lists + other.mean * other.lists) / lists, lists)
+
+
+@dataclass(frozen=True, slots=True)
 class InterpolationReport:
     """The interpolation of a ranking with its first stage, which has weight `first_stage`.
 
     Attributes:
         scores: what stood for the first stage; None if the interpolation was not applied.
         reason: why it was not applied; otherwise empty.
+        correlation: of the first stage's scores with the other signals of a fusion; None: the model is no fusion, the
+            candidates have no scores, or there are fewer than 10.
+        of_caller: the mean of it over the caller's lists so far, see `rerank.first_stage_correlation`.
     """
 
     first_stage: float
     scores: InterpolatedScores | None = None
     reason: str = ""
+    correlation: float | None = None
+    of_caller: MeanCorrelation | None = None

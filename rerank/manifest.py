@@ -11,9 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from rerank import profiles
 from rerank.cross_encoder_files import is_cross_encoder
 from rerank.errors import CheckpointError, ConfigError
-from rerank.files import atomic_file, sha256_of_files
+from rerank.files import atomic_file, looked_for, sha256_of_files
 from rerank.json_files import read_json
-from rerank.relevance import RelevanceCurve
+from rerank.relevance import RelevanceCurves
 from rerank.validation import joined, problems_of
 
 _CROSS_ENCODER = "cross-encoder"
@@ -21,6 +21,8 @@ MANIFEST_FILE = "rerank.json"
 TEMPLATE_FILE = "template.yaml"
 #: Folder of the trained checkpoint in the folder of a run.
 RESULT_FOLDER = "final"
+#: Every saved model has one of these.
+_CONFIGS = ("config.json", "adapter_config.json")
 _WAY_OUT = "fetch it again, or remove the manifest to use it as it is"
 
 
@@ -45,6 +47,8 @@ class CheckpointManifest(BaseModel):
         metrics: name → value on the held-out lists at the end of training.
         versions: package → version at training.
         relevance: gives the relevance of results; None if none was fitted.
+        language: ISO 639-1 code of the only language that the checkpoint reads; empty: not stated. Training leaves it
+            empty.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -64,7 +68,8 @@ class CheckpointManifest(BaseModel):
     data: dict[str, str]
     metrics: dict[str, float]
     versions: dict[str, str]
-    relevance: RelevanceCurve | None = None
+    relevance: RelevanceCurves | None = None
+    language: str = ""
 
 
 def write_manifest(folder: Path, manifest: CheckpointManifest) -> None:
@@ -76,16 +81,31 @@ def write_manifest(folder: Path, manifest: CheckpointManifest) -> None:
 def served_model(name_and_path: str) -> dict[str, object]:
     """The configuration of a model that the command line gives as NAME=PATH or NAME=PROFILE:PATH.
 
-    A checkpoint of FIRST of our training brings the window size of its manifest. A cross-encoder is known by its files,
-    or named: NAME=cross-encoder:PATH.
-
     Raises:
-        ConfigError: the text is not of these forms, or PATH has neither a profile nor a manifest.
+        ConfigError: the text is not of these forms, or see `model_in`.
         CheckpointError: see `read_manifest`.
     """
     name, _, path = name_and_path.partition("=")
     if not name or not path:
         raise ConfigError(f"--model {name_and_path!r} is not of the form NAME=PATH, such as first=checkpoints/first")
+    return model_in(path, name, f"--model {name_and_path}: ", f"{name}=")
+
+
+def model_in(path: str, name: str, given: str = "", form: str = "") -> dict[str, object]:
+    """The configuration of the model in a folder, which is given as PATH or PROFILE:PATH.
+
+    A checkpoint of FIRST of our training brings the window size of its manifest. A cross-encoder is known by its files,
+    or named: cross-encoder:PATH.
+
+    Args:
+        name: the name that the model gets.
+        given: the beginning of an error, which says how the folder was given.
+        form: what stands before the folder where it was given.
+
+    Raises:
+        ConfigError: there is no checkpoint in the folder, or it has neither a profile nor a manifest.
+        CheckpointError: see `read_manifest`.
+    """
     profile, _, checkpoint = path.partition(":")
     if checkpoint and profile in profiles.names():
         return {"name": name, "path": checkpoint, **profiled(profile)}
@@ -93,15 +113,29 @@ def served_model(name_and_path: str) -> dict[str, object]:
         return {"name": name, "ranker": _CROSS_ENCODER, "path": checkpoint if is_named else path}
     manifest = read_manifest(Path(path))
     if manifest is None:
+        _check_is_checkpoint(Path(path), given)
         raise ConfigError(
-            f"--model {name_and_path}: {path} has no {MANIFEST_FILE}, so its ranker and template are unknown; set them "
-            f"in a --config file, or name a profile as in {name}=PROFILE:{path} ({', '.join(profiles.names())}), or a "
-            f"cross-encoder as in {name}={_CROSS_ENCODER}:{path}"
+            f"{given}{path} has no {MANIFEST_FILE}, so its ranker and template are unknown; set them in a --config "
+            f"file, or name a profile as in {form}PROFILE:{path} ({', '.join(profiles.names())}), or a cross-encoder "
+            f"as in {form}{_CROSS_ENCODER}:{path}"
         )
     model: dict[str, object] = {"name": name, "ranker": manifest.ranker, "path": path}
     if manifest.ranker == "pe-rank":  # reads larger windows than those of its training
         return model
     return model | {"window_size": manifest.window_size, "stride": max(1, manifest.window_size // 2)}
+
+
+def _check_is_checkpoint(path: Path, given: str) -> None:
+    """Raises: ConfigError if there is nothing, or a folder that no model was saved in."""
+    if not path.exists():
+        raise ConfigError(f"{given}there is no folder {path}{looked_for(path)}; give the folder of a checkpoint")
+    if path.is_dir() and not any((path / file).is_file() for file in _CONFIGS):
+        result = path / RESULT_FOLDER
+        example = result if result.is_dir() else f"runs/mine/{RESULT_FOLDER}"
+        raise ConfigError(
+            f"{given}{path} holds no checkpoint: it has no {', '.join((MANIFEST_FILE, *_CONFIGS))}; give the folder in "
+            f"which a model was saved, such as {example}"
+        )
 
 
 def profiled(profile: str) -> dict[str, object]:
@@ -158,6 +192,14 @@ def trained_with_instructions(folder: Path) -> bool:
         return int(read_json(folder / MANIFEST_FILE)["instructions"]) > 0
     except (ConfigError, ValueError, KeyError, TypeError):
         return False
+
+
+def language_of(folder: Path) -> str:
+    """The only language that the manifest says the checkpoint reads; empty if it says none; see `trained_window`."""
+    try:
+        return str(read_json(folder / MANIFEST_FILE)["language"])
+    except (ConfigError, KeyError, TypeError):
+        return ""
 
 
 def _check(folder: Path, what: str, expected: str, files: list[Path]) -> None:

@@ -24,13 +24,23 @@ IN_WORK = 64
 
 
 class Pace:
-    """Runs requests of one stream. One that is refused beside others of the stream waits until one of them has ended.
+    """Runs the requests of a caller's streams. One that is refused beside others waits until one of them has ended.
 
     Without it, a stream would fill the queue by itself, and its own requests would be refused.
     """
 
     def __init__(self) -> None:
         self._running = 0
+        self._next_end = asyncio.Event()
+
+    def begin(self) -> None:
+        """Counts a request that runs, such as one outside of the streams, until `end`."""
+        self._running += 1
+
+    def end(self) -> None:
+        """Ends a request that `begin` has counted: those that wait are started again."""
+        self._running -= 1
+        self._next_end.set()
         self._next_end = asyncio.Event()
 
     async def run(self, work: Callable[[], Awaitable[T]], deadline: float = math.inf) -> T:
@@ -41,22 +51,24 @@ class Pace:
             deadline: when it is started again also without room, in seconds on the event loop's clock.
 
         Raises:
-            Overloaded: the work was refused although no other one of the stream is running.
+            Overloaded: the work was refused although no other one of the caller is running.
         """
         while True:
-            next_end, waits = self._next_end, False
-            self._running += 1
+            next_end = self._next_end
+            self.begin()
             try:
-                return await work()
+                result = await work()
             except Overloaded:
-                waits = self._running > 1 or next_end.is_set()
-                if not waits:
+                if self._running == 1 and not next_end.is_set():
+                    self.end()
                     raise
-            finally:
-                self._running -= 1
-                if not waits:
-                    self._next_end.set()
-                    self._next_end = asyncio.Event()
+                self._running -= 1  # nothing that others wait for has ended
+            except BaseException:
+                self.end()
+                raise
+            else:
+                self.end()
+                return result
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(deadline):
                     await next_end.wait()

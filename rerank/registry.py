@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 from rerank import bundled
 from rerank.config import (
@@ -15,22 +17,26 @@ from rerank.config import (
     CheckpointModel,
     CrossEncoderModel,
     FirstModel,
+    FusionModel,
     GenerationModel,
     IdentityModel,
+    LearnedSparseModel,
     ModelConfig,
     PERankModel,
     PromptConfig,
     QueryLikelihoodModel,
 )
 from rerank.config.cascades import possible_prerankers
-from rerank.engine.relevance import check_min_relevance, gives_relevance, relevance_curve
+from rerank.engine.relevance import check_min_relevance, gives_relevance, relevance_curves
 from rerank.engine.strategies import Step, Steps, describe, strategy_of
-from rerank.errors import MAX_QUOTED_CHARS, ConfigError, InvalidRequest, NotFound, SelfTestFailed
+from rerank.errors import MAX_QUOTED_CHARS, CheckpointError, ConfigError, InvalidRequest, NotFound, SelfTestFailed
 from rerank.files import cached_folder, sha256_of_files
+from rerank.manifest import language_of
+from rerank.models.checkpoint_errors import loading
 from rerank.models.encoder import DEFAULT_ENCODER, Encoder
 from rerank.models.loading import load_tokenizer_of, pick_device
+from rerank.models.sparse_encoder import SparseEncoder
 from rerank.models.zero_init import write_zero_init_checkpoint
-from rerank.names import current_model_name
 from rerank.profiles import load_profile
 from rerank.prompting.identifiers import IdentifierKind
 from rerank.prompting.published import PREFIX
@@ -40,19 +46,23 @@ from rerank.rankers import self_test
 from rerank.rankers.api import ApiRanker
 from rerank.rankers.base import Ranker, RankerInfo, ServedRanker, StateKeeper
 from rerank.rankers.cross_encoder import CrossEncoderRanker
-from rerank.rankers.failed import FailedRanker
+from rerank.rankers.failed import FailedRanker, unknown_info
 from rerank.rankers.first import FirstPrompts, FirstRanker, FirstScoring
 from rerank.rankers.first_block import BlockFirstRanker
 from rerank.rankers.first_checkpoint import first_settings
 from rerank.rankers.first_early_exit import EarlyExitFirstRanker
+from rerank.rankers.fusion import FusionRanker
 from rerank.rankers.generation import GenerationPrompts, GenerationRanker
 from rerank.rankers.identity import IdentityRanker
+from rerank.rankers.learned_sparse import LearnedSparseRanker
 from rerank.rankers.pe_rank import PERankRanker
 from rerank.rankers.query_likelihood import QueryLikelihoodRanker
 from rerank.rankers.served import ModelOnServers, ServedFirst, ServedGeneration
-from rerank.types import OnFailure, RankOptions, ScoreKind, StrategyKind
+from rerank.types import FirstStageKind, OnFailure, RankOptions, ScoreKind, StrategyKind
 
 log = logging.getLogger(__name__)
+
+LoadSparseEncoder: TypeAlias = Callable[[], SparseEncoder]
 
 #: Settings that golden.json of earlier checkpoints lacks, with the value that it stands for.
 _LATER_DEFAULTS = (("order_prior", 0.0), ("identifier_tokens", "bare"), ("early_exit", False))
@@ -76,7 +86,7 @@ class ModelRegistry:
 
     Args:
         models: configuration of all models.
-        rankers: their rankers. Requests that name a FailedRanker raise SelfTestFailed.
+        rankers: their rankers. Requests that name a FailedRanker raise its error.
 
     Raises:
         InvalidRequest: the default window of a model is larger than its ranker reads.
@@ -87,10 +97,6 @@ class ModelRegistry:
         self._models = {model.name: model for model in models}
         self._infos = {name: ranker.info for name, ranker in rankers.items()}
         self._window_sizes = {name: self._default_window_size(name) for name in self._models}
-        self._default_weights = {
-            name: 0.0 if self._infos[name].score_kind is ScoreKind.RANK else model.first_stage_weight
-            for name, model in self._models.items()
-        }
         self._default_steps = {name: self._steps(name, RankOptions()) for name in self._models}
 
     def describe(self) -> list[ModelDescription]:
@@ -106,12 +112,13 @@ class ModelRegistry:
 
         Raises:
             NotFound: there is no such model.
-            SelfTestFailed: the model, or the preranker of a cascade, failed its self-test, and this is to be an error.
+            CheckpointError, SelfTestFailed: the model, or the preranker of a cascade, is not served, and this is to be
+                an error.
             InvalidRequest: the preranker is unknown, the window is too large, the prompt has no instruction, or there
                 is no relevance for `min_relevance`.
         """
         name = options.model or next(iter(self._models))
-        if name not in self._models and (name := current_model_name(name, self._models)) not in self._models:
+        if name not in self._models:
             raise NotFound(f"model {name[:MAX_QUOTED_CHARS]!r} is none of {', '.join(self._models)}", {"model": name})
         self._check_served(name, options)
         if instruction and not self._infos[name].reads_instruction:
@@ -167,13 +174,21 @@ class ModelRegistry:
         kind = StrategyKind(options.strategy or default.strategy)
         default_stride = default.stride if size == self._window_sizes[name] else None
         strategy = strategy_of(kind, size, options.stride or default_stride or size // 2, options.early_stop)
-        weight = self._default_weights[name] if options.interpolation is None else options.interpolation
+        weight = options.interpolation
+        if weight is None:
+            # Before the last step of a cascade is a preranker, whose scores weigh as those of a lexical first stage.
+            before = "" if kind is StrategyKind.CASCADE else options.first_stage_kind
+            weight = self._default_weight(name, FirstStageKind(before or FirstStageKind.LEXICAL))
         if weight:
             self._check_weight(name, weight)
         step = Step(name, strategy, weight, must_interpolate=options.interpolation is not None)
         if kind is StrategyKind.CASCADE:
-            return *self._preranker_steps(name, options.preranker or default.preranker), step
+            return *self._preranker_steps(name, options), step
         return (step,)
+
+    def _default_weight(self, name: str, kind: FirstStageKind) -> float:
+        is_order = self._infos[name].score_kind is ScoreKind.RANK
+        return 0.0 if is_order else self._models[name].first_stage_weight(kind)
 
     def _check_weight(self, name: str, weight: float) -> None:
         """Raises: InvalidRequest if the model gives no scores, or the weight of the first stage is no such number."""
@@ -191,8 +206,9 @@ class ModelRegistry:
                 {"first_stage": str(weight)},
             )
 
-    def _preranker_steps(self, model: str, preranker: str) -> Steps:
+    def _preranker_steps(self, model: str, options: RankOptions) -> Steps:
         """The steps of a cascade's preranker: its own default strategy, which may be a cascade of two models."""
+        preranker = options.preranker or self._models[model].preranker
         possible = possible_prerankers(model, self._models)
         if preranker not in possible:
             choices = f"use one of {', '.join(possible)}" if possible else "configure another model"
@@ -201,40 +217,78 @@ class ModelRegistry:
                 f"{preranker[:MAX_QUOTED_CHARS]!r} cannot be the preranker of {model}; {choices}",
                 {"preranker": preranker},
             )
-        return self._steps(preranker, RankOptions())
+        return self._steps(preranker, RankOptions(first_stage_kind=options.first_stage_kind))
 
 
 def load_models(
-    models: Sequence[ModelConfig], encoder: Encoder, device: str, passage_state_bytes: int = 0
+    models: Sequence[ModelConfig],
+    encoder: Encoder,
+    device: str,
+    passage_state_bytes: int = 0,
+    sparse_encoder: LoadSparseEncoder = SparseEncoder,
 ) -> ModelRegistry:
-    """Loads and self-tests each model; models that fail their self-test are logged and not served.
+    """Loads and self-tests each model; one that cannot be loaded, or fails its self-test, is logged and not served.
 
     A model that inference servers run is tested when the service opens, and whenever a server comes back.
 
+    Args:
+        sparse_encoder: loads the learned sparse encoder, or returns the one that is loaded; called by models that read
+            its scores.
+
     Raises:
-        ConfigError, CheckpointError: a model cannot be loaded.
+        ConfigError: a setting of a model cannot be used.
+        CheckpointError: no model can be loaded.
     """
     rankers: dict[str, Ranker | ServedRanker] = {}
-    for model in (with_path(model, encoder) for model in models):
-        ranker: Ranker | ServedRanker
-        if isinstance(model, ApiModel) or (isinstance(model, FirstModel | GenerationModel) and model.served_by):
-            ranker = load_served(model)
-        else:
-            ranker = load_ranker(model, encoder, device, passage_state_bytes)
-        if ranker.info.precision:
-            log.info("model %s computes in %s", model.name, ranker.info.precision)
-        if warning := _warning(model, ranker.info):
-            log.warning("model %s: %s", model.name, warning)
-            ranker.info = replace(ranker.info, warning=warning)
-        ranker.info = replace(ranker.info, relevance=relevance_curve(model, ranker.info, encoder.id.sha256))
+    for model in models:
         try:
-            if not isinstance(ranker, ServedRanker):
-                _self_test(ranker, model, device)
-            rankers[model.name] = ranker
-        except SelfTestFailed as error:
-            log.exception("model %s is not served", model.name)
-            rankers[model.name] = FailedRanker(model.name, ranker.info, str(error))
+            rankers[model.name] = _load_and_test(
+                with_path(model, encoder), encoder, device, passage_state_bytes, sparse_encoder
+            )
+        except CheckpointError as error:
+            rankers[model.name] = _not_served(model, unknown_info(model.ranker, model.name), error)
+    failed = [ranker for ranker in rankers.values() if isinstance(ranker, FailedRanker)]
+    if len(failed) == len(rankers) and all(ranker.kind is CheckpointError for ranker in failed):
+        raise failed[0].error
+    encoders = signal_encoders(rankers)
+    for model in models:
+        if not isinstance(ranker := rankers[model.name], FailedRanker):
+            curves = relevance_curves(with_path(model, encoder), ranker.info, encoders)
+            ranker.info = replace(ranker.info, relevance=curves)
     return ModelRegistry(models, rankers)
+
+
+def signal_encoders(rankers: Mapping[str, Ranker | ServedRanker]) -> dict[str, str]:
+    """Signal → SHA-256 of the encoder behind it, which is the same for all rankers of a service."""
+    return {signal: sha256 for ranker in rankers.values() for signal, sha256 in ranker.info.signals.items()}
+
+
+def _load_and_test(
+    model: ModelConfig, encoder: Encoder, device: str, passage_state_bytes: int, sparse_encoder: LoadSparseEncoder
+) -> Ranker | ServedRanker:
+    ranker: Ranker | ServedRanker
+    if isinstance(model, ApiModel) or (isinstance(model, FirstModel | GenerationModel) and model.served_by):
+        ranker = load_served(model)
+    else:
+        ranker = load_ranker(model, encoder, device, passage_state_bytes, sparse_encoder)
+    if ranker.info.precision:
+        log.info("model %s computes in %s", model.name, ranker.info.precision)
+    if warning := _warning(model, ranker.info):
+        log.warning("model %s: %s", model.name, warning)
+        ranker.info = replace(ranker.info, warning=warning)
+    language = language_of(model.path) if isinstance(model, FirstModel | PERankModel) and model.path else ""
+    ranker.info = replace(ranker.info, language=language or ranker.info.language)
+    try:
+        if not isinstance(ranker, ServedRanker):
+            _self_test(ranker, model, device)
+    except SelfTestFailed as error:
+        return _not_served(model, ranker.info, error)
+    return ranker
+
+
+def _not_served(model: ModelConfig, info: RankerInfo, error: CheckpointError | SelfTestFailed) -> FailedRanker:
+    log.error("model %s is not served: %s", model.name, error)
+    return FailedRanker(model.name, info, str(error), type(error))
 
 
 def scoring_settings(model: ModelConfig) -> dict[str, object]:
@@ -263,16 +317,34 @@ def zero_init_checkpoint(encoder: Encoder) -> Path:
     return cached_folder(name, lambda folder: write_zero_init_checkpoint(encoder, folder))
 
 
-def load_ranker(model: ModelConfig, encoder: Encoder, device: str, passage_state_bytes: int = 0) -> Ranker:
+def load_ranker(
+    model: ModelConfig,
+    encoder: Encoder,
+    device: str,
+    passage_state_bytes: int = 0,
+    sparse_encoder: LoadSparseEncoder = SparseEncoder,
+) -> Ranker:
     """Loads the ranker of a model that runs in this process, and whose path `with_path` has set.
 
     Raises:
         ConfigError: a setting of the model cannot be used.
         CheckpointError: its checkpoint cannot be loaded.
     """
+    path = getattr(model, "path", None)
+    with loading("checkpoint", path) if path else nullcontext():
+        return _load_ranker(model, encoder, device, passage_state_bytes, sparse_encoder)
+
+
+def _load_ranker(
+    model: ModelConfig, encoder: Encoder, device: str, passage_state_bytes: int, sparse_encoder: LoadSparseEncoder
+) -> Ranker:
     match model:
         case IdentityModel():
             return IdentityRanker()
+        case FusionModel():
+            return FusionRanker(model, encoder, sparse_encoder() if model.sparse_weight else None)
+        case LearnedSparseModel():
+            return LearnedSparseRanker(sparse_encoder())
         case PERankModel():
             if model.path is None:
                 raise ConfigError(f"model {model.name} has no path; this is a bug")
@@ -384,7 +456,7 @@ def _window_too_large(name: str, size: int, limit: int) -> InvalidRequest:
 
 
 def _self_test(ranker: Ranker, model: ModelConfig, device: str) -> None:
-    if not isinstance(model, IdentityModel | ApiModel):
+    if not isinstance(model, IdentityModel | FusionModel | LearnedSparseModel | ApiModel):
         tolerance = self_test.tolerance(pick_device(device).type, ranker.info.precision)
         ranker = ranker.with_little_thinking() if isinstance(ranker, GenerationRanker) else ranker
         self_test.check(ranker, scoring_settings(model), model.path, tolerance)

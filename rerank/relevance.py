@@ -1,54 +1,53 @@
-"""Relevance: the probability that a passage answers the query, as a function of evidence from a ranking."""
+"""Relevance: the probability that a passage answers the query, as a function of one signal of the two."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Literal, TypeAlias
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
+
+Signal: TypeAlias = Literal["cosine", "sparse", "score"]
 
 
 class RelevanceCurve(BaseModel):
-    """A logistic function of evidence (Platt 1999): σ(intercept + slope · evidence + log_place · ln(1 + place)).
+    """A logistic function of a signal (Platt 1999): 1 / (1 + exp(-(intercept + slope · signal))).
 
-    Evidence is a number that means the same in every request: the encoder's cosine of query and passage, or the score
-    of a model that reads each passage alone.
+    A signal is a number that depends on the query and the passage alone, so it means the same in every request.
 
     Attributes:
-        intercept: the log-odds of the first passage of a list, without evidence.
-        slope: change of the log-odds with the evidence.
-        log_place: change of the log-odds with the logarithm of the place in the final order (0, 1, …).
-        encoder_sha256: SHA-256 of the weights of the encoder whose cosine is the evidence. Default: empty, the evidence
-            is the model's own score.
+        signal: `cosine`: of the encoder's vectors. `sparse`: the dot product of the passage's learned sparse vector
+            with that of the query, scaled to unit length. `score`: the score of a model that reads each passage alone,
+            or the log-odds of its probability. Default: `score`.
+        intercept: the log-odds of a passage whose signal is 0.
+        slope: change of the log-odds with the signal, 0 or more.
+        encoder_sha256: SHA-256 of the weights of the encoder, or sparse encoder, that gives the signal. Default: empty,
+            for `score`.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
+    signal: Signal = "score"
     intercept: float
     slope: Annotated[float, Field(ge=0)]
-    log_place: Annotated[float, Field(le=0)] = 0.0
     encoder_sha256: str = ""
 
-    def relevances(self, evidence: Sequence[float]) -> list[float]:
-        """The relevance of each passage of a list, given the evidence in the final order; it never increases.
+    def probability(self, value: float) -> float:
+        """The relevance of a passage with this value of the signal."""
+        return 1 / (1 + math.exp(-min(700.0, max(-700.0, self.intercept + self.slope * value))))
 
-        Where the order and the evidence disagree, the passages between share their mean (isotonic regression by pool
-        adjacent violators). So the expected number of relevant passages in the list stays as the curve says it; a
-        running minimum would lower it whenever one passage stands too high.
-        """
-        from sklearn.isotonic import isotonic_regression  # takes a second, for which no command should wait
 
-        if not evidence:
-            return []
-        log_odds = self.intercept + self.slope * np.asarray(evidence) + self.log_place * np.log1p(range(len(evidence)))
-        probabilities = 1 / (1 + np.exp(-np.clip(log_odds, -700, 700)))
-        return list(map(float, isotonic_regression(probabilities, y_min=0, y_max=1, increasing=False)))
-
+#: The curves of a model. A passage gets its relevance from the first one whose signal is known of it.
+RelevanceCurves: TypeAlias = tuple[RelevanceCurve, ...]
 
 #: The relevance by a model whose score is the log-odds already.
-OWN_LOG_ODDS = RelevanceCurve(intercept=0.0, slope=1.0)
+OWN_LOG_ODDS: RelevanceCurves = (RelevanceCurve(intercept=0.0, slope=1.0),)
+
+
+def relevance(curves: RelevanceCurves, signals: Mapping[str, float]) -> float | None:
+    """The relevance of a passage by the first curve whose signal is known of it; None if none is."""
+    return next((curve.probability(signals[curve.signal]) for curve in curves if curve.signal in signals), None)
 
 
 def log_odds(probability: float) -> float:

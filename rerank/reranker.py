@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import TypeAlias, TypeVar
+from functools import cache, partial
+from typing import ParamSpec, TypeAlias, TypeVar
 
 from rerank.chunks import DividedDocuments
 from rerank.config import ServiceConfig
@@ -17,11 +17,14 @@ from rerank.engine.engine import Engine
 from rerank.engine.relevance import at_least
 from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Steps
+from rerank.engine.texts import TextThread
 from rerank.errors import DeadlineExceeded, InvalidRequest, NotConfigured
+from rerank.first_stage_correlation import CallerCorrelations
 from rerank.models.encoder import Encoder
+from rerank.models.sparse_encoder import SparseEncoder
 from rerank.models.state_cache import StateCache
 from rerank.models.vector_cache import VectorCache
-from rerank.rankers.base import StateKeeper
+from rerank.rankers.base import CachingRanker, Ranker, ServedRanker, StateKeeper
 from rerank.readers.candidates import candidate_source
 from rerank.registry import ModelDescription, ModelRegistry, load_models
 from rerank.retrieval.dense import with_vector
@@ -35,6 +38,8 @@ from rerank.types import (
     CandidateSource,
     FeedbackMethod,
     FirstStage,
+    FirstStageKind,
+    InSlices,
     Passage,
     Query,
     Ranking,
@@ -45,6 +50,7 @@ from rerank.types import (
 from rerank.unordered import UnorderedList
 
 T = TypeVar("T")
+P = ParamSpec("P")
 #: Candidates with their texts.
 Found: TypeAlias = tuple[Candidate, ...]
 
@@ -78,6 +84,7 @@ class AsyncReranker:
 
     Attributes:
         engine: runs the requests; metrics and traces observe its work.
+        correlations: means over the lists of each caller, which show whether `first_stage_kind` is right.
         in_work: a block around each request; a service with keys holds callers to their tokens in it.
     """
 
@@ -87,8 +94,12 @@ class AsyncReranker:
         self._encoder = encoder
         self._models = models
         self.engine = Engine(models.rankers, config.engine)
+        self.correlations = CallerCorrelations()
         self.in_work: Callable[[RankRequest], AbstractContextManager[None]] = lambda request: nullcontext()
+        self._texts = TextThread(config.engine.age_factor)
         self._first_stage_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="first-stage")
+        #: One thread, because several would keep the event loop from the interpreter for longer.
+        self._conversion_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="conversion")
 
     def __repr__(self) -> str:
         models = ", ".join(f"{model.name}{' (default)' if model.is_default else ''}" for model in self.models())
@@ -97,11 +108,22 @@ class AsyncReranker:
 
     async def __aenter__(self) -> AsyncReranker:
         await self.engine.__aenter__()
+        self._texts.open()
         return self
 
     async def __aexit__(self, *error: object) -> None:
         await self.engine.__aexit__(*error)
+        await self._texts.close()
         await asyncio.to_thread(self._first_stage_thread.shutdown)
+        await asyncio.to_thread(self._conversion_thread.shutdown)
+
+    async def convert(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The function's result, computed on the thread that converts large messages while other calls are served.
+
+        Converting 16 MB takes 50 ms.
+        """
+        work = partial(function, *args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(self._conversion_thread, work)
 
     @property
     def vector_cache(self) -> VectorCache:
@@ -113,6 +135,11 @@ class AsyncReranker:
         """The kept states of passages, by the model that read them."""
         rankers = self._models.rankers.items()
         return {name: ranker.states for name, ranker in rankers if isinstance(ranker, StateKeeper)}
+
+    @property
+    def rankers(self) -> Mapping[str, Ranker | ServedRanker]:
+        """The rankers of the models by name, for code that runs windows without the engine."""
+        return self._models.rankers
 
     def models(self) -> list[ModelDescription]:
         """The configured models, the default one first."""
@@ -140,18 +167,33 @@ class AsyncReranker:
 
         Raises: TypeError for a candidate of another form; RerankError, see ModelRegistry.resolve and Engine.run.
         """
-        query = Query.of(query)
+        query, options = Query.of(query), self._with_kind(options, self.config.first_stage_kind)
         steps = self._models.resolve(options, query.instruction)
         found = await self._resolve(candidates)
-        if self.vector_cache.max_bytes and any(self._models.rankers[step.model].info.reads_vectors for step in steps):
-            found = await self._with_cached_vectors(found)
+        if self.vector_cache.max_bytes:
+            found = await self._filled(found, steps, caller)
         request = RankRequest(query, found, steps, options, deadline, caller)
         ranking = await (self._run(request) if options.ordered else self._run_unordered(request))
+        ranking = self._with_mean(ranking, FirstStageKind(options.first_stage_kind), caller)
         return ranking if options.min_relevance is None else at_least(ranking, options.min_relevance)
+
+    @staticmethod
+    def _with_kind(options: RankOptions, kind: FirstStageKind) -> RankOptions:
+        """The options with the kind of the first stage, unless they name it."""
+        return options if options.first_stage_kind else replace(options, first_stage_kind=kind)
+
+    def _with_mean(self, ranking: Ranking, kind: FirstStageKind, caller: str) -> Ranking:
+        """The ranking with the mean correlation over the caller's lists, in which it counts."""
+        report = ranking.trace.interpolation
+        if report is None or report.correlation is None:
+            return ranking
+        report = replace(report, of_caller=self.correlations.add(caller, kind, report.correlation))
+        return replace(ranking, trace=replace(ranking.trace, interpolation=report))
 
     async def _run_unordered(self, request: RankRequest) -> Ranking:
         """The ranking of candidates whose order carries no meaning, see `rerank.unordered`."""
-        unordered = await asyncio.to_thread(UnorderedList.of, request.query.text, request.candidates)
+        grouping = UnorderedList.of(request.query.text, request.candidates)
+        unordered = await self._texts.run(request.caller, grouping, _chars(request.candidates))
         options = replace(request.options, ordered=unordered.has_scores)  # scores give the texts a meaningful order
         steps, distinct = unordered.steps(request.steps), unordered.distinct
         ranking = await self._run(replace(request, candidates=distinct, steps=steps, options=options))
@@ -184,15 +226,15 @@ class AsyncReranker:
             RerankError: as `rerank` raises.
         """
         query, first_stage = Query.of(query), FirstStage.of("first_stage", first_stage)
+        options = self._with_kind(options, first_stage.kind)
         if not options.ordered:
             raise InvalidRequest("ordered", "the first stage of a search gives an ordered list; leave the option out")
         steps = self._models.resolve(options, query.instruction)
         feedback = FeedbackSettings.of(feedback) if feedback is not None else None
         index = self._open_index()
-        if feedback is not None and first_stage is FirstStage.BM25:
-            raise InvalidRequest(
-                "feedback", "bm25 has no query vector to update; use dense or a hybrid first stage, or no feedback"
-            )
+        if feedback is not None and not first_stage.reads_vectors:
+            problem = f"{first_stage} has no query vector to update; use dense or a hybrid first stage with it"
+            raise InvalidRequest("feedback", f"{problem}, or no feedback")
         retrieve = partial(self._retrieve, index, first_stage, depth)
         start_s = time.perf_counter()
         query, candidates = await retrieve(query, deadline)
@@ -201,7 +243,8 @@ class AsyncReranker:
         if feedback is None:
             ranking, report = await rank(candidates, options, deadline), None
         else:
-            feedback_search = FeedbackSearch(feedback, rank, retrieve, self.config.engine.answer_margin_s)
+            margin_s = self.config.engine.answer_margin_s
+            feedback_search = FeedbackSearch(feedback, rank, retrieve, margin_s, self._first_stage_thread)
             ranking, report = await feedback_search.run(query, candidates, options, deadline)
         ranking = ranking if options.min_relevance is None else at_least(ranking, options.min_relevance)
         return SearchResult(ranking, first_stage, len(candidates), first_stage_ms, report)
@@ -223,19 +266,20 @@ class AsyncReranker:
         margin = self.config.engine.answer_margin_s if options.allow_partial else 0.0
         try:
             async with asyncio.timeout_at(None if request.deadline_s is None else request.deadline_s - margin):
-                divided = await asyncio.to_thread(self._divided, request)
+                divided = await self._texts.run(request.caller, self._divided(request), _chars(request.candidates))
         except TimeoutError:
             return await self._run(replace(request, options=options))  # ends as a late request does
-        parts = replace(request, candidates=divided.candidates, options=divided.options(options))
+        parts = replace(request, candidates=divided.candidates, steps=divided.steps, options=divided.options(options))
         return divided.ranking(await self._run(parts), options.top_n)
 
-    def _divided(self, request: RankRequest) -> DividedDocuments:
+    def _divided(self, request: RankRequest) -> InSlices[DividedDocuments]:
         """The documents in parts, with the vectors of those parts that came before."""
         infos = [self._models.rankers[step.model].info for step in request.steps]
-        divided = DividedDocuments.of(request, infos, self._encoder.token_ends)
-        if self.vector_cache.max_bytes and any(info.reads_vectors for info in infos):
-            return divided.with_passages(self.vector_cache.fill(part.candidate.passage for part in divided.parts))
-        return divided
+        divided = yield from DividedDocuments.of(request, infos, self._encoder.token_ends)
+        if not self.vector_cache.max_bytes:
+            return divided
+        passages = [part.candidate.passage for part in divided.parts]
+        return divided.with_passages((yield from self._filled_passages(passages, divided.steps)))
 
     async def _retrieve(
         self, index: Index, first_stage: FirstStage, depth: int, query: Query, deadline: float | None
@@ -243,7 +287,7 @@ class AsyncReranker:
         """The query with its vector, and its candidates."""
 
         def search() -> tuple[Query, Found]:
-            needs_vector = first_stage is not FirstStage.BM25 and query.vector is None
+            needs_vector = first_stage.reads_vectors and query.vector is None
             encoded = self._with_vector(query) if needs_vector else query
             return encoded, index.candidates(first_stage, encoded, depth)
 
@@ -273,14 +317,25 @@ class AsyncReranker:
             for place, each in enumerate(candidate_list(candidates))
         ]
         doc_ids = [source.doc_id for source in sources if source.in_index]
-        found = await asyncio.to_thread(self._open_index().store.passages, doc_ids) if doc_ids else []
+        found = await self.convert(self._open_index().store.passages, doc_ids) if doc_ids else []
         stored = {passage.doc_id: passage for passage in found}
         return tuple(Candidate(_passage(source, stored), source.score) for source in sources)
 
-    async def _with_cached_vectors(self, candidates: Found) -> Found:
-        """The candidates, with the vectors of texts that came before; so admission expects no work for them."""
-        filled = await asyncio.to_thread(self.vector_cache.fill, [candidate.passage for candidate in candidates])
-        return tuple(replace(each, passage=passage) for each, passage in zip(candidates, filled, strict=True))
+    async def _filled(self, candidates: Found, steps: Steps, caller: str) -> Found:
+        """The candidates, with what is known of texts that came before; so admission expects no work for them."""
+        filling = self._filled_passages([candidate.passage for candidate in candidates], steps)
+        passages = await self._texts.run(caller, filling, _chars(candidates))
+        return tuple(replace(each, passage=passage) for each, passage in zip(candidates, passages, strict=True))
+
+    def _filled_passages(self, passages: Iterable[Passage], steps: Steps) -> InSlices[list[Passage]]:
+        rankers = [self._models.rankers[step.model] for step in steps]
+        caching, filled = [ranker for ranker in rankers if isinstance(ranker, CachingRanker)], list[Passage]()
+        for passage in passages:
+            for ranker in caching:
+                passage = ranker.filled(passage)
+            filled.append(passage)
+            yield
+        return filled
 
     def _open_index(self) -> Index:
         if self.index is None:
@@ -291,17 +346,20 @@ class AsyncReranker:
 
 
 def load_reranker(config: ServiceConfig) -> AsyncReranker:
-    """Loads the encoder, the index and the models of a configuration; models that fail their self-test are not served.
+    """Loads the encoder, the index and the models of a configuration.
+
+    Models that cannot be loaded or fail their self-test are not served.
 
     Raises:
         ConfigError: a setting cannot be used.
-        CheckpointError: a model cannot be loaded.
+        CheckpointError: the encoder cannot be loaded, or no model can.
         IndexMismatch: the index was built with another encoder.
     """
     engine = config.engine
     encoder = Encoder(config.encoder, config.device, config.encoder_name or "", engine.text_vector_cache_bytes)
-    index = Index(config.index, encoder) if config.index else None
-    models = load_models(config.models, encoder, config.device, engine.passage_state_bytes)
+    sparse_encoder = cache(partial(SparseEncoder, config.sparse_encoder, config.device, engine.text_vector_cache_bytes))
+    index = Index(config.index, encoder, sparse_encoder) if config.index else None
+    models = load_models(config.models, encoder, config.device, engine.passage_state_bytes, sparse_encoder)
     return AsyncReranker(config, encoder, index, models)
 
 
@@ -311,3 +369,7 @@ def _passage(source: CandidateSource, stored: dict[str, Passage]) -> Passage:
     text = passage.text if source.text is None else source.text
     titled = with_title(text, source.title) if source.title else text
     return replace(passage, text=titled, title=source.title, prefix_chars=len(titled) - len(text))
+
+
+def _chars(candidates: Sequence[Candidate]) -> int:
+    return sum(len(candidate.passage.text) for candidate in candidates)

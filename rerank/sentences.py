@@ -1,62 +1,110 @@
-"""Division of a text into parts of whole sentences, with overlap. Each part is an exact slice of the text."""
+"""Division of a text into parts of whole sentences, with overlap. Each part is an exact slice of the text.
+
+A text is read in slices (`read`) and divided with arrays (`divide`), so that a long text does not keep the interpreter
+from other threads.
+"""
 
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeAlias
 
+import numpy as np
+
+from rerank.types import InSlices
+
 #: The place of a part's first character, and the place after its last one.
 Span: TypeAlias = tuple[int, int]
+#: Places in a text, in ascending order.
+Places: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.int64]]"
 
 #: The end of a sentence with the white space after it: a full stop and the like before white space, those of Chinese
 #: and Japanese anywhere, line ends. An abbreviation ends a sentence, too, which only moves the border of a part.
 _SENTENCE_END = re.compile(r"[.!?…][\"'”’)\]]*\s+|[。！？；]+\s*|\n\s*")
 #: A token of more characters counts as several: WordPiece reads a long word as one unknown token, other models do not.
 _TOKEN_CHARS = 32
+#: Characters that are tokenized at a time, some 5 ms. A slice ends after white space, where a token ends too.
+_SLICE_CHARS = 4096
+_UP_TO_SPACE, _SPACE = re.compile(r".*\s", re.DOTALL), re.compile(r"\s*")
 
 
-def divide(text: str, token_ends: Sequence[int], max_tokens: int, max_parts: int) -> list[Span]:
+@dataclass(frozen=True, slots=True)
+class ReadText:
+    """The beginning of a text as far as it was read.
+
+    Attributes:
+        length: how much was read, in characters.
+        sentences: the end of each sentence, with the white space after it; the last one is `length`.
+        tokens: the end of each token.
+    """
+
+    length: int
+    sentences: Places
+    tokens: Places
+
+
+def read(text: str, token_ends: Callable[[str], Places], max_tokens: int) -> InSlices[ReadText]:
+    """Reads a text until it has had so many tokens, a slice at a time.
+
+    Args:
+        token_ends: a text → the end of each of its tokens, in characters.
+    """
+    sentences, tokens, count, start = list[Places](), list[Places](), 0, 0
+    while start < len(text) and count < max_tokens:
+        end = _slice_end(text, start)
+        tokens.append(_without_long_tokens(token_ends(text[start:end])) + start)
+        sentences.append(_places([match.end() for match in _SENTENCE_END.finditer(text, start, end)]))
+        count += len(tokens[-1])
+        start = end
+        yield
+    ends = np.concatenate([*sentences, _places([start] if start else [])])
+    return ReadText(start, np.unique(ends), np.concatenate([*tokens, _places([])]))
+
+
+def divide(text: ReadText, max_tokens: int, max_parts: int) -> list[Span]:
     """The first `max_parts` parts of a text, of at most `max_tokens` tokens each; none of an empty text.
 
     A part is as many sentences as fit, and begins with the last sentence of the part before if there is room for
     another one after it. A sentence that is longer than a part is cut.
-
-    Args:
-        token_ends: the end of each token of the text, in characters.
     """
-    ends = _without_long_tokens(token_ends)
-    pieces = [piece for sentence in _sentences(text) for piece in _cut(sentence, ends, max_tokens)]
-    tokens = [bisect_right(ends, end) - bisect_right(ends, start) for start, end in pieces]
-    parts, first = list[Span](), 0
-    while first < len(pieces) and len(parts) < max_parts:
-        last, room = first, max_tokens - tokens[first]
-        while last + 1 < len(pieces) and tokens[last + 1] <= room:
-            last += 1
-            room -= tokens[last]
-        parts.append((pieces[first][0], pieces[last][1]))
-        can_overlap = last > first and last + 1 < len(pieces) and tokens[last] + tokens[last + 1] <= max_tokens
+    borders = _cut(text, max_tokens)  # of sentences, or pieces of them
+    before = np.searchsorted(text.tokens, borders, side="right")  # the number of tokens before each border
+    pieces, parts, first = len(borders) - 1, list[Span](), 0
+    while first < pieces and len(parts) < max_parts:
+        last = max(first, int(np.searchsorted(before, before[first] + max_tokens, side="right")) - 2)
+        parts.append((int(borders[first]), int(borders[last + 1])))
+        can_overlap = last > first and last + 1 < pieces and before[last + 2] - before[last] <= max_tokens
         first = last if can_overlap else last + 1
     return parts
 
 
-def _sentences(text: str) -> Iterator[Span]:
-    """The sentences, each with the white space after it. Together they are the text."""
-    ends = [match.end() for match in _SENTENCE_END.finditer(text)]
-    return ((start, end) for start, end in pairwise([0, *ends, len(text)]) if start < end)
+def _slice_end(text: str, start: int) -> int:
+    """Where a slice ends: after white space if there is any in it."""
+    match = _UP_TO_SPACE.match(text, start, start + _SLICE_CHARS)
+    space = _SPACE.match(text, match.end() if match else min(len(text), start + _SLICE_CHARS))
+    return space.end() if space else len(text)
 
 
-def _cut(sentence: Span, ends: Sequence[int], max_tokens: int) -> Iterator[Span]:
-    """The sentence in pieces of at most `max_tokens` tokens."""
-    start, end = sentence
-    first, last = bisect_right(ends, start), bisect_right(ends, end)
-    return pairwise([start, *ends[first + max_tokens - 1 : max(first, last - 1) : max_tokens], end])
+def _cut(text: ReadText, max_tokens: int) -> Places:
+    """The borders of the sentences, with further ones in those that have more than `max_tokens` tokens."""
+    borders = np.concatenate([_places([0] if text.length else []), text.sentences])
+    before = np.searchsorted(text.tokens, borders, side="right")
+    (long,) = np.nonzero(np.diff(before) > max_tokens)
+    cuts = [text.tokens[before[each] + max_tokens - 1 : before[each + 1] - 1 : max_tokens] for each in long]
+    return np.unique(np.concatenate([borders, *cuts]))
 
 
-def _without_long_tokens(ends: Sequence[int]) -> list[int]:
+def _without_long_tokens(ends: Places) -> Places:
     """The ends of tokens, with further ones inside those of more than `_TOKEN_CHARS` characters."""
-    return [
-        cut for start, end in pairwise([0, *ends]) for cut in (*range(start + _TOKEN_CHARS, end, _TOKEN_CHARS), end)
-    ]
+    if not (np.diff(ends, prepend=0) > _TOKEN_CHARS).any():
+        return ends
+    return _places(
+        [cut for start, end in pairwise([0, *ends]) for cut in (*range(start + _TOKEN_CHARS, end, _TOKEN_CHARS), end)]
+    )
+
+
+def _places(places: list[int]) -> Places:
+    return np.array(places, dtype=np.int64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import reprlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Literal, TypeAlias, TypeVar
@@ -18,8 +18,12 @@ from rerank.interpolation import InterpolatedScores as InterpolatedScores
 from rerank.interpolation import InterpolationReport as InterpolationReport
 from rerank.names import FeedbackMethod as FeedbackMethod
 from rerank.names import FirstStage as FirstStage
+from rerank.names import FirstStageKind as FirstStageKind
 from rerank.names import OnFailure as OnFailure
 from rerank.names import StrategyKind as StrategyKind
+from rerank.sparse_vectors import SparseText as SparseText
+from rerank.sparse_vectors import SparseVector as SparseVector
+from rerank.sparse_vectors import TokenStates as TokenStates
 from rerank.text_table import ShownAsTable, TableRow
 
 T = TypeVar("T")
@@ -33,6 +37,8 @@ Vector: TypeAlias = npt.NDArray[np.float32]
 Matrix: TypeAlias = npt.NDArray[np.float32]
 #: Precision of an encoder's matrix products; `auto`: see Encoder.pick_dtype.
 EncoderDtype: TypeAlias = Literal["auto", "float32", "bfloat16", "int8"]
+#: Work that is done a little at a time: it yields wherever other work may run, and returns its result.
+InSlices: TypeAlias = Generator[None, None, T]
 #: How a ranker runs a batch: all windows side by side in one row, or one forward pass after the other.
 Batching: TypeAlias = Literal["packed", "one_by_one"]
 
@@ -68,12 +74,18 @@ class Passage:
     vector_truncated: bool = False
     #: `vector` was computed for an earlier request with the same text.
     vector_cached: bool = field(default=False, compare=False)
+    #: What the sparse encoder has of `text`: its vector from an index, or its states; None until then.
+    sparse: SparseText | None = field(default=None, repr=False, compare=False)
+    #: `sparse` was computed for an earlier request with the same text.
+    sparse_cached: bool = field(default=False, compare=False)
     #: The tokens of `text` inside a prompt; set by rankers that read text, when they prepare the passage.
     token_ids: tuple[int, ...] | None = field(default=None, repr=False, compare=False)
     #: The title, with which `text` begins; empty if it has none or none is known.
     title: str = ""
     #: Characters in front of the text as it was sent: those of a title that was put there.
     prefix_chars: int = 0
+    #: Score of the query by learned sparse vectors; set by the ranker that reads it, when it prepares the passage.
+    sparse_score: float | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,13 +171,20 @@ class RankOptions:
     max_chunks_per_doc: int = 0
     #: Error or answer in the place of a failure, see OnFailure; empty: the error.
     on_failure: OnFailure | str = ""
+    #: The kind of the first stage, which decides on the default weight of its scores; empty: the service's setting.
+    first_stage_kind: FirstStageKind | str = ""
 
     def __post_init__(self) -> None:
         numbers = {"top_n": self.top_n, "strategy.window_size": self.window_size, "strategy.stride": self.stride}
         for name, number in (numbers | {"max_chunks_per_doc": self.max_chunks_per_doc}).items():
             if number < 0:
                 raise InvalidRequest(name, f"{number} is negative; use 0 or more", {"value": str(number)})
-        for name, kind, path in (("strategy", StrategyKind, "strategy.kind"), ("on_failure", OnFailure, "on_failure")):
+        enums = (
+            ("strategy", StrategyKind, "strategy.kind"),
+            ("on_failure", OnFailure, "on_failure"),
+            ("first_stage_kind", FirstStageKind, "first_stage_kind"),
+        )
+        for name, kind, path in enums:
             if given := getattr(self, name):
                 object.__setattr__(self, name, kind.of(path, given))
 
@@ -190,6 +209,10 @@ class Window:
     top_n: int = 0
     #: Whether the order of the passages carries meaning: it is that of a first stage, or of another model.
     is_ordered: bool = True
+    #: Scores before this model, of the first stage or of a cascade's preranker, and their weight beside the model's own
+    #: signals; only for a ranker that fuses them itself, otherwise empty and 0.
+    first_stage: tuple[float, ...] = ()
+    first_stage_weight: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +245,10 @@ class WindowRanking:
     is_unanswered: bool = False
     #: Number of passages of which the model had kept the states, so that it read the rest of their prompts only.
     cached_passages: int = 0
+    #: Name of a signal of one passage and the query → its value for each passage, NaN where it was not read.
+    signals: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    #: Of the scores in `Window.first_stage` with the model's own signals; None where it was not measured.
+    first_stage_correlation: float | None = None
 
     @property
     def permutation(self) -> tuple[int, ...]:
@@ -283,6 +310,7 @@ class WindowTrace:
         model: the model that ranked it; in a cascade, the preranker ranks the first rounds.
         truncated: places of the passages that were truncated to fit the prompt.
         queue_ms, model_ms: the time in the queue and the duration of its batch, in milliseconds.
+        signals: see WindowRanking, in the order of `positions`.
     """
 
     positions: tuple[int, ...]
@@ -295,6 +323,7 @@ class WindowTrace:
     truncated: tuple[int, ...] = ()
     queue_ms: float = field(default=0.0, compare=False)
     model_ms: float = field(default=0.0, compare=False)
+    signals: Mapping[str, tuple[float, ...]] = field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,7 +349,8 @@ class Trace:
     total_ms: float
     #: None if neither the request nor the model's default asked for interpolation.
     interpolation: InterpolationReport | None = None
-    #: Why the model may not give its published figures; empty if nothing is known to differ.
+    #: Why the model may not give its published figures, that the texts seem to be in a language that it does not read,
+    #: and why no result is left; empty if there is nothing to say.
     model_warning: str = ""
     #: The passages that the model gave no score in some window, see WindowRanking.
     unscored_doc_ids: tuple[str, ...] = ()
@@ -351,6 +381,7 @@ class Trace:
 class RankedCandidate:
     """A candidate with its score, and its relevance (None: unknown). `position` is its 0-based rank in the request.
 
+    The relevance depends on the query and the candidate alone, so it may be larger than that of the one before.
     `span` is the part that was read of a divided document: its start and end, in characters of the text as it was sent.
     """
 

@@ -17,6 +17,7 @@ from rerank.errors import InvalidRequest
 from rerank.types import (
     Candidate,
     Completeness,
+    InSlices,
     InterpolationReport,
     RankedCandidate,
     Ranking,
@@ -49,8 +50,8 @@ class UnorderedList:
     has_scores: bool
 
     @classmethod
-    def of(cls, query: str, candidates: Sequence[Candidate]) -> UnorderedList:
-        """The candidates in groups. Texts are equal if their titles are equal, too."""
+    def of(cls, query: str, candidates: Sequence[Candidate]) -> InSlices[UnorderedList]:
+        """The candidates in groups, in slices. Texts are equal if their titles are equal, too."""
         by_text: dict[tuple[str, str], list[int]] = {}
         for position, candidate in enumerate(candidates):
             by_text.setdefault((candidate.passage.title, candidate.passage.text), []).append(position)
@@ -60,8 +61,13 @@ class UnorderedList:
         if has_scores:
             scores_of = {text: max(known[position] for position in same) for text, same in by_text.items()}
         else:
-            scores_of = dict(zip(by_text, shared_words(query, [text for _, text in by_text]), strict=True))
-        read = sorted(by_text, key=lambda text: (-scores_of[text], _hash(text)))
+            shared = yield from shared_words(query, [text for _, text in by_text])
+            scores_of = dict(zip(by_text, shared, strict=True))
+        hashes = dict[tuple[str, str], bytes]()
+        for text in by_text:
+            hashes[text] = _hash(text)
+            yield
+        read = sorted(by_text, key=lambda text: (-scores_of[text], hashes[text]))
         groups = (sorted(by_text[text], key=lambda position: _by_doc_id(candidates[position])) for text in read)
         return cls(tuple(candidates), tuple(map(tuple, groups)), has_scores)
 
@@ -135,10 +141,13 @@ class UnorderedList:
         return tuple(doc_id for same in of_groups if same[0] in wanted for doc_id in same)
 
 
-def shared_words(query: str, texts: Sequence[str]) -> list[float]:
+def shared_words(query: str, texts: Sequence[str]) -> InSlices[list[float]]:
     """For each text, the sum of log(1 + n / df) over the words of the query in its beginning; df of n texts have it."""
     words = set(_WORD.findall(query.lower()))
-    shared = [words.intersection(_WORD.findall(text[:_READ_CHARS].lower())) for text in texts]
+    shared = list[set[str]]()
+    for text in texts:
+        shared.append(words.intersection(_WORD.findall(text[:_READ_CHARS].lower())))
+        yield
     frequency = Counter(word for found in shared for word in found)
     return [math.fsum(math.log1p(len(texts) / frequency[word]) for word in found) for found in shared]
 

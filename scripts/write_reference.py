@@ -25,6 +25,7 @@ import rerank
 from rerank import config
 from rerank.access.key_file import APIKey
 from rerank.config.http import HttpConfig
+from rerank.first_stage_correlation import CallerCorrelations
 from rerank.http.dialects import dialects
 from rerank.http.openapi import openapi
 from rerank.http.problem import HTTP_STATUS
@@ -191,7 +192,7 @@ def statuses_page() -> str:
 
 def metrics_page() -> str:
     """The metrics of the service by their names on the page of Prometheus."""
-    service = Mock(**{"models.return_value": []}, state_caches={})
+    service = Mock(**{"models.return_value": []}, state_caches={}, correlations=CallerCorrelations())
     service.vector_cache.hits = service.vector_cache.misses = 0
     metrics = Metrics(service, Mock(number=0))
     rows = []

@@ -22,7 +22,7 @@ import pytest
 from google.protobuf import json_format, message_factory
 
 from rerank.v1 import rerank_pb2 as pb
-from scripts import update_doc_links
+from tests.doc_pages import pages
 
 if TYPE_CHECKING:
     from _pytest.mark import ParameterSet
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tests.http_client import HttpClient
 
 ROOT = Path(__file__).parent.parent
-PAGES = update_doc_links.pages()
+PAGES = pages()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 SERVICE = pb.DESCRIPTOR.services_by_name["RerankService"]
 #: The addresses in the documentation.

@@ -12,12 +12,12 @@ import pytest
 ROOT = Path(__file__).parent.parent
 #: Modules and folders of `rerank`, from the lowest layer to the highest.
 LAYERS = [
-    "errors failures files interpolation json_files losses many names profiles relevance sentences text_table types v1 "
-    "validation yaml_files",
-    "cross_encoder_files config manifest bundled readers inference_servers",
+    "errors failures files interpolation json_files json_values known_classes language losses many names profiles "
+    "relevance sentences sparse_vectors text_table types v1 validation weight_files yaml_files",
+    "cross_encoder_calls cross_encoder_files sparse_encoder_files config manifest bundled readers inference_servers",
     "collections prompting",
     "models",
-    "rankers retrieval",
+    "first_stage_correlation rankers retrieval",
     "engine",
     "registry",
     "chunks reranker unordered",

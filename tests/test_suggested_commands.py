@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import typer
 
-from scripts import update_doc_links
+from tests.doc_pages import pages
 from tests.test_doc_commands import commands
 
 ROOT = Path(__file__).parent.parent
@@ -73,13 +73,13 @@ MESSAGES = [
 ]
 PROSE = [
     pytest.param(command, id=f"{page.name}-{command}")
-    for page in update_doc_links.pages()
+    for page in pages()
     for command in suggested(re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE))
     if not command.startswith(("train-", "distill-"))  # their parsers need torch; `test_doc_commands` knows their flags
 ]
 BLOCKS = [
     pytest.param(shlex.join(words), id=f"{page.name}-{shlex.join(words)}")
-    for page in update_doc_links.pages()
+    for page in pages()
     for words in commands(page)
     if words[0] == "rerank"
 ]

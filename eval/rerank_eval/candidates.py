@@ -14,6 +14,7 @@ from rerank.errors import CollectionError, ConfigError
 from rerank.prompting.style import PromptStyle
 from rerank.readers.requests import Request, parse_request
 from rerank.readers.rows import BadRow
+from rerank.readers.trec_ids import from_column, known_ids
 from rerank.retrieval.bm25 import K1, B
 from rerank.retrieval.jvm import pyserini_module
 from rerank.types import CandidateSource, Passage, Query
@@ -24,6 +25,7 @@ def candidates_of_run(path: Path, dataset: Dataset, depth: int = 0) -> tuple[lis
     """The first `depth` candidates (0: all) of each judged query in a TREC run, with their texts.
 
     They are sorted as trec_eval sorts them, by score and equal scores by descending doc_id; the rank column is ignored.
+    Ids may have their white space percent-encoded, as `trec_run` writes it.
 
     Returns:
         The requests, and the query_ids of the run that have no judgements.
@@ -32,7 +34,7 @@ def candidates_of_run(path: Path, dataset: Dataset, depth: int = 0) -> tuple[lis
         CollectionError: the file is not a TREC run, holds none of the judged queries, or names a passage that is not
             in the collection.
     """
-    run = _read_run(path)
+    run = _read_run(path, dataset)
     candidates = {
         query_id: sorted(run[query_id].items(), key=lambda doc: (doc[1], doc[0]), reverse=True)[: depth or None]
         for query_id in dataset.queries
@@ -85,7 +87,8 @@ def in_index(request: Request) -> Request:
     return replace(request, candidates=tuple(replace(row, in_index=True) for row in request.candidates))
 
 
-def _read_run(path: Path) -> dict[str, dict[str, float]]:
+def _read_run(path: Path, dataset: Dataset) -> dict[str, dict[str, float]]:
+    """Scores by query_id and doc_id, with the ids of the dataset."""
     scores: dict[str, dict[str, float]] = {}
     try:
         with path.open(encoding="utf-8") as file:
@@ -95,7 +98,11 @@ def _read_run(path: Path) -> dict[str, dict[str, float]]:
         raise CollectionError(f"{path} cannot be read: {error}") from error
     except ValueError as error:
         raise CollectionError(f"{path}: expected lines of query_id Q0 doc_id rank score tag ({error})") from error
-    return scores
+    query_ids = known_ids(scores, dataset.queries)
+    columns = {doc_id for row in scores.values() for doc_id in row}
+    encoded = {doc_id for doc_id in columns if from_column(doc_id) != doc_id}
+    doc_ids = known_ids(columns, dataset.find(encoded | set(map(from_column, encoded)))) if encoded else {}
+    return {query_ids[q]: {doc_ids.get(d, d): score for d, score in row.items()} for q, row in scores.items()}
 
 
 def _request(query: Query, docs: Sequence[tuple[str, float]], passages: Mapping[str, Passage]) -> Request:

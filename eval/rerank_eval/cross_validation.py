@@ -14,28 +14,34 @@ _PERMUTATIONS = 2000
 _SIMILAR_COST = 1.25
 
 
-def choose(values: Values, costs_ms: Sequence[float]) -> int:
+def choose(values: Values, costs_ms: Sequence[float], defaults: Sequence[int] = ()) -> int:
     """The cheapest configuration that is no worse than the best one by more than one standard error.
 
     This is the one-standard-error rule (Breiman et al., Classification and Regression Trees, 1984, section 3.4.3), here
-    with the error of the paired difference. Among those of about the same cost, it is the one with the highest mean.
+    with the error of the paired difference. Among those of about the same cost, it is the one with the highest mean;
+    one of the defaults, if there is any among them, because the best of many by few queries is often worse on others.
 
     Args:
         values: (configurations, queries), at least two queries.
         costs_ms: of each configuration.
+        defaults: rows of the configurations that no queries of the user chose.
     """
     means, costs = values.mean(axis=1), np.asarray(costs_ms)
     losses = values[means.argmax()] - values
     is_level = losses.mean(axis=1) <= losses.std(axis=1, ddof=1) / math.sqrt(values.shape[1])
     is_cheap = costs <= _SIMILAR_COST * costs[is_level].min()
-    return int(np.where(is_level & is_cheap, means, -np.inf).argmax())
+    eligible = is_level & is_cheap
+    of_defaults = eligible & np.isin(np.arange(len(means)), defaults)
+    return int(np.where(of_defaults if of_defaults.any() else eligible, means, -np.inf).argmax())
 
 
-def cross_validate(values: Values, costs_ms: Sequence[float], folds: int, seed: int) -> tuple[Values, list[int]]:
+def cross_validate(
+    values: Values, costs_ms: Sequence[float], folds: int, seed: int, defaults: Sequence[int] = ()
+) -> tuple[Values, list[int]]:
     """Divides the queries at random into `folds` parts, and chooses for each part by the other ones.
 
     Args:
-        values, costs_ms: as for `choose`.
+        values, costs_ms, defaults: as for `choose`.
         folds: 2 or more; at most one for each query is used.
 
     Returns:
@@ -44,13 +50,18 @@ def cross_validate(values: Values, costs_ms: Sequence[float], folds: int, seed: 
     queries = np.random.default_rng(seed).permutation(values.shape[1])
     held_out, chosen = np.empty(len(queries)), list[int]()
     for part in np.array_split(queries, min(folds, len(queries))):
-        chosen.append(choose(np.delete(values, part, axis=1), costs_ms))
+        chosen.append(choose(np.delete(values, part, axis=1), costs_ms, defaults))
         held_out[part] = values[chosen[-1], part]
     return held_out, chosen
 
 
 def p_of_gain(
-    values: Values, costs_ms: Sequence[float], folds: int, seed: int, permutations: int = _PERMUTATIONS
+    values: Values,
+    costs_ms: Sequence[float],
+    folds: int,
+    seed: int,
+    defaults: Sequence[int] = (),
+    permutations: int = _PERMUTATIONS,
 ) -> float:
     """One-sided p of the held-out gain over the first configuration: models without effect gain as much so often.
 
@@ -60,13 +71,13 @@ def p_of_gain(
     noise, it finds a gain too often.
 
     Args:
-        values, costs_ms, folds, seed: as for `cross_validate`.
+        values, costs_ms, folds, seed, defaults: as for `cross_validate`.
         permutations: number of repetitions.
     """
     differences, rng = values - values[0], np.random.default_rng(seed)
 
     def gain(signs: Values) -> float:
-        return float(cross_validate(differences * signs, costs_ms, folds, seed)[0].mean())
+        return float(cross_validate(differences * signs, costs_ms, folds, seed, defaults)[0].mean())
 
     found, queries = gain(np.ones(values.shape[1])), values.shape[1]
     as_large = sum(gain(rng.choice([-1.0, 1.0], queries)) >= found for _ in range(permutations))

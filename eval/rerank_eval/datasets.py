@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,6 +77,7 @@ def _ir_dataset(name: str) -> Dataset:
         import ir_datasets
     except ModuleNotFoundError as error:
         raise ConfigError(f"{neither}; for names of ir_datasets, install rerank-listwise[eval]") from error
+    logging.getLogger("ir_datasets").addFilter(_is_no_failure)  # is named by the error below, which it would bury
     try:
         opened = ir_datasets.load(name)
         qrels = [Qrel(row.query_id, row.doc_id, row.relevance) for row in opened.qrels_iter()]
@@ -85,16 +87,30 @@ def _ir_dataset(name: str) -> Dataset:
     except AttributeError as error:
         raise ConfigError(f"{name} of ir_datasets lacks passages, queries or judgements: {error}") from error
     except OSError as error:
-        raise ConfigError(f"{name} of ir_datasets cannot be downloaded, which needs a network: {error}") from error
+        raise _no_download(f"{name} of ir_datasets", error) from error
     judged = _judged(queries, qrels, name)
     return Dataset(name, judged, qrels, lambda doc_ids: _passages_of_ir_dataset(opened, doc_ids))
+
+
+def _is_no_failure(record: logging.LogRecord) -> bool:
+    return not record.getMessage().lower().startswith(("download error", "download failed"))
+
+
+def _no_download(what: str, error: BaseException) -> ConfigError:
+    """The error of a failed download in one line: the messages of HTTP clients repeat the address at each layer."""
+    while (cause := error.__cause__ or error.__context__) is not None:
+        error = cause
+    return ConfigError(
+        f"{what} cannot be downloaded ({error}); connect this machine to a network, or give --collection a folder in "
+        "BEIR layout"
+    )
 
 
 def _passages_of_ir_dataset(opened: Any, doc_ids: Collection[str]) -> dict[str, Passage]:
     try:
         docs = opened.docs_store().get_many(doc_ids)
     except OSError as error:
-        raise ConfigError(f"passages of ir_datasets cannot be downloaded, which needs a network: {error}") from error
+        raise _no_download("passages of ir_datasets", error) from error
     passages = {}
     for doc_id, doc in docs.items():
         text, title = doc.default_text(), getattr(doc, "title", "") or ""

@@ -12,7 +12,6 @@ from typing import Any
 from rerank import __version__
 from rerank.commands.run import console
 from rerank.types import CandidateSource, Query
-from rerank_eval.baselines import Oracle
 from rerank_eval.cases import CaseFinder
 from rerank_eval.measures import MAIN_MEASURE, Run
 from rerank_eval.orders import UNORDERED, Order
@@ -24,7 +23,7 @@ from rerank_eval.runner import Responses, Variant, run_variants
 from rerank_eval.settings import BeirSettings, EvaluationSettings
 from rerank_eval.sources import Search
 from rerank_eval.specs import SystemSpec, parse_systems
-from rerank_eval.systems import Baseline, System, open_systems
+from rerank_eval.systems import Oracle, System, open_systems
 from rerank_eval.table import Summary
 from rerank_eval.tasks import Task, open_tasks
 
@@ -83,7 +82,8 @@ def _report(
     reported = [result for result, variant in zip(results, variants, strict=True) if variant.order == first_order]
     finder = CaseFinder(task.evaluator, first_stage, task.source.queries, task.source.texts)
     cases = finder.by_system(reported, responses)
-    if not any(spec.ranker == "identity" for spec in specs):
+    identity = next((first_order.label(spec.name) for spec in specs if spec.ranker == "identity"), "")
+    if not identity:
         reported.append(SystemResult(FIRST_STAGE, finder.metrics))
     return Report(
         task.name,
@@ -91,6 +91,7 @@ def _report(
         reported,
         SystemResult(ORACLE, task.evaluator.evaluate(_oracle_run(task, first_stage))),
         settings.as_strings(),
+        first_stage=identity or FIRST_STAGE,
         margin=settings.margin,
         seed=settings.seed,
         cases=cases,
@@ -104,15 +105,16 @@ def _notes_on_search(
     """Notes on the index that a service searched. Raises: CollectionError when it is one of another collection."""
     if not isinstance(task.source, Search):
         return ()
-    if task.index is None:
-        found = [response for rows in responses.values() for response in rows]
-        check_responses(found, task.qrels, f"the service at {', '.join(targets)}")
-    return check_names(next(iter(systems.values())).fingerprint.get("searched"), task.name)
+    named = check_names(next(iter(systems.values())).fingerprint.get("searched"), task.name)
+    if task.index is not None:
+        return named
+    found = [response for rows in responses.values() for response in rows]
+    return named + check_responses(found, task.qrels, f"the service at {', '.join(targets)}")
 
 
 def _oracle_run(task: Task, first_stage: Run) -> Run:
     """The best order of the same candidates."""
-    oracle = Baseline(Oracle(task.evaluator.qrels))
+    oracle = Oracle(task.evaluator.qrels)
     return {
         query_id: oracle.rerank(Query("", query_id), [CandidateSource(doc.doc_id) for doc in docs]).docs
         for query_id, docs in first_stage.items()

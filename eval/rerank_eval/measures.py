@@ -10,17 +10,37 @@ from typing import TypeAlias
 import ir_measures
 from ir_measures import AP, RR, Judged, Measure, R, nDCG
 
+from rerank.errors import ConfigError
 from rerank.readers.qrels import Qrel
 from rerank.types import ScoredDoc
 
 #: query_id → its documents, best first, with strictly decreasing scores.
 Run: TypeAlias = Mapping[str, Sequence[ScoredDoc]]
 
-#: TREC Deep Learning: binary measures count grade 2 and above as relevant.
-TREC_DL = (nDCG @ 10, RR(rel=2) @ 10, AP(rel=2) @ 100, R(rel=2) @ 100, Judged @ 10)
 BEIR = (nDCG @ 10, RR @ 10, R @ 100, Judged @ 10)
 #: The measure by which systems are compared.
 MAIN_MEASURE = str(nDCG @ 10)
+
+
+def trec_dl(rel: int = 2) -> tuple[Measure, ...]:
+    """The measures of TREC Deep Learning: RR, AP and R count grade `rel` and above as relevant."""
+    return (nDCG @ 10, RR(rel=rel) @ 10, AP(rel=rel) @ 100, R(rel=rel) @ 100, Judged @ 10)
+
+
+def least_relevant_grade(qrels: Iterable[Qrel], asked: int = 0) -> int:
+    """The grade from which RR, AP and R count a passage as relevant: 2, as TREC Deep Learning does, or 1 if no
+    judgement is above 1.
+
+    Args:
+        asked: this grade instead; 0: none.
+
+    Raises:
+        ConfigError: no judgement has the grade that is asked for, so that these measures would be 0.
+    """
+    highest = max((qrel.relevance for qrel in qrels), default=0)
+    if asked > max(highest, 1):
+        raise ConfigError(f"--rel {asked} exceeds the highest grade {highest} of the judgements; use at most {highest}")
+    return asked or (2 if highest > 1 else 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from rerank.readers.requests import Request
 from rerank.retrieval.store import PassageStore
 from rerank_eval.trace import Response
 
-#: Number of queries without judgements that the note names.
-_NAMED = 20
+#: Number of queries without judgements, and of relevant passages without a candidate, that the notes name.
+_NAMED, _NAMED_PASSAGES = 20, 3
 
 
 def judgements_of(
@@ -49,15 +49,25 @@ def judgements_of(
     return [qrel for qrel in qrels if qrel.query_id in asked] if only_asked else qrels, tuple(notes)
 
 
-def check_requests(requests: Iterable[Request], qrels: Iterable[Qrel], source: str) -> None:
-    """Raises: CollectionError when no candidate of the requests is judged, so that every measure would be 0."""
-    _check_doc_ids({c.doc_id for request in requests for c in request.candidates}, qrels, f"candidates of {source}")
+def check_requests(requests: Iterable[Request], qrels: Collection[Qrel], source: str) -> tuple[str, ...]:
+    """A note if relevant passages are no candidate of any request, so that no order can find them.
+
+    Raises:
+        CollectionError: no candidate of the requests is judged, so that every measure would be 0.
+    """
+    found = {request.query.query_id: [each.doc_id for each in request.candidates] for request in requests}
+    return _check_doc_ids(found, qrels, f"candidates of {source}")
 
 
-def check_responses(responses: Iterable[Response], qrels: Iterable[Qrel], source: str) -> None:
-    """Raises: CollectionError when no passage that a service found is judged."""
-    found = {doc_id for response in responses for doc_id in response.ranking.doc_ids}
-    _check_doc_ids(found, qrels, f"passages found by {source}")
+def check_responses(responses: Iterable[Response], qrels: Collection[Qrel], source: str) -> tuple[str, ...]:
+    """The same for the passages that a service found."""
+    found = {response.query_id: response.ranking.doc_ids for response in responses}
+    return _check_doc_ids(found, qrels, f"passages found by {source}")
+
+
+def candidate_ids(requests: Iterable[Request]) -> set[str]:
+    """The doc_ids of all candidates."""
+    return {candidate.doc_id for request in requests for candidate in request.candidates}
 
 
 def check_index(index: Path, qrels: Iterable[Qrel], collection: str) -> tuple[str, ...]:
@@ -69,7 +79,8 @@ def check_index(index: Path, qrels: Iterable[Qrel], collection: str) -> tuple[st
     if not (index / "manifest.json").is_file():
         return ()  # the service names the fault when it opens the index
     store, judged = PassageStore(index), {qrel.doc_id for qrel in qrels}
-    present = len(store.texts(sorted(judged)))
+    found = store.texts(sorted(judged))
+    present = len(found)
     if not present:
         raise CollectionError(
             f"{index} is an index of another collection: it has {len(store)} passages, {collection} has judgements of "
@@ -78,7 +89,8 @@ def check_index(index: Path, qrels: Iterable[Qrel], collection: str) -> tuple[st
         )
     if present == len(judged):
         return ()
-    return (f"{present} of {len(judged)} judged passages are in the index; the others cannot be found.",)
+    others = _examples(judged - found.keys())
+    return (f"{present} of {len(judged)} judged passages are in the index; the others cannot be found ({others}).",)
 
 
 def check_names(searched: object, dataset: str) -> tuple[str, ...]:
@@ -97,14 +109,26 @@ def check_names(searched: object, dataset: str) -> tuple[str, ...]:
     )
 
 
-def _check_doc_ids(doc_ids: Collection[str], qrels: Iterable[Qrel], source: str) -> None:
-    judged = {qrel.doc_id for qrel in qrels}
+def _check_doc_ids(found: Mapping[str, Sequence[str]], qrels: Collection[Qrel], source: str) -> tuple[str, ...]:
+    """`found` is query_id → doc_ids."""
+    doc_ids, judged = {doc_id for row in found.values() for doc_id in row}, {qrel.doc_id for qrel in qrels}
     if judged.isdisjoint(doc_ids):
         raise CollectionError(
             f"nothing can be measured: {len(doc_ids)} {source}{_example(doc_ids)}, {len(judged)} judged passages"
             f"{_example(judged)}, and no doc id is in both; give candidates from the collection that was judged"
         )
+    relevant = {qrel.doc_id for qrel in qrels if qrel.relevance > 0 and qrel.query_id in found}
+    if not (missing := relevant - doc_ids):
+        return ()
+    return (
+        f"{len(missing)} of {len(relevant)} relevant passages are not among the {source}, so no order can find them "
+        f"({_examples(missing)}).",
+    )
 
 
 def _example(ids: Collection[str]) -> str:
     return f" (such as {min(ids)!r})" if ids else ""
+
+
+def _examples(ids: Collection[str]) -> str:
+    return f"such as {', '.join(map(repr, sorted(ids)[:_NAMED_PASSAGES]))}"

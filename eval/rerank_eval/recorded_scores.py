@@ -10,8 +10,10 @@ from statistics import fmean
 
 from rerank.blocking_reranker import Reranker
 from rerank.commands.run import console
+from rerank.config import FusionModel
 from rerank.engine.scores import candidate_scores, interpolate
-from rerank.types import Candidate, CandidateSource, Passage, Query, RankOptions, StrategyKind, WindowRanking
+from rerank.rankers.fusion import FusionRanker
+from rerank.types import Candidate, CandidateSource, Passage, Query, RankOptions, StrategyKind, Window, WindowRanking
 from rerank_eval.runner import Variant, run_variants
 from rerank_eval.trace import RankedList
 
@@ -109,6 +111,7 @@ class Recorder:
         fingerprint: Mapping[str, object],
         windows: Mapping[str, Sequence[CandidateSource]],
         clock: Callable[[], float] = time.process_time,
+        weight: float = 0.0,
     ) -> ModelScores:
         """The scores of a model for the passages of a window of each query.
 
@@ -117,12 +120,13 @@ class Recorder:
             fingerprint: every setting that decides the scores of a window.
             windows: by query_id.
             clock: seconds, whose differences are the cost.
+            weight: of the first stage's scores in those of the model.
         """
 
         def score(query_id: str) -> RankedList:
             window, start_s = windows[query_id], clock()
             options = RankOptions(
-                model, strategy=StrategyKind.SINGLE, window_size=max(2, len(window)), interpolation=0.0
+                model, strategy=StrategyKind.SINGLE, window_size=max(2, len(window)), interpolation=weight
             )
             ranked = self.reranker.rerank(self.queries[query_id], window, options).ranked
             return RankedList(
@@ -138,6 +142,46 @@ class Recorder:
             {query_id: dict(zip(row.doc_ids, row.scores, strict=True)) for query_id, row in rows.items()},
             fmean(row.execution["processor_ms"] for row in rows.values()),
         )
+
+    def fused_orders(
+        self,
+        name: str,
+        ranker: FusionRanker,
+        settings: Sequence[FusionModel],
+        windows: Mapping[str, Sequence[CandidateSource]],
+        top: int,
+    ) -> list[dict[str, list[str]]]:
+        """The first doc_ids of each window by each of the settings of a fusion: query_id → doc_ids.
+
+        Args:
+            name: of the folder.
+            windows: by query_id, with scores.
+            top: number of doc_ids.
+        """
+
+        def rank(query_id: str) -> RankedList:
+            query, window = self.queries[query_id], windows[query_id]
+            found = self.reranker.rerank(query, window, RankOptions("identity")).ranked
+            prepared = ranker.prepare(query, [item.candidate.passage for item in found])
+            scores = tuple(source.score or 0.0 for source in window)
+            asked = Window(prepared.query, prepared.passages, first_stage=scores)
+            fused = ranker.rank_by(asked, settings) if window else [WindowRanking(())] * len(settings)
+            return RankedList(
+                tuple(source.doc_id for source in window),
+                tuple(item.score for item in found),
+                tuple(range(len(window))),
+                {"orders": [each.permutation[:top] for each in fused]},
+            )
+
+        read = {query_id: [(each.doc_id, each.score) for each in window] for query_id, window in windows.items()}
+        weights = [each.model_dump(mode="json") for each in settings]
+        rows = self._record(
+            name, {"model_revision": ranker.info.model_revision, "settings": weights, "windows": read}, rank
+        )
+        return [
+            {q: [row.doc_ids[place] for place in row.execution["orders"][number]] for q, row in rows.items()}
+            for number in range(len(settings))
+        ]
 
     def _record(
         self, name: str, fingerprint: Mapping[str, object], rank: Callable[[str], RankedList]

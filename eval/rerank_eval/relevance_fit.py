@@ -1,8 +1,8 @@
-"""Fits and measures of relevance, on lists of evidence about passages that are judged."""
+"""Fits and measures of relevance, on lists of passages with their signals and judgements."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -11,7 +11,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
 from rerank.errors import CollectionError
-from rerank.relevance import RelevanceCurve
+from rerank.relevance import RelevanceCurve, RelevanceCurves, Signal, relevance
 
 Numbers: TypeAlias = npt.NDArray[np.float64]
 Truths: TypeAlias = npt.NDArray[np.bool_]
@@ -22,11 +22,15 @@ _BINS = 10
 _KEPT = 0.95
 
 
-class EvidenceList(NamedTuple):
-    """The passages of one list in the final order: the evidence about each of them, and whether it is relevant."""
+class JudgedPassage(NamedTuple):
+    """What is known of one passage of a list: the value of each signal, and whether it is relevant."""
 
-    evidence: Sequence[float]
-    is_relevant: Sequence[bool]
+    signals: Mapping[str, float]
+    is_relevant: bool
+
+
+#: The passages of one list.
+JudgedList: TypeAlias = Sequence[JudgedPassage]
 
 
 class RelevanceMeasures(NamedTuple):
@@ -47,41 +51,47 @@ class RelevanceMeasures(NamedTuple):
     answered: float
 
 
-def fit_curve(lists: Sequence[EvidenceList], encoder_sha256: str) -> RelevanceCurve:
-    """The curve of the largest likelihood; one without the place if the place says nothing.
+def fit_curve(lists: Sequence[JudgedList], signal: Signal, encoder_sha256: str) -> RelevanceCurve:
+    """The curve of the largest likelihood, by all passages of which the signal is known.
 
     Raises:
-        CollectionError: relevant or irrelevant passages are missing, or more evidence means less relevance.
+        CollectionError: relevant or irrelevant passages are missing, or more of the signal means less relevance.
     """
-    evidence, is_relevant, places = (np.concatenate([column(each) for each in lists]) for column in _COLUMNS)
+    known = [passage for each in lists for passage in each if signal in passage.signals]
+    is_relevant = np.array([passage.is_relevant for passage in known], dtype=bool)
     if len(set(is_relevant.tolist())) < 2:
         raise CollectionError(
             f"{int(is_relevant.sum())} of {len(is_relevant)} passages are relevant, and a fit needs relevant and other "
             "ones; give lists with judgements, or another --relevant-from"
         )
-    intercept, slope, log_place = _logistic(np.stack([evidence, np.log1p(places)], axis=1), is_relevant)
-    if log_place > 0:
-        (intercept, slope), log_place = _logistic(evidence[:, None], is_relevant), 0.0
+    values = np.array([[passage.signals[signal]] for passage in known])
+    fitted = LogisticRegression(C=1e6, max_iter=1000).fit(values, is_relevant)  # next to no regularization
+    intercept, slope = float(fitted.intercept_[0]), float(fitted.coef_[0, 0])
     if slope < 0:
         raise CollectionError(
-            "passages with less evidence are relevant more often: the model's scores do not fit these judgements"
+            f"passages with a lower {signal} are relevant more often: the model's scores do not fit these judgements"
         )
-    return RelevanceCurve(intercept=intercept, slope=slope, log_place=log_place, encoder_sha256=encoder_sha256)
+    return RelevanceCurve(signal=signal, intercept=intercept, slope=slope, encoder_sha256=encoder_sha256)
 
 
-def measure(curve: RelevanceCurve, lists: Sequence[EvidenceList], foreign: Sequence[EvidenceList]) -> RelevanceMeasures:
-    """The measures of a curve on lists, and on `foreign` lists with nothing relevant."""
-    found = [np.array(curve.relevances(each.evidence)) for each in lists]
-    relevance, is_relevant = np.concatenate(found), np.concatenate([_is_relevant(each) for each in lists])
+def measure(curves: RelevanceCurves, lists: Sequence[JudgedList], foreign: Sequence[JudgedList]) -> RelevanceMeasures:
+    """The measures of curves on lists, and on `foreign` lists with nothing relevant."""
+    found = [np.array([_relevance(curves, passage) for passage in each]) for each in lists]
+    truths = [np.array([passage.is_relevant for passage in each], dtype=bool) for each in lists]
+    relevance, is_relevant = np.concatenate(found), np.concatenate(truths)
     threshold = np.quantile(relevance[is_relevant], 1 - _KEPT, method="lower")
-    best = [max(curve.relevances(each.evidence), default=0.0) for each in foreign]
+    best = [max((_relevance(curves, passage) for passage in each), default=0.0) for each in foreign]
     return RelevanceMeasures(
         calibration_error(relevance, is_relevant),
         float(roc_auc_score(is_relevant, relevance)),
         float((relevance[~is_relevant] < threshold).mean()),
         float(np.mean([each <= 0.5 for each in best])) if best else float("nan"),
-        float(np.mean([each[0] > 0.5 for each, judged in zip(found, lists, strict=True) if any(judged.is_relevant)])),
+        float(np.mean([each.max() > 0.5 for each, truth in zip(found, truths, strict=True) if truth.any()])),
     )
+
+
+def _relevance(curves: RelevanceCurves, passage: JudgedPassage) -> float:
+    return relevance(curves, passage.signals) or 0.0
 
 
 def calibration_error(relevance: Numbers, is_relevant: Truths) -> float:
@@ -89,24 +99,3 @@ def calibration_error(relevance: Numbers, is_relevant: Truths) -> float:
     bins = np.minimum((relevance * _BINS).astype(int), _BINS - 1)
     gaps = [abs(float((relevance - is_relevant)[bins == each].sum())) for each in range(_BINS)]
     return sum(gaps) / len(relevance)
-
-
-def _logistic(features: Numbers, is_relevant: Truths) -> list[float]:
-    """Intercept and weights of a logistic regression, with next to no regularization."""
-    fitted = LogisticRegression(C=1e6, max_iter=1000).fit(features, is_relevant)
-    return [float(fitted.intercept_[0]), *map(float, fitted.coef_[0])]
-
-
-def _evidence(each: EvidenceList) -> Numbers:
-    return np.array(each.evidence, dtype=float)
-
-
-def _is_relevant(each: EvidenceList) -> Truths:
-    return np.array(each.is_relevant, dtype=bool)
-
-
-def _places(each: EvidenceList) -> Numbers:
-    return np.arange(len(each.evidence), dtype=float)
-
-
-_COLUMNS = (_evidence, _is_relevant, _places)

@@ -1,9 +1,9 @@
-"""The study of `eval-relevance`: ranks judged lists, gathers the evidence about their passages, fits and measures."""
+"""The study of `eval-relevance`: ranks judged lists, gathers the signals of their passages, fits and measures."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,21 +13,20 @@ from rerank.commands.progress import show_progress
 from rerank.commands.run import console
 from rerank.config import ModelConfig, ServiceConfig, load_config
 from rerank.config.named import config_of_model
-from rerank.engine.relevance import cosines, own_scores
+from rerank.engine.relevance import signals_by_text
 from rerank.errors import ConfigError
 from rerank.manifest import read_manifest, write_manifest
 from rerank.models.encoder import Encoder
-from rerank.rankers.base import RankerInfo
 from rerank.readers.qrels import grades_by_query, read_qrels
 from rerank.readers.requests import Request, read_requests
-from rerank.registry import ModelRegistry, load_models, with_path
-from rerank.relevance import RelevanceCurve
+from rerank.registry import ModelRegistry, load_models, signal_encoders, with_path
+from rerank.relevance import RelevanceCurves, Signal
 from rerank.reranker import AsyncReranker
 from rerank.retrieval.index import Index
-from rerank.types import CandidateSource, Prepared, Query, Ranking, RankOptions
+from rerank.types import CandidateSource, Query, Ranking, RankOptions
 from rerank_eval.datasets import open_dataset
-from rerank_eval.overlap import check_requests, judgements_of
-from rerank_eval.relevance_fit import EvidenceList, fit_curve, measure
+from rerank_eval.overlap import candidate_ids, check_requests, judgements_of
+from rerank_eval.relevance_fit import JudgedList, JudgedPassage, fit_curve, measure
 from rerank_eval.report import markdown_table
 from rerank_eval.settings import RelevanceSettings
 
@@ -52,11 +51,11 @@ class JudgedLists:
 
 @dataclass(frozen=True, slots=True)
 class RankedLists:
-    """The evidence of a source: of its lists, and of as many lists of another source with nothing relevant."""
+    """The lists of a source with their signals, and as many lists of another source with nothing relevant."""
 
     name: str
-    own: Sequence[EvidenceList]
-    foreign: Sequence[EvidenceList]
+    own: Sequence[JudgedList]
+    foreign: Sequence[JudgedList]
 
     def half(self, first: int) -> RankedLists:
         """Every second list, from the first (0) or the second (1) on."""
@@ -64,7 +63,7 @@ class RankedLists:
 
 
 def run_study(settings: RelevanceSettings) -> None:
-    """Prints the measures of each source; with `fit`, also the curve, which `store` stores.
+    """Prints the measures of each source. With `fit`, curves of one half are measured on the other, and printed.
 
     Raises:
         ConfigError: settings do not fit each other, or the model has no curve.
@@ -78,20 +77,19 @@ def run_study(settings: RelevanceSettings) -> None:
     encoder = Encoder(config.encoder, config.device, config.encoder_name or "", _CACHE_BYTES)
     models = load_models(config.models, encoder, config.device)
     info = models.rankers[name].info
-    if info.relevance is None and not settings.fit:
+    if not info.relevance and not settings.fit:
         raise ConfigError(f"model {name} gives no relevance; fit it with --fit")
-    sha256 = "" if info.score_kind.is_pointwise else encoder.id.sha256
     ranked = asyncio.run(_rank_all(settings, sources, config, encoder, models, name))
     if not settings.fit:
-        _print_measures([(each, info.relevance) for each in ranked if info.relevance])
+        _print_measures(ranked, info.relevance)
         return
-    of_half = _fit([each.half(0) for each in ranked], sha256)
-    _print_measures([(each.half(1), of_half) for each in ranked])
-    curve, model = _fit(ranked, sha256), next(model for model in config.models if model.name == name)
-    block = yaml.safe_dump({"relevance": curve.model_dump(exclude_defaults=True)}, sort_keys=False)
+    curves = _fit([each.half(0) for each in ranked], signal_encoders(models.rankers))
+    _print_measures([each.half(1) for each in ranked], curves)
+    given = [curve.model_dump(exclude_defaults=True) for curve in curves]
+    block = yaml.safe_dump({"relevance": given}, sort_keys=False)
     console.print(f"for model {name} in service.yaml:\n{block}", soft_wrap=True)
     if settings.store:
-        _store(curve, model, encoder)
+        _store(curves, next(model for model in config.models if model.name == name), encoder)
 
 
 def _config(settings: RelevanceSettings) -> tuple[ServiceConfig, str]:
@@ -118,7 +116,8 @@ def _sources(settings: RelevanceSettings) -> Iterator[JudgedLists]:
             "a grade for each or for none"
         )
     for path, qrels_path, grade in zip(settings.requests, settings.qrels, grades, strict=False):
-        requests, qrels = read_requests(path), read_qrels(qrels_path)
+        requests = read_requests(path)
+        qrels = read_qrels(qrels_path, candidate_ids(requests))
         check_requests(requests, qrels, str(path))
         judgements_of((request.query.query_id for request in requests), qrels, str(path))
         cut = [replace(request, candidates=request.candidates[: settings.depth]) for request in requests]
@@ -142,8 +141,8 @@ async def _rank_all(
     models: ModelRegistry,
     name: str,
 ) -> list[RankedLists]:
-    """The evidence of all sources."""
-    options, info = RankOptions(model=name), models.rankers[name].info
+    """The lists of all sources, ranked."""
+    options = RankOptions(model=name)
     found: list[list[tuple[Query, Ranking]]] = []
     for source in sources:
         index = Index(source.index, encoder) if source.index else None
@@ -155,7 +154,7 @@ async def _rank_all(
             others = [ranking for _, ranking in found[(number + 1) % len(found)]]
             foreign = [each async for each in _rank_foreign(reranker, source, own, others, options)]
             rankings = (own, foreign)
-            result.append(RankedLists(source.name, *(_evidence(each, source, info, encoder) for each in rankings)))
+            result.append(RankedLists(source.name, *(_judged_lists(each, source) for each in rankings)))
     return result
 
 
@@ -194,36 +193,31 @@ async def _rank_foreign(
             progress.report(f"{source.name}, lists of others", number + 1, len(own))
 
 
-def _evidence(
-    rankings: Sequence[tuple[Query, Ranking]], source: JudgedLists, info: RankerInfo, encoder: Encoder
-) -> list[EvidenceList]:
-    lists = []
+def _judged_lists(rankings: Sequence[tuple[Query, Ranking]], source: JudgedLists) -> list[JudgedList]:
+    lists = list[JudgedList]()
     for query, ranking in rankings:
-        if info.score_kind.is_pointwise:
-            by_position = own_scores(ranking.trace.windows, ranking.trace.model, info.score_kind)
-            items = [item for item in ranking.ranked if item.position in by_position]
-            evidence = [by_position[item.position] for item in items]
-        else:
-            items = list(ranking.ranked)
-            asked = replace(query, vector=encoder.encode([query.text])[0])
-            passages = encoder.vector_cache.fill([item.candidate.passage for item in items])
-            evidence = list(cosines([Prepared(asked, tuple(passages))]).values())
-        if items and not evidence:
-            raise ConfigError(f"{ranking.trace.strategy} reads no vectors; fit a model with a preranker that does")
-        relevant = source.relevant[query.query_id]
-        lists.append(EvidenceList(evidence, [item.candidate.passage.doc_id in relevant for item in items]))
+        items = sorted(ranking.ranked, key=lambda item: item.position)
+        passages, relevant = [item.candidate.passage for item in items], source.relevant[query.query_id]
+        signals = signals_by_text(ranking.trace.windows, ranking.trace.model, passages)
+        if items and not signals:
+            raise ConfigError(f"{ranking.trace.strategy} gives no signal; fit a model with a preranker that does")
+        lists.append([JudgedPassage(signals.get(each.text, {}), each.doc_id in relevant) for each in passages])
     return lists
 
 
-def _fit(ranked: Sequence[RankedLists], encoder_sha256: str) -> RelevanceCurve:
-    return fit_curve([each for of_source in ranked for each in (*of_source.own, *of_source.foreign)], encoder_sha256)
+def _fit(ranked: Sequence[RankedLists], encoders: Mapping[str, str]) -> RelevanceCurves:
+    """The curves of the signals that the lists have."""
+    lists = [each for of_source in ranked for each in (*of_source.own, *of_source.foreign)]
+    given = {signal for each in lists for passage in each for signal in passage.signals}
+    signals: Sequence[Signal] = ["score"] if "score" in given else ["cosine", "sparse"]
+    return tuple(fit_curve(lists, signal, encoders.get(signal, "")) for signal in signals if signal in given)
 
 
-def _print_measures(ranked: Sequence[tuple[RankedLists, RelevanceCurve]]) -> None:
-    rows = []
-    for each, curve in ranked:
-        found = measure(curve, each.own, each.foreign)
-        rows.append((each.name, str(len(each.own)), *(f"{value:.3f}" for value in found)))
+def _print_measures(ranked: Sequence[RankedLists], curves: RelevanceCurves) -> None:
+    rows = [
+        (each.name, str(len(each.own)), *(f"{value:.3f}" for value in measure(curves, each.own, each.foreign)))
+        for each in ranked
+    ]
     head = ("lists", "queries", "ECE", "AUC", "dropped at 95 %", "silent", "answered")
     console.print(markdown_table(head, rows), soft_wrap=True)
     console.print(
@@ -234,11 +228,11 @@ def _print_measures(ranked: Sequence[tuple[RankedLists, RelevanceCurve]]) -> Non
     )
 
 
-def _store(curve: RelevanceCurve, model: ModelConfig, encoder: Encoder) -> None:
-    """Stores the curve in the manifest of the model's checkpoint. Raises: ConfigError if there is none."""
+def _store(curves: RelevanceCurves, model: ModelConfig, encoder: Encoder) -> None:
+    """Stores the curves in the manifest of the model's checkpoint. Raises: ConfigError if there is none."""
     path = getattr(with_path(model, encoder), "path", None)
     manifest = read_manifest(path) if path else None
     if not path or not manifest:
-        raise ConfigError(f"model {model.name} has no checkpoint with a manifest; put the curve into service.yaml")
-    write_manifest(path, manifest.model_copy(update={"relevance": curve}))
+        raise ConfigError(f"model {model.name} has no checkpoint with a manifest; put the curves into service.yaml")
+    write_manifest(path, manifest.model_copy(update={"relevance": curves}))
     console.print(f"{path}: stored")

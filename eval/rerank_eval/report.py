@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, zip_longest
 from statistics import fmean
@@ -39,9 +39,10 @@ class Report:
 
     Attributes:
         dataset: its name; `title` is the report's heading.
-        results: of all systems, at least one; the others are compared with the first.
+        results: of all systems, at least one, and of the first stage; see `compared`.
         upper_bound: result of the oracle, which no order of the same candidates exceeds; it is not compared.
         settings: of the call, shown at the end.
+        first_stage: name of the result that is the first stage's order; empty: none is.
         margin: of the non-inferiority test; 0: no test.
         seed: of the permutation test.
         notes: sentences about the judgements that change how the figures are read.
@@ -55,6 +56,7 @@ class Report:
     results: Sequence[SystemResult]
     upper_bound: SystemResult
     settings: Mapping[str, object]
+    first_stage: str = ""
     margin: float = 0.0
     seed: int = 0
     notes: Sequence[str] = ()
@@ -68,6 +70,15 @@ class Report:
         names = [result.name for result in self.results]
         return self.results if self.upper_bound.name in names else [*self.results, self.upper_bound]
 
+    @property
+    def compared(self) -> Iterator[tuple[SystemResult, list[tuple[SystemResult, Comparison, float]]]]:
+        """A reference with its `comparisons`: the first stage, then the first result if there are three or more."""
+        first = self.results[0]
+        first_stage = next((result for result in self.results if result.name == self.first_stage), first)
+        for reference in [first_stage, first] if first_stage is not first and len(self.results) > 2 else [first_stage]:
+            if others := [result for result in self.results if result is not reference]:
+                yield reference, comparisons([reference, *others], self.seed)
+
 
 def markdown(report: Report, plots: Sequence[str] = ()) -> str:
     """The report in Markdown. `plots` are names of image files in the report's folder."""
@@ -76,7 +87,7 @@ def markdown(report: Report, plots: Sequence[str] = ()) -> str:
         _systems(report.results),
         *(f"**{note}**" for note in report.notes),
         _measures(report.rows),
-        _comparison(report.results, report.margin, report.seed),
+        *(_comparison(reference, compared, report.margin) for reference, compared in report.compared),
         _orders(report.by_order),
         _unordered(report.unordered, report.seed),
         _efficiency(report.results),
@@ -153,11 +164,9 @@ def _measures(results: Sequence[SystemResult]) -> str:
     return f"Means over {len(results[0].metrics.per_query)} judged queries.\n\n{table}"
 
 
-def _comparison(results: Sequence[SystemResult], margin: float, seed: int) -> str:
-    if len(results) < 2:
-        return ""
-    reference = results[0]
-    compared = comparisons(results, seed)
+def _comparison(
+    reference: SystemResult, compared: Sequence[tuple[SystemResult, Comparison, float]], margin: float
+) -> str:
     head = [
         "system",
         "difference",

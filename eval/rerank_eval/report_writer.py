@@ -11,7 +11,7 @@ from rich.table import Table
 from rerank.errors import ConfigError
 from rerank_eval.measures import MetricValues
 from rerank_eval.plots import draw
-from rerank_eval.report import Report, comparisons, format_p, markdown, order_lines
+from rerank_eval.report import Report, format_p, markdown, order_lines
 from rerank_eval.report_html import html_page
 from rerank_eval.run_files import write_text
 from rerank_eval.table import SUMMARY_FILE, Summary, summarize, summary_json, table
@@ -75,13 +75,13 @@ def _print(report: Report, console: Console) -> None:
     print_table(console, report.title, {result.name: result.metrics for result in report.rows})
     for note in report.notes:
         console.print(note)
-    reference = report.results[0]
-    for other, c, p in comparisons(report.results, report.seed):
-        low, high = c.interval
-        console.print(
-            f"{other.name} compared with {reference.name}: {c.difference:+.4f} ({low:+.4f} to {high:+.4f}), "
-            f"p (Holm) {format_p(p)}, {c.wins}/{c.ties}/{c.losses} wins/ties/losses"
-        )
+    for reference, compared in report.compared:
+        for other, c, p in compared:
+            low, high = c.interval
+            console.print(
+                f"{other.name} compared with {reference.name}: {c.difference:+.4f} ({low:+.4f} to {high:+.4f}), "
+                f"p (Holm) {format_p(p)}, {c.wins}/{c.ties}/{c.losses} wins/ties/losses"
+            )
     for line in order_lines(report.by_order):
         console.print(line)
 

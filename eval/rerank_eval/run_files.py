@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import quote
 
 import numpy as np
 
 from rerank.engine.scores import strictly_decreasing
 from rerank.files import atomic_file, report_disk_errors
+from rerank.readers.trec_ids import to_column
 from rerank.types import ScoredDoc
 from rerank_eval.measures import MetricValues, Run
 
-_WHITE_SPACE = re.compile(r"\s")
 #: What to do where results cannot be written.
 WAY_OUT = "free disk space and give the same command again, which goes on where it stopped, or choose another --out"
 
@@ -47,23 +45,19 @@ def trec_run(run: Run, tag: str) -> str:
     White space in an id, which would separate columns, is percent-encoded: "my file.pdf" becomes my%20file.pdf.
     """
     return "".join(
-        f"{_column(query_id)} Q0 {_column(doc.doc_id)} {rank} {score} {tag}\n"
+        f"{to_column(query_id)} Q0 {to_column(doc.doc_id)} {rank} {score} {tag}\n"
         for query_id, docs in run.items()
         for rank, (doc, score) in enumerate(zip(docs, _written_scores(docs), strict=True), start=1)
     )
 
 
-def _column(text: str) -> str:
-    return _WHITE_SPACE.sub(lambda found: quote(found[0]), text)
-
-
 def _notes_on_ids(run: Run) -> list[str]:
     """One note if ids have white space, with the first of them."""
     ids = (name for query_id, docs in run.items() for name in (query_id, *(doc.doc_id for doc in docs)))
-    changed = next((name for name in ids if _WHITE_SPACE.search(name)), None)
+    changed = next((name for name in ids if to_column(name) != name), None)
     if changed is None:
         return []
-    return [f"white space in ids is percent-encoded in run.trec, whose columns it separates: {_column(changed)}"]
+    return [f"white space in ids is percent-encoded in run.trec, whose columns it separates: {to_column(changed)}"]
 
 
 def _written_scores(docs: Sequence[ScoredDoc]) -> list[str]:

@@ -13,7 +13,7 @@ import grpc
 from rerank.access.credentials import PLAIN, Credentials
 from rerank.client.client import RerankClient
 from rerank.client.error_details import ServiceError
-from rerank.client.retries import DEFAULT_TIMEOUT_S
+from rerank.client.retries import DEFAULT_ATTEMPTS, DEFAULT_TIMEOUT_S
 from rerank.errors import ConfigError
 from rerank.types import CandidateLike
 from rerank.v1 import rerank_pb2 as pb
@@ -119,7 +119,7 @@ class _Service:
 
     def __init__(self, target: str, credentials: Credentials) -> None:
         self.target = target
-        self.client = RerankClient(target, credentials)
+        self.client = RerankClient(target, credentials, DEFAULT_ATTEMPTS)
         self.hasty_client = RerankClient(target, credentials, attempts=1)
         self.in_flight = self.sent = 0
         self.rests_until_s = 0.0

@@ -14,7 +14,7 @@ from rerank.commands.options import FirstStageOption, Interpolation, Preranker, 
 from rerank.config import Precision
 from rerank.errors import ConfigError
 from rerank.types import FirstStage
-from rerank_eval.specs import BASELINES, SERVED
+from rerank_eval.specs import FUSIONS, ORACLE, SERVED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,9 +24,9 @@ class EvaluationSettings:
     ranker: Annotated[
         list[str],
         typer.Option(
-            help=f"A ranker to evaluate: {', '.join(SERVED)} run in a service; {', '.join(BASELINES)} run in this "
-            "process. RANKER:PATH gives its checkpoint. Repeatable; all others are compared with the first. identity "
-            "keeps the first stage's order."
+            help=f"A ranker to evaluate: {', '.join((*SERVED, *FUSIONS))} run in a service; {ORACLE} runs in "
+            "this process. RANKER:PATH gives its checkpoint. Repeatable; all are compared with the first stage and "
+            "with the first of them. identity keeps the first stage's order."
         ),
     ] = field(default_factory=list)
     system: Annotated[
@@ -49,7 +49,7 @@ class EvaluationSettings:
         str, typer.Option(help="How PE-Rank orders a window: one_step or dynamic; empty: as its checkpoint does.")
     ] = ""
     encoder: Annotated[
-        str, typer.Option(help="Name or folder of the encoder for PE-Rank and cosine; empty: the default encoder.")
+        str, typer.Option(help="Name or folder of the encoder for PE-Rank and fusions; empty: the default encoder.")
     ] = ""
     encoder_name: Annotated[
         str, typer.Option(help="Name on the hub of an encoder given as a folder, for a PE-Rank checkpoint made for it.")
@@ -206,6 +206,13 @@ class TrecDLSettings(EvaluationSettings):
             help="Repair the encoding of the candidates' texts with ftfy and cut them at 300 words, as RankLLM does.",
         ),
     ] = False
+    rel: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Least grade that RR, AP and R count as relevant; 0: 2, or 1 if no judgement is above 1.",
+        ),
+    ] = 0
     orders: Annotated[
         str,
         typer.Option(
@@ -254,13 +261,13 @@ class RelevanceSettings:
         bool,
         typer.Option(
             "--fit",
-            help="Fit the curve, and print it for service.yaml. Every second query is measured with a curve of the "
-            "others; the printed one is of all queries.",
+            help="Fit a curve of each signal on every second query, measure them on the others, and print them for "
+            "service.yaml.",
         ),
     ] = False
     store: Annotated[
         bool,
-        typer.Option("--store", help="With --fit: store the curve in the manifest of the model's checkpoint, too."),
+        typer.Option("--store", help="With --fit: store the curves in the manifest of the model's checkpoint, too."),
     ] = False
 
 

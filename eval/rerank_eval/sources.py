@@ -103,7 +103,7 @@ class Search:
             )
             for name, system in systems.items()
         ]
-        if not self.feedback or self.retriever is FirstStage.BM25:  # which has no query vector to update
+        if not self.feedback or not self.retriever.reads_vectors:  # it has no query vector to update
             return variants
         return variants + [
             Variant(

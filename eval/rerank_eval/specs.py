@@ -24,8 +24,15 @@ _SETTINGS_OF = {
 }
 #: Rankers that a service runs.
 SERVED = ("default", *_SETTINGS_OF)
-#: Rankers that run in the process of the evaluation.
-BASELINES = ("cosine", "z-score", "oracle")
+#: A fusion that reads the whole list, without sparse vectors and without feedback.
+_COSINE = {"sparse_weight": 0.0, "cosine_depth": 0, "feedback_passages": 0}
+#: Baselines that are settings of a fusion: the encoder's cosine alone, and with 0.3 times the first stage's score.
+FUSIONS: dict[str, dict[str, object]] = {
+    "cosine": {**_COSINE, "interpolation": {"first_stage_weight": 0.0}},
+    "z-score": {**_COSINE, "interpolation": {"first_stage_weight": 0.3}},
+}
+#: Sorts by the judgements, in the process of the evaluation.
+ORACLE = "oracle"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +40,7 @@ class SystemSpec:
     """A system to evaluate.
 
     Attributes:
-        ranker: one of SERVED or BASELINES, or the name of a profile; `default` is the default model of a service,
+        ranker: one of SERVED, FUSIONS or ORACLE, or the name of a profile; `default` is the default model of a service,
             whatever it consists of.
         path: folder of a checkpoint; with --target, the name of a model of that service.
         strategy: None for the strategy that all systems share.
@@ -50,7 +57,7 @@ class SystemSpec:
 
     @property
     def is_served(self) -> bool:
-        return self.ranker not in BASELINES
+        return self.ranker != ORACLE
 
     @property
     def model_settings(self) -> Collection[str]:
@@ -137,12 +144,12 @@ def _parse_cascade(text: str, name: str, parts: Sequence[str]) -> SystemSpec:
 
 
 def _check(spec: SystemSpec) -> None:
-    known = (*SERVED, *BASELINES, *profiles.names())
+    known = (*SERVED, *FUSIONS, ORACLE, *profiles.names())
     if spec.ranker not in known:
         raise ConfigError(f"ranker {spec.ranker!r} is none of {', '.join(known)}")
     if spec.ranker in profiles.names() and not spec.path:
         raise ConfigError(f"profile {spec.ranker} needs its checkpoint: --system NAME={spec.ranker}:PATH")
-    if spec.strategy and not spec.is_served:
+    if spec.strategy and spec.ranker in (*FUSIONS, ORACLE):
         raise ConfigError(f"{spec.ranker} scores passages one by one and takes no strategy; leave out /{spec.strategy}")
     if not re.fullmatch(r"\w[\w.-]*", spec.name):
         raise ConfigError(f"system name {spec.name!r} would name a folder; use letters, digits, '.', '-' and '_'")

@@ -1,11 +1,12 @@
-"""Systems under evaluation: models of a gRPC service, and baselines in this process."""
+"""Systems under evaluation: models of a gRPC service, and the oracle in this process."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from google.protobuf.json_format import MessageToDict
 
@@ -16,19 +17,15 @@ from rerank.commands.run import console
 from rerank.config import CheckpointModel, Precision, ServiceConfig, load_config
 from rerank.engine.scores import strictly_decreasing
 from rerank.errors import ConfigError
-from rerank.manifest import MANIFEST_FILE, TEMPLATE_FILE, profiled, read_manifest, served_model
+from rerank.manifest import MANIFEST_FILE, TEMPLATE_FILE, model_in, profiled, read_manifest
 from rerank.readers.qrels import Qrel
 from rerank.service.process import service_process
 from rerank.types import CandidateSource, Query
 from rerank.v1 import rerank_pb2 as pb
-from rerank_eval.baselines import Cosine, Oracle, Scorer, ZScoreFusion
 from rerank_eval.services import Services
 from rerank_eval.settings import EvaluationSettings
-from rerank_eval.specs import SystemSpec
+from rerank_eval.specs import FUSIONS, SystemSpec
 from rerank_eval.trace import RankedList
-
-if TYPE_CHECKING:
-    from rerank.models.encoder import Encoder
 
 #: Deadline of a request, and limit of the service that the evaluation starts: long enough for the slowest machine.
 _MAX_REQUEST_S = 24 * 3600.0
@@ -38,11 +35,11 @@ def strategy_of(spec: SystemSpec, shared: pb.Strategy) -> pb.Strategy:
     """The strategy of a system: the shared one, with the system's own kind if it has one.
 
     The preranker is left out of strategies other than the cascade, and the interpolation of rankers without scores. A
-    system that is a cascade of its own has no part of the shared one.
+    system that is a cascade of its own, or a baseline, has no part of the shared one.
     """
     strategy = pb.Strategy()
-    if spec.preranker is not None:
-        return strategy  # the default one of its model, which is that cascade
+    if spec.preranker is not None or spec.ranker in FUSIONS:
+        return strategy  # the default one of its model
     strategy.CopyFrom(shared)
     if spec.strategy:
         strategy.MergeFrom(strategy_message(spec.strategy, 0, 0))
@@ -73,9 +70,8 @@ def open_systems(
             "whose default strategy is that cascade"
         )
     strategies = _strategies(specs, settings)
-    scorers = _scorers(specs, qrels, settings.encoder)
-    if not settings.targets and index is None and len(scorers) == len(specs):
-        yield {name: Baseline(scorer) for name, scorer in scorers.items()}
+    if not settings.targets and index is None and not any(spec.is_served for spec in specs):
+        yield {spec.name: Oracle(qrels) for spec in specs}
         return
     with _services(specs, settings, index) as client:
         listed = client.list_models()
@@ -83,12 +79,12 @@ def open_systems(
         index_info = MessageToDict(listed.index, preserving_proto_field_name=True)
         systems: dict[str, System] = {}
         for spec in specs:
-            if spec.name in scorers:
-                systems[spec.name] = Baseline(scorers[spec.name], client, index_info)
+            if not spec.is_served:
+                systems[spec.name] = Oracle(qrels, client, index_info)
             else:
                 model = _listed_model(models, _model_name(spec, models, bool(settings.targets)))
-                precision = "" if settings.targets else settings.precision
-                systems[spec.name] = ServedSystem(client, model, strategies[spec.name], index_info, precision)
+                given = {} if settings.targets else _fixed_settings(spec, settings)
+                systems[spec.name] = ServedSystem(client, model, strategies[spec.name], index_info, given)
         yield systems
 
 
@@ -155,7 +151,7 @@ def models_of(specs: Sequence[SystemSpec], settings: EvaluationSettings, has_ind
         for model in (model_config(spec, settings), *_preranker_configs(spec, settings))
     ]
     if has_index and "identity" not in {*names, *(spec.name for spec in specs)}:
-        models.append({"name": "identity", "ranker": "identity"})  # retrieves the candidates of the baselines
+        models.append({"name": "identity", "ranker": "identity"})  # retrieves the candidates of the oracle
     return [*own, *models]
 
 
@@ -184,10 +180,12 @@ def model_config(spec: SystemSpec, settings: EvaluationSettings) -> Mapping[str,
     given = _given_settings(spec, settings) | spec.cascade_settings
     if spec.ranker in profiles.names():
         return {"name": spec.name, "path": spec.path, **profiled(spec.ranker), **given}
+    if spec.ranker in FUSIONS:
+        return {"name": spec.name, "ranker": "fusion", **FUSIONS[spec.ranker], **spec.cascade_settings}
     path = Path(spec.path)
     if not spec.path or not (path / MANIFEST_FILE).is_file():
         return {"name": spec.name, "ranker": spec.ranker} | ({"path": spec.path} if spec.path else {}) | given
-    model = served_model(f"{spec.name}={path}") | given
+    model = model_in(str(path), spec.name) | given
     if (spec.ranker, model["ranker"]) == ("generation", "first"):
         return _generation_config(model, path)
     if model["ranker"] != spec.ranker:
@@ -216,24 +214,10 @@ def _listed_model(models: Mapping[str, pb.Model], name: str) -> pb.Model:
     return models[name]
 
 
-def _scorers(specs: Sequence[SystemSpec], qrels: Iterable[Qrel], encoder: str) -> dict[str, Scorer]:
-    shared = _load_encoder(encoder) if {"cosine", "z-score"} & {spec.ranker for spec in specs} else None
-    scorers: dict[str, Scorer] = {}
-    for spec in specs:
-        if spec.ranker == "cosine" and shared:
-            scorers[spec.name] = Cosine(shared)
-        elif spec.ranker == "z-score" and shared:
-            # With a cache of vectors shared with `cosine`, its measured cost would be too low.
-            scorers[spec.name] = ZScoreFusion(Cosine(shared))
-        elif spec.ranker == "oracle":
-            scorers[spec.name] = Oracle(qrels)
-    return scorers
-
-
-def _load_encoder(name: str) -> Encoder:
-    from rerank.models.encoder import DEFAULT_ENCODER, Encoder  # imports torch, which served systems do not need here
-
-    return Encoder(name or DEFAULT_ENCODER)
+def _fixed_settings(spec: SystemSpec, settings: EvaluationSettings) -> dict[str, object]:
+    """What decides the rankings of a model that is started, and a service does not report."""
+    precision = {"precision": settings.precision} if settings.precision != "float32" else {}
+    return {**FUSIONS.get(spec.ranker, {}), **precision}
 
 
 class ServedSystem:
@@ -247,7 +231,7 @@ class ServedSystem:
         model: pb.Model,
         strategy: pb.Strategy,
         index: Mapping[str, object],
-        precision: str = "",
+        settings: Mapping[str, object],
     ) -> None:
         self._client = client
         self._options: dict[str, Any] = {"model": model.name, "strategy": strategy, "timeout_s": _MAX_REQUEST_S}
@@ -259,7 +243,7 @@ class ServedSystem:
             "default_strategy": model.default_strategy,
             "schedule": MessageToDict(strategy, preserving_proto_field_name=True),
             "searched": index,
-            **({"precision": precision} if precision not in ("", "float32") else {}),
+            **settings,
         }
 
     def rerank(self, query: Query, candidates: Sequence[CandidateSource], ordered: bool = True) -> RankedList:
@@ -271,42 +255,46 @@ class ServedSystem:
         return _ranking(self._client.search(query.text, **self._options | options))
 
 
-class Baseline:
-    """A scorer in this process, on given candidates or on those that a service retrieves; else as ServedSystem."""
+class Oracle:
+    """Sorts candidates by the judgements themselves: the upper bound for any order of them; else as ServedSystem.
+
+    Args:
+        qrels: the judgements.
+        client: retrieves the candidates of `search`.
+        index: of the service.
+    """
 
     is_served = False
 
     def __init__(
-        self, scorer: Scorer, client: Services | None = None, index: Mapping[str, object] | None = None
+        self, qrels: Iterable[Qrel], client: Services | None = None, index: Mapping[str, object] | None = None
     ) -> None:
-        self._scorer = scorer
+        self._grades = {(qrel.query_id, qrel.doc_id): qrel.relevance for qrel in qrels}
         self._client = client
         self.fingerprint: Mapping[str, object] = {
-            "ranker": type(scorer).__name__,
-            "model_revision": scorer.revision,
+            "ranker": "Oracle",
+            "model_revision": hashlib.sha256(repr(sorted(self._grades.items())).encode()).hexdigest(),
             "searched": index or {},
         }
 
     def rerank(self, query: Query, candidates: Sequence[CandidateSource], ordered: bool = True) -> RankedList:
-        """Sorts by score; candidates with equal scores keep their order, whether `ordered` or not."""
-        scores = self._scorer(query, candidates)
-        positions = sorted(range(len(candidates)), key=lambda position: -scores[position])
+        """Sorts by grade; candidates with equal grades keep their order, whether `ordered` or not."""
+        grades = [max(self._grades.get((query.query_id, candidate.doc_id), 0), 0) for candidate in candidates]
+        positions = sorted(range(len(candidates)), key=lambda position: -grades[position])
         decreasing = tuple(float(len(positions) - rank) for rank in range(len(positions)))
         return RankedList(
             tuple(candidates[position].doc_id for position in positions), decreasing, tuple(positions), {}
         )
 
     def search(self, query: Query, **options: Any) -> RankedList:
-        """Scores the candidates that the service's first stage retrieves."""
+        """Sorts the candidates that the service's first stage retrieves."""
         if self._client is None:
-            raise AssertionError("a baseline without a client was asked to search; this is a bug")
-        options = {**options, "model": "identity", "return_passages": True, "timeout_s": _MAX_REQUEST_S}
-        response = self._client.search(query.text, **options)
-        hits = response.results
-        return self.rerank(query, [CandidateSource(hit.doc_id, hit.text, score=hit.first_stage_score) for hit in hits])
+            raise AssertionError("an oracle without a client was asked to search; this is a bug")
+        response = self._client.search(query.text, **{**options, "model": "identity", "timeout_s": _MAX_REQUEST_S})
+        return self.rerank(query, [CandidateSource(hit.doc_id) for hit in response.results])
 
 
-System: TypeAlias = ServedSystem | Baseline
+System: TypeAlias = ServedSystem | Oracle
 
 
 def _ranking(response: pb.RerankResponse | pb.SearchResponse) -> RankedList:

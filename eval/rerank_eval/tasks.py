@@ -22,9 +22,9 @@ from rerank_eval.candidates import (
     without_scores,
 )
 from rerank_eval.datasets import Dataset, open_dataset
-from rerank_eval.measures import BEIR, TREC_DL, Evaluator, without_query_documents
+from rerank_eval.measures import BEIR, Evaluator, least_relevant_grade, trec_dl, without_query_documents
 from rerank_eval.orders import parse_orders
-from rerank_eval.overlap import check_index, check_requests, judgements_of
+from rerank_eval.overlap import candidate_ids, check_index, check_requests, judgements_of
 from rerank_eval.settings import BeirSettings, EvaluationSettings, TrecDLSettings
 from rerank_eval.sources import GivenLists, Search, Source
 
@@ -110,17 +110,17 @@ def _search_task(collection: str, index: Path | None, settings: BeirSettings) ->
 def _run_task(collection: str, path: Path, settings: BeirSettings) -> Task:
     dataset = open_dataset(collection, settings.split)
     requests, unjudged = candidates_of_run(path, dataset, settings.depth)
-    check_requests(requests, dataset.qrels, str(path))
     source = _given_lists(requests, {"run_sha256": sha256_of_files([path])} | _fingerprint(dataset, settings))
-    return _beir_task(collection, dataset, source, f"run {path.name}", settings, unjudged)
+    task = _beir_task(collection, dataset, source, f"run {path.name}", settings, unjudged)
+    return replace(task, notes=task.notes + check_requests(requests, dataset.qrels, str(path)))
 
 
 def _prebuilt_task(collection: str, name: str, settings: BeirSettings) -> Task:
     dataset = open_dataset(collection, settings.split)
     requests = candidates_of_prebuilt(name, dataset, settings.depth)
-    check_requests(requests, dataset.qrels, name)
     source = _given_lists(requests, {"prebuilt": name} | _fingerprint(dataset, settings))
-    return _beir_task(collection, dataset, source, f"BM25 on {name}", settings)
+    task = _beir_task(collection, dataset, source, f"BM25 on {name}", settings)
+    return replace(task, notes=task.notes + check_requests(requests, dataset.qrels, name))
 
 
 def _beir_task(
@@ -190,15 +190,16 @@ def _trec_dl_task(
         fingerprint["queries_sha256"] = dataset.queries_sha256
         all_qrels, qrels_sha256 = dataset.qrels, dataset.qrels_sha256
     if qrels_file:
-        all_qrels, qrels_sha256 = read_qrels(qrels_file), sha256_of_files([qrels_file])
+        all_qrels = read_qrels(qrels_file, candidate_ids(requests))
+        qrels_sha256 = sha256_of_files([qrels_file])
     source = replace(_given_lists(requests, fingerprint), orders=orders, seed=settings.seed)
     qrels, notes = judgements_of([*source.queries, *unjudged], all_qrels, str(path), settings.only_asked)
-    check_requests(requests, all_qrels, str(path))
+    notes += check_requests(requests, all_qrels, str(path))
     return Task(
         name=name,
         title=f"{len(requests)} queries of {name}/{path.name}, depth {settings.depth or 'all'}",
         source=source,
-        evaluator=Evaluator(TREC_DL, qrels),
+        evaluator=Evaluator(trec_dl(least_relevant_grade(all_qrels, settings.rel)), qrels),
         qrels=all_qrels,
         qrels_sha256=qrels_sha256,
         notes=notes,

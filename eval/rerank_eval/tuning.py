@@ -1,4 +1,4 @@
-"""`rerank tune`: chooses model, depth and interpolation by cross-validation on a user's queries and judgements."""
+"""`rerank tune`: chooses model, depth and weights by cross-validation on a user's queries and judgements."""
 
 from __future__ import annotations
 
@@ -6,33 +6,59 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 
 from rerank.blocking_reranker import Reranker
 from rerank.commands.run import console
 from rerank.commands.tune import TuneSettings
-from rerank.config import BUNDLED_MODELS, IdentityModel, ModelConfig, QueryLikelihoodModel, ServiceConfig, load_config
+from rerank.config import (
+    BUNDLED_MODELS,
+    FusionModel,
+    IdentityModel,
+    ModelConfig,
+    QueryLikelihoodModel,
+    ServiceConfig,
+    load_config,
+)
+from rerank.config.models import InterpolationConfig, reads_sparse
 from rerank.errors import ConfigError
 from rerank.manifest import served_model
 from rerank.rankers.base import RankerInfo
+from rerank.rankers.fusion import FusionRanker
 from rerank.readers.requests import Request
-from rerank.types import CandidateSource, ScoredDoc, ScoreKind, StrategyKind
+from rerank.types import CandidateSource, FirstStageKind, ScoredDoc, ScoreKind, StrategyKind
 from rerank_eval.cross_validation import choose, cross_validate, p_of_gain
 from rerank_eval.evaluation import versions
-from rerank_eval.measures import MAIN_MEASURE, TREC_DL, Evaluator, without_query_documents
+from rerank_eval.measures import MAIN_MEASURE, Evaluator, trec_dl, without_query_documents
 from rerank_eval.recorded_scores import ModelScores, OrderedList, Recorder, ReorderedLists
 from rerank_eval.statistics import compare
 from rerank_eval.tuning_data import read_data
-from rerank_eval.tuning_report import Choice, Tuning, write_tuning
+from rerank_eval.tuning_report import Choice, Tuning, about_weights, write_tuning
 
 #: Weights of the order before the model; with larger ones, the model hardly changes it.
 _WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
+#: Weights of the sparse score and of the first stage in a fusion; the cosine keeps the weight of its settings.
+_SPARSE_WEIGHTS, _FIRST_STAGE_WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0), (0.0, 0.15, 0.3, 0.6, 1.0, 1.5)
 #: nDCG@10 reads no more, also where a passage that is the query itself is left out.
 _READ = 11
 #: Models that are tried beside those of the user, by the kind of their ranker.
 _BUNDLED = {model.ranker: model.model_copy(update={"name": model.ranker}) for model in BUNDLED_MODELS}
 _BUNDLED.setdefault("query-likelihood", QueryLikelihoodModel(name="query-likelihood", ranker="query-likelihood"))
+
+
+class Tried(NamedTuple):
+    """The first doc_ids of each list by a configuration, by query_id, and its cost per query."""
+
+    choice: Choice
+    orders: Mapping[str, Sequence[str]]
+    processor_ms: float
+
+    @classmethod
+    def of(cls, choice: Choice, stage: ReorderedLists) -> Tried:
+        return cls(choice, {query_id: each.order for query_id, each in stage.lists.items()}, stage.processor_ms)
 
 
 def run_tuning(settings: TuneSettings) -> None:
@@ -60,15 +86,19 @@ def run_tuning(settings: TuneSettings) -> None:
             console.print(f"{name} is not tried: it failed its self-test")
         first = ReorderedLists({query_id: OrderedList.of(rows) for query_id, rows in candidates.items()})
         ask = partial(_ask, recorder, models, infos, data.requests)
-        tried = [(Choice(), first), *_tried(ask, settings, models, infos, first)]
-    choices, stages = zip(*tried, strict=True)
-    evaluator = Evaluator(TREC_DL[:1], data.qrels, partial(without_query_documents, data.qrels))
-    values = np.array([_values(evaluator, stage) for stage in stages])
-    costs_ms = [stage.processor_ms for stage in stages]
-    held_out, chosen = cross_validate(values, costs_ms, settings.folds, settings.seed)
+        kind = config.first_stage_kind if data.requests else settings.first_stage.kind
+        fuse = partial(_fused, recorder, models, data.requests, kind)
+        tried = [Tried.of(Choice(), first), *_tried(ask, fuse, settings, models, infos, first, kind)]
+    choices, orders, costs_ms = zip(*tried, strict=True)
+    evaluator = Evaluator(trec_dl()[:1], data.qrels, partial(without_query_documents, data.qrels))
+    values = np.array([_values(evaluator, each) for each in orders])
+    defaults = [row for row, choice in enumerate(choices) if choice.is_default]
+    held_out, chosen = cross_validate(values, costs_ms, settings.folds, settings.seed, defaults)
     comparison = compare(held_out.tolist(), values[0].tolist(), settings.seed)
-    p = p_of_gain(values, costs_ms, settings.folds, settings.seed)
-    tuning = Tuning(choices, values, costs_ms, choose(values, costs_ms), held_out, chosen, comparison, p, data.notes)
+    p = p_of_gain(values, costs_ms, settings.folds, settings.seed, defaults)
+    weights = about_weights(choices, values, settings.folds, settings.seed)
+    best = choose(values, costs_ms, defaults)
+    tuning = Tuning(choices, values, costs_ms, best, held_out, chosen, comparison, p, data.notes, weights)
     write_tuning(tuning, config, models, settings, console)
 
 
@@ -94,27 +124,37 @@ def _measured_service(config: ServiceConfig, models: Mapping[str, ModelConfig]) 
 
 
 def _tried(
-    ask: Callable[[str, str, ReorderedLists, int], ModelScores],
+    ask: Callable[..., ModelScores],
+    fuse: Callable[[str, ReorderedLists, int, float], Iterator[Tried]],
     settings: TuneSettings,
     models: Mapping[str, ModelConfig],
     infos: Mapping[str, RankerInfo],
     first: ReorderedLists,
-) -> Iterator[tuple[Choice, ReorderedLists]]:
+    kind: FirstStageKind,
+) -> Iterator[Tried]:
     """All configurations but the first stage.
 
     A model that reads vectors orders the whole list, and may be the preranker of others by its own weight. Any other
     one reads the first passages of the first stage or of a preranker.
 
     Args:
-        ask: function from a model, the name of its preranker, the lists after that and a depth to the scores.
+        ask: function from a model, the name of its preranker, the lists after that, a depth and, for a fusion, the
+            weight of the first stage to the scores.
+        fuse: function from a fusion, the lists of the first stage, a depth and its cost to its configurations.
+        kind: of the first stage.
     """
     before = {"": first}
     for name in sorted(infos, key=lambda name: not infos[name].reads_vectors):
         info = infos[name]
         if info.reads_vectors:
+            weight = models[name].first_stage_weight(kind)
+            if isinstance(models[name], FusionModel):
+                before[name] = first.then(ask(name, "", first, settings.depth, weight), settings.depth, 0.0)
+                yield from fuse(name, first, settings.depth, before[name].processor_ms)
+                continue
             scores = ask(name, "", first, settings.depth)
             yield from _weighted(Choice(name), first, scores, settings.depth, info)
-            before[name] = first.then(scores, settings.depth, models[name].first_stage_weight)
+            before[name] = first.then(scores, settings.depth, weight)
             continue
         depths = [depth for depth in settings.reranked if depth <= info.max_window_size]
         is_pointwise = info.score_kind.is_pointwise  # what else is in the window has no effect
@@ -135,40 +175,86 @@ def _ask(
     preranker: str,
     stage: ReorderedLists,
     depth: int,
+    weight: float = 0.0,
 ) -> ModelScores:
     """The scores of a model for the first passages of each list after a stage.
 
     Args:
-        requests: lists with the texts, by query_id; empty: the index has them.
         preranker: name of the stage before; empty: the first stage.
+        weight: of the scores before the model in its own.
     """
     model, info = models[name], infos[name]
     fingerprint = {
         "model": model.model_dump(mode="json", exclude={"interpolation", "window_size", "stride"}),
         "model_revision": info.model_revision,
         "template_sha256": info.template_sha256,
+        **({"first_stage_weight": weight} if weight else {}),
     }
+    windows = _windows(requests, stage, depth)
+    # If inference servers run the model, this process only waits.
+    clock = time.perf_counter if getattr(model, "served_by", None) else time.process_time
+    return recorder.scores(f"{name}-{depth}-{preranker or 'first-stage'}", name, fingerprint, windows, clock, weight)
+
+
+def _windows(requests: Mapping[str, Request], stage: ReorderedLists, depth: int) -> dict[str, list[CandidateSource]]:
+    """The first passages of each list after a stage, with the scores of that stage.
+
+    Args:
+        requests: lists with the texts, by query_id; empty: the index has them.
+    """
     windows = {}
     for query_id, each in stage.lists.items():
         given = {row.doc_id: row for row in requests[query_id].candidates} if requests else {}
-        windows[query_id] = [given.get(each, CandidateSource(each, in_index=True)) for each in each.order[:depth]]
-    # If inference servers run the model, this process only waits.
-    clock = time.perf_counter if getattr(model, "served_by", None) else time.process_time
-    return recorder.scores(f"{name}-{depth}-{preranker or 'first-stage'}", name, fingerprint, windows, clock)
+        read = each.order[:depth]
+        windows[query_id] = [
+            replace(given.get(doc_id, CandidateSource(doc_id, in_index=True)), score=score)
+            for doc_id, score in zip(read, each.scores(read), strict=True)
+        ]
+    return windows
+
+
+def _fused(
+    recorder: Recorder,
+    models: Mapping[str, ModelConfig],
+    requests: Mapping[str, Request],
+    kind: FirstStageKind,
+    name: str,
+    first: ReorderedLists,
+    depth: int,
+    processor_ms: float,
+) -> Iterator[Tried]:
+    """A fusion with its own weights, and with each other pair of weights; all at the cost of its own."""
+    model, ranker = models[name], recorder.reranker.rankers[name]
+    if not isinstance(model, FusionModel) or not isinstance(ranker, FusionRanker):
+        raise AssertionError(f"{name} is a {ranker.info.kind}, and not a fusion; this is a bug")
+    own = model.sparse_weight, model.first_stage_weight(kind)
+    sparse_weights = _SPARSE_WEIGHTS if reads_sparse(model) else (0.0,)
+    others = (pair for pair in product(sparse_weights, _FIRST_STAGE_WEIGHTS) if pair != own)
+    pairs = [own, *(pair for pair in others if pair[0] or model.cosine_weight)]
+    settings = [
+        model.model_copy(
+            update={"sparse_weight": sparse, "interpolation": InterpolationConfig(first_stage_weight=first_stage)}
+        )
+        for sparse, first_stage in pairs
+    ]
+    orders = recorder.fused_orders(f"{name}-weights", ranker, settings, _windows(requests, first, depth), _READ)
+    for (sparse, first_stage), each in zip(pairs, orders, strict=True):
+        is_default = (sparse, first_stage) == own
+        yield Tried(Choice(name, "", 0, is_default, first_stage, sparse), each, processor_ms)
 
 
 def _weighted(
     choice: Choice, stage: ReorderedLists, scores: ModelScores, depth: int, info: RankerInfo
-) -> Iterator[tuple[Choice, ReorderedLists]]:
+) -> Iterator[Tried]:
     """The choice with each weight; an order without scores has none."""
     for weight in _WEIGHTS if info.score_kind is not ScoreKind.RANK else (0.0,):
-        yield choice._replace(weight=weight), stage.then(scores, depth, weight)
+        yield Tried.of(choice._replace(weight=weight), stage.then(scores, depth, weight))
 
 
-def _values(evaluator: Evaluator, stage: ReorderedLists) -> list[float]:
+def _values(evaluator: Evaluator, orders: Mapping[str, Sequence[str]]) -> list[float]:
     """nDCG@10 of each query."""
     run = {
-        query_id: [ScoredDoc(doc_id, -float(rank)) for rank, doc_id in enumerate(each.order[:_READ])]
-        for query_id, each in stage.lists.items()
+        query_id: [ScoredDoc(doc_id, -float(rank)) for rank, doc_id in enumerate(order[:_READ])]
+        for query_id, order in orders.items()
     }
     return evaluator.evaluate(run).values(MAIN_MEASURE)

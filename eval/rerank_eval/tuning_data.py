@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rerank.commands.tune import TuneSettings
@@ -15,7 +15,7 @@ from rerank.readers.requests import Request, read_requests
 from rerank.retrieval.index import read_manifest
 from rerank.types import Candidate, Passage, Query
 from rerank_eval.datasets import open_dataset
-from rerank_eval.overlap import check_index, check_requests, judgements_of
+from rerank_eval.overlap import candidate_ids, check_index, check_requests, judgements_of
 
 #: With fewer, a choice is chance, and no gain can be told from 0.
 MIN_QUERIES = 20
@@ -43,21 +43,12 @@ class TuningData:
         lists = {query_id: self.requests[query_id].candidates[:depth] for query_id in self.queries}
         return {q: [Candidate(Passage(each.doc_id, ""), each.score) for each in rows] for q, rows in lists.items()}
 
-    def check_relevant(self, found: Mapping[str, Sequence[Candidate]] | None = None) -> None:
-        """Raises: CollectionError if too few queries have a relevant passage, or have one in what is `found`."""
-        relevant: dict[str, set[str]] = {}
-        for qrel in self.qrels:
-            relevant.setdefault(qrel.query_id, set()).update([qrel.doc_id] if qrel.relevance > 0 else ())
-        with_some = [query_id for query_id, doc_ids in relevant.items() if doc_ids]
-        where, way_out = "", "judge more queries"
-        if found is not None:
-            with_some = [q for q in with_some if relevant[q] & {each.passage.doc_id for each in found[q]}]
-            where, way_out = " in the list of the first stage", "judge more queries, or use a larger --depth"
-        if len(with_some) < MIN_QUERIES:
-            raise CollectionError(
-                f"{len(with_some)} of {len(relevant)} judged queries have a relevant passage{where}, and a choice "
-                f"needs {MIN_QUERIES}: fewer cannot show a gain; {way_out}"
-            )
+    def check_relevant(self, found: Mapping[str, Sequence[Candidate]]) -> None:
+        """Raises: CollectionError if too few queries have a relevant passage in what is `found`."""
+        relevant = _relevant_by_query(self.qrels)
+        with_some = [q for q in relevant if relevant[q] & {each.passage.doc_id for each in found[q]}]
+        which = "judged queries with a relevant passage in the list of the first stage"
+        _check_number(len(with_some), which, "judge more, or use a larger --depth")
 
 
 def read_data(settings: TuneSettings) -> TuningData:
@@ -71,10 +62,18 @@ def read_data(settings: TuneSettings) -> TuningData:
     """
     judgements = {"--qrels": settings.qrels, "--clicks": settings.clicks, "--collection": settings.collection}
     _check_sources(settings, judgements)
+    asked, qrels = _judged(settings)
+    _check_judgements(qrels)  # before the lists are read, which may be large
     requests = {row.query.query_id: row for row in (read_requests(settings.requests) if settings.requests else ())}
-    asked, qrels = _queries_and_qrels(settings, [request.query for request in requests.values()])
+    if settings.qrels and requests:  # ids with spaces are told from those with %20 by the ids of the candidates
+        qrels = read_qrels(settings.qrels, candidate_ids(list(requests.values())))
+    if settings.queries:
+        asked = read_queries(settings.queries)
+    elif requests:
+        asked = [request.query for request in requests.values()]
     source = next(str(given) for given in judgements.values() if given)
     used, notes = judgements_of((query.query_id for query in asked), qrels, source)
+    _check_judgements(used)
     judged = {qrel.query_id for qrel in used}
     queries = {query.query_id: query for query in asked if query.query_id in judged}
     fingerprint: dict[str, object] = {"depth": settings.depth, "queries": {q: queries[q].text for q in queries}}
@@ -83,22 +82,39 @@ def read_data(settings: TuneSettings) -> TuningData:
         built = read_manifest(settings.index).created_utc.isoformat()
         fingerprint |= {"first_stage": settings.first_stage.value, "index_built": built}
     elif settings.requests:
-        check_requests(requests.values(), used, str(settings.requests))
+        notes += check_requests(requests.values(), used, str(settings.requests))
         fingerprint["requests_sha256"] = sha256_of_files([settings.requests])
-    data = TuningData(queries, used, requests, notes, fingerprint)
-    data.check_relevant()
-    return data
+    return TuningData(queries, used, requests, notes, fingerprint)
 
 
-def _queries_and_qrels(settings: TuneSettings, requested: Sequence[Query]) -> tuple[Sequence[Query], Sequence[Qrel]]:
-    """The queries of the settings, or those that are `requested`, and the judgements."""
+def _judged(settings: TuneSettings) -> tuple[Sequence[Query], Sequence[Qrel]]:
+    """The judgements, and the queries that come with them: of --collection, or the texts of clicks."""
     if settings.collection:
         dataset = open_dataset(settings.collection)
         return list(dataset.queries.values()), dataset.qrels
     qrels = read_clicks(settings.clicks) if settings.clicks else read_qrels(settings.qrels) if settings.qrels else []
-    if settings.queries:
-        return read_queries(settings.queries), qrels
-    return requested or [Query(text, text) for text in dict.fromkeys(qrel.query_id for qrel in qrels)], qrels
+    return [Query(text, text) for text in dict.fromkeys(qrel.query_id for qrel in qrels)], qrels
+
+
+def _check_judgements(qrels: Iterable[Qrel]) -> None:
+    """Raises: CollectionError if too few queries have a relevant passage."""
+    relevant = _relevant_by_query(qrels)
+    with_some = sum(bool(doc_ids) for doc_ids in relevant.values())
+    which = "judged queries" + (" with a relevant passage" if with_some < len(relevant) else "")
+    _check_number(with_some, which, "judge more")
+
+
+def _relevant_by_query(qrels: Iterable[Qrel]) -> dict[str, set[str]]:
+    """query_id → doc_ids of its relevant passages, of which there may be none."""
+    relevant: dict[str, set[str]] = {}
+    for qrel in qrels:
+        relevant.setdefault(qrel.query_id, set()).update([qrel.doc_id] if qrel.relevance > 0 else ())
+    return relevant
+
+
+def _check_number(queries: int, which: str, way_out: str) -> None:
+    if queries < MIN_QUERIES:
+        raise CollectionError(f"You have {queries} {which}; at least {MIN_QUERIES} are needed: {way_out}")
 
 
 def _check_sources(settings: TuneSettings, judgements: Mapping[str, object]) -> None:

@@ -13,17 +13,18 @@ from rich.console import Console
 
 from rerank.commands.tune import TuneSettings
 from rerank.config import ModelConfig, ServiceConfig
+from rerank_eval.cross_validation import cross_validate
 from rerank_eval.measures import MAIN_MEASURE
 from rerank_eval.plots import draw_tuning
 from rerank_eval.report import format_p, markdown_table
 from rerank_eval.run_files import write_text
-from rerank_eval.statistics import Comparison, Values
+from rerank_eval.statistics import Comparison, Values, compare
 
 _SIGNIFICANT = 0.05
 _NOTE = (
-    "A row has the weight that is best on all queries, so its gain is a little larger than on new ones. folds: how "
-    "many parts of the queries had it chosen by the other parts, with any weight: of those within one standard error "
-    "of the best, the cheapest."
+    "Each gain is slightly optimistic: its weights were chosen on the same queries. folds: how many parts of the "
+    "queries had it chosen by the other parts, with any weights: of those within one standard error of the best, the "
+    "cheapest, and of its weights the default ones if they are among those."
 )
 #: Names of the models in service.yaml.
 _NAME, _PRERANKER = "tuned", "tuned-preranker"
@@ -36,20 +37,26 @@ class Choice(NamedTuple):
         model: that orders last; empty: none does, and the order is that of the first stage.
         preranker: that orders before it; empty: the first stage does.
         depth: number of passages that the model reads; 0: all.
+        is_default: a fusion has the weights of its settings.
         weight: of the scores before the model.
+        sparse_weight: of the sparse score in a fusion; None for any other model.
     """
 
     model: str = ""
     preranker: str = ""
     depth: int = 0
+    is_default: bool = False
     weight: float = 0.0
+    sparse_weight: float | None = None
 
     def __str__(self) -> str:
         if not self.model:
             return "first stage"
         before = f"{self.preranker}, then " if self.preranker else ""
         depth = f" over the first {self.depth}" if self.depth else ""
-        return f"{before}{self.model}{depth}, first_stage_weight {self.weight:g}"
+        sparse = "" if self.sparse_weight is None else f", sparse_weight {self.sparse_weight:g}"
+        default = " (default)" if self.is_default else ""
+        return f"{before}{self.model}{depth}, first_stage_weight {self.weight:g}{sparse}{default}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +72,7 @@ class Tuning:
         comparison: of `held_out` with the first stage.
         p: of the gain, see `p_of_gain`.
         notes: sentences about the judgements.
+        weights: sentences about the weights of fusions, see `about_weights`.
     """
 
     choices: Sequence[Choice]
@@ -76,6 +84,7 @@ class Tuning:
     comparison: Comparison
     p: float
     notes: Sequence[str]
+    weights: Sequence[str]
 
     @property
     def result(self) -> Choice:
@@ -96,8 +105,35 @@ class Tuning:
         )
         if self.result.model:
             return f"Reranking helps: {figures} It costs {self.costs_ms[self.chosen]:,.0f} ms of a processor per query."
-        seen = f"So many queries show a gain of {c.minimum_detectable:.3f} or more."
-        return f"Reranking was not shown to help: {figures} {seen}"
+        limit = f"With {c.queries} queries, only gains of {c.minimum_detectable:.3f} or more can be detected."
+        return f"Reranking was not shown to help: {figures} {limit}"
+
+
+def about_weights(choices: Sequence[Choice], values: Values, folds: int, seed: int) -> list[str]:
+    """For each fusion a sentence that compares its default weights with those that cross-validation chooses.
+
+    Args:
+        choices: all configurations.
+        values: (configurations, queries) nDCG@10.
+        folds, seed: as for `cross_validate`.
+    """
+    sentences = []
+    for default, choice in enumerate(choices):
+        if not choice.is_default:
+            continue
+        rows = [row for row, each in enumerate(choices) if each[:3] == choice[:3]]
+        held_out, _ = cross_validate(values[rows], [0.0] * len(rows), folds, seed)
+        found = compare(held_out.tolist(), values[default].tolist(), seed)
+        low, high = found.interval
+        verdict = "The default weights are as good" if low <= 0 <= high else "The default weights are better"
+        if low > 0:
+            verdict = "Chosen weights are better than the default's"
+        sentences.append(
+            f"{verdict}: on queries that the choice did not see, {MAIN_MEASURE} of {choice.model} is "
+            f"{held_out.mean():.3f} with chosen weights, and {values[default].mean():.3f} with those of its settings "
+            f"({found.difference:+.3f}, 95 % interval {low:+.3f} to {high:+.3f}, {found.queries} queries)."
+        )
+    return sentences
 
 
 def write_tuning(
@@ -112,19 +148,22 @@ def write_tuning(
     if settings.requests:
         request = f"send up to {settings.depth} candidates in the order of your first stage"
     comment = textwrap.wrap(
-        f"Written by `rerank tune`, for requests as were measured: {request}. {tuning.verdict}", 110
+        " ".join(
+            (f"Written by `rerank tune`, for requests as were measured: {request}.", tuning.verdict, *tuning.weights)
+        ),
+        110,
     )
     content = service_settings(config, models, tuning.result, settings.depth)
     text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
     write_text(settings.out / "service.yaml", "".join(f"# {line}\n" for line in comment) + text)
     table = markdown_table(("ranking", MAIN_MEASURE, "gain", "ms of a processor", "folds"), list(_rows(tuning)))
-    lines = (*tuning.notes, _NOTE, tuning.verdict)
+    verdicts, notes = (tuning.verdict, *tuning.weights), (*tuning.notes, _NOTE)
     names = [each.model for each in tuning.choices]
     plot = settings.out / "tuning.png"
     draw_tuning(names, tuning.values.mean(axis=1), tuning.costs_ms, tuning.chosen, tuning.comparison, plot)
-    report = "\n\n".join(["# Does reranking help?", tuning.verdict, "![](tuning.png)", table, *lines[:-1]])
+    report = "\n\n".join(["# Does reranking help?", *verdicts, "![](tuning.png)", table, *notes])
     write_text(settings.out / "report.md", f"{report}\n")
-    for line in (table, *lines, f"{settings.out / 'service.yaml'}: {tuning.result}"):
+    for line in (table, *notes, *verdicts, f"{settings.out / 'service.yaml'}: {tuning.result}"):
         console.print(line, soft_wrap=True)
 
 
@@ -143,6 +182,8 @@ def service_settings(
         tuned.append(_entry(model, _NAME, choice.depth, depth))
         if "interpolation" in type(model).model_fields:
             tuned[0]["interpolation"] = {"first_stage_weight": choice.weight}
+        if choice.sparse_weight is not None:
+            tuned[0]["sparse_weight"] = choice.sparse_weight
     if choice.preranker:
         preranker = models[choice.preranker]
         tuned[0] |= {"strategy": "cascade", "preranker": _PRERANKER}
@@ -161,12 +202,12 @@ def _entry(model: ModelConfig, name: str, reads: int, depth: int) -> dict[str, o
 
 
 def _rows(tuning: Tuning) -> Iterator[tuple[str, ...]]:
-    """For each model, preranker and depth the best weight, best first."""
+    """For each model, preranker and depth the best weights, and for a fusion its default ones; best first."""
     means = tuning.values.mean(axis=1)
-    best: dict[tuple[str, str, int], int] = {}
+    best: dict[tuple[str, str, int, bool], int] = {}
     for number in sorted(range(len(means)), key=lambda number: -means[number]):
-        best.setdefault(tuning.choices[number][:3], number)
-    folds = Counter(tuning.choices[number][:3] for number in tuning.of_folds)
+        best.setdefault(tuning.choices[number][:4], number)
+    folds = Counter(tuning.choices[number][:4] for number in tuning.of_folds)
     for key, number in best.items():
         mean, cost_ms = float(means[number]), tuning.costs_ms[number]
         figures = f"{mean:.4f}", f"{mean - means[0]:+.4f}", f"{cost_ms:,.0f}", str(folds[key])

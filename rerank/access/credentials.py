@@ -17,6 +17,7 @@ SYSTEM_CA = "system"
 _OPTIONS = [
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),  # the service enforces its own limit and names it
+    ("grpc.max_reconnect_backoff_ms", 2000),  # of up to two minutes, which a service that has started would wait for
 ]
 
 

@@ -13,7 +13,7 @@ import grpc
 from rerank.access.credentials import PLAIN, Credentials
 from rerank.client.error_details import ServiceError
 from rerank.client.many import ManyRequests, weight
-from rerank.client.retries import DEFAULT_ATTEMPTS, DEFAULT_TIMEOUT_S, Attempts
+from rerank.client.retries import DEFAULT_TIMEOUT_S, Attempts
 from rerank.errors import ConfigError, UsageError
 from rerank.many import in_order, pair_of, with_bar
 from rerank.readers.candidates import candidate_source
@@ -33,7 +33,7 @@ class _Client:
     #: Opens the channel: `Credentials.channel` or its counterpart for asyncio.
     _open: ClassVar[Any]
 
-    def __init__(self, target: str, credentials: Credentials = PLAIN, attempts: int = DEFAULT_ATTEMPTS) -> None:
+    def __init__(self, target: str, credentials: Credentials = PLAIN, attempts: int | None = None) -> None:
         self._target, self._attempts, self._credentials = _checked_target(target), attempts, credentials
         self._channel = type(self)._open(credentials, target)
         self._stub = rerank_pb2_grpc.RerankServiceStub(self._channel)
@@ -60,7 +60,8 @@ class RerankClient(_Client):
     Args:
         target: HOST:PORT of the service, or another target name of gRPC, such as unix:/run/rerank.
         credentials: TLS and API key, for a service that asks for them.
-        attempts: how often a call is sent at most; 1 for no retries.
+        attempts: how often a call is sent at most; 1 for no retries. None: four times to a service that answers, and
+            until the deadline while nothing answers, as long as a service loads its models.
 
     Raises:
         ConfigError: `target` is a URL or has no port, or a file of the credentials cannot be read.
@@ -90,9 +91,9 @@ class RerankClient(_Client):
 
         Args:
             query: the query.
-            candidates: in first-stage order, best first, unless the option `ordered` is false: dicts with "doc_id",
-                "text" and optionally "title" and "score", (doc_id, text) pairs, plain texts (their ids are "0", "1",
-                …), Candidates, CandidateSources, or protobuf messages.
+            candidates: in first-stage order, best first, unless the option `ordered` is false: dicts with "text" and
+                optionally "doc_id", "title" and "score", (doc_id, text) pairs, plain texts, Candidates,
+                CandidateSources, or protobuf messages. Without an id, the id is the place: "0", "1", ….
             timeout_s: deadline of the call in seconds, with all its attempts.
             options: further fields of RerankRequest, such as model="pe-rank", top_n=10, ordered=False or
                 strategy="sliding".

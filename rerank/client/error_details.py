@@ -14,6 +14,13 @@ from rerank.errors import RerankError
 
 M = TypeVar("M", bound=Message)
 
+_NOBODY = "is `rerank serve` running at {target}?"
+#: Part of gRPC's message if another protocol answers, in lower case → what to do.
+_OTHER_PROTOCOLS = {
+    "handshake failed": "TLS cannot be agreed on; does the service have TLS, and is its certificate signed by tls_ca?",
+    "failed parsing http/2": "what answers there does not speak gRPC; is it the HTTP port?",
+}
+
 
 class ServiceError(RerankError):
     """A call failed; the message is the service's own.
@@ -29,7 +36,8 @@ class ServiceError(RerankError):
         info = error_info(error)
         message = error.details() or str(error.code())
         if error.code() is grpc.StatusCode.UNAVAILABLE and not info.reason:  # gRPC itself got no answer
-            message = f"no answer from {target}: is `rerank serve` running at {target}? ({message})"
+            question = next((words for part, words in _OTHER_PROTOCOLS.items() if part in message.lower()), _NOBODY)
+            message = f"no answer from {target}: {question.format(target=target)} ({message})"
         super().__init__(message, dict(info.metadata))
         self.code: grpc.StatusCode = error.code()
         self.reason: str = info.reason
@@ -39,6 +47,12 @@ class ServiceError(RerankError):
 def error_info(error: grpc.RpcError) -> error_details_pb2.ErrorInfo:
     """The ErrorInfo of the status; empty if it has none."""
     return _detail(error, error_details_pb2.ErrorInfo) or error_details_pb2.ErrorInfo()
+
+
+def is_other_protocol(error: grpc.RpcError) -> bool:
+    """True if something answers, but by another protocol, so that the call fails however often it is sent."""
+    details = (error.details() or "").lower()
+    return error.code() is grpc.StatusCode.UNAVAILABLE and any(part in details for part in _OTHER_PROTOCOLS)
 
 
 def retry_delay_s(error: grpc.RpcError) -> float | None:

@@ -59,10 +59,10 @@ class ManyRequests:
     Args:
         open_stream: opens it.
         target: HOST:PORT of the service, for messages.
-        attempts: how often a request is sent at most.
+        attempts: how often a request is sent at most, see `Attempts`.
     """
 
-    def __init__(self, open_stream: Open, target: str, attempts: int) -> None:
+    def __init__(self, open_stream: Open, target: str, attempts: int | None) -> None:
         self._open, self._target, self._attempts = open_stream, target, attempts
         self._stream: _Stream | None = None
 

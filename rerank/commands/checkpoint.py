@@ -74,20 +74,20 @@ def golden(
 
     They are computed on the CPU in float32.
     """
-    from rerank.config import BUNDLED_MODELS, load_config
+    from rerank.config import load_config
+    from rerank.config.named import BUNDLED
     from rerank.errors import ConfigError
-    from rerank.manifest import served_model
+    from rerank.manifest import model_in
     from rerank.models.encoder import DEFAULT_ENCODER, Encoder
     from rerank.rankers.self_test import GOLDEN, write_golden
     from rerank.registry import load_ranker, scoring_settings
 
-    models = {model.name: model for model in BUNDLED_MODELS}
-    if bundled and bundled not in models:
-        raise ConfigError(f"--bundled {bundled!r} is none of {', '.join(models)}")
+    if bundled and bundled not in BUNDLED:
+        raise ConfigError(f"--bundled {bundled!r} is none of {', '.join(BUNDLED)}")
     if bundled:
-        model, name = models[bundled].model_copy(update={"path": checkpoint}), f"golden-{bundled}.json"
+        model, name = BUNDLED[bundled].model_copy(update={"path": checkpoint}), f"golden-{bundled}.json"
     else:
-        model, name = load_config(None, [served_model(f"golden={checkpoint}")]).models[0], GOLDEN
+        model, name = load_config(None, [model_in(str(checkpoint), "golden")]).models[0], GOLDEN
     model = model.model_copy(update={"precision": "float32"})
     ranker = load_ranker(model, Encoder(encoder or DEFAULT_ENCODER, "cpu"), "cpu")
     write_golden(ranker, scoring_settings(model), checkpoint, name)

@@ -15,7 +15,7 @@ from rerank.commands.mcp import McpSettings, mcp
 from rerank.commands.options import flag
 from rerank.commands.query import RankSettings, SearchSettings, health, models, rank, search
 from rerank.commands.run import run
-from rerank.commands.service import ServeSettings, demo, expand, index, serve, verify
+from rerank.commands.service import ServeCommand, ServeSettings, demo, expand, index, serve, verify
 from rerank.commands.tune import TuneSettings, tune
 
 app = CommandApp(no_args_is_help=True)
@@ -23,9 +23,11 @@ app.command(
     example="""
 rerank serve                                          # the bundled models, at 127.0.0.1:50051
 rerank serve --index indexes/pydoc --http             # with search, and HTTP at 127.0.0.1:8080
+rerank serve --http 127.0.0.1:8081                    # HTTP at another address
 rerank serve --model mine=runs/first/final            # with a model that train-first wrote
 rerank serve --config service.yaml --check            # only check the settings
-"""
+""",
+    cls=ServeCommand,
 )(flags(ServeSettings)(serve))
 app.command(
     example="""

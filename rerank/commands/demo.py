@@ -10,12 +10,12 @@ from contextlib import suppress
 from pathlib import Path
 from statistics import quantiles
 from threading import Event
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlencode
 
 import ir_measures
 from ir_measures import RR, nDCG
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.table import Table
 
 from rerank import __version__
@@ -25,8 +25,7 @@ from rerank.commands.display import fields_table, one_line
 from rerank.commands.progress import show_progress
 from rerank.config import ServiceConfig
 from rerank.config.http import HttpConfig
-from rerank.errors import ConfigError, IndexMismatch
-from rerank.names import current_model_name
+from rerank.errors import IndexMismatch
 from rerank.retrieval.build import BuildSettings, build_index
 from rerank.retrieval.index import IndexManifest, read_manifest
 from rerank.service.process import service_process
@@ -35,6 +34,8 @@ from rerank.types import Query
 _HTTP_PORT = 8080
 _EXAMPLE = "parse a date string with a known format"
 _MEASURES = (nDCG @ 10, RR(rel=2) @ 10)
+#: Lists by which cold and warm texts are timed.
+_TIMED_LISTS = 20
 
 
 #: The systems that are compared: a first stage, and a model with its default strategy; none: the service's default.
@@ -45,24 +46,19 @@ _SYSTEMS = {
     "hybrid + PE-Rank": {"first_stage": "hybrid-rrf", "model": "pe-rank"},
     "hybrid + default model": {"first_stage": "hybrid-rrf"},
 }
-#: Name of a model of the service → its name in print.
-_TITLES = {"pe-rank": "PE-Rank", "default": "the default model"}
 
 
-def run_demo(work: Path, console: Console, ranker: str = "pe-rank", stay: bool = False) -> None:
+def run_demo(work: Path, console: Console, stay: bool = False) -> None:
     """Reranks one example query, then compares all systems on the queries of the pydoc collection.
 
     Args:
         work: folder for the index; an index from an earlier run is reused.
         console: receives the output.
-        ranker: the model of the example, pe-rank or default.
         stay: serve the inspector as well, and go on until Ctrl-C.
 
     Raises:
-        ConfigError: there is no such ranker, or the service does not start.
+        ConfigError: the service does not start.
     """
-    if (ranker := current_model_name(ranker, _TITLES)) not in _TITLES:
-        raise ConfigError(f"--ranker {ranker!r} is not one of {', '.join(_TITLES)}")
     manifest = _index(work / "index", console)
     speeds = {stage: manifest.passages / seconds for stage, seconds in manifest.seconds.items() if stage != "dense"}
     console.print(
@@ -73,14 +69,15 @@ def run_demo(work: Path, console: Console, ranker: str = "pe-rank", stay: bool =
     service = ServiceConfig(listen="127.0.0.1:0", index=work / "index", http=http)
     with service_process(service) as address, RerankClient(address) as client:
         console.print(f"service  gRPC at {address}, in a child process\n")
-        _show_example(client, console, ranker)
+        _show_example(client, console)
         console.print(_comparison(client))
+        console.print(_cold_and_warm(client))
         default = next(model for model in client.list_models().models if model.is_default)
         console.print(f"default model: {default.name}, {default.default_strategy}")
         if http is None:
             console.print("see what happens to a query, in a browser: add --stay")
             return
-        example = urlencode({"query": _EXAMPLE, "a.stage": "bm25", "a.model": ranker})
+        example = urlencode({"query": _EXAMPLE, "a.stage": "bm25", "a.model": "default"})
         console.print(f"inspector: http://{http.listen}/#{example}   (Ctrl-C ends)")
         with suppress(KeyboardInterrupt):
             Event().wait()
@@ -106,18 +103,20 @@ def _index(folder: Path, console: Console) -> IndexManifest:
     except IndexMismatch:
         pass
     from rerank.models.encoder import Encoder  # imports torch, which only this step needs
+    from rerank.models.sparse_encoder import SparseEncoder
 
     shutil.rmtree(folder, ignore_errors=True)
     with show_progress(console, "passages") as progress:
-        return build_index(collection, folder, Encoder(), progress.report, BuildSettings(encoder_dtype="auto"))
+        settings = BuildSettings(encoder_dtype="auto")
+        return build_index(collection, folder, Encoder(), progress.report, settings, SparseEncoder())
 
 
-def _show_example(client: RerankClient, console: Console, ranker: str) -> None:
+def _show_example(client: RerankClient, console: Console) -> None:
     """Prints the order of BM25 and the reranked order of the same candidates side by side."""
     found = client.search(_EXAMPLE, first_stage="bm25", depth=20, model="identity", return_passages=True)
     candidates = [{"doc_id": hit.doc_id, "text": hit.text, "score": hit.first_stage_score} for hit in found.results]
-    reranked = client.rerank(_EXAMPLE, candidates, model=ranker)
-    title = _TITLES[ranker]
+    reranked = client.rerank(_EXAMPLE, candidates)
+    title = "the default model"
     table = Table(title=f"“{_EXAMPLE}”: the first 20 of BM25, and their order by {title}", title_justify="left")
     table.add_column("rank", justify="right", no_wrap=True)
     table.add_column("BM25", overflow="fold")
@@ -142,11 +141,35 @@ def _comparison(client: RerankClient) -> Table:
     for name, options in _SYSTEMS.items():
         run, latencies_ms = _run(client, options, queries)
         means = ir_measures.calc_aggregate(_MEASURES, judgements, run)
-        percentiles = quantiles(latencies_ms, n=20)
-        table.add_row(
-            name, *(f"{means[each]:.3f}" for each in _MEASURES), f"{percentiles[9]:.1f}", f"{percentiles[18]:.1f}"
-        )
+        table.add_row(name, *(f"{means[each]:.3f}" for each in _MEASURES), *_percentiles(latencies_ms))
     return table
+
+
+def _cold_and_warm(client: RerankClient) -> Table:
+    """A table with the latency of the default model for texts that it has never seen, and for the same texts again."""
+    calls = [
+        (query.text, client.search(query.text, depth=100, model="identity", return_passages=True).results)
+        for query in pydoc.queries()[:_TIMED_LISTS]
+    ]
+    table = Table(title="the default model over 100 passages that come as texts", title_justify="left")
+    for column, justify in (("texts", "left"), ("p50 ms", "right"), ("p95 ms", "right")):
+        table.add_column(column, justify=cast(JustifyMethod, justify))
+    for name in ("never seen before (cold)", "seen before (warm)"):
+        latencies_ms = []
+        for number, (query, hits) in enumerate(calls):
+            # A number in front makes a text new that is in several lists.
+            candidates = [{"doc_id": hit.doc_id, "text": f"{number}. {hit.text}"} for hit in hits]
+            start = time.perf_counter()
+            client.rerank(query, candidates)
+            latencies_ms.append((time.perf_counter() - start) * 1000)
+        table.add_row(name, *_percentiles(latencies_ms))
+    return table
+
+
+def _percentiles(latencies_ms: Sequence[float]) -> tuple[str, str]:
+    """p50 and p95."""
+    percentiles = quantiles(latencies_ms, n=20, method="inclusive")
+    return f"{percentiles[9]:.0f}", f"{percentiles[18]:.0f}"
 
 
 def _run(

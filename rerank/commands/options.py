@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from rerank.errors import InvalidRequest
-from rerank.names import FeedbackMethod, FirstStage, Name, OnFailure, StrategyKind
+from rerank.names import FeedbackMethod, FirstStage, FirstStageKind, Name, OnFailure, StrategyKind
 
 N = TypeVar("N", bound=Name)
 
@@ -138,6 +138,16 @@ OnFailureOption = Annotated[
         "first; default: that of the API key, else error.",
     ),
 ]
+FirstStageKindOption = Annotated[
+    FirstStageKind | None,
+    typer.Option(
+        "--first-stage-kind",
+        parser=_parser(FirstStageKind),
+        metavar=_metavar(FirstStageKind),
+        help="What the candidates come from: a first stage that counts words, as BM25 does, or a neural one. It "
+        "decides how much their scores weigh; default: that of the API key, else the service's setting.",
+    ),
+]
 TimeoutS = Annotated[float, typer.Option(help="Deadline of the call, in seconds.")]
 Feedback = Annotated[
     bool,
@@ -157,6 +167,15 @@ FeedbackMethodOption = Annotated[
 ]
 Verbose = Annotated[bool, flag("--verbose", "Print every field of what ran, and the scores of the first stage.")]
 Json = Annotated[bool, flag("--json", "Print the response as JSON, for programs.")]
+IdField = Annotated[
+    str, typer.Option("--id-field", help="Name of the field with the id, if it is another one.", show_default=False)
+]
+TextField = Annotated[
+    str, typer.Option("--text-field", help="Name of the field with the text, if it is not text.", show_default=False)
+]
+TitleField = Annotated[
+    str, typer.Option("--title-field", help="Name of the field with the title, if it is not title.", show_default=False)
+]
 Encoder = Annotated[str | None, typer.Option(help="Name or folder of the encoder; default: all-MiniLM-L6-v2.")]
 EncoderName = Annotated[
     str | None,

@@ -12,7 +12,7 @@ import typer
 from rerank.commands import options
 from rerank.commands.display import execution_line, feedback_line, fields_table, models_table, results_table
 from rerank.commands.run import console
-from rerank.readers.candidates import read_candidates
+from rerank.readers.candidates import FIELDS, read_candidates
 from rerank.types import FeedbackMethod, FirstStage
 
 if TYPE_CHECKING:
@@ -85,10 +85,13 @@ class RankSettings(_RankingSettings):
         typer.Argument(
             help='JSON lines, plain or gzip: {"doc_id": …, "text": …}, optionally "title", which is put before the '
             'text, and "score", that of the first stage. The id may be called _id, docid or id, be an integer, and '
-            "contain spaces. - reads standard input."
+            "contain spaces. Other fields are ignored. - reads standard input."
         ),
     ] = None
     query: Annotated[str | None, typer.Option(help="The query.")] = None
+    id_field: options.IdField = ""
+    text_field: options.TextField = ""
+    title_field: options.TitleField = ""
     batch: Annotated[
         Path | None,
         typer.Option(
@@ -105,6 +108,16 @@ class RankSettings(_RankingSettings):
     ] = None
     top_n: options.TopN = 0
     ordered: options.Ordered = True
+    first_stage_kind: options.FirstStageKindOption = None
+
+    def fields(self) -> dict[str, Any]:
+        """The fields of the request that these settings fill."""
+        return {**_RankingSettings.fields(self), "first_stage_kind": self.first_stage_kind}
+
+    @property
+    def field_names(self) -> tuple[str, str, str]:
+        """The names of the fields with id, text and title; empty for the usual ones."""
+        return self.id_field, self.text_field, self.title_field
 
 
 def search(settings: SearchSettings) -> None:
@@ -125,12 +138,14 @@ def search(settings: SearchSettings) -> None:
 
 def rank(settings: RankSettings) -> None:
     """Rerank candidates in a file, or a file of requests (--batch)."""
+    if settings.batch and any(settings.field_names):
+        raise typer.BadParameter("a file of --batch has RankLLM's fields; leave out --id-field and the like")
     if settings.batch and settings.out and not (settings.query or settings.candidates):
         _rank_batch(settings, settings.batch, settings.out)
         return
     if settings.query is None or settings.candidates is None or settings.batch or settings.out:
         raise typer.BadParameter("give --query and a file of candidates, or --batch and --out")
-    candidates = read_candidates(settings.candidates)
+    candidates = read_candidates(settings.candidates, FIELDS.renamed(*settings.field_names))
     with _client(settings.target, settings.tls_ca) as client:
         response = client.rerank(
             settings.query,
@@ -200,8 +215,9 @@ def health(
 def _client(target: str, tls_ca: str | None) -> RerankClient:
     from rerank.access.credentials import Credentials
     from rerank.client.client import RerankClient
+    from rerank.client.retries import DEFAULT_ATTEMPTS
 
-    return RerankClient(target, Credentials.from_environment(tls_ca))
+    return RerankClient(target, Credentials.from_environment(tls_ca), DEFAULT_ATTEMPTS)
 
 
 def _show(response: pb.RerankResponse | pb.SearchResponse, title: str, settings: _RankingSettings) -> None:

@@ -18,8 +18,7 @@ from rerank.commands.progress import show_progress
 from rerank.errors import CollectionError, ConfigError, RerankError
 from rerank.files import check_file, report_disk_errors
 from rerank.readers.lines import parsed_lines
-from rerank.readers.requests import Request, parse_request
-from rerank.readers.rows import json_object
+from rerank.readers.requests import Request, parse_request, request_row
 from rerank.types import CandidateSource
 from rerank.v1 import rerank_pb2 as pb
 
@@ -73,7 +72,7 @@ def _rows(path: Path) -> Iterator[_Row]:
 
 
 def _row(line: str) -> _Row:
-    row = json_object(line)
+    row = request_row(line)
     return row, parse_request(row)
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from rerank.commands import options
+from rerank.commands.app import Command
 from rerank.commands.run import console
 from rerank.errors import ConfigError
 from rerank.retrieval.index_format import DenseKind
@@ -31,15 +32,25 @@ class ServeSettings:
     model: Annotated[
         list[str] | None,
         typer.Option(
-            help="NAME=PATH of a checkpoint with a manifest, as training writes it, or NAME=PROFILE:PATH of a "
-            "published one. Precedes the models of --config and replaces the bundled model of the same name. "
-            "Repeatable."
+            help="Name of a bundled model, such as pe-rank-first; NAME=PATH of a checkpoint with a manifest, as "
+            "training writes it; or NAME=PROFILE:PATH of a published one. Precedes the models of --config and replaces "
+            "the bundled model of the same name. Repeatable."
         ),
     ] = None
     http: Annotated[
-        bool, options.flag("--http", "Also serve HTTP: at --http-listen, the file's address, or 127.0.0.1:8080.")
+        bool,
+        options.flag(
+            "--http", "Also serve HTTP: at the HOST:PORT that may follow, else at the file's address or 127.0.0.1:8080."
+        ),
     ] = False
-    http_listen: Annotated[str | None, typer.Option(help="HOST:PORT of the HTTP port, which is then served.")] = None
+    http_listen: Annotated[str | None, typer.Option(hidden=True, help="HOST:PORT of --http, see ServeCommand.")] = None
+    allowed_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A name under which the HTTP port answers without keys, beside localhost, such as "
+            "host.docker.internal. Repeatable."
+        ),
+    ] = None
     mcp: Annotated[bool, options.flag("--mcp", "Also serve MCP, at /mcp of the HTTP port (extra `mcp`).")] = False
     qrels: Annotated[
         str | None,
@@ -64,7 +75,10 @@ class ServeSettings:
         float | None, typer.Option(help="Seconds that calls in flight have to finish after SIGTERM; default: 30.")
     ] = None
     check: Annotated[
-        bool, options.flag("--check", "Check the settings, without loading a model or serving, and exit.")
+        bool,
+        options.flag(
+            "--check", "Check the settings and the files of the models, without loading or serving, and exit."
+        ),
     ] = False
     stop_at_eof: Annotated[
         bool, options.flag("--stop-at-eof", "Stop when standard input ends, as when the parent process dies.")
@@ -74,13 +88,31 @@ class ServeSettings:
     def overrides(self) -> dict[str, object]:
         """The settings of the service that the options give; None where they give none."""
         names = ("listen", "index", "encoder", "encoder_name", "device", "keys", "drain_s")
-        http = {"listen": self.http_listen, "qrels": self.qrels, "queries": self.queries, "mcp": self.mcp or None}
+        http = {
+            "listen": self.http_listen,
+            "allowed_hosts": self.allowed_host or None,
+            "qrels": self.qrels,
+            "queries": self.queries,
+            "mcp": self.mcp or None,
+        }
         given = {name: value for name, value in http.items() if value is not None}
         return {
             **{name: getattr(self, name) for name in names},
             "http": given if self.http or given else None,
             "insecure": self.insecure or None,
         }
+
+
+class ServeCommand(Command):
+    """Reads `--http HOST:PORT` as `--http-listen HOST:PORT`: typer has no option whose value may be left out."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        read: list[str] = []
+        for word in args:
+            if read[-1:] == ["--http"] and not word.startswith("-"):
+                read[-1] = "--http-listen"
+            read.append(f"--http-listen={word.removeprefix('--http=')}" if word.startswith("--http=") else word)
+        return super().parse_args(ctx, read)
 
 
 def serve(settings: ServeSettings) -> None:
@@ -95,15 +127,16 @@ def serve(settings: ServeSettings) -> None:
     # Before gRPC is imported: whoever connects can write to its log, and it reports a socket that we close as an error.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from rerank.config import load_config
-    from rerank.manifest import served_model
+    from rerank.config.named import named_model
     from rerank.service import process
-    from rerank.service.startup import check_before_loading
+    from rerank.service.startup import check_before_loading, check_checkpoints
 
-    models = [served_model(name_and_path) for name_and_path in settings.model or ()]
+    models = [named_model(name_and_path) for name_and_path in settings.model or ()]
     read_config = partial(load_config, settings.config, models, **settings.overrides)
     config = read_config()
     check_before_loading(config)
     if settings.check:
+        check_checkpoints(config)
         console.print(f"the settings can be used: {len(config.models)} models at {config.listen}")
         return
     if settings.stop_at_eof:
@@ -127,7 +160,17 @@ def index(
         ),
     ],
     out: Annotated[Path, typer.Option(help="Folder to create; it appears when the index is complete.")],
+    id_field: options.IdField = "",
+    text_field: options.TextField = "",
+    title_field: options.TitleField = "",
     encoder: options.Encoder = None,
+    sparse_encoder: Annotated[
+        str,
+        typer.Option(
+            help="Folder of a learned sparse model (SPLADE), whose vectors are stored, so that passages of the index "
+            "cost no model where they are ranked by it; none: the index has no sparse vectors."
+        ),
+    ] = "splade-tiny",
     device: Device = "auto",
     dense: Annotated[
         DenseKind,
@@ -155,21 +198,23 @@ def index(
 
     A build that was killed goes on when the command is repeated.
     """
-    from rerank.collections import open_collection
+    from rerank.collections import beir, open_collection
     from rerank.commands.progress import show_progress
 
-    opened = open_collection(collection)
+    opened = open_collection(collection, beir.FIELDS.renamed(id_field, text_field, title_field))
     from rerank.models.encoder import DEFAULT_ENCODER, Encoder  # imports torch
+    from rerank.models.sparse_encoder import SparseEncoder
     from rerank.retrieval.build import BuildSettings, build_index
 
+    sparse = None if sparse_encoder == "none" else SparseEncoder(sparse_encoder, device)
     settings = BuildSettings(dense, encoder_dtype, _workers(workers))
     loaded = Encoder(encoder or DEFAULT_ENCODER, device)
     with show_progress(console, "passages") as progress:
-        manifest = build_index(opened, out, loaded, progress.report, settings)
+        manifest = build_index(opened, out, loaded, progress.report, settings, sparse)
     console.print(f"{out}: {manifest.passages:,} passages of {manifest.collection}")
     for stage, seconds in manifest.seconds.items():
         if stage != "dense" or dense != "flat":
-            note = ", summed over the workers" if stage == "vectors" else ""
+            note = ", summed over the workers" if stage in ("vectors", "sparse vectors") else ""
             note += f", in {manifest.encoder_dtype}" if stage == "vectors" else ""
             console.print(f"  {stage}: {seconds:,.1f} s ({manifest.passages / seconds:,.0f} passages/s{note})")
     if manifest.encoder_dtype != "float32":
@@ -231,7 +276,6 @@ def verify(folder: Annotated[Path, typer.Argument(help="Folder of the index.", s
 
 def demo(
     work: Annotated[Path, typer.Option(help="Folder for the index, which a second run reuses.")] = Path("rerank-demo"),
-    ranker: Annotated[str, typer.Option(help="The model of the example: pe-rank or default.")] = "pe-rank",
     stay: Annotated[
         bool, options.flag("--stay", "Keep serving until Ctrl-C, with the inspector in the browser at / over HTTP.")
     ] = False,
@@ -242,4 +286,4 @@ def demo(
     """
     from rerank.commands.demo import run_demo
 
-    run_demo(work, console, ranker, stay)
+    run_demo(work, console, stay)

@@ -1,4 +1,4 @@
-"""`rerank tune`: chooses model, depth and interpolation by your own queries and judgements, and writes service.yaml."""
+"""`rerank tune`: chooses model, depth and weights by your own queries and judgements, and writes service.yaml."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class TuneSettings:
 
 
 def tune(settings: TuneSettings) -> None:
-    """Choose model, depth and interpolation by your judgements.
+    """Choose model, depth and weights by your judgements.
 
     Says whether reranking helps at all, by cross-validation, and writes the settings of a service.
     """

@@ -7,9 +7,11 @@ from rerank.config.models import (
     CheckpointModel,
     CrossEncoderModel,
     FirstModel,
+    FusionModel,
     GenerationModel,
     IdentityModel,
     InterpolationConfig,
+    LearnedSparseModel,
     ModelConfig,
     PERankModel,
     Precision,
@@ -19,12 +21,13 @@ from rerank.config.models import (
 )
 from rerank.config.network import ConnectionsConfig, TLSConfig
 from rerank.config.served import RerankServers, ServedBy, Servers
-from rerank.config.service import BUNDLED_MODELS, EngineConfig, Limits, ServiceConfig
+from rerank.config.service import BUNDLED_MODELS, FURTHER_BUNDLED_MODELS, EngineConfig, Limits, ServiceConfig
 from rerank.config.settings import Positive, Settings
 from rerank.config.telemetry import TelemetryConfig
 
 __all__ = [
     "BUNDLED_MODELS",
+    "FURTHER_BUNDLED_MODELS",
     "AnswerConfig",
     "ApiModel",
     "CheckpointModel",
@@ -32,9 +35,11 @@ __all__ = [
     "CrossEncoderModel",
     "EngineConfig",
     "FirstModel",
+    "FusionModel",
     "GenerationModel",
     "IdentityModel",
     "InterpolationConfig",
+    "LearnedSparseModel",
     "Limits",
     "ModelConfig",
     "PERankModel",

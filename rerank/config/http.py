@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from pydantic import model_validator
 
-from rerank.config.settings import Settings
+from rerank.config.settings import Address, Settings
 
 
 class HttpConfig(Settings):
@@ -21,13 +21,16 @@ class HttpConfig(Settings):
         qrels: relevance judgements that the inspector shows: "pydoc", a folder in BEIR layout, or a file,
             which needs `queries`. Default: none.
         queries: the texts of the queries of `qrels`: lines of query_id, tab, text. Default: none.
+        allowed_hosts: names of this machine under which requests without a key are answered, beside those of the
+            loopback, such as host.docker.internal. Default: none.
         mcp: whether /mcp serves the tools search and rerank to MCP clients. Default: false.
     """
 
-    listen: str = "127.0.0.1:8080"
+    listen: Address = "127.0.0.1:8080"
     model_aliases: Mapping[str, str] = {}
     qrels: str | None = None
     queries: Path | None = None
+    allowed_hosts: tuple[str, ...] = ()
     mcp: bool = False
 
     @model_validator(mode="before")

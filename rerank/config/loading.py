@@ -12,7 +12,6 @@ from rerank.config.cascades import MAX_STAGES, possible_prerankers
 from rerank.config.models import ModelConfig
 from rerank.config.service import BUNDLED_MODELS, ServiceConfig
 from rerank.errors import ConfigError
-from rerank.names import current_model_name
 from rerank.validation import joined, problems_of, suggestion
 from rerank.yaml_files import YamlFile, read_yaml
 
@@ -82,7 +81,7 @@ def _check_names(config: ServiceConfig, place_of: Callable[[Sequence[int | str]]
     for number, model in enumerate(config.models):
         _check_preranker(model, config.models, place_of(["models", number, "preranker"]))
     aliased = config.http.model_aliases.values() if config.http else ()
-    if unknown := sorted({current_model_name(name, names) for name in aliased} - set(names)):
+    if unknown := sorted(set(aliased) - set(names)):
         raise ConfigError(
             f"{place_of(['http', 'model_aliases'])}: http.model_aliases names {', '.join(unknown)}, which is none of "
             f"the models: {', '.join(names)}{suggestion(unknown[0], names)}"
@@ -97,12 +96,17 @@ def _merged(given: object, override: object) -> object:
 
 def _check_preranker(model: ModelConfig, models: Sequence[ModelConfig], place: str) -> None:
     """Raises: ConfigError if the preranker is no model, or its own cascade has the model, or three models."""
-    choices = possible_prerankers(model.name, {other.name: other for other in models})
-    if model.preranker and model.preranker not in choices:
+    by_name = {other.name: other for other in models}
+    if not model.preranker or model.preranker in (choices := possible_prerankers(model.name, by_name)):
+        return
+    preranker = f"{place}: preranker {model.preranker!r} of model {model.name}"
+    if model.preranker not in by_name:
         raise ConfigError(
-            f"{place}: preranker {model.preranker!r} of model {model.name} is none of {', '.join(choices) or 'none'}, "
-            f"the models with which it makes a cascade of at most {MAX_STAGES} different ones"
+            f"{preranker}: there is no such model{suggestion(model.preranker, by_name)}; name one of the others of "
+            f"{', '.join(by_name)}, or add it to models"
         )
+    way_out = f"use {' or '.join(choices)}" if choices else "add another model, or leave preranker out"
+    raise ConfigError(f"{preranker} makes no cascade of at most {MAX_STAGES} different models with it; {way_out}")
 
 
 def _further_models(settings: Mapping[str, object], first_models: Sequence[Mapping[str, object]]) -> Sequence[object]:

@@ -13,8 +13,8 @@ from rerank.config.settings import Positive, Settings
 from rerank.errors import ConfigError
 from rerank.manifest import TEMPLATE_FILE, trained_window
 from rerank.profiles import load_profile
-from rerank.relevance import RelevanceCurve
-from rerank.types import StrategyKind
+from rerank.relevance import RelevanceCurves
+from rerank.types import FirstStageKind, StrategyKind
 
 #: Number format of the model. `auto` is bfloat16 on CUDA and, for models of hidden size 512 or more, on a CPU with
 #: AVX512_BF16; otherwise float32. bfloat16 on a CPU is that of the linear layers and the attention. `int8` needs a CPU
@@ -28,7 +28,8 @@ class ModelSettings(Settings):
 
     Attributes:
         name: the name by which requests refer to the model.
-        ranker: how the model ranks: pe-rank, first, generation, query-likelihood, cross-encoder, api or identity.
+        ranker: how the model ranks: fusion, learned-sparse, pe-rank, first, generation, query-likelihood,
+            cross-encoder, api or identity.
         strategy: the default strategy: single, sliding, top-down, tournament or cascade. Default: sliding.
         window_size: the default number of passages per window, at least 2. Default: that of the training if the
             checkpoint has a manifest, otherwise 20; for PE-Rank 200, or as many as the checkpoint reads.
@@ -36,8 +37,9 @@ class ModelSettings(Settings):
             Default: half of `window_size`.
         preranker: the model that orders all candidates first, by its own defaults, in cascades of requests that name
             none. Its default strategy may be a cascade of two models. Default: none; the strategy cascade needs one.
-        relevance: gives the relevance of results, as `eval-relevance --fit` fits it. Default: that of the checkpoint;
-            the score itself for a model that gives probabilities, and for a cross-encoder.
+        relevance: curves that give the relevance of results, as `eval-relevance --fit` fits them. A passage gets it
+            from the first curve whose signal is known of it. Default: those of the checkpoint; the score itself for a
+            model that gives probabilities, and for a cross-encoder; for other models those of the bundled encoders.
     """
 
     name: Annotated[str, Field(min_length=1)]
@@ -45,11 +47,10 @@ class ModelSettings(Settings):
     window_size: Annotated[int, Field(ge=2, strict=True)] = 20
     stride: Positive | None = None
     preranker: str = ""
-    relevance: RelevanceCurve | None = None
+    relevance: RelevanceCurves = ()
 
-    @property
-    def first_stage_weight(self) -> float:
-        """The weight of the first stage in the order of requests that set none."""
+    def first_stage_weight(self, kind: FirstStageKind) -> float:
+        """The weight of a first stage of this kind in the order of requests that set none."""
         return 0.0
 
     @model_validator(mode="after")
@@ -120,11 +121,14 @@ class InterpolationConfig(Settings):
     Attributes:
         first_stage_weight: weight of the first stage's z-scores beside those of the ranker, 0 to 100; also read by its
             former name, `first_stage`. 0: no interpolation.
+        neural_first_stage_weight: the weight where the first stage is neural, see `first_stage_kind` of the service.
+            Default: that of first_stage_weight.
     """
 
     first_stage_weight: Annotated[
         float, Field(ge=0, le=100, strict=True, validation_alias=AliasChoices("first_stage_weight", "first_stage"))
     ] = 0.0
+    neural_first_stage_weight: Annotated[float, Field(ge=0, le=100, strict=True)] | None = None
 
 
 class _ScoringModel(ModelSettings):
@@ -137,8 +141,10 @@ class _ScoringModel(ModelSettings):
 
     interpolation: InterpolationConfig = InterpolationConfig()
 
-    @property
-    def first_stage_weight(self) -> float:
+    def first_stage_weight(self, kind: FirstStageKind) -> float:
+        of_neural = self.interpolation.neural_first_stage_weight
+        if kind is FirstStageKind.NEURAL and of_neural is not None:
+            return of_neural
         return self.interpolation.first_stage_weight
 
 
@@ -359,6 +365,47 @@ class QueryLikelihoodModel(_PointwiseModel, CheckpointModel):
     prompt: PromptConfig = PromptConfig()
 
 
+class FusionModel(_PointwiseModel):
+    """Settings of a fusion: a weighted sum of signals, without a language model.
+
+    The signals are the first stage's scores, with the weight that `interpolation` names, the score of learned sparse
+    vectors, and the cosine of the encoder's vectors, each as a z-score over the list.
+
+    Attributes:
+        interpolation: weight of the first stage. Default: 0.25, or 1.5 where the first stage is neural.
+        sparse_weight: weight of the score of learned sparse vectors, 0 to 100; 0: they are not computed. Default: 0.6.
+        cosine_weight: weight of the cosine, 0 to 100; 0: it is not computed. Default: 1.
+        cosine_depth: number of best passages by the other signals for which the cosine is read; passages whose vectors
+            are in the index get it as well. 0: all passages. Default: 30.
+        feedback_passages: number of leading passages towards which the query's vector moves before the cosine is taken
+            again; 0: it is not. Default: 3.
+        feedback_weight: share of these passages in the moved vector, 0 to 1. Default: 0.6.
+        full_agreement: correlation of sparse score and cosine, 0 to 1, from which the sparse score and the feedback
+            have their whole weights; below it they count less, down to nothing. 0: they always have them. Default: 0.3.
+    """
+
+    ranker: Literal["fusion"]
+    interpolation: InterpolationConfig = InterpolationConfig(first_stage_weight=0.25, neural_first_stage_weight=1.5)
+    sparse_weight: Annotated[float, Field(ge=0, le=100, strict=True)] = 0.6
+    cosine_weight: Annotated[float, Field(ge=0, le=100, strict=True)] = 1.0
+    cosine_depth: Annotated[int, Field(ge=0, strict=True)] = 30
+    feedback_passages: Annotated[int, Field(ge=0, strict=True)] = 3
+    feedback_weight: Annotated[float, Field(ge=0, le=1, strict=True)] = 0.6
+    full_agreement: Annotated[float, Field(ge=0, le=1, strict=True)] = 0.3
+
+    @model_validator(mode="after")
+    def _has_a_signal(self) -> Self:
+        if not (self.sparse_weight or self.cosine_weight):
+            raise ValueError("a fusion needs sparse_weight or cosine_weight above 0; ranker identity reads no signal")
+        return self
+
+
+class LearnedSparseModel(_PointwiseModel):
+    """Settings of a model that scores passages by learned sparse vectors: those of the service's `sparse_encoder`."""
+
+    ranker: Literal["learned-sparse"]
+
+
 class ApiModel(_PointwiseModel):
     """Settings of a model behind a rerank API, which is sent the query and the passages as texts.
 
@@ -382,6 +429,19 @@ class ApiModel(_PointwiseModel):
 
 
 ModelConfig: TypeAlias = Annotated[
-    IdentityModel | PERankModel | FirstModel | GenerationModel | QueryLikelihoodModel | CrossEncoderModel | ApiModel,
+    IdentityModel
+    | FusionModel
+    | PERankModel
+    | FirstModel
+    | GenerationModel
+    | QueryLikelihoodModel
+    | CrossEncoderModel
+    | LearnedSparseModel
+    | ApiModel,
     Field(discriminator="ranker"),
 ]
+
+
+def reads_sparse(model: ModelConfig) -> bool:
+    """True if a model reads the vectors of the service's sparse encoder."""
+    return isinstance(model, LearnedSparseModel) or (isinstance(model, FusionModel) and model.sparse_weight > 0)

@@ -1,34 +1,48 @@
-"""The configuration that a single model needs, by the model's name or the folder of its checkpoint."""
+"""Models as users name them: by a bundled name, or by the folder of a checkpoint."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from rerank.config.loading import load_config
-from rerank.config.service import ServiceConfig
+from rerank.config.models import ModelConfig
+from rerank.config.service import BUNDLED_MODELS, FURTHER_BUNDLED_MODELS, ServiceConfig
 from rerank.errors import ConfigError
-from rerank.manifest import served_model
-from rerank.names import current_model_name, did_you_mean
+from rerank.manifest import model_in, served_model
+from rerank.names import did_you_mean
+
+#: All bundled models by name.
+BUNDLED: dict[str, ModelConfig] = {model.name: model for model in (*BUNDLED_MODELS, *FURTHER_BUNDLED_MODELS)}
+
+
+def named_model(name_or_path: str) -> dict[str, object]:
+    """The settings of a model that the command line gives as NAME of a bundled model, or as `served_model` reads it.
+
+    Raises:
+        ConfigError, CheckpointError: see `served_model`.
+    """
+    if name_or_path in BUNDLED:
+        return BUNDLED[name_or_path].model_dump(exclude_unset=True)
+    return served_model(name_or_path)
 
 
 def config_of_model(name: str) -> ServiceConfig:
     """The default settings with one model, and the preranker that it needs.
 
     Args:
-        name: a model of the default settings ("default", "pe-rank" or "identity"), the folder of a checkpoint with a
+        name: a bundled model ("default", "pe-rank", "pe-rank-first" or "identity"), the folder of a checkpoint with a
             manifest, or PROFILE:FOLDER of a published checkpoint.
 
     Raises:
         ConfigError: it is none of these.
         CheckpointError: the manifest of the folder cannot be read, or its files were changed.
     """
-    defaults = {model.name: model for model in ServiceConfig().models}
-    if (name := current_model_name(name, defaults)) in defaults:
-        preranker = defaults[name].preranker
-        return ServiceConfig(models=(defaults[name], *([defaults[preranker]] if preranker else [])))
+    if name in BUNDLED:
+        preranker = BUNDLED[name].preranker
+        return ServiceConfig(models=(BUNDLED[name], *([BUNDLED[preranker]] if preranker else [])))
     if not name or not Path(name.rpartition(":")[2]).is_dir():
         raise ConfigError(
-            f"model {name!r} is none of {', '.join(defaults)}, and no folder of a checkpoint;"
-            f"{did_you_mean(name, defaults)} give one of these names, the folder of a checkpoint, or PROFILE:FOLDER"
+            f"model {name!r} is none of {', '.join(BUNDLED)}, and no folder of a checkpoint;"
+            f"{did_you_mean(name, BUNDLED)} give one of these names, the folder of a checkpoint, or PROFILE:FOLDER"
         )
-    return load_config(None, models=[served_model(f"{Path(name).name}={name}")])
+    return load_config(None, models=[model_in(name, Path(name).name, f"model {name!r}: ")])

@@ -33,8 +33,9 @@ class ConnectionsConfig(Settings):
     """Settings of gRPC connections, and the number of connections of each port; `handshake_s` holds for HTTP, too.
 
     Attributes:
-        max_connections: number of connections at the same time of the gRPC port, and of the HTTP port; further ones are
-            closed. It is less where the process may open fewer files. Default: 8,000.
+        max_connections: number of connections at the same time of the gRPC port, and of the HTTP port. For a further
+            one, the connection ends that has been silent for longest; if none is silent, the new one is closed. It is
+            less where the process may open fewer files. Default: 8,000.
         max_connections_per_address: the part of `max_connections` that one address may have, or an IPv6 network of 64
             bits. A load balancer is one address. Default: 4,000.
         keepalive_s: after this time without data, in seconds, a client is asked whether it is still there; its

@@ -25,8 +25,8 @@ class Servers(Settings):
         model: the name of the model at the servers.
         api_key_env: the environment variable with the key that is sent as `Authorization: Bearer`. Default: none.
         max_in_flight: the most calls that are sent and not answered, over all servers. Default: 64.
-        timeout_s: seconds after which a server that has not answered counts as hanging, however busy it is; the call
-            is then sent once more. Default: 300, which is more than a request may take.
+        timeout_s: seconds after which a server that has not answered in full counts as hanging, however busy it is; the
+            call is then sent once more. Default: 300, which is more than a request may take.
     """
 
     urls: Annotated[tuple[str, ...], Field(min_length=1)]

@@ -8,11 +8,11 @@ from typing import Annotated
 from pydantic import Field
 
 from rerank.config.http import HttpConfig
-from rerank.config.models import FirstModel, IdentityModel, ModelConfig, PERankModel
+from rerank.config.models import FirstModel, FusionModel, IdentityModel, ModelConfig, PERankModel
 from rerank.config.network import ConnectionsConfig, TLSConfig
-from rerank.config.settings import Positive, Settings
+from rerank.config.settings import Address, Positive, Settings
 from rerank.config.telemetry import TelemetryConfig
-from rerank.types import StrategyKind
+from rerank.types import FirstStageKind, StrategyKind
 
 
 class EngineConfig(Settings):
@@ -83,8 +83,14 @@ class Limits(Settings):
 
 #: The models of a service whose settings name none.
 BUNDLED_MODELS: tuple[ModelConfig, ...] = (
+    FusionModel(name="default", ranker="fusion"),
+    PERankModel(name="pe-rank", ranker="pe-rank"),
+    IdentityModel(name="identity", ranker="identity"),
+)
+#: The bundled models that a service serves only if it is asked for them by name, as they are larger.
+FURTHER_BUNDLED_MODELS: tuple[ModelConfig, ...] = (
     FirstModel(
-        name="default",
+        name="pe-rank-first",
         ranker="first",
         strategy=StrategyKind.CASCADE,
         preranker="pe-rank",
@@ -92,8 +98,6 @@ BUNDLED_MODELS: tuple[ModelConfig, ...] = (
         order_prior=0.2,
         early_exit=True,
     ),
-    PERankModel(name="pe-rank", ranker="pe-rank"),
-    IdentityModel(name="identity", ranker="identity"),
 )
 
 
@@ -107,9 +111,15 @@ class ServiceConfig(Settings):
         encoder: name or folder of the sentence-transformers encoder. Default: all-MiniLM-L6-v2.
         encoder_name: the name on the hub of an encoder that is given as a folder; a PE-Rank checkpoint made for an
             encoder of that name accepts it. Default: the name in the folder's config.json.
+        sparse_encoder: folder of a learned sparse model (SPLADE), whose score a fusion reads. Default:
+            splade-tiny, which `make env` installs.
+        first_stage_kind: the kind of the first stage that the candidates of requests come from: lexical counts words,
+            as BM25 does; neural is a dense or learned sparse model. It decides how much the scores weigh. A key and a
+            request may say it, too, and a search says it itself. Default: lexical.
         device: auto, cpu, cuda or cuda:N. Default: auto.
         models: the models that requests may name; the first one answers requests that name none. Default: default
-            (a cascade, in which pe-rank orders all candidates and FIRST then the best 20), pe-rank and identity.
+            (a fusion of signals), pe-rank and identity. `rerank serve --model pe-rank-first` adds a cascade, in which
+            pe-rank orders all candidates and FIRST then the best 15.
         engine: settings of the engine.
         limits: limits on requests.
         telemetry: metrics, traces and the form of the log.
@@ -123,11 +133,13 @@ class ServiceConfig(Settings):
         connections: settings of gRPC connections.
     """
 
-    listen: str = "127.0.0.1:50051"
+    listen: Address = "127.0.0.1:50051"
     http: HttpConfig | None = None
     index: Path | None = None
     encoder: str = "sentence-transformers/all-MiniLM-L6-v2"
     encoder_name: str | None = None
+    sparse_encoder: str = "splade-tiny"
+    first_stage_kind: FirstStageKind = FirstStageKind.LEXICAL
     device: str = "auto"
     models: tuple[ModelConfig, ...] = BUNDLED_MODELS
     engine: EngineConfig = EngineConfig()

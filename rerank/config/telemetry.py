@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from rerank.config.settings import Settings
+from rerank.config.settings import Address, Settings
 
 
 class TelemetryConfig(Settings):
@@ -18,7 +18,7 @@ class TelemetryConfig(Settings):
         log_texts: whether the line of a call also has its query and its passages. Default: no.
     """
 
-    metrics: str | None = None
+    metrics: Address | None = None
     traces: bool = False
     log_format: Literal["text", "json"] = "text"
     log_texts: bool = False

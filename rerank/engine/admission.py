@@ -11,9 +11,10 @@ once the machine is well again:
 - If no batch of a model has run for a second and no admitted request will run one, the next request is admitted as a
   probe: that rate does not count for it until a batch has run, as in the half-open state of a circuit breaker.
 
-The priority of a request is its remaining seconds of work less a share of its age: shortest remaining work first, as in
-PrefillOnly (arXiv 2505.07203), with ageing, so that no request starves. It decides among the requests of a caller; the
-FairQueue of each stage decides which caller's turn it is (rerank/engine/stage.py).
+Short requests go first; waiting raises priority. The priority is the remaining seconds of work minus `age_factor` times
+the age: shortest remaining work first, as in PrefillOnly (arXiv 2505.07203), with ageing, so that no request starves.
+It decides among the requests of a caller; the FairQueue of each stage decides which caller's turn it is
+(rerank/engine/stage.py).
 """
 
 from __future__ import annotations

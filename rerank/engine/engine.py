@@ -31,7 +31,7 @@ from rerank.engine.request import (
 from rerank.engine.saturation import saturating_tokens
 from rerank.engine.slices import slices
 from rerank.engine.stage import BatchObserver, QueuedStage, ResultsObserver, ThreadStage, now_s
-from rerank.engine.strategies import Round, Step
+from rerank.engine.strategies import Step
 from rerank.errors import RankerFailure, RerankError
 from rerank.rankers.base import InterruptibleRanker, Ranker, ServedRanker
 from rerank.rankers.failed import FailedRanker
@@ -54,9 +54,9 @@ log = logging.getLogger(__name__)
 _CPU_BATCH_TOKENS = 512
 #: A request's windows are encoded and queued so many at a time; meanwhile other requests take their turns.
 _WINDOWS_AT_ONCE = 32
-#: Passages are prepared in slices of about so many seconds, at least so many tokens (as long as no rate is measured).
-_SLICE_S = 0.2
-_MIN_SLICE_TOKENS = 512
+#: Passages are prepared in slices of about so many seconds; of so many tokens as long as no rate is measured.
+_SLICE_S = 0.05
+_FIRST_SLICE_TOKENS = 256
 
 _Slice: TypeAlias = tuple[Query, Sequence[Passage]]
 
@@ -213,7 +213,9 @@ class Engine:
     async def _run_step(self, step: Step, progress: Progress) -> None:
         """Lets a model order the candidates: drives the schedule of its strategy until that returns the order."""
         request, needed = progress.request, progress.request.window_bounds().min_windows
+        info = self._infos[step.model]
         interpolates = step.interpolation > 0 and step.can_interpolate(len(request.candidates))
+        fuses = interpolates and info.fuses_first_stage
         prepared: Prepared | None = None
         schedule = step.strategy.schedule(progress.order)
         try:
@@ -224,8 +226,9 @@ class Engine:
                     raise too_many_windows(request, needed, self._config.max_windows)
                 progress.order = round_.order or progress.order
                 prepared = prepared or await self._prepare(step.model, progress)
-                ranked = await self._rank_round(step, round_, prepared, progress)
-                round_ = schedule.send(progress.add_round(step, round_, ranked, self._infos[step.model], interpolates))
+                windows = [progress.window(prepared, step, round_, each, fuses) for each in round_.windows]
+                ranked = await self._rank_round(step.model, windows, progress)
+                round_ = schedule.send(progress.add_round(step, round_, ranked, info, interpolates and not fuses))
         except StopIteration as finished:
             progress.order = finished.value
 
@@ -233,34 +236,26 @@ class Engine:
         """Prepares query and passages in slices, between which others take their turns and cancellation works."""
         request, info = progress.request, self._infos[model]
         query, passages = request.query, request.passages
-        parts: Sequence[Sequence[int]] = [range(len(passages))]
-        if prepare_tokens(info, query, passages) > _MIN_SLICE_TOKENS:
-            parts = self._slices(model, request)
         ready: dict[int, Passage] = {}
-        for positions in parts:
+        for positions in self._slices(model, request):
             some = [passages[position] for position in positions]
             tokens = prepare_tokens(info, query, some)
             (done,) = await self._threads[model].prepare.run(request, [(query, some)], [tokens])
             query = done.result.query  # later slices need not prepare it again
             ready.update(zip(positions, done.result.passages, strict=True))
             progress.add_prepared(done)
-        progress.prepared.append(Prepared(query, tuple(ready[position] for position in range(len(passages)))))
-        return progress.prepared[-1]
+        return Prepared(query, tuple(ready[position] for position in range(len(passages))))
 
     def _slices(self, model: str, request: RankRequest) -> Sequence[Sequence[int]]:
         """Positions of the passages in slices of about `_SLICE_S`; all in their order if they take no longer."""
         info, passages = self._infos[model], request.passages
-        most = max(_MIN_SLICE_TOKENS, self.throughput.tokens_in(ModelStage(Stage.PREPARE, model), _SLICE_S))
+        most = self.throughput.tokens_in(ModelStage(Stage.PREPARE, model), _SLICE_S) or _FIRST_SLICE_TOKENS
         if prepare_tokens(info, request.query, passages) <= most:
             return [range(len(passages))]
         return slices(passages, partial(passage_tokens, info), most)
 
-    async def _rank_round(
-        self, step: Step, round_: Round, prepared: Prepared, progress: Progress
-    ) -> list[RankedWindow]:
+    async def _rank_round(self, model: str, windows: Sequence[Window], progress: Progress) -> list[RankedWindow]:
         """Ranks the windows of a round; a model of this process that scores each passage alone reads them in parts."""
-        model, request = step.model, progress.request
-        windows = [request.window(prepared, step, round_, positions) for positions in round_.windows]
         if self._infos[model].score_kind.is_pointwise and not isinstance(self._rankers[model], ServedRanker):
             return await self._rank_in_parts(model, windows, progress)
         return await self._rank_windows(model, windows, progress)

@@ -3,41 +3,55 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 
-import numpy as np
+import yaml
+from pydantic import TypeAdapter
 
+from rerank import bundled
 from rerank.config import CrossEncoderModel, FirstModel, ModelConfig, PERankModel
 from rerank.engine.strategies import Steps, describe
 from rerank.errors import InvalidRequest
 from rerank.manifest import read_manifest
 from rerank.rankers.base import RankerInfo
-from rerank.relevance import OWN_LOG_ODDS, RelevanceCurve, log_odds
-from rerank.types import Prepared, Ranking, ScoreKind, WindowTrace
+from rerank.relevance import OWN_LOG_ODDS, RelevanceCurves, log_odds, relevance
+from rerank.types import Passage, Ranking, ScoreKind, WindowTrace
 
 
-def relevance_curve(model: ModelConfig, info: RankerInfo, encoder_sha256: str) -> RelevanceCurve | None:
-    """The curve of a model: of its settings, or of its checkpoint's manifest; None if it has none.
+@cache
+def bundled_curves() -> RelevanceCurves:
+    """The curves of the signals that the bundled encoders give."""
+    return TypeAdapter(RelevanceCurves).validate_python(yaml.safe_load(bundled.RELEVANCE.read_text("utf-8")))
 
-    A cross-encoder's score, and that of any model that gives a probability, need no curve of their own. A curve of
-    another encoder's cosine is none.
+
+def relevance_curves(model: ModelConfig, info: RankerInfo, encoders: Mapping[str, str]) -> RelevanceCurves:
+    """The curves of a model: of its settings, of its checkpoint's manifest, of its own score, or the bundled ones.
+
+    A cross-encoder's score, and that of any model that gives a probability, need no fitted curve. A curve of a signal
+    that another encoder gives is left out.
+
+    Args:
+        encoders: signal → SHA-256 of the encoder behind it.
     """
-    curve = model.relevance
-    if curve is None and isinstance(model, FirstModel | PERankModel) and model.path is not None:
+    curves = model.relevance
+    if not curves and isinstance(model, FirstModel | PERankModel) and model.path is not None:
         manifest = read_manifest(model.path)
-        curve = manifest.relevance if manifest else None
-    if curve is None and (info.score_kind is ScoreKind.POINTWISE_PROBABILITY or isinstance(model, CrossEncoderModel)):
-        curve = OWN_LOG_ODDS
-    return None if curve is not None and curve.encoder_sha256 not in ("", encoder_sha256) else curve
+        curves = (manifest and manifest.relevance) or ()
+    if not curves:
+        is_log_odds = info.score_kind is ScoreKind.POINTWISE_PROBABILITY or isinstance(model, CrossEncoderModel)
+        curves = OWN_LOG_ODDS if is_log_odds else bundled_curves()
+    return tuple(curve for curve in curves if curve.encoder_sha256 in ("", encoders.get(curve.signal)))
 
 
 def gives_relevance(steps: Steps, infos: Mapping[str, RankerInfo]) -> bool:
-    """True if the model of the last step has a curve, and the steps give what it is computed from."""
+    """True if the steps give a signal of which the model of the last step has a curve."""
     info = infos[steps[-1].model]
-    if info.relevance is None or not info.relevance.encoder_sha256:
-        return info.relevance is not None and info.score_kind.is_pointwise
-    return any(infos[step.model].reads_vectors for step in steps)
+    given = {"score"} if info.score_kind.is_pointwise else set[str]()
+    given.update(*(infos[step.model].signals for step in steps))
+    return any(curve.signal in given for curve in info.relevance)
 
 
 def check_min_relevance(
@@ -60,7 +74,9 @@ def check_min_relevance(
     name = steps[-1].model
     others = [other for other, of_other in defaults.items() if other != name and gives_relevance(of_other, infos)]
     if gives_relevance(defaults[name], infos):
-        problem = f"{describe(steps)} gives no relevance, as no step reads vectors; leave strategy and preranker out"
+        problem = (
+            f"{describe(steps)} gives no relevance, as no step computes its signal; leave strategy and preranker out"
+        )
     else:
         ways = [f"use a model that gives it ({', '.join(others)})"] if others else []
         ways += ["leave it out", f"fit it with `eval-relevance {name} --fit`"]
@@ -69,55 +85,69 @@ def check_min_relevance(
 
 
 def with_relevance(
-    ranking: Ranking,
-    order: Sequence[int],
-    info: RankerInfo,
-    prepared: Iterable[Prepared],
-    windows: Sequence[WindowTrace],
+    ranking: Ranking, curves: RelevanceCurves, passages: Sequence[Passage], windows: Sequence[WindowTrace]
 ) -> Ranking:
-    """The ranking, with the relevance of each result of which there is evidence.
+    """The ranking, with the relevance of each result of which a signal is known; 0 for a blank text.
 
     Args:
-        order: all positions, of which the ranking has the first ones.
-        info: the ranker of the last step.
-        prepared: query and passages of each step, in the order of the positions.
+        curves: of the model of the last step.
+        passages: those of the request, in the order of the positions.
         windows: all windows.
     """
-    if info.relevance is None:
-        raise ValueError(f"{info.model_id} has no relevance; this is a bug")
-    of_cosine = bool(info.relevance.encoder_sha256)
-    evidence = cosines(prepared) if of_cosine else own_scores(windows, ranking.trace.model, info.score_kind)
-    known = [position for position in order if position in evidence]
-    of = dict(zip(known, info.relevance.relevances([evidence[position] for position in known]), strict=True))
-    return replace(ranking, ranked=tuple(replace(item, relevance=of.get(item.position)) for item in ranking.ranked))
+    known = signals_by_text(windows, ranking.trace.model, passages)
+    if not known:
+        return ranking
+    ranked = []
+    for item in ranking.ranked:
+        text = passages[item.position].text
+        value = relevance(curves, known.get(text, {}))
+        ranked.append(replace(item, relevance=value if text.strip() or value is None else 0.0))
+    return replace(ranking, ranked=tuple(ranked))
 
 
 def at_least(ranking: Ranking, min_relevance: float) -> Ranking:
     """The ranking without the results that have less relevance, or none that is known.
 
-    A ranking in the place of a failure keeps those, because no model may have read them.
+    A ranking in the place of a failure keeps those of unknown relevance, which no model may have read, and says so. If
+    nothing is left, a warning says how far the best result was from the least relevance.
     """
-    unknown = math.inf if ranking.trace.failure else -math.inf
-    known = ((unknown if item.relevance is None else item.relevance, item) for item in ranking.ranked)
-    return replace(ranking, ranked=tuple(item for relevance, item in known if relevance >= min_relevance))
+    unknown = {item.position for item in ranking.ranked if item.relevance is None}
+    kept = unknown if ranking.trace.failure else set()
+    ranked = tuple(
+        item
+        for item in ranking.ranked
+        if item.position in kept or (item.relevance is not None and item.relevance >= min_relevance)
+    )
+    trace = ranking.trace
+    if kept:
+        note = f"min_relevance {min_relevance:g} is not applied to {len(kept)} results, whose relevance is unknown"
+        trace = replace(trace, reason=f"{trace.reason}; {note}")
+    elif ranking.ranked and not ranked:
+        best = max((item.relevance for item in ranking.ranked if item.relevance is not None), default=None)
+        of_best = "none has a relevance" if best is None else f"the best has a relevance of {best:.3g}"
+        warning = f"{len(ranking.ranked)} results left out by min_relevance {min_relevance:g}; {of_best}"
+        trace = replace(trace, model_warning="; ".join(filter(None, (trace.model_warning, warning))))
+    return replace(ranking, ranked=ranked, trace=trace)
 
 
-def cosines(prepared: Iterable[Prepared]) -> Mapping[int, float]:
-    """Position → cosine of query and passage, of the step that has the vectors."""
-    for each in prepared:
-        query, vectors = each.query.vector, [passage.vector for passage in each.passages]
-        found = [vector for vector in vectors if vector is not None]
-        if query is not None and found and len(found) == len(vectors):
-            return dict(enumerate((np.stack(found) @ query).tolist()))
-    return {}
+def signals_by_text(
+    windows: Sequence[WindowTrace], model: str, passages: Sequence[Passage]
+) -> Mapping[str, Mapping[str, float]]:
+    """Text → signal → value, of every step; `score` is that of `model`. Equal texts share what is known of one of them.
 
-
-def own_scores(windows: Iterable[WindowTrace], model: str, kind: ScoreKind) -> Mapping[int, float]:
-    """Position → the model's own score of the passage; the log-odds of one that is a probability."""
-    is_probability = kind is ScoreKind.POINTWISE_PROBABILITY
-    return {
-        position: log_odds(score) if is_probability else score
-        for window in windows
-        if window.model == model
-        for position, score in zip(window.positions, window.scores, strict=True)
-    }
+    Args:
+        windows: all windows of a ranking.
+        model: that of the last step.
+        passages: those of the request, in the order of the positions.
+    """
+    found: defaultdict[str, dict[str, float]] = defaultdict(dict)
+    for window in windows:
+        signals = dict(window.signals)
+        if window.model == model and window.score_kind.is_pointwise:
+            is_probability = window.score_kind is ScoreKind.POINTWISE_PROBABILITY
+            signals["score"] = tuple(map(log_odds, window.scores)) if is_probability else window.scores
+        for signal, values in signals.items():
+            for position, value in zip(window.positions, values, strict=True):
+                if not math.isnan(value):
+                    found[passages[position].text][signal] = value
+    return found

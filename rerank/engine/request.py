@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -13,6 +13,7 @@ from rerank.engine.relevance import with_relevance
 from rerank.engine.scores import candidate_scores, interpolate, reciprocal_ranks, strictly_decreasing
 from rerank.engine.strategies import Cost, Positions, Round, Step, Steps, describe
 from rerank.errors import InvalidRequest, RankerFailure
+from rerank.language import language_warning
 from rerank.rankers.base import RankerInfo
 from rerank.types import (
     Candidate,
@@ -41,10 +42,11 @@ MIN_WINDOW_TOKENS = 16
 
 
 class Stage(Enum):
-    """The two stages of a request that a model's queues hold."""
+    """The two stages of a request that a model's queues hold, and the work on texts before them, see TextThread."""
 
     PREPARE = "prepare"
     RANK = "rank"
+    TEXT = "text"
 
 
 class ModelStage(NamedTuple):
@@ -125,12 +127,6 @@ class RankRequest:
         costs = [step.strategy.cost(len(self.candidates)) for step in self.steps]
         return Cost(*map(sum, zip(*costs, strict=True)))
 
-    def window(self, prepared: Prepared, step: Step, round_: Round, positions: Positions) -> Window:
-        """A window of a round. Its order has a meaning if it is that of an ordered list, or that of a preranker."""
-        passages = tuple(prepared.passages[position] for position in positions)
-        top_n = round_.top_n(positions, self.options.top_n) if step is self.steps[-1] else 0
-        return Window(prepared.query, passages, top_n, self.options.ordered or step is not self.steps[0])
-
     def expect_work(self, infos: Mapping[str, RankerInfo], token_ratio: Callable[[str], float]) -> None:
         """Estimates what remains, from the texts and the bounds of the schedules; `token_ratio`: see Throughput."""
         passages, n = self.passages, len(self.candidates)
@@ -185,14 +181,22 @@ def prepare_tokens(info: RankerInfo, query: Query, passages: Sequence[Passage]) 
 
 def passage_tokens(info: RankerInfo, passage: Passage) -> int:
     """Estimated tokens of a passage to prepare: 2 and one per 4 characters up to the ranker's limit; 1 for a vector."""
-    is_ready = info.reads_vectors and passage.vector is not None
-    return 1 if is_ready else 2 + min(len(passage.text) // 4, info.max_passage_tokens)
+    return 1 if info.is_ready(passage) else text_tokens(info, passage)
+
+
+def text_tokens(info: RankerInfo, passage: Passage) -> int:
+    """Estimated tokens of a passage's text, as far as the ranker reads it."""
+    return 2 + min(len(passage.text) // 4, info.max_passage_tokens)
 
 
 def window_tokens(info: RankerInfo, passages: Sequence[Passage], n: int) -> float:
     """Estimated tokens of a window of n average passages, without the text around them."""
-    each = 1 if info.reads_vectors else sum(passage_tokens(info, p) for p in passages) / max(1, len(passages))
-    return min(n * each, info.max_window_tokens)
+    if not info.reads_vectors:
+        each = sum(passage_tokens(info, passage) for passage in passages) / max(1, len(passages))
+        return min(n * each, info.max_window_tokens)
+    missing = [text_tokens(info, passage) for passage in passages if passage.vector is None]
+    encoded = min(len(missing), info.max_encoded_passages) * sum(missing) / max(1, len(missing))
+    return min(n + encoded, info.max_window_tokens)
 
 
 #: What a trace takes from the model's info and from the progress, under the same names.
@@ -213,7 +217,7 @@ class Progress:
         cached_passages: sum over all windows, see WindowRanking.
         last: the ranking of the latest window, interpolated if its step asks for it.
         interpolated: what stood for the first stage in the order of the last step; None: it was not interpolated.
-        prepared: query and all passages as each model read them.
+        correlation: of the scores of the first stage with the signals of the last step's model; None if unknown.
     """
 
     request: RankRequest
@@ -232,7 +236,22 @@ class Progress:
     cached_passages: int = 0
     last: WindowRanking | None = None
     interpolated: InterpolatedScores | None = None
-    prepared: list[Prepared] = field(default_factory=list)
+    correlation: float | None = None
+
+    def window(self, prepared: Prepared, step: Step, round_: Round, positions: Positions, fuses: bool) -> Window:
+        """A window of a round. Its order has a meaning if it is that of an ordered list, or that of a preranker.
+
+        Args:
+            fuses: the ranker fuses the scores of the first stage, or of the preranker, itself.
+        """
+        request = self.request
+        passages = tuple(prepared.passages[position] for position in positions)
+        top_n = round_.top_n(positions, request.options.top_n) if step is request.steps[-1] else 0
+        window = Window(prepared.query, passages, top_n, request.options.ordered or step is not request.steps[0])
+        if not fuses:
+            return window
+        scores = self._scores_before(step, positions)
+        return replace(window, first_stage=tuple(scores), first_stage_weight=step.interpolation)
 
     def add_prepared(self, done: Completed[Prepared]) -> None:
         self.queue_ms += done.queue_ms
@@ -247,6 +266,8 @@ class Progress:
         Its windows waited and ran concurrently, so it took as long as the slowest of them.
         """
         rankings = [done.result for _, done in ranked]
+        if self.interpolated in (InterpolatedScores.FIRST_STAGE, InterpolatedScores.BM25):
+            self.correlation = rankings[-1].first_stage_correlation
         if interpolates:
             rankings = [self._interpolate(step, round_.windows[0], rankings[0])]
         _, slowest = max(ranked, key=lambda each: each[1].queue_ms + each[1].batch_ms)
@@ -254,7 +275,8 @@ class Progress:
         self.model_ms += slowest.batch_ms
         for positions, ranking, (encoded, done) in zip(round_.windows, rankings, ranked, strict=True):
             read = (positions, ranking.permutation, encoded.tokens, done.result.scores, info.score_kind)
-            trace = WindowTrace(*read, self.rounds, step.model, encoded.truncated, done.queue_ms, done.batch_ms)
+            times = (done.queue_ms, done.batch_ms)
+            trace = WindowTrace(*read, self.rounds, step.model, encoded.truncated, *times, done.result.signals)
             self.windows.append(trace)
             self.repairs += ranking.repairs
             self.unanswered += ranking.is_unanswered
@@ -266,7 +288,11 @@ class Progress:
         return rankings
 
     def _interpolate(self, step: Step, positions: Positions, ranking: WindowRanking) -> WindowRanking:
-        """The ranking of a step's one window, interpolated with the retriever or the preranker.
+        """The ranking of a step's one window, interpolated with the retriever or the preranker."""
+        return interpolate(ranking, self._scores_before(step, positions), step.interpolation)
+
+    def _scores_before(self, step: Step, positions: Positions) -> Sequence[float]:
+        """The scores before a step: of the first stage, or of the preranker; records their source for the reply.
 
         A preranker whose last window did not hold all these passages counts by its order, as reciprocal ranks.
         """
@@ -278,7 +304,7 @@ class Progress:
         else:
             scores, source = reciprocal_ranks(len(positions))
         self.interpolated = source if step is self.request.steps[-1] else None
-        return interpolate(ranking, scores, step.interpolation)
+        return scores
 
     def ranking(self, total_ms: float, stopped: str = "") -> Ranking:
         """The answer: the first `top_n` of the order. `stopped`: what came before the final order, in words."""
@@ -293,7 +319,7 @@ class Progress:
         )
         completeness, reason = self._partial_completeness(stopped) if stopped else self._completeness()
         answer = Ranking(ranked, score_kind, self._trace(total_ms, completeness, reason))
-        return with_relevance(answer, order, self.info, self.prepared, self.windows) if self.info.relevance else answer
+        return with_relevance(answer, self.info.relevance, self.request.passages, self.windows)
 
     def _scores(self) -> tuple[ScoreKind, list[float]]:
         """The window's scores if one window held all candidates; otherwise ranks, as windows are not comparable.
@@ -334,14 +360,18 @@ class Progress:
             reason=reason,
             total_ms=total_ms,
             interpolation=self._interpolation(request.steps[-1]) if request.steps[-1].interpolation else None,
-            model_warning=info.warning,
+            model_warning="; ".join(filter(None, [info.warning, self._language_warning()])),
             unscored_doc_ids=tuple(doc_ids[position] for position in sorted(self.unscored)),
-            cached_vectors=sum(passage.vector_cached for passage in request.passages),
+            cached_vectors=sum(passage.vector_cached or passage.sparse_cached for passage in request.passages),
         )
+
+    def _language_warning(self) -> str:
+        texts = (candidate.passage.text for candidate in self.request.candidates)
+        return language_warning(self.info.language, self.request.query.text, texts)
 
     def _interpolation(self, step: Step) -> InterpolationReport:
         reason = "" if self.interpolated else step.obstacle(len(self.order)) or "no window was ranked"
-        return InterpolationReport(step.interpolation, self.interpolated, reason)
+        return InterpolationReport(step.interpolation, self.interpolated, reason, self.correlation)
 
     def _completeness(self) -> tuple[Completeness, str]:
         n = len(self.order)

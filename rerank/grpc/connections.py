@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import socket
 import stat
+import sys
 import threading
-from collections import Counter
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
+from math import ceil
+from typing import TypeAlias
 from urllib.parse import unquote
 
 from rerank.service.connection_bounds import ConnectionBounds, RefusalLog, address_reason, port_reason, source_of
@@ -16,16 +19,31 @@ from rerank.service.connection_bounds import ConnectionBounds, RefusalLog, addre
 _OWN_FILES = "/dev/fd"
 #: Seconds between two counts of the connections.
 _COUNT_S = 1.0
+#: A connection without a call in flight from which nothing has come for so long is silent.
+_SILENT_MS = 1000
+#: The part of a full port's connections that end for new ones at each count, if they are silent.
+_ROOM = 1 / 16
+#: Where Linux tells the milliseconds since data was received, in its struct tcp_info.
+_TCP_INFO, _LAST_DATA_RECEIVED = getattr(socket, "TCP_INFO", None), 52
+
+#: Host and port of a client.
+Client: TypeAlias = tuple[str, int]
 
 
 @contextmanager
-def bounded_connections(port: int, bounds: ConnectionBounds) -> Iterator[None]:
-    """Ends the connections of addresses with too many, and logs that gRPC refuses those of a full port, on a thread.
+def bounded_connections(port: int, bounds: ConnectionBounds, peers: Callable[[], Collection[str]]) -> Iterator[None]:
+    """Keeps the connections of a port within their bounds, on a thread: those that were silent for longest end.
 
-    gRPC bounds the connections of a port by itself, but not those of an address.
+    gRPC itself refuses new connections to a full port, and knows no bound of an address.
+
+    Args:
+        port: the port of the server.
+        bounds: the most connections at the same time.
+        peers: the clients that have a call in flight, as gRPC names them; called on the thread.
     """
     stop = threading.Event()
-    thread = threading.Thread(target=_keep_within_bounds, args=(port, bounds, stop), name="connections", daemon=True)
+    arguments = (port, bounds, peers, stop)
+    thread = threading.Thread(target=_keep_within_bounds, args=arguments, name="connections", daemon=True)
     thread.start()
     try:
         yield
@@ -34,33 +52,42 @@ def bounded_connections(port: int, bounds: ConnectionBounds) -> Iterator[None]:
         thread.join()
 
 
-def _keep_within_bounds(port: int, bounds: ConnectionBounds, stop: threading.Event) -> None:
+def _keep_within_bounds(
+    port: int, bounds: ConnectionBounds, peers: Callable[[], Collection[str]], stop: threading.Event
+) -> None:
     refusals = RefusalLog("gRPC")
     while not stop.wait(_COUNT_S):
         if len(os.listdir(_OWN_FILES)) <= bounds.per_address:
             continue
-        open_, ended = _end_excess(port, bounds.per_address)
-        for source, number in ended.items():
-            refusals.add(number, address_reason(source, bounds))
-        if open_ >= bounds.per_port:
-            refusals.add(0, port_reason(bounds))
+        silent_ms = _silent_ms(port, {_client_of(peer) for peer in peers()})
+        ended = set[Client]()
+        by_source = defaultdict[str, list[Client]](list)
+        for client in sorted(silent_ms, key=silent_ms.__getitem__, reverse=True):
+            by_source[source_of(client[0])].append(client)
+        for source, clients in by_source.items():
+            if excess := clients[: max(0, len(clients) - bounds.per_address)]:
+                ended.update(excess)
+                refusals.add(len(excess), address_reason(source, bounds))
+        if len(silent_ms) - len(ended) >= bounds.per_port:
+            silent = [client for client, ms in silent_ms.items() if ms >= _SILENT_MS and client not in ended]
+            longest = sorted(silent, key=silent_ms.__getitem__, reverse=True)[: ceil(_ROOM * bounds.per_port)]
+            ended.update(longest)
+            refusals.add(len(longest), port_reason(bounds))
+        if ended:
+            _end_connections_of(port, ended)
 
 
-def _end_excess(port: int, per_address: int) -> tuple[int, Counter[str]]:
-    """Ends the connections of each address beyond the bound.
-
-    Returns:
-        The number of connections of the port, and address → the number of those that were ended.
-    """
-    open_, ended = Counter[str](), Counter[str]()
-    for each in _sockets_of(port):  # the oldest first, as a rule: a file gets the lowest free number
+def _silent_ms(port: int, busy: Collection[Client]) -> dict[Client, int]:
+    """Client → milliseconds since data came from it; -1 for those that have a call in flight."""
+    silent_ms = {}
+    for each in _sockets_of(port):
         with each, suppress(OSError):  # it listens, or the client has closed it
-            source = source_of(each.getpeername()[0])
-            open_[source] += 1
-            if open_[source] > per_address:
-                each.shutdown(socket.SHUT_RDWR)
-                ended[source] += 1
-    return open_.total(), ended
+            client = _client_at(each)
+            received = (
+                each.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _LAST_DATA_RECEIVED + 4) if _TCP_INFO else bytes(56)
+            )
+            silent_ms[client] = -1 if client in busy else int.from_bytes(received[_LAST_DATA_RECEIVED:], sys.byteorder)
+    return silent_ms
 
 
 def end_connections(port: int) -> None:
@@ -84,12 +111,26 @@ def end_connection_of(port: int, peer: str) -> None:
         port: the port of the server.
         peer: the client as gRPC names it, such as "ipv4:127.0.0.1:40000" or "ipv6:%5B::1%5D:40000".
     """
-    host, _, client_port = unquote(peer).partition(":")[2].rpartition(":")
+    _end_connections_of(port, {_client_of(peer)})
+
+
+def _end_connections_of(port: int, clients: Collection[Client]) -> None:
     for each in _sockets_of(port):
-        with each, suppress(OSError):  # the client may have closed it
-            found_host, found_port = each.getpeername()[:2]
-            if (found_host.removeprefix("::ffff:"), found_port) == (host.strip("[]"), int(client_port)):
+        with each, suppress(OSError):  # it listens, or the client has closed it
+            if _client_at(each) in clients:
                 each.shutdown(socket.SHUT_RDWR)
+
+
+def _client_of(peer: str) -> Client:
+    """The client that gRPC names like this."""
+    host, _, port = unquote(peer).partition(":")[2].rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def _client_at(connection: socket.socket) -> Client:
+    """The client of a connection. Raises: OSError if it has none."""
+    host, port = connection.getpeername()[:2]
+    return host.removeprefix("::ffff:"), port
 
 
 def _sockets_of(port: int) -> Iterator[socket.socket]:

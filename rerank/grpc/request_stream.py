@@ -35,10 +35,14 @@ def request_stream_handler(rerank: Method) -> Handler:
             await context.write(pb.RerankStreamResponse(number=number, response=record.response, error=error))
 
         try:
-            with streams.open(call) as most:
-                await RequestStream(call, method, write, most).answer_all(read)
+            with streams.open(call) as opened:
+                await RequestStream(call, method, write, opened).answer_all(read)
         except RerankError as error:
             await abort(context, error)
+        except ExceptionGroup as errors:
+            if errors.split(grpc.aio.InternalError)[1] is not None:
+                raise
+            raise asyncio.CancelledError from None  # the connection has ended, so that nobody can be answered
 
     return grpc.stream_stream_rpc_method_handler(handle, response_serializer=lambda reply: reply.SerializeToString())
 

@@ -98,7 +98,7 @@ async def running_server(reranker: AsyncReranker) -> AsyncIterator[RunningServer
         add_services(server, rerank_methods(reranker, calls, observed.on_end), health, config)
         port = bind(server, config)
         calls.on_unread_answer = partial(end_connection_of, port)
-        stack.enter_context(bounded_connections(port, connection_bounds(config)))
+        stack.enter_context(bounded_connections(port, connection_bounds(config), calls.peers))
         await server.start()
         address = f"{config.listen.rpartition(':')[0]}:{port}"
         running = RunningServer(address, server, calls, health, observed.metrics_address)
@@ -129,6 +129,8 @@ async def serve(
 ) -> None:
     """Serves until SIGTERM or SIGINT, then drains; a second signal stops at once. SIGHUP reads keys and limits again.
 
+    A signal before the service answers ends its start, which may be waiting for an inference server.
+
     Args:
         config: the settings of the service.
         announce: called with the address once the service answers.
@@ -152,7 +154,16 @@ async def serve(
     loop.add_signal_handler(signal.SIGHUP, lambda: log.warning("SIGHUP ignored: the models are still being loaded"))
     reranker = load_reranker(config)
     _favour_event_loop()
-    async with running_server(reranker) as running:
+    async with AsyncExitStack() as stack:
+        opening = asyncio.create_task(stack.enter_async_context(running_server(reranker)))
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait({opening, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if not opening.done():
+            log.info("stopping; the service has not answered yet")
+            opening.cancel()
+            await asyncio.wait({opening})
+            return
+        running = opening.result()
         loop.add_signal_handler(signal.SIGHUP, reload, reranker, running.calls, read_config)
         for line in description(running.address, reranker):
             log.info("%s", line)
@@ -161,5 +172,5 @@ async def serve(
         if running.metrics_address:
             log.info("metrics at http://%s/metrics", running.metrics_address)
         announce(running.address)
-        await stop.wait()
+        await stopping
         log.info("shutting down; calls in flight have up to %.0f s to finish", config.drain_s)

@@ -48,11 +48,12 @@ def create_app(reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd, by_
             on_end,
             config.limits.max_message_bytes,
             aliases,
+            reranker.convert,
         )
         for path, of_path in by_path.items()
     }
     limits = config.limits
-    native = Endpoint([NATIVE], methods.rerank, calls, on_end, limits.max_message_bytes, aliases)
+    native = Endpoint([NATIVE], methods.rerank, calls, on_end, limits.max_message_bytes, aliases, reranker.convert)
     many = ManyEndpoint(native, calls, on_end, limits.max_message_bytes)
     refuse = partial(_refusal, by_path)
     limited = limited_by(calls, refuse)
@@ -62,7 +63,8 @@ def create_app(reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd, by_
 
         mcp = [Route("/mcp", McpEndpoint(reranker, calls, on_end), methods=["POST"])]
     if config.http is not None and not (config.keeps_strangers_out or config.insecure):
-        own_hosts = [Middleware(OwnHosts, listen=config.http.listen, refuse=refuse)]
+        http, way_out = config.http, "--allowed-host NAME, or with keys (--keys FILE)"
+        own_hosts = [Middleware(OwnHosts, http.listen, refuse, way_out, http.allowed_hosts)]
     return Starlette(
         routes=[
             *(Route(path, endpoint, methods=["POST"]) for path, endpoint in endpoints.items()),

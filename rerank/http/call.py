@@ -12,7 +12,7 @@ from typing import TypeVar
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope
 
-from rerank.errors import InvalidRequest
+from rerank.errors import InvalidRequest, ShuttingDown
 from rerank.http.dialect import Dialect
 from rerank.http.problem import RefusedByHttp
 from rerank.service.calls import CallsInFlight
@@ -97,8 +97,12 @@ class HttpCall:
         """
         task, hang_up = asyncio.ensure_future(work), asyncio.ensure_future(self._hung_up())
         try:
-            async with self._until_drained():
-                await asyncio.wait({task, hang_up}, return_when=asyncio.FIRST_COMPLETED)
+            try:
+                async with self._until_drained():
+                    await asyncio.wait({task, hang_up}, return_when=asyncio.FIRST_COMPLETED)
+            except ShuttingDown:
+                if not task.done():  # else the work and the drain have ended at the same moment
+                    raise
             if not task.done():
                 raise HungUp
             return task.result()

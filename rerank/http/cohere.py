@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -14,7 +15,7 @@ from rerank.errors import InvalidRequest
 from rerank.http.dialect import StrictModel, Translated, to_json, validated
 from rerank.http.failure_fields import FailureFields
 from rerank.http.problem import Problem
-from rerank.http.relevance import relevance_scores
+from rerank.http.relevance import Ranked, relevance_scores, unranked
 from rerank.types import with_title
 from rerank.v1 import rerank_pb2 as pb
 
@@ -121,7 +122,14 @@ class CohereResult(BaseModel):
     """A document with its relevance, or a score of this request; `document` as it was sent, or {"text"} for a text."""
 
     index: int
-    relevance_score: float
+    relevance_score: Annotated[
+        float,
+        Field(
+            description="A relevance depends on the query and the document alone, so it may be larger than that of "
+            "the document before, as the order comes from more signals. A score of this request never is."
+        ),
+    ]
+    ranked: Ranked = None
     document: dict[str, Any] | None = None
     relevant_spans: list[RelevantSpan] | None = None
 
@@ -192,10 +200,11 @@ class CohereDialect:
             CohereResult(
                 index=result.original_position,
                 relevance_score=score,
+                ranked=ranked,
                 document=_as_object(request.documents[result.original_position]) if request.return_documents else None,
                 relevant_spans=_spans(request, texts, result, score) if request.has_spans else None,
             )
-            for result, score in zip(response.results, scores, strict=True)
+            for result, score, ranked in zip(response.results, scores, unranked(response), strict=True)
         ]
         tokens = response.execution.tokens
         return to_json(
@@ -257,11 +266,14 @@ def _body(document: str | Mapping[str, Any], place: int, fields: Sequence[str] |
     """The text without a title in front of it."""
     if isinstance(document, str):
         return document
-    values = [document[name] for name in fields or ("text",) if name in document]
-    if not values or not all(isinstance(value, str) for value in values):
+    values = {name: document[name] for name in fields or ("text",) if name in document}
+    if not values:
         wanted = " or ".join(fields or ("text",))
-        raise InvalidRequest(f"documents[{place}]", f"the object has no text in the field {wanted}; see rank_fields")
-    return "\n".join(values)
+        raise InvalidRequest(f"documents[{place}]", f"the object has no field {wanted}; name its texts in rank_fields")
+    if other := next((name for name, value in values.items() if not isinstance(value, str)), None):
+        problem = f"{reprlib.repr(values[other])} is no text; send it as a text, or name other fields in rank_fields"
+        raise InvalidRequest(f"documents[{place}].{other}", problem)
+    return "\n".join(values.values())
 
 
 def _title(document: str | Mapping[str, Any], place: int, fields: Sequence[str] | None) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
-from typing import ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 from starlette.types import Receive, Scope, Send
 
@@ -45,6 +44,7 @@ class Endpoint:
         on_end: called when a request was answered.
         max_bytes: limit on the size of a request.
         aliases: name in requests → name of a model.
+        convert: a function and its arguments → its result, computed beside other calls.
     """
 
     def __init__(
@@ -55,10 +55,11 @@ class Endpoint:
         on_end: OnEnd,
         max_bytes: int,
         aliases: Mapping[str, str],
+        convert: Callable[..., Awaitable[Any]],
     ) -> None:
         self._dialects, self._run = dialects, run
         self._calls, self._on_end = calls, on_end
-        self._max_bytes, self._aliases = max_bytes, aliases
+        self._max_bytes, self._aliases, self._convert = max_bytes, aliases, convert
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         call = HttpCall(scope, receive, self._calls, self._max_bytes, self._dialects)
@@ -74,16 +75,23 @@ class Endpoint:
     async def respond(self, call: Body, message: bytes | bytearray, record: CallRecord) -> bytes:
         """The reply to a request in the dialect that its body chooses."""
         size, limits = len(message), self._calls.limits
-        body = await _beside(size, json_object, message, limits.max_candidates)
+        body = await self._beside(size, json_object, message, limits.max_candidates)
         dialect = chosen(call.dialects, body)
         call.dialects = [dialect]
         if isinstance(candidates := body.get(dialect.passages_field), list):
             check_number_of_candidates(candidates, limits)
-        translated = await _beside(size, dialect.translate, body)
+        translated = await self._beside(size, dialect.translate, body)
         request = record.request = translated.message
         request.model = self._aliases.get(request.model, request.model)
         record.response = await call.unless_ended(self._run(request, record))
-        return await _beside(size, translated.reply, record.response)
+        return await self._beside(size, translated.reply, record.response)
+
+    async def _beside(self, size: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The function's result, computed beside other calls if the request is large."""
+        if size <= SMALL_MESSAGE:
+            return function(*args, **kwargs)
+        result: T = await self._convert(function, *args, **kwargs)
+        return result
 
 
 async def _send(record: CallRecord, dialects: Sequence[Dialect], send: Send) -> None:
@@ -125,10 +133,3 @@ def _execution_headers(response: pb.RerankResponse | pb.SearchResponse) -> dict[
 def _escaped(text: str) -> str:
     """The text with the characters escaped that a header cannot hold."""
     return json.dumps(text)[1:-1]
-
-
-async def _beside(size: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """The function's result, computed in another thread if the request is large."""
-    if size <= SMALL_MESSAGE:
-        return function(*args, **kwargs)
-    return await asyncio.to_thread(function, *args, **kwargs)

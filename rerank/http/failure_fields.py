@@ -21,7 +21,8 @@ class FailureFields(StrictModel):
         Literal["error", "first_stage", "first-stage"] | None,
         Field(
             description="first_stage: where the service fails to rank, return the best order so far, or that of the "
-            "first stage, with the failure in X-Rerank-Failure. None: the default of the API key, else error."
+            "first stage, with the failure in X-Rerank-Failure. Results without relevance then have the score 0 and "
+            "ranked: false. None: the default of the API key, else error."
         ),
     ] = None
 

@@ -1,14 +1,18 @@
-"""The socket on which the HTTP port accepts connections: no more than its bounds, and never too many open files."""
+"""The socket on which the HTTP port accepts connections: no more than its bounds, and never too many open files.
+
+If the bounds are reached, the connection that has waited for a request for longest ends, and the new one is accepted.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
 import socket
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
-from weakref import finalize
+from weakref import WeakValueDictionary, finalize
 
 from rerank.service.connection_bounds import ConnectionBounds, RefusalLog, address_reason, port_reason, source_of
 
@@ -17,7 +21,9 @@ _QUEUE = 2048
 
 
 class BoundedListener(socket.socket):
-    """A listening socket whose `accept` closes connections beyond the bounds.
+    """A listening socket whose `accept` keeps the number of connections within the bounds.
+
+    A connection waits for a request from its beginning until `begin_request`, and again from `expect_request`.
 
     asyncio takes the ConnectionAbortedError of such a connection as one that its client gave up, and goes on. Its own
     handling of too many open files logs a traceback thousands of times a second.
@@ -31,6 +37,10 @@ class BoundedListener(socket.socket):
         super().__init__(family, kind, protocol)
         self._bounds = bounds
         self._open: Counter[str] = Counter()
+        self._accepted: WeakValueDictionary[int, _Counted] = WeakValueDictionary()
+        #: The files of the connections that wait for a request, with their addresses and by them; the longest first.
+        self._waiting: dict[int, str] = {}
+        self._waiting_of: defaultdict[str, dict[int, None]] = defaultdict(dict)
         self._refusals = RefusalLog("HTTP")
         self._spare = os.open(os.devnull, os.O_RDONLY)
 
@@ -39,7 +49,10 @@ class BoundedListener(socket.socket):
         super().listen(max(backlog, _QUEUE))
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """The next connection and the address of its client. Raises: ConnectionAbortedError for one that is refused."""
+        """The next connection and the address of its client.
+
+        Raises: ConnectionAbortedError for one that is refused, because no connection waits that could end for it.
+        """
         try:
             connection, address = super().accept()
         except OSError as error:
@@ -48,16 +61,41 @@ class BoundedListener(socket.socket):
             self._refuse_without_a_file()
             raise ConnectionAbortedError("too many open files") from error
         source = source_of(address[0])
-        if self._open.total() >= self._bounds.per_port:
-            reason = port_reason(self._bounds)
-        elif self._open[source] >= self._bounds.per_address:
-            reason = address_reason(source, self._bounds)
-        else:
-            self._open[source] += 1
-            return _Counted(connection, lambda: self._leave(source)), address
-        connection.close()
+        if self._open[source] >= self._bounds.per_address:
+            self._make_room(connection, self._waiting_of[source], address_reason(source, self._bounds))
+        elif self._open.total() >= self._bounds.per_port:
+            self._make_room(connection, self._waiting, port_reason(self._bounds))
+        self._open[source] += 1
+        counted = _Counted(connection, source, self._leave)
+        self._accepted[counted.file] = counted
+        self.expect_request(counted.file)
+        return counted, address
+
+    def begin_request(self, file: int) -> None:
+        """Notes that a request has arrived at the connection with this file descriptor."""
+        if source := self._waiting.pop(file, None):
+            del self._waiting_of[source][file]
+
+    def expect_request(self, file: int) -> None:
+        """Notes that the connection with this file descriptor waits for its next request."""
+        self.begin_request(file)
+        if connection := self._accepted.get(file):
+            self._waiting[file] = connection.source
+            self._waiting_of[connection.source][file] = None
+
+    def _make_room(self, new: socket.socket, waiting: Iterable[int], reason: str) -> None:
+        """Ends the first of the waiting connections for a new one, which is closed if there is none.
+
+        Raises: ConnectionAbortedError.
+        """
         self._refusals.add(1, reason)
-        raise ConnectionAbortedError(reason)
+        longest = next(iter(waiting), None)
+        if longest is None:
+            new.close()
+            raise ConnectionAbortedError(reason)
+        self.begin_request(longest)
+        with suppress(OSError):  # its client has closed it
+            self._accepted[longest].shutdown(socket.SHUT_RDWR)  # asyncio closes its socket when it learns of it
 
     def close(self) -> None:
         super().close()
@@ -65,10 +103,13 @@ class BoundedListener(socket.socket):
             os.close(self._spare)
             self._spare = -1
 
-    def _leave(self, source: str) -> None:
+    def _leave(self, file: int, source: str) -> None:
+        self.begin_request(file)
+        self._accepted.pop(file, None)
         self._open[source] -= 1
         if not self._open[source]:
             del self._open[source]
+            self._waiting_of.pop(source, None)
 
     def _refuse_without_a_file(self) -> None:
         """Closes the next connection with the one file that is kept for it; otherwise it would wait, and be tried again
@@ -84,12 +125,13 @@ class BoundedListener(socket.socket):
 
 
 class _Counted(socket.socket):
-    """A connection that calls a function when it is closed."""
+    """A connection that calls a function with its file and source when it is closed."""
 
-    def __init__(self, connection: socket.socket, on_close: Callable[[], None]) -> None:
+    def __init__(self, connection: socket.socket, source: str, on_close: Callable[[int, str], None]) -> None:
         super().__init__(connection.family, connection.type, connection.proto, connection.detach())
-        self._leave = finalize(self, on_close)  # once, also for a connection that is dropped without being closed
+        self.file, self.source = self.fileno(), source
+        self._leave = finalize(self, on_close, self.file, source)  # once, also if it is dropped without being closed
 
     def close(self) -> None:
+        self._leave()  # before the next connection can have the number of its file
         super().close()
-        self._leave()

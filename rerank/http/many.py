@@ -22,13 +22,13 @@ from rerank.service.streams import OpenStreams, RequestStream
 T = TypeVar("T")
 
 MANY = "/rerank/many"
-_NDJSON = "application/x-ndjson"
+NDJSON = "application/x-ndjson"
 #: Lines of a body. It is received as a whole, because clients send all of it before they read.
 _MAX_LINES = 10_000
 
 
 class _LinesCall(HttpCall):
-    CONTENT_TYPE = _NDJSON
+    CONTENT_TYPE = NDJSON
 
 
 class _Line:
@@ -67,17 +67,18 @@ class ManyEndpoint:
             await send_line(b'{"number": %d, %b}\n' % (number, outcome))
 
         try:
-            with self._streams.open(call) as most:
+            with self._streams.open(call) as opened:
                 lines = iter(_lines(await self._calls.receive(call)))
-                headers = [(b"content-type", _NDJSON.encode())]
+                headers = [(b"content-type", NDJSON.encode())]
                 await send({"type": "http.response.start", "status": int(HTTPStatus.OK), "headers": headers})
                 has_begun = True
 
                 async def read() -> bytes | None:
                     return next(lines, None)
 
-                await call.unless_ended(RequestStream(call, self._method, write, most).answer_all(read))
-                await send_line(b"", more=False)
+                with self._calls.keep_waiting():
+                    await call.unless_ended(RequestStream(call, self._method, write, opened).answer_all(read))
+                    await send_line(b"", more=False)
         except RerankError as error:
             problem = problem_of(error)
             if has_begun:

@@ -10,10 +10,10 @@ from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from rerank import __version__
-from rerank.http.call import TIMEOUT_HEADER
+from rerank.http.call import TIMEOUT_HEADER, HttpCall
 from rerank.http.dialect import Dialect, JsonType, choices
 from rerank.http.dialects import NATIVE, Dialects
-from rerank.http.many import MANY
+from rerank.http.many import MANY, NDJSON
 
 _STATUSES = {
     400: "The request is wrong, or needs a part that the service runs without; the message says what and why.",
@@ -21,7 +21,7 @@ _STATUSES = {
     403: "The API key does not allow the model.",
     404: "There is no such model, or no such passage in the index.",
     413: "The request is too large.",
-    415: "The content type is not application/json, or the body is compressed.",
+    415: "The content type is not {content_type}, or the body is compressed.",
     429: "The service is busy; Retry-After has seconds.",
     503: "The service is shutting down; Retry-After has seconds.",
     504: "The deadline came first, or cannot be met.",
@@ -63,8 +63,11 @@ def _message(message: type[Message]) -> dict[str, Any]:
     return {"type": "object", "description": description, "properties": fields, "additionalProperties": False}
 
 
-def _post(dialects: Sequence[Dialect]) -> dict[str, Any]:
-    errors = {str(status): {"description": description} for status, description in _STATUSES.items()}
+def _post(dialects: Sequence[Dialect], content_type: str = HttpCall.CONTENT_TYPE) -> dict[str, Any]:
+    errors = {
+        str(status): {"description": description.format(content_type=content_type)}
+        for status, description in _STATUSES.items()
+    }
     timeout = {
         "name": TIMEOUT_HEADER,
         "in": "header",
@@ -85,9 +88,9 @@ def _post(dialects: Sequence[Dialect]) -> dict[str, Any]:
 
 
 def _many() -> dict[str, Any]:
-    described = _post([NATIVE])
-    lines = {"application/x-ndjson": {"schema": {"type": "string"}}}
-    described["post"]["summary"] = "Rank many lists: a RerankRequest on each line"
+    described = _post([NATIVE], NDJSON)
+    lines = {NDJSON: {"schema": {"type": "string"}}}
+    described["post"]["summary"] = f"Rank many lists: a RerankRequest on each line, as {NDJSON}"
     described["post"]["requestBody"]["content"] = lines
     done = 'A line {"number", "response"} or {"number", "error"} per request, when it is done'
     described["post"]["responses"]["200"] = {"description": done, "content": lines}

@@ -9,6 +9,8 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from rerank.http.listener import BoundedListener
+
 #: Chunks of a body that may be of any size; the further ones have so many bytes on average.
 _FREE_CHUNKS, _BYTES_PER_CHUNK = 256, 256
 _MAX_HEADER_BYTES = 64 * 1024
@@ -31,16 +33,20 @@ class _Connection(h11.Connection):
         return event
 
 
-def protocol_with(max_transfer_s: float, bad_request: Callable[[str], bytes]) -> type[H11Protocol]:
+def protocol_with(
+    max_transfer_s: float, bad_request: Callable[[str], bytes], listener: BoundedListener
+) -> type[H11Protocol]:
     """uvicorn's protocol with a limit on the time in which a connection sends the headers of its next request.
 
     Args:
         max_transfer_s: that time, in seconds.
         bad_request: message → body of the answer to bytes that are no HTTP.
+        listener: has accepted the connections, and is told which of them wait for a request.
     """
 
     class Protocol(H11Protocol):
         _timer: asyncio.TimerHandle | None = None
+        _file = -1
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
@@ -48,6 +54,7 @@ def protocol_with(max_transfer_s: float, bad_request: Callable[[str], bytes]) ->
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
+            self._file = transport.get_extra_info("socket").fileno()
             self._expect_request()
 
         def handle_events(self) -> None:
@@ -55,6 +62,7 @@ def protocol_with(max_transfer_s: float, bad_request: Callable[[str], bytes]) ->
             super().handle_events()
             if self.cycle is not None and not self.cycle.response_complete:
                 self._stop_timer()
+                listener.begin_request(self._file)
 
         def on_response_complete(self) -> None:
             self._expect_request()
@@ -67,6 +75,8 @@ def protocol_with(max_transfer_s: float, bad_request: Callable[[str], bytes]) ->
         def _expect_request(self) -> None:
             self._stop_timer()
             self._timer = self.loop.call_later(max_transfer_s, self.transport.abort)
+            if not self.transport.is_closing():
+                listener.expect_request(self._file)
 
         def _stop_timer(self) -> None:
             if self._timer is not None:

@@ -3,15 +3,49 @@
 from __future__ import annotations
 
 import math
+from typing import Annotated, TypeAlias
+
+from pydantic import Field
 
 from rerank.v1 import rerank_pb2 as pb
 
+#: Mark of a result that has its place, but no score, see `unranked`.
+Ranked: TypeAlias = Annotated[
+    bool | None,
+    Field(
+        description="false: no model ranked the results to the end. This one has its place in the first stage, or in "
+        "the best order so far, and its score says nothing. Absent otherwise."
+    ),
+]
+#: The raw score of such a result: the log-odds of 0.
+UNRANKED_RAW = -700.0
+
+
+def unranked(response: pb.RerankResponse) -> list[bool | None]:
+    """For each result, False if it has neither a score of the ranking nor a relevance; else None.
+
+    It is so in an answer in the place of a failure, and where the model kept the order of the first stage. A number
+    from 0 to 1 that is made from the place would look like certainty to a client with a threshold.
+    """
+    return [
+        False if _is_unranked(response) and not result.HasField("relevance") else None for result in response.results
+    ]
+
+
+def _is_unranked(response: pb.RerankResponse) -> bool:
+    nothing = bool(response.execution.failure) or response.execution.completeness == pb.COMPLETENESS_NONE
+    return nothing and response.score_kind == pb.SCORE_KIND_RANK
+
 
 def relevance_scores(response: pb.RerankResponse, candidates: int, is_relative: bool | None = False) -> list[float]:
-    """One score in [0, 1] per result, in the order of the results; never larger than the one before.
+    """One score in [0, 1] per result, in the order of the results.
 
-    It is the relevance of the result, a probability that can be compared between requests, if the model gives it. If
-    the model gives none, or did not read a passage, or the request asks for relative scores:
+    Results that are `unranked` have 0, which every client can read and no threshold lets through. The others beside
+    them have their relevance.
+
+    Otherwise it is the relevance, a probability that can be compared between requests, if the model gives it. It
+    depends on the query and the passage alone, so it may be larger than that of the result before. The scores are
+    others, and never rise, if the model gives none, or did not read a passage, or if relative scores are asked for:
 
     - Log-probabilities (one window held all candidates) become probabilities, exp(score): the softmax over the window,
       or the geometric mean of the probabilities of the query's tokens (query likelihood).
@@ -28,6 +62,8 @@ def relevance_scores(response: pb.RerankResponse, candidates: int, is_relative: 
         candidates: the number of candidates of the request.
         is_relative: make them from the scores of the ranking, also where results have a relevance.
     """
+    if _is_unranked(response):
+        return [result.relevance for result in response.results]  # 0 if it has none
     if not is_relative and all(result.HasField("relevance") for result in response.results):
         return [result.relevance for result in response.results]
     scores = [result.score for result in response.results]

@@ -92,7 +92,7 @@ async def running_http(
     _end_unread_answers(calls, port)
     by_path = dialects(reranker.cut)
     app = wrap_app(create_app(reranker, calls, on_end, by_path))
-    protocol = protocol_with(config.limits.max_transfer_s, partial(_bad_request, by_path))
+    protocol = protocol_with(config.limits.max_transfer_s, partial(_bad_request, by_path), listening)
     settings = _settings(app, protocol, config.tls)
     server = _HTTPServer(settings, config.connections.handshake_s)
     serving = asyncio.create_task(server.serve(sockets=[listening]))
@@ -141,7 +141,7 @@ def _end_unread_answers(calls: CallsInFlight, port: int) -> None:
     calls.on_unread_answer = end
 
 
-def _bind(listen: str, bounds: ConnectionBounds) -> socket.socket:
+def _bind(listen: str, bounds: ConnectionBounds) -> BoundedListener:
     host, _, port = listen.rpartition(":")
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
@@ -149,5 +149,5 @@ def _bind(listen: str, bounds: ConnectionBounds) -> socket.socket:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
     except (OSError, OverflowError, ValueError) as error:
-        raise ConfigError(f"cannot listen on {listen}: {error}; choose another --http-listen HOST:PORT") from error
+        raise ConfigError(f"cannot listen on {listen}: {error}; choose another --http HOST:PORT") from error
     return listening

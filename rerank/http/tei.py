@@ -13,7 +13,7 @@ from rerank.errors import InvalidRequest
 from rerank.http.dialect import Translated, to_json, validated
 from rerank.http.failure_fields import FailureFields
 from rerank.http.problem import Problem
-from rerank.http.relevance import relevance_scores
+from rerank.http.relevance import UNRANKED_RAW, Ranked, relevance_scores, unranked
 from rerank.v1 import rerank_pb2 as pb
 
 _ERROR_TYPES = {
@@ -61,6 +61,7 @@ class Rank(BaseModel):
 
     index: int
     score: float
+    ranked: Ranked = None
     text: str | None = None
 
 
@@ -99,16 +100,19 @@ def _reply(request: TextsRequest, response: pb.RerankResponse) -> bytes:
         raise InvalidRequest(
             f"texts[{too_long[0]}]", "the text is longer than the model reads; shorten it, or set truncate to true"
         )
+    marks = unranked(response)
     if request.raw_scores:
-        scores = [result.score for result in response.results]
+        pairs = zip(response.results, marks, strict=True)
+        scores = [UNRANKED_RAW if ranked is False else result.score for result, ranked in pairs]
     else:
         scores = relevance_scores(response, len(request.texts), request.relative_scores)
     ranks = [
         Rank(
             index=result.original_position,
             score=score,
+            ranked=ranked,
             text=request.texts[result.original_position] if request.return_text else None,
         )
-        for result, score in zip(response.results, scores, strict=True)
+        for result, score, ranked in zip(response.results, scores, marks, strict=True)
     ]
     return to_json(RankList(ranks))

@@ -29,6 +29,8 @@ _BACKOFF_S = 0.1
 _MAX_WAIT_S = 5.0
 #: Seconds between two looks at a server, and at one that is there and does not fit; without the jitter.
 _LOOK_S, _LOOK_AT_UNFIT_S = 1.0, 10.0
+#: Seconds that `open` waits for the first look at all servers. The others do not start later for a server that hangs.
+_OPEN_S = 10.0
 
 
 class ServerPool:
@@ -45,6 +47,7 @@ class ServerPool:
         self._servers = servers
         self._check = check
         self._watches: list[asyncio.Task[None]] = []
+        self._first_looks: list[asyncio.Task[None]] = []
 
     @property
     def problem(self) -> str:
@@ -53,23 +56,36 @@ class ServerPool:
         return "" if None in problems else "; ".join(map(str, problems))
 
     async def open(self) -> None:
-        """Checks all servers once and watches them from then on."""
-        await asyncio.gather(*map(self._look_at, self._servers))
-        self._watches = [asyncio.create_task(self._watch(server), name=server.url) for server in self._servers]
+        """Checks all servers and watches them from then on. Returns after some seconds if a check takes longer."""
+        self._first_looks = [asyncio.create_task(self._look_at(server)) for server in self._servers]
+        self._watches = [
+            asyncio.create_task(self._watch(server, look), name=server.url)
+            for server, look in zip(self._servers, self._first_looks, strict=True)
+        ]
+        try:
+            await asyncio.wait(self._first_looks, timeout=_OPEN_S)
+        except asyncio.CancelledError:  # the service is stopped before it has started
+            await self.close()
+            raise
 
     async def close(self) -> None:
-        """Stops watching."""
-        for watch in self._watches:
-            watch.cancel()
-        await asyncio.gather(*self._watches, return_exceptions=True)
+        """Ends all checks."""
+        tasks = self._first_looks + self._watches
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def call(self, use: Callable[[Server], Awaitable[T]]) -> T:
         """The result of `use` on one of the servers; on another one, or once more on the same, if it gets no answer.
+
+        Waits for the first look at a server if it has not ended yet and no other server can be used.
 
         Raises:
             ModelServerUnavailable: no server answered.
             RerankError: what `use` raised, or what is wrong with all servers.
         """
+        while self.problem and (looks := [look for look in self._first_looks if not look.done()]):
+            await asyncio.wait(looks, return_when=asyncio.FIRST_COMPLETED)
         tried: list[Server] = []
         while True:
             server = self._pick(tried)
@@ -98,7 +114,8 @@ class ServerPool:
         kind = ModelServerUnavailable if ModelServerUnavailable in kinds else ModelServerUnfit
         return kind(f"no server of model {self._model} can be used: {self.problem}")
 
-    async def _watch(self, server: Server) -> None:
+    async def _watch(self, server: Server, first_look: asyncio.Task[None]) -> None:
+        await asyncio.wait({first_look})
         while True:
             is_there = server.problem is not None and not isinstance(server.problem, ModelServerUnavailable)
             with suppress(TimeoutError):

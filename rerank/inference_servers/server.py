@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import zlib
+from collections.abc import Callable
+from http.cookiejar import CookieJar
 from typing import Any
 
 import httpx2
 
 from rerank.errors import ModelServerUnavailable, ModelServerUnfit, RerankError
 from rerank.inference_servers.api import Post
+from rerank.inference_servers.bounded_heads import HeadTooLong, bound_heads, end_of_head
+from rerank.json_values import has_more_values
 
 #: Statuses with which a server refuses now what it may do later, or elsewhere.
 _TRY_AGAIN = {429, 500, 502, 503, 504}
@@ -17,6 +22,10 @@ _TRY_AGAIN = {429, 500, 502, 503, 504}
 _QUOTED = 200
 #: The most bytes of an answer: some servers send the request's texts back, in which JSON may escape each character.
 _ANSWER_BYTES, _ANSWER_PER_REQUEST_BYTE = 1 << 20, 8
+#: The most values of a JSON answer: one of 1,000 passages has some 10,000.
+_ANSWER_VALUES = 200_000
+#: Chunks of a body that may be of any size; the further ones have so many bytes on average.
+_FREE_CHUNKS, _BYTES_PER_CHUNK = 256, 256
 _CONNECT_S = 5.0
 #: A server that is alive answers GET /health within this time, however busy it is.
 _HEALTH_S = 5.0
@@ -80,32 +89,44 @@ class Server:
     async def check_health(self) -> None:
         """Raises: NoAnswer if the server is not there, or not ready."""
         if self._health:
-            await self._send("GET", self._health, timeout=httpx2.Timeout(_HEALTH_S, connect=_CONNECT_S))
+            await self._send("GET", self._health, _HEALTH_S)
 
-    async def _send(self, method: str, path: str, **options: Any) -> bytes:
-        """The body of the answer."""
-        request = self._client.build_request(method, self.url + path, **options)
-        most_bytes = _ANSWER_BYTES + _ANSWER_PER_REQUEST_BYTE * len(request.content)
+    async def _send(self, method: str, path: str, within_s: float | None = None, **options: Any) -> bytes:
+        """The body of the answer, which is there as a whole within a time; by default, within that of the client."""
+        within_s = within_s or self._client.timeout.read
         try:
-            response = await self._client.send(request, stream=True)
-            try:
-                content = await _read(response, most_bytes)
-            finally:
-                await response.aclose()
-        except httpx2.HTTPError as error:
-            reason = str(error) or "no answer in time"
-            raise NoAnswer(f"{self.url}: {type(error).__name__}: {reason}", lost=True) from error
-        if response.is_success and len(content) <= most_bytes:
+            async with asyncio.timeout(within_s):
+                status, headers, content = await self._exchange(method, path, **options)
+        except TimeoutError as error:
+            raise NoAnswer(f"{self.url}{path}: no answer within {within_s:g} s", lost=True) from error
+        except (httpx2.HTTPError, zlib.error) as error:
+            raise NoAnswer(f"{self.url}: {type(error).__name__}: {error}", lost=True) from error
+        except (HeadTooLong, _BodyRefused) as error:
+            raise ModelServerUnfit(
+                f"{self.url}{path} answered with {error}; correct served_by, or the server"
+            ) from error
+        if 200 <= status < 300:
             return content
-        if response.is_success:
-            raise ModelServerUnfit(f"{self.url}{path} answered with more than {most_bytes} bytes; correct served_by")
-        refusal = f"{self.url}{path} answered {response.status_code}: {self._quoted(content)}"
-        if response.status_code in _TRY_AGAIN:
-            raise NoAnswer(refusal, _seconds(response.headers.get("retry-after", "")))
-        status = {"status": str(response.status_code)}
-        raise ModelServerUnfit(f"{refusal}; correct served_by, or the server", status)
+        refusal = f"{self.url}{path} answered {status}: {self._quoted(content)}"
+        if status in _TRY_AGAIN:
+            raise NoAnswer(refusal, _seconds(headers.get("retry-after", "")))
+        raise ModelServerUnfit(f"{refusal}; correct served_by, or the server", {"status": str(status)})
+
+    async def _exchange(self, method: str, path: str, **options: Any) -> tuple[int, httpx2.Headers, bytes]:
+        """Status, headers and body of the answer. Raises: HeadTooLong, _BodyRefused, HTTPError."""
+        request = self._client.build_request(method, self.url + path, **options)
+        response = await self._client.send(request, stream=True)
+        try:
+            end_of_head(response)
+            most_bytes = _ANSWER_BYTES + _ANSWER_PER_REQUEST_BYTE * len(request.content)
+            return response.status_code, response.headers, await _read(response, most_bytes)
+        finally:
+            await response.aclose()
 
     def _json(self, path: str, content: bytes) -> Any:
+        if has_more_values(content, _ANSWER_VALUES):
+            problem = f"{self.url}{path} answered with more than {_ANSWER_VALUES} values; correct served_by"
+            raise ModelServerUnfit(problem)
         try:
             return json.loads(content)
         except (ValueError, RecursionError) as error:
@@ -120,25 +141,63 @@ class Server:
         return (text.replace(key, "(the API key)") if key else text)[:_QUOTED]
 
 
+class _BodyRefused(Exception):
+    """The body of an answer has too many bytes, or is in another form than it may be."""
+
+
 async def _read(response: httpx2.Response, most_bytes: int) -> bytes:
-    """The body of a response; a part of it that is longer than `most_bytes` if the body is."""
-    content = bytearray()
-    async for chunk in response.aiter_bytes():
-        content += chunk
+    """The body of a response; only its beginning if that says why the server refuses the request.
+
+    Raises: _BodyRefused, HTTPError; zlib.error if it is damaged.
+    """
+    decode = _decoder(response.headers.get("content-encoding", "identity"))
+    content, chunks = bytearray(), 0
+    async for chunk in response.aiter_raw():
+        content += decode(chunk, most_bytes + 1 - len(content))
+        chunks += 1
         if len(content) > most_bytes:
-            break
+            if not response.is_success:
+                break
+            raise _BodyRefused(f"more than {most_bytes} bytes")
+        if chunks - _FREE_CHUNKS > len(content) / _BYTES_PER_CHUNK:
+            raise _BodyRefused(f"{chunks} chunks of a few bytes")
     return bytes(content)
 
 
+def _decoder(encoding: str) -> Callable[[bytes, int], bytes]:
+    """Decodes a piece of a body, up to a number of bytes. Raises: _BodyRefused."""
+    if encoding == "identity":
+        return lambda piece, most_bytes: piece
+    if encoding in ("gzip", "deflate"):  # although it was not asked for
+        return zlib.decompressobj(zlib.MAX_WBITS | 32).decompress
+    raise _BodyRefused(f"the content encoding {encoding[:_QUOTED]!r}")
+
+
+class _NoCookies(CookieJar):
+    """Takes no cookies: a call says nothing about another one, and each cookie would cost every later call."""
+
+    def extract_cookies(self, response: Any, request: Any) -> None:
+        """Leaves the cookies of a response where they are."""
+
+
 def client_of(timeout_s: float, api_key: str) -> httpx2.AsyncClient:
-    """The HTTP client for the servers of one model; `api_key` is sent to all of them if it is not empty."""
+    """The HTTP client for the servers of one model.
+
+    Args:
+        timeout_s: seconds from the beginning of a call to the end of its answer.
+        api_key: sent to all servers if it is not empty.
+    """
     headers = {"accept-encoding": "identity"}  # a compressed answer could be a thousand times as long
     if api_key:
         headers["authorization"] = f"Bearer {api_key}"
-    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=_KEEPALIVE_S)
-    return httpx2.AsyncClient(
-        headers=headers, timeout=httpx2.Timeout(timeout_s, connect=_CONNECT_S, pool=None), limits=limits
+    client = httpx2.AsyncClient(
+        headers=headers,
+        cookies=_NoCookies(),
+        timeout=httpx2.Timeout(timeout_s, connect=_CONNECT_S, pool=None),
+        limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=_KEEPALIVE_S),
     )
+    bound_heads(client)
+    return client
 
 
 def _seconds(retry_after: str) -> float:

@@ -43,7 +43,7 @@ def evaluation_app(evaluation: Evaluation, listen: str, insecure: bool = False) 
             Route("/inspector/evaluation", overview, methods=["GET"]),
             Route("/inspector/evaluation/ranking", ranking, methods=["GET"]),
         ],
-        middleware=[] if insecure else [Middleware(OwnHosts, listen=listen, refuse=_refusal)],
+        middleware=[] if insecure else [Middleware(OwnHosts, listen, _refusal, "--insecure")],
     )
 
 

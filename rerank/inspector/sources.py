@@ -51,7 +51,7 @@ def sources_of(settings: Mapping[str, object], dataset: str) -> Sources:
         texts = {row.doc_id: row.text or "" for request in rows for row in request.candidates}
         return Sources(
             {row.query.query_id: row.query.text for row in rows},
-            grades_by_query(read_qrels(Path(qrels))),
+            grades_by_query(read_qrels(Path(qrels), texts)),
             lambda doc_ids: {doc_id: texts[doc_id] for doc_id in doc_ids if doc_id in texts},
         )
     opened, folder = find_collection(collection), Path(collection)

@@ -6,16 +6,19 @@ import asyncio
 from http import HTTPStatus
 
 from mcp.server.streamable_http_manager import DEFAULT_MAX_REQUEST_BODY_SIZE, StreamableHTTPSessionManager
+from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from rerank.errors import RerankError
-from rerank.http.call import HttpCall, HungUp
+from rerank.http.body import check_number_of_values
+from rerank.http.call import HungUp
+from rerank.http.hosts import check_origin, own_names
 from rerank.http.problem import problem_of
-from rerank.integrations.mcp_local import HTTP_CALL, local_service
+from rerank.integrations.mcp_local import HTTP_CALL, McpPost, local_service
 from rerank.integrations.mcp_tools import tool_server
 from rerank.reranker import AsyncReranker
-from rerank.service.calls import CallsInFlight, OnEnd, header
+from rerank.service.calls import SMALL_MESSAGE, CallsInFlight, OnEnd
 
 #: JSON-RPC: the first of the codes for errors of servers.
 _SERVER_ERROR = -32000
@@ -24,7 +27,8 @@ _SERVER_ERROR = -32000
 class McpEndpoint:
     """An ASGI application that answers the POST requests of MCP clients. There are no sessions.
 
-    Every request needs a key if the service has keys. A call of a tool counts, and is logged, like one over gRPC.
+    Every message needs a key if the service has keys, and counts as a call of it. A call of a tool is logged like one
+    over gRPC.
 
     Args:
         reranker: answers the tools.
@@ -34,16 +38,28 @@ class McpEndpoint:
 
     def __init__(self, reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd) -> None:
         self._server = tool_server(local_service(reranker, calls, on_end))
-        self._calls = calls
-        self._max_bytes = min(reranker.config.limits.max_message_bytes, DEFAULT_MAX_REQUEST_BODY_SIZE)
+        self._calls, self._convert = calls, reranker.convert
+        config = reranker.config
+        assert config.http is not None, "this is a bug: without settings of the HTTP port there is no /mcp"
+        self._names, self._is_guarded = (
+            own_names(config.http.listen, config.http.allowed_hosts),
+            config.keeps_strangers_out,
+        )
+        self._max_bytes = min(config.limits.max_message_bytes, DEFAULT_MAX_REQUEST_BODY_SIZE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        call = HttpCall(scope, receive, self._calls, self._max_bytes)
+        call = McpPost(scope, receive, self._calls, self._max_bytes)
         try:
-            if self._calls.keys is not None:
-                self._calls.keys.authenticate(header(call, "authorization"))
+            check_origin(Headers(scope=scope), self._names, self._is_guarded)
+            self._calls.enter(call)
             body = bytes(await self._calls.receive(call))
-            await call.unless_ended(self._answer({**scope, HTTP_CALL: call}, body, send))
+            self._calls.hold(call, len(body))
+            await self._check_number_of_values(body)
+            answer = await call.unless_ended(self._answer({**scope, HTTP_CALL: call}, body))
+            if call.is_counted:
+                self._calls.expect_read(call, sum(len(message.get("body", b"")) for message in answer))
+            for message in answer:
+                await send(message)
         except HungUp:
             pass
         except RerankError as error:
@@ -51,17 +67,31 @@ class McpEndpoint:
         finally:
             call.finish()
 
-    async def _answer(self, scope: Scope, body: bytes, send: Send) -> None:
+    async def _check_number_of_values(self, body: bytes) -> None:
+        """Counts before anything is parsed, as for other bodies. Raises: InvalidRequest."""
+        most = self._calls.limits.max_candidates
+        if len(body) > SMALL_MESSAGE:
+            await self._convert(check_number_of_values, body, most)
+        else:
+            check_number_of_values(body, most)
+
+    async def _answer(self, scope: Scope, body: bytes) -> list[Message]:
+        """What is to be sent for a message: never a stream, as the service sends nothing by itself."""
         messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+        answer: list[Message] = []
 
         async def receive() -> Message:
             return messages.pop() if messages else await asyncio.Future()  # the call itself waits for the hang-up
+
+        async def send(message: Message) -> None:
+            answer.append(message)
 
         manager = StreamableHTTPSessionManager(
             self._server, json_response=True, stateless=True, max_request_body_size=self._max_bytes
         )
         async with manager.run():  # of one request, so that its work ends with it
             await manager.handle_request(scope, receive, send)
+        return answer
 
 
 def _refusal(error: RerankError) -> Response:

@@ -13,8 +13,23 @@ from rerank.service.calls import CallsInFlight, OnEnd, answer
 from rerank.service.methods import list_models_response, rerank_methods
 from rerank.v1 import rerank_pb2 as pb
 
-#: Name in the ASGI scope of an HTTP request → its HttpCall.
+#: Name in the ASGI scope of an HTTP request → its McpPost.
 HTTP_CALL = "rerank.call"
+
+
+class McpPost(HttpCall):
+    """A message that came over HTTP. It is a call in flight until a call of a tool takes its place.
+
+    Attributes:
+        is_counted: whether it is.
+    """
+
+    is_counted = True
+
+    def give_way(self) -> None:
+        """Lets a call of a tool be counted in the place of the message."""
+        self.is_counted = False
+        self.finish()
 
 
 class ToolCall:
@@ -25,7 +40,7 @@ class ToolCall:
         http: the HTTP request in which the call came; None if it came over standard input.
     """
 
-    def __init__(self, message: bytes, http: HttpCall | None) -> None:
+    def __init__(self, message: bytes, http: McpPost | None) -> None:
         self._message, self._http = message, http
         self._on_done: list[Callable[[], object]] = []
         self.peer = http.peer if http else "stdio"
@@ -52,7 +67,10 @@ def local_service(reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd) 
 
     async def ask(request: ToolRequest, http_request: Any) -> ToolResponse:
         method = methods["Search" if isinstance(request, pb.SearchRequest) else "Rerank"]
-        call = ToolCall(request.SerializeToString(), http_request and http_request.scope[HTTP_CALL])
+        post: McpPost | None = http_request and http_request.scope[HTTP_CALL]
+        call = ToolCall(request.SerializeToString(), post)
+        if post is not None:
+            post.give_way()
         try:
             record = await answer(call, method)
         finally:

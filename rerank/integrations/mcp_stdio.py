@@ -13,6 +13,7 @@ from mcp.server.stdio import stdio_server
 
 from rerank.access.credentials import Credentials
 from rerank.client.client import AsyncRerankClient
+from rerank.client.retries import DEFAULT_ATTEMPTS
 from rerank.config import ServiceConfig
 from rerank.integrations.mcp_tools import ToolRequest, ToolResponse, ToolService, tool_server
 from rerank.service.calls import CallsInFlight
@@ -39,7 +40,7 @@ async def serve_models(config: ServiceConfig) -> None:
 
 async def serve_target(target: str, credentials: Credentials) -> None:
     """Serves what the service at an address answers. Raises: see `RerankClient` and `list_models`."""
-    async with AsyncRerankClient(target, credentials) as client:
+    async with AsyncRerankClient(target, credentials, DEFAULT_ATTEMPTS) as client:
         await _serve(await _remote_service(client))
 
 

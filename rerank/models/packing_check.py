@@ -38,6 +38,9 @@ def make_last_token_reader(model: PreTrainedModel, precision: Precision = "float
     Args:
         model: a transformer with or without a head.
         precision: see `compute_in`; without `auto`.
+
+    Raises:
+        ValueError: the outputs are not finite.
     """
     reader = _checked_reader(model)
     compute_in(model, precision)  # after the check, because rounding enlarges differences in the last bit
@@ -82,6 +85,8 @@ class _Check:
     def of(cls, one_by_one: LastTokenReader, model: PreTrainedModel) -> _Check:
         sequences = _random_sequences(model)
         expected = one_by_one.read(sequences)
+        if not expected.isfinite().all():
+            raise ValueError("its weights give outputs that are not finite")
         deviation = expected.std().item()
         noise = (_read_in_longer_rows(one_by_one, sequences) - expected).abs().max().item()
         rounding = (_FLOAT32_TOLERANCE if model.dtype == torch.float32 else _BFLOAT16_TOLERANCE) * deviation

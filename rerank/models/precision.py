@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import copy
+from typing import TypeVar
+
 import torch
+from torch import nn
 from transformers import PreTrainedModel
 
 from rerank.config import Precision
 from rerank.errors import ConfigError
 from rerank.models.int8 import use_int8
 from rerank.models.onednn import use_onednn
+from rerank.types import EncoderDtype
+
+M = TypeVar("M", bound=nn.Module)
 
 #: The smallest hidden size for which `auto` is bfloat16 on a CPU that has it. Rows of 1,450 tokens gain at every width
 #: (docs/evidence/performance.md, "Precision"), but narrow models are those that read short rows, such as the bundled
@@ -48,6 +55,33 @@ def compute_in(model: PreTrainedModel, precision: Precision) -> None:
         use_onednn(model, torch.float32)
     elif has_bfloat16():
         use_onednn(model, torch.bfloat16)
+
+
+def pick_encoder_dtype(device: torch.device, dtype: EncoderDtype) -> EncoderDtype:
+    """The type in which an encoder computes. `auto` is bfloat16 on a CPU that multiplies it, otherwise float32.
+
+    Unlike narrow rankers, narrow encoders gain by bfloat16: they read rows of about a thousand tokens.
+
+    Raises:
+        ConfigError: int8 is asked for, and the processor or the device does not compute in it.
+    """
+    if dtype == "int8":
+        check_int8(device)
+    if dtype != "auto":
+        return dtype
+    return "bfloat16" if device.type == "cpu" and has_bfloat16() else "float32"
+
+
+def copy_computing_in(model: M, device: torch.device, dtype: EncoderDtype) -> M:
+    """A copy of the model, on a CPU with other linear layers, see `compute_in`. It shares all other weights.
+
+    Args:
+        model: a transformer, or a module that contains one.
+    """
+    model = copy.deepcopy(model, {id(weight): weight for weight in model.parameters()})
+    if device.type == "cpu":
+        compute_in(next(module for module in model.modules() if isinstance(module, PreTrainedModel)), dtype)
+    return model
 
 
 def weights_dtype(device: torch.device, precision: Precision) -> torch.dtype:

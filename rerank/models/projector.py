@@ -77,7 +77,8 @@ def load_projector(
         weights: its tensors, by their names inside the projector.
 
     Raises:
-        CheckpointError: the type is unknown, or the weights belong to another type or to other widths.
+        CheckpointError: the type is unknown, or the weights belong to another type or to other widths or are
+            not finite.
     """
     projector = make_projector(projector_type, encoder_width, model_width)
     linear = [f"{name}.weight".lstrip(".") for name, part in projector.named_modules() if isinstance(part, nn.Linear)]
@@ -92,4 +93,6 @@ def load_projector(
         projector.load_state_dict(dict(weights), strict=True)
     except RuntimeError as error:
         raise CheckpointError(f"the projector does not fit its projector_type {projector_type!r}: {error}") from error
+    if not all(parameter.isfinite().all() for parameter in projector.parameters()):
+        raise CheckpointError("the projector holds numbers that are not finite; copy the checkpoint again")
     return projector.eval().requires_grad_(False)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from rerank.models.state_cache import StateCache
-from rerank.relevance import RelevanceCurve
+from rerank.relevance import RelevanceCurves
 from rerank.types import (
     Batching,
     EncodedWindow,
@@ -45,16 +45,38 @@ class RankerInfo:
     max_window_tokens: int = 1_000_000
     #: True if a passage enters a window as its vector, whatever its length, and `prepare` computes missing vectors.
     reads_vectors: bool = False
+    #: True if the ranker reads the score of a passage's sparse vector, and `prepare` computes it.
+    reads_sparse: bool = False
+    #: True if the ranker fuses the scores of the first stage with its own signals; otherwise the engine interpolates
+    #: its scores with them.
+    fuses_first_stage: bool = False
+    #: The most passages of a window whose missing vectors `rank` computes.
+    max_encoded_passages: int = 0
     #: True if the model runs on a GPU; the engine then measures the batch size that saturates it.
     on_accelerator: bool = False
     #: True if the prompt has a place for the instruction of a query.
     reads_instruction: bool = False
     #: Why the model may not give its published figures; empty if nothing is known to differ.
     warning: str = ""
-    #: Gives the relevance of results; None if none was fitted.
-    relevance: RelevanceCurve | None = None
+    #: Signals of the rankings, see WindowRanking, each with the SHA-256 of the encoder behind it.
+    signals: Mapping[str, str] = field(default_factory=dict)
+    #: Give the relevance of results; empty if none were fitted.
+    relevance: RelevanceCurves = ()
     #: What the model computes in: float32, bfloat16 or int8; empty where that is not known here.
     precision: str = ""
+    #: ISO 639-1 code of the only language that the model reads; empty: not stated.
+    language: str = ""
+
+    @property
+    def reads_alone(self) -> bool:
+        """True if everything that is read of a passage depends on no other passage, so that a list may be longer."""
+        return self.score_kind.is_pointwise or self.fuses_first_stage
+
+    def is_ready(self, passage: Passage) -> bool:
+        """True if `prepare` has nothing to compute for the passage."""
+        if self.reads_sparse:
+            return passage.sparse is not None
+        return self.reads_vectors and passage.vector is not None
 
 
 class WindowEncoder(Protocol):
@@ -104,6 +126,15 @@ class InterruptibleRanker(Protocol):
 
         The function may call `rank` again.
         """
+        ...
+
+
+@runtime_checkable
+class CachingRanker(Protocol):
+    """A ranker whose encoders keep what they computed of texts for later requests."""
+
+    def filled(self, passage: Passage) -> Passage:
+        """The passage, with what earlier requests left of its text."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""The place of a model that failed its self-test: it has a description, and fails whatever it is given."""
+"""The place of a model that is not served: it has a description, and fails whatever it is given."""
 
 from __future__ import annotations
 
@@ -6,29 +6,34 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from rerank.errors import SelfTestFailed
+from rerank.errors import CheckpointError, SelfTestFailed
 from rerank.rankers.base import RankerInfo
-from rerank.types import EncodedWindow, Passage, Query, Window
+from rerank.types import EncodedWindow, Passage, Query, ScoreKind, Window
+
+#: Larger than any window that a request may ask for.
+_ANY_WINDOW = 1_000_000
 
 
 @dataclass
 class FailedRanker:
-    """A ranker in the place of a loaded model that failed its self-test. All its methods raise SelfTestFailed.
+    """A ranker in the place of a model that cannot be loaded or failed its self-test. All its methods raise `error`.
 
     Attributes:
         name: of the model in the configuration.
-        info: of the model that failed.
+        info: of the model that failed; see `unknown_info` for one that could not be loaded.
         problem: why it failed.
+        kind: of the error.
     """
 
     name: str
     info: RankerInfo
     problem: str
+    kind: type[CheckpointError | SelfTestFailed] = SelfTestFailed
 
     @property
-    def error(self) -> SelfTestFailed:
+    def error(self) -> CheckpointError | SelfTestFailed:
         """The error of a request that names the model."""
-        return SelfTestFailed(f"model {self.name!r} is not served; {self.problem}", {"model": self.name})
+        return self.kind(f"model {self.name!r} is not served; {self.problem}", {"model": self.name})
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> NoReturn:
         raise self.error
@@ -38,3 +43,17 @@ class FailedRanker:
 
     def rank(self, windows: Sequence[EncodedWindow]) -> NoReturn:
         raise self.error
+
+
+def unknown_info(kind: str, model_id: str) -> RankerInfo:
+    """The description of a model that could not be loaded; it allows what a request may ask of any model."""
+    return RankerInfo(
+        kind=kind,
+        model_id=model_id,
+        model_revision="",
+        template_sha256="",
+        max_window_size=_ANY_WINDOW,
+        score_kind=ScoreKind.WINDOW_LOG_PROB,
+        reads_instruction=True,
+        max_passage_tokens=1,  # it reads nothing, so no text is kept long for it
+    )

@@ -15,6 +15,7 @@ from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from rerank.config import Precision
 from rerank.errors import CheckpointError, ConfigError
 from rerank.files import sha256_of_files
+from rerank.models.checkpoint_errors import loading
 from rerank.models.complete import check_complete
 from rerank.models.encoder import Encoder
 from rerank.models.loading import (
@@ -85,6 +86,13 @@ def load_pe_checkpoint(
         CheckpointError: the checkpoint is incomplete or was trained for another encoder.
         ConfigError: there is no such template, or the checkpoint names another one.
     """
+    with loading("PE-Rank checkpoint", folder):
+        return _load(folder, encoder, device, template, precision)
+
+
+def _load(
+    folder: Path, encoder: Encoder, device: torch.device, template: str | None, precision: Precision
+) -> PECheckpoint:
     config = read_config(folder)
     _check_encoder(folder, config, encoder)
     _check_pooling(folder, config, encoder)
@@ -204,10 +212,7 @@ def _read_projector_file(folder: Path) -> dict[str, torch.Tensor]:
 def _own_tokenizer(folder: Path, config: PretrainedConfig) -> PreTrainedTokenizerBase:
     if not (folder / "tokenizer_config.json").is_file():
         raise CheckpointError(f"{folder} has its own token embeddings but no tokenizer_config.json; add its tokenizer")
-    try:
-        return load_tokenizer(folder, config=config, local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
-        raise CheckpointError(f"{folder} holds no tokenizer that can be loaded: {error}") from error
+    return load_tokenizer(folder, config=config, local_files_only=True)
 
 
 def _template(folder: Path, config: PretrainedConfig, requested: str | None, default: str) -> Template:
@@ -219,4 +224,9 @@ def _template(folder: Path, config: PretrainedConfig, requested: str | None, def
         )
     if named is not None and (folder / named).is_file():
         return load_template(str(folder / named), VECTOR_FIELDS)
-    return load_template(named or requested or default, VECTOR_FIELDS)
+    if named is None:
+        return load_template(requested or default, VECTOR_FIELDS)
+    try:
+        return load_template(named, VECTOR_FIELDS)
+    except ConfigError as error:
+        raise CheckpointError(f"the config.json of {folder} names a template that cannot be used: {error}") from error

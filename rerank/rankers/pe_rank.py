@@ -97,10 +97,15 @@ class PERankRanker:
             max_passage_tokens=encoder.max_text_tokens,
             max_window_tokens=loaded.context_tokens,
             reads_vectors=True,
+            signals={"cosine": encoder.id.sha256},
             on_accelerator=self._device.type == "cuda",
             warning=loaded.warning,
             precision=picked,
         )
+
+    def filled(self, passage: Passage) -> Passage:
+        """See CachingRanker."""
+        return self._encoder.vector_cache.filled(passage)
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
         """Embeds the query and the passages without a vector, each distinct text once.
@@ -110,7 +115,7 @@ class PERankRanker:
         """
         sanitized = self._prompts.sanitize(query)
         self._check_query(sanitized)
-        if query.vector is None and (self._prompts.reads_query_vector or self.info.relevance):
+        if query.vector is None:
             sanitized = replace(sanitized, vector=self._encoder.encode([query.text])[0])
         missing = [self._encoder.beginning(passage.text) for passage in passages if passage.vector is None]
         vectors = iter(self._encoder.encode(missing, self._encoder_dtype))
@@ -146,7 +151,7 @@ class PERankRanker:
             scores = dynamic(self._reader.prefill, inputs, passages, [encoded.window.top_n for encoded in windows])
         else:
             scores = one_step(self._reader, inputs, passages)
-        return [WindowRanking(row) for row in scores]
+        return [WindowRanking(row, signals=_signals(each.window)) for row, each in zip(scores, windows, strict=True)]
 
     def call_between_layers(self, function: Callable[[], None]) -> None:
         """See InterruptibleRanker."""
@@ -193,3 +198,11 @@ class PERankRanker:
                 f"{self._max_query_tokens}; shorten them",
                 {"tokens": str(tokens), "limit": str(self._max_query_tokens)},
             )
+
+
+def _signals(window: Window) -> dict[str, tuple[float, ...]]:
+    """The cosine of the query with each passage, by their unit vectors; none for a query without a vector."""
+    query, vectors = window.query.vector, [p.vector for p in window.passages if p.vector is not None]
+    if query is None or not vectors:
+        return {}
+    return {"cosine": tuple((np.stack(vectors) @ query).tolist())}

@@ -13,6 +13,7 @@ import logging
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, Self, TypeVar
@@ -110,6 +111,8 @@ class _ServedRanker(OnServers, Generic[P]):
             if isinstance(error.__cause__, NoAnswer | RerankError):
                 raise error.__cause__ from error
             raise SelfTestFailed(f"{server.url}: {error}") from error
+        finally:
+            on_server.stop()
 
     def _for_self_test(self) -> Self:
         return self
@@ -246,9 +249,20 @@ class _OnServer:
         self._rank_on = ranker.rank_on
         self._server = server
         self._loop = loop
+        self._asked: Future[list[WindowRanking]] | None = None
+        self._has_stopped = False
 
     def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
-        return asyncio.run_coroutine_threadsafe(self._rank(windows), self._loop).result()
+        self._asked = asyncio.run_coroutine_threadsafe(self._rank(windows), self._loop)
+        if self._has_stopped:
+            self._asked.cancel()
+        return self._asked.result()
+
+    def stop(self) -> None:
+        """Ends the self-test, which would go on when the check has been cancelled."""
+        self._has_stopped = True
+        if self._asked is not None:
+            self._asked.cancel()
 
     async def _rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
         return list(await asyncio.gather(*(self._rank_on(window, self._server) for window in windows)))

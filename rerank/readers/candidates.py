@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
+import logging
 import reprlib
 from collections.abc import Mapping
 from pathlib import Path
 
 from rerank.errors import CollectionError
+from rerank.readers.fields import PassageFields
 from rerank.readers.lines import parsed_lines
 from rerank.readers.rows import (
     BadRow,
-    id_of,
     json_object,
+    listed,
     optional_number_of,
-    optional_text_of,
     refuse_unknown_fields,
-    text_of,
 )
 from rerank.types import CANDIDATE_FIELDS, CANDIDATE_FORMS, Candidate, CandidateSource
 
-#: Names under which a candidate may have its id, which is a string or an integer.
-ID_FIELDS = ("doc_id", "_id", "docid", "id")
-_FIELDS = (*ID_FIELDS, "text", "title", "score")
+log = logging.getLogger(__name__)
+
+#: Names of the fields of a candidate. Its id is a string or an integer.
+FIELDS = PassageFields(("doc_id", "_id", "docid", "id"))
+_SCORE = "score"
 
 
 def candidate_source(candidate: object, place: int) -> CandidateSource:
-    """Converts a CandidateLike. A plain text gets `place`, its 0-based place in the list, as its doc_id.
+    """Converts a CandidateLike. A plain text, or a dict without an id, gets `place`, its 0-based place, as its doc_id.
 
     Raises:
         TypeError: it is no CandidateLike.
@@ -36,11 +38,14 @@ def candidate_source(candidate: object, place: int) -> CandidateSource:
         raise TypeError(f"candidates[{place}] {error}") from error
 
 
-def read_candidates(path: Path) -> list[CandidateSource]:
+def read_candidates(path: Path, fields: PassageFields = FIELDS) -> list[CandidateSource]:
     """Reads candidates from JSON lines: {"doc_id", "text", "title", "score"}, the last two optional.
+
+    Further fields are ignored, with one warning in the log for the whole file.
 
     Args:
         path: a file, plain or gzip, or `rerank.readers.lines.STDIN`.
+        fields: the names of the fields.
 
     Raises:
         CollectionError: the file or a line of it cannot be read, or two lines have the same id; the message names the
@@ -48,10 +53,20 @@ def read_candidates(path: Path) -> list[CandidateSource]:
     """
     candidates: list[CandidateSource] = []
     line_of: dict[str, int] = {}
-    for number, candidate in parsed_lines(path, lambda line: _from_mapping(json_object(line))):
+    ignored: dict[str, None] = {}
+
+    def parse(line: str) -> CandidateSource:
+        row = json_object(line)
+        fields.check(row)
+        ignored.update(dict.fromkeys(name for name in row if name not in (*fields.names, _SCORE)))
+        return _from_mapping(row, fields)
+
+    for number, candidate in parsed_lines(path, parse):
         if (first := line_of.setdefault(candidate.doc_id, number)) != number:
             raise CollectionError(f"{path}:{number} has the doc_id {candidate.doc_id!r} of line {first}; give it once")
         candidates.append(candidate)
+    if ignored:
+        log.warning("%s: fields that are not read: %s", path, listed(ignored))
     return candidates
 
 
@@ -67,13 +82,12 @@ def _source(candidate: object, place: str) -> CandidateSource:
         case (doc_id, text):
             return _from_mapping({"doc_id": doc_id, "text": text})
         case Mapping():
-            return _from_mapping(candidate)
+            refuse_unknown_fields(candidate, (*FIELDS.names, _SCORE), CANDIDATE_FIELDS)
+            has_id = any(name in candidate for name in FIELDS.id)
+            return _from_mapping(candidate if has_id else {"doc_id": place, **candidate})
     raise BadRow(f"is {reprlib.repr(candidate)}, but a candidate is {CANDIDATE_FORMS}")
 
 
-def _from_mapping(row: Mapping[str, object]) -> CandidateSource:
-    refuse_unknown_fields(row, _FIELDS, CANDIDATE_FIELDS)
-    title = optional_text_of(row, "title").strip()
-    return CandidateSource(
-        id_of(row, ID_FIELDS), text_of(row, "text"), score=optional_number_of(row, "score"), title=title
-    )
+def _from_mapping(row: Mapping[str, object], fields: PassageFields = FIELDS) -> CandidateSource:
+    doc_id, text, title = fields.of(row)
+    return CandidateSource(doc_id, text, score=optional_number_of(row, _SCORE), title=title.strip())

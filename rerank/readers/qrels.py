@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 from rerank.readers.lines import parsed_lines
 from rerank.readers.rows import BadRow
+from rerank.readers.trec_ids import from_column, known_ids
 
 _FORMS = "TREC's four (query_id, 0, doc_id, relevance), or BEIR's three with tabs between (query-id, corpus-id, score)"
 
@@ -21,18 +22,27 @@ class Qrel(NamedTuple):
     relevance: int
 
 
-def read_qrels(path: Path) -> list[Qrel]:
+def read_qrels(path: Path, doc_ids: Collection[str] = ()) -> list[Qrel]:
     """Reads judgements, one per line, in the form that the first line shows.
 
     - TREC: query_id, an unused column, doc_id, relevance, with white space between.
     - BEIR: query_id, doc_id, relevance, with tabs between. The first line may be a header, with a word as relevance.
 
-    With tabs between the columns, doc_ids may contain spaces.
+    With tabs between the columns, doc_ids may contain spaces, and are read as they stand. Otherwise, %20 stands for a
+    space in an id, and so do the percent codes of other white space.
+
+    Args:
+        doc_ids: those of the judged candidates. A judged id that differs from one of them only by these codes gets its
+            form.
 
     Raises:
         CollectionError: the file or a line of it cannot be read; the message names the line.
     """
-    return [qrel for _, qrel in parsed_lines(path, _Form().qrel) if qrel is not None]
+    qrels = [qrel for _, qrel in parsed_lines(path, _Form().qrel) if qrel is not None]
+    if not doc_ids:
+        return qrels
+    id_of = known_ids({qrel.doc_id for qrel in qrels}, doc_ids)
+    return [qrel._replace(doc_id=id_of[qrel.doc_id]) for qrel in qrels]
 
 
 def grades_by_query(qrels: Iterable[Qrel]) -> dict[str, dict[str, int]]:
@@ -67,6 +77,8 @@ class _Form:
             raise BadRow(f"has the query_id {reprlib.repr(query_id)} and the doc_id {reprlib.repr(doc_id)}; give both")
         if grade is None or not grade.is_integer():  # 1.0 is a grade, too
             raise BadRow(f"has the relevance {reprlib.repr(relevance)}, which is no whole number")
+        if self._separator is None:
+            query_id, doc_id = from_column(query_id), from_column(doc_id)
         return Qrel(query_id, doc_id, int(grade))
 
 

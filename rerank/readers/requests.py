@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 from rerank.readers.lines import parsed_lines
 from rerank.readers.rows import (
+    BadRow,
     as_object,
     id_of,
     json_object,
@@ -24,6 +26,8 @@ from rerank.types import CandidateSource, Query
 
 #: Names of the text field in the documents of different indexes, in RankLLM's order of preference.
 _TEXT_FIELDS = ("text", "segment", "contents", "content", "body", "passage")
+#: query_id Q0 doc_id rank score tag
+_RUN_LINE = re.compile(r"[^\s{]\S*\s+\S+\s+\S+\s+\d+\s+[-+\d.eE]+\s+\S+")
 _QUERY_ID_FIELDS = ("qid", "query_id", "_id", "id")
 _CANDIDATE_ID_FIELDS = ("docid", "doc_id", "_id", "id")
 
@@ -45,7 +49,20 @@ def read_requests(path: Path) -> list[Request]:
     Raises:
         CollectionError: the file or a line of it cannot be read; the message names the line.
     """
-    return [request for _, request in parsed_lines(path, lambda line: parse_request(json_object(line)))]
+    return [request for _, request in parsed_lines(path, lambda line: parse_request(request_row(line)))]
+
+
+def request_row(line: str) -> Mapping[str, Any]:
+    """The JSON object in a line. Raises: BadRow."""
+    try:
+        return json_object(line)
+    except BadRow as error:
+        if not _RUN_LINE.fullmatch(line.strip()):
+            raise
+        raise BadRow(
+            "is a line of a TREC run, which has no texts; eval-trec-dl takes them from a collection (--collection "
+            "NAME), and other commands read request files in RankLLM's form"
+        ) from error
 
 
 def parse_request(row: object) -> Request:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import reprlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from numbers import Integral, Real
@@ -68,7 +68,7 @@ def id_of(row: Mapping[str, Any], names: Sequence[str]) -> str:
     """
     found = {name: _id(row[name], name) for name in names if name in row}
     if not found:
-        raise missing(_one_of(names), row)
+        raise missing(one_of(names), row)
     if len(set(found.values())) > 1:
         given = " and ".join(f"{name} {value!r}" for name, value in found.items())
         raise BadRow(f"has the different ids {given}; give one of them")
@@ -108,11 +108,16 @@ def refuse_unknown_fields(row: Mapping[str, Any], known: Sequence[str], descript
 
 def missing(field: str, row: Mapping[str, Any]) -> BadRow:
     """The error that a row lacks a field; it lists the fields that the row has."""
-    names = [_shown(name) for name in islice(row, _SHOWN_FIELDS)] or ["no field"]
-    return BadRow(f"has no {field}; found {', '.join(names)}{', …' if len(row) > _SHOWN_FIELDS else ''}")
+    return BadRow(f"has no {field}; found {listed(row) or 'no field'}")
 
 
-def _one_of(names: Sequence[str]) -> str:
+def listed(fields: Collection[str]) -> str:
+    """The names of fields on one line; of many only the first ones."""
+    names = ", ".join(_shown(name) for name in islice(fields, _SHOWN_FIELDS))
+    return f"{names}, …" if len(fields) > _SHOWN_FIELDS else names
+
+
+def one_of(names: Sequence[str]) -> str:
     """The names of one field: doc_id (or _id, docid)."""
     return f"{names[0]} (or {', '.join(names[1:])})" if len(names) > 1 else names[0]
 

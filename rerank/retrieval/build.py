@@ -9,6 +9,7 @@ import errno
 import os
 import platform
 import shutil
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -23,12 +24,16 @@ from rerank import __version__
 from rerank.collections import Collection
 from rerank.errors import CollectionError, ConfigError
 from rerank.models.encoder import Encoder
+from rerank.models.sparse_encoder import SparseEncoder
 from rerank.retrieval.bm25 import K1, B, write_bm25
 from rerank.retrieval.build_folder import BuildFolder, build_folder
 from rerank.retrieval.encoding import Workers, encode_passages
 from rerank.retrieval.index import IndexManifest, write_manifest
 from rerank.retrieval.index_format import FORMAT, DenseKind
 from rerank.retrieval.shards import EncodingJob
+from rerank.retrieval.sparse_shards import SparseJob
+from rerank.retrieval.sparse_store import FOLDER as SPARSE_FOLDER
+from rerank.retrieval.sparse_store import join_parts
 from rerank.retrieval.store import DuplicateDocId, PassageStore, allocate_vectors, write_passages
 from rerank.retrieval.vector_index import MIN_IVF_PQ_PASSAGES, open_vector_index, recall_of, write_vector_index
 from rerank.types import EncoderDtype, Passage
@@ -71,6 +76,7 @@ def build_index(
     encoder: Encoder,
     report: Report = lambda *_: None,
     settings: BuildSettings | None = None,
+    sparse_encoder: SparseEncoder | None = None,
 ) -> IndexManifest:
     """Builds the index of a collection in the new folder `out`, which appears when the index is complete.
 
@@ -83,6 +89,7 @@ def build_index(
         encoder: computes the vectors.
         report: progress callback.
         settings: how to build it.
+        sparse_encoder: computes the sparse vectors; None: the index has none.
 
     Raises:
         ConfigError: `out` exists already, another build of it runs, one with other arguments is unfinished, the
@@ -98,6 +105,7 @@ def build_index(
         "encoder": asdict(encoder.id),
         "encoder_dtype": settings.encoder_dtype,
         "dense": settings.dense,
+        "sparse_encoder": asdict(sparse_encoder.id) if sparse_encoder else None,
     }
     with build_folder(out, plan) as build:
         try:
@@ -112,7 +120,11 @@ def build_index(
         stages = VectorStages(build, encoder, settings, report)
         build.stage("vectors", stages.vectors)
         build.stage("dense", stages.dense)
-        manifest = write_manifest(build.index, _manifest(collection.name, build, stages, encoder, settings))
+        if sparse_encoder is not None:
+            build.stage("sparse vectors", partial(_write_sparse, build, sparse_encoder, settings, report))
+        manifest = write_manifest(
+            build.index, _manifest(collection.name, build, stages, encoder, settings, sparse_encoder)
+        )
         build.finish()
     return manifest
 
@@ -166,15 +178,21 @@ class VectorStages:
         return float((exact * stored).sum(axis=1).mean())
 
 
+def _without_vectors(folder: str, names: list[str]) -> list[str]:
+    """The files of an index that depend on the vectors; those of sparse vectors are in a folder of their own."""
+    of_vectors = [name for name in names if name.endswith((".npy", ".faiss")) or name == "manifest.json"]
+    return [] if Path(folder).name == SPARSE_FOLDER else of_vectors
+
+
 def copy_texts(index: Path, folder: Path, passages: int, dimension: int) -> None:
-    """Copies passages and BM25 of an index to the new folder of another one, with vectors that are still 0.
+    """Copies all of an index but its vectors to the new folder of another one, with vectors that are still 0.
 
     Raises:
         OSError: the disk is full.
     """
     shutil.rmtree(folder, ignore_errors=True)
     try:
-        shutil.copytree(index, folder, ignore=shutil.ignore_patterns("*.npy", "*.faiss", "manifest.json"))
+        shutil.copytree(index, folder, ignore=_without_vectors)
     except shutil.Error as error:  # one failure for each file, with the text of its OSError
         _, target, reason = error.args[0][0]
         raise OSError(errno.EIO, reason, target) from error
@@ -211,8 +229,25 @@ def _write_bm25(build: BuildFolder, threads: int, report: Report) -> None:
     )
 
 
+def _write_sparse(build: BuildFolder, encoder: SparseEncoder, settings: BuildSettings, report: Report) -> float:
+    """Encodes the passages as sparse vectors; returns the time that it took, summed over workers, in seconds."""
+    n = len(PassageStore(build.index))
+    dtype = encoder.pick_dtype("auto")
+    job = SparseJob(build.index, build.folder / "sparse-shards", encoder.id, str(encoder.device), dtype, SHARD_ROWS)
+    workers = settings.workers or (1 if encoder.device.type == "cuda" else settings.threads)
+    seconds = encode_passages(job, encoder, workers, lambda done: report("sparse vectors", done, n))
+    start_s = time.perf_counter()
+    join_parts([job.part(shard) for shard in range(len(job.read_journal()))], build.index, encoder.id.vocabulary_size)
+    return seconds + time.perf_counter() - start_s
+
+
 def _manifest(
-    collection: str, build: BuildFolder, stages: VectorStages, encoder: Encoder, settings: BuildSettings
+    collection: str,
+    build: BuildFolder,
+    stages: VectorStages,
+    encoder: Encoder,
+    settings: BuildSettings,
+    sparse_encoder: SparseEncoder | None,
 ) -> IndexManifest:
     """The manifest, still without files."""
     return IndexManifest(
@@ -223,6 +258,7 @@ def _manifest(
         encoder_dtype=settings.encoder_dtype,
         dense=settings.dense,
         expansion=None,
+        sparse_encoder=sparse_encoder.id if sparse_encoder else None,
         **stages.quality(),
         bm25_k1=K1,
         bm25_b=B,

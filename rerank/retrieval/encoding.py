@@ -9,21 +9,20 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
 
 from rerank.errors import ConfigError
-from rerank.models.encoder import Encoder
-from rerank.retrieval.shards import EncodingJob, ShardEncoder
+from rerank.retrieval.shards import ShardJob, ShardWorker
 from rerank.retrieval.store import PassageStore
 
 #: Number of processes that encode, or the processors of a Ray cluster.
 Workers: TypeAlias = int | Literal["ray"]
 
 
-def encode_passages(job: EncodingJob, encoder: Encoder, workers: Workers, report: Callable[[int], None]) -> float:
+def encode_passages(job: ShardJob[Any], encoder: Any, workers: Workers, report: Callable[[int], None]) -> float:
     """Encodes the passages that are not encoded yet.
 
     Args:
@@ -50,7 +49,7 @@ def encode_passages(job: EncodingJob, encoder: Encoder, workers: Workers, report
     return float(job.read_journal().sum())
 
 
-def _encoded(job: EncodingJob, encoder: Encoder, workers: Workers, shards: list[int]) -> Iterator[int]:
+def _encoded(job: ShardJob[Any], encoder: Any, workers: Workers, shards: list[int]) -> Iterator[int]:
     """Encodes the shards; yields the number of passages of each one as it is finished."""
     if workers == "ray":
         from rerank.retrieval.ray_workers import encode_on_ray  # Ray is an extra
@@ -59,14 +58,14 @@ def _encoded(job: EncodingJob, encoder: Encoder, workers: Workers, shards: list[
     return _here(job, encoder, shards) if min(workers, len(shards)) <= 1 else _pool(job, workers, shards)
 
 
-def _here(job: EncodingJob, encoder: Encoder, shards: list[int]) -> Iterator[int]:
+def _here(job: ShardJob[Any], encoder: Any, shards: list[int]) -> Iterator[int]:
     """Encodes in this process."""
-    shard_encoder = ShardEncoder(job, encoder)
+    worker = job.open(encoder)
     with _one_thread():
-        yield from map(shard_encoder.encode, shards)
+        yield from map(worker.encode, shards)
 
 
-def _pool(job: EncodingJob, workers: int, shards: list[int]) -> Iterator[int]:
+def _pool(job: ShardJob[Any], workers: int, shards: list[int]) -> Iterator[int]:
     """Encodes in worker processes."""
     context = multiprocessing.get_context("spawn")  # a fork would copy the locks of torch, the JVM and this process
     with ProcessPoolExecutor(min(workers, len(shards)), context, _start_worker, (job,)) as pool:
@@ -82,11 +81,11 @@ def _pool(job: EncodingJob, workers: int, shards: list[int]) -> Iterator[int]:
             pool.shutdown(cancel_futures=True)
 
 
-def _start_worker(job: EncodingJob) -> None:
+def _start_worker(job: ShardJob[Any]) -> None:
     global _worker
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
-    _worker = ShardEncoder(job)
+    _worker = job.open()
 
 
 def _encode_in_worker(shard: int) -> int:
@@ -94,7 +93,7 @@ def _encode_in_worker(shard: int) -> int:
 
 
 #: The encoder of a worker process.
-_worker: ShardEncoder
+_worker: ShardWorker
 
 
 def _end_with_parent() -> None:

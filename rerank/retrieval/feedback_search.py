@@ -11,7 +11,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeAlias, TypeVar
 
 import numpy as np
@@ -70,12 +72,14 @@ class FeedbackSearch:
         settings: how the query vector is updated.
         rank, retrieve: may raise FAILURES.
         answer_margin_s: how long before its deadline a partial answer must be ready, in seconds.
+        thread: runs the update of the query.
     """
 
     settings: FeedbackSettings
     rank: Rank
     retrieve: Retrieve
     answer_margin_s: float
+    thread: Executor
 
     async def run(
         self, query: Query, candidates: tuple[Candidate, ...], options: RankOptions, deadline: float | None
@@ -102,7 +106,7 @@ class FeedbackSearch:
             return shortened, FeedbackReport(method, False, reason, first_ranking_ms=first_ms)
         if method is FeedbackMethod.KL and first.score_kind is ScoreKind.RANK and first.ranked:
             return shortened, FeedbackReport(method, False, _KL_NEEDS_SCORES, first_ranking_ms=first_ms)
-        updates, update_ms = await _timed(asyncio.to_thread(update_query, query, first, self.settings))
+        updates, update_ms = await _timed(self._updated(query, first))
         report = _report(method, updates, first_ms, update_ms)
         if not report.updated:
             return shortened, report
@@ -119,6 +123,11 @@ class FeedbackSearch:
                 raise
             return shortened, replace(report, new_passages=0, reason=f"no second ranking: {told(error)}")
         return second, replace(report, second_ranking_ms=ranking_ms)
+
+    async def _updated(self, query: Query, first: Ranking) -> QueryUpdates:
+        """The updates of the query, computed on the thread."""
+        update = partial(update_query, query, first, self.settings)
+        return await asyncio.get_running_loop().run_in_executor(self.thread, update)
 
     async def _find_new(
         self, query: Query, candidates: tuple[Candidate, ...], deadline: float | None

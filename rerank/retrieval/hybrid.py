@@ -1,4 +1,4 @@
-"""Hybrid retrieval: fusion of BM25 and dense results by reciprocal rank or by z-scores."""
+"""Hybrid retrieval: fusion of the results of several retrievers by reciprocal rank or by z-scores."""
 
 from __future__ import annotations
 
@@ -29,24 +29,30 @@ class Fusion(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HybridRetriever:
-    """Retrieves with BM25 and with the dense retriever to the same depth, and fuses both results.
+    """Retrieves with several retrievers to the same depth, and fuses their results.
 
-    Each result also has its BM25 score: the lowest one of the list if only the dense retriever found it.
+    Args:
+        retrievers: of the results.
+        fusion: of one result of each.
+        has_bm25: the first retriever is BM25. Each result then also has its BM25 score: the lowest one of the list if
+            only the others found it.
     """
 
-    bm25: Retriever
-    dense: Retriever
+    retrievers: Sequence[Retriever]
     fusion: Fusion
+    has_bm25: bool = True
 
     def search(self, queries: Sequence[Query], depth: int) -> list[list[ScoredRow]]:
-        results = [retriever.search(queries, depth) for retriever in (self.bm25, self.dense)]
+        results = [retriever.search(queries, depth) for retriever in self.retrievers]
         runs = [[{hit.row: hit.score for hit in hits} for hits in result] for result in results]
-        return [self._fuse(bm25, dense, depth) for bm25, dense in zip(*runs, strict=True)]
+        return [self._fuse(of_query, depth) for of_query in zip(*runs, strict=True)]
 
-    def _fuse(self, bm25: Mapping[int, float], dense: Mapping[int, float], depth: int) -> list[ScoredRow]:
-        lowest = min(bm25.values(), default=0.0)
-        fused = best(self.fusion([bm25, dense]), depth)
-        return [ScoredRow(row, score, bm25.get(row, lowest)) for row, score in fused.items()]
+    def _fuse(self, runs: Sequence[Mapping[int, float]], depth: int) -> list[ScoredRow]:
+        fused = best(self.fusion(runs), depth)
+        if not self.has_bm25:
+            return [ScoredRow(row, score) for row, score in fused.items()]
+        lowest = min(runs[0].values(), default=0.0)
+        return [ScoredRow(row, score, runs[0].get(row, lowest)) for row, score in fused.items()]
 
 
 def reciprocal_rank(runs: Sequence[Mapping[K, float]]) -> dict[K, float]:
@@ -80,7 +86,7 @@ def best(scores: Mapping[K, float], depth: int) -> dict[K, float]:
     return dict(sorted(scores.items(), key=lambda item: -item[1])[:depth])
 
 
-def z_scores(scores: Sequence[float]) -> npt.NDArray[np.float64]:
+def z_scores(scores: npt.ArrayLike) -> npt.NDArray[np.float64]:
     """(n,) finite scores minus their mean, divided by their population standard deviation; zeros if all are equal."""
     values = np.asarray(scores, dtype=np.float64)
     if not values.size or values.min() == values.max():

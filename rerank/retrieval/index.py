@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from rerank.errors import IndexMismatch
+from rerank.errors import IndexMismatch, NotConfigured
 from rerank.models.encoder import Encoder, EncoderId
+from rerank.models.sparse_encoder import SparseEncoder, SparseEncoderId
 from rerank.retrieval.base import Retriever, ScoredRow
 from rerank.retrieval.bm25 import BM25Retriever
 from rerank.retrieval.dense import DenseRetriever
-from rerank.retrieval.hybrid import HybridRetriever, reciprocal_rank, z_score_sum
+from rerank.retrieval.hybrid import Fusion, HybridRetriever, reciprocal_rank, z_score_sum
 from rerank.retrieval.index_format import MANIFEST_FILE, DenseKind, read_index_settings
 from rerank.retrieval.integrity import StoredFile, check_files, stored_files
+from rerank.retrieval.learned_sparse import LearnedSparseRetriever
+from rerank.retrieval.sparse_store import SparseStore
 from rerank.retrieval.store import PassageStore
 from rerank.retrieval.vector_index import open_vector_index
 from rerank.types import Candidate, EncoderDtype, FirstStage, Query, ScoredDoc
 from rerank.validation import joined, problems_of
+
+#: Weights of the retrievers in the sum of z-scores; that of learned sparse retrieval was chosen on Cranfield.
+_Z_WEIGHTS = {FirstStage.BM25: 0.3, FirstStage.DENSE: 1.0, FirstStage.LEARNED_SPARSE: 0.5}
 
 
 class Expansion(BaseModel):
@@ -49,6 +56,7 @@ class IndexManifest(BaseModel):
         encoder_dtype: precision in which the passages were encoded.
         cosine_to_float32: mean cosine of some of the vectors to those in float32, before an expansion.
         expansion: how the vectors were moved towards those of similar passages; None if they are the encoder's.
+        sparse_encoder: the encoder of the sparse vectors; None if the index has none.
         dense: kind of dense search.
         dense_recall_at_100: share of exact search's 100 best passages that dense search finds, for short queries made
             from passages; 1 for flat.
@@ -68,6 +76,7 @@ class IndexManifest(BaseModel):
     encoder_dtype: EncoderDtype
     cosine_to_float32: float = 1.0
     expansion: Expansion | None = None
+    sparse_encoder: SparseEncoderId | None = None
     dense: DenseKind
     dense_recall_at_100: float
     bm25_k1: float
@@ -84,32 +93,50 @@ class Index:
     Args:
         folder: written by `build_index`.
         encoder: must be the encoder of the index.
+        sparse_encoder: loads the sparse encoder, which must be that of the index; called if the index has sparse
+            vectors. None: they are not read.
 
     Raises:
         IndexMismatch: `folder` is no index, has another format, was built with another encoder, or is damaged.
     """
 
-    def __init__(self, folder: Path, encoder: Encoder) -> None:
+    def __init__(
+        self, folder: Path, encoder: Encoder, sparse_encoder: Callable[[], SparseEncoder] | None = None
+    ) -> None:
         self.manifest = read_manifest(folder)
         _check_encoder(folder, self.manifest, encoder.id)
         check_files(folder, self.manifest.files)
-        self.store = PassageStore(folder, (self.manifest.passages, encoder.id.dimension))
-        bm25 = BM25Retriever(folder / "bm25")
+        sparse = _open_sparse(folder, self.manifest, sparse_encoder) if sparse_encoder else None
+        self.store = PassageStore(folder, (self.manifest.passages, encoder.id.dimension), sparse)
         vectors = open_vector_index(self.manifest.dense, folder, self.store.vectors)
-        dense = DenseRetriever(vectors, encoder, self.manifest.passages)
         self._retrievers: dict[FirstStage, Retriever] = {
-            FirstStage.BM25: bm25,
-            FirstStage.DENSE: dense,
-            FirstStage.HYBRID_RRF: HybridRetriever(bm25, dense, reciprocal_rank),
-            FirstStage.HYBRID_Z_SCORE: HybridRetriever(bm25, dense, z_score_sum),
+            FirstStage.BM25: BM25Retriever(folder / "bm25"),
+            FirstStage.DENSE: DenseRetriever(vectors, encoder, self.manifest.passages),
         }
+        if sparse_encoder is not None and sparse is not None:
+            of_sparse = LearnedSparseRetriever(sparse, sparse_encoder(), self.manifest.passages)
+            self._retrievers[FirstStage.LEARNED_SPARSE] = of_sparse
+        for stage in FirstStage:
+            if len(stage.parts) > 1 and self._retrievers.keys() >= {*stage.parts}:
+                fusion = reciprocal_rank if stage is FirstStage.HYBRID_RRF else _z_score_fusion(stage)
+                parts = [self._retrievers[part] for part in stage.parts]
+                self._retrievers[stage] = HybridRetriever(parts, fusion, FirstStage.BM25 in stage.parts)
 
     def search(self, first_stage: FirstStage, queries: Sequence[Query], depth: int) -> list[list[ScoredDoc]]:
         """For each query its best passages, at most `depth` of them, best first."""
         return [self.store.scored_docs(hits) for hits in self.search_rows(first_stage, queries, depth)]
 
     def search_rows(self, first_stage: FirstStage, queries: Sequence[Query], depth: int) -> list[list[ScoredRow]]:
-        """As `search`, with the rows of the passages in the index instead of their doc_ids."""
+        """As `search`, with the rows of the passages in the index instead of their doc_ids.
+
+        Raises:
+            NotConfigured: the first stage reads sparse vectors, and there are none.
+        """
+        if first_stage not in self._retrievers:
+            raise NotConfigured(
+                f"first stage {first_stage} reads sparse vectors, which the index of {self.manifest.collection} lacks; "
+                f"build it again with `rerank index`, or use {', '.join(self._retrievers)}"
+            )
         return self._retrievers[first_stage].search(queries, depth)
 
     def candidates(self, first_stage: FirstStage, query: Query, depth: int) -> tuple[Candidate, ...]:
@@ -144,6 +171,25 @@ def read_manifest(folder: Path) -> IndexManifest:
     except ValidationError as error:
         problems = joined(problems_of(error, IndexManifest), lambda _: str(folder / MANIFEST_FILE))
         raise IndexMismatch(f"{problems}; build the index again") from error
+
+
+def _z_score_fusion(stage: FirstStage) -> Fusion:
+    return partial(z_score_sum, weights=[_Z_WEIGHTS[part] for part in stage.parts])
+
+
+def _open_sparse(
+    folder: Path, manifest: IndexManifest, load_encoder: Callable[[], SparseEncoder]
+) -> SparseStore | None:
+    """The sparse vectors of an index; None if it has none. Raises: IndexMismatch if they are another encoder's."""
+    if (expected := manifest.sparse_encoder) is None:
+        return None
+    if (found := load_encoder().id) != expected:
+        raise IndexMismatch(
+            f"the sparse vectors of {folder} are those of {expected.name} (SHA-256 {expected.sha256}), but the loaded "
+            f"sparse encoder is {found.name} (SHA-256 {found.sha256}); set sparse_encoder to the former or build the "
+            "index again"
+        )
+    return SparseStore(folder, manifest.passages, expected.vocabulary_size)
 
 
 def _check_encoder(folder: Path, manifest: IndexManifest, encoder: EncoderId) -> None:

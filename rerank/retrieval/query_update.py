@@ -105,7 +105,7 @@ def update_queries(
     initial = _scores(vectors, passages)
     objective = _objective(settings.method, initial, teacher, mask)
     if settings.method is FeedbackMethod.ROCCHIO:
-        updated = _rocchio(vectors, passages, teacher, mask)
+        updated = _rocchio_by_order(vectors, passages, teacher, mask)
     else:
         updated = _gradient_descent(vectors, passages, objective, settings)
     updated = functional.normalize(_project(updated, vectors, settings.min_cosine), dim=-1)
@@ -163,13 +163,32 @@ def _gradient_descent(vectors: Tensor, passages: Tensor, objective: ListLosses, 
     return updated.detach()
 
 
-def _rocchio(vectors: Tensor, passages: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
-    """(Q, D): the query plus the mean relevant passage minus the mean non-relevant passage, weighted (Rocchio 1971)."""
+def rocchio(
+    vectors: Tensor,
+    passages: Tensor,
+    relevant: Tensor,
+    non_relevant: Tensor | None = None,
+    weights: tuple[float, float, float] = _ROCCHIO_WEIGHTS,
+) -> Tensor:
+    """(Q, D): the query plus the mean relevant passage minus the mean non-relevant passage, weighted (Rocchio 1971).
+
+    Args:
+        vectors: (Q, D) vectors of the queries.
+        passages: (Q, k, D) vectors of the passages.
+        relevant, non_relevant: (Q, k) weights of the passages in the means, at least 0; None: all are 0.
+        weights: of the query, of the mean relevant and of the mean non-relevant passage.
+    """
+    of_query, of_relevant, of_non_relevant = weights
+    updated = of_query * vectors + of_relevant * _mean(passages, relevant)
+    return updated if non_relevant is None else updated - of_non_relevant * _mean(passages, non_relevant)
+
+
+def _rocchio_by_order(vectors: Tensor, passages: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
+    """(Q, D): `rocchio` with the first passages of the teacher's order as the relevant ones."""
     order = teacher.masked_fill(~mask, -torch.inf).argsort(dim=-1, descending=True, stable=True)
     n_relevant = (mask.sum(dim=-1, keepdim=True) // 2).clamp(max=_ROCCHIO_RELEVANT)
     relevant = mask & (order.argsort(dim=-1) < n_relevant)
-    alpha, beta, gamma = _ROCCHIO_WEIGHTS
-    return alpha * vectors + beta * _mean(passages, relevant) - gamma * _mean(passages, mask & ~relevant)
+    return rocchio(vectors, passages, relevant, mask & ~relevant)
 
 
 def _project(updated: Tensor, vectors: Tensor, min_cosine: float) -> Tensor:
@@ -192,7 +211,8 @@ def _range(values: Tensor, mask: Tensor) -> Tensor:
     return (largest - values.masked_fill(~mask, torch.inf).amin(dim=-1)).clamp(min=0)
 
 
-def _mean(passages: Tensor, mask: Tensor) -> Tensor:
-    """(Q, D): the mean of the passages where `mask` is True; 0 for an empty row."""
-    weights = mask.to(passages.dtype)
-    return torch.einsum("qk,qkd->qd", weights, passages) / weights.sum(dim=-1, keepdim=True).clamp(min=1)
+def _mean(passages: Tensor, weights: Tensor) -> Tensor:
+    """(Q, D): the weighted mean of the passages; 0 where all weights of a row are 0."""
+    weights = weights.to(passages.dtype)
+    total = weights.sum(dim=-1, keepdim=True)
+    return torch.einsum("qk,qkd->qd", weights, passages) / total.masked_fill(total == 0, 1)

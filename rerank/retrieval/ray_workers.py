@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from rerank.errors import ConfigError
-from rerank.retrieval.shards import EncodingJob, ShardEncoder
+from rerank.retrieval.shards import ShardJob
 
 try:
     import ray
@@ -31,15 +31,15 @@ _ENVIRONMENT = {
 class _Actor:
     """Encodes shards in one thread."""
 
-    def __init__(self, job: EncodingJob) -> None:
+    def __init__(self, job: ShardJob[Any]) -> None:
         torch.set_num_threads(1)
-        self._encoder = ShardEncoder(job)
+        self._worker = job.open()
 
     def encode(self, shard: int) -> int:
-        return self._encoder.encode(shard)
+        return self._worker.encode(shard)
 
 
-def encode_on_ray(job: EncodingJob, shards: Sequence[int]) -> Iterator[int]:
+def encode_on_ray(job: ShardJob[Any], shards: Sequence[int]) -> Iterator[int]:
     """Encodes on the cluster that RAY_ADDRESS names, otherwise on this machine.
 
     Yields:

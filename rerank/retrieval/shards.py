@@ -10,6 +10,7 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,13 +21,24 @@ from rerank.models.encoder import Encoder, EncoderId
 from rerank.retrieval.store import PassageStore, VectorWriter
 from rerank.types import EncoderDtype
 
+#: Identity of an encoder.
+Id = TypeVar("Id")
+
+
+class ShardWorker(Protocol):
+    """Encodes shards of a job in one process."""
+
+    def encode(self, shard: int) -> int:
+        """Encodes and stores the passages of a shard; returns their number."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
-class EncodingJob:
+class ShardJob(Generic[Id]):
     """The encoding of all passages of an index, in shards of rows that any process can encode.
 
     Attributes:
-        folder: of the index, with its texts and its allocated vectors.
+        folder: of the index, with its texts.
         journal: file with the time that each finished shard took, in seconds (float64); 0 for the others.
         encoder: identity of the encoder.
         device: of the encoder.
@@ -36,10 +48,14 @@ class EncodingJob:
 
     folder: Path
     journal: Path
-    encoder: EncoderId
+    encoder: Id
     device: str
     dtype: EncoderDtype
     shard_rows: int
+
+    def open(self, encoder: Any = None) -> ShardWorker:
+        """What encodes shards in this process, by the encoder of the job; None loads it."""
+        raise NotImplementedError
 
     def create_journal(self) -> None:
         """Creates the journal unless it is there."""
@@ -57,6 +73,15 @@ class EncodingJob:
         with self.journal.open("r+b", buffering=0) as file:
             os.pwrite(file.fileno(), np.float64(seconds).tobytes(), shard * np.float64().nbytes)
             os.fdatasync(file.fileno())
+
+
+@dataclass(frozen=True, slots=True)
+class EncodingJob(ShardJob[EncoderId]):
+    """The encoding of all passages as vectors, whose file is allocated."""
+
+    def open(self, encoder: Encoder | None = None) -> ShardEncoder:
+        """See ShardJob."""
+        return ShardEncoder(self, encoder)
 
 
 class ShardEncoder:

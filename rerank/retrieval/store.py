@@ -15,8 +15,10 @@ import numpy.typing as npt
 
 from rerank.errors import CollectionError, NotFound
 from rerank.files import reserve
+from rerank.retrieval.arrays import open_array
 from rerank.retrieval.base import ScoredRow
 from rerank.retrieval.integrity import damaged
+from rerank.retrieval.sparse_store import SparseStore
 from rerank.types import Matrix, Passage, ScoredDoc, is_valid_doc_id
 
 _PASSAGES = "passages.sqlite"
@@ -41,12 +43,14 @@ class PassageStore:
     Args:
         folder: of the index.
         shape: number and width of the vectors, by the manifest; None does not check them.
+        sparse: the sparse vectors, which its passages get; None: they get none.
 
     Raises:
         IndexMismatch: a file is missing or damaged.
     """
 
-    def __init__(self, folder: Path, shape: tuple[int, int] | None = None) -> None:
+    def __init__(self, folder: Path, shape: tuple[int, int] | None = None, sparse: SparseStore | None = None) -> None:
+        self._sparse = sparse
         self._path = folder / _PASSAGES
         with _damage_named(self._path):
             self._db = sqlite3.connect(
@@ -57,7 +61,7 @@ class PassageStore:
         #: The unit vector of each row.
         self.vectors = VectorFile(folder / _VECTORS)
         #: (N,) memory-mapped: whether the vector of a row covers only the beginning of its text.
-        self.truncated: npt.NDArray[np.bool_] = _open_array(folder / _TRUNCATED, np.bool_, dimensions=1)
+        self.truncated: npt.NDArray[np.bool_] = open_array(folder / _TRUNCATED, np.bool_, dimensions=1)
         if shape is not None and self.vectors.mapped.shape != shape:
             raise damaged(folder / _VECTORS, f"it has {self.vectors.mapped.shape} numbers instead of {shape}")
         if last_row != len(self) - 1:
@@ -111,7 +115,8 @@ class PassageStore:
         found = list(self._select(sql, values))
         vectors = self.vectors.read([row for row, _, _ in found])
         for (row, doc_id, text), vector in zip(found, vectors, strict=True):
-            yield row, Passage(doc_id, text, vector, bool(self.truncated[row]))
+            sparse = self._sparse.read(row) if self._sparse else None
+            yield row, Passage(doc_id, text, vector, bool(self.truncated[row]), sparse=sparse)
 
     def _select(self, sql: str, values: Sequence[object]) -> Iterator[tuple[Any, ...]]:
         for start in range(0, len(values), _MAX_VARIABLES):
@@ -133,7 +138,7 @@ class VectorFile:
     """
 
     def __init__(self, path: Path) -> None:
-        self.mapped: Matrix = _open_array(path, np.float32, dimensions=2)
+        self.mapped: Matrix = open_array(path, np.float32, dimensions=2)
         self._file = path.open("rb")
         self._first_byte = path.stat().st_size - self.mapped.nbytes
 
@@ -226,18 +231,3 @@ def _damage_named(path: Path) -> Iterator[None]:
         raise  # this is a bug
     except sqlite3.DatabaseError as error:
         raise damaged(path, str(error).partition(" column")[0]) from error
-
-
-def _open_array(path: Path, dtype: type, dimensions: int) -> npt.NDArray[Any]:
-    try:
-        array: npt.NDArray[Any] = np.lib.format.open_memmap(path, mode="r")
-    except OSError as error:
-        raise damaged(path, error.strerror or error) from error
-    except Exception as error:  # NumPy parses the header as Python, which may raise anything
-        raise damaged(path, f"its header cannot be read ({type(error).__name__})") from error
-    if array.ndim != dimensions or array.dtype != dtype:
-        expected = f"{dimensions} of {np.dtype(dtype)}"
-        raise damaged(path, f"it has {array.ndim} dimensions of {array.dtype} instead of {expected}")
-    if not array.flags.c_contiguous:
-        raise damaged(path, "its header says that columns follow one another, not rows")
-    return array

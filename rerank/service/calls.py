@@ -9,8 +9,8 @@ import re
 import reprlib
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeAlias
@@ -20,10 +20,11 @@ from google.protobuf import message_factory
 from google.protobuf.descriptor import Descriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 
-from rerank.access.callers import Caller
+from rerank.access.callers import Caller, Place
 from rerank.access.keys import KeyStore
 from rerank.config import Limits
 from rerank.errors import InvalidRequest, Overloaded, RerankError, ShuttingDown
+from rerank.many import Pace
 from rerank.service.status import REQUEST_ID, status_name
 from rerank.service.wire_format import check_field_count
 
@@ -138,15 +139,18 @@ class Method:
     on_end: OnEnd
 
 
-async def answer(call: Call, method: Method) -> CallRecord:
+async def answer(call: Call, method: Method, stream: object | None = None) -> CallRecord:
     """Answers a call within the limits, and hands its record to `method.on_end`. Errors are in the record.
+
+    Args:
+        stream: the stream that brings the call as one of its requests, which wait for their turn; None for any other.
 
     Raises:
         CancelledError: the client has hung up.
     """
     start_s, record = time.perf_counter(), CallRecord(method.name, _request_id(call), call.peer)
     try:
-        record.caller = method.calls.enter(call)
+        record.caller = method.calls.enter(call, stream)
         message = await method.calls.receive(call)
         method.calls.hold(call, len(message))
         record.deadline = call.deadline
@@ -195,8 +199,12 @@ class CallsInFlight:
         self.keys = keys
         self.shutting_down = False
         self.on_unread_answer: Callable[[str], None] = lambda peer: None
+        #: Of the requests of streams without a key.
+        self.pace = Pace()
         self._bytes: dict[Call, int] = {}
+        self._places: dict[Call, Place] = {}
         self._timers: dict[Call, asyncio.TimerHandle] = {}
+        self._blocks = 0
         self._idle = asyncio.Event()
         self._idle.set()
         self._receiving = asyncio.Semaphore(_RECEIVING)
@@ -210,9 +218,28 @@ class CallsInFlight:
         """The number of calls in flight."""
         return len(self._bytes)
 
+    def peers(self) -> set[str]:
+        """The clients' connections that have calls in flight; also for other threads."""
+        return {call.peer for call in list(self._bytes)}
+
     async def wait_until_idle(self) -> None:
-        """Waits until no call is in flight."""
+        """Waits until no call is in flight, and no block of `keep_waiting` runs."""
         await self._idle.wait()
+
+    @contextmanager
+    def keep_waiting(self) -> Iterator[None]:
+        """Lets the drain wait for a block that makes calls, as its last call ends before the block does."""
+        self._blocks += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self._blocks -= 1
+            self._note_idle()
+
+    def _note_idle(self) -> None:
+        if not self._bytes and not self._blocks:
+            self._idle.set()
 
     @asynccontextmanager
     async def until_drained(self) -> AsyncIterator[None]:
@@ -241,8 +268,11 @@ class CallsInFlight:
             if not timeout.expired():
                 timeout.reschedule(asyncio.get_running_loop().time())
 
-    def enter(self, call: Call) -> Caller | None:
+    def enter(self, call: Call, stream: object | None = None) -> Caller | None:
         """Counts a call as in flight until its answer was read, and returns the holder of its key.
+
+        Args:
+            stream: see `answer`.
 
         Raises: Unauthenticated, ShuttingDown, Overloaded.
         """
@@ -252,14 +282,18 @@ class CallsInFlight:
         if len(self._bytes) >= self.limits.max_calls:
             raise _overloaded("max_calls", f"{len(self._bytes)} calls are in flight, the most that may be")
         if caller is not None:
-            caller.enter()
+            self._places[call] = caller.enter(stream)
         self._bytes[call] = 0
         self._idle.clear()
-        call.on_done(partial(self._leave, call, caller))
+        call.on_done(partial(self._leave, call))
         return caller
 
     async def receive(self, call: Call) -> bytes | bytearray:
-        """The message of a call. Raises: Overloaded if it does not arrive in time, and what `Call.read` raises."""
+        """The message of a call, when it is its turn among the calls of its key.
+
+        Raises: Overloaded if the turn or the message does not come in time, and what `Call.read` raises.
+        """
+        await self._turn(call)
         timeout = asyncio.timeout(None)
         try:
             async with self._receiving_from.setdefault(call.peer, asyncio.Semaphore(_RECEIVING_FROM_ONE)):
@@ -276,6 +310,18 @@ class CallsInFlight:
             self._timeouts.discard(timeout)
         await asyncio.sleep(0)  # copying 16 MB took some ms, and so does parsing: others are served in between
         return message
+
+    async def _turn(self, call: Call) -> None:
+        """Waits for the turn of a call among those of its key. Raises: Overloaded."""
+        place = self._places.get(call)
+        if place is None or place.is_taken.is_set():
+            return
+        try:
+            async with asyncio.timeout(self.limits.max_transfer_s if place.stream is None else None):
+                await place.is_taken.wait()
+        except TimeoutError as error:
+            problem = "the requests of the key's streams have taken all of its calls for too long"
+            raise _overloaded("max_calls of the key", problem) from error
 
     def _make_room(self) -> None:
         """Gives the calls that are receiving only a short time more."""
@@ -297,14 +343,13 @@ class CallsInFlight:
         later = asyncio.get_running_loop().call_later
         self._timers[call] = later(self.limits.max_transfer_s, self._end_unread, call.peer)
 
-    def _leave(self, call: Call, caller: Caller | None) -> None:
+    def _leave(self, call: Call) -> None:
         del self._bytes[call]
-        if caller is not None:
-            caller.leave()
+        if place := self._places.pop(call, None):
+            place.leave()
         if timer := self._timers.pop(call, None):
             timer.cancel()
-        if not self._bytes:
-            self._idle.set()
+        self._note_idle()
 
     def _end_unread(self, peer: str) -> None:
         log.warning("%s did not read an answer within %g s: its connection ends", peer, self.limits.max_transfer_s)

@@ -64,7 +64,7 @@ def source_of(host: str) -> str:
 
 
 class RefusalLog:
-    """Logs that connections of a port were refused, at most once a second, whatever an attacker does.
+    """Logs that connections of a port were refused or ended, at most once a second, whatever an attacker does.
 
     Args:
         port: what the port is called in the log, such as "HTTP".
@@ -76,16 +76,16 @@ class RefusalLog:
         self._next_s = 0.0
 
     def add(self, number: int, reason: str) -> None:
-        """Counts refused connections, and logs how many there were since the line before.
+        """Counts connections that were refused or ended, and logs how many there were since the line before.
 
         Args:
-            number: of refused connections.
-            reason: why the last of them was refused, with the setting that allows more.
+            number: of these connections.
+            reason: what was exceeded by the last of them, with the setting that allows more.
         """
         self._refused += number
         now_s = time.monotonic()
         if now_s >= self._next_s:
-            log.warning("%s port: %d connections were refused; %s", self._port, self._refused, reason)
+            log.warning("%s port: %d connections were refused or ended; %s", self._port, self._refused, reason)
             self._refused, self._next_s = 0, now_s + 1
 
 

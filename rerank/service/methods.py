@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -23,14 +22,13 @@ from rerank.access.keys import KeyStore
 from rerank.config import Limits
 from rerank.engine.request import RankRequest
 from rerank.errors import InvalidRequest
-from rerank.names import current_model_name
 from rerank.registry import ModelDescription
 from rerank.reranker import AsyncReranker, SearchResult
 from rerank.retrieval.feedback_search import FeedbackReport
 from rerank.retrieval.index import IndexManifest
 from rerank.retrieval.query_update import FeedbackSettings
 from rerank.service.calls import SMALL_MESSAGE, CallRecord, CallsInFlight, Method, OnEnd, Run, protobuf_methods
-from rerank.service.request_fields import FEEDBACK_METHODS, FIRST_STAGES, ON_FAILURE, STRATEGIES
+from rerank.service.request_fields import FEEDBACK_METHODS, FIRST_STAGE_KINDS, FIRST_STAGES, ON_FAILURE, STRATEGIES
 from rerank.service.status import reason_of
 from rerank.service.wire_format import too_many
 from rerank.types import (
@@ -72,16 +70,13 @@ class RerankMethods:
 
     def __init__(self, reranker: AsyncReranker) -> None:
         self._reranker = reranker
-        #: Runs the conversion of large requests, 50 ms for 16 MB, while other calls are served. On one thread, because
-        #: several would keep the event loop from the interpreter for longer.
-        self._submit = ThreadPoolExecutor(max_workers=1, thread_name_prefix="conversion").submit
 
     async def rerank(self, request: pb.RerankRequest, record: CallRecord) -> pb.RerankResponse:
         """Rerank. Raises: RerankError."""
         limits = self._reranker.config.limits
         convert = partial(rerank_arguments, request, limits)
         is_large = any(n > SMALL_MESSAGE for n in accumulate(len(c.text) + len(c.title) for c in request.candidates))
-        query, candidates, options = await asyncio.wrap_future(self._submit(convert)) if is_large else convert()
+        query, candidates, options = await self._reranker.convert(convert) if is_large else convert()
         caller, options = self._of_caller(record, options)
         ranking = await self._reranker.rerank(query, candidates, options, self._deadline(record), caller)
         return ranking_response(pb.RerankResponse, ranking, request)
@@ -108,13 +103,15 @@ class RerankMethods:
         if record.caller is None:
             return record.peer, options
         self._check_models(options, record.caller)
-        return record.key, replace(options, on_failure=options.on_failure or record.caller.limits.on_failure or "")
+        limits = record.caller.limits
+        on_failure = options.on_failure or limits.on_failure or ""
+        kind = options.first_stage_kind or limits.first_stage_kind or ""
+        return record.key, replace(options, on_failure=on_failure, first_stage_kind=kind)
 
     def _check_models(self, options: RankOptions, caller: Caller) -> None:
         """Raises: PermissionDenied if the caller's key does not allow the model or the preranker."""
-        names = [model.name for model in self._reranker.models()]  # the default one first
-        model = current_model_name(options.model or names[0], names)
-        caller.check_models([model, *filter(None, [options.preranker])], names)
+        default, *_ = self._reranker.models()
+        caller.check_models([options.model or default.name, *filter(None, [options.preranker])])
 
 
 def rerank_methods(reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd) -> dict[str, Method]:
@@ -142,7 +139,9 @@ def rerank_arguments(request: pb.RerankRequest, limits: Limits) -> RerankArgumen
     query = _query(request.query, request.instruction, limits)
     candidates = _candidates(request.candidates, limits)
     ordered = request.ordered or not request.HasField("ordered")
-    return query, candidates, replace(_options(request, len(candidates), limits), ordered=ordered)
+    kind = _enum_member("first_stage_kind", request.first_stage_kind, FIRST_STAGE_KINDS, "")
+    options = replace(_options(request, len(candidates), limits), ordered=ordered, first_stage_kind=kind)
+    return query, candidates, options
 
 
 def search_arguments(request: pb.SearchRequest, limits: Limits) -> SearchArguments:
@@ -338,6 +337,9 @@ def _interpolation_report(report: InterpolationReport) -> pb.InterpolationReport
         applied=report.scores is not None,
         scores=f"INTERPOLATED_SCORES_{report.scores.name}" if report.scores else None,
         reason=report.reason,
+        correlation=report.correlation,
+        mean_correlation=report.of_caller.mean if report.of_caller else None,
+        correlated_lists=report.of_caller.lists if report.of_caller else 0,
     )
 
 

@@ -18,9 +18,10 @@ from rerank.config import (
 from rerank.cross_encoder_files import check_cross_encoder
 from rerank.errors import CheckpointError, ConfigError
 from rerank.files import check_file, is_missing_folder, looked_for
-from rerank.json_files import read_json
+from rerank.known_classes import check_class_names, read_settings
 from rerank.manifest import TEMPLATE_FILE
 from rerank.prompting.templates import TEXT_FIELDS, VECTOR_FIELDS, check_hides_query, load_template
+from rerank.weight_files import check_weights
 
 _CONFIGURATION, _ADAPTER = "config.json", "adapter_config.json"
 _WEIGHTS = ("*.safetensors", "*.bin")
@@ -29,7 +30,7 @@ _NEEDED_FIELDS: Mapping[str, Sequence[Sequence[str]]] = {"pe-rank": VECTOR_FIELD
 
 
 def check_model_files(model: ModelConfig) -> None:
-    """Checks the checkpoint and the templates of a model, and the key of its servers.
+    """Checks the paths that the settings of a model name, its templates, and the key of its servers.
 
     Raises:
         ConfigError: a folder or file is missing or is something else, a template cannot be used, or the variable of a
@@ -39,13 +40,12 @@ def check_model_files(model: ModelConfig) -> None:
         if isinstance(model, ServableModel | ApiModel) and model.served_by is not None:
             model.served_by.api_key()
         if isinstance(model, CrossEncoderModel):
-            check_cross_encoder(model.path)
+            _check_folder(model.path)
         if not isinstance(model, CheckpointModel):
             return
-        if not isinstance(model, ServableModel) or model.served_by is None:
-            _check_checkpoint(model.path)
-        elif model.tokenizer is None:
-            _check_folder(model.path)
+        if not isinstance(model, ServableModel) or model.served_by is None or model.tokenizer is None:
+            if model.path is not None and str(model.path) != SMOLLM2:
+                _check_folder(model.path)
         else:
             _check_name(model.tokenizer)
         needed = _NEEDED_FIELDS.get(model.ranker, TEXT_FIELDS)
@@ -61,17 +61,39 @@ def check_model_files(model: ModelConfig) -> None:
         raise ConfigError(f"model {model.name}: {error.filename} cannot be read: {error.strerror}") from error
 
 
-def _check_checkpoint(path: Path | None) -> None:
-    """Raises: ConfigError unless the path is a GGUF file, or a folder with a configuration and weights."""
-    if path is None or str(path) == SMOLLM2:
-        return
-    _check_folder(path)
-    if path.suffix == ".gguf":
-        return
+def problem_of_checkpoint(model: ModelConfig) -> str:
+    """The reason for which the files of a model cannot be loaded; empty if none is seen without loading them."""
+    path: Path | None = getattr(model, "path", None)
+    if path is None or str(path) == SMOLLM2 or getattr(model, "served_by", None) is not None:
+        return ""
+    try:
+        if isinstance(model, CrossEncoderModel):
+            check_cross_encoder(path)
+        check_class_names(path)
+        if path.suffix != ".gguf":
+            _check_checkpoint(path)
+            check_weights(path)
+    except CheckpointError as error:
+        return str(error)
+    return ""
+
+
+def problem_of_encoder(folder: Path) -> str:
+    """See `problem_of_checkpoint`."""
+    try:
+        check_class_names(folder)
+        check_weights(folder)
+    except CheckpointError as error:
+        return str(error)
+    return ""
+
+
+def _check_checkpoint(path: Path) -> None:
+    """Raises: CheckpointError unless the folder has a configuration and weights, and its base exists."""
     if not any((path / name).is_file() for name in (_CONFIGURATION, _ADAPTER)):
-        raise ConfigError(f"{path} has no {_CONFIGURATION} or {_ADAPTER}; give the folder of a checkpoint")
+        raise CheckpointError(f"{path} has no {_CONFIGURATION} or {_ADAPTER}; give the folder of a checkpoint")
     if not any(any(path.glob(pattern)) for pattern in _WEIGHTS):
-        raise ConfigError(f"{path} has no weights ({' or '.join(_WEIGHTS)}); copy the checkpoint again")
+        raise CheckpointError(f"{path} has no weights ({' or '.join(_WEIGHTS)}); copy the checkpoint again")
     if (path / _ADAPTER).is_file():
         _check_base(path)
 
@@ -85,10 +107,10 @@ def _check_folder(path: Path) -> None:
 
 
 def _check_base(adapter: Path) -> None:
-    """Raises: ConfigError if the base of an adapter is the path of a missing folder."""
-    base = str(read_json(adapter / _ADAPTER).get("base_model_name_or_path", ""))
+    """Raises: CheckpointError if the base of an adapter is the path of a missing folder."""
+    base = str(read_settings(adapter / _ADAPTER).get("base_model_name_or_path", ""))
     if is_missing_folder(base):
-        raise ConfigError(
+        raise CheckpointError(
             f"{adapter} is an adapter of {base}, and there is no such folder{looked_for(Path(base))}; write the place "
             f"of the base model into its {_ADAPTER}"
         )

@@ -1,16 +1,20 @@
-"""Fields of requests as people write them: names of the command line become values of protobuf's enums."""
+"""Fields of requests as people write them: names of the command line become values of protobuf's enums.
+
+Candidates may have the names of their fields in Python's dicts, be plain texts, and have no id.
+"""
 
 from __future__ import annotations
 
 import reprlib
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from rerank.errors import InvalidRequest
-from rerank.names import FeedbackMethod, FirstStage, Name, OnFailure, StrategyKind, did_you_mean
+from rerank.names import FeedbackMethod, FirstStage, FirstStageKind, Name, OnFailure, StrategyKind, did_you_mean
 from rerank.v1 import rerank_pb2 as pb
 
 M = TypeVar("M", bound=Message)
@@ -19,6 +23,7 @@ STRATEGIES = {kind: getattr(pb, f"STRATEGY_KIND_{kind.name}") for kind in Strate
 FIRST_STAGES = {stage: getattr(pb, f"FIRST_STAGE_{stage.name}") for stage in FirstStage}
 FEEDBACK_METHODS = {method: getattr(pb, f"FEEDBACK_METHOD_{method.name}") for method in FeedbackMethod}
 ON_FAILURE = {choice: getattr(pb, f"ON_FAILURE_{choice.name}") for choice in OnFailure}
+FIRST_STAGE_KINDS = {kind: getattr(pb, f"FIRST_STAGE_KIND_{kind.name}") for kind in FirstStageKind}
 
 #: Enum of rerank.proto → its names in the command line, and their values.
 _NAMES: dict[str, tuple[type[Name], Mapping[Any, int]]] = {
@@ -26,7 +31,10 @@ _NAMES: dict[str, tuple[type[Name], Mapping[Any, int]]] = {
     "rerank.v1.FirstStage": (FirstStage, FIRST_STAGES),
     "rerank.v1.FeedbackMethod": (FeedbackMethod, FEEDBACK_METHODS),
     "rerank.v1.OnFailure": (OnFailure, ON_FAILURE),
+    "rerank.v1.FirstStageKind": (FirstStageKind, FIRST_STAGE_KINDS),
 }
+#: Names that the fields of a candidate have in Python's dicts, and their names in rerank.proto.
+_CANDIDATE_NAMES = {"_id": "doc_id", "docid": "doc_id", "id": "doc_id", "score": "first_stage_score"}
 
 
 def request_message(kind: type[M], fields: Mapping[str, Any], **others: Any) -> M:
@@ -44,6 +52,9 @@ def with_enum_values(kind: type[Message], fields: Mapping[str, Any]) -> dict[str
     """The fields of a message, with enum values for names such as "sliding", "bm25" or "rocchio".
 
     A name may also stand for the whole message with one: {"strategy": "sliding"} is {"strategy": {"kind": "sliding"}}.
+    The number of candidates must have been checked before. An id may be an integer; a candidate without one gets its
+    0-based place, as a plain text does.
+
     The names that rerank.proto gives the values, such as "FIRST_STAGE_BM25", and all other values stay as they are.
 
     Raises:
@@ -52,10 +63,13 @@ def with_enum_values(kind: type[Message], fields: Mapping[str, Any]) -> dict[str
     return _with_enum_values(cast(Descriptor, kind.DESCRIPTOR), fields, "")
 
 
-def _with_enum_values(message: Any, fields: Mapping[str, Any], path: str) -> dict[str, Any]:
+def _with_enum_values(
+    message: Any, fields: Mapping[str, Any], path: str, other_names: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in fields.items():  # ends at the first unknown name, so it is no longer than the message
-        field = message.fields_by_name.get(name) or message.fields_by_camelcase_name.get(name)
+        own_name = other_names.get(name, name)
+        field = message.fields_by_name.get(own_name) or message.fields_by_camelcase_name.get(own_name)
         if field is None:
             raise _unknown_field(message, name, path)
         if field.name in found:
@@ -67,6 +81,10 @@ def _with_enum_values(message: Any, fields: Mapping[str, Any], path: str) -> dic
 def _value(field: FieldDescriptor, value: Any, path: str) -> Any:
     if field.enum_type is not None and field.enum_type.full_name in _NAMES and isinstance(value, str):
         return _enum_value(field.enum_type, value, path)
+    if field.is_repeated and field.message_type is not None and value is not None:
+        if not isinstance(value, list):
+            raise InvalidRequest(path, f"{reprlib.repr(value)} is no list; send a list of candidates")
+        return [_candidate(field.message_type, each, place, path) for place, each in enumerate(value)]
     if field.message_type is not None and not field.is_repeated:
         named = (each for each in field.message_type.fields if each.enum_type is not None)
         if isinstance(value, str) and (of_name := next(named, None)):
@@ -74,6 +92,20 @@ def _value(field: FieldDescriptor, value: Any, path: str) -> Any:
         if isinstance(value, Mapping):
             return _with_enum_values(field.message_type, value, f"{path}.")
     return value
+
+
+def _candidate(message: Any, candidate: object, place: int, path: str) -> Any:
+    """An element of the only repeated message that requests have."""
+    if isinstance(candidate, str):
+        return {"doc_id": str(place), "text": candidate}
+    if not isinstance(candidate, Mapping):
+        problem = f"{reprlib.repr(candidate)} is no candidate; send an object with doc_id and text, or a text"
+        raise InvalidRequest(f"{path}[{place}]", problem)
+    found = _with_enum_values(message, candidate, f"{path}[{place}].", _CANDIDATE_NAMES)
+    doc_id = found.get("doc_id")
+    if doc_id is None or (isinstance(doc_id, int) and not isinstance(doc_id, bool)):
+        found["doc_id"] = str(place if doc_id is None else doc_id)
+    return found
 
 
 def _enum_value(enum: EnumDescriptor, name: str, path: str) -> int:

@@ -12,14 +12,17 @@ from rerank import bundled
 from rerank.access.addresses import check_loopback
 from rerank.access.certificates import check_certificates
 from rerank.access.key_file import read_keys
-from rerank.config import BUNDLED_MODELS, ModelConfig, ServiceConfig
+from rerank.config import ModelConfig, ServiceConfig
 from rerank.config.http import HttpConfig
-from rerank.errors import ConfigError
+from rerank.config.models import reads_sparse
+from rerank.config.named import BUNDLED
+from rerank.errors import CheckpointError, ConfigError
 from rerank.files import is_missing_folder, looked_for
 from rerank.inspector.judgements import read_judgements
 from rerank.retrieval.integrity import check_sizes
 from rerank.service.connection_bounds import connection_bounds
-from rerank.service.paths import check_model_files
+from rerank.service.paths import check_model_files, problem_of_checkpoint, problem_of_encoder
+from rerank.sparse_encoder_files import check_sparse_encoder, locate_sparse_encoder
 
 if TYPE_CHECKING:
     from rerank.reranker import AsyncReranker
@@ -53,8 +56,26 @@ def check_before_loading(config: ServiceConfig) -> None:
         raise ConfigError(
             f"encoder: there is no folder {config.encoder}{where}; give the folder of a model, or its name"
         )
+    if any(reads_sparse(model) for model in config.models):
+        _check_sparse_encoder(config.sparse_encoder)
     for model in config.models:
         check_model_files(model)
+
+
+def check_checkpoints(config: ServiceConfig) -> None:
+    """Checks the files of the encoder and of all models, as far as that is possible without loading them.
+
+    The service starts without a model that it cannot load, so this is for an operator who wants to know before.
+
+    Raises:
+        CheckpointError: some cannot be loaded; the message names each of them, with the reason.
+    """
+    problems = {f"model {model.name}": problem_of_checkpoint(model) for model in config.models}
+    if (encoder := Path(config.encoder)).is_dir():
+        problems["encoder"] = problem_of_encoder(encoder)
+    found = [f"{name}: {problem}" for name, problem in problems.items() if problem]
+    if found:
+        raise CheckpointError("\n".join(found))
 
 
 def description(address: str, reranker: AsyncReranker) -> Iterator[str]:
@@ -86,9 +107,8 @@ def description(address: str, reranker: AsyncReranker) -> Iterator[str]:
 
 def replaced_models(models: Iterable[ModelConfig]) -> Iterator[str]:
     """A line for each model that has the name of a bundled one, but another checkpoint or ranker."""
-    bundled_models = {model.name: model for model in BUNDLED_MODELS}
     for model in models:
-        replaced = bundled_models.get(model.name)
+        replaced = BUNDLED.get(model.name)
         if replaced and (model.ranker, _checkpoint(model)) != (replaced.ranker, _checkpoint(replaced)):
             by = _checkpoint(model) or model.ranker
             cascade = f" in a cascade behind {replaced.preranker}" if replaced.preranker else ""
@@ -104,11 +124,18 @@ def _checkpoint(model: ModelConfig) -> Path | None:
     return bundled.PE_RANK if path is None and model.ranker == "pe-rank" else path
 
 
+def _check_sparse_encoder(name: str) -> None:
+    try:
+        check_sparse_encoder(locate_sparse_encoder(name))
+    except (ConfigError, CheckpointError) as error:
+        raise ConfigError(f"sparse_encoder: {error}") from error
+
+
 def _check_http(http: HttpConfig) -> None:
     for extra, names in {"http": ("starlette", "uvicorn"), "mcp": ("mcp",) if http.mcp else ()}.items():
         if missing := [name for name in names if find_spec(name) is None]:
             raise ConfigError(f"{extra} needs {missing[0]}, which is not installed; install rerank-listwise[{extra}]")
-    _check_address(http.listen, "--http-listen")
+    _check_address(http.listen, "--http")
     if http.qrels is not None:
         read_judgements(http.qrels, http.queries)
 
@@ -116,7 +143,8 @@ def _check_http(http: HttpConfig) -> None:
 def _check_address(listen: str, option: str) -> None:
     host, _, port = listen.rpartition(":")
     if not host or not port.isdecimal():
-        raise ConfigError(f"cannot listen on {listen!r}: it is not HOST:PORT, such as {host or listen}:50051")
+        example = f"127.0.0.1:{listen}" if listen.isdecimal() else f"{host or listen}:50051"
+        raise ConfigError(f"cannot listen on {listen!r}: it is not HOST:PORT, such as {example}")
     try:
         family, kind, _, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind) as probe:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+import math
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TypeAlias
 
 from rerank.errors import Overloaded, RerankError, ShuttingDown
-from rerank.many import IN_WORK, Pace
+from rerank.many import IN_WORK
 from rerank.service.calls import Call, CallRecord, CallsInFlight, Method, answer, header
 from rerank.service.status import REQUEST_ID
 
 #: Streams that may be open at the same time, in all and with one key. Each may be receiving a message, of which the
 #: bytes in flight know only when it is complete.
 _STREAMS, _STREAMS_OF_KEY = 32, 8
+#: Seconds after which a stream with no request in work is silent: it ends if another one finds no room.
+_SILENT_S = 1.0
 #: The part of the bytes in flight that the messages of one stream may have before it is read further.
 _SHARE_OF_BYTES = 1 / 4
 
@@ -31,34 +33,62 @@ Read: TypeAlias = Callable[[], Awaitable[bytes | None]]
 Write: TypeAlias = Callable[[int, CallRecord], Awaitable[None]]
 
 
+@dataclass(eq=False)
+class OpenStream:
+    """A stream that is counted as open.
+
+    Attributes:
+        key: the name of the caller's key; empty without keys.
+        most: how many of its requests may be in work.
+        silent_since_s: since when it waits for a message and has no request in work, on the event loop's clock; else
+            infinity.
+        has_to_end: set when it gives way to another one because it is silent.
+    """
+
+    key: str
+    most: int
+    silent_since_s: float = math.inf
+    has_to_end: asyncio.Event = field(default_factory=asyncio.Event)
+
+
 class OpenStreams:
     """Bounds the streams that are open. A stream is no call in flight: its requests are."""
 
     def __init__(self, calls: CallsInFlight) -> None:
         self._calls = calls
-        self._of_key = Counter[str]()
+        self._open: set[OpenStream] = set()
 
     @contextmanager
-    def open(self, stream: Call) -> Iterator[int]:
-        """Counts a stream as open in the block; yields how many of its requests may be in work.
+    def open(self, call: Call) -> Iterator[OpenStream]:
+        """Counts a stream as open in the block.
 
         Raises: Unauthenticated, ShuttingDown, Overloaded.
         """
         keys = self._calls.keys
-        caller = None if keys is None else keys.authenticate(header(stream, "authorization"))
+        caller = None if keys is None else keys.authenticate(header(call, "authorization"))
         name, most = (caller.name, caller.limits.max_calls or IN_WORK) if caller else ("", IN_WORK)
         if self._calls.shutting_down:
             raise ShuttingDown("the service is shutting down; open the stream at another replica")
-        total, limit = self._of_key.total(), _STREAMS_OF_KEY if caller else _STREAMS
-        if total >= _STREAMS or self._of_key[name] >= limit:
-            open_ = f"{total} streams are open, of which {self._of_key[name]} are this caller's"
-            problem = f"{open_}; {_STREAMS} may be, and {limit} of a caller; retry in 1 s"
-            raise Overloaded(problem, 1.0, {"exceeded": "streams", "limit": str(limit)})
-        self._of_key[name] += 1
+        own = [each for each in self._open if each.key == name]
+        self._make_room(own, _STREAMS_OF_KEY if caller else _STREAMS)
+        self._make_room(list(self._open), _STREAMS)
+        stream = OpenStream(name, min(most, IN_WORK))
+        self._open.add(stream)
         try:
-            yield min(most, IN_WORK)
+            yield stream
         finally:
-            self._of_key[name] -= 1
+            self._open.discard(stream)
+
+    def _make_room(self, streams: Sequence[OpenStream], limit: int) -> None:
+        """Ends the stream that has been silent for longest if there are too many. Raises: Overloaded if none is."""
+        if len(streams) < limit:
+            return
+        longest = min(streams, key=lambda each: each.silent_since_s)
+        if longest.silent_since_s > asyncio.get_running_loop().time() - _SILENT_S:
+            problem = f"{len(streams)} streams are open, the most that may be of a caller or in all; retry in 1 s"
+            raise Overloaded(problem, 1.0, {"exceeded": "streams", "limit": str(limit)})
+        longest.has_to_end.set()
+        self._open.discard(longest)
 
 
 class _StreamedCall:
@@ -97,14 +127,16 @@ class RequestStream:
         stream: the call that brings them.
         method: answers one of them.
         write: sends an answer; called for one at a time.
-        most: how many may be in work.
+        opened: the stream as `OpenStreams` counts it.
     """
 
-    def __init__(self, stream: Call, method: Method, write: Write, most: int) -> None:
-        self._stream, self._write, self._most = stream, write, most
-        self._calls, respond, pace = method.calls, method.respond, Pace()
+    def __init__(self, stream: Call, method: Method, write: Write, opened: OpenStream) -> None:
+        self._stream, self._write, self._opened, self._most = stream, write, opened, opened.most
+        self._calls, respond = method.calls, method.respond
 
         async def paced(message: bytes | bytearray, record: CallRecord) -> bytes:
+            pace = record.caller.pace if record.caller else method.calls.pace
+
             async def attempt() -> bytes:
                 record.deadline = stream.deadline  # a time of the request's own begins with each attempt
                 return await respond(message, record)
@@ -116,13 +148,14 @@ class RequestStream:
         self._in_work: set[_StreamedCall] = set()
         self._answered = 0
         self._ended = asyncio.Event()
+        self._is_reading = False
         self._quiet_since_s = asyncio.get_running_loop().time()
 
     async def answer_all(self, read: Read) -> None:
         """Answers every request of the stream.
 
         Raises:
-            Overloaded: the stream was silent for too long, with no request in work.
+            Overloaded: the stream was silent for too long, with no request in work, or gave way to another one.
             RerankError: the stream cannot be read.
         """
         problem: RerankError | None = None
@@ -144,7 +177,7 @@ class RequestStream:
 
     async def _answer(self, call: _StreamedCall, number: int) -> None:
         try:
-            record = await answer(call, self._method)
+            record = await answer(call, self._method, stream=self)
             async with self._writing:
                 await self._write(number, record)
         finally:
@@ -152,6 +185,7 @@ class RequestStream:
             self._in_work.discard(call)
             self._answered += 1
             self._quiet_since_s = asyncio.get_running_loop().time()
+            self._note_silence()
             self._ended.set()
 
     async def _wait_for_room(self) -> None:
@@ -163,17 +197,29 @@ class RequestStream:
         size, limit = sum(call.size for call in self._in_work), self._calls.limits.max_bytes_in_flight
         return len(self._in_work) < min(self._most, _AT_FIRST + self._answered) and size <= _SHARE_OF_BYTES * limit
 
+    def _note_silence(self) -> None:
+        self._opened.silent_since_s = self._quiet_since_s if self._is_reading and not self._in_work else math.inf
+
     async def _next(self, read: Read) -> bytes | None:
         """The next message; None at the end. Raises: Overloaded if the stream is silent for too long."""
         reading, limit_s = asyncio.ensure_future(read()), self._calls.limits.max_transfer_s
+        giving_way = asyncio.ensure_future(self._opened.has_to_end.wait())
+        self._is_reading = True
+        self._note_silence()
         try:
             while not reading.done():
                 left_s = self._quiet_since_s + limit_s - asyncio.get_running_loop().time()
-                if left_s <= 0 and not self._in_work:
-                    problem = f"no request arrived within {limit_s:g} s, and none is in work; open the stream again"
-                    raise Overloaded(problem, 1.0, {"exceeded": "max_transfer_s"})
-                await asyncio.wait({reading}, timeout=limit_s if self._in_work else left_s)
+                if (left_s <= 0 and not self._in_work) or giving_way.done():
+                    waited = "another stream takes its place" if giving_way.done() else f"{limit_s:g} s are over"
+                    problem = f"no request arrived, none is in work, and {waited}; open the stream again"
+                    exceeded = "streams" if giving_way.done() else "max_transfer_s"
+                    raise Overloaded(problem, 1.0, {"exceeded": exceeded})
+                timeout_s = limit_s if self._in_work else left_s
+                await asyncio.wait({reading, giving_way}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
             self._quiet_since_s = asyncio.get_running_loop().time()
             return reading.result()
         finally:
+            self._is_reading = False
+            self._note_silence()
             reading.cancel()
+            giving_way.cancel()

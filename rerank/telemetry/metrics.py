@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 from rerank import __version__
 from rerank.engine.request import ModelStage, Stage, Work
 from rerank.errors import DeadlineExceeded, Overloaded
+from rerank.first_stage_correlation import CallerCorrelations
 from rerank.models.state_cache import StateCache
 from rerank.models.vector_cache import VectorCache
 from rerank.reranker import AsyncReranker
@@ -53,6 +54,7 @@ class Metrics:
         for model in reranker.models():
             model_up.labels(model.name).set_function(partial(self._is_up, model.name))
         self.registry.register(_VectorCacheCollector(reranker.vector_cache))
+        self.registry.register(_CorrelationCollector(reranker.correlations))
         self.registry.register(_StateCacheCollector(reranker.state_caches))
         Info("rerank_build", "The version of the service.", registry=self.registry).info({"version": __version__})
 
@@ -108,6 +110,25 @@ class _StateCacheCollector(Collector):
             used.add_metric([model], cache.used_bytes)
         yield passages
         yield used
+
+
+class _CorrelationCollector(Collector):
+    """The mean correlations of API keys; `key` is empty for all callers without one."""
+
+    def __init__(self, correlations: CallerCorrelations) -> None:
+        self._correlations = correlations
+
+    def collect(self) -> Iterator[Metric]:
+        labels = ["key", "first_stage_kind"]
+        description = "Mean correlation of the first stage's scores with the other signals of a fusion, by API key."
+        means = GaugeMetricFamily("rerank_first_stage_correlation", description, labels=labels)
+        description = "Lists in that mean."
+        lists = GaugeMetricFamily("rerank_first_stage_correlation_lists", description, labels=labels)
+        for of_key, each in self._correlations.means_by_key().items():
+            means.add_metric(of_key, each.mean)
+            lists.add_metric(of_key, each.lists)
+        yield means
+        yield lists
 
 
 class _CallMetrics:

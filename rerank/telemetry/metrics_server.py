@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from rerank.errors import ConfigError
 
-#: Connections at the same time; further ones are closed.
+#: Connections at the same time; a further one takes the place of the oldest.
 _MAX_CONNECTIONS = 100
 #: Seconds without data after which a connection ends.
 _TIMEOUT_S = 10
@@ -26,20 +26,28 @@ class _MetricsServer(ThreadingMixIn, WSGIServer):
 
     def __init__(self, address: tuple[str, int], handler: type[WSGIRequestHandler]) -> None:
         self.address_family = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0][0]
-        self._places = threading.BoundedSemaphore(_MAX_CONNECTIONS)
+        self._open: dict[socket.socket, None] = {}  # the oldest first
+        self._lock = threading.Lock()
         super().__init__(address, handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self._places.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
+        """Serves a connection on a thread. The oldest one ends if there are too many: an answer takes milliseconds, so
+        it has sent no request until now."""
+        with self._lock:
+            self._open[request] = None
+            if len(self._open) > _MAX_CONNECTIONS:
+                oldest = next(iter(self._open))
+                del self._open[oldest]
+                with suppress(OSError):  # its client has closed it
+                    oldest.shutdown(socket.SHUT_RDWR)
+        super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._places.release()
+            with self._lock:
+                self._open.pop(request, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Leaves out the traceback of a client that hung up."""

@@ -23,6 +23,12 @@ class OnFailure(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ON_FAILURE_ERROR: _ClassVar[OnFailure]
     ON_FAILURE_FIRST_STAGE: _ClassVar[OnFailure]
 
+class FirstStageKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    FIRST_STAGE_KIND_UNSPECIFIED: _ClassVar[FirstStageKind]
+    FIRST_STAGE_KIND_LEXICAL: _ClassVar[FirstStageKind]
+    FIRST_STAGE_KIND_NEURAL: _ClassVar[FirstStageKind]
+
 class ScoreKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     SCORE_KIND_UNSPECIFIED: _ClassVar[ScoreKind]
@@ -56,6 +62,10 @@ class FirstStage(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FIRST_STAGE_DENSE: _ClassVar[FirstStage]
     FIRST_STAGE_HYBRID_RRF: _ClassVar[FirstStage]
     FIRST_STAGE_HYBRID_Z_SCORE: _ClassVar[FirstStage]
+    FIRST_STAGE_LEARNED_SPARSE: _ClassVar[FirstStage]
+    FIRST_STAGE_HYBRID_BM25_SPARSE: _ClassVar[FirstStage]
+    FIRST_STAGE_HYBRID_DENSE_SPARSE: _ClassVar[FirstStage]
+    FIRST_STAGE_HYBRID_ALL: _ClassVar[FirstStage]
 
 class FeedbackMethod(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -72,6 +82,9 @@ STRATEGY_KIND_CASCADE: StrategyKind
 ON_FAILURE_UNSPECIFIED: OnFailure
 ON_FAILURE_ERROR: OnFailure
 ON_FAILURE_FIRST_STAGE: OnFailure
+FIRST_STAGE_KIND_UNSPECIFIED: FirstStageKind
+FIRST_STAGE_KIND_LEXICAL: FirstStageKind
+FIRST_STAGE_KIND_NEURAL: FirstStageKind
 SCORE_KIND_UNSPECIFIED: ScoreKind
 SCORE_KIND_RANK: ScoreKind
 SCORE_KIND_WINDOW_LOG_PROB: ScoreKind
@@ -94,6 +107,10 @@ FIRST_STAGE_BM25: FirstStage
 FIRST_STAGE_DENSE: FirstStage
 FIRST_STAGE_HYBRID_RRF: FirstStage
 FIRST_STAGE_HYBRID_Z_SCORE: FirstStage
+FIRST_STAGE_LEARNED_SPARSE: FirstStage
+FIRST_STAGE_HYBRID_BM25_SPARSE: FirstStage
+FIRST_STAGE_HYBRID_DENSE_SPARSE: FirstStage
+FIRST_STAGE_HYBRID_ALL: FirstStage
 FEEDBACK_METHOD_UNSPECIFIED: FeedbackMethod
 FEEDBACK_METHOD_WEIGHTED_RANKNET: FeedbackMethod
 FEEDBACK_METHOD_KL: FeedbackMethod
@@ -136,7 +153,7 @@ class Interpolation(_message.Message):
     def __init__(self, first_stage: _Optional[float] = ...) -> None: ...
 
 class RerankRequest(_message.Message):
-    __slots__ = ("query", "candidates", "model", "top_n", "strategy", "instruction", "return_passages", "allow_partial", "include_trace", "ordered", "min_relevance", "max_chunks_per_doc", "on_failure")
+    __slots__ = ("query", "candidates", "model", "top_n", "strategy", "instruction", "return_passages", "allow_partial", "include_trace", "ordered", "min_relevance", "max_chunks_per_doc", "on_failure", "first_stage_kind")
     QUERY_FIELD_NUMBER: _ClassVar[int]
     CANDIDATES_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -150,6 +167,7 @@ class RerankRequest(_message.Message):
     MIN_RELEVANCE_FIELD_NUMBER: _ClassVar[int]
     MAX_CHUNKS_PER_DOC_FIELD_NUMBER: _ClassVar[int]
     ON_FAILURE_FIELD_NUMBER: _ClassVar[int]
+    FIRST_STAGE_KIND_FIELD_NUMBER: _ClassVar[int]
     query: str
     candidates: _containers.RepeatedCompositeFieldContainer[Candidate]
     model: str
@@ -163,7 +181,8 @@ class RerankRequest(_message.Message):
     min_relevance: float
     max_chunks_per_doc: int
     on_failure: OnFailure
-    def __init__(self, query: _Optional[str] = ..., candidates: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ..., model: _Optional[str] = ..., top_n: _Optional[int] = ..., strategy: _Optional[_Union[Strategy, _Mapping]] = ..., instruction: _Optional[str] = ..., return_passages: _Optional[bool] = ..., allow_partial: _Optional[bool] = ..., include_trace: _Optional[bool] = ..., ordered: _Optional[bool] = ..., min_relevance: _Optional[float] = ..., max_chunks_per_doc: _Optional[int] = ..., on_failure: _Optional[_Union[OnFailure, str]] = ...) -> None: ...
+    first_stage_kind: FirstStageKind
+    def __init__(self, query: _Optional[str] = ..., candidates: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ..., model: _Optional[str] = ..., top_n: _Optional[int] = ..., strategy: _Optional[_Union[Strategy, _Mapping]] = ..., instruction: _Optional[str] = ..., return_passages: _Optional[bool] = ..., allow_partial: _Optional[bool] = ..., include_trace: _Optional[bool] = ..., ordered: _Optional[bool] = ..., min_relevance: _Optional[float] = ..., max_chunks_per_doc: _Optional[int] = ..., on_failure: _Optional[_Union[OnFailure, str]] = ..., first_stage_kind: _Optional[_Union[FirstStageKind, str]] = ...) -> None: ...
 
 class Span(_message.Message):
     __slots__ = ("start", "end")
@@ -192,16 +211,22 @@ class RankedCandidate(_message.Message):
     def __init__(self, doc_id: _Optional[str] = ..., original_position: _Optional[int] = ..., score: _Optional[float] = ..., first_stage_score: _Optional[float] = ..., text: _Optional[str] = ..., relevance: _Optional[float] = ..., span: _Optional[_Union[Span, _Mapping]] = ...) -> None: ...
 
 class InterpolationReport(_message.Message):
-    __slots__ = ("first_stage", "applied", "scores", "reason")
+    __slots__ = ("first_stage", "applied", "scores", "reason", "correlation", "mean_correlation", "correlated_lists")
     FIRST_STAGE_FIELD_NUMBER: _ClassVar[int]
     APPLIED_FIELD_NUMBER: _ClassVar[int]
     SCORES_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    CORRELATION_FIELD_NUMBER: _ClassVar[int]
+    MEAN_CORRELATION_FIELD_NUMBER: _ClassVar[int]
+    CORRELATED_LISTS_FIELD_NUMBER: _ClassVar[int]
     first_stage: float
     applied: bool
     scores: InterpolatedScores
     reason: str
-    def __init__(self, first_stage: _Optional[float] = ..., applied: _Optional[bool] = ..., scores: _Optional[_Union[InterpolatedScores, str]] = ..., reason: _Optional[str] = ...) -> None: ...
+    correlation: float
+    mean_correlation: float
+    correlated_lists: int
+    def __init__(self, first_stage: _Optional[float] = ..., applied: _Optional[bool] = ..., scores: _Optional[_Union[InterpolatedScores, str]] = ..., reason: _Optional[str] = ..., correlation: _Optional[float] = ..., mean_correlation: _Optional[float] = ..., correlated_lists: _Optional[int] = ...) -> None: ...
 
 class Execution(_message.Message):
     __slots__ = ("model", "ranker", "model_id", "model_revision", "template_sha256", "strategy", "windows", "rounds", "tokens", "truncated_doc_ids", "completeness", "reason", "queue_ms", "prepare_ms", "model_ms", "total_ms", "repaired_identifiers", "interpolation", "model_warning", "unscored_doc_ids", "cached_vectors", "chunked_doc_ids", "failure", "cached_passages", "precision")

@@ -21,6 +21,7 @@ import typer
 
 from rerank.commands.run import run
 from rerank.errors import ConfigError
+from scripts.bench.cold import measure_cold
 from scripts.bench.cross_encoder import measure_beginnings, measure_cross_encoder
 from scripts.bench.engine import measure_concurrency, measure_growth, measure_memory, measure_scheduler, measure_service
 from scripts.bench.passage_states import measure_passage_states
@@ -31,6 +32,7 @@ from scripts.bench.workload import Workload
 
 #: Measurements by the name that --only takes.
 GROUPS: dict[str, Callable[[Workload], Values]] = {
+    "cold": measure_cold,
     "first": measure_first,
     "packed": measure_packing,
     "pe": measure_pe_rank,
@@ -47,7 +49,16 @@ GROUPS: dict[str, Callable[[Workload], Values]] = {
 
 RATIO = "times"
 #: Units of figures that are no ratios, by the start of their name.
-UNITS = {"growth": "ms", "memory": "MB", "useful": "share", "hits": "share", "passages/s": "1/s"}
+UNITS = {
+    "cold": "ms",
+    "warm": "ms",
+    "encoding all passages": "ms",
+    "growth": "ms",
+    "memory": "MB",
+    "useful": "share",
+    "hits": "share",
+    "passages/s": "1/s",
+}
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 

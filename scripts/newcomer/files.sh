@@ -8,6 +8,7 @@ write_files() {
   printf '{"id": "my file.pdf", "title": "How long a flea lives", "text": "A year."}\r\n' >>people.jsonl
   gzip -k people.jsonl
   printf '{"id": "1", "body": "Deserts are dry."}\n' >unknown.jsonl
+  printf '{"sku": %d, "body": "%s", "price": 7.5}\n' 1 "Deserts are dry." 2 "A flea lives a year." >shop.jsonl
   printf '{"id": "1", "text": "Deserts are dry."}\n' >wrong/collection/corpus.jsonl
   gzip -c collection/corpus.jsonl >compressed/corpus.jsonl.gz
   gzip -c collection/queries.jsonl >compressed/queries.jsonl.gz
@@ -53,10 +54,15 @@ evaluate=(eval-trec-dl --requests requests.jsonl --system identity=identity --ta
 lists=(build-lists --requests requests.jsonl --teacher qrels --passages 2 --out)
 
 step "files as people have them" write_files
+step "nothing is relevant enough" output_has "2 results left out by min_relevance 0.999; the best has" \
+  rerank rank --query "how long does a flea live" --model pe-rank --min-relevance .999 people.jsonl --target "$address"
 step "names, title, spaces, byte order mark" title_is_first people.jsonl
 step "the same with gzip" title_is_first people.jsonl.gz
 step "the same in Python" rank_in_python
-step "unknown field of a candidate" fails_with "unknown.jsonl:1 has the unknown field 'body'; known are doc_id" \
+step "other names of fields" output_has $'^1\t2\t.*\t2\t' rerank rank --query "how long does a flea live" shop.jsonl \
+  --id-field sku --text-field body --target "$address"
+step "further fields are ignored with a warning" grep -q "^shop.jsonl: fields that are not read: price" output
+step "candidate without a text" fails_with "unknown.jsonl:1 has no text; found id, body; name the field with --text-field" \
   rerank rank --query "how long does a flea live" unknown.jsonl --target "$address"
 step "evaluate with BEIR's judgements" output_has nDCG "${evaluate[@]}" "$address" --qrels test.tsv --out results-beir
 step "wrong line of judgements" fails_with "test.tsv:2 has 2 columns; expected TREC's four" \

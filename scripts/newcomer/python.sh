@@ -59,6 +59,8 @@ def in_process():
         print(ranking)
         refused(lambda: reranker.rerank(QUERY, TEXTS, RankOptions(strategy="slidng")), "did you mean sliding?")
         assert reranker.rerank(QUERY, TEXTS).trace.cached_vectors == 2
+        scores = reranker.predict([(QUERY, text) for text in TEXTS], batch_size=8, show_progress_bar=False, num_workers=0)
+        assert scores[1] > scores[0], scores
     refused(lambda: reranker.rank(QUERY, TEXTS), "is closed; make a new one")
     with Reranker("identity") as reranker:
         refused(lambda: reranker.rerank(Query(QUERY, instruction="medical"), TEXTS), "instruction")

@@ -189,7 +189,7 @@ subjects() {
 }
 
 subjects configuration evaluation training
-step "serve with HTTP" start_service --index index --http-listen 127.0.0.1:0
+step "serve with HTTP" start_service --index index --http 127.0.0.1:0
 http_address=$(grep -oE 'http://127\.0\.0\.1:[0-9]+' serve.log | head -n 1 | cut -d/ -f3)
 subjects commands files ordered python
 step "stop the service" stop_service

@@ -22,7 +22,7 @@ for file in "$trec/requests.jsonl" "$trec/qrels.txt" "$cranfield/corpus.jsonl"; 
   [ -f "$file" ] || { echo "$file does not exist; DATA needs it" >&2; exit 2; }
 done
 
-systems=(--system BM25=identity --system cosine=cosine --system fusion=z-score --system PE-Rank=pe-rank
+systems=(--system BM25=identity --ranker cosine --ranker z-score --system PE-Rank=pe-rank
   --system FIRST=first/sliding --ranker default)
 
 mkdir -p "$out"

@@ -26,10 +26,15 @@ class Target:
         address: HOST:PORT of gRPC.
         http_address: HOST:PORT of HTTP, for attacks on it.
         authority: the certificate (PEM) of the authority of a service with TLS.
+        key: the API key of the calls; empty for a service without keys.
+
+    Attributes:
+        headers: those of each call.
     """
 
-    def __init__(self, address: str, http_address: str = "", authority: bytes | None = None) -> None:
+    def __init__(self, address: str, http_address: str = "", authority: bytes | None = None, key: str = "") -> None:
         self.address, self.http_address = address, http_address
+        self.headers = [("authorization", f"Bearer {key}")] if key else []
         if authority is None:
             self.channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
         else:
@@ -46,11 +51,11 @@ class Target:
 
     async def rerank(self, message: pb.RerankRequest, timeout_s: float) -> str:
         """The status of a Rerank call, such as "OK"."""
-        return await status_of(self.stub.Rerank(message, timeout=timeout_s))
+        return await status_of(self.stub.Rerank(message, timeout=timeout_s, metadata=self.headers))
 
     async def cancelled_rerank(self, message: pb.RerankRequest, after_s: float) -> str:
         """The status of a Rerank call that is cancelled after some time."""
-        call = self.stub.Rerank(message)
+        call = self.stub.Rerank(message, metadata=self.headers)
         asyncio.get_running_loop().call_later(after_s, call.cancel)
         return await status_of(call)
 

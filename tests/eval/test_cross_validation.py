@@ -76,3 +76,14 @@ def test_division_depends_on_the_seed_alone() -> None:
     values = RNG(1).random((50, 40))
     first, again, other = (cross_validate(values, [1.0] * 50, 4, seed)[0].tolist() for seed in (0, 0, 1))
     assert first == again != other
+
+
+def test_default_that_is_within_one_standard_error_is_kept() -> None:
+    rng = np.random.default_rng(2)
+    shared, noise = rng.normal(size=80), rng.normal(0.0, 0.3, 80)
+    values = np.array([shared, shared + noise - noise.mean() + 0.01, shared + 0.5])
+    assert choose(values[:2], [1.0, 1.0]) == 1
+    assert choose(values[:2], [1.0, 1.0], defaults=[0]) == 0
+    assert choose(values, [1.0, 1.0, 1.0], defaults=[0]) == 2
+    of_folds = [cross_validate(values[:2], [1.0, 1.0], 10, 0, defaults)[1].count(0) for defaults in ([], [0])]
+    assert of_folds[0] <= 2 < 9 <= of_folds[1]

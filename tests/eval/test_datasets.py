@@ -112,7 +112,10 @@ def test_collection_of_ir_datasets(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("error", "message"),
     [
-        (ConnectionError("no route"), "cannot be downloaded, which needs a network: no route"),
+        (
+            ConnectionError("no route"),
+            r"cannot be downloaded \(no route\); connect this machine to a network",
+        ),
         (AttributeError("no qrels_iter"), "lacks passages, queries or judgements"),
     ],
 )
@@ -123,3 +126,31 @@ def test_unavailable_collection_is_named(monkeypatch: pytest.MonkeyPatch, error:
     monkeypatch.setitem(sys.modules, "ir_datasets", SimpleNamespace(load=load))
     with pytest.raises(ConfigError, match=message):
         open_dataset("beir/scifact/test")
+
+
+def test_failed_download_is_one_line_with_its_first_cause(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """ir_datasets logs each attempt, and the message of its HTTP client repeats the address at each layer."""
+    ir_datasets = pytest.importorskip("ir_datasets")
+
+    def load(name: str) -> SimpleNamespace:
+        logger = ir_datasets.log.easy()
+        logger.info("[starting] opening zip file")
+        logger.info("download error: HTTPSConnectionPool(...). Retrying from start.")
+        logger.warn("Download failed: HTTPSConnectionPool(...)")
+        try:
+            raise OSError("Name or service not known")
+        except OSError as error:
+            raise ConnectionError(f"HTTPSConnectionPool(...): Max retries exceeded ({error})") from error
+
+    monkeypatch.setattr(ir_datasets, "load", load)
+    with pytest.raises(ConfigError) as caught:
+        open_dataset("beir/scifact/test")
+    assert str(caught.value) == (
+        "beir/scifact/test of ir_datasets cannot be downloaded (Name or service not known); connect this machine to a "
+        "network, or give --collection a folder in BEIR layout"
+    )
+    printed = capsys.readouterr().err
+    assert "opening zip file" in printed
+    assert "ownload" not in printed

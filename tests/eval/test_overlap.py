@@ -115,5 +115,5 @@ def test_index_of_a_collection_with_another_name_is_named(dataset: str, is_named
 
 def test_index_that_lacks_judged_passages_is_named(index_folder: Path) -> None:
     assert check_index(index_folder, [Qrel("1", "moon", 1), Qrel("1", "b", 1)], "x") == (
-        "1 of 2 judged passages are in the index; the others cannot be found.",
+        "1 of 2 judged passages are in the index; the others cannot be found (such as 'b').",
     )

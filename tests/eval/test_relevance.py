@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 from rerank_eval.relevance import app
-from rerank_eval.relevance_fit import EvidenceList, fit_curve, measure
+from rerank_eval.relevance_fit import JudgedList, JudgedPassage, fit_curve, measure
 from typer.testing import CliRunner
 
 from rerank import Reranker, bundled
@@ -20,70 +20,72 @@ from rerank.manifest import read_manifest
 from rerank.relevance import RelevanceCurve
 from tests.eval.data import write_qrels, write_requests
 
-CURVE = RelevanceCurve(intercept=-1.0, slope=3.0, log_place=-0.5, encoder_sha256="e")
+CURVE = RelevanceCurve(signal="cosine", intercept=-1.0, slope=3.0, encoder_sha256="e")
 
 
-def drawn_lists(curve: RelevanceCurve, count: int, n: int = 20) -> list[EvidenceList]:
+def judged(values: Sequence[float], truths: Sequence[bool]) -> JudgedList:
+    return [JudgedPassage({"cosine": value}, truth) for value, truth in zip(values, truths, strict=True)]
+
+
+def drawn_lists(curve: RelevanceCurve, count: int, n: int = 20) -> list[JudgedList]:
     """Lists in which passages are relevant with the probability that the curve says."""
     rng, lists = random.Random(1), []
     for _ in range(count):
-        evidence = [rng.uniform(-1, 1) for _ in range(n)]
-        odds = [curve.intercept + curve.slope * e + curve.log_place * math.log1p(p) for p, e in enumerate(evidence)]
-        lists.append(EvidenceList(evidence, [rng.random() < 1 / (1 + math.exp(-each)) for each in odds]))
+        values = [rng.uniform(-1, 1) for _ in range(n)]
+        odds = [curve.intercept + curve.slope * value for value in values]
+        lists.append(judged(values, [rng.random() < 1 / (1 + math.exp(-each)) for each in odds]))
     return lists
 
 
 def test_fit_finds_the_curve_that_drew_the_lists() -> None:
-    found = fit_curve(drawn_lists(CURVE, 1000), "e")
-    assert found.encoder_sha256 == "e"
-    assert (found.intercept, found.slope, found.log_place) == pytest.approx((-1.0, 3.0, -0.5), abs=0.2)
+    found = fit_curve(drawn_lists(CURVE, 1000), "cosine", "e")
+    assert (found.signal, found.encoder_sha256) == ("cosine", "e")
+    assert (found.intercept, found.slope) == pytest.approx((-1.0, 3.0), abs=0.2)
 
 
-def test_place_that_speaks_for_later_passages_is_left_out() -> None:
-    lists = [EvidenceList([0.5, 0.5, 0.1], [False, True, False]), EvidenceList([0.6, 0.5, 0.2], [True, True, False])]
-    assert fit_curve(lists, "").log_place == 0
+def test_fit_reads_only_passages_of_which_the_signal_is_known() -> None:
+    lists = drawn_lists(CURVE, 20)
+    others = [[JudgedPassage({"sparse": 9.0}, False)] for _ in range(50)]
+    assert fit_curve([*lists, *others], "cosine", "e") == fit_curve(lists, "cosine", "e")
 
 
 @pytest.mark.parametrize(
     ("lists", "message"),
     [
+        ([judged([0.5, 0.1], [False, False])], "0 of 2 passages are relevant, and a fit needs relevant and other"),
+        ([judged([0.5, 0.1], [True, True])], "2 of 2 passages are relevant"),
         (
-            [EvidenceList([0.5, 0.1], [False, False])],
-            "0 of 2 passages are relevant, and a fit needs relevant and other",
-        ),
-        ([EvidenceList([0.5, 0.1], [True, True])], "2 of 2 passages are relevant"),
-        (
-            [EvidenceList([0.9, 0.1, 0.8, 0.2], [False, True, False, True])],
-            "with less evidence are relevant more often",
+            [judged([0.9, 0.1, 0.8, 0.2], [False, True, False, True])],
+            "passages with a lower cosine are relevant more often",
         ),
     ],
 )
-def test_lists_that_no_curve_fits_are_refused(lists: Sequence[EvidenceList], message: str) -> None:
+def test_lists_that_no_curve_fits_are_refused(lists: Sequence[JudgedList], message: str) -> None:
     with pytest.raises(CollectionError, match=message):
-        fit_curve(lists, "")
+        fit_curve(lists, "cosine", "")
 
 
 def test_measures_are_those_of_a_slow_count() -> None:
-    lists, foreign = drawn_lists(CURVE, 12), [EvidenceList([-0.9, -0.8], [False] * 2), EvidenceList([0.9], [False])]
-    rows = [pair for each in lists for pair in zip(CURVE.relevances(each.evidence), each.is_relevant, strict=True)]
+    lists, foreign = drawn_lists(CURVE, 12), [judged([-0.9, -0.8], [False] * 2), judged([0.1, 0.9], [False] * 2)]
+    rows = [(CURVE.probability(p.signals["cosine"]), p.is_relevant) for each in lists for p in each]
     good, bad = ([value for value, is_good in rows if is_good is wanted] for wanted in (True, False))
     bins: dict[int, list[float]] = {}
     for value, is_good in rows:
         bins.setdefault(min(9, int(value * 10)), []).append(value - is_good)
     threshold = sorted(good)[int(0.05 * (len(good) - 1))]
-    found = measure(CURVE, lists, foreign)
+    found = measure((CURVE,), lists, foreign)
     assert found.ece == pytest.approx(sum(abs(sum(each)) for each in bins.values()) / len(rows))
     wins = sum((a > b) + 0.5 * (a == b) for a in good for b in bad)
     assert found.auc == pytest.approx(wins / len(good) / len(bad))
     assert found.dropped == pytest.approx(sum(value < threshold for value in bad) / len(bad))
     assert found.silent == 0.5
-    with_relevant = [each for each in lists if any(each.is_relevant)]
-    above = [CURVE.relevances(each.evidence)[0] > 0.5 for each in with_relevant]
+    with_relevant = [each for each in lists if any(p.is_relevant for p in each)]
+    above = [max(CURVE.probability(p.signals["cosine"]) for p in each) > 0.5 for each in with_relevant]
     assert found.answered == pytest.approx(sum(above) / len(above))
 
 
 def test_well_drawn_relevances_are_calibrated() -> None:
-    assert measure(CURVE, drawn_lists(CURVE, 1000), ()).ece < 0.03
+    assert measure((CURVE,), drawn_lists(CURVE, 1000), ()).ece < 0.03
 
 
 TEXTS = {
@@ -112,9 +114,10 @@ def test_command_stores_a_curve_with_which_the_checkpoint_drops_what_is_irreleva
     manifest = read_manifest(mine)
     assert manifest is not None
     assert manifest.relevance is not None
-    assert manifest.relevance.encoder_sha256
+    (curve,) = manifest.relevance
+    assert curve.encoder_sha256
     printed = yaml.safe_load(fitted.output[fitted.output.index("relevance:") :].partition("\n\n")[0])
-    assert RelevanceCurve.model_validate(printed["relevance"]) == manifest.relevance
+    assert [RelevanceCurve.model_validate(each) for each in printed["relevance"]] == [curve]
     assert CliRunner().invoke(app, [str(mine), *lists_of(tmp_path)]).exit_code == 0
     with Reranker(mine) as reranker:
         best, *others = reranker.rank("what is a flea", list(TEXTS.values()))

@@ -53,6 +53,20 @@ def test_systems_are_compared_with_the_first() -> None:
     assert "compared with" not in markdown(evaluation(FIRST))
 
 
+def test_every_system_is_compared_with_the_first_stage() -> None:
+    """Wherever its row stands; one system has no other comparison."""
+    first_stage = result(FIRST_STAGE, [0.5, 0.5, 0.5, 0.5])
+    two = markdown(replace(evaluation(FIRST, BETTER, first_stage), first_stage=FIRST_STAGE))
+    table = rows(two, "compared with first stage")
+    assert (table["a"][0], table["b"][0]) == ("+0.0500", "+0.0750")
+    assert rows(two, "compared with a")["b"][0] == "+0.0250"
+    one = markdown(replace(evaluation(FIRST, first_stage), first_stage=FIRST_STAGE))
+    assert one.count("compared with") == 1
+    assert rows(one, "compared with first stage")["a"][0] == "+0.0500"
+    is_first = markdown(replace(evaluation(first_stage, FIRST, BETTER), first_stage=FIRST_STAGE))
+    assert is_first.count("compared with") == 1
+
+
 def test_p_values_are_adjusted_over_all_comparisons() -> None:
     raw = [t_test(paired_differences(other.metrics.values(), FIRST.metrics.values())) for other in (BETTER, WORSE)]
     assert [p for _, _, p in comparisons([FIRST, BETTER, WORSE])] == pytest.approx(holm(raw))

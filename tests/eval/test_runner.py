@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from rerank_eval.measures import TREC_DL, Evaluator
+from rerank_eval.measures import Evaluator, trec_dl
 from rerank_eval.results import measure_variants
 from rerank_eval.runner import TRACE_FILE, Variant, run_variants
 from rerank_eval.trace import RankedList
@@ -37,7 +37,7 @@ class RecordingSystem:
 
 def evaluate(variants: list[Variant], out: Path, load: int = 1) -> None:
     responses = run_variants(variants, QUERIES, out, [load], CONSOLE)
-    measure_variants(variants, responses, Evaluator(TREC_DL, QRELS), out, {"command": "test"})
+    measure_variants(variants, responses, Evaluator(trec_dl(), QRELS), out, {"command": "test"})
 
 
 def rows_without_times(path: Path) -> list[object]:
@@ -84,7 +84,7 @@ def test_timed_variants_run_once_more_at_every_load(tmp_path: Path) -> None:
     timed, untimed = RecordingSystem(), RecordingSystem()
     variants = [Variant("a", {}, timed, is_timed=True), Variant("b", {}, untimed)]
     responses = run_variants(variants, QUERIES, tmp_path, [1, 2, 3], CONSOLE)
-    results = measure_variants(variants, responses, Evaluator(TREC_DL, QRELS), tmp_path, {})
+    results = measure_variants(variants, responses, Evaluator(trec_dl(), QRELS), tmp_path, {})
     assert [list(result.costs) for result in results] == [[1, 2, 3], [1]]
     assert (len(timed.queries), len(untimed.queries)) == (18, 6)
     run_variants(variants, QUERIES, tmp_path, [1, 2, 3], CONSOLE)

@@ -67,7 +67,7 @@ def test_cascade_is_a_chain_of_models_of_which_the_last_has_the_name() -> None:
         ([], ["a=pe-rank>first@x"], "", "a cascade is two or three models"),
         ([], ["a=pe-rank>first@9>first@8>first@7"], "", "a cascade is two or three models"),
         ([], ["a=pe-rank>cross-encoder@20"], "", "needs its model"),
-        ([], ["a=cosine>first@20"], "", "cosine runs in the evaluation, and the models of a cascade in the service"),
+        ([], ["a=oracle>first@20"], "", "oracle runs in the evaluation, and the models of a cascade in the service"),
         ([], ["a=default>first@20"], "", "default is a cascade already"),
         ([], ["a=first/up"], "", "strategy 'up' is none of single, sliding"),
         ([], ["a=first/"], "", "strategy '' is none of"),

@@ -9,15 +9,29 @@ import pytest
 from pydantic import TypeAdapter
 from rerank_eval.settings import EvaluationSettings
 from rerank_eval.specs import SystemSpec, parse_systems
-from rerank_eval.systems import model_config, models_of, open_systems, strategy_of, with_precision
+from rerank_eval.systems import (
+    Oracle,
+    _fixed_settings,
+    model_config,
+    models_of,
+    open_systems,
+    strategy_of,
+    with_precision,
+)
 
 from rerank import bundled
 from rerank.client import RerankClient
 from rerank.commands.messages import strategy_message
-from rerank.config import CheckpointModel, ModelConfig, ServiceConfig
+from rerank.config import CheckpointModel, FusionModel, ModelConfig, ServiceConfig
+from rerank.config.models import reads_sparse
 from rerank.errors import ConfigError
 from rerank.manifest import TEMPLATE_FILE, read_manifest
-from rerank.types import CandidateSource, FirstStage, Query, StrategyKind
+from rerank.models.encoder import Encoder
+from rerank.rankers.base import rank_windows
+from rerank.rankers.fusion import FusionRanker
+from rerank.readers.qrels import Qrel
+from rerank.retrieval.hybrid import z_scores
+from rerank.types import CandidateSource, FirstStage, FirstStageKind, Passage, Query, StrategyKind, Window
 from tests.serving import Served
 
 DEFAULTS = strategy_message(None, 0, 0)
@@ -133,18 +147,64 @@ def test_system_that_would_replace_a_model_of_the_default_system_is_refused(
 
 
 def test_fingerprint_holds_the_model_and_the_index_of_the_service(service: Served) -> None:
-    specs = parse_systems([], ["a=first:number", "b=cosine"], "")
+    specs = parse_systems([], ["a=first:number", "b=oracle"], "")
     with open_systems(specs, flags(target=[service.address]), []) as systems:
         assert systems["a"].fingerprint["ranker"] == "number"
         assert systems["a"].fingerprint["model_revision"] == "r1"
         assert systems["a"].fingerprint["searched"] == systems["b"].fingerprint["searched"] != {}
 
 
-def test_baseline_reranks_what_the_service_retrieves(service: Served) -> None:
-    """The cosine over the dense retriever's candidates gives the dense retriever's order."""
-    with open_systems(parse_systems(["cosine"], [], ""), flags(target=[service.address]), []) as systems:
-        ranking = systems["cosine"].search(Query("the pull of the moon"), first_stage=FirstStage.DENSE, depth=12)
-    assert ranking.positions == tuple(range(12))
+def test_oracle_sorts_what_the_service_retrieves(service: Served) -> None:
+    query, options = Query("the pull of the moon", "q"), {"first_stage": FirstStage.DENSE, "depth": 12}
+    with open_systems(parse_systems(["oracle"], [], ""), flags(target=[service.address]), []) as systems:
+        found = systems["oracle"].search(query, **options)
+    qrels = [Qrel("q", found.doc_ids[-1], 1)]
+    with open_systems(parse_systems(["oracle"], [], ""), flags(target=[service.address]), qrels) as systems:
+        assert systems["oracle"].search(query, **options).positions == (11, *range(11))
+
+
+def test_oracle_sorts_by_judgements_and_keeps_the_order_of_ties() -> None:
+    qrels = [Qrel("q", "d3", 3), Qrel("q", "d1", 1), Qrel("q", "d0", -1), Qrel("other", "d2", 3)]
+    ranking = Oracle(qrels).rerank(Query("a query", "q"), [CandidateSource(f"d{place}") for place in range(4)])
+    assert ranking.doc_ids == ("d3", "d1", "d0", "d2")
+    assert ranking.scores == (4.0, 3.0, 2.0, 1.0)
+    assert Oracle(qrels).fingerprint != Oracle(qrels[:2]).fingerprint
+    assert Oracle([]).rerank(Query("a query", "q"), []).doc_ids == ()
+
+
+@pytest.mark.parametrize("ranker", ["cosine", "z-score"])
+def test_shared_strategy_does_not_reach_a_baseline(ranker: str) -> None:
+    shared = strategy_message(StrategyKind.SLIDING, 10, 5, interpolation=0.5)
+    assert strategy_of(SystemSpec("a", ranker), shared) == DEFAULTS
+
+
+def test_baseline_may_be_the_preranker_of_a_cascade() -> None:
+    (spec,) = parse_systems([], ["it=cosine>first@20"], "")
+    last, first = (TypeAdapter(ModelConfig).validate_python(model) for model in models_of([spec], flags()))
+    assert (last.ranker, last.preranker, first.ranker) == ("first", "it.1", "fusion")
+
+
+@pytest.mark.parametrize(("ranker", "weight"), [("cosine", 0.0), ("z-score", 0.3)])
+def test_baseline_is_the_sum_of_z_scores_of_its_name(ranker: str, weight: float, encoder: Encoder) -> None:
+    texts = ["A flea lives a year.", "Deserts are dry.", "Cats have fleas.", "Whales live in the sea."]
+    model = TypeAdapter(ModelConfig).validate_python(model_config(SystemSpec("a", ranker), flags()))
+    assert isinstance(model, FusionModel)
+    ranking = FusionRanker(model, encoder, None)
+    query, first_stage = Query("how long does a flea live"), (10.0, 9.0, 8.0, 7.0)
+    prepared = ranking.prepare(query, [Passage(f"d{place}", text) for place, text in enumerate(texts)])
+    of_first_stage = model.first_stage_weight(FirstStageKind.LEXICAL)
+    window = Window(prepared.query, prepared.passages, first_stage=first_stage, first_stage_weight=of_first_stage)
+    (ranked,) = rank_windows(ranking, [window])
+    cosines = encoder.encode(texts, "auto") @ encoder.encode([query.text])[0]
+    expected = weight * z_scores(first_stage) + z_scores(cosines)
+    assert ranked.scores == pytest.approx(expected.tolist(), abs=1e-4)
+    assert not reads_sparse(model)
+
+
+def test_baselines_under_one_name_have_different_fingerprints() -> None:
+    """A folder of the cosine's results is not resumed for the z-score."""
+    fixed = [_fixed_settings(SystemSpec("a", ranker), flags()) for ranker in ("cosine", "z-score", "pe-rank")]
+    assert fixed[0] != fixed[1] != fixed[2] == {}
 
 
 def test_slow_models_are_given_time(service: Served, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +215,7 @@ def test_slow_models_are_given_time(service: Served, monkeypatch: pytest.MonkeyP
         timeouts_s.append(timeout_s)
         return call(self, method, request, timeout_s)
 
-    specs = parse_systems(["default", "cosine"], [], "")
+    specs = parse_systems(["default", "oracle"], [], "")
     with open_systems(specs, flags(target=[service.address]), []) as systems:
         monkeypatch.setattr(RerankClient, "_call", recorded)
         systems["default"].rerank(Query("q"), [CandidateSource("a", "1"), CandidateSource("b", "2")])

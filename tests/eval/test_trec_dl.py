@@ -9,7 +9,17 @@ from typing import Any
 import pytest
 from rerank_eval.trec_dl import app
 
-from tests.eval.data import evaluate, graded_requests, judged_collection, read_json, refusal, write, write_run
+from tests.eval.data import (
+    evaluate,
+    graded_requests,
+    judged_collection,
+    read_json,
+    refusal,
+    write,
+    write_qrels,
+    write_requests,
+    write_run,
+)
 from tests.eval.test_report import rows
 from tests.serving import Served
 
@@ -76,6 +86,57 @@ def test_judgements_in_beir_form_and_ids_with_spaces(tmp_path: Path, service: Se
     evaluate(app, tmp_path / "out", *given)
     assert measures(tmp_path / "out")["mean"]["nDCG@10"] == 1
     assert "my%20file%202.pdf 1 " in (tmp_path / "out" / "run.trec").read_text(encoding="utf-8")
+
+
+def test_qrels_may_encode_spaces_and_our_run_is_read_back(tmp_path: Path) -> None:
+    """As it stands, "HELP%201" would be another passage than "HELP 1", and the measures would fall silently."""
+    texts = {"HELP 1": "one", "HELP 2": "two", "plain": "three"}
+    requests = write_requests(tmp_path / "requests.jsonl", {"q 1": texts})
+    qrels = write(tmp_path / "qrels.txt", "q%201 0 HELP%201 1", "q%201 0 plain 2")
+    given = ("--requests", requests, "--qrels", qrels, "--ranker", "oracle")
+    assert "not among the candidates" not in evaluate(app, tmp_path / "out", *given)
+    assert measures(tmp_path / "out")["mean"]["nDCG@10"] == 1
+    collection = judged_collection(tmp_path / "mine", texts, {"q 1": "what"}, {"q 1": {"HELP 1": 1, "plain": 2}})
+    (collection / "qrels" / "test.tsv").write_text(qrels.read_text(encoding="utf-8"), encoding="utf-8")
+    back = ("--requests", tmp_path / "out" / "run.trec", "--collection", collection, "--ranker", "identity")
+    evaluate(app, tmp_path / "back", *back)
+    assert measures(tmp_path / "back")["per_query"]["q 1"]["nDCG@10"] == 1
+
+
+def test_relevant_passages_without_a_candidate_are_counted_with_three_examples(tmp_path: Path) -> None:
+    missing = {f"x{number}": 1 for number in range(5)}
+    requests = write_requests(tmp_path / "requests.jsonl", {"q": {"a": "a", "b": "b"}})
+    qrels = write_qrels(tmp_path / "qrels.txt", {"q": {"a": 1, "b": 0, "y": 0} | missing, "other": {"z": 1}})
+    printed = evaluate(app, tmp_path / "out", "--requests", requests, "--qrels", qrels, "--ranker", "oracle")
+    note = "5 of 6 relevant passages are not among the candidates of"
+    assert note in " ".join(printed.split())
+    (written,) = [each for each in measures(tmp_path / "out")["notes"] if note in each]
+    assert written.endswith("so no order can find them (such as 'x0', 'x1', 'x2').")
+
+
+@pytest.mark.parametrize(
+    ("grades", "given", "names"),
+    [
+        ({"a": 1, "b": 0}, (), ["RR@10", "AP@100", "R@100"]),
+        ({"a": 2, "b": 1}, (), ["RR(rel=2)@10", "AP(rel=2)@100", "R(rel=2)@100"]),
+        ({"a": 2, "b": 1}, ("--rel", 1), ["RR@10", "AP@100", "R@100"]),
+        ({"a": 3, "b": 1}, ("--rel", 3), ["RR(rel=3)@10", "AP(rel=3)@100", "R(rel=3)@100"]),
+    ],
+)
+def test_least_relevant_grade_follows_the_judgements(
+    tmp_path: Path, grades: dict[str, int], given: tuple[object, ...], names: list[str]
+) -> None:
+    """With binary judgements, no passage has grade 2: RR, AP and R would be 0 for every system."""
+    files = graded_requests(tmp_path, {"q": grades})
+    evaluate(app, tmp_path / "out", *files, "--ranker", "oracle", *given)
+    mean = measures(tmp_path / "out")["mean"]
+    assert [mean[name] for name in names] == [1.0, 1.0, 1.0]
+
+
+def test_least_relevant_grade_above_all_judgements_is_refused(tmp_path: Path) -> None:
+    files = graded_requests(tmp_path, {"q": {"a": 2, "b": 1}})
+    error = refusal(app, tmp_path / "out", *files, "--ranker", "oracle", "--rel", 3)
+    assert error == "--rel 3 exceeds the highest grade 2 of the judgements; use at most 2"
 
 
 def test_one_system_writes_into_the_folder_itself(files: list[str], tmp_path: Path) -> None:

@@ -9,28 +9,33 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import ir_measures
+import numpy as np
+import numpy.typing as npt
 import pytest
 import yaml
 from ir_measures import nDCG
 from rerank_eval.cross_validation import p_of_gain
+from rerank_eval.statistics import compare
 from rerank_eval.tuning import run_tuning
+from rerank_eval.tuning_report import Choice, Tuning
 from typer.testing import CliRunner
 
 from rerank.blocking_reranker import Reranker
 from rerank.commands.cli import app
 from rerank.commands.tune import TuneSettings
-from rerank.config import ServiceConfig, load_config
+from rerank.config import FusionModel, ServiceConfig, load_config
 from rerank.errors import CollectionError, ConfigError, IndexMismatch, RankerFailure
-from rerank.rankers.base import Ranker
+from rerank.rankers.base import Ranker, rank_windows
+from rerank.rankers.fusion import FusionRanker
 from rerank.rankers.identity import IdentityRanker
 from rerank.readers.qrels import read_qrels
 from rerank.readers.requests import read_requests
 from rerank.registry import ModelRegistry
 from rerank.reranker import AsyncReranker
-from rerank.types import EncodedWindow, ScoreKind, WindowRanking
+from rerank.types import EncodedWindow, Passage, ScoreKind, Window, WindowRanking
 from tests.eval.data import write, write_qrels, write_requests
 from tests.fakes import NumberRanker, number_in
 
@@ -65,6 +70,43 @@ class DyingRanker(NumberRanker):
         if len(self.ranked) == self._fails_at:
             raise RuntimeError("gone")
         return scores
+
+
+class NumberEncoder:
+    """Stands for both encoders of a fusion: the cosine is the number of a text, the sparse score that after "whole"."""
+
+    id = SimpleNamespace(name="number", sha256="r1")
+    device = SimpleNamespace(type="cpu")
+    vector_cache = cache = SimpleNamespace(fill=list, put=lambda *_: None, max_bytes=0)
+    max_text_tokens = 256
+
+    def __init__(self) -> None:
+        self.encoded: list[str] = []
+
+    def pick_dtype(self, dtype: str) -> str:
+        return "float32"
+
+    def beginning(self, text: str) -> str:
+        return text
+
+    def token_counts(self, texts: Sequence[str]) -> list[int]:
+        return [len(text.split()) for text in texts]
+
+    def encode(self, texts: Sequence[str], dtype: str = "auto") -> npt.NDArray[np.float32]:
+        self.encoded += texts
+        cosines = [number_in(text.partition("whole")[0]) if "whole" in text else 1.0 for text in texts]
+        return np.array([(cosine, (1 - cosine**2) ** 0.5) for cosine in cosines], dtype=np.float32)
+
+    def encode_query(self, text: str) -> SimpleNamespace:
+        return SimpleNamespace(unit=lambda: text)
+
+    def scored(self, query: str, passages: Sequence[Passage]) -> list[Passage]:
+        return [replace(each, sparse_score=number_in(each.text.partition("whole")[2])) for each in passages]
+
+
+def fusion_of(model: Mapping[str, Any]) -> FusionRanker:
+    encoder: Any = NumberEncoder()
+    return FusionRanker(FusionModel(**model), encoder, encoder)
 
 
 @pytest.fixture
@@ -149,7 +191,19 @@ def test_models_that_harm_or_know_nothing_leave_the_first_stage(
 ) -> None:
     settings = settings_of(tmp_path, **lists(tmp_path, numbers), rerank_depths="5,10")
     assert tuned(settings)["models"][0] == {"name": "identity", "ranker": "identity"}
-    assert "Reranking was not shown to help" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "Reranking was not shown to help" in printed
+    assert "Each gain is slightly optimistic: its weights were chosen on the same queries." in printed
+
+
+def test_verdict_without_a_gain_says_which_gains_can_be_detected() -> None:
+    """Two queries gain .2 and lose .2 beside 23 that stay."""
+    first = np.full(25, 0.5)
+    held_out = first + np.array([0.2, -0.2, *[0.0] * 23])
+    comparison = compare(held_out.tolist(), first.tolist())
+    choices, values = [Choice(), Choice("small")], np.stack([first, held_out])
+    verdict = Tuning(choices, values, [0.0, 1.0], 1, held_out, [1], comparison, 1.0, (), ()).verdict
+    assert verdict.endswith("With 25 queries, only gains of 0.034 or more can be detected.")
 
 
 def test_written_service_ranks_as_was_measured(tmp_path: Path, fakes: Mapping[str, Ranker]) -> None:
@@ -182,6 +236,75 @@ def test_written_service_ranks_as_was_measured(tmp_path: Path, fakes: Mapping[st
     weight = f"{tuned_model['interpolation']['first_stage_weight']:g}"
     row = f"whole, then small over the first {tuned_model['window_size']}, first_stage_weight {weight} | {mean:.4f} |"
     assert row in (settings.out / "report.md").read_text(encoding="utf-8")
+
+
+FUSION = {
+    "name": "fused",
+    "ranker": "fusion",
+    "interpolation": {"first_stage_weight": 0.3},
+    "sparse_weight": 0.25,
+    "feedback_passages": 0,
+    "full_agreement": 0.0,
+}
+
+
+def fusion_settings(folder: Path, fakes: dict[str, Ranker], numbers: Any, **others: Any) -> TuneSettings:
+    """Settings with a service of one fusion."""
+    fakes["fused"] = fusion_of(FUSION)
+    write(folder / "fusion.yaml", yaml.safe_dump({"models": [FUSION]}))
+    given = {"config": folder / "fusion.yaml", "only": ["fused"], **others}
+    return settings_of(folder, **lists(folder, numbers, queries=40, passages=20), depth=20, **given)
+
+
+def by_sparse_score(rng: random.Random, grade: int) -> tuple[float, float]:
+    """The cosine and the first stage know nothing."""
+    return round(rng.random(), 3), round(grade + rng.gauss(0, 0.3), 3)
+
+
+def test_fusion_gets_the_weights_that_its_lists_need(
+    tmp_path: Path, fakes: dict[str, Ranker], capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = fusion_settings(tmp_path, fakes, by_sparse_score)
+    written = tuned(settings)["models"][0]
+    weight = written["interpolation"]["first_stage_weight"]
+    assert weight < 0.3
+    weights = {"interpolation": {"first_stage_weight": weight}, "sparse_weight": 1.0}
+    assert written == {**FUSION, **weights, "name": "tuned", "strategy": "single"}
+    printed = capsys.readouterr().out
+    assert "Chosen weights are better than the default's: on queries that the choice did not see" in printed
+    report = (settings.out / "report.md").read_text(encoding="utf-8")
+    assert "| fused, first_stage_weight 0.3, sparse_weight 0.25 (default) |" in report
+    served = FusionRanker(FusionModel(**written), *2 * [cast(Any, NumberEncoder())])
+    found = []
+    for request in read_requests(settings.requests):  # type: ignore[arg-type]
+        passages = [Passage(each.doc_id, each.text or "") for each in request.candidates]
+        prepared = served.prepare(request.query, passages)
+        scores = tuple(each.score or 0.0 for each in request.candidates)
+        window = Window(prepared.query, prepared.passages, first_stage=scores, first_stage_weight=weight)
+        (ranking,) = rank_windows(served, [window])
+        order = enumerate(ranking.permutation)
+        found += [ir_measures.ScoredDoc(request.query.query_id, passages[place].doc_id, -rank) for rank, place in order]
+    mean = ir_measures.calc_aggregate([nDCG @ 10], read_qrels(settings.qrels), found)[nDCG @ 10]  # type: ignore[arg-type]
+    assert f"| fused, first_stage_weight {weight:g}, sparse_weight 1 | {mean:.4f} |" in report
+
+
+def test_default_weights_that_are_as_good_are_called_so(
+    tmp_path: Path, fakes: dict[str, Ranker], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_tuning(fusion_settings(tmp_path, fakes, lambda rng, grade: (grade, grade)))
+    assert "The default weights are as good: on queries that the choice did not see" in capsys.readouterr().out
+
+
+def test_weights_of_a_fusion_cost_no_forward_pass_and_are_not_computed_again(
+    tmp_path: Path, fakes: dict[str, Ranker]
+) -> None:
+    """Of 20 texts each, the default encodes all, and so does the measurement of all other weights."""
+    settings = fusion_settings(tmp_path, fakes, by_sparse_score)
+    first = tuned(settings)
+    encoder: Any = fakes["fused"]._encoder  # type: ignore[attr-defined]
+    assert len(encoder.encoded) == 2 * 40 * (20 + 1)
+    assert tuned(settings) == first
+    assert len(encoder.encoded) == 2 * 40 * (20 + 1)
 
 
 def test_serve_accepts_the_written_file(tmp_path: Path, fakes: Mapping[str, Ranker]) -> None:
@@ -231,7 +354,23 @@ def test_order_without_scores_is_not_interpolated(tmp_path: Path, fakes: dict[st
 
 def test_too_few_queries_are_refused_with_both_numbers(tmp_path: Path, fakes: Mapping[str, Ranker]) -> None:
     settings = settings_of(tmp_path, **lists(tmp_path, knows, queries=19))
-    with pytest.raises(CollectionError, match="19 of 19 judged queries have a relevant passage, and a choice needs 20"):
+    with pytest.raises(CollectionError, match="You have 19 judged queries; at least 20 are needed: judge more"):
+        run_tuning(settings)
+
+
+def test_too_few_judgements_are_refused_before_the_lists_are_read(tmp_path: Path) -> None:
+    qrels = write_qrels(tmp_path / "qrels.txt", {f"q{number}": {"d": number % 2} for number in range(30)})
+    lists_of_another_form = write(tmp_path / "requests.jsonl", "no JSON")
+    settings = settings_of(tmp_path, requests=lists_of_another_form, qrels=qrels)
+    with pytest.raises(CollectionError, match="You have 15 judged queries with a relevant passage; at least 20 are"):
+        run_tuning(settings)
+
+
+def test_judgements_of_queries_that_are_not_asked_do_not_count(tmp_path: Path) -> None:
+    given = lists(tmp_path, knows)
+    asked = given["requests"].read_text(encoding="utf-8").splitlines()[:5]
+    settings = settings_of(tmp_path, requests=write(tmp_path / "five.jsonl", *asked), qrels=given["qrels"])
+    with pytest.raises(CollectionError, match="You have 5 judged queries; at least 20 are needed"):
         run_tuning(settings)
 
 
@@ -239,7 +378,8 @@ def test_queries_whose_relevant_passages_were_not_found_do_not_count(
     tmp_path: Path, fakes: Mapping[str, Ranker]
 ) -> None:
     settings = settings_of(tmp_path, **lists(tmp_path, knows), depth=3, rerank_depths="2,3")
-    with pytest.raises(CollectionError, match=r"\d of 30 judged queries .* in the list of the first stage.*--depth"):
+    few = r"You have \d judged queries .* in the list of the first stage; at least 20 are needed.*--depth"
+    with pytest.raises(CollectionError, match=few):
         run_tuning(settings)
 
 
@@ -258,6 +398,15 @@ def test_query_without_candidates_counts_as_0(
     write(given["requests"], json.dumps({**json.loads(first), "candidates": []}), *others)
     run_tuning(settings_of(tmp_path, **given, rerank_depths="12", depth=12))
     assert "nDCG@10 is 0.967, and" in capsys.readouterr().out  # 29 of 30
+
+
+def test_empty_list_has_no_order_by_any_weights(tmp_path: Path, fakes: dict[str, Ranker]) -> None:
+    settings = fusion_settings(tmp_path, fakes, by_sparse_score)
+    requests = settings.requests
+    assert requests is not None
+    first, *others = requests.read_text(encoding="utf-8").splitlines()
+    write(requests, json.dumps({**json.loads(first), "candidates": []}), *others)
+    assert tuned(settings)["models"][0]["sparse_weight"] == 1.0
 
 
 @pytest.mark.parametrize(
@@ -282,9 +431,9 @@ def test_settings_that_do_not_fit_are_refused(given: dict[str, Any], message: st
 def test_unknown_model_and_missing_index_are_refused(tmp_path: Path) -> None:
     given = lists(tmp_path, knows)
     with pytest.raises(
-        ConfigError, match="--only larger: there is no such model to try; use first, pe-rank, query-likelihood"
+        ConfigError, match="--only larger: there is no such model to try; use fusion, pe-rank, query-likelihood"
     ):
         run_tuning(settings_of(tmp_path, **given, only=["larger"]))
-    clicks = write(tmp_path / "clicks.tsv", "a query\td1\t3")
+    clicks = write(tmp_path / "clicks.tsv", *(f"query {number}\td1\t3" for number in range(20)))
     with pytest.raises(IndexMismatch):
         run_tuning(settings_of(tmp_path, clicks=clicks, index=tmp_path / "none"))

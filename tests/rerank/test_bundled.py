@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from rerank import bundled
-from rerank.config import BUNDLED_MODELS, FirstModel, Precision
+from rerank import Reranker, bundled
+from rerank.config import FirstModel, Precision
+from rerank.config.named import BUNDLED
 from rerank.errors import SelfTestFailed
 from rerank.manifest import read_manifest
 from rerank.models.encoder import Encoder
@@ -16,7 +17,7 @@ from rerank.rankers.self_test import CPU_TOLERANCE, GOLDEN, check, tolerance
 from rerank.registry import load_first, load_ranker, scoring_settings, with_path
 
 FOLDERS = (bundled.FIRST, bundled.PE_RANK)
-GOLDEN_FOLDERS = {"default": bundled.FIRST, "pe-rank": bundled.PE_RANK}
+GOLDEN_FOLDERS = {"pe-rank-first": bundled.FIRST, "pe-rank": bundled.PE_RANK}
 MIB = 2**20
 
 
@@ -34,6 +35,15 @@ def test_manifest_has_valid_hashes_and_no_absolute_paths(folder: Path) -> None:
     assert manifest.data
 
 
+@pytest.mark.parametrize("name", ["default", "pe-rank"])
+def test_bundled_model_warns_of_a_query_in_another_language(name: str) -> None:
+    documents = ["Deserts are dry.", "A flea lives a year."]
+    with Reranker(name) as reranker:
+        for query, warns in (("wie lange lebt ein Floh", True), ("how long does a flea live", False)):
+            trace = reranker.rerank(query, documents).trace
+            assert trace.model_warning.startswith("the model reads English only, and the query seems to be") == warns
+
+
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_card_states_data_licence_command_time_and_results(folder: Path) -> None:
     card = (folder / "README.md").read_text(encoding="utf-8")
@@ -41,8 +51,8 @@ def test_card_states_data_licence_command_time_and_results(folder: Path) -> None
         assert word in card
 
 
-@pytest.mark.parametrize("model", BUNDLED_MODELS[:2], ids=lambda model: model.name)
-def test_default_model_has_its_golden_scores_and_a_damaged_weight_is_noticed(
+@pytest.mark.parametrize("model", map(BUNDLED.__getitem__, GOLDEN_FOLDERS), ids=lambda model: model.name)
+def test_bundled_checkpoint_has_its_golden_scores_and_a_damaged_weight_is_noticed(
     encoder: Encoder, model: FirstModel, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One number of one layer, as a broken disk or another version of the base would change it."""

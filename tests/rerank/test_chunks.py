@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from rerank import Candidate, DeadlineExceeded, InvalidRequest, Query, Ranking, RankOptions
-from rerank.chunks import DividedDocuments, part_tokens
+from rerank.chunks import DividedDocuments, Readers
 from rerank.config import Limits
 from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Single, Step
@@ -22,6 +22,7 @@ from rerank.models.encoder import Encoder
 from rerank.models.vector_cache import VectorCache
 from rerank.rankers.base import RankerInfo
 from rerank.rankers.identity import IdentityRanker
+from rerank.sentences import Places
 from rerank.service.methods import rerank_arguments, search_arguments
 from rerank.types import CandidateSource, Completeness, Passage, ScoreKind
 from rerank.v1 import rerank_pb2 as pb
@@ -29,6 +30,7 @@ from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.fakes import NumberRanker
 from tests.http_client import HttpClient, http_service
 from tests.serving import TIMEOUT_S, Served, refusal, reranker_of
+from tests.slices import finished
 
 #: Some 20 tokens without a number, which tells the fake ranker nothing.
 FILLER = "The history of ships is long and their names are many, as are those of the seas and of the winds. "
@@ -128,6 +130,37 @@ def test_model_that_reads_passages_alone_gives_a_document_the_place_of_its_best_
     assert {place for window in ranking.trace.windows for place in window.positions} == set(range(10))
 
 
+@pytest.mark.parametrize(
+    ("text", "chunks", "is_left_out"),
+    [
+        ("A flea lives 900 years.", 10, False),
+        (FLEA.replace("7", "900") + FILLER, 10, True),
+        (LONG.replace("7", "900"), 10, True),
+        (LONG.replace("7", "900"), 0, False),
+    ],
+)
+def test_model_that_reads_little_of_a_part_is_left_out_of_a_cascade_and_the_reply_says_so(
+    encoder: Encoder, text: str, chunks: int, is_left_out: bool
+) -> None:
+    wide, narrow = NumberRanker(1000), ShortSighted()
+    wide.info = replace(wide.info, max_passage_tokens=100)
+
+    async def call() -> Ranking:
+        async with reranker_of(encoder, {"narrow": narrow, "wide": wide}) as reranker:
+            options = RankOptions("narrow", strategy="cascade", preranker="wide", max_chunks_per_doc=chunks)
+            return await reranker.rerank(QUERY, [("other", "It lives 800 years."), ("long", text)], options)
+
+    ranking = asyncio.run(call())
+    models = [window.model for window in ranking.trace.windows]
+    if is_left_out:
+        assert (doc_ids(ranking)[0], models, ranking.trace.model) == ("long", ["wide"], "wide")
+        assert ranking.trace.model_warning == (
+            "narrow reads 24 tokens of a passage and wide 100, so narrow was left out for these long documents"
+        )
+    else:
+        assert (models, ranking.trace.model, ranking.trace.model_warning) == (["wide", "narrow"], "narrow", "")
+
+
 def test_ranks_count_documents_not_parts(rank: Rank) -> None:
     texts = ["".join(f"{FILLER}This is {number}. " for number in each) for each in ([1, 5], [9, 2], [4, 7])]
     ranking = rank(list(enumerate(texts)), 30, model="pointwise", strategy="sliding", window_size=4)
@@ -187,14 +220,14 @@ def test_late_request_ends_as_any_other(rank: Rank) -> None:
 def test_no_more_of_a_text_is_read_than_its_parts_can_hold() -> None:
     read: list[int] = []
 
-    def token_ends(text: str) -> list[int]:
+    def token_ends(text: str) -> Places:
         read.append(len(text))
-        return [match.end() for match in re.finditer(r"\S+", text)]
+        return np.array([match.end() for match in re.finditer(r"\S+", text)], dtype=np.int64)
 
     documents = tuple(Candidate(Passage(str(place), FILLER * 10_000)) for place in range(3))
     options = RankOptions(max_chunks_per_doc=3)
     request = RankRequest(Query(QUERY), documents, (Step("m", Single(20)),), options)
-    divided = DividedDocuments.of(request, [ShortSighted().info], token_ends)
+    divided = finished(DividedDocuments.of(request, [ShortSighted().info], token_ends))
     assert max(read) <= 3 * 24 * 8
     assert len(divided.parts) == 3
     assert divided.unread == {"0", "1", "2"}
@@ -211,6 +244,7 @@ def test_part_has_no_vector_of_the_document_but_one_that_is_known(
 
     async def call() -> None:
         async with reranker_of(encoder, {"short": ranker}) as reranker:
+            ranker.filled = reranker.vector_cache.filled  # type: ignore[attr-defined]
             for _ in range(2):
                 options = RankOptions(max_chunks_per_doc=10)
                 found.append(await reranker.rerank(QUERY, [("long", LONG), ("short", "x")], options))
@@ -219,26 +253,45 @@ def test_part_has_no_vector_of_the_document_but_one_that_is_known(
     asyncio.run(call())
     assert [ranking.trace.cached_vectors for ranking in found] == [0, 1]
     document = Candidate(Passage("a", LONG, vector, vector_truncated=True), 2.5)
-    request = RankRequest(Query(QUERY), (document,), (), RankOptions(max_chunks_per_doc=10))
-    (part,) = DividedDocuments.of(request, [ranker.info], encoder.token_ends).candidates
+    request = RankRequest(Query(QUERY), (document,), (Step("m", Single(20)),), RankOptions(max_chunks_per_doc=10))
+    (part,) = finished(DividedDocuments.of(request, [ranker.info], encoder.token_ends)).candidates
     assert (part.passage.vector, part.passage.vector_truncated, part.score) == (None, False, 2.5)
 
 
 INFO = RankerInfo("a", "a", "", "", 20, ScoreKind.WINDOW_LOG_PROB, max_passage_tokens=48)
+WIDE = replace(INFO, max_passage_tokens=254)
+NO_READER = replace(INFO, max_passage_tokens=0, reads_passages=False)
 
 
 @pytest.mark.parametrize(
-    ("infos", "expected"),
+    ("infos", "part_tokens", "kept"),
     [
-        ([INFO], 48),
-        ([replace(INFO, max_passage_tokens=254), INFO], 48),
-        ([replace(INFO, max_passage_tokens=512, score_kind=ScoreKind.POINTWISE)], 502),
-        ([INFO, replace(INFO, max_passage_tokens=0, reads_passages=False)], 48),
-        ([replace(INFO, max_passage_tokens=3)], 16),
+        ([INFO], 48, "0"),
+        ([WIDE, INFO], 254, "0"),
+        ([INFO, WIDE], 48, "01"),
+        ([WIDE, replace(INFO, max_passage_tokens=127)], 127, "01"),
+        ([replace(WIDE, max_passage_tokens=512, score_kind=ScoreKind.POINTWISE)], 502, "0"),
+        ([INFO, NO_READER], 48, "01"),
+        ([NO_READER, INFO], 48, "01"),
+        ([replace(INFO, max_passage_tokens=3)], 16, "0"),
     ],
 )
-def test_part_is_as_long_as_every_model_of_the_request_reads(infos: list[RankerInfo], expected: int) -> None:
-    assert part_tokens(infos, query_tokens=10) == expected
+def test_part_is_as_long_as_every_model_of_the_request_reads_and_who_reads_too_little_is_left_out(
+    infos: list[RankerInfo], part_tokens: int, kept: str
+) -> None:
+    steps = tuple(Step(str(place), Single(20)) for place in range(len(infos)))
+    readers = Readers.of(RankRequest(Query("q"), (), steps), infos, query_tokens=10)
+    assert readers.part_tokens == part_tokens
+    assert [step.model for step in readers.kept] == list(kept)
+
+
+@pytest.mark.parametrize(
+    ("weight", "options"), [(0.5, RankOptions(max_chunks_per_doc=5)), (0.0, RankOptions(min_relevance=0.5))]
+)
+def test_model_that_the_answer_depends_on_is_not_left_out(weight: float, options: RankOptions) -> None:
+    steps = (Step("wide", Single(20)), Step("narrow", Single(20), weight, must_interpolate=weight > 0))
+    readers = Readers.of(RankRequest(Query("q"), (), steps, options), [WIDE, INFO], query_tokens=10)
+    assert (readers.kept, readers.part_tokens) == (steps, 48)
 
 
 # --- limits ---

@@ -6,7 +6,6 @@ import time
 
 import pytest
 
-from rerank import names
 from rerank.errors import InvalidRequest
 from rerank.names import FeedbackMethod, FirstStage, Name, StrategyKind, did_you_mean
 
@@ -44,19 +43,3 @@ def test_misspelt_name_gets_the_one_that_was_meant(kind: type[Name], given: str,
 
 def test_nothing_is_meant_by_another_word() -> None:
     assert did_you_mean("zzz", ["top_n"]) == did_you_mean("top_k", []) == ""
-
-
-def test_former_name_of_a_model_is_accepted_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
-    names._warn_of_former_name.cache_clear()
-    assert [names.current_model_name("first", ["pe-rank", "default"]) for _ in range(3)] == ["default"] * 3
-    (record,) = caplog.records
-    assert record.getMessage().startswith("model first is called default now; use that name")
-
-
-@pytest.mark.parametrize("models", [["first", "default"], ["pe-rank"], []])
-def test_name_of_a_model_of_the_service_is_not_a_former_name(models: list[str]) -> None:
-    assert names.current_model_name("first", models) == "first"
-
-
-def test_name_of_no_model_stays_as_it_is() -> None:
-    assert names.current_model_name("furst", ["default"]) == "furst"

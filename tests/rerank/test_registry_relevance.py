@@ -14,7 +14,7 @@ from rerank.relevance import RelevanceCurve
 from rerank.types import RankOptions
 from tests.fakes import NumberRanker
 
-OF_COSINE = RelevanceCurve(intercept=-2.0, slope=6.0, encoder_sha256="e")
+OF_COSINE = (RelevanceCurve(signal="cosine", intercept=-2.0, slope=6.0, encoder_sha256="e"),)
 
 
 def registry() -> ModelRegistry:
@@ -25,7 +25,7 @@ def registry() -> ModelRegistry:
     ]
     last, vectors = NumberRanker(), NumberRanker()
     last.info = replace(last.info, relevance=OF_COSINE)
-    vectors.info = replace(vectors.info, reads_vectors=True)
+    vectors.info = replace(vectors.info, signals={"cosine": "e"})
     return ModelRegistry(models, {"last": last, "vectors": vectors, "plain": NumberRanker()})
 
 
@@ -44,8 +44,11 @@ def test_min_relevance_that_is_no_probability_is_refused(value: float) -> None:
     ("options", "message"),
     [
         (RankOptions("plain"), r"model plain gives no relevance; use a model that gives it \(last\), or leave it out"),
-        (RankOptions(strategy="sliding"), "sliding.* gives no relevance, as no step reads vectors; leave strategy and"),
-        (RankOptions(preranker="plain"), "cascade.* gives no relevance, as no step reads vectors"),
+        (
+            RankOptions(strategy="sliding"),
+            "sliding.* gives no relevance, as no step computes its signal; leave strategy and",
+        ),
+        (RankOptions(preranker="plain"), "cascade.* gives no relevance, as no step computes its signal"),
     ],
 )
 def test_min_relevance_without_relevance_is_refused_with_the_way_out(options: RankOptions, message: str) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import threading
+from inspect import signature
 from typing import TYPE_CHECKING, cast
 
 import pytest
+from sentence_transformers import CrossEncoder
 
 from rerank import (
     ConfigError,
@@ -19,6 +22,7 @@ from rerank import (
     Reranker,
     UsageError,
 )
+from rerank.cross_encoder_calls import check_arguments
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.fakes import NumberRanker
@@ -49,6 +53,21 @@ def test_min_relevance_leaves_out_what_does_not_answer() -> None:
         for value in (1.5, float("nan")):
             with pytest.raises(InvalidRequest, match=f"^min_relevance: {value} is not between 0 and 1"):
                 reranker.rank("q", DOCUMENTS, min_relevance=value)
+
+
+def test_relevance_of_the_default_depends_on_query_and_text_alone() -> None:
+    """The list is longer than the cosine is deep, and its last text is one that stands above."""
+    query, answer = "how long does a flea live", "A flea lives for two to three months."
+    others = [f"A flea of kind {number} bites cats and dogs." for number in range(40)]
+    with Reranker("default") as reranker:
+        (alone,) = reranker.rank(query, [answer])
+        found = reranker.rank(query, [answer, "", " ", *others, answer], ordered=True)
+        relevance = {each["corpus_id"]: each["relevance"] for each in found}
+        assert relevance[0] == relevance[43] == pytest.approx(alone["relevance"], abs=0.01)
+        assert relevance[0] > 0.5
+        assert relevance[1] == relevance[2] == 0.0
+        assert len(relevance) == 44, "those without a cosine have the relevance of their sparse score"
+        assert reranker.rank(query, ["Deserts are dry.", "Bread is baked."], min_relevance=0.2) == []
 
 
 def test_model_without_relevance_has_none_and_refuses_the_least() -> None:
@@ -94,6 +113,26 @@ def test_predict_scores_the_pairs_of_a_query_in_their_order() -> None:
     assert scores[1] == scores[3]  # type: ignore[index]
 
 
+def test_arguments_of_a_cross_encoder_that_cannot_change_scores_are_ignored() -> None:
+    pairs = [("q", text) for text in DOCUMENTS]
+    kept = {"batch_size": 8, "num_workers": 0, "convert_to_numpy": True, "device": None, "activation_fn": None}
+    with Reranker("identity") as reranker:
+        assert list(reranker.predict(pairs, show_progress_bar=None, **kept)) == list(reranker.predict(pairs))  # type: ignore[arg-type]
+        ranked = reranker.rank("q", DOCUMENTS, batch_size=8, show_progress_bar=True)
+        assert ranked == reranker.rank("q", DOCUMENTS)
+        with pytest.raises(TypeError, match="apply_softmax would change the result"):
+            reranker.predict(pairs, apply_softmax=True)
+        with pytest.raises(
+            TypeError, match="unexpected argument 'batchsize'; of CrossEncoder's, batch_size, chunk_size"
+        ):
+            reranker.rank("q", DOCUMENTS, batchsize=8)
+
+
+def test_every_argument_of_cross_encoders_predict_is_known() -> None:
+    names = set(signature(CrossEncoder.predict).parameters) - {"self", "inputs", "kwargs"}
+    check_arguments(dict.fromkeys(names))
+
+
 def test_notebook_shows_rankings_as_html() -> None:
     with Reranker("identity") as reranker:
         ranking = reranker.rerank("q", ["A < B", "second"])
@@ -128,6 +167,15 @@ def test_closed_twice_is_closed_and_leaves_no_thread() -> None:
     reranker.close()
     reranker.close()
     assert "reranker" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_closed_reranker_leaves_none_of_its_threads() -> None:
+    before = set(threading.enumerate())
+    with Reranker("identity") as reranker:
+        reranker.rerank(Query("q"), DOCUMENTS, RankOptions(max_chunks_per_doc=2))
+        started = asyncio.run(reranker._reranker.convert(threading.current_thread))
+        assert started.name.startswith("conversion")
+    assert not {thread.name for thread in set(threading.enumerate()) - before if thread.name.startswith("conversion")}
 
 
 def test_unknown_name_is_refused_before_anything_is_loaded() -> None:

@@ -36,6 +36,7 @@ from rerank.types import (
 from rerank.unordered import UnorderedList, shared_words
 from tests.fakes import NumberRanker, number_in
 from tests.serving import reranker_of
+from tests.slices import finished
 
 QUERY = "how long does a flea live"
 DOCUMENTS = ["Deserts are dry.", "A flea lives a year.", "The moon orbits the earth.", "A flea lives a year."]
@@ -116,7 +117,7 @@ def test_ranks_count_the_candidates_before(rank: Rank) -> None:
 
 def test_title_is_part_of_the_text() -> None:
     candidates = [Candidate(Passage(str(i), "T one", title=title)) for i, title in enumerate(["T", "", "T"])]
-    assert sorted(UnorderedList.of("q", candidates).groups) == [(0, 2), (1,)]
+    assert sorted(finished(UnorderedList.of("q", candidates)).groups) == [(0, 2), (1,)]
 
 
 def test_text_of_the_index_equals_a_text_that_was_sent(encoder: Encoder, index: Index) -> None:
@@ -163,7 +164,11 @@ def test_texts_are_read_by_their_scores_if_all_have_one_and_else_by_the_words_of
     texts = ["Deserts are dry.", "A flea lives a year.", "How long does a flea live?"]
     scores = [(3.0, 2.0, 1.0), (3.0, math.nan, 1.0), (3.0, None, 1.0)]
     lists = [
-        UnorderedList.of(QUERY, [Candidate(Passage(text, text), score) for text, score in zip(texts, row, strict=True)])
+        finished(
+            UnorderedList.of(
+                QUERY, [Candidate(Passage(text, text), score) for text, score in zip(texts, row, strict=True)]
+            )
+        )
         for row in scores
     ]
     assert [[candidate.passage.text for candidate in each.distinct] for each in lists] == [texts, *[texts[::-1]] * 2]
@@ -174,7 +179,7 @@ def test_equal_texts_count_with_the_best_of_their_scores() -> None:
     candidates = [
         Candidate(Passage(str(i), text), score) for i, (text, score) in enumerate([("x", 1), ("y", 2), ("x", 3)])
     ]
-    assert [(each.passage.doc_id, each.score) for each in UnorderedList.of("q", candidates).distinct] == [
+    assert [(each.passage.doc_id, each.score) for each in finished(UnorderedList.of("q", candidates)).distinct] == [
         ("0", 3),
         ("1", 2),
     ]
@@ -182,15 +187,15 @@ def test_equal_texts_count_with_the_best_of_their_scores() -> None:
 
 @given(st.lists(st.text("ab ", max_size=6), max_size=8), st.text("ab ", max_size=4))
 def test_shared_words_are_those_of_the_query_and_rarer_ones_count_more(texts: list[str], query: str) -> None:
-    for text, score in zip(texts, shared_words(query, texts), strict=True):
+    for text, score in zip(texts, finished(shared_words(query, texts)), strict=True):
         words = set(query.split()) & set(text.split())
         frequencies = [sum(word in other.split() for other in texts) for word in words]
         assert score == pytest.approx(sum(math.log(1 + len(texts) / frequency) for frequency in frequencies))
 
 
 INTERPOLATED, PLAIN = Step("m", Sliding(200, 100), 0.25), Step("m", Sliding(200, 100))
-WITHOUT_SCORES = UnorderedList.of("q", [Candidate(Passage("a", "a")), Candidate(Passage("b", "b"), 1.0)])
-WITH_SCORES = UnorderedList.of("q", [Candidate(Passage("a", "a"), 2.0), Candidate(Passage("b", "b"), 1.0)])
+WITHOUT_SCORES = finished(UnorderedList.of("q", [Candidate(Passage("a", "a")), Candidate(Passage("b", "b"), 1.0)]))
+WITH_SCORES = finished(UnorderedList.of("q", [Candidate(Passage("a", "a"), 2.0), Candidate(Passage("b", "b"), 1.0)]))
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def running(encoder: Encoder, index: Index, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+def running(encoder: Encoder, sparse_index: Index, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """Serves the index, and the identity under the names of the default models."""
     from rerank.registry import ModelRegistry
     from rerank.reranker import AsyncReranker
@@ -30,5 +30,5 @@ def running(encoder: Encoder, index: Index, tmp_path_factory: pytest.TempPathFac
     log = tmp_path_factory.mktemp("service") / "serve.log"
     log.write_text("HTTP at http://127.0.0.1:1\n", encoding="utf-8")
     process: Any = SimpleNamespace(pid=os.getpid())
-    with serving(AsyncReranker(config, encoder, index, ModelRegistry(config.models, rankers))) as served:
+    with serving(AsyncReranker(config, encoder, sparse_index, ModelRegistry(config.models, rankers))) as served:
         yield Service(served.address, process, log, None)

@@ -52,4 +52,4 @@ def test_quick_benchmark_writes_figures_and_a_plot(own_threads: None, tmp_path: 
 def test_unknown_group_is_refused() -> None:
     result = CliRunner().invoke(app, ["--only", "pe,speed"])
     assert isinstance(result.exception, ConfigError)
-    assert "--only speed: choose from first,packed,pe," in str(result.exception)
+    assert "--only speed: choose from cold,first,packed,pe," in str(result.exception)

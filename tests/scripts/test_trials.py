@@ -84,12 +84,15 @@ def test_mutated_requests_differ_and_are_the_same_for_the_same_seed() -> None:
 
 def test_reports_are_rows_of_their_tables() -> None:
     calls = Counter(OK=3, CANCELLED=1)
-    latency_ms = {"identity": [1.0], "default": [20.4], "health": [0.6]}
-    attacked = probes.Report(latency_ms, unanswered=1, growth_mb=12.3, log_mb_per_min=0.456, calls=calls)
+    latency_ms = {"identity": [1.0, 3.0, 5.0], "default": [20.4], "health": [0.6]}
+    attacked = probes.Report(latency_ms, [2.0, 4.0], unanswered=1, growth_mb=12.3, log_mb_per_min=0.456, calls=calls)
     ends = Counter({"200": 3, "500": 1, "503": 1, "503 with Retry-After": 2})
     restarted = restarts.RestartReport(2, Counter(OK=3, UNAVAILABLE=1, INTERNAL=1), ends)
     rows = {
-        attack.HEADER: (attacked.row("siege"), "siege | 1 | 20 | 1 | 1 | 12 | 0.46 | 1 CANCELLED, 3 OK"),
+        attack.HEADER: (
+            attacked.row("siege"),
+            "siege | 3/4/4 | 3/5/5 | 20/20/20 | 1/1/1 | 1 | 12 | 0.46 | 1 CANCELLED, 3 OK",
+        ),
         restarts.HEADER: (
             restarted.row("SIGTERM"),
             "SIGTERM | 2 | 1 INTERNAL, 3 OK, 1 UNAVAILABLE | 3 200, 1 500, 1 503, 2 503 with Retry-After | 3 | 0 | 0",

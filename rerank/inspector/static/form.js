@@ -4,7 +4,16 @@ import { choices } from "./choices.js";
 import { element } from "./dom.js";
 import { SYSTEM } from "./state.js";
 
-const STAGES = { "hybrid-rrf": "hybrid (RRF)", "hybrid-z-score": "hybrid (z-score)", bm25: "BM25", dense: "dense" };
+const STAGES = {
+  "hybrid-rrf": "hybrid (RRF)",
+  "hybrid-z-score": "hybrid (z-score)",
+  bm25: "BM25",
+  dense: "dense",
+  "learned-sparse": "learned sparse",
+  "hybrid-bm25-sparse": "BM25 + sparse",
+  "hybrid-dense-sparse": "dense + sparse",
+  "hybrid-all": "BM25 + dense + sparse",
+};
 /** Fields that all systems share. */
 const ASKED = ["source", "query", "depth", "chunks", "instruction", "passages"];
 const FEEDBACK = { "": "none", "weighted-ranknet": "weighted RankNet", kl: "KL divergence", rocchio: "Rocchio" };

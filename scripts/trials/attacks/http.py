@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections import Counter
 
 from scripts.service import connect
-from scripts.trials.attacks.registry import attack, attack_with_tls
+from scripts.trials.attacks.registry import attack, attack_on, attack_with_tls
 from scripts.trials.calls import Target
 
 _MB = 2**20
+_MCP_ACCEPT = "application/json, text/event-stream"
 _TIMEOUT_S = 60.0
 #: Requests of each attack, on connections of their own, and how many of them at the same time.
 _REQUESTS, _AT_ONCE = 40, 4
@@ -81,6 +83,21 @@ async def http_tiny_chunks(target: Target, draw: random.Random) -> Counter[str]:
     return await _posted(target, "/v2/rerank", body, header="transfer-encoding: chunked")
 
 
+@attack_on({"http": {"listen": "127.0.0.1:0", "mcp": True}})
+async def mcp_nested_lists(target: Target, draw: random.Random) -> Counter[str]:
+    """Messages of 4 MB to /mcp that are lists in a list, on eight connections."""
+    body = b"[%s1]" % (b"[]," * ((4 * _MB - 100) // 3))
+    return await _posted(target, "/mcp", body, requests=200, at_once=8, accept=_MCP_ACCEPT)
+
+
+@attack_on({"http": {"listen": "127.0.0.1:0", "mcp": True}})
+async def mcp_large_calls(target: Target, draw: random.Random) -> Counter[str]:
+    """Calls of the tool rerank of 4 MB, with 20 long texts, on eight connections."""
+    arguments = {"query": "q", "model": "identity", "candidates": ["some words " * 18_000] * 20}
+    call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "rerank", "arguments": arguments}}
+    return await _posted(target, "/mcp", json.dumps(call).encode(), requests=200, at_once=8, accept=_MCP_ACCEPT)
+
+
 @attack_with_tls
 async def https_slow_handshakes(target: Target, draw: random.Random) -> Counter[str]:
     """300 connections that send the beginning of a TLS handshake, and nothing more for 15 s."""
@@ -109,10 +126,16 @@ def _repeated(field: str, element: bytes, size: int = 16 * _MB - 100, around: by
 
 
 async def _posted(
-    target: Target, path: str, body: bytes, requests: int = _REQUESTS, at_once: int = _AT_ONCE, header: str = ""
+    target: Target,
+    path: str,
+    body: bytes,
+    requests: int = _REQUESTS,
+    at_once: int = _AT_ONCE,
+    header: str = "",
+    accept: str = "*/*",
 ) -> Counter[str]:
     """The statuses of equal requests, each on a connection of its own."""
-    header = header or f"content-length: {len(body)}"
+    header = f"{header or f'content-length: {len(body)}'}\r\naccept: {accept}"
     head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n{header}\r\n\r\n".encode()
     turn = asyncio.Semaphore(at_once)
 

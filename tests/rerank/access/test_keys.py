@@ -207,12 +207,3 @@ def test_models_that_are_not_allowed_are_refused() -> None:
         caller.check_models(["pe-rank", "first"])
     with pytest.raises(PermissionDenied, match="name one of: none"):
         Caller("a", CallerLimits(models=())).check_models(["first"])
-
-
-def test_key_for_the_former_name_of_a_model_allows_it_unless_another_model_has_that_name() -> None:
-    caller = Caller("a", CallerLimits(models=("first",)))
-    caller.check_models(["default"], ["default", "pe-rank"])
-    with pytest.raises(PermissionDenied, match="key a does not allow model 'default'"):
-        caller.check_models(["default"], ["default", "first"])
-    with pytest.raises(PermissionDenied, match="key a does not allow model 'pe-rank'"):
-        caller.check_models(["pe-rank"], ["default", "pe-rank"])

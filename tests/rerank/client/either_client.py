@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from rerank.client.client import AsyncRerankClient, RerankClient
-from rerank.client.retries import DEFAULT_ATTEMPTS
 
 
 @dataclass(frozen=True)
@@ -16,7 +15,7 @@ class Client:
 
     kind: type[RerankClient] | type[AsyncRerankClient]
     target: str
-    attempts: int = DEFAULT_ATTEMPTS
+    attempts: int | None = None
 
     def call(self, method: str, *args: object, **options: Any) -> Any:
         if self.kind is RerankClient:

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
 import pytest
 from grpc_status import rpc_status
 
+from rerank.access.credentials import Credentials
 from rerank.client.client import AsyncRerankClient, RerankClient
 from rerank.client.error_details import ServiceError
 from rerank.client.retries import Attempts
 from rerank.errors import InvalidRequest, Overloaded, RerankError, ShuttingDown
 from rerank.service.status import status_of
 from rerank.v1 import rerank_pb2 as pb
-from rerank.v1.rerank_pb2_grpc import RerankServiceServicer
+from rerank.v1.rerank_pb2_grpc import RerankServiceServicer, add_RerankServiceServicer_to_server
 from tests.rerank.client.either_client import Client
-from tests.serving import TIMEOUT_S, serving_servicer
+from tests.serving import TIMEOUT_S, free_port, serving_servicer
 
 BUSY = Overloaded("the queue is full; retry in 0.05 s", 0.05)
 
@@ -105,6 +109,81 @@ def test_call_without_a_deadline_of_the_caller_has_one() -> None:
     with serving_servicer(servicer) as target, RerankClient(target) as client:
         client.list_models()
     assert 100 < servicer.deadlines_s[0] <= 121
+
+
+@pytest.fixture
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rerank.client.retries._FIRST_WAIT_S", 0.02)
+    monkeypatch.setattr("rerank.client.retries._LONGEST_WAIT_S", 0.1)
+
+
+@pytest.mark.usefixtures("short_waits")
+def test_service_that_is_still_loading_is_waited_for(
+    call: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its port is opened after more time than four attempts take."""
+    server = grpc.server(ThreadPoolExecutor(2))
+    add_RerankServiceServicer_to_server(FailingServicer(BUSY, BUSY, BUSY), server)
+    port = free_port()
+
+    def start() -> None:
+        server.add_insecure_port(f"127.0.0.1:{port}")
+        server.start()
+
+    loading = threading.Timer(0.6, start)
+    loading.start()
+    try:
+        assert call(f"127.0.0.1:{port}").models[0].name == "m"
+        assert caplog.text.count("nothing answers yet, waiting for up to") == 1
+    finally:
+        loading.join()
+        server.stop(None).wait()
+
+
+@pytest.mark.usefixtures("short_waits")
+def test_service_that_does_not_come_is_named_at_the_deadline(call: Callable[..., Any]) -> None:
+    target = f"127.0.0.1:{free_port()}"
+    start_s = time.perf_counter()
+    with pytest.raises(ServiceError, match=rf"no answer from {target}: is `rerank serve` running at {target}\?"):
+        call(target, timeout_s=0.8)
+    assert 0.5 < time.perf_counter() - start_s < 5
+
+
+@pytest.mark.usefixtures("short_waits")
+def test_number_of_attempts_bounds_those_without_an_answer_too(call: Callable[..., Any]) -> None:
+    start_s = time.perf_counter()
+    with pytest.raises(ServiceError, match="no answer from"):
+        call(f"127.0.0.1:{free_port()}", attempts=2)
+    assert time.perf_counter() - start_s < TIMEOUT_S / 2
+
+
+def test_port_that_speaks_no_grpc_is_named_at_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as port:
+        port.settimeout(TIMEOUT_S)
+
+        def answer() -> None:
+            connection, _ = port.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with (
+            RerankClient(f"127.0.0.1:{port.getsockname()[1]}") as client,
+            pytest.raises(ServiceError, match="does not speak gRPC; is it the HTTP port"),
+        ):
+            client.list_models(TIMEOUT_S)
+        thread.join()
+
+
+def test_service_without_tls_is_named_at_once() -> None:
+    with (
+        serving_servicer(FailingServicer()) as target,
+        RerankClient(target, Credentials(tls_ca="system")) as client,
+        pytest.raises(ServiceError, match="TLS cannot be agreed on; does the service have TLS"),
+    ):
+        client.list_models(TIMEOUT_S)
 
 
 def test_waits_without_retry_info_double_and_are_spread_by_chance() -> None:

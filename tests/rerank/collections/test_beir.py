@@ -55,6 +55,21 @@ def test_bad_line_is_named(tmp_path: Path, line: str, problem: str) -> None:
         list(collection.passages())
 
 
+def test_fields_may_have_other_names_and_others_are_ignored(tmp_path: Path) -> None:
+    folder = write(tmp_path, '{"sku": 7, "body": "b", "name": "N", "price": 1, "text": "other"}')
+    fields = beir.FIELDS.renamed("sku", "body", "name")
+    collection = open_collection(folder, fields)
+    assert [(p.doc_id, p.text) for p in collection.passages()] == [("7", "N b")]
+    assert collection.lines_of("7") == [1]
+    assert collection.fingerprint() != open_collection(folder, beir.FIELDS.renamed("sku", "", "")).fingerprint()
+    with pytest.raises(
+        CollectionError, match=r"jsonl:1 has no _id; found sku, body, .*; name the field with --id-field"
+    ):
+        open_collection(folder)
+    with pytest.raises(CollectionError, match="pydoc has its own fields; leave out --id-field"):
+        open_collection("pydoc", fields)
+
+
 def test_compressed_collection(tmp_path: Path, beir_folder: Path) -> None:
     """By the name corpus.jsonl.gz, and by the content of a corpus.jsonl."""
     content = gzip.compress((beir_folder / "corpus.jsonl").read_bytes())

@@ -45,6 +45,15 @@ def candidates(tmp_path: Path) -> Path:
     return path
 
 
+def test_fields_of_the_candidates_may_have_other_names(rank: Command, tmp_path: Path) -> None:
+    path = tmp_path / "shop.jsonl"
+    path.write_text(lines([{"sku": row["doc_id"], "body": row["text"], "price": 7} for row in ROWS]), encoding="utf-8")
+    reply = rank(path, "--id-field", "sku", "--text-field", "body", "--json").json
+    assert doc_ids(reply)[0] == "flea"
+    refused = rank("--batch", path, "--out", tmp_path / "out", "--id-field", "sku")
+    assert "a file of --batch has RankLLM's fields; leave out --id-field" in refused.err
+
+
 def doc_ids(reply: Any) -> list[str]:
     return [result["doc_id"] for result in reply["results"]]
 
@@ -137,6 +146,20 @@ def test_choice_on_failure_is_sent_and_a_wrong_one_refused(
     assert sent == [None, "first-stage", "error"]
     refused = rerank(*arguments, "--on-failure", "fallback", stdin=lines(ROWS))
     assert "choices: error, first-stage" in " ".join(refused.err.replace("│", " ").split())
+
+
+def test_kind_of_the_first_stage_is_sent(rerank: Command, service: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[object] = []
+    original = RerankClient.rerank
+
+    def watched(*args: Any, **options: Any) -> Any:
+        sent.append(options["first_stage_kind"])
+        return original(*args, **options)
+
+    monkeypatch.setattr(RerankClient, "rerank", watched)
+    for flags in ([], ["--first-stage-kind", "neural"]):
+        assert rerank("rank", "--query", QUERY, "--target", service.address, "-", *flags, stdin=lines(ROWS)).code == 0
+    assert sent == [None, "neural"]
 
 
 def test_json_has_every_field_under_its_name_in_the_proto(rank: Command, candidates: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from rerank.config import ServiceConfig
 from rerank.retrieval.index import Expansion, read_manifest
 from rerank.types import FirstStage
 from tests.conftest import PASSAGES
@@ -80,7 +81,8 @@ def test_bad_first_line_of_a_collection_is_reported_before_models_are_imported(t
         "print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert done.stdout == f"{tmp_path}/corpus.jsonl:1 has no _id; found id, text\nFalse\n"
+    problem = "has no _id; found id, text; name the field with --id-field, or rename it"
+    assert done.stdout == f"{tmp_path}/corpus.jsonl:1 {problem}\nFalse\n"
 
 
 def test_duplicate_doc_id_of_a_corpus_is_refused_with_both_lines(rerank: Command, tmp_path: Path) -> None:
@@ -125,6 +127,32 @@ def test_check_finds_usable_settings_and_loads_nothing(rerank: Command, tmp_path
     outcome = rerank("serve", "--check", "--listen", "0.0.0.0:0", "--keys", keys, "--http", "--qrels", "pydoc")
     assert (outcome.code, outcome.err) == (0, "")
     assert outcome.out.strip() == "the settings can be used: 3 models at 0.0.0.0:0"
+
+
+@pytest.mark.parametrize(
+    ("given", "address"),
+    [
+        (["--http"], "127.0.0.1:8080"),
+        (["--http", "127.0.0.1:8099"], "127.0.0.1:8099"),
+        (["--http=127.0.0.1:8099"], "127.0.0.1:8099"),
+        (["--http", "--http-listen", "127.0.0.1:8099"], "127.0.0.1:8099"),
+        (["--http", "--check"], "127.0.0.1:8080"),
+    ],
+)
+def test_http_may_have_an_address(
+    rerank: Command, monkeypatch: pytest.MonkeyPatch, given: list[str], address: str
+) -> None:
+    checked: list[ServiceConfig] = []
+    monkeypatch.setattr("rerank.service.startup.check_before_loading", checked.append)
+    assert rerank("serve", "--check", *given).code == 0
+    (config,) = checked
+    assert config.http is not None
+    assert config.http.listen == address
+
+
+def test_address_without_a_host_is_refused_with_one(rerank: Command) -> None:
+    error = rerank("serve", "--check", "--listen", "127.0.0.1:0", "--http", "8099").error
+    assert error == "cannot listen on '8099': it is not HOST:PORT, such as 127.0.0.1:8099"
 
 
 def test_check_refuses_settings_that_open_the_service_to_strangers(rerank: Command) -> None:

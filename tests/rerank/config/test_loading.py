@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from rerank.config import EngineConfig, IdentityModel, PERankModel, ServiceConfig, load_config
+from rerank.config import EngineConfig, FusionModel, IdentityModel, PERankModel, ServiceConfig, load_config
 from rerank.errors import ConfigError
+from rerank.names import FirstStageKind
 
 TWO_MODELS = """
 listen: 0.0.0.0:9
@@ -65,10 +66,10 @@ def test_override_replaces_the_setting_of_the_file_unless_it_is_none(path: Path)
         ("models: [{name: a, ranker: identity, size: 1}]", r"models\[0\]\.size: unknown setting; there are name, "),
         (
             "models: [{name: a, ranker: fist}]",
-            r"models\[0\]\.ranker: expected one of identity, pe-rank, first, generation, query-likelihood, "
-            r"cross-encoder, api, given the text 'fist'; did you mean first\?$",
+            r"models\[0\]\.ranker: expected one of identity, fusion, pe-rank, first, generation, "
+            r"query-likelihood, cross-encoder, learned-sparse, api, given the text 'fist'; did you mean first\?$",
         ),
-        ("models: [{name: a}]", r"models\[0\]: ranker is missing; it is one of identity, pe-rank, .*, api$"),
+        ("models: [{name: a}]", r"models\[0\]: ranker is missing; it is one of identity, fusion, .*, api$"),
         ("models: {name: a}", r"models: expected a list, whose entries begin with a dash, given a mapping$"),
         ("models: [first]", r"models\[0\]: expected a mapping with name, strategy, .*, given the text 'first'$"),
         (
@@ -110,6 +111,9 @@ def test_override_replaces_the_setting_of_the_file_unless_it_is_none(path: Path)
         ("insecure: maybe", r"insecure: expected true or false, given the text 'maybe'$"),
         ("index: [a]", r"index: expected a path, given a list$"),
         ("listen:", r"listen: expected a text, given nothing$"),
+        ("listen: 50051", r"listen: expected HOST:PORT, such as 127\.0\.0\.1:50051, given 50051$"),
+        ("telemetry: {metrics: 9090}", r"metrics: expected HOST:PORT, such as 127\.0\.0\.1:9090, given 9090$"),
+        ("http: {listen: 8080}", r"http\.listen: expected HOST:PORT, such as 127\.0\.0\.1:8080, given 8080$"),
         ("1: 2", r"the key 1 is no text$"),
         ("- a list", r"expected keys and values, found list"),
         ("listen: [", r"line 1: while parsing a flow node"),
@@ -211,15 +215,19 @@ def test_cascade_may_have_three_models(path: Path) -> None:
     ("models", "problem"),
     [
         ("{name: a, ranker: first, strategy: cascade}", "the strategy cascade needs a preranker; name another model"),
-        (CASCADE, "preranker 'b' of model a is none of none"),
-        (f"{CASCADE}, {{name: c, ranker: identity}}", "preranker 'b' of model a is none of c, the models with which"),
+        (CASCADE, "preranker 'b' of model a: there is no such model; name one of the others of a, or add it to models"),
         (
-            "{name: a, ranker: first, preranker: a}, {name: c, ranker: identity}",
-            "preranker 'a' of model a is none of c",
+            f"{CASCADE.replace('preranker: b', 'preranker: pe-rnk')}, {{name: pe-rank, ranker: pe-rank}}",
+            r"preranker 'pe-rnk' of model a: there is no such model; did you mean pe-rank\?; name one",
         ),
         (
+            "{name: a, ranker: first, preranker: a}, {name: c, ranker: identity}",
+            "preranker 'a' of model a makes no cascade of at most 3 different models with it; use c",
+        ),
+        ("{name: a, ranker: first, preranker: a}", "different models with it; add another model, or leave preranker"),
+        (
             f"{CASCADE}, {{name: b, ranker: first, strategy: cascade, preranker: a}}, {{name: c, ranker: identity}}",
-            "preranker 'b' of model a is none of c, the models with which it makes a cascade of at most 3 ",
+            "preranker 'b' of model a makes no cascade of at most 3 different models with it; use c",
         ),
     ],
 )
@@ -232,7 +240,15 @@ def test_preranker_must_be_another_model_in_no_circle(path: Path, models: str, p
 @pytest.mark.parametrize("name", ["first_stage_weight", "first_stage"])
 def test_weight_of_the_first_stage_may_have_its_former_name(path: Path, name: str) -> None:
     path.write_text(f"models: [{{name: a, ranker: pe-rank, interpolation: {{{name}: 0.5}}}}]")
-    assert load_config(path).models[0].first_stage_weight == 0.5
+    model = load_config(path).models[0]
+    assert [model.first_stage_weight(kind) for kind in FirstStageKind] == [0.5, 0.5]
+
+
+def test_neural_first_stage_may_have_a_weight_of_its_own(path: Path) -> None:
+    path.write_text("models: [{name: a, ranker: fusion, interpolation: {neural_first_stage_weight: 2.0}}]")
+    model = load_config(path).models[0]
+    assert [model.first_stage_weight(kind) for kind in FirstStageKind] == [0.0, 2.0]
+    assert [FusionModel(name="b", ranker="fusion").first_stage_weight(kind) for kind in FirstStageKind] == [0.25, 1.5]
 
 
 @pytest.mark.parametrize("weight", ["-0.1", "100.5", ".nan", ".inf", "true", "'1'"])

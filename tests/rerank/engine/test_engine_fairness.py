@@ -12,7 +12,7 @@ import pytest
 
 from rerank.config import EngineConfig
 from rerank.engine.engine import Engine
-from rerank.engine.request import RankRequest
+from rerank.engine.request import ModelStage, RankRequest, Stage
 from rerank.engine.slices import slices
 from rerank.engine.strategies import Sliding, Step, Strategy, TopDown, Tournament
 from rerank.errors import InvalidRequest
@@ -65,6 +65,17 @@ async def test_long_passages_are_prepared_in_slices() -> None:
     assert ranker.queries == ["long", "prepared long", "prepared prepared long", *ranker.queries[3:]]
     assert positions(ranking) == list(range(5))
     assert ranking.trace.truncated_doc_ids == tuple(f"d{number}" for number in range(5))
+
+
+async def test_slices_are_shorter_on_a_slow_machine() -> None:
+    """A slice had 256 tokens at least, which took .6 s where a model reads 400 tokens a second."""
+    ranker, now = SlicedRanker(), now_s()
+    passages = [Candidate(Passage(f"d{i}", f"relevance {20 - i} ".ljust(32 + i, "x"))) for i in range(20)]
+    async with engine_for(ranker) as engine:
+        for _ in range(2):  # the first batch counts for nothing
+            engine.throughput.observe(ModelStage(Stage.PREPARE, "number"), tokens=400, seconds=1.0, now_s=now)
+        await engine.run(RankRequest(Query("q"), tuple(passages), (Step("number", Blocks(100)),)))
+    assert len(ranker.slices) >= 10, "of 20 tokens, which take 50 ms"
 
 
 async def test_cancelled_request_prepares_no_further_slice() -> None:

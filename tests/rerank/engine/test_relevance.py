@@ -7,35 +7,43 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from rerank.config import IdentityModel, ServiceConfig
 from rerank.engine.engine import Engine
-from rerank.engine.relevance import at_least, gives_relevance, relevance_curve
+from rerank.engine.relevance import at_least, bundled_curves, gives_relevance, relevance_curves
 from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Single, Step
+from rerank.errors import DeadlineExceeded
 from rerank.rankers.base import Ranker
-from rerank.relevance import OWN_LOG_ODDS, RelevanceCurve
-from rerank.types import Candidate, Passage, Prepared, Query, Ranking, RankOptions, ScoreKind
+from rerank.relevance import OWN_LOG_ODDS, RelevanceCurve, RelevanceCurves
+from rerank.types import Candidate, EncodedWindow, Passage, Query, Ranking, RankOptions, ScoreKind, WindowRanking
 from tests.fakes import NumberRanker, numbered_passages
 
-OF_COSINE = RelevanceCurve(intercept=-2.0, slope=6.0, encoder_sha256="e")
-EAST = np.array([1, 0], dtype=np.float32)
+OF_COSINE = (RelevanceCurve(signal="cosine", intercept=-2.0, slope=6.0, encoder_sha256="e"),)
+OF_SPARSE = (RelevanceCurve(signal="sparse", intercept=-4.0, slope=2.0, encoder_sha256="s"),)
 
 
-class VectorRanker(NumberRanker):
-    """Scores by the number in the text; its vector of a text is at the cosine of that number to the query."""
+class SignalRanker(NumberRanker):
+    """Scores by the number in the text, which is its cosine, too; from a depth on it gives the sparse score only.
 
-    def __init__(self, curve: RelevanceCurve | None = OF_COSINE) -> None:
+    Its scores depend on the list, as those of a fusion do, and its signals do not.
+    """
+
+    def __init__(self, curves: RelevanceCurves = OF_COSINE, depth: int = 100) -> None:
         super().__init__()
-        self.info = replace(self.info, reads_vectors=True, relevance=curve)
+        self.info = replace(self.info, signals={"cosine": "e", "sparse": "s"}, relevance=curves)
+        self._depth = depth
 
-    def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
-        cosines = [float(passage.text.split()[-1]) for passage in passages]
-        vectors = [np.array([c, math.sqrt(1 - c * c)], dtype=np.float32) for c in cosines]
-        with_vectors = [replace(p, vector=vector) for p, vector in zip(passages, vectors, strict=True)]
-        return Prepared(replace(query, vector=EAST), tuple(with_vectors))
+    def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
+        return [self._with_signals(ranking) for ranking in super().rank(windows)]
+
+    def _with_signals(self, ranking: WindowRanking) -> WindowRanking:
+        known = set(ranking.permutation[: self._depth])
+        cosines = [score if place in known else math.nan for place, score in enumerate(ranking.scores)]
+        mean = sum(ranking.scores) / len(ranking.scores)
+        signals = {"cosine": tuple(cosines), "sparse": tuple(10 * score for score in ranking.scores)}
+        return replace(ranking, scores=tuple(score - mean for score in ranking.scores), signals=signals)
 
 
 def pointwise(kind: ScoreKind) -> NumberRanker:
@@ -61,31 +69,68 @@ def logistic(x: float) -> float:
 
 
 async def test_relevance_is_the_curve_of_the_cosine() -> None:
-    found = await ranked({"m": VectorRanker()}, [0.1, 0.9, 0.5], [Step("m", Single(10))])
-    assert relevances(found) == pytest.approx([logistic(6 * cosine - 2) for cosine in (0.9, 0.5, 0.1)], rel=1e-5)
+    found = await ranked({"m": SignalRanker()}, [0.1, 0.9, 0.5], [Step("m", Single(10))])
+    assert relevances(found) == pytest.approx([logistic(6 * cosine - 2) for cosine in (0.9, 0.5, 0.1)])
 
 
-async def test_relevance_does_not_depend_on_the_number_of_results() -> None:
-    """The model orders against its cosines, so that passages further down decide what the first one gets."""
-    rankers = {"m": VectorRanker(), "last": NumberRanker()}
+async def test_relevance_in_a_list_is_that_of_the_passage_alone() -> None:
+    rankers, steps = {"m": SignalRanker()}, [Step("m", Single(10))]
+    in_list = await ranked(rankers, [0.3, 0.9, 0.5, 0.7], steps)
+    for item in in_list.ranked:
+        number = float(item.candidate.passage.text.split()[-1])
+        assert relevances(await ranked(rankers, [number], steps)) == [item.relevance]
+
+
+async def test_equal_texts_have_equal_relevance_wherever_they_stand() -> None:
+    """The second text is the last of which the cosine is read, and stands further down once more."""
+    found = await ranked({"m": SignalRanker(OF_COSINE + OF_SPARSE, 2)}, [0.5, 0.9, 0.5], [Step("m", Single(10))])
+    assert relevances(found) == pytest.approx([logistic(6 * cosine - 2) for cosine in (0.9, 0.5, 0.5)])
+
+
+async def test_passage_without_the_cosine_has_the_relevance_of_its_sparse_score() -> None:
+    found = await ranked({"m": SignalRanker(OF_COSINE + OF_SPARSE, 2)}, [0.1, 0.9, 0.5], [Step("m", Single(10))])
+    assert relevances(found) == pytest.approx([logistic(6 * 0.9 - 2), logistic(6 * 0.5 - 2), logistic(2 * 1.0 - 4)])
+
+
+@pytest.mark.parametrize("blank", ["", " \t\n"])
+async def test_blank_text_has_no_relevance(blank: str) -> None:
+    class Blind(SignalRanker):
+        def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
+            scores = tuple(0.8 for _ in windows[0].window.passages)
+            return [self._with_signals(WindowRanking(scores))]
+
+    candidates = (Candidate(Passage("d0", blank)), Candidate(Passage("d1", "a text")))
+    async with Engine({"m": Blind()}, ServiceConfig().engine) as engine:
+        found = await engine.run(RankRequest(Query("q"), candidates, (Step("m", Single(10)),)))
+    assert relevances(found) == [0.0, pytest.approx(logistic(6 * 0.8 - 2))]
+
+
+async def test_relevance_does_not_depend_on_the_number_of_results_nor_on_the_order() -> None:
+    """The last model orders against the cosines: the relevance then rises along the order."""
+    rankers = {"m": SignalRanker(), "last": NumberRanker()}
     rankers["last"].info = replace(rankers["last"].info, relevance=OF_COSINE)
+    rankers["last"].rank = lambda windows: [  # type: ignore[method-assign]
+        WindowRanking(tuple(-score for score in each.scores)) for each in NumberRanker().rank(windows)
+    ]
     steps = [Step("m", Single(10)), Step("last", Single(2))]
-    whole = relevances(await ranked(rankers, [0.2, 0.9, 0.5], steps))
+    found = await ranked(rankers, [0.2, 0.9, 0.5], steps)
+    whole = relevances(found)
+    assert whole == pytest.approx([logistic(6 * cosine - 2) for cosine in (0.5, 0.9, 0.2)])
     assert relevances(await ranked(rankers, [0.2, 0.9, 0.5], steps, top_n=1)) == whole[:1]
 
 
 async def test_cascade_has_the_relevance_of_its_last_model() -> None:
-    rankers = {"first": VectorRanker(None), "last": NumberRanker()}
+    rankers = {"first": SignalRanker(()), "last": NumberRanker()}
     rankers["last"].info = replace(rankers["last"].info, relevance=OF_COSINE)
     cascade = [Step("first", Single(10)), Step("last", Single(2))]
     found = await ranked(rankers, [0.1, 0.9, 0.5], cascade)
-    assert relevances(found) == pytest.approx([logistic(6 * cosine - 2) for cosine in (0.9, 0.5, 0.1)], rel=1e-5)
+    assert relevances(found) == pytest.approx([logistic(6 * cosine - 2) for cosine in (0.9, 0.5, 0.1)])
     alone = await ranked(rankers, [0.1, 0.9], [Step("last", Single(10))])
-    assert relevances(alone) == [None, None], "no step read vectors"
+    assert relevances(alone) == [None, None], "no step gave the signal"
 
 
 async def test_model_without_a_curve_gives_none() -> None:
-    assert relevances(await ranked({"m": VectorRanker(None)}, [0.1, 0.9], [Step("m", Single(10))])) == [None, None]
+    assert relevances(await ranked({"m": SignalRanker(())}, [0.1, 0.9], [Step("m", Single(10))])) == [None, None]
 
 
 @pytest.mark.parametrize(
@@ -103,23 +148,48 @@ async def test_min_relevance_leaves_out_what_is_below_or_unknown() -> None:
     for least, expected in ((0.0, ["d1", "d0"]), (0.25, ["d1", "d0"]), (0.5, ["d1"]), (0.76, [])):
         kept = at_least(found, least)
         assert [item.candidate.passage.doc_id for item in kept.ranked] == expected
-        assert kept.trace == found.trace
+        assert kept.trace == found.trace or not expected
+
+
+async def test_empty_ranking_says_how_relevant_the_best_result_was() -> None:
+    found = await ranked({"m": pointwise(ScoreKind.POINTWISE_PROBABILITY)}, [0.25, 0.13, 0.5], [Step("m", Single(2))])
+    warning = "3 results left out by min_relevance 0.9; the best has a relevance of 0.25"
+    assert at_least(found, 0.9).trace.model_warning == warning
+    of_model = replace(found, trace=replace(found.trace, model_warning="untested"))
+    assert at_least(of_model, 0.9).trace.model_warning == f"untested; {warning}"
+    without = replace(found, ranked=tuple(replace(item, relevance=None) for item in found.ranked))
+    assert at_least(without, 0.0).trace.model_warning == "3 results left out by min_relevance 0; none has a relevance"
+    assert at_least(replace(found, ranked=()), 0.9).trace == found.trace
+
+
+async def test_answer_in_the_place_of_a_failure_says_where_min_relevance_is_not_applied() -> None:
+    found = await ranked({"m": pointwise(ScoreKind.POINTWISE_PROBABILITY)}, [0.25, 0.75, 0.5], [Step("m", Single(2))])
+    failed = replace(found, trace=replace(found.trace, failure=DeadlineExceeded, reason="the deadline came"))
+    kept = at_least(failed, 0.5)
+    assert [item.candidate.passage.doc_id for item in kept.ranked] == ["d1", "d2"], "d2 was not read"
+    note = "min_relevance 0.5 is not applied to 1 results, whose relevance is unknown"
+    assert kept.trace.reason == f"the deadline came; {note}"
+    all_known = replace(failed, ranked=failed.ranked[:2])
+    assert at_least(all_known, 0.5).trace.reason == "the deadline came"
 
 
 async def test_no_candidates_have_no_relevance() -> None:
-    assert (await ranked({"m": VectorRanker()}, [], [Step("m", Single(10))])).ranked == ()
+    assert (await ranked({"m": SignalRanker()}, [], [Step("m", Single(10))])).ranked == ()
 
 
-def test_curve_of_another_encoder_is_none() -> None:
-    model = IdentityModel(name="m", ranker="identity", relevance=OF_COSINE)
+def test_curve_of_another_encoder_is_left_out() -> None:
+    model = IdentityModel(name="m", ranker="identity", relevance=OF_COSINE + OF_SPARSE)
     info = NumberRanker().info
-    assert relevance_curve(model, info, "e") == OF_COSINE
-    assert relevance_curve(model, info, "another") is None
+    assert relevance_curves(model, info, {"cosine": "e", "sparse": "s"}) == OF_COSINE + OF_SPARSE
+    assert relevance_curves(model, info, {"cosine": "another", "sparse": "s"}) == OF_SPARSE
+    assert relevance_curves(model, info, {}) == ()
 
 
-def test_model_that_gives_probabilities_needs_no_curve() -> None:
+def test_model_that_gives_probabilities_needs_no_curve_and_others_take_the_bundled_ones() -> None:
     model = IdentityModel(name="m", ranker="identity")
+    encoders = {curve.signal: curve.encoder_sha256 for curve in bundled_curves()}
     probability, logit = (pointwise(kind).info for kind in (ScoreKind.POINTWISE_PROBABILITY, ScoreKind.POINTWISE))
-    assert relevance_curve(model, probability, "e") == OWN_LOG_ODDS
-    assert relevance_curve(model, logit, "e") is None
+    assert relevance_curves(model, probability, encoders) == OWN_LOG_ODDS
+    assert relevance_curves(model, logit, encoders) == bundled_curves()
     assert gives_relevance((Step("m", Single(2)),), {"m": probability})
+    assert not gives_relevance((Step("m", Single(2)),), {"m": replace(logit, relevance=bundled_curves())})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -83,7 +84,9 @@ def test_window_holds_the_passages_of_its_positions_and_a_cascades_last_one_has_
     passages, round_ = tuple(numbered_passages(range(5))), Round(((3, 0),), is_final=True)
     steps = Step("preranker", SLIDING), Step("m", Single(20))
     request = RankRequest(Query("q"), (), steps, RankOptions(top_n=1, ordered=is_ordered))
-    windows = [request.window(Prepared(Query("q"), passages), step, round_, (3, 0)) for step in steps]
+    progress = replace(progress_for(5), request=request)
+    prepared = Prepared(Query("q"), passages)
+    windows = [progress.window(prepared, step, round_, (3, 0), fuses=False) for step in steps]
     read = passages[3], passages[0]
     assert windows == [Window(Query("q"), read, 0, is_ordered), Window(Query("q"), read, 1, is_ordered=True)]
 
@@ -221,3 +224,16 @@ def test_partial_answer_is_the_order_so_far_with_ranks_as_scores() -> None:
     ranking = progress.ranking(0.0, stopped="the deadline came")
     assert (rows(ranking), ranking.score_kind) == ([(0, 3.0), (2, 2.0)], ScoreKind.RANK)
     assert progress_for(0).ranking(0.0, stopped="the deadline came").ranked == ()
+
+
+@pytest.mark.parametrize(
+    ("language", "query", "warns"),
+    [("en", "wie lange lebt ein Floh", True), ("en", "q", False), ("", "wie lebt ein", False)],
+)
+def test_trace_warns_of_texts_that_a_model_of_english_does_not_read(language: str, query: str, warns: bool) -> None:
+    progress = progress_for(2)
+    progress.info = replace(progress.info, language=language, warning="its prompt is ours")
+    progress.request.query = Query(query)
+    warning = progress.ranking(0.0).trace.model_warning
+    assert warning.startswith("its prompt is ours")
+    assert ("; the model reads English only, and the query seems to be in German" in warning) == warns

@@ -23,7 +23,7 @@ from tests.rerank.engine.harness import (
     wait_until_blocked,
 )
 
-PREPARE, RANK = (ModelStage(stage, "number") for stage in Stage)
+PREPARE, RANK = (ModelStage(stage, "number") for stage in (Stage.PREPARE, Stage.RANK))
 
 
 class Observations:

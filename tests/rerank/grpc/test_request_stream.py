@@ -7,7 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +177,22 @@ def test_client_that_reads_no_answer_is_read_no_further_and_loses_its_connection
         served.wait_until_idle()
 
 
+def test_streams_whose_answers_are_not_read_end_with_a_line_each(
+    encoder: Encoder, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    large = asked([], candidates=[pb.Candidate(doc_id="a", text="x" * 100_000)], return_passages=True)
+    own = [("grpc.use_local_subchannel_pool", 1)]
+    with service(encoder, limits={"max_transfer_s": 1.0}) as (served, _), ExitStack() as stack:
+        channels = [stack.enter_context(grpc.insecure_channel(served.address, options=own)) for _ in range(8)]
+        streams = [RerankServiceStub(each).RerankStream(iter([large] * 1000), timeout=TIMEOUT_S) for each in channels]
+        wait_for(lambda: all(each.done() for each in streams))
+        assert {each.code() for each in streams} == {grpc.StatusCode.UNAVAILABLE}
+        served.wait_until_idle()
+    assert len(caplog.messages) == 8, caplog.text
+    assert all("did not read an answer within 1 s: its connection ends" in each for each in caplog.messages)
+
+
 def test_stream_waits_for_its_own_requests_where_another_one_would_fill_the_queue(encoder: Encoder) -> None:
     with service(encoder, engine={"max_queue_tokens": 100}) as (_, stub):
         found = answers(stub, [asked(range(50))] * 20)
@@ -241,6 +257,41 @@ def test_number_of_open_streams_is_limited(encoder: Encoder, monkeypatch: pytest
         wait_for(lambda: is_answered(stub))
 
 
+def test_stream_that_is_silent_for_longest_gives_way_to_a_new_one(
+    encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rerank.service.streams._STREAMS", 3)
+    monkeypatch.setattr("rerank.service.streams._SILENT_S", 0.2)
+    with held_service(encoder) as held:
+        busy_sender = Sender()
+        busy = held.stub.RerankStream(iter(busy_sender), timeout=TIMEOUT_S)
+        busy_sender.send(asked([1, 2]))  # the oldest stream, which has a request in work
+        assert held.ranker.entered.wait(TIMEOUT_S)
+        silent = [held.stub.RerankStream(iter(Sender()), timeout=TIMEOUT_S) for _ in range(2)]
+        time.sleep(0.5)
+        start_s = time.monotonic()
+        held.ranker.release.set()
+        assert is_answered(held.stub)
+        assert time.monotonic() - start_s < 5
+        wait_for(lambda: any(each.done() for each in silent))
+        (ended,) = [each for each in silent if each.done()]
+        assert (ended.code(), "another stream takes its place" in ended.details()) == (FULL, True)
+        assert next(busy).HasField("response")
+
+
+def test_stream_that_was_just_opened_gives_way_to_none(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rerank.service.streams._STREAMS", 1)
+    with service(encoder) as (_, stub):
+        sender = Sender()
+        stream = stub.RerankStream(iter(sender), timeout=TIMEOUT_S)
+        sender.send(asked([1]))
+        next(stream)
+        assert not is_answered(stub)
+        sender.send(asked([1]))
+        assert next(stream).HasField("response")
+        sender.send(None)
+
+
 def is_answered(stub: RerankServiceStub) -> bool:
     try:
         return len(answers(stub, [asked([1])])) == 1
@@ -262,6 +313,42 @@ def test_stream_needs_a_key_and_has_as_many_requests_in_work_as_it_allows(encode
         assert held.served.server.calls.number == 1
         held.ranker.release.set()
         assert sum(answer.HasField("response") for answer in stream) == 5
+
+
+def test_streams_and_calls_of_a_key_wait_for_one_another(encoder: Encoder, tmp_path: Path) -> None:
+    keys = tmp_path / "keys.yaml"
+    key = add_key(keys, "few", CallerLimits(max_calls=2))
+    with held_service(encoder, keys=keys) as held:
+        bearer = {"timeout": TIMEOUT_S, "metadata": [("authorization", f"Bearer {key}")]}
+
+        def call() -> Any:
+            return held.stub.Rerank.future(asked([1, 2]).request, **bearer)
+
+        first = call()
+        assert held.ranker.entered.wait(TIMEOUT_S)
+        streams = [held.stub.RerankStream(iter([asked([1, 2])] * 30), **bearer) for _ in range(2)]
+        wait_for(lambda: held.served.server.calls.number == 4)  # one runs, and one of each stream waits
+        second = call()
+        wait_for(lambda: held.served.server.calls.number == 5)
+        assert refusal(lambda: call().result()).code is FULL, "only what cannot wait is refused"
+        held.ranker.release.set()
+        assert first.result().results
+        assert second.result().results
+        assert [sum(answer.HasField("response") for answer in stream) for stream in streams] == [30, 30]
+
+
+def test_streams_of_a_key_wait_for_the_tokens_of_its_other_requests(encoder: Encoder, tmp_path: Path) -> None:
+    keys = tmp_path / "keys.yaml"
+    key = add_key(keys, "few", CallerLimits(max_queue_tokens=100))
+    with held_service(encoder, keys=keys) as held:
+        bearer = {"timeout": TIMEOUT_S, "metadata": [("authorization", f"Bearer {key}")]}
+        call = held.stub.Rerank.future(asked(range(50)).request, **bearer)
+        assert held.ranker.entered.wait(TIMEOUT_S)
+        streams = [held.stub.RerankStream(iter([asked(range(50))] * 5), **bearer) for _ in range(2)]
+        wait_for(lambda: held.served.server.calls.number == 9)  # four of each stream, as before the first answer
+        held.ranker.release.set()
+        assert call.result().results
+        assert [sum(answer.HasField("response") for answer in stream) for stream in streams] == [5, 5]
 
 
 def test_log_has_a_line_per_request_with_its_number(encoder: Encoder, caplog: pytest.LogCaptureFixture) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from rerank import json_values
 from rerank.errors import InvalidRequest
-from rerank.http import body
 from rerank.http.body import json_object
 from tests.http_client import HttpClient
 
@@ -74,7 +74,7 @@ def test_largest_requests_are_allowed() -> None:
 def test_pieces_do_not_divide_an_escaped_character(monkeypatch: pytest.MonkeyPatch) -> None:
     draw = random.Random(0)
     for size in range(1, 9):
-        monkeypatch.setattr(body, "_PIECE", size)
+        monkeypatch.setattr(json_values, "_PIECE", size)
         for _ in range(100):
             texts = ["".join(draw.choices('\\",[n', k=draw.randrange(12))) for _ in range(3)]
             sent: dict[str, Any] = {"documents": texts}

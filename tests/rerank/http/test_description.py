@@ -57,6 +57,15 @@ def test_openapi_names_every_path_and_every_reference_resolves(http: HttpClient)
     assert set(references(document)) <= {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
 
 
+def test_openapi_names_the_content_type_of_each_path(http: HttpClient) -> None:
+    paths = http.get("/openapi.json").json["paths"]
+    for path, content_type in (("/rerank", "application/json"), ("/rerank/many", "application/x-ndjson")):
+        post = paths[path]["post"]
+        assert [*post["requestBody"]["content"]] == [content_type]
+        assert post["responses"]["415"]["description"].startswith(f"The content type is not {content_type},")
+    assert "application/x-ndjson" in paths["/rerank/many"]["post"]["summary"]
+
+
 def test_openapi_lists_the_fields_that_are_accepted(http: HttpClient) -> None:
     schemas = http.get("/openapi.json").json["components"]["schemas"]
     assert {"query", "documents", "top_n", "max_tokens_per_doc"} <= schemas["DocumentsRequest"]["properties"].keys()

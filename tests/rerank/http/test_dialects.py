@@ -91,6 +91,32 @@ def test_refusal_is_in_the_fields_of_the_dialect_and_names_its_field(
         assert all(message in reply.json[name] for name in texts_of_error), reply.json
 
 
+def test_field_that_is_no_text_is_told_from_one_that_is_missing(http: HttpClient) -> None:
+    request = {"query": "q", "documents": [{"name": "t"}, {"name": "t", "price": 7.5}]}
+    for fields, message in (
+        (
+            ["name", "price"],
+            "documents[1].price: 7.5 is no text; send it as a text, or name other fields in rank_fields",
+        ),
+        (["colour", "size"], "documents[0]: the object has no field colour or size; name its texts in rank_fields"),
+        (None, "documents[0]: the object has no field text; name its texts in rank_fields"),
+    ):
+        reply = http.post("/v2/rerank", request | ({"rank_fields": fields} if fields else {}))
+        assert (reply.status, reply.json["message"]) == (400, message)
+
+
+def test_candidates_of_the_json_form_may_be_pythons_dicts(http: HttpClient) -> None:
+    first, second = texts(1, 3)
+    candidates = [{"id": 7, "text": first, "score": 2.5}, {"docid": "b", "text": second, "score": 1}]
+    results = http.post("/rerank", {"query": "q", "candidates": candidates}).json["results"]
+    assert [(row["doc_id"], row["first_stage_score"]) for row in results] == [("b", 1.0), ("7", 2.5)]
+    reply = http.post("/rerank", {"query": "q", "candidates": [{"id": 7, "text": first, "price": 1}]})
+    assert reply.status == 400
+    message = reply.json["message"]
+    assert message.startswith("candidates[0].price: Candidate has no such field; fields: doc_id, text")
+    assert "Available" not in message
+
+
 def test_candidates_of_the_json_form_are_ordered_by_default_and_ranked_with_their_title(http: HttpClient) -> None:
     candidates = [{"doc_id": str(place), "text": text} for place, text in enumerate(texts(1, 3, 3))]
     unordered = http.post("/rerank", {"query": "q", "candidates": candidates, "ordered": False}).json

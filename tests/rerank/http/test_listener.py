@@ -35,8 +35,12 @@ def connect(listener: BoundedListener, stack: ExitStack, source: str = "127.0.0.
     return stack.enter_context(socket.create_connection(listener.getsockname(), TIMEOUT_S, source_address=(source, 0)))
 
 
-def accept(listener: BoundedListener, stack: ExitStack) -> socket.socket:
-    return stack.enter_context(listener.accept()[0])
+def accept(listener: BoundedListener, stack: ExitStack, busy: bool = True) -> socket.socket:
+    """The accepted end of the next connection, on which a request has arrived or not."""
+    accepted = stack.enter_context(listener.accept()[0])
+    if busy:
+        listener.begin_request(accepted.fileno())
+    return accepted
 
 
 def test_connections_beyond_the_bounds_are_closed_and_those_within_are_not(
@@ -55,6 +59,38 @@ def test_connections_beyond_the_bounds_are_closed_and_those_within_are_not(
     connect(listener, stack, "127.0.0.3")
     with pytest.raises(ConnectionAbortedError, match="3 are open, the most of a port"):
         listener.accept()
+
+
+def test_connection_that_waits_for_longest_ends_for_a_new_one(listener: BoundedListener, stack: ExitStack) -> None:
+    clients, accepted = [], []
+    for _ in range(2):
+        clients.append(connect(listener, stack))
+        accepted.append(accept(listener, stack, busy=False))
+    listener.begin_request(accepted[0].fileno())
+    listener.expect_request(accepted[0].fileno())  # its answer has left: now the second one waits for longer
+    clients.append(connect(listener, stack))
+    accept(listener, stack).sendall(b"welcome")
+    assert clients[2].recv(10) == b"welcome"
+    assert clients[1].recv(10) == b""
+    accepted[1].close()
+    accepted[0].sendall(b"still open")
+    assert clients[0].recv(10) == b"still open"
+
+
+def test_connection_of_another_address_ends_only_for_the_bound_of_the_port(
+    listener: BoundedListener, stack: ExitStack
+) -> None:
+    other = connect(listener, stack, "127.0.0.2")
+    accept(listener, stack, busy=False)
+    for _ in range(2):
+        connect(listener, stack)
+        accept(listener, stack)
+    connect(listener, stack)
+    with pytest.raises(ConnectionAbortedError, match="the most of one address"):
+        listener.accept()
+    connect(listener, stack, "127.0.0.3")
+    accept(listener, stack)
+    assert other.recv(10) == b""
 
 
 def test_closed_connections_make_room(listener: BoundedListener, stack: ExitStack) -> None:
@@ -85,7 +121,7 @@ def test_too_many_open_files_refuse_a_connection_instead_of_letting_it_wait(
                 listener.accept()
             assert client.recv(10) == b""
     assert caplog.messages == [
-        "HTTP port: 1 connections were refused; the process has as many open files as it may (ulimit -n)"
+        "HTTP port: 1 connections were refused or ended; the process has as many open files as it may (ulimit -n)"
     ]
     connect(listener, stack)
     accept(listener, stack)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,8 @@ import pytest
 from rerank.access.callers import CallerLimits
 from rerank.access.key_file import add_key
 from rerank.models.encoder import Encoder
-from tests.fakes import HeldRanker
+from rerank.service.streams import RequestStream
+from tests.fakes import HeldRanker, NumberRanker
 from tests.http_client import HttpClient, Reply, http_service, texts
 from tests.serving import TIMEOUT_S, wait_for
 
@@ -121,6 +124,34 @@ def test_drain_that_ends_first_is_said_on_a_line(encoder: Encoder, caplog: pytes
     assert not [record for record in caplog.records if record.exc_info]
 
 
+def test_drain_during_the_last_answer_adds_no_line(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if the last call ends some time before its stream does."""
+    answer_all = RequestStream.answer_all
+
+    async def answer_all_and_wait(self: RequestStream, read: Any) -> None:
+        await answer_all(self, read)
+        await asyncio.sleep(0.2)
+
+    monkeypatch.setattr(RequestStream, "answer_all", answer_all_and_wait)
+    ranker = HeldRanker()
+    with http_service(encoder, {"number": ranker}) as (served, client):
+        body = body_of(*[asked(1, 2)] * 10)
+        with socket.create_connection(client.host_and_port) as connection:
+            connection.settimeout(TIMEOUT_S)
+            head = f"POST /rerank/many HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n"
+            connection.sendall(f"{head}content-type: application/x-ndjson\r\n\r\n".encode() + body)
+            assert ranker.entered.wait(TIMEOUT_S)
+            drained = served.start(served.server.drain(TIMEOUT_S))
+            wait_for(lambda: served.server.calls.shutting_down)
+            ranker.release.set()
+            received = b""
+            while b"0\r\n\r\n" not in received:
+                received += connection.recv(65_536)
+            drained.result(TIMEOUT_S)
+    lines = [json.loads(line) for line in received.splitlines() if line.startswith(b"{")]
+    assert sorted(line["number"] for line in lines) == [*range(10)]
+
+
 def test_keys_hold_for_the_lines(encoder: Encoder, tmp_path: Path) -> None:
     keys = tmp_path / "keys.yaml"
     key = add_key(keys, "one", CallerLimits(max_calls=1, models=("identity",)))
@@ -129,3 +160,17 @@ def test_keys_hold_for_the_lines(encoder: Encoder, tmp_path: Path) -> None:
         found = answers(post(client, *[asked(1)] * 5, asked(1, model="other"), authorization=f"Bearer {key}"))
     assert [*found[5]] == ["error"]
     assert all("response" in found[number] for number in range(5))
+
+
+def test_two_bodies_of_one_key_are_answered_whole(encoder: Encoder, tmp_path: Path) -> None:
+    """Beside other calls of the key, too, whose number the lines do not count against."""
+    keys = tmp_path / "keys.yaml"
+    key = {"authorization": f"Bearer {add_key(keys, 'one', CallerLimits(max_calls=2))}"}
+    requests = [asked(*range(20), model="number")] * 40
+    with http_service(encoder, {"number": NumberRanker()}, keys=keys) as (_, client), ThreadPoolExecutor(2) as threads:
+        bodies = [threads.submit(post, client, *requests, **key) for _ in range(2)]
+        while not all(body.done() for body in bodies):
+            assert client.post("/rerank", requests[0], **key).status == 200
+        found = [answers(body.result()) for body in bodies]
+    assert [sorted(each) for each in found] == [[*range(40)]] * 2
+    assert all(len(line["response"]["results"]) == 20 for each in found for line in each.values())

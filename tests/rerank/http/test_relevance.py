@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from rerank.http.relevance import relevance_scores
+from rerank.http.relevance import relevance_scores, unranked
 from rerank.v1 import rerank_pb2 as pb
 
 KINDS = [
@@ -67,3 +67,32 @@ def test_extreme_scores_stay_between_0_and_1_and_in_order(kind: pb.ScoreKind) ->
     found = relevance_scores(response(kind, 1e30, 800.0, 0.0, -800.0, -1e30), 5)
     assert all(0 <= score <= 1 for score in found)
     assert found == sorted(found, reverse=True)
+
+
+@pytest.mark.parametrize(
+    "execution",
+    [
+        pb.Execution(completeness=pb.COMPLETENESS_NONE, failure="OVERLOADED"),
+        pb.Execution(completeness=pb.COMPLETENESS_PARTIAL, failure="DEADLINE_EXCEEDED"),
+        pb.Execution(completeness=pb.COMPLETENESS_NONE),
+    ],
+    ids=["fallback", "partial", "first stage"],
+)
+@pytest.mark.parametrize("is_relative", [False, True])
+def test_place_that_no_model_gave_is_no_score(execution: pb.Execution, is_relative: bool) -> None:
+    """A threshold on the score must not take them for certain."""
+    answer = response(pb.SCORE_KIND_RANK, 3, 2, 1)
+    answer.execution.CopyFrom(execution)
+    assert relevance_scores(answer, 3, is_relative) == [0, 0, 0]
+    assert unranked(answer) == [False, False, False]
+    answer.results[1].relevance = 0.6  # read before the failure
+    assert relevance_scores(answer, 3, is_relative) == [0, 0.6, 0]
+    assert unranked(answer) == [False, None, False]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ranking_without_a_failure_has_scores(kind: pb.ScoreKind) -> None:
+    answer = response(kind, -0.5, -1.0)
+    answer.execution.completeness = pb.COMPLETENESS_PARTIAL
+    assert unranked(answer) == [None, None]
+    assert relevance_scores(answer, 2) == relevance_scores(response(kind, -0.5, -1.0), 2)

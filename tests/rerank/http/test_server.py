@@ -81,6 +81,17 @@ def test_without_keys_other_host_names_are_refused(http: HttpClient, host: str, 
         assert reply.json["message"].startswith(f"the host {host!r} is none of 127.0.0.1, ::1, localhost, ")
 
 
+def test_host_names_of_the_settings_are_answered_without_keys(encoder: Encoder) -> None:
+    """As a container calls its host."""
+    allowed = HttpConfig(listen="127.0.0.1:0", allowed_hosts=("host.docker.internal",))
+    with http_service(encoder, http=allowed) as (_, client):
+        for host, status in (("Host.Docker.Internal:8081", 200), ("localhost", 200), ("evil.example", 400)):
+            reply = client.send("GET", "/health", headers={"host": host})
+            assert reply.status == status
+    assert "--allowed-host NAME, or with keys (--keys FILE)" in reply.json["message"]
+    assert "insecure" not in reply.json["message"]
+
+
 @pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01\x02\x00\x01"])
 def test_tls_handshake_that_stalls_ends_in_time(encoder: Encoder, tmp_path: Path, sent: bytes) -> None:
     authority = Authority(tmp_path / "authority")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rerank import bundled
-from rerank.config import EngineConfig, FirstModel, GenerationModel
+from rerank.config import ApiModel, EngineConfig, FirstModel, GenerationModel
 from rerank.engine.engine import Engine
 from rerank.engine.strategies import Single
 from rerank.errors import ConfigError, DeadlineExceeded, ModelServerUnavailable, ModelServerUnfit
@@ -25,7 +25,7 @@ from tests.rerank.inference_servers.stand_in import Reply, StandIn, until
 
 
 @asynccontextmanager
-async def opened(model: FirstModel | GenerationModel) -> AsyncIterator[tuple[Engine, ServedRanker]]:
+async def opened(model: ApiModel | FirstModel | GenerationModel) -> AsyncIterator[tuple[Engine, ServedRanker]]:
     ranker = load_served(model)
     async with Engine({"zephyr": ranker}, EngineConfig()) as engine:
         yield engine, ranker

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -17,7 +19,7 @@ from rerank.access.key_file import add_key
 from rerank.config import Limits
 from rerank.config.http import HttpConfig
 from rerank.rankers.identity import IdentityRanker
-from tests.fakes import NumberRanker
+from tests.fakes import HeldRanker, NumberRanker
 from tests.http_client import HttpClient, http_service
 from tests.serving import TIMEOUT_S, identity_service
 
@@ -88,6 +90,16 @@ async def test_tools_search_and_rerank_in_both_modes_of_the_protocol(
         )
         assert found["results"][0]["doc_id"] == "flea"
         assert "20 days" in found["results"][0]["text"]
+
+
+async def test_arguments_that_are_not_required_may_be_left_out(http: tuple[Served, HttpClient]) -> None:
+    """A candidate without an id has its place."""
+    async with connected(http[1]) as client:
+        (tool,) = [tool for tool in (await client.list_tools()).tools if tool.name == "rerank"]
+        *_, candidate = tool.input_schema["properties"]["candidates"]["items"]["anyOf"]
+        given = [dict.fromkeys(candidate["required"], "relevance 1"), {"text": "relevance 3"}]
+        answer = told(await client.call_tool("rerank", {"query": "q", "candidates": given}))
+        assert [item["doc_id"] for item in answer["results"]] == ["1", "0"]
 
 
 async def test_every_described_argument_is_taken(http: tuple[Served, HttpClient]) -> None:
@@ -163,6 +175,101 @@ async def test_keys_and_their_limits_hold(encoder: Encoder, tmp_path: Path) -> N
             denied = refusal(await client.call_tool("rerank", arguments))
             assert denied.startswith("PERMISSION_DENIED: key assistant does not allow model 'number'")
         served.wait_until_idle()
+
+
+def post(client: HttpClient, body: bytes, **headers: str) -> Any:
+    types = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
+    return client.send("POST", "/mcp", body, types | headers)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" + b"[]," * 300_000 + b"1]",
+        b'{"jsonrpc": "2.0", "id": 1, "method": "ping", "params": {"a": [' + b"{}," * 300_000 + b"1]}}",
+        b'{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": [' + b"[" * 300_000,
+    ],
+    ids=["no message", "message", "call of a tool"],
+)
+def test_values_are_counted_before_they_are_parsed(encoder: Encoder, body: bytes) -> None:
+    with http_service(encoder, http=HTTP) as (served, client):
+        refused = post(client, body)
+        assert refused.status == 400
+        assert "it has more than 33000 values" in refused.json["error"]["message"]
+        served.wait_until_idle()
+
+
+async def test_every_message_counts_for_the_key(encoder: Encoder, tmp_path: Path) -> None:
+    keys, ranker = tmp_path / "keys.yaml", HeldRanker()
+    headers = {"authorization": f"Bearer {add_key(keys, 'few', CallerLimits(max_calls=1))}"}
+    ping = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping"}).encode()
+    params = {"name": "rerank", "arguments": {"query": "q", "candidates": ["1", "2"]}}
+    rerank = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()
+    with http_service(encoder, {"number": ranker}, http=HTTP, keys=keys) as (served, client):
+        with socket.create_connection(client.host_and_port) as slow:  # announces a message and does not send it
+            head = "\r\n".join(f"{name}: {value}" for name, value in headers.items())
+            slow.sendall(
+                f"POST /mcp HTTP/1.1\r\nhost: localhost\r\n{head}\r\ncontent-type: application/json\r\n"
+                "accept: application/json, text/event-stream\r\ncontent-length: 9\r\n\r\n".encode()
+            )
+            served.wait_for_calls(1)
+            refused = post(client, ping, **headers)
+            assert (refused.status, refused.headers["retry-after"]) == (429, "1")
+            assert "1 calls of key few are in flight" in refused.json["error"]["message"]
+        served.wait_until_idle()
+        reranking = asyncio.create_task(asyncio.to_thread(post, client, rerank, **headers))
+        assert await asyncio.to_thread(ranker.entered.wait, TIMEOUT_S)
+        assert served.server.calls.number == 1  # the call of the tool, in the place of its message
+        assert post(client, ping, **headers).status == 429
+        ranker.release.set()
+        assert (await reranking).json["result"]["structuredContent"]["results"]
+        served.wait_until_idle()
+        assert post(client, ping, **headers).status == 200
+
+
+def test_long_answer_that_is_not_read_ends_the_connection(encoder: Encoder) -> None:
+    """The id of a message is repeated in its answer."""
+    body = json.dumps({"jsonrpc": "2.0", "id": "x" * 4_000_000, "method": "ping"}).encode()
+    with (
+        http_service(encoder, http=HTTP, limits=Limits(max_transfer_s=1.0)) as (served, client),
+        socket.socket() as connection,
+    ):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(client.host_and_port)
+        head = f"POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n"
+        types = "content-type: application/json\r\naccept: application/json, text/event-stream\r\n\r\n"
+        connection.sendall(f"{head}{types}".encode() + body)
+        served.wait_for_calls(1)
+        served.wait_until_idle()
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        ("http://localhost:6274", 200),
+        ("http://127.0.0.1", 200),
+        ("https://[::1]:8080", 200),
+        ("http://evil.example", 403),
+        ("http://localhost.evil.example", 403),
+        ("http://localhost@evil.example", 403),
+        ("http://evil.example/localhost", 403),
+        ("null", 403),
+        ("", 403),
+    ],
+)
+def test_message_of_a_foreign_page_is_refused(http: tuple[Served, HttpClient], origin: str, status: int) -> None:
+    reply = initialize(http[1], origin=origin)
+    assert reply.status == status
+    if status == 403:
+        assert repr(origin) in reply.json["error"]["message"]
+
+
+def test_page_of_a_service_with_keys_has_the_name_to_which_it_was_sent(encoder: Encoder, tmp_path: Path) -> None:
+    key = add_key(tmp_path / "keys.yaml", "page", CallerLimits())
+    with http_service(encoder, http=HTTP, keys=tmp_path / "keys.yaml") as (_, client):
+        sent = {"authorization": f"Bearer {key}", "host": "rerank.example.org"}
+        assert initialize(client, origin="https://rerank.example.org", **sent).status == 200
+        assert initialize(client, origin="https://evil.example", **sent).status == 403
 
 
 def test_foreign_host_other_methods_and_large_bodies_are_refused(http: tuple[Served, HttpClient]) -> None:

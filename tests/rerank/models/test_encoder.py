@@ -54,6 +54,15 @@ def test_text_above_the_token_limit_is_truncated(encoder: Encoder) -> None:
     assert encoder.is_truncated([fits, fits + "a"]) == [False, True]
 
 
+def test_equal_texts_are_checked_for_truncation_once(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand equal parts of long documents held the tokenizer for 200 ms."""
+    long, counted = "a " * encoder.id.max_tokens, list[str]()
+    token_counts = encoder.token_counts
+    monkeypatch.setattr(encoder, "token_counts", lambda texts: counted.extend(texts) or token_counts(texts))
+    assert encoder.is_truncated([long, "short", *[long] * 1000]) == [True, False, *[True] * 1000]
+    assert counted == [long, "short"]
+
+
 def test_text_after_the_token_limit_is_ignored(encoder: Encoder) -> None:
     fits = "a " * (encoder.id.max_tokens - 2)
     vectors = encoder.encode([fits, fits + "violin"])
@@ -69,6 +78,12 @@ def test_threads_may_share_the_encoder(encoder: Encoder) -> None:
         checks = [pool.submit(encoder.is_truncated, texts) for _ in range(12)]
         assert all(np.allclose(run.result(), expected, atol=1e-6) for run in runs)
         assert all(check.result() == [False] * 8 for check in checks)
+
+
+def test_token_ends_do_not_wait_for_a_batch_of_vectors(encoder: Encoder) -> None:
+    encoder.token_ends("the copy of the tokenizer is made once")
+    with ThreadPoolExecutor(1) as thread, encoder._lock:
+        assert thread.submit(encoder.token_ends, "A flea lives.").result(timeout=5).tolist() == [1, 6, 12, 13]
 
 
 def test_unknown_encoder_is_refused_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +172,7 @@ def test_vectors_are_those_of_sentence_transformers(encoder: Encoder, plain_vect
 
 def test_texts_of_like_numbers_of_tokens_run_together(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Code has more tokens than prose of as many characters."""
-    monkeypatch.setattr("rerank.models.encoder._BATCH_TOKENS", 40)
+    monkeypatch.setattr("rerank.models.encoder.BATCH_TOKENS", 40)
     texts = ["()[]{}()[]{}()", "characteristic", "a", "b c", "word " * 300]
     counts = encoder.token_counts(texts)
     assert (counts[0], counts[1]) == (14, 1)
@@ -168,7 +183,7 @@ def test_texts_of_like_numbers_of_tokens_run_together(encoder: Encoder, monkeypa
 
 def test_auto_is_bfloat16_where_the_processor_has_it(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
     for available, chosen in ((True, "bfloat16"), (False, "float32")):
-        monkeypatch.setattr("rerank.models.encoder.has_bfloat16", lambda available=available: available)
+        monkeypatch.setattr("rerank.models.precision.has_bfloat16", lambda available=available: available)
         assert Encoder(str(encoder.folder), "cpu").pick_dtype("auto") == chosen
     assert encoder.pick_dtype("float32") == "float32"
 

@@ -106,7 +106,7 @@ def test_truncated_weights_are_refused(lm: Path, tmp_path: Path, size: int) -> N
     copy = Path(shutil.copytree(lm, tmp_path / "copy"))
     weights = copy / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:size])
-    with pytest.raises(CheckpointError, match=f"{copy} is no causal language model that can be loaded"):
+    with pytest.raises(CheckpointError, match=f"{copy}/model.safetensors cannot be read: "):
         load_causal_lm(copy, CPU)
 
 

@@ -61,7 +61,6 @@ def to_shards(folder: Path) -> None:
 def test_published_checkpoint_ranks_texts(tmp_path: Path, encoder: Encoder, architecture: str) -> None:
     ranker = PERankRanker(write_published(tmp_path / "it", encoder, architecture), encoder, device="cpu")
     prepared = ranker.prepare(Query("what causes the tides"), [Passage("a", "the moon"), Passage("b", "bread")])
-    assert prepared.query.vector is None  # the template does not read it
     (ranking,) = rank_windows(ranker, [Window(prepared.query, prepared.passages)])
     assert sorted(ranking.permutation) == [0, 1]
     assert ranker.info.template_sha256 == load_template("pe_rank_text").sha256
@@ -219,7 +218,7 @@ def test_template_option_applies_to_a_checkpoint_without_a_template(folder: Path
             {"encoder_pooling": "last_token"},
             r"trained on vectors by last_token pooling \(encoder_pooling\), but sent.* is loaded with mean; use an",
         ),
-        ({"model_type": "embed_nothing"}, r"config\.json: .*embed_nothing|config\.json: .*nothing"),
+        ({"model_type": "embed_nothing"}, r"config.json cannot be loaded: .*nothing"),
         ({"num_hidden_layers": 3}, "does not fit its config.json"),
         ({"vocab_size": 999}, "does not fit its config.json"),
     ],

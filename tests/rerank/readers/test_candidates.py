@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rerank.errors import CollectionError
-from rerank.readers.candidates import candidate_source, read_candidates
+from rerank.readers.candidates import FIELDS, candidate_source, read_candidates
 from rerank.types import CandidateSource, candidate_list
 
 KNOWN = r"known are doc_id \(or _id, docid, id\), text, title, score"
@@ -17,7 +17,6 @@ KNOWN = r"known are doc_id \(or _id, docid, id\), text, title, score"
 WRONG: list[tuple[Any, str]] = [
     ({"doc_id": 7.5, "text": "t"}, r"has 7\.5 as doc_id; give a string or an integer"),
     ({"doc_id": "a"}, "has no text; found doc_id"),
-    ({"text": "t"}, r"has no doc_id \(or _id, docid, id\); found text"),
     ({"doc_id": "a", "txt": "t"}, rf"has the unknown field 'txt'; {KNOWN}"),
     ({"doc_id": "a", "text": "t", "body": "b"}, rf"has the unknown field 'body'; {KNOWN}"),
     ({"doc_id": "a", "text": "t", "score": "high"}, "has 'high' as score; give a number"),
@@ -47,6 +46,11 @@ def test_error_names_the_place_of_the_candidate(candidate: Any, problem: str) ->
         candidate_source(candidate, 4)
 
 
+def test_candidate_without_an_id_has_its_place() -> None:
+    assert candidate_source({"text": "t", "score": 2}, 4) == CandidateSource("4", "t", score=2.0)
+    assert candidate_source("t", 4) == CandidateSource("4", "t")
+
+
 @pytest.mark.parametrize("candidates", NO_LISTS)
 def test_candidates_must_be_a_list(candidates: Any) -> None:
     with pytest.raises(TypeError, match=r"candidates must be a list, not "):
@@ -64,7 +68,32 @@ def test_file_may_be_empty(tmp_path: Path) -> None:
     assert read_candidates(write(tmp_path)) == []
 
 
-@pytest.mark.parametrize(("row", "problem"), [(row, problem) for row, problem in WRONG if isinstance(row, dict)])
+def test_further_fields_of_a_file_are_ignored_with_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [{"id": number, "text": "t", "price": 7.5, "sku": ["a"]} for number in range(3)]
+    path = write(tmp_path, *rows, {"id": 3, "text": "t", "price": 1, "colour": None})
+    assert read_candidates(path) == [CandidateSource(str(number), "t") for number in range(4)]
+    assert [record.message for record in caplog.records] == [f"{path}: fields that are not read: price, sku, colour"]
+
+
+def test_fields_of_a_file_may_have_other_names(tmp_path: Path) -> None:
+    path = write(tmp_path, {"sku": 7, "body": "b", "name": "N", "id": "other", "text": "other"})
+    fields = FIELDS.renamed("sku", "body", "name")
+    assert read_candidates(path, fields) == [CandidateSource("7", "b", title="N")]
+    with pytest.raises(CollectionError, match=r"jsonl:1 has no no; found sku, body, .*; name the field with --text-fi"):
+        read_candidates(path, FIELDS.renamed("sku", "no", ""))
+    with pytest.raises(CollectionError, match=r"has no doc_id \(or _id, docid, id\); found sku, .* with --id-field"):
+        read_candidates(write(tmp_path, {"sku": 7, "text": "t"}))
+
+
+IN_A_FILE = [
+    ({"text": "t"}, r"has no doc_id \(or _id, docid, id\); found text"),
+    *((row, problem) for row, problem in WRONG if isinstance(row, dict) and "unknown field" not in problem),
+]
+
+
+@pytest.mark.parametrize(("row", "problem"), IN_A_FILE)
 def test_error_of_a_file_names_the_line(tmp_path: Path, row: object, problem: str) -> None:
     with pytest.raises(CollectionError, match=rf"candidates\.jsonl:3 {problem}"):
         read_candidates(write(tmp_path, {"id": 1, "text": "t"}, "", row))

@@ -41,6 +41,18 @@ def test_ids_between_tabs_may_contain_spaces(tmp_path: Path, text: str) -> None:
     assert read(tmp_path, text) == [Qrel("1", "my file.pdf", 1)]
 
 
+def test_white_space_of_ids_is_decoded_between_spaces_and_stays_between_tabs(tmp_path: Path) -> None:
+    assert read(tmp_path, "q%201 0 HELP%201 2\n") == [Qrel("q 1", "HELP 1", 2)]
+    assert read(tmp_path, "q\t0\tHELP%201\t2\n") == [Qrel("q", "HELP%201", 2)]
+
+
+@pytest.mark.parametrize("doc_id", ["HELP 1", "HELP%201"])
+@pytest.mark.parametrize("text", ["q 0 HELP%201 2\n", "q\t0\tHELP%201\t2\n"])
+def test_judged_id_gets_the_form_of_its_candidate(tmp_path: Path, text: str, doc_id: str) -> None:
+    (tmp_path / "qrels.txt").write_text(text, encoding="utf-8")
+    assert read_qrels(tmp_path / "qrels.txt", [doc_id, "b"]) == [Qrel("q", doc_id, 2)]
+
+
 @pytest.mark.parametrize("text", ["", "\n", HEADER])
 def test_file_may_hold_no_judgement(tmp_path: Path, text: str) -> None:
     assert read(tmp_path, text) == []

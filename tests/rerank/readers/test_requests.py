@@ -62,3 +62,12 @@ def test_score_is_optional(tmp_path: Path) -> None:
     path = tmp_path / "requests.jsonl"
     path.write_text('{"query": {"_id": 1, "text": "q"}, "candidates": [{"_id": 2, "doc": "d"}]}', encoding="utf-8")
     assert read_requests(path) == [Request(Query("q", "1"), (CandidateSource("2", "d"),))]
+
+
+def test_trec_run_is_told_from_a_request_file(tmp_path: Path) -> None:
+    path = tmp_path / "run.trec"
+    path.write_text("q1 Q0 d1 1 -2.5e+1 bm25\n", encoding="utf-8")
+    with pytest.raises(
+        CollectionError, match=r"run\.trec:1 is a line of a TREC run, which has no texts; .*--collection"
+    ):
+        read_requests(path)

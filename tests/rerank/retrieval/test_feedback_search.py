@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -26,6 +27,7 @@ from rerank.types import (
 )
 
 MARGIN_S = 0.5
+THREAD = ThreadPoolExecutor(1)
 
 
 def vector(*numbers: float) -> Vector:
@@ -75,7 +77,7 @@ class FakeStages:
         return query, self.found
 
     def search(self, settings: FeedbackSettings | None = None) -> FeedbackSearch:
-        return FeedbackSearch(settings or FeedbackSettings(), self.rank, self.retrieve, MARGIN_S)
+        return FeedbackSearch(settings or FeedbackSettings(), self.rank, self.retrieve, MARGIN_S, THREAD)
 
 
 def ids(answer: Ranking) -> list[str]:
@@ -157,7 +159,7 @@ async def test_first_ranking_that_failed_teaches_nothing() -> None:
     async def failing(candidates: tuple[Candidate, ...], options: RankOptions, deadline: float | None) -> Ranking:
         return replace(ranking(candidates, candidates), trace=trace)
 
-    search = FeedbackSearch(FeedbackSettings(), failing, stages.retrieve, MARGIN_S)
+    search = FeedbackSearch(FeedbackSettings(), failing, stages.retrieve, MARGIN_S, THREAD)
     answer, report = await search.run(QUERY, (A, B), RankOptions(on_failure="first_stage", top_n=1), None)
     assert (ids(answer), report.updated, stages.queries) == (["a"], False, [])
     assert report.reason == "the first ranking was not completed: the queue had no room"

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import grpc
 import pytest
-import torch
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from safetensors.torch import load_file, save_file
 
-from rerank.config import load_config
+from rerank.config import FirstModel, load_config
 from rerank.grpc.health import SERVICE
+from rerank.rankers.self_test import write_golden
+from rerank.registry import load_first, scoring_settings
 from rerank.reranker import AsyncReranker, load_reranker
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
@@ -27,10 +28,12 @@ NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 @pytest.fixture(scope="module")
 def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A causal LM that can be loaded but whose scores are not finite."""
+    """A causal LM that can be loaded but whose weights are not those of its golden scores."""
     folder = write_causal_lm(tmp_path_factory.mktemp("broken") / "lm", "llama", byte_level())
+    model = FirstModel(name="broken", ranker="first", path=folder)
+    write_golden(load_first(model, "cpu"), scoring_settings(model), folder)
     weights = load_file(folder / "model.safetensors")
-    weights["model.norm.weight"] = torch.full_like(weights["model.norm.weight"], torch.nan)
+    weights["model.norm.weight"] *= 3
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     return folder
 
@@ -78,7 +81,7 @@ def test_request_that_names_the_model_is_refused(channel: grpc.Channel, fields: 
     refused = refusal(lambda: rerank(channel, **fields))
     assert refused.code is grpc.StatusCode.FAILED_PRECONDITION
     assert refused.reason == "SELF_TEST_FAILED"
-    assert refused.message.startswith("model 'broken' is not served; self-test: the model failed on 7 short passages")
+    assert refused.message.startswith("model 'broken' is not served; self-test: golden.json belongs to weights")
 
 
 def test_list_models_describes_the_problem(channel: grpc.Channel) -> None:
@@ -87,7 +90,7 @@ def test_list_models_describes_the_problem(channel: grpc.Channel) -> None:
         ("good", True, False),
         ("broken", False, True),
     ]
-    assert "not finite" in models[1].problem
+    assert "golden.json belongs to weights" in models[1].problem
     assert (models[1].ranker, len(models[1].model_revision)) == ("first", 64)
 
 

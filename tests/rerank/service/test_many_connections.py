@@ -23,6 +23,8 @@ from rerank.service.connection_bounds import (
 )
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
+from tests.fakes import HeldRanker
+from tests.http_client import http_service
 from tests.serving import TIMEOUT_S, numbered_candidates, reranker_of, serving, wait_for
 
 PREFACE_AND_SETTINGS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes.fromhex("000000 04 00 00000000")
@@ -101,6 +103,37 @@ def test_further_connections_of_a_full_grpc_port_are_closed(encoder: Encoder) ->
             assert len(stub.Rerank(REQUEST, timeout=TIMEOUT_S, wait_for_ready=True).results) == 2
 
 
+def test_full_grpc_port_ends_the_connections_that_are_silent_for_longest(encoder: Encoder) -> None:
+    bounds = {"max_connections": 10, "max_connections_per_address": 10}
+    ranker = HeldRanker()
+    with (
+        serving(reranker_of(encoder, {"held": ranker}, connections=bounds)) as served,
+        grpc.insecure_channel(served.address) as busy,
+        grpc.insecure_channel(served.address, options=[("grpc.use_local_subchannel_pool", 1)]) as later,
+    ):
+        call = RerankServiceStub(busy).Rerank.future(REQUEST, timeout=TIMEOUT_S)  # the oldest, and silent as such
+        assert ranker.entered.wait(TIMEOUT_S)
+        port = int(served.address.rpartition(":")[2])
+        with connections(9, port, PREFACE_AND_SETTINGS) as opened:
+            models = RerankServiceStub(later).ListModels(pb.ListModelsRequest(), timeout=20, wait_for_ready=True)
+            assert len(models.models) == 1
+            assert number_open(opened) >= 5
+        ranker.release.set()
+        assert len(call.result(TIMEOUT_S).results) == 2
+
+
+def test_full_http_port_answers_beside_silent_connections(encoder: Encoder) -> None:
+    """The oldest of them end for a new connection, also of the same address."""
+    bounds = {"max_connections": 10, "max_connections_per_address": 10}
+    with (
+        http_service(encoder, connections=bounds) as (_, client),
+        connections(50, client.host_and_port[1]) as opened,
+    ):
+        for _ in range(5):
+            assert client.get("/health").status == 200
+        assert number_open(opened) < 10
+
+
 @pytest.mark.parametrize(
     ("soft", "http", "given", "expected"),
     [
@@ -138,4 +171,4 @@ def test_refused_connections_are_logged_once_a_second(caplog: pytest.LogCaptureF
     for _ in range(10_000):
         refusals.add(1, "the port is full")
     assert 1 <= len(caplog.records) < 5
-    assert caplog.records[0].getMessage() == "HTTP port: 1 connections were refused; the port is full"
+    assert caplog.records[0].getMessage() == "HTTP port: 1 connections were refused or ended; the port is full"

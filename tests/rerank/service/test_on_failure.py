@@ -187,8 +187,16 @@ def test_answer_over_http_has_the_failure_in_a_header(failing: tuple[Service, Fa
         assert (reply.headers["x-rerank-completeness"], reply.headers["x-rerank-failure"]) == ("none", failure.reason)
         results = reply.json["results"] if field == "documents" else reply.json
         assert [result["index"] for result in results] == list(range(10))
+        name = "relevance_score" if field == "documents" else "score"
+        assert {(result[name], result["ranked"]) for result in results} == {(0.0, False)}, "a threshold takes none"
         if field == "documents":
             assert failure.words.partition(" after")[0] in reply.json["meta"]["warnings"][0]
+
+
+def test_raw_scores_of_an_answer_are_those_of_no_relevance(failing: tuple[Service, Failure]) -> None:
+    service, _ = failing
+    reply = service.post("/rerank", texts=TEXTS, on_failure="first_stage", raw_scores=True)
+    assert {(result["score"], result["ranked"]) for result in reply.json} == {(-700.0, False)}
 
 
 def test_form_of_the_messages_over_http_has_the_fields_of_the_messages(failing: tuple[Service, Failure]) -> None:

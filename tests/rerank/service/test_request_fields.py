@@ -67,3 +67,37 @@ def test_wrong_field_or_value_is_named(fields: dict[str, Any], field: str, expec
         request_message(pb.SearchRequest, fields)
     assert caught.value.field == field
     assert len(str(caught.value)) < 400
+
+
+def candidates_of(*given: object) -> list[pb.Candidate]:
+    return list(request_message(pb.RerankRequest, {"candidates": list(given)}).candidates)
+
+
+def test_candidates_may_have_the_names_of_pythons_dicts() -> None:
+    same = pb.Candidate(doc_id="7", text="t", first_stage_score=2.0)
+    for name in ("doc_id", "docId", "_id", "docid", "id"):
+        assert candidates_of({name: "7", "text": "t", "score": 2.0}) == [same]
+    assert candidates_of({"id": 7, "text": "t", "first_stage_score": 2}) == [same]
+
+
+def test_candidates_without_an_id_have_their_place() -> None:
+    found = candidates_of("a", {"text": "b"}, {"doc_id": None, "text": "c"})
+    assert [(each.doc_id, each.text) for each in found] == [("0", "a"), ("1", "b"), ("2", "c")]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            [{"text": "t", "price": 1}],
+            "candidates[0].price: Candidate has no such field; fields: doc_id, text, in_index",
+        ),
+        (["t", {"id": "a", "doc_id": "b"}], "candidates[1].doc_id: doc_id is given twice; leave one out"),
+        ([7], "candidates[0]: 7 is no candidate; send an object with doc_id and text, or a text"),
+        ({"a": "t"}, "candidates: {'a': 't'} is no list; send a list of candidates"),
+    ],
+)
+def test_wrong_candidates_are_named_by_their_place(given: object, message: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        request_message(pb.RerankRequest, {"candidates": given})
+    assert str(caught.value).startswith(message)

@@ -22,7 +22,7 @@ from tests.certificates import Authority
 from tests.serving import reranker_of
 
 
-@pytest.mark.parametrize(("name", "option"), [("listen", "--listen"), ("http", "--http-listen")])
+@pytest.mark.parametrize(("name", "option"), [("listen", "--listen"), ("http", "--http")])
 def test_address_in_use_is_refused_before_models_are_loaded(name: str, option: str) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -74,11 +74,11 @@ def test_description_names_models_index_limits_and_calls(encoder: Encoder) -> No
 
 
 def test_bundled_model_that_is_replaced_is_named(tmp_path: Path) -> None:
-    mine = Path(shutil.copytree(bundled.FIRST, tmp_path / "default"))
-    config = load_config(None, [served_model(f"default={mine}")])
+    mine = Path(shutil.copytree(bundled.FIRST, tmp_path / "pe-rank-first"))
+    config = load_config(None, [served_model(f"pe-rank-first={mine}")])
     assert list(replaced_models(config.models)) == [
-        f"model default: {mine} replaces the bundled model of this name (first in a cascade behind pe-rank); under "
-        "another name, such as my-default, it would stand beside it"
+        f"model pe-rank-first: {mine} replaces the bundled model of this name (first in a cascade behind pe-rank); "
+        "under another name, such as my-pe-rank-first, it would stand beside it"
     ]
     settings = tmp_path / "service.yaml"
     settings.write_text(f"models: [{{name: identity, ranker: first, path: {mine}}}]", encoding="utf-8")
@@ -96,3 +96,14 @@ def test_models_beside_the_bundled_ones_replace_nothing(tmp_path: Path) -> None:
         load_config(settings),
     ):
         assert not list(replaced_models(config.models))
+
+
+def test_sparse_encoder_is_checked_if_a_model_reads_it(tmp_path: Path) -> None:
+    settings = {"listen": "127.0.0.1:0", "sparse_encoder": str(tmp_path / "missing")}
+    identity = {"name": "a", "ranker": "identity"}
+    check_before_loading(ServiceConfig.model_validate(settings | {"models": [identity]}))
+    for reads in ({"ranker": "learned-sparse"}, {"ranker": "fusion"}):
+        with pytest.raises(ConfigError, match=r"sparse_encoder: there is no folder .*missing; give the folder of a sp"):
+            check_before_loading(ServiceConfig.model_validate(settings | {"models": [{"name": "a"} | reads]}))
+    without = {"name": "a", "ranker": "fusion", "sparse_weight": 0.0}
+    check_before_loading(ServiceConfig.model_validate(settings | {"models": [without]}))

@@ -182,9 +182,22 @@ def test_silent_connections_have_a_bounded_number_of_threads(monkeypatch: pytest
         for _ in range(100):
             stack.enter_context(silent_connection(address))
         wait_for(lambda: threads_of_connections() == 100)
-        for _ in range(20):
-            assert stack.enter_context(silent_connection(address)).recv(1) == b"", "the server closes it at once"
+        connections = [stack.enter_context(silent_connection(address)) for _ in range(20)]
+        wait_for(lambda: threads_of_connections() <= 100)
         assert threads_of_connections() == 100
+        assert all(is_open(each) for each in connections)
+
+
+def test_page_is_answered_beside_silent_connections_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest of them end for it."""
+    monkeypatch.setattr("rerank.telemetry.metrics_server._Handler.timeout", 2 * TIMEOUT_S)
+    with metrics_server("127.0.0.1:0", CollectorRegistry()) as address, ExitStack() as stack:
+        silent = [stack.enter_context(silent_connection(address)) for _ in range(300)]
+        for _ in range(5):
+            with urllib.request.urlopen(f"http://{address}/metrics", timeout=5) as page:
+                assert page.status == 200
+        assert not any(is_open(each) for each in silent[:200])
+        assert sum(is_open(each) for each in silent) >= 90
 
 
 def test_silent_connection_ends_after_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,6 +211,15 @@ def test_silent_connection_ends_after_the_timeout(monkeypatch: pytest.MonkeyPatc
 def silent_connection(address: str) -> socket.socket:
     host, _, port = address.rpartition(":")
     return socket.create_connection((host, int(port)), TIMEOUT_S)
+
+
+def is_open(connection: socket.socket) -> bool:
+    """Whether the server has not closed a connection."""
+    connection.settimeout(0.01)
+    try:
+        return connection.recv(1) != b""
+    except TimeoutError:
+        return True
 
 
 def threads_of_connections() -> int:

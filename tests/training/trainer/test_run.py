@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import shlex
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,13 @@ import pytest
 import torch
 from rerank_training.first.arguments import FirstArguments
 from rerank_training.first.objective import FirstObjective
+from rerank_training.train_first import app as train_first_app
 from rerank_training.trainer.ranking_trainer import COMPLETE_MARKER
 from rerank_training.trainer.reports import _served_name
 from rerank_training.trainer.run import check_same_run, items_needed, last_save
 from safetensors.torch import load_file
 from transformers import Trainer
+from typer.testing import CliRunner
 
 from rerank.errors import ConfigError
 from tests.full_disk import largest_file, now_full
@@ -97,6 +101,59 @@ def test_run_killed_between_saves_ends_with_the_same_weights(
         result = first_run(inputs, shutil.copytree(killed, tmp_path / "run"), *FLAGS)
     assert len(seen) == BATCHES - 6
     assert_same_weights(result, uninterrupted)
+
+
+def test_identical_command_is_resumed_without_a_doubt_about_its_arguments(
+    inputs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """transformers compares a share of the steps with the number of steps that it was."""
+    flags = [*FLAGS, "--save-steps", "0.3", "--logging-steps", "0.1"]
+    with killed_at_batch(7), pytest.raises(Killed):
+        first_run(inputs, tmp_path / "run", *flags)
+    logger = logging.getLogger("transformers.trainer_utils")
+    logger.warning_once.cache_clear()  # type: ignore[attr-defined]
+    logger.addHandler(caplog.handler)
+    try:
+        first_run(inputs, tmp_path / "run", *flags)
+    finally:
+        logger.removeHandler(caplog.handler)
+    assert "do not match" not in caplog.text
+
+
+def test_ctrl_c_says_what_the_same_command_does_then(inputs: Path, tmp_path: Path) -> None:
+    flags = [*first_flags(inputs, tmp_path / "run", *FLAGS)]
+
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rerank_training.first.training.train_first", stop)
+        outcome = CliRunner().invoke(train_first_app, flags)
+    assert (outcome.exit_code, outcome.output) == (
+        130,
+        "stopped; the same command starts again, because nothing was saved yet\n",
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FirstObjective, "loss", at_batch(7, stop))
+        outcome = CliRunner().invoke(train_first_app, flags)
+    assert outcome.exit_code == 130
+    save = tmp_path / "run" / "checkpoint-3"
+    assert outcome.output.rstrip().endswith(f"stopped; the same command goes on after its last save, {save}")
+    outcome = CliRunner().invoke(train_first_app, flags)
+    assert outcome.exit_code == 0, outcome.output
+    assert "resuming at step 3 of 8" in outcome.output
+
+
+def at_batch(number: int, stop: Callable[..., None]) -> Callable[..., torch.Tensor]:
+    """FirstObjective.loss, which stops at this batch."""
+    original, batches = FirstObjective.loss, count()
+
+    def loss(self: FirstObjective, model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+        if next(batches) == number:
+            stop()
+        return original(self, model, inputs)
+
+    return loss
 
 
 def test_run_killed_while_it_saves_resumes_from_the_save_before(
@@ -183,7 +240,9 @@ def test_resumed_run_says_so_and_may_log_differently_and_take_more_steps(
     assert "--max-steps is 5, at the start it was -1" in caplog.text
 
 
-@pytest.mark.parametrize(("folder", "name"), [("first", "my-first"), ("pe-rank", "my-pe-rank"), ("lr=1", "lr-1")])
+@pytest.mark.parametrize(
+    ("folder", "name"), [("pe-rank-first", "my-pe-rank-first"), ("pe-rank", "my-pe-rank"), ("lr=1", "lr-1")]
+)
 def test_model_is_served_under_the_name_of_no_bundled_model(folder: str, name: str) -> None:
     assert _served_name(Path("runs") / folder / "final") == name
 

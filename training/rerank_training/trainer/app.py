@@ -17,7 +17,7 @@ from rerank.commands.app import Command, CommandApp
 from rerank.commands.flags import flags
 from rerank.errors import ConfigError
 from rerank.yaml_files import read_yaml
-from rerank_training.trainer.command import report_lost_process
+from rerank_training.trainer.command import report_lost_process, say_how_to_go_on
 from rerank_training.trainer.flags import RunFlags
 
 _TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
@@ -43,7 +43,8 @@ def training_app(
             from rerank_training.trainer.arguments import run_arguments  # imports torch and transformers
 
             ours = [f"--{setting.name.replace('_', '-')}" for setting in fields(arguments)]
-            return report_lost_process(lambda: train(arguments, run_arguments(run_flags, other.flags, ours)))
+            with say_how_to_go_on(run_flags.output_dir):
+                return report_lost_process(lambda: train(arguments, run_arguments(run_flags, other.flags, ours)))
 
         command.__doc__ = f"{train.__doc__}\n\n{_MORE_HELP}"
         app = CommandApp()

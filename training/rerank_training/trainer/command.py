@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TypeVar
+
+import typer
 
 from rerank.commands.run import console, run
 from rerank.errors import RerankError
@@ -22,11 +26,31 @@ def run_training(command: Callable[[], object]) -> None:
 
     The launcher gives the number of the process as the environment variable RANK.
     """
-    is_first = os.environ.get("RANK", "0") == "0"
+    is_first = is_first_process()
     level = logging.INFO if is_first else logging.ERROR
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     console.quiet = not is_first
     run(command)
+
+
+def is_first_process() -> bool:
+    """True for the only process of a training, and for the first of several."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+@contextmanager
+def say_how_to_go_on(output_dir: str) -> Iterator[None]:
+    """Ends a command that Ctrl-C stops with exit code 130 and a line that says what the same command does now."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        from rerank_training.trainer.run import newest_complete_save  # imports torch, which --help does not need
+
+        save = newest_complete_save(Path(output_dir))
+        goes_on = f"goes on after its last save, {save}" if save else "starts again, because nothing was saved yet"
+        if is_first_process():
+            console.print(f"stopped; the same command {goes_on}", soft_wrap=True)
+        raise typer.Exit(130) from None
 
 
 def report_lost_process(train: Callable[[], R]) -> R:

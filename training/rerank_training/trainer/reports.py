@@ -11,8 +11,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from rerank.config import BUNDLED_MODELS
-from rerank.names import RENAMED_MODELS
+from rerank.config.named import BUNDLED
 from rerank_training.trainer.ranking_trainer import RankingTrainer
 
 #: Key in the log history of a run: nDCG@10 before the first step.
@@ -58,7 +57,7 @@ def print_summary(trainer: RankingTrainer, folder: Path, metrics: Mapping[str, f
 def _served_name(folder: Path) -> str:
     """A name for the model of a run: that of the run's folder, unless a bundled model has it."""
     name = folder.absolute().parent.name.replace("=", "-")
-    return f"my-{name}" if name in {*RENAMED_MODELS, *(model.name for model in BUNDLED_MODELS)} else name
+    return f"my-{name}" if name in BUNDLED else name
 
 
 class SpeedLog(TrainerCallback):

@@ -119,7 +119,7 @@ def train(trainer: RankingTrainer, arguments: Sequence[Any]) -> dict[str, float]
     if trainer.eval_dataset is not None:
         trainer.add_callback(MeasureBefore(trainer))
     way_out = "free disk space and give the same command again, which resumes from the last save"
-    with report_disk_errors(folder, way_out), _without_traces_of_disk_errors():
+    with report_disk_errors(folder, way_out), _without_traces_of_disk_errors(), _without_comparison_of_arguments():
         trainer.train(resume_from_checkpoint=save)
     return {} if trainer.eval_dataset is None else trainer.evaluate()
 
@@ -140,15 +140,44 @@ def _without_traces_of_disk_errors() -> Iterator[None]:
         threading.excepthook = before
 
 
+@contextmanager
+def _without_comparison_of_arguments() -> Iterator[None]:
+    """Keeps transformers from comparing the arguments with those of the save, as `check_same_run` does.
+
+    It takes a share of all steps, such as --save-steps 0.1, for another argument than the number of steps that it made
+    of the share.
+    """
+    compares = logging.getLogger("transformers.trainer_utils")
+
+    def is_other(record: logging.LogRecord) -> bool:
+        return "arguments do not match the ones in the `trainer_state.json`" not in record.getMessage()
+
+    compares.addFilter(is_other)
+    try:
+        yield
+    finally:
+        compares.removeFilter(is_other)
+
+
 def last_save(folder: Path) -> str | None:
     """The newest complete save of a run. Removes incomplete ones."""
-    found = [(re.fullmatch(r"checkpoint-(\d+)", path.name), path) for path in folder.iterdir()]
-    saves = {int(match[1]): path for match, path in found if match}
-    for path in saves.values():
+    for path in _saves(folder).values():
         if not (path / COMPLETE_MARKER).is_file():
             shutil.rmtree(path, ignore_errors=True)
-    complete = [step for step, path in saves.items() if (path / COMPLETE_MARKER).is_file()]
-    return str(saves[max(complete)]) if complete else None
+    newest = newest_complete_save(folder)
+    return str(newest) if newest else None
+
+
+def newest_complete_save(folder: Path) -> Path | None:
+    """The newest complete save in a folder, which may be none of a run."""
+    complete = {step: path for step, path in _saves(folder).items() if (path / COMPLETE_MARKER).is_file()}
+    return complete[max(complete)] if complete else None
+
+
+def _saves(folder: Path) -> dict[int, Path]:
+    """The saves in a folder by their step; none if there is no such folder."""
+    found = [(re.fullmatch(r"checkpoint-(\d+)", path.name), path) for path in folder.glob("checkpoint-*")]
+    return {int(match[1]): path for match, path in found if match}
 
 
 def check_same_run(folder: Path, arguments: Sequence[Any], started: bool) -> None:

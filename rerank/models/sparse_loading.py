@@ -1,0 +1,149 @@
+"""Loading of SPLADE models by sentence-transformers, and checks that a model is whole and has the usual form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from safetensors import SafetensorError
+from sentence_transformers import SparseEncoder
+from sentence_transformers.base.modules import Router, Transformer
+from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding, SpladePooling
+from torch import nn
+from transformers import AutoModelForMaskedLM, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging as transformers_logging
+
+from rerank.errors import CheckpointError
+from rerank.known_classes import check_known_classes
+from rerank.models.complete import check_complete
+from rerank.models.loading import readable_positions
+from rerank.sparse_encoder_files import check_sparse_encoder, check_vocabulary
+
+#: Weights that checkpoints of masked language models have, and their logits are computed without.
+_NOT_READ = r"((\w+\.)?pooler\.|cls\.seq_relationship\.|(.*\.)?position_ids$)"
+#: What the libraries raise for a folder that is no model.
+_LOADING_ERRORS = (OSError, ValueError, KeyError, TypeError, RuntimeError, AttributeError, SafetensorError)
+
+
+@dataclass(frozen=True)
+class SpladeModel:
+    """A loaded SPLADE model.
+
+    Attributes:
+        library: the whole model, which encodes queries.
+        model: the masked language model that reads passages.
+        decoder: its layer that multiplies token states with the vocabulary.
+        tokenizer: of passages.
+        pooling: of the logits of passages.
+        prompt: what is put before a passage; empty if nothing is.
+        max_tokens: the longest passage, in tokens.
+    """
+
+    library: SparseEncoder
+    model: PreTrainedModel
+    decoder: nn.Linear
+    tokenizer: PreTrainedTokenizerBase
+    pooling: SpladePooling
+    prompt: str
+    max_tokens: int
+
+
+def load_splade(folder: Path, device: torch.device) -> SpladeModel:
+    """Loads the SPLADE model of a folder; no code of the folder is run.
+
+    Raises:
+        CheckpointError: the folder holds no whole SPLADE model, or one of another form.
+    """
+    transformer_folders = check_sparse_encoder(folder)
+    check_known_classes(folder)
+    transformers_logging.disable_progress_bar()
+    try:
+        _check_complete(transformer_folders)
+        library = SparseEncoder(str(folder), device=str(device), local_files_only=True, trust_remote_code=False)
+        library.eval().requires_grad_(False)
+        _check_settings(folder, library)
+        transformer, pooling = _document_modules(folder, library)
+        model = cast(PreTrainedModel, transformer.auto_model)
+        _check_finite(folder, library)
+        decoder = _decoder(folder, model)
+        _check_vocabularies(folder, library, decoder.out_features)
+        max_tokens = readable_positions(model, transformer.max_seq_length or 0)
+        prompts = (library.prompts.get(name) for name in ("document", "passage", "corpus"))
+        prompt = next((each for each in prompts if each is not None), "")
+        return SpladeModel(library, model, decoder, transformer.tokenizer, pooling, prompt, max_tokens)
+    except _LOADING_ERRORS as error:
+        problem = " ".join(str(error).split())
+        raise CheckpointError(
+            f"sparse encoder {folder} cannot be loaded: {problem}; copy the whole folder of the model"
+        ) from error
+
+
+def _check_settings(folder: Path, library: SparseEncoder) -> None:
+    """Raises: CheckpointError if scores are something else than the dot product of all terms."""
+    found = {"max_active_dims": library.max_active_dims, "similarity_fn_name": library.similarity_fn_name}
+    for (name, value), expected in zip(found.items(), (None, "dot"), strict=True):
+        if value != expected:
+            raise CheckpointError(
+                f"{folder}: {name} is {value}, and passages are scored by the dot product of all their terms; set "
+                f"{name} to {'null' if expected is None else expected} in config_sentence_transformers.json"
+            )
+
+
+def _document_modules(folder: Path, library: SparseEncoder) -> tuple[Any, SpladePooling]:
+    """The two modules that encode passages. Raises: CheckpointError if there are others."""
+    modules: list[nn.Module] = list(library)
+    if isinstance(modules[0], Router) and "document" in modules[0].sub_modules:
+        modules = [*cast(Any, modules[0].sub_modules["document"]), *modules[1:]]
+    if len(modules) != 2 or not isinstance(modules[0], Transformer) or not isinstance(modules[1], SpladePooling):
+        names = ", ".join(type(module).__name__ for module in modules)
+        raise CheckpointError(
+            f"{folder} encodes passages by the modules {names}; use a SPLADE model, which has Transformer and "
+            "SpladePooling"
+        )
+    return modules[0], modules[1]
+
+
+def _decoder(folder: Path, model: PreTrainedModel) -> nn.Linear:
+    decoder = model.get_output_embeddings()
+    if not isinstance(decoder, nn.Linear):
+        raise CheckpointError(
+            f"{folder}: {type(model).__name__} gives its logits by {type(decoder).__name__} instead of a linear layer; "
+            "use a SPLADE model of BERT's family"
+        )
+    return decoder
+
+
+def _check_complete(transformer_folders: Iterable[Path]) -> None:
+    """Raises: CheckpointError if weights are missing, unknown, or of another shape."""
+    for each in transformer_folders:  # on the device `meta` the names of the weights are read only
+        _, info = cast(Any, AutoModelForMaskedLM).from_pretrained(
+            each,
+            device_map="meta",
+            ignore_mismatched_sizes=True,  # they are named by the check
+            output_loading_info=True,
+            local_files_only=True,
+            trust_remote_code=False,
+        )
+        check_complete(each, info, _NOT_READ)
+
+
+def _check_finite(folder: Path, library: SparseEncoder) -> None:
+    """Raises: CheckpointError if a weight is not finite."""
+    for name, weight in library.named_parameters():
+        if not bool(weight.isfinite().all()):
+            raise CheckpointError(f"{folder}: the weight {name} has numbers that are not finite; copy the model again")
+
+
+def _check_vocabularies(folder: Path, library: SparseEncoder, size: int) -> None:
+    """Raises: CheckpointError if a tokenizer, or the table of the queries, has another number of terms."""
+    for module in library.modules():
+        if isinstance(module, SparseStaticEmbedding) and module.num_dimensions != size:
+            raise CheckpointError(
+                f"{folder}: the table of the queries has {module.num_dimensions} terms, but the model of the "
+                f"passages {size}; use the two that were trained together"
+            )
+        if isinstance(module, SparseStaticEmbedding | Transformer):
+            check_vocabulary(folder, max(cast(Any, module).tokenizer.get_vocab().values(), default=-1) + 1, size)

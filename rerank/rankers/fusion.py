@@ -1,0 +1,246 @@
+"""Fusion: orders passages by a weighted sum of signals, without a language model.
+
+The signals are the score of the first stage, that of learned sparse vectors (SPLADE), and the cosine of the encoder's
+vectors. Each is a z-score over the passages that it is read for. The cosine is the dearest one, so only the best
+passages by the other two get it. Then the query's vector moves towards the passages that lead so far, as in relevance
+feedback, and the cosine is taken again: no forward pass more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.nn import functional
+
+from rerank.config import FusionModel
+from rerank.errors import InvalidRequest
+from rerank.first_stage_correlation import first_stage_correlation
+from rerank.models.batches import batches_by_length
+from rerank.models.encoder import DEFAULT_ENCODER, Encoder
+from rerank.models.sparse_encoder import SparseEncoder
+from rerank.rankers.base import RankerInfo
+from rerank.retrieval.hybrid import z_scores
+from rerank.retrieval.query_update import rocchio
+from rerank.types import EncodedWindow, Matrix, Passage, Prepared, Query, ScoreKind, Vector, Window, WindowRanking
+
+#: Tokens of a batch of texts to encode: some 50 ms of one core in bfloat16. A shorter request runs between two batches.
+_BATCH_TOKENS = 384
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class FusedWindow:
+    """The fused scores of a window's passages, and the signals behind them.
+
+    Attributes:
+        scores: (n,) higher is better; those without a cosine stand below all others.
+        cosines: (n,) of the query's own vector; NaN where it was not read.
+    """
+
+    scores: Floats
+    cosines: Floats
+
+
+class FusionRanker:
+    """Ranks windows of passages by a fusion of signals.
+
+    Args:
+        settings: weights, and the depth to which the cosine is read.
+        encoder: of the cosine.
+        sparse_encoder: of the sparse score; None if its weight is 0.
+    """
+
+    def __init__(self, settings: FusionModel, encoder: Encoder, sparse_encoder: SparseEncoder | None) -> None:
+        self._settings = settings
+        self._encoder = encoder
+        self._sparse = sparse_encoder
+        self._between_batches: Callable[[], None] = lambda: None
+        names = [encoder.id.name, *([sparse_encoder.id.name] if sparse_encoder else [])]
+        hashes = [encoder.id.sha256, *([sparse_encoder.id.sha256] if sparse_encoder else [])]
+        self.info = RankerInfo(
+            kind="fusion",
+            model_id=" + ".join(names),
+            model_revision="+".join(hashes),
+            template_sha256="",
+            max_window_size=settings.window_size,
+            score_kind=ScoreKind.WINDOW_SCORE,
+            batching="packed",  # the texts of several windows run through the encoder together
+            max_passage_tokens=encoder.max_text_tokens,
+            reads_vectors=True,
+            reads_sparse=sparse_encoder is not None,
+            fuses_first_stage=True,
+            signals=self._signals(),
+            max_encoded_passages=settings.cosine_depth or settings.window_size,
+            on_accelerator=encoder.device.type == "cuda",
+            precision=encoder.pick_dtype("auto"),
+            language="en" if encoder.id.name == DEFAULT_ENCODER else "",
+        )
+
+    def _signals(self) -> dict[str, str]:
+        cosine = {"cosine": self._encoder.id.sha256} if self._settings.cosine_weight else {}
+        return cosine | ({"sparse": self._sparse.id.sha256} if self._sparse else {})
+
+    def filled(self, passage: Passage) -> Passage:
+        """See CachingRanker."""
+        passage = self._encoder.vector_cache.filled(passage)
+        return passage if self._sparse is None else self._sparse.cache.filled(passage)
+
+    def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
+        """Computes the query's vector, and the passages' sparse scores with the query's sparse vector at unit length.
+
+        Raises:
+            InvalidRequest: the query is longer than the encoder reads.
+        """
+        if query.vector is None:
+            self._check_query(query)
+            query = replace(query, vector=self._encoder.encode([query.text])[0])
+        if self._sparse is None:
+            return Prepared(query, tuple(passages))
+        of_query = self._sparse.encode_query(query.text).unit()  # so that a query of many terms has no larger scores
+        scored = tuple(self._sparse.scored(of_query, passages))
+        truncated = tuple(each.doc_id for each in scored if each.sparse and each.sparse.is_truncated)
+        return Prepared(query, scored, truncated)
+
+    def encode(self, window: Window) -> EncodedWindow:
+        """Counts the tokens of the texts that `rank` will encode."""
+        texts = self._missing(window)
+        return EncodedWindow(window, tokens=len(window.passages) + sum(self._encoder.token_counts(texts)))
+
+    def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
+        """Fused scores of the passages of each window, with their signals."""
+        vector_of = self._vectors(dict.fromkeys(text for each in windows for text in self._missing(each.window)))
+        return [self._ranking(each.window, vector_of) for each in windows]
+
+    def rank_by(self, window: Window, settings: Sequence[FusionModel]) -> list[WindowRanking]:
+        """The ranking of a prepared window by each of several settings, with their first_stage_weight.
+
+        Each text is encoded once, so that a further setting costs no forward pass.
+        """
+        rankers = [FusionRanker(each, self._encoder, self._sparse) for each in settings]
+        windows = [replace(window, first_stage_weight=each.interpolation.first_stage_weight) for each in settings]
+        pairs = list(zip(rankers, windows, strict=True))
+        vector_of = self._vectors(dict.fromkeys(text for ranker, each in pairs for text in ranker._missing(each)))
+        return [ranker._ranking(each, vector_of) for ranker, each in pairs]
+
+    def call_between_layers(self, function: Callable[[], None]) -> None:
+        """See InterruptibleRanker; this one calls the function between two batches of texts."""
+        self._between_batches = function
+
+    def _check_query(self, query: Query) -> None:
+        (tokens,), limit = self._encoder.token_counts([query.text]), self._encoder.max_text_tokens
+        if tokens > limit:
+            raise InvalidRequest(
+                "query",
+                f"the query is {tokens} tokens long, but {self._encoder.id.name} reads at most {limit}; shorten it",
+                {"tokens": str(tokens), "limit": str(limit)},
+            )
+
+    def _missing(self, window: Window) -> list[str]:
+        """The texts of the passages whose cosine is read and whose vector is not known."""
+        passages = [window.passages[place] for place in self._best(window, self._cheap_scores(window))]
+        return [passage.text for passage in passages if passage.vector is None]
+
+    def _vectors(self, texts: Collection[str]) -> dict[str, Vector]:
+        """The vectors of texts, which are kept for later requests."""
+        read = {text: self._encoder.beginning(text) for text in texts}
+        counts = self._encoder.token_counts(list(read.values()))
+        found: dict[str, Vector] = {}
+        for number, rows in enumerate(batches_by_length(counts, _BATCH_TOKENS)):
+            if number:
+                self._between_batches()
+            some = [list(read)[row] for row in rows]
+            vectors = self._encoder.encode([read[text] for text in some], "auto")
+            for row, text, vector in zip(rows, some, vectors, strict=True):
+                self._encoder.vector_cache.put(text, vector, counts[row] > self._encoder.max_text_tokens)
+                found[text] = vector
+        return found
+
+    def _best(self, window: Window, scores: Floats) -> npt.NDArray[np.intp]:
+        """Places of the passages whose cosine is read: the best ones by `scores`, and those with a vector of an index.
+
+        A vector that an earlier request left counts for nothing here, as the order must not depend on earlier requests.
+        """
+        if not self._settings.cosine_weight:
+            return np.empty(0, dtype=np.intp)
+        depth = self._settings.cosine_depth or len(scores)
+        best = set(np.argsort(-scores, kind="stable")[:depth].tolist())
+        of_index = (p.vector is not None and not p.vector_cached for p in window.passages)
+        return np.array([place for place, is_known in enumerate(of_index) if is_known or place in best], dtype=np.intp)
+
+    def _cheap_scores(
+        self, window: Window, places: npt.NDArray[np.intp] | None = None, agreement: float = 1.0
+    ) -> Floats:
+        """(n,) weighted sum of the signals that every passage has, each as a z-score over these places; None: all."""
+        of_sparse = np.array([passage.sparse_score or 0.0 for passage in window.passages])
+        of_first_stage = np.array(window.first_stage or [0.0] * len(window.passages))
+        if places is not None:
+            of_sparse, of_first_stage = of_sparse[places], of_first_stage[places]
+        sparse_weight = agreement * self._settings.sparse_weight
+        return sparse_weight * z_scores(of_sparse) + window.first_stage_weight * z_scores(of_first_stage)
+
+    def _ranking(self, window: Window, vector_of: Mapping[str, Vector]) -> WindowRanking:
+        fused = self._fused(window, vector_of)
+        signals = {"cosine": tuple(fused.cosines.tolist())}
+        sparse = tuple(passage.sparse_score or 0.0 for passage in window.passages)
+        if self._sparse is not None:
+            signals["sparse"] = sparse
+        correlation = None
+        if window.first_stage:
+            weights = self._settings.sparse_weight, self._settings.cosine_weight
+            first_stage = np.array(window.first_stage)
+            correlation = first_stage_correlation(first_stage, np.array(sparse), fused.cosines, weights)
+        return WindowRanking(tuple(fused.scores.tolist()), signals=signals, first_stage_correlation=correlation)
+
+    def _fused(self, window: Window, vector_of: Mapping[str, Vector]) -> FusedWindow:
+        cheap = self._cheap_scores(window)
+        cosines = np.full(len(cheap), np.nan)
+        query = window.query.vector
+        if query is None:
+            raise ValueError("the query of a window has no vector; this is a bug")
+        best = self._best(window, cheap)
+        if not len(best):
+            return FusedWindow(cheap, cosines)
+        passages = [window.passages[place] for place in best]
+        vectors = [vector_of[each.text] if each.vector is None else each.vector for each in passages]
+        matrix = np.stack(vectors)  # (k, D)
+        cosines[best] = matrix @ query
+        agreement = self._agreement(window, best, cosines[best])
+        others = self._cheap_scores(window, best, agreement)
+        fused = others + self._settings.cosine_weight * z_scores(cosines[best])
+        feedback_weight = agreement * self._settings.feedback_weight
+        if feedback_weight and self._settings.feedback_passages:
+            moved = self._moved(query, matrix, fused, feedback_weight)
+            fused = others + self._settings.cosine_weight * z_scores(matrix @ moved)
+        scores = cheap - cheap.max() + fused.min() - 1.0
+        scores[best] = fused
+        return FusedWindow(scores, cosines)
+
+    def _agreement(self, window: Window, places: npt.NDArray[np.intp], cosines: Floats) -> float:
+        """0 to 1: how far the two models agree about the passages, by the correlation of their scores.
+
+        Over texts that are foreign to one of them, such as names of functions, they disagree. The sparse score, which
+        is that of the smaller model, and the feedback, which trusts the leading passages, then count less.
+        """
+        if self._sparse is None or not self._settings.full_agreement:
+            return 1.0
+        of_sparse = z_scores([window.passages[place].sparse_score or 0.0 for place in places])
+        correlation = float(np.mean(of_sparse * z_scores(cosines)))
+        return min(max(correlation / self._settings.full_agreement, 0.0), 1.0)
+
+    def _moved(self, query: Vector, passages: Matrix, fused: Floats, weight: float) -> Vector:
+        """The query's unit vector, moved towards the leading passages, weighted by a softmax of their scores."""
+        first = np.argsort(-fused, kind="stable")[: self._settings.feedback_passages]
+        relevant = np.zeros(len(fused), dtype=np.float32)
+        relevant[first] = np.exp(fused[first] - fused.max())
+        moved = rocchio(
+            torch.from_numpy(query)[None],
+            torch.from_numpy(passages)[None],
+            torch.from_numpy(relevant)[None],
+            weights=(1 - weight, weight, 0.0),
+        )
+        return functional.normalize(moved, dim=-1)[0].numpy()

@@ -1,0 +1,93 @@
+"""The thread for work on texts: others take their turns between slices, and it ends with its reranker."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from rerank.engine.texts import TextThread
+from rerank.errors import InvalidRequest, RankerFailure, ShuttingDown
+from rerank.types import InSlices
+
+SLICE_S = 0.02  # longer than a slice lasts, so that there is one step in each
+LONG = 10**6
+
+
+def steps(name: str, number: int, done: list[str]) -> InSlices[str]:
+    for _ in range(number):
+        time.sleep(SLICE_S)
+        done.append(name)
+        yield
+    return name
+
+
+def with_thread(*works: tuple[str, InSlices[Any], int]) -> list[Any]:
+    """The results of work of these callers, which comes in this order, and is of so many characters."""
+
+    async def run() -> list[Any]:
+        thread = TextThread(age_factor=0.05)
+        thread.open()
+        try:
+            running = [asyncio.create_task(thread.run(*work)) for work in works]
+            return await asyncio.gather(*running, return_exceptions=True)
+        finally:
+            await thread.close()
+
+    return asyncio.run(run())
+
+
+def test_short_work_of_another_caller_runs_between_the_slices_of_long_work() -> None:
+    done = list[str]()
+    works = [(f"caller {n}", steps("long", 10, done), LONG) for n in range(4)]
+    assert with_thread(*works, ("honest", steps("short", 1, done), 100)) == [*["long"] * 4, "short"]
+    assert done.index("short") <= 2, "it waits for no more than what runs or was chosen"
+    assert len(done) == 41
+
+
+def test_callers_have_equal_shares_of_the_thread() -> None:
+    done = list[str]()
+    many = [("many", steps("many", 6, done), LONG) for _ in range(5)]
+    with_thread(*many, ("one", steps("one", 6, done), LONG))
+    assert done[:12].count("one") in (5, 6)
+
+
+def test_cancelled_work_runs_no_further_slice() -> None:
+    done = list[str]()
+
+    async def run() -> None:
+        thread = TextThread(age_factor=0.05)
+        thread.open()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(2.5 * SLICE_S):
+                await thread.run("a", steps("late", 1000, done), LONG)
+        so_far = len(done)
+        await asyncio.sleep(4 * SLICE_S)
+        assert len(done) <= so_far + 1
+        await thread.close()
+
+    asyncio.run(run())
+
+
+def test_errors_are_those_of_the_work_and_others_are_bugs() -> None:
+    def failing(error: Exception) -> InSlices[None]:
+        yield
+        raise error
+
+    refused, bug = with_thread(("a", failing(InvalidRequest("query", "no")), 1), ("b", failing(KeyError("x")), 1))
+    assert isinstance(refused, InvalidRequest)
+    assert isinstance(bug, RankerFailure)
+    assert "this is a bug" in str(bug)
+
+
+def test_closed_thread_refuses_work() -> None:
+    async def run() -> None:
+        thread = TextThread(age_factor=0.05)
+        thread.open()
+        await thread.close()
+        with pytest.raises(ShuttingDown):
+            await thread.run("a", steps("x", 1, []), 1)
+
+    asyncio.run(run())

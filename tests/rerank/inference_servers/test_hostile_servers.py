@@ -1,0 +1,221 @@
+"""Servers that never end an answer or make it costly to read: each wait has an end, and each length a bound."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rerank.config import ApiModel, RerankServers
+from rerank.engine.request import RankRequest
+from rerank.engine.strategies import Single, Step
+from rerank.errors import DeadlineExceeded, ModelServerUnfit
+from rerank.inference_servers import pool, server
+from rerank.inference_servers.api import Post
+from rerank.inference_servers.server import NoAnswer, Server, client_of
+from rerank.rankers.base import ServedRanker
+from rerank.registry import load_served
+from rerank.types import Candidate, Passage
+from scripts.trials.attacks.hostile_servers import ENDLESS, LARGE, SLOW, Answer, hostile, whole
+from tests.rerank.inference_servers.cases import QUERY, plain
+from tests.rerank.inference_servers.test_served_models import engine_time, opened
+
+ASK = Post("/ask", {})
+OK = whole(b"{}")
+#: By names that are no marker of pytest.
+KINDS = [pytest.param(kind, id=f"kind-{kind}") for kind in ("vllm", "sglang", "llama-cpp", "api")]
+#: Far below the time for which an attack goes on, and far above what is allowed to it.
+SOON_S = 5.0
+
+
+@asynccontextmanager
+async def server_at(answer: Answer, timeout_s: float = 60.0) -> AsyncIterator[Server]:
+    async with hostile(answer) as url, client_of(timeout_s, "") as client:
+        yield Server(url, client)
+
+
+def api_at(url: str, kind: str = "jina") -> ApiModel:
+    return ApiModel(name="zephyr", ranker="api", served_by=RerankServers(kind=kind, urls=(url,), model="x"))
+
+
+def model_at(url: str, kind: str) -> ServedRanker:
+    """A model of this kind of server, or of a rerank API."""
+    return load_served(api_at(url, "infinity") if kind == "api" else plain(url, {"kind": kind}))
+
+
+@pytest.mark.parametrize("answer", [*ENDLESS.values(), *LARGE.values()], ids=[*ENDLESS, *LARGE])
+async def test_answer_without_an_end_is_refused_before_the_call_is_late(answer: Answer) -> None:
+    async with server_at(answer) as each, asyncio.timeout(SOON_S):
+        with pytest.raises(ModelServerUnfit, match=f"{each.url}/ask answered with .*; correct served_by"):
+            await each.post(ASK)
+
+
+@pytest.mark.parametrize("answer", SLOW.values(), ids=SLOW)
+async def test_time_of_a_call_is_that_of_the_whole_answer(answer: Answer) -> None:
+    async with server_at(answer, timeout_s=0.3) as each, asyncio.timeout(SOON_S):
+        with pytest.raises(NoAnswer, match=r"/ask: no answer within 0.3 s"):
+            await each.post(ASK)
+
+
+async def test_headers_of_a_usual_length_are_read() -> None:
+    """Also after a further request on the same connection, whose head has its own bounds."""
+    cookies = [f"set-cookie: name{number}={'x' * 80}; path=/" for number in range(200)]
+    async with server_at(whole(b'"done"' + b"\n" * 5000, *cookies)) as each:
+        assert [await each.post(ASK) for _ in range(5)] == ["done"] * 5
+
+
+async def test_informational_answers_before_the_answer_are_skipped() -> None:
+    async def answer(writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n" * 20)
+        await whole(b'"done"')(writer)
+
+    async with server_at(answer) as each:
+        assert await each.post(ASK) == "done"
+
+
+async def test_cookies_are_not_kept_and_not_sent() -> None:
+    heads: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for number in range(2):
+            heads.append(await reader.readuntil(b"\r\n\r\n"))
+            await whole(b"{}", *(f"set-cookie: c{number}-{each}=1" for each in range(200)))(writer)
+        writer.close()
+
+    listening = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with listening, client_of(5.0, "") as client:
+        each = Server(f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}", client)
+        for _ in range(2):
+            await each.get("/health")
+    assert len(heads) == 2
+    assert not any(b"cookie" in head.lower() for head in heads)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("answer", [ENDLESS["100 Continue"], SLOW["bytes of a header"]], ids=["100", "slow"])
+async def test_health_check_without_an_end_leaves_a_model_out_soon(
+    kind: str, answer: Answer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "_HEALTH_S", 0.3)
+    async with hostile(answer) as url, asyncio.timeout(SOON_S):
+        ranker = model_at(url, kind)
+        await ranker.open()
+        assert url in ranker.problem
+        await ranker.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_check_without_an_end_delays_the_start_by_a_bounded_time_and_ends_with_it(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "_OPEN_S", 0.3)
+    async with hostile(SLOW["nothing"], health=OK) as url, asyncio.timeout(SOON_S):
+        ranker = model_at(url, kind)
+        before = asyncio.all_tasks()
+        await ranker.open()
+        assert "has not answered yet" in ranker.problem
+        await ranker.close()
+        assert not [task for task in asyncio.all_tasks() - before if "serve" not in repr(task)]
+
+
+async def test_cancelled_start_leaves_no_check_behind() -> None:
+    async with hostile(SLOW["nothing"]) as url:
+        ranker = model_at(url, "vllm")
+        before = asyncio.all_tasks()
+        opening = asyncio.create_task(ranker.open())
+        await asyncio.sleep(0.2)
+        opening.cancel()
+        await asyncio.wait({opening}, timeout=SOON_S)
+        assert opening.cancelled()
+        assert not [task for task in asyncio.all_tasks() - before if "serve" not in repr(task)]
+        await ranker.close()
+
+
+async def test_call_during_the_first_check_waits_for_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "_OPEN_S", 0.1)
+
+    async def check(_: Server) -> None:
+        await asyncio.sleep(0.5)
+
+    async with hostile(OK) as url, client_of(5.0, "") as client:
+        servers = pool.ServerPool("zephyr", [Server(url, client)], check)
+        await servers.open()
+        assert servers.problem
+        assert await servers.call(lambda each: each.post(ASK)) == {}
+        await servers.close()
+
+
+@pytest.mark.parametrize("name", ["100 Continue", "103 Early Hints"])
+async def test_calls_end_at_their_deadline_and_keep_nobody_waiting(name: str) -> None:
+    """30 calls of a rerank API that has become hostile; meanwhile the event loop is free."""
+    two = [{"index": 0, "relevance_score": 0.5}, {"index": 1, "relevance_score": 0.6}]
+    now = [whole(json.dumps({"results": two}).encode())]
+    candidates = tuple(Candidate(Passage(f"d{number}", "text")) for number in range(2))
+    pauses_s = [0.0]
+
+    async def note_pauses() -> None:
+        while True:
+            start_s = time.perf_counter()
+            await asyncio.sleep(0)
+            pauses_s.append(time.perf_counter() - start_s)
+            await asyncio.sleep(0.01)
+
+    async with hostile(lambda writer: now[0](writer)) as url, opened(api_at(url)) as (engine, ranker):
+        assert ranker.problem == ""
+        now[0] = ENDLESS[name]
+        noting = asyncio.create_task(note_pauses())
+        start_s = time.perf_counter()
+        steps = (Step("zephyr", Single(1000)),)
+        asked = [RankRequest(QUERY, candidates, steps, deadline_s=engine_time() + 1.0) for _ in range(30)]
+        outcomes = await asyncio.gather(*map(engine.run, asked), return_exceptions=True)
+        noting.cancel()
+    assert all(isinstance(each, ModelServerUnfit | DeadlineExceeded) for each in outcomes), outcomes
+    assert time.perf_counter() - start_s < SOON_S
+    assert max(pauses_s) < 1.0
+
+
+def service_with(url: str, folder: Path) -> subprocess.Popen[str]:
+    """`rerank serve` of a model at this URL, and of one that is well."""
+    served_by = {"kind": "infinity", "urls": [url], "model": "x"}
+    models = [{"name": "identity", "ranker": "identity"}, {"name": "far", "ranker": "api", "served_by": served_by}]
+    config = folder / "config.yaml"
+    config.write_text(yaml.safe_dump({"models": models, "listen": "127.0.0.1:0", "device": "cpu"}))
+    command = [sys.executable, "-m", "rerank.commands.cli", "serve", "--config", str(config)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+
+
+@pytest.mark.slow
+async def test_service_starts_although_the_server_of_a_model_hangs(tmp_path: Path) -> None:
+    async with hostile(SLOW["nothing"], health=OK) as url, asyncio.timeout(60):
+        with service_with(url, tmp_path) as process:
+            assert process.stdout is not None
+            assert "listening on" in await asyncio.to_thread(process.stdout.readline)
+            start_s = time.monotonic()
+            process.terminate()
+            assert await asyncio.to_thread(process.wait) == 0
+            assert time.monotonic() - start_s < SOON_S
+
+
+@pytest.mark.slow
+async def test_sigterm_ends_a_start_that_waits_for_a_server(tmp_path: Path) -> None:
+    asked = asyncio.Event()
+
+    async def silent(writer: asyncio.StreamWriter) -> None:
+        asked.set()
+        await asyncio.sleep(600)
+
+    async with hostile(silent, health=OK) as url, asyncio.timeout(60):
+        with service_with(url, tmp_path) as process:
+            await asked.wait()
+            start_s = time.monotonic()
+            process.terminate()
+            assert await asyncio.to_thread(process.wait) == 0
+            assert time.monotonic() - start_s < SOON_S

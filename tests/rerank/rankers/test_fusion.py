@@ -1,0 +1,249 @@
+"""Fusion: a slow computation gives the same order, which depends on nothing but the request; texts run in batches."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rerank.config import FusionModel
+from rerank.config.models import InterpolationConfig
+from rerank.errors import InvalidRequest
+from rerank.models.encoder import Encoder
+from rerank.models.sparse_encoder import SparseEncoder
+from rerank.rankers.base import rank_windows
+from rerank.rankers.fusion import FusionRanker
+from rerank.types import Passage, Query, Window
+from tests.conftest import PASSAGES
+
+QUERY = Query("how long does a flea live")
+TEXTS = [f"{title} {text}" for title, text in PASSAGES.values()]
+
+
+@pytest.fixture(scope="module")
+def sparse_encoder() -> SparseEncoder:
+    return SparseEncoder(device="cpu", cache_bytes=1_000_000)
+
+
+def fusion(encoder: Encoder, sparse_encoder: SparseEncoder | None, **settings: Any) -> FusionRanker:
+    return FusionRanker(FusionModel(name="fusion", ranker="fusion", **settings), encoder, sparse_encoder)
+
+
+def window(ranker: FusionRanker, texts: list[str], first_stage: list[float] | None = None) -> Window:
+    prepared = ranker.prepare(QUERY, [Passage(f"d{place}", text) for place, text in enumerate(texts)])
+    scores = tuple(first_stage or ())
+    return Window(prepared.query, prepared.passages, first_stage=scores, first_stage_weight=0.3 if scores else 0.0)
+
+
+def z(values: list[float]) -> list[float]:
+    mean = sum(values) / len(values)
+    deviation = (sum((value - mean) ** 2 for value in values) / len(values)) ** 0.5
+    return [(value - mean) / deviation if deviation else 0.0 for value in values]
+
+
+def slow_order(window: Window, encoder: Encoder, settings: FusionModel) -> list[int]:
+    """The order, computed passage by passage in Python's floats."""
+    first_stage = list(window.first_stage) or [0.0] * len(window.passages)
+    sparse = [passage.sparse_score or 0.0 for passage in window.passages]
+
+    def others(places: list[int], agreement: float = 1.0) -> list[float]:
+        of_sparse, of_first_stage = z([sparse[p] for p in places]), z([first_stage[p] for p in places])
+        return [
+            agreement * settings.sparse_weight * s + window.first_stage_weight * f
+            for s, f in zip(of_sparse, of_first_stage, strict=True)
+        ]
+
+    everywhere = list(range(len(sparse)))
+    cheap = others(everywhere)
+    by_cheap = sorted(everywhere, key=lambda place: -cheap[place])
+    best = sorted(by_cheap[: settings.cosine_depth])
+    vectors = encoder.encode([window.passages[place].text for place in best], "auto").astype(float)
+    query = window.query.vector.astype(float)  # type: ignore[union-attr]
+    cosines = z([float(vector @ query) for vector in vectors])
+    of_sparse = z([sparse[place] for place in best])
+    correlation = sum(c * s for c, s in zip(cosines, of_sparse, strict=True)) / len(best)
+    agreement = min(max(correlation / settings.full_agreement, 0.0), 1.0)
+    fused = [o + c for o, c in zip(others(best, agreement), cosines, strict=True)]
+    leading = sorted(range(len(best)), key=lambda row: -fused[row])[: settings.feedback_passages]
+    shares = [float(np.exp(fused[row])) for row in leading]
+    mean = sum(share / sum(shares) * vectors[row] for share, row in zip(shares, leading, strict=True))
+    moved = query + agreement * settings.feedback_weight * (mean - query)
+    moved /= np.linalg.norm(moved)
+    cosines = z([float(vector @ moved) for vector in vectors])
+    fused = [o + c for o, c in zip(others(best, agreement), cosines, strict=True)]
+    rest = [place for place in by_cheap if place not in best]
+    return [best[row] for row in sorted(range(len(best)), key=lambda row: -fused[row])] + rest
+
+
+def test_several_settings_rank_as_each_alone(
+    encoder: Encoder, sparse_encoder: SparseEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each text is encoded once."""
+    ranker = fusion(encoder, sparse_encoder)
+    settings = [
+        FusionModel(
+            name="f",
+            ranker="fusion",
+            cosine_depth=4,
+            sparse_weight=sparse,
+            interpolation=InterpolationConfig(first_stage_weight=weight),
+        )
+        for sparse, weight in ((0.5, 0.3), (0.0, 1.5), (1.0, 0.0))
+    ]
+    of_list = window(ranker, TEXTS, np.random.default_rng(5).normal(size=len(TEXTS)).tolist())
+    alone = [
+        rank_windows(
+            FusionRanker(each, encoder, sparse_encoder),
+            [replace(of_list, first_stage_weight=each.interpolation.first_stage_weight)],
+        )[0].permutation
+        for each in settings
+    ]
+    encoded: list[str] = []
+    encode = Encoder.encode
+
+    def counted(self: Encoder, texts: Any, *args: Any) -> Any:
+        encoded.extend(texts)
+        return encode(self, texts, *args)
+
+    monkeypatch.setattr(Encoder, "encode", counted)
+    assert [each.permutation for each in ranker.rank_by(of_list, settings)] == alone
+    assert len(set(alone)) == 3
+    assert 4 < len(encoded) == len(set(encoded)) <= len(TEXTS)
+
+
+def test_order_is_that_of_the_slow_computation(encoder: Encoder, sparse_encoder: SparseEncoder) -> None:
+    ranker = fusion(encoder, sparse_encoder, cosine_depth=5)
+    draw = np.random.default_rng(3)
+    for n in (2, 5, len(TEXTS)):
+        of_list = window(ranker, TEXTS[:n], draw.normal(size=n).tolist())
+        (ranking,) = rank_windows(ranker, [of_list])
+        settings = FusionModel(name="fusion", ranker="fusion", cosine_depth=5)
+        assert list(ranking.permutation) == slow_order(of_list, encoder, settings), n
+
+
+def test_sparse_score_counts_nothing_where_the_models_disagree(encoder: Encoder, sparse_encoder: SparseEncoder) -> None:
+    ranker = fusion(encoder, sparse_encoder, feedback_passages=0)
+    of_list = window(ranker, TEXTS)
+    (by_cosine,) = rank_windows(fusion(encoder, None, sparse_weight=0.0, feedback_passages=0), [of_list])
+    opposite = (
+        replace(passage, sparse_score=-cosine)
+        for passage, cosine in zip(of_list.passages, by_cosine.signals["cosine"], strict=True)
+    )
+    (ranking,) = rank_windows(ranker, [replace(of_list, passages=tuple(opposite))])
+    assert ranking.permutation == by_cosine.permutation
+
+
+def test_answer_comes_first(encoder: Encoder, sparse_encoder: SparseEncoder) -> None:
+    texts = [
+        "Deserts are dry.",
+        "Bread is baked.",
+        "A flea lives for a hundred days on its host.",
+        "Tides follow the moon.",
+    ]
+    ranker = fusion(encoder, sparse_encoder)
+    (ranking,) = rank_windows(ranker, [window(ranker, texts)])
+    assert ranking.permutation[0] == 2
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_short_lists_have_finite_scores(encoder: Encoder, sparse_encoder: SparseEncoder, n: int) -> None:
+    ranker = fusion(encoder, sparse_encoder)
+    (ranking,) = rank_windows(ranker, [window(ranker, ["the same text"] * n, [1.0] * n)])
+    assert len(set(ranking.scores)) == 1
+    assert np.isfinite(ranking.scores).all()
+
+
+def test_passages_beyond_the_depth_stand_below_all_others(encoder: Encoder, sparse_encoder: SparseEncoder) -> None:
+    ranker = fusion(encoder, sparse_encoder, cosine_depth=3)
+    (ranking,) = rank_windows(ranker, [window(ranker, TEXTS)])
+    has_cosine = ~np.isnan(ranking.signals["cosine"])
+    scores = np.array(ranking.scores)
+    assert has_cosine.sum() == 3
+    assert scores[has_cosine].min() > scores[~has_cosine].max()
+
+
+def test_order_is_the_same_for_texts_of_earlier_requests(encoder: Encoder, sparse_encoder: SparseEncoder) -> None:
+    caching = Encoder(device="cpu", vector_cache_bytes=1_000_000)
+    ranker = fusion(caching, sparse_encoder, cosine_depth=4)
+    of_list = window(ranker, TEXTS)
+    (cold,) = rank_windows(ranker, [of_list])
+    for text in TEXTS:  # a later request with a greater depth leaves all vectors
+        caching.vector_cache.put(text, caching.encode([text])[0], False)
+    warm_list = replace(of_list, passages=tuple(map(ranker.filled, of_list.passages)))
+    assert all(passage.vector_cached for passage in warm_list.passages)
+    (warm,) = rank_windows(ranker, [warm_list])
+    assert warm.permutation == cold.permutation
+    assert np.isnan(warm.signals["cosine"]).sum() == len(TEXTS) - 4
+
+
+def test_sparse_signal_is_the_dot_product_with_the_query_at_unit_length(
+    encoder: Encoder, sparse_encoder: SparseEncoder
+) -> None:
+    ranker = fusion(encoder, sparse_encoder)
+    (ranking,) = rank_windows(ranker, [window(ranker, TEXTS)])
+    query, passages = sparse_encoder.encode_query(QUERY.text), sparse_encoder.encode(TEXTS, "float32")
+    weights = dict(zip(query.terms.tolist(), query.weights.tolist(), strict=True))
+    length = sum(weight * weight for weight in weights.values()) ** 0.5
+    slow = [
+        sum(weights.get(term, 0.0) * weight for term, weight in zip(p.terms.tolist(), p.weights.tolist(), strict=True))
+        for p in passages
+    ]
+    assert ranking.signals["sparse"] == pytest.approx([each / length for each in slow], rel=0.05, abs=0.02)
+    assert ranker.info.signals == {"cosine": encoder.id.sha256, "sparse": sparse_encoder.id.sha256}
+
+
+def test_all_passages_of_an_index_have_a_cosine(encoder: Encoder, sparse_encoder: SparseEncoder) -> None:
+    ranker = fusion(encoder, sparse_encoder, cosine_depth=2)
+    of_list = window(ranker, TEXTS)
+    vectors = encoder.encode(TEXTS)
+    passages = (replace(each, vector=vector) for each, vector in zip(of_list.passages, vectors, strict=True))
+    (ranking,) = rank_windows(ranker, [replace(of_list, passages=tuple(passages))])
+    assert not np.isnan(ranking.signals["cosine"]).any()
+
+
+def test_cosine_alone_orders_by_cosine(encoder: Encoder) -> None:
+    ranker = fusion(encoder, None, sparse_weight=0.0, cosine_depth=0, feedback_passages=0)
+    of_list = window(ranker, TEXTS)
+    (ranking,) = rank_windows(ranker, [of_list])
+    cosines = encoder.encode(TEXTS, "auto") @ of_list.query.vector
+    assert ranking.permutation == tuple(np.argsort(-cosines, kind="stable"))
+
+
+def test_sparse_score_alone_encodes_no_passage(encoder: Encoder, sparse_encoder: SparseEncoder) -> None:
+    ranker = fusion(encoder, sparse_encoder, cosine_weight=0.0)
+    of_list = window(ranker, TEXTS)
+    encoded = ranker.encode(of_list)
+    (ranking,) = ranker.rank([encoded])
+    assert encoded.tokens == len(TEXTS)
+    scores = [passage.sparse_score or 0.0 for passage in of_list.passages]
+    assert ranking.permutation == tuple(np.argsort(-np.array(scores), kind="stable"))
+
+
+def test_two_windows_score_as_each_alone(encoder: Encoder, sparse_encoder: SparseEncoder) -> None:
+    ranker = fusion(encoder, sparse_encoder)
+    windows = [window(ranker, TEXTS[:4]), window(ranker, TEXTS[2:])]
+    together = rank_windows(ranker, windows)
+    for of_list, ranking in zip(windows, together, strict=True):
+        (alone,) = rank_windows(ranker, [of_list])
+        assert ranking.permutation == alone.permutation
+
+
+def test_other_work_runs_between_two_batches(encoder: Encoder, sparse_encoder: SparseEncoder) -> None:
+    ranker = fusion(encoder, sparse_encoder)
+    pauses: list[int] = []
+    ranker.call_between_layers(lambda: pauses.append(1))
+    texts = [f"{number} " + "a long passage about the tides of the sea " * 12 for number in range(9)]
+    rank_windows(ranker, [window(ranker, texts)])
+    assert len(pauses) >= 2
+
+
+def test_query_longer_than_the_encoder_reads_is_refused(encoder: Encoder, sparse_encoder: SparseEncoder) -> None:
+    with pytest.raises(InvalidRequest, match=r"is 400 tokens long, but .* reads at most 254; shorten it"):
+        fusion(encoder, sparse_encoder).prepare(Query("flea " * 400), [])
+
+
+def test_fusion_without_signals_is_refused() -> None:
+    with pytest.raises(ValueError, match="needs sparse_weight or cosine_weight above 0"):
+        FusionModel(name="fusion", ranker="fusion", sparse_weight=0.0, cosine_weight=0.0)

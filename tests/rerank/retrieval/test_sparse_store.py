@@ -1,0 +1,192 @@
+"""Sparse vectors of an index: those of the encoder, by row and by term, and damaged files are named."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rerank.collections import Collection
+from rerank.errors import IndexMismatch
+from rerank.files import sha256_of_files
+from rerank.models.encoder import Encoder
+from rerank.models.sparse_encoder import SparseEncoder
+from rerank.retrieval import build
+from rerank.retrieval.build import BuildSettings, build_index
+from rerank.retrieval.expansion import expand_index
+from rerank.retrieval.index import Expansion, Index, verify_index
+from rerank.retrieval.sparse_store import FOLDER, SparseStore, join_parts, write_part
+from rerank.sparse_vectors import SparseVector
+from rerank.types import FirstStage, Passage, Query
+from tests.conftest import PASSAGES
+from tests.sparse_encoders import write_sparse_encoder
+
+TERMS = 50
+
+
+def collection() -> Collection:
+    texts = [f"{title} {text}" for title, text in PASSAGES.values()]
+    return Collection("short", lambda: (Passage(f"d{row}", text) for row, text in enumerate([*texts, "z " * 200])))
+
+
+@pytest.fixture(scope="module")
+def sparse_encoder(tmp_path_factory: pytest.TempPathFactory) -> SparseEncoder:
+    return SparseEncoder(write_sparse_encoder(tmp_path_factory.mktemp("sparse") / "bert"), "cpu")
+
+
+@pytest.fixture(scope="module")
+def folder(encoder: Encoder, sparse_encoder: SparseEncoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("with-sparse") / "index"
+    build_index(collection(), out, encoder, settings=BuildSettings(workers=1), sparse_encoder=sparse_encoder)
+    return out
+
+
+def random_vectors(n: int, seed: int = 0) -> list[SparseVector]:
+    """Vectors of 0 to 9 terms."""
+    draw = np.random.default_rng(seed)
+    chosen = [np.sort(draw.choice(TERMS, draw.integers(10), replace=False)) for _ in range(n)]
+    return [
+        SparseVector(
+            terms.astype(np.int32), draw.uniform(0.1, 3, len(terms)).astype(np.float32), bool(draw.integers(2))
+        )
+        for terms in chosen
+    ]
+
+
+def stored(folder: Path, vectors: list[SparseVector], sizes: list[int]) -> SparseStore:
+    """The store of vectors that were written in parts of these sizes."""
+    parts, rest = [folder / f"{number}.npz" for number in range(len(sizes))], list(vectors)
+    for path, size in zip(parts, sizes, strict=True):
+        write_part(path, rest[:size])
+        rest = rest[size:]
+    join_parts(parts, folder, TERMS)
+    return SparseStore(folder, len(vectors), TERMS)
+
+
+@pytest.mark.parametrize("sizes", [[20], [7, 7, 6], [0, 20], [1] * 20])
+def test_vectors_come_back_by_row_and_by_term(sizes: list[int], tmp_path: Path) -> None:
+    vectors = random_vectors(20)
+    store = stored(tmp_path, vectors, sizes)
+    by_term = np.zeros((20, TERMS), dtype=np.float32)
+    for row, vector in enumerate(vectors):
+        found = store.read(row)
+        assert found.terms.tolist() == vector.terms.tolist()
+        assert found.is_truncated == vector.is_truncated
+        np.testing.assert_allclose(found.weights, vector.weights, rtol=1e-3)
+        by_term[row, found.terms] = found.weights
+    for term in range(TERMS):
+        rows, weights = store.by_term.read(term)
+        assert rows.tolist() == np.flatnonzero(by_term[:, term]).tolist()
+        np.testing.assert_array_equal(weights, by_term[rows, term].astype(np.float16))
+
+
+def test_vectors_without_terms_are_stored(tmp_path: Path) -> None:
+    nothing = SparseVector(np.empty(0, np.int32), np.empty(0, np.float32))
+    store = stored(tmp_path, [nothing, nothing], [2])
+    assert store.read(1).terms.tolist() == []
+
+
+def test_passages_of_an_index_have_the_vectors_of_the_encoder(
+    folder: Path, encoder: Encoder, sparse_encoder: SparseEncoder
+) -> None:
+    index = Index(folder, encoder, lambda: sparse_encoder)
+    candidates = index.candidates(FirstStage.DENSE, Query("music"), 13)
+    vectors = sparse_encoder.encode([candidate.passage.text for candidate in candidates])
+    for candidate, vector in zip(candidates, vectors, strict=True):
+        assert isinstance(candidate.passage.sparse, SparseVector)
+        found = dict(zip(candidate.passage.sparse.terms.tolist(), candidate.passage.sparse.weights, strict=True))
+        expected = dict(zip(vector.terms.tolist(), vector.weights, strict=True))
+        for term in {*found, *expected}:
+            assert found.get(term, 0.0) == pytest.approx(expected.get(term, 0.0), abs=0.05)
+        assert candidate.passage.sparse.is_truncated == candidate.passage.text.startswith("z z")
+    assert index.manifest.sparse_encoder == sparse_encoder.id
+
+
+def test_index_without_sparse_vectors_gives_none(index_folder: Path, encoder: Encoder) -> None:
+    def load() -> SparseEncoder:
+        raise AssertionError("nothing needs it")
+
+    index = Index(index_folder, encoder, load)
+    assert index.manifest.sparse_encoder is None
+    assert all(each.passage.sparse is None for each in index.candidates(FirstStage.BM25, Query("flea"), 3))
+
+
+def test_vectors_of_another_sparse_encoder_are_refused(folder: Path, encoder: Encoder, tmp_path: Path) -> None:
+    other = SparseEncoder(write_sparse_encoder(tmp_path / "other", "distilbert"), "cpu")
+    with pytest.raises(
+        IndexMismatch, match=r"sparse vectors of .* are those of .*bert .*set sparse_encoder to the former"
+    ):
+        Index(folder, encoder, lambda: other)
+
+
+def test_killed_build_gives_the_same_files(
+    folder: Path, encoder: Encoder, sparse_encoder: SparseEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "SHARD_ROWS", 4)
+    again = partial(
+        build_index,
+        collection(),
+        tmp_path / "index",
+        encoder,
+        settings=BuildSettings(workers=1),
+        sparse_encoder=sparse_encoder,
+    )
+
+    def killed(stage: str, done: int, total: int | None) -> None:
+        if (stage, done) == ("sparse vectors", 8):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        again(killed)
+    begun: list[int] = []
+    again(lambda stage, done, total: begun.append(done) if stage == "sparse vectors" else None)
+    assert begun[0] == 8
+    whole = Index(folder, encoder, lambda: sparse_encoder)
+    resumed = Index(tmp_path / "index", encoder, lambda: sparse_encoder)
+    for one, other in zip(whole.store.at_rows(range(13)), resumed.store.at_rows(range(13)), strict=True):
+        assert isinstance(one.sparse, SparseVector)
+        assert isinstance(other.sparse, SparseVector)
+        differences = {*one.sparse.terms.tolist()} ^ {*other.sparse.terms.tolist()}
+        assert len(differences) <= 2  # in bfloat16, weights near 0 depend on the batch
+    verify_index(tmp_path / "index")
+
+
+def test_expanded_index_keeps_them(
+    folder: Path, encoder: Encoder, sparse_encoder: SparseEncoder, tmp_path: Path
+) -> None:
+    expand_index(folder, tmp_path / "expanded", encoder, Expansion(neighbours=2))
+    paths = [sorted((each / FOLDER).iterdir()) for each in (folder, tmp_path / "expanded")]
+    assert [sha256_of_files([path]) for path in paths[0]] == [sha256_of_files([path]) for path in paths[1]]
+    assert Index(tmp_path / "expanded", encoder, lambda: sparse_encoder).manifest.sparse_encoder == sparse_encoder.id
+
+
+@pytest.mark.parametrize("name", ["offsets.npy", "terms.npy", "weights.npy", "truncated.npy", "rows.npy"])
+def test_damaged_file_is_named(name: str, tmp_path: Path) -> None:
+    stored(tmp_path, random_vectors(20), [20])
+    path = tmp_path / FOLDER / name
+    np.save(path, np.load(path)[:-1])
+    with pytest.raises(IndexMismatch, match=rf"{name} is damaged.*copy the index again, or build it again"):
+        SparseStore(tmp_path, 20, TERMS)
+    path.write_bytes(b"\x93NUMPY")
+    with pytest.raises(IndexMismatch, match=rf"{name} is damaged"):
+        SparseStore(tmp_path, 20, TERMS)
+    path.unlink()
+    with pytest.raises(IndexMismatch, match=rf"{name} is damaged"):
+        SparseStore(tmp_path, 20, TERMS)
+
+
+def test_offsets_that_fall_and_terms_of_no_vocabulary_are_damage(tmp_path: Path) -> None:
+    store = stored(tmp_path, random_vectors(20), [20])
+    row = next(row for row in range(20) if len(store.read(row).terms))
+    for name, value in (("offsets.npy", -1), ("terms.npy", TERMS)):
+        path = tmp_path / FOLDER / name
+        numbers = np.load(path)
+        changed = numbers.copy()
+        changed[len(store.read(0).terms) if name == "terms.npy" else 5] = value
+        changed = np.full_like(numbers, value) if name == "terms.npy" else changed
+        np.save(path, changed)
+        with pytest.raises(IndexMismatch, match="is damaged"):
+            SparseStore(tmp_path, 20, TERMS).read(row)
+        np.save(path, numbers)

@@ -1,0 +1,19 @@
+"""Work in slices, done at once."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from rerank.types import InSlices
+
+T = TypeVar("T")
+
+
+def finished(work: InSlices[T]) -> T:
+    """The result of the work."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            result: T = end.value
+            return result
