@@ -331,7 +331,7 @@ class CallsInFlight:
                 timeout.reschedule(min(timeout.when() or soon_s, soon_s))
 
     def hold(self, call: Call, size: int) -> None:
-        """Counts the bytes of a call's message, or of its answer in the place of the message. Raises: Overloaded."""
+        """Reserves bytes in flight; the reply's size replaces the request's. Raises: Overloaded."""
         others, limit = sum(self._bytes.values()) - self._bytes[call], self.limits.max_bytes_in_flight
         if others and others + size > limit and size > SMALL_MESSAGE:
             raise _overloaded("max_bytes_in_flight", f"{others} bytes in flight + {size} exceed the limit of {limit}")
@@ -352,6 +352,10 @@ class CallsInFlight:
         self._note_idle()
 
     def _end_unread(self, peer: str) -> None:
+        """Ends a connection once, although several of its answers may be late together."""
+        for call, timer in self._timers.items():
+            if call.peer == peer:
+                timer.cancel()
         log.warning("%s did not read an answer within %g s: its connection ends", peer, self.limits.max_transfer_s)
         self.on_unread_answer(peer)
 
