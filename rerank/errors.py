@@ -6,7 +6,10 @@ allowed ones and the way out. Any other exception is a bug of this package.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
+
+log = logging.getLogger(__name__)
 
 #: Errors and the log quote this much of a name in a request, which may be as long as the request.
 MAX_QUOTED_CHARS = 500
@@ -108,3 +111,25 @@ class ModelServerUnfit(RerankError):
 
 class RankerFailure(Exception):
     """A ranker raised or returned an invalid ranking: a bug, on which no caller can act, so it is not a RerankError."""
+
+
+#: Failures to rank a valid request, after which the request may get an answer all the same (see OnFailure). Class →
+#: what happened, in words that "after 3 of 9 windows" can follow. ShuttingDown is none of them,
+#: because another replica can rank the request.
+FAILURES: Mapping[type[Exception], str] = {
+    DeadlineExceeded: "the deadline came",
+    Overloaded: "the queue had no room",
+    CheckpointError: "a model is not served",
+    SelfTestFailed: "a model is not served",
+    ModelServerUnavailable: "no inference server answered",
+    ModelServerUnfit: "no inference server gave scores",
+    RankerFailure: "the model failed",
+}
+
+
+def told(failure: Exception) -> str:
+    """The message of a failure, as the caller is told it. That of a bug, which may say anything, is logged instead."""
+    if isinstance(failure, RerankError):
+        return str(failure)
+    log.error("bug: a request was answered without its ranking, which failed", exc_info=failure)
+    return "internal error; this is a bug of the service, see its log for details"

@@ -106,7 +106,7 @@ class FeedbackMethod(Name):
 
 
 class OnFailure(Name):
-    """The answer to a request in the place of a failure of the service, see `rerank.failures`."""
+    """The answer to a request in the place of a failure of the service, see `rerank.errors`."""
 
     ERROR = "error"
     #: The best order so far, or that of the first stage; the trace names the failure.

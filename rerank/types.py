@@ -14,17 +14,15 @@ import numpy as np
 import numpy.typing as npt
 
 from rerank.errors import InvalidRequest, RankerFailure
-from rerank.interpolation import InterpolatedScores as InterpolatedScores
-from rerank.interpolation import InterpolationReport as InterpolationReport
 from rerank.names import FeedbackMethod as FeedbackMethod
 from rerank.names import FirstStage as FirstStage
 from rerank.names import FirstStageKind as FirstStageKind
 from rerank.names import OnFailure as OnFailure
 from rerank.names import StrategyKind as StrategyKind
-from rerank.sparse_vectors import SparseText as SparseText
-from rerank.sparse_vectors import SparseVector as SparseVector
-from rerank.sparse_vectors import TokenStates as TokenStates
-from rerank.text_table import ShownAsTable, TableRow
+from rerank.util.sparse_vectors import SparseText as SparseText
+from rerank.util.sparse_vectors import SparseVector as SparseVector
+from rerank.util.sparse_vectors import TokenStates as TokenStates
+from rerank.util.text_table import ShownAsTable, TableRow
 
 T = TypeVar("T")
 
@@ -163,11 +161,12 @@ class RankOptions:
     #: Weight of the first stage in the order, see `rerank.engine.scores`. 0: none; None: the model's default.
     interpolation: float | None = None
     #: Whether the candidates are in the order of a first stage, best first. False: their order has no effect on the
-    #: ranking, and equal texts get equal scores; see `rerank.unordered`.
+    #: ranking, and equal texts get equal scores; see `rerank.reranking.unordered`.
     ordered: bool = True
     #: Leave out results with less relevance, 0 to 1; None: none is left out.
     min_relevance: float | None = None
-    #: 2 or more: a longer document is read by its best part among so many, see `rerank.chunks`; else by its beginning.
+    #: The most parts into which a longer document is divided; its best part counts, see `rerank.reranking.chunks`.
+    #: Below 2, its beginning is read.
     max_chunks_per_doc: int = 0
     #: Error or answer in the place of a failure, see OnFailure; empty: the error.
     on_failure: OnFailure | str = ""
@@ -324,6 +323,51 @@ class WindowTrace:
     queue_ms: float = field(default=0.0, compare=False)
     model_ms: float = field(default=0.0, compare=False)
     signals: Mapping[str, tuple[float, ...]] = field(default_factory=dict, compare=False, repr=False)
+
+
+class InterpolatedScores(Enum):
+    """The scores that stood for the first stage in an interpolation."""
+
+    #: The scores of the candidates.
+    FIRST_STAGE = "first_stage"
+    #: The BM25 scores within a hybrid first stage.
+    BM25 = "bm25"
+    #: 1 / (60 + rank), because the candidates or the preranker have no scores that can be compared.
+    RECIPROCAL_RANK = "reciprocal_rank"
+    #: The scores of a cascade's preranker.
+    PRERANKER = "preranker"
+
+
+@dataclass(frozen=True, slots=True)
+class MeanCorrelation:
+    """The mean correlation over a number of lists; 0 over none."""
+
+    mean: float = 0.0
+    lists: int = 0
+
+    def with_lists_of(self, other: MeanCorrelation) -> MeanCorrelation:
+        """The mean over the lists of both, at least one."""
+        lists = self.lists + other.lists
+        return MeanCorrelation((self.mean * self.lists + other.mean * other.lists) / lists, lists)
+
+
+@dataclass(frozen=True, slots=True)
+class InterpolationReport:
+    """The interpolation of a ranking with its first stage, which has weight `first_stage`.
+
+    Attributes:
+        scores: what stood for the first stage; None if the interpolation was not applied.
+        reason: why it was not applied; otherwise empty.
+        correlation: of the first stage's scores with the other signals of a fusion; None: the model is no fusion, the
+            candidates have no scores, or there are fewer than 10.
+        of_caller: the mean of it over the caller's lists so far, see `rerank.rankers.first_stage_correlation`.
+    """
+
+    first_stage: float
+    scores: InterpolatedScores | None = None
+    reason: str = ""
+    correlation: float | None = None
+    of_caller: MeanCorrelation | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,12 +24,12 @@ from pydantic import BaseModel
 import rerank
 from rerank import config
 from rerank.access.key_file import APIKey
+from rerank.checkpoints.relevance import RelevanceCurve
 from rerank.config.http import HttpConfig
-from rerank.first_stage_correlation import CallerCorrelations
-from rerank.http.dialects import dialects
-from rerank.http.openapi import openapi
-from rerank.http.problem import HTTP_STATUS
-from rerank.relevance import RelevanceCurve
+from rerank.ports.http.dialects import dialects
+from rerank.ports.http.openapi import openapi
+from rerank.ports.http.problem import HTTP_STATUS
+from rerank.rankers.first_stage_correlation import CallerCorrelations
 from rerank.service.status import STATUS
 from rerank.telemetry.metrics import Metrics
 

@@ -13,7 +13,7 @@ from rerank.config.http import HttpConfig
 from rerank.models.encoder import Encoder
 from rerank.rankers.base import Ranker
 from rerank.rankers.identity import IdentityRanker
-from rerank.reranker import AsyncReranker
+from rerank.reranking.reranker import AsyncReranker
 from rerank.retrieval.index import Index
 from tests.serving import TIMEOUT_S, Served, reranker_of, serving
 

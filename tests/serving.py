@@ -23,12 +23,12 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 from rerank.config import InterpolationConfig, PERankModel, ServiceConfig
-from rerank.grpc.server import RunningServer, running_server
 from rerank.models.encoder import Encoder
+from rerank.ports.grpc.server import RunningServer, running_server
 from rerank.rankers.base import Ranker
 from rerank.rankers.identity import IdentityRanker
-from rerank.registry import ModelRegistry
-from rerank.reranker import AsyncReranker
+from rerank.reranking.registry import ModelRegistry
+from rerank.reranking.reranker import AsyncReranker
 from rerank.retrieval.index import Index
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import (

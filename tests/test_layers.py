@@ -1,7 +1,6 @@
-"""Imports and names: layers are imported downwards, nothing in a circle, and no two classes have the same name."""
+"""Imports: layers are imported downwards, and nothing in a circle."""
 
 import ast
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -12,17 +11,20 @@ import pytest
 ROOT = Path(__file__).parent.parent
 #: Modules and folders of `rerank`, from the lowest layer to the highest.
 LAYERS = [
-    "errors failures files interpolation json_files json_values known_classes language losses many names profiles "
-    "relevance sentences sparse_vectors text_table types v1 validation weight_files yaml_files",
-    "cross_encoder_calls cross_encoder_files sparse_encoder_files config manifest bundled readers inference_servers",
-    "collections prompting",
+    "errors names v1",
+    "util",
+    "profiles types",
+    "checkpoints inference_servers readers",
+    "config collections prompting",
     "models",
-    "first_stage_correlation rankers retrieval",
+    "retrieval",
+    "rankers",
     "engine",
-    "registry",
-    "chunks reranker unordered",
-    "blocking_reranker",
-    "access telemetry service client load_test grpc http inspector integrations ray_serve",
+    "reranking",
+    "access",
+    "service",
+    "telemetry",
+    "client integrations load_test inspector ports",
     "commands",
 ]
 LAYER_OF = {name: number for number, layer in enumerate(LAYERS) for name in layer.split()}
@@ -102,14 +104,3 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
         pytest.fail(" imports ".join(reversed(error.args[1])))
-
-
-def test_no_two_classes_have_the_same_name() -> None:
-    places = defaultdict(list)
-    for folder in FOLDERS.values():
-        for path in python_files(folder):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.ClassDef):
-                    places[node.name].append(f"{path.relative_to(ROOT)}:{node.lineno}")
-    twice = {name: found for name, found in places.items() if len(found) > 1}
-    assert not twice, f"one name, one meaning: {twice}"

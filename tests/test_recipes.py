@@ -67,7 +67,7 @@ class ReverseRanker(IdentityRanker):
                 'class ReverseModel(CheckpointModel):\n    """Reversed."""\n\n    ranker: Literal["reverse"]\n\n\n'
                 "ModelConfig: TypeAlias = Annotated[\n    ReverseModel | IdentityModel",
             ),
-            "rerank/registry.py": (
+            "rerank/reranking/registry.py": (
                 "        case IdentityModel():\n            return IdentityRanker()\n",
                 "        case IdentityModel():\n            return IdentityRanker()\n"
                 "        case _ if model.ranker == 'reverse':\n"
@@ -145,23 +145,23 @@ assert options.strategy == "backwards"
     "HTTP dialect": Recipe(
         "Add an HTTP dialect",
         {
-            "rerank/http/lines.py": """
-from rerank.http.tei import TEIDialect
+            "rerank/ports/http/lines.py": """
+from rerank.ports.http.tei import TEIDialect
 
 class LinesDialect(TEIDialect):
     name = "lines"
 """
         },
         {
-            "rerank/http/dialects.py": (
+            "rerank/ports/http/dialects.py": (
                 '    return {\n        "/v1/rerank"',
-                "    from rerank.http.lines import LinesDialect\n\n"
+                "    from rerank.ports.http.lines import LinesDialect\n\n"
                 '    return {\n        "/lines": [LinesDialect()],\n        "/v1/rerank"',
             )
         },
         """
-from rerank.http.dialects import dialects
-from rerank.http.openapi import openapi
+from rerank.ports.http.dialects import dialects
+from rerank.ports.http.openapi import openapi
 of_path = dialects(lambda texts, tokens: texts)
 message = of_path["/lines"][0].translate({"query": "q", "texts": ["a", "b"]}).message
 assert [candidate.text for candidate in message.candidates] == ["a", "b"]

@@ -26,7 +26,7 @@ TORCH_FREE = (
     "tests/rerank/prompting/test_segments.py",
     "tests/rerank/rankers/test_identity.py",
     "tests/rerank/config/test_loading.py",
-    "tests/rerank/test_files.py",
+    "tests/rerank/util/test_files.py",
     "tests/rerank/test_types.py",
     "tests/test_proto.py",
 )

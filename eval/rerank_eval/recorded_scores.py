@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from rerank.blocking_reranker import Reranker
 from rerank.commands.run import console
 from rerank.config import FusionModel
 from rerank.engine.scores import candidate_scores, interpolate
 from rerank.rankers.fusion import FusionRanker
+from rerank.reranking.blocking import Reranker
 from rerank.types import Candidate, CandidateSource, Passage, Query, RankOptions, StrategyKind, Window, WindowRanking
 from rerank_eval.runner import Variant, run_variants
 from rerank_eval.trace import RankedList

@@ -10,8 +10,8 @@ import numpy.typing as npt
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
+from rerank.checkpoints.relevance import RelevanceCurve, RelevanceCurves, Signal, relevance
 from rerank.errors import CollectionError
-from rerank.relevance import RelevanceCurve, RelevanceCurves, Signal, relevance
 
 Numbers: TypeAlias = npt.NDArray[np.float64]
 Truths: TypeAlias = npt.NDArray[np.bool_]

@@ -9,19 +9,19 @@ from pathlib import Path
 
 import yaml
 
+from rerank.checkpoints.manifest import read_manifest, write_manifest
+from rerank.checkpoints.relevance import RelevanceCurves, Signal
 from rerank.commands.progress import show_progress
 from rerank.commands.run import console
 from rerank.config import ModelConfig, ServiceConfig, load_config
 from rerank.config.named import config_of_model
 from rerank.engine.relevance import signals_by_text
 from rerank.errors import ConfigError
-from rerank.manifest import read_manifest, write_manifest
 from rerank.models.encoder import Encoder
 from rerank.readers.qrels import grades_by_query, read_qrels
 from rerank.readers.requests import Request, read_requests
-from rerank.registry import ModelRegistry, load_models, signal_encoders, with_path
-from rerank.relevance import RelevanceCurves, Signal
-from rerank.reranker import AsyncReranker
+from rerank.reranking.registry import ModelRegistry, load_models, signal_encoders, with_path
+from rerank.reranking.reranker import AsyncReranker
 from rerank.retrieval.index import Index
 from rerank.types import CandidateSource, Query, Ranking, RankOptions
 from rerank_eval.datasets import open_dataset

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from rerank.engine.scores import strictly_decreasing
-from rerank.files import atomic_file, report_disk_errors
 from rerank.readers.trec_ids import to_column
 from rerank.types import ScoredDoc
+from rerank.util.files import atomic_file, report_disk_errors
 from rerank_eval.measures import MetricValues, Run
 
 #: What to do where results cannot be written.

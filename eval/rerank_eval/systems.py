@@ -12,12 +12,12 @@ from google.protobuf.json_format import MessageToDict
 
 from rerank import profiles
 from rerank.access.credentials import Credentials
+from rerank.checkpoints.manifest import MANIFEST_FILE, TEMPLATE_FILE, model_in, profiled, read_manifest
 from rerank.commands.messages import strategy_message
 from rerank.commands.run import console
 from rerank.config import CheckpointModel, Precision, ServiceConfig, load_config
 from rerank.engine.scores import strictly_decreasing
 from rerank.errors import ConfigError
-from rerank.manifest import MANIFEST_FILE, TEMPLATE_FILE, model_in, profiled, read_manifest
 from rerank.readers.qrels import Qrel
 from rerank.service.process import service_process
 from rerank.types import CandidateSource, Query

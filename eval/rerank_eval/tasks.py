@@ -9,10 +9,10 @@ from itertools import zip_longest
 from pathlib import Path
 
 from rerank.errors import ConfigError
-from rerank.files import sha256_of_files
 from rerank.readers.qrels import Qrel, read_qrels
 from rerank.readers.requests import Request, read_requests
 from rerank.retrieval.store import PassageStore
+from rerank.util.files import sha256_of_files
 from rerank_eval.candidates import (
     candidates_of_prebuilt,
     candidates_of_run,

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from rerank.errors import ConfigError
-from rerank.files import report_disk_errors
 from rerank.types import ScoredDoc
+from rerank.util.files import report_disk_errors
 from rerank_eval.run_files import WAY_OUT, write_text
 
 

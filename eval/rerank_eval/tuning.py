@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rerank.blocking_reranker import Reranker
+from rerank.checkpoints.manifest import served_model
 from rerank.commands.run import console
 from rerank.commands.tune import TuneSettings
 from rerank.config import (
@@ -25,10 +25,10 @@ from rerank.config import (
 )
 from rerank.config.models import InterpolationConfig, reads_sparse
 from rerank.errors import ConfigError
-from rerank.manifest import served_model
 from rerank.rankers.base import RankerInfo
 from rerank.rankers.fusion import FusionRanker
 from rerank.readers.requests import Request
+from rerank.reranking.blocking import Reranker
 from rerank.types import CandidateSource, FirstStageKind, ScoredDoc, ScoreKind, StrategyKind
 from rerank_eval.cross_validation import choose, cross_validate, p_of_gain
 from rerank_eval.evaluation import versions

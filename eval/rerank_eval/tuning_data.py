@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from rerank.commands.tune import TuneSettings
 from rerank.errors import CollectionError, ConfigError
-from rerank.files import sha256_of_files
 from rerank.readers.clicks import read_clicks
 from rerank.readers.qrels import Qrel, read_qrels
 from rerank.readers.queries import read_queries
 from rerank.readers.requests import Request, read_requests
 from rerank.retrieval.index import read_manifest
 from rerank.types import Candidate, Passage, Query
+from rerank.util.files import sha256_of_files
 from rerank_eval.datasets import open_dataset
 from rerank_eval.overlap import candidate_ids, check_index, check_requests, judgements_of
 

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 from rerank.config.settings import Positive, Settings
 from rerank.errors import MAX_QUOTED_CHARS, Overloaded, PermissionDenied
-from rerank.many import Pace
 from rerank.names import FirstStageKind, OnFailure
+from rerank.util.many import Pace
 
 _RETRY_S = 1.0
 

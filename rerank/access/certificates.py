@@ -6,7 +6,7 @@ import ssl
 
 from rerank.config import TLSConfig
 from rerank.errors import ConfigError
-from rerank.files import check_file
+from rerank.util.files import check_file
 
 
 def check_certificates(tls: TLSConfig) -> None:

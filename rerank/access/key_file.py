@@ -15,9 +15,9 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from rerank.access.callers import CallerLimits
 from rerank.errors import ConfigError
-from rerank.files import atomic_file, read_text
-from rerank.validation import joined, problems_of
-from rerank.yaml_files import parse_yaml
+from rerank.util.files import atomic_file, read_text
+from rerank.util.validation import joined, problems_of
+from rerank.util.yaml_files import parse_yaml
 
 #: A prefix by which scanners for secrets can find keys that were committed or logged.
 _PREFIX = "rerank_"

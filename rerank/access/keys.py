@@ -10,7 +10,7 @@ from pathlib import Path
 from rerank.access.callers import Caller
 from rerank.access.key_file import APIKey, hash_of_key, read_keys
 from rerank.errors import ConfigError, Unauthenticated
-from rerank.files import file_version
+from rerank.util.files import file_version
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ import grpc
 from rerank.access.certificates import check_certificates
 from rerank.config.network import TLSConfig
 from rerank.errors import ConfigError
-from rerank.files import file_version
+from rerank.util.files import file_version
 
 log = logging.getLogger(__name__)
 

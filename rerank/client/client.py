@@ -15,11 +15,11 @@ from rerank.client.error_details import ServiceError
 from rerank.client.many import ManyRequests, weight
 from rerank.client.retries import DEFAULT_TIMEOUT_S, Attempts
 from rerank.errors import ConfigError, UsageError
-from rerank.many import in_order, pair_of, with_bar
 from rerank.readers.candidates import candidate_source
 from rerank.service.request_fields import request_message
-from rerank.text_table import TableRow, ranking_table
 from rerank.types import CandidateLike, candidate_list
+from rerank.util.many import in_order, pair_of, with_bar
+from rerank.util.text_table import TableRow, ranking_table
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1 import rerank_pb2_grpc
 

@@ -16,7 +16,7 @@ from grpc_status import rpc_status
 from rerank.client.error_details import ServiceError
 from rerank.client.retries import DEFAULT_TIMEOUT_S, Attempts
 from rerank.errors import ConfigError, DeadlineExceeded
-from rerank.many import IN_WORK
+from rerank.util.many import IN_WORK
 from rerank.v1 import rerank_pb2 as pb
 
 #: Opens the stream over these requests.
@@ -103,7 +103,7 @@ class ManyRequests:
 
 
 class _Asked:
-    """A request that was sent, see `rerank.many.Started`. It is sent again by whoever waits for its result."""
+    """A request that was sent, see `rerank.util.many.Started`. It is sent again by whoever waits for its result."""
 
     def __init__(self, many: ManyRequests, request: pb.RerankStreamRequest) -> None:
         self._many, self._request = many, request

@@ -8,13 +8,13 @@ from itertools import islice
 from pathlib import Path
 
 from rerank.errors import CollectionError
-from rerank.files import sha256_of_files
 from rerank.readers.fields import PassageFields
 from rerank.readers.lines import parsed_lines
 from rerank.readers.qrels import Qrel, read_qrels
 from rerank.readers.queries import read_queries
 from rerank.readers.rows import json_object
 from rerank.types import Passage, Query
+from rerank.util.files import sha256_of_files
 
 #: Names of the fields of a passage.
 FIELDS = PassageFields(("_id",))

@@ -51,8 +51,8 @@ def pack(
     ] = None,
 ) -> None:
     """Pack a trained checkpoint for distribution: weights in float16, in files of limited size."""
-    from rerank.files import atomic_folder
     from rerank.models.checkpoint_packing import pack as write_packed
+    from rerank.util.files import atomic_folder
 
     if (start is None) != (share == 1.0):
         raise typer.BadParameter("give --start and a --share below 1 together, or neither")
@@ -74,13 +74,13 @@ def golden(
 
     They are computed on the CPU in float32.
     """
+    from rerank.checkpoints.manifest import model_in
     from rerank.config import load_config
     from rerank.config.named import BUNDLED
     from rerank.errors import ConfigError
-    from rerank.manifest import model_in
     from rerank.models.encoder import DEFAULT_ENCODER, Encoder
     from rerank.rankers.self_test import GOLDEN, write_golden
-    from rerank.registry import load_ranker, scoring_settings
+    from rerank.reranking.registry import load_ranker, scoring_settings
 
     if bundled and bundled not in BUNDLED:
         raise ConfigError(f"--bundled {bundled!r} is none of {', '.join(BUNDLED)}")

@@ -40,7 +40,7 @@ def mcp(settings: McpSettings) -> None:
 
     from rerank.access.credentials import Credentials
     from rerank.config import load_config
-    from rerank.integrations.mcp_stdio import serve_models, serve_target
+    from rerank.ports.mcp.stdio import serve_models, serve_target
     from rerank.service.startup import check_before_loading
     from rerank.telemetry.logs import set_up_logging
 

@@ -16,10 +16,10 @@ from rerank.client.error_details import ServiceError
 from rerank.commands.console import PlainConsole
 from rerank.commands.progress import show_progress
 from rerank.errors import CollectionError, ConfigError, RerankError
-from rerank.files import check_file, report_disk_errors
 from rerank.readers.lines import parsed_lines
 from rerank.readers.requests import Request, parse_request, request_row
 from rerank.types import CandidateSource
+from rerank.util.files import check_file, report_disk_errors
 from rerank.v1 import rerank_pb2 as pb
 
 #: Answers the requests in their order: `RerankClient.rerank_many` with its options.

@@ -12,8 +12,8 @@ from rerank.config.cascades import MAX_STAGES, possible_prerankers
 from rerank.config.models import ModelConfig
 from rerank.config.service import BUNDLED_MODELS, ServiceConfig
 from rerank.errors import ConfigError
-from rerank.validation import joined, problems_of, suggestion
-from rerank.yaml_files import YamlFile, read_yaml
+from rerank.util.validation import joined, problems_of, suggestion
+from rerank.util.yaml_files import YamlFile, read_yaml
 
 
 def load_config(

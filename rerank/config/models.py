@@ -7,13 +7,13 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
 from pydantic import AliasChoices, Field, model_validator
 
-from rerank import bundled
+from rerank.checkpoints import bundled
+from rerank.checkpoints.manifest import TEMPLATE_FILE, trained_window
+from rerank.checkpoints.relevance import RelevanceCurves
 from rerank.config.served import RerankServers, ServedBy
 from rerank.config.settings import Positive, Settings
 from rerank.errors import ConfigError
-from rerank.manifest import TEMPLATE_FILE, trained_window
 from rerank.profiles import load_profile
-from rerank.relevance import RelevanceCurves
 from rerank.types import FirstStageKind, StrategyKind
 
 #: Number format of the model. `auto` is bfloat16 on CUDA and, for models of hidden size 512 or more, on a CPU with

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from rerank.checkpoints.manifest import model_in, served_model
 from rerank.config.loading import load_config
 from rerank.config.models import ModelConfig
 from rerank.config.service import BUNDLED_MODELS, FURTHER_BUNDLED_MODELS, ServiceConfig
 from rerank.errors import ConfigError
-from rerank.manifest import model_in, served_model
 from rerank.names import did_you_mean
 
 #: All bundled models by name.

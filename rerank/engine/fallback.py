@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rerank.engine.request import Progress
-from rerank.errors import DeadlineExceeded
-from rerank.failures import FAILURES, told
+from rerank.errors import FAILURES, DeadlineExceeded, told
 from rerank.types import OnFailure, Ranking
 
 

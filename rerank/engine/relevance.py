@@ -11,13 +11,13 @@ from functools import cache
 import yaml
 from pydantic import TypeAdapter
 
-from rerank import bundled
+from rerank.checkpoints import bundled
+from rerank.checkpoints.manifest import read_manifest
+from rerank.checkpoints.relevance import OWN_LOG_ODDS, RelevanceCurves, log_odds, relevance
 from rerank.config import CrossEncoderModel, FirstModel, ModelConfig, PERankModel
 from rerank.engine.strategies import Steps, describe
 from rerank.errors import InvalidRequest
-from rerank.manifest import read_manifest
 from rerank.rankers.base import RankerInfo
-from rerank.relevance import OWN_LOG_ODDS, RelevanceCurves, log_odds, relevance
 from rerank.types import Passage, Ranking, ScoreKind, WindowTrace
 
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
+from rerank.engine.language import language_warning
 from rerank.engine.relevance import with_relevance
 from rerank.engine.scores import candidate_scores, interpolate, reciprocal_ranks, strictly_decreasing
 from rerank.engine.strategies import Cost, Positions, Round, Step, Steps, describe
 from rerank.errors import InvalidRequest, RankerFailure
-from rerank.language import language_warning
 from rerank.rankers.base import RankerInfo
 from rerank.types import (
     Candidate,

@@ -14,7 +14,7 @@ import httpx2
 from rerank.errors import ModelServerUnavailable, ModelServerUnfit, RerankError
 from rerank.inference_servers.api import Post
 from rerank.inference_servers.bounded_heads import HeadTooLong, bound_heads, end_of_head
-from rerank.json_values import has_more_values
+from rerank.util.json_values import has_more_values
 
 #: Statuses with which a server refuses now what it may do later, or elsewhere.
 _TRY_AGAIN = {429, 500, 502, 503, 504}

@@ -11,10 +11,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from rerank.errors import NotFound
-from rerank.http.hosts import OwnHosts
-from rerank.http.problem import RefusedByHttp
 from rerank.inspector.evaluation import Evaluation
 from rerank.inspector.pages import page_routes
+from rerank.ports.http.hosts import OwnHosts
+from rerank.ports.http.problem import RefusedByHttp
 
 
 def evaluation_app(evaluation: Evaluation, listen: str, insecure: bool = False) -> Starlette:

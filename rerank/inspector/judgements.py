@@ -9,10 +9,10 @@ from pathlib import Path
 
 from rerank.collections import NAMED, find_collection
 from rerank.errors import ConfigError
-from rerank.files import check_file, looked_for
 from rerank.readers.qrels import Qrel, grades_by_query, read_qrels
 from rerank.readers.queries import read_queries
 from rerank.types import Query
+from rerank.util.files import check_file, looked_for
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from rerank.http.description import Limited
 from rerank.inspector.judgements import Judgements, read_judgements
 from rerank.inspector.pages import page_routes
-from rerank.reranker import AsyncReranker
+from rerank.ports.http.description import Limited
+from rerank.reranking.reranker import AsyncReranker
 from rerank.service.methods import list_models_response
 
 #: Judged queries that the page suggests while one types.

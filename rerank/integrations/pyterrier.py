@@ -21,7 +21,7 @@ except ModuleNotFoundError as missing:
     raise ConfigError(problem) from missing
 
 if TYPE_CHECKING:
-    from rerank.blocking_reranker import Reranker  # imports torch, which a client of a service does not need
+    from rerank.reranking.blocking import Reranker  # imports torch, which a client of a service does not need
 
 _Options: TypeAlias = dict[str, Any]
 #: Places of a query's rows, best first, with a score each, and the execution columns.

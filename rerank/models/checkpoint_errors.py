@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from rerank.checkpoints.known_classes import check_known_classes
+from rerank.checkpoints.weight_files import check_weights
 from rerank.errors import CheckpointError, RerankError
-from rerank.known_classes import check_known_classes
-from rerank.weight_files import check_weights
 
 _MAX_REASON_CHARS = 300
 _WAY_OUT = "copy the checkpoint again, or use another one"

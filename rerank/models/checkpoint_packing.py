@@ -16,10 +16,10 @@ import torch
 from huggingface_hub import save_torch_state_dict
 from safetensors.torch import load_file, save_file
 
+from rerank.checkpoints.manifest import MANIFEST_FILE, read_manifest, write_manifest
 from rerank.errors import CheckpointError
-from rerank.files import sha256_of_files
-from rerank.manifest import MANIFEST_FILE, read_manifest, write_manifest
 from rerank.models.loading import ADAPTER_FILE, read_weights
+from rerank.util.files import sha256_of_files
 
 #: Name → tensor.
 Weights: TypeAlias = dict[str, torch.Tensor]

@@ -21,9 +21,8 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
+from rerank.checkpoints.known_classes import read_settings
 from rerank.errors import CheckpointError, ConfigError
-from rerank.files import sha256_of_files
-from rerank.known_classes import read_settings
 from rerank.models.batches import BATCH_TOKENS, batches_by_length
 from rerank.models.checkpoint_errors import loading
 from rerank.models.complete import check_complete
@@ -34,6 +33,7 @@ from rerank.models.precision import copy_computing_in, pick_encoder_dtype, uses_
 from rerank.models.vector_cache import VectorCache
 from rerank.prompting.truncate import beginning
 from rerank.types import EncoderDtype, Matrix
+from rerank.util.files import sha256_of_files
 
 DEFAULT_ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
 #: SHA-256 of the default encoder's published weights, and the package (extra `offline`) that contains the same file.

@@ -17,7 +17,7 @@ from huggingface_hub.errors import (
 )
 
 from rerank.errors import ConfigError
-from rerank.files import is_missing_folder
+from rerank.util.files import is_missing_folder
 
 #: Time for the hub's answer.
 _TIMEOUT_S = 5.0

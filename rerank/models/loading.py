@@ -25,10 +25,9 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from rerank.checkpoints.known_classes import read_settings
 from rerank.config import Precision
 from rerank.errors import CheckpointError, ConfigError
-from rerank.files import is_missing_folder, sha256_of_files
-from rerank.known_classes import read_settings
 from rerank.models.checkpoint_errors import loading
 from rerank.models.complete import check_complete
 from rerank.models.gguf import gguf_options
@@ -36,6 +35,7 @@ from rerank.models.hub import check_findable
 from rerank.models.precision import pick_precision, weights_dtype
 from rerank.models.smollm2 import locate_causal_lm
 from rerank.models.tokenizer import load_tokenizer
+from rerank.util.files import is_missing_folder, sha256_of_files
 
 #: Prefix of the tensors of a saved causal LM that belong to its transformer.
 _TRANSFORMER_PREFIX = "model."

@@ -21,10 +21,10 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rerank.bundled import SMOLLM2
+from rerank.checkpoints.bundled import SMOLLM2
 from rerank.errors import CheckpointError
-from rerank.files import atomic_folder, cached_folder, sha256_of_files
 from rerank.models.gguf import gguf_options
+from rerank.util.files import atomic_folder, cached_folder, sha256_of_files
 
 logger = logging.getLogger(__name__)
 

@@ -21,9 +21,9 @@ import numpy.typing as npt
 import torch
 from transformers import PreTrainedModel
 
-from rerank.bundled import SPLADE_TINY
+from rerank.checkpoints.bundled import SPLADE_TINY
+from rerank.checkpoints.sparse_encoder_files import locate_sparse_encoder
 from rerank.errors import CheckpointError
-from rerank.files import sha256_of_files
 from rerank.models.batches import batches_by_length
 from rerank.models.loading import pick_device
 from rerank.models.precision import copy_computing_in, pick_encoder_dtype, uses_autocast
@@ -31,9 +31,9 @@ from rerank.models.sparse_loading import load_splade
 from rerank.models.vector_cache import SparseCache
 from rerank.models.vocabulary_product import VocabularyProduct
 from rerank.prompting.truncate import beginning
-from rerank.sparse_encoder_files import locate_sparse_encoder
-from rerank.sparse_vectors import SparseText, SparseVector, TokenStates, dot_products
 from rerank.types import EncoderDtype, Passage
+from rerank.util.files import sha256_of_files
+from rerank.util.sparse_vectors import SparseText, SparseVector, TokenStates, dot_products
 
 #: Text of the check that our vectors are those of the library, and its allowed difference, by rounding.
 _CHECKED_TEXT, _TOLERANCE = "Robins sense the magnetic field of the Earth.", 1e-3

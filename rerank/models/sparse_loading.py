@@ -16,11 +16,11 @@ from torch import nn
 from transformers import AutoModelForMaskedLM, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
+from rerank.checkpoints.known_classes import check_known_classes
+from rerank.checkpoints.sparse_encoder_files import check_sparse_encoder, check_vocabulary
 from rerank.errors import CheckpointError
-from rerank.known_classes import check_known_classes
 from rerank.models.complete import check_complete
 from rerank.models.loading import readable_positions
-from rerank.sparse_encoder_files import check_sparse_encoder, check_vocabulary
 
 #: Weights that checkpoints of masked language models have, and their logits are computed without.
 _NOT_READ = r"((\w+\.)?pooler\.|cls\.seq_relationship\.|(.*\.)?position_ids$)"

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from rerank.models.byte_cache import ByteCache, text_key
-from rerank.sparse_vectors import SparseText
 from rerank.types import Passage, Vector
+from rerank.util.sparse_vectors import SparseText
 
 #: Estimate of the memory of an entry besides its numbers, in bytes.
 _ENTRY_BYTES = 700

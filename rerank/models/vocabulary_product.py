@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from rerank.models.onednn import compute_by_onednn
-from rerank.sparse_vectors import TermIds
+from rerank.util.sparse_vectors import TermIds
 
 #: Terms that are multiplied at once: their logits for a batch stay in the processor's cache until they are pooled.
 _TERMS_AT_ONCE = 2048

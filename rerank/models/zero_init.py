@@ -14,9 +14,9 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoModel, LlamaConfig
 
-from rerank.files import atomic_folder
 from rerank.models.encoder import Encoder
 from rerank.models.projector import ResidualProjector
+from rerank.util.files import atomic_folder
 
 
 def write_zero_init_checkpoint(encoder: Encoder, out: Path, layers: int = 3, seed: int = 0) -> None:

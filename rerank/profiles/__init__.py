@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from rerank.errors import ConfigError
-from rerank.yaml_files import parse_yaml
+from rerank.util.yaml_files import parse_yaml
 
 
 class _Facts(BaseModel):

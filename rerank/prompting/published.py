@@ -7,7 +7,7 @@ from importlib import metadata
 from pathlib import Path
 
 from rerank.errors import ConfigError
-from rerank.validation import suggestion
+from rerank.util.validation import suggestion
 
 #: Names of these templates begin so, as in "rank-llm:rank_zephyr".
 PREFIX = "rank-llm:"

@@ -14,11 +14,11 @@ from typing import Annotated, Literal
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
 from rerank.errors import ConfigError
-from rerank.files import looked_for, read_text
 from rerank.prompting.published import PREFIX, read_published
 from rerank.prompting.style import PromptStyle
-from rerank.validation import joined, problems_of, suggestion
-from rerank.yaml_files import parse_yaml
+from rerank.util.files import looked_for, read_text
+from rerank.util.validation import joined, problems_of, suggestion
+from rerank.util.yaml_files import parse_yaml
 
 #: Any name in braces. An unknown one is refused, because the model would read it as it is written.
 _FIELD = re.compile(r"\{(\w+)\}")

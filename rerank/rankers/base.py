@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
+from rerank.checkpoints.relevance import RelevanceCurves
 from rerank.models.state_cache import StateCache
-from rerank.relevance import RelevanceCurves
 from rerank.types import (
     Batching,
     EncodedWindow,

@@ -14,9 +14,9 @@ from typing import Any
 
 from cachetools import LRUCache
 
+from rerank.checkpoints.manifest import model_id
 from rerank.config import Precision
 from rerank.errors import InvalidRequest
-from rerank.manifest import model_id
 from rerank.models.cross_encoder import Pair, PairScorer
 from rerank.models.last_token import translate_out_of_memory
 from rerank.models.state_cache import TokenIds

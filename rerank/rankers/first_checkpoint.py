@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from rerank.checkpoints.manifest import MANIFEST_FILE, TEMPLATE_FILE, CheckpointManifest, read_manifest
 from rerank.config import FirstModel
 from rerank.errors import CheckpointError
-from rerank.files import sha256_of_files
-from rerank.manifest import MANIFEST_FILE, TEMPLATE_FILE, CheckpointManifest, read_manifest
 from rerank.models.loading import base_model_of
 from rerank.prompting.identifiers import IdentifierKind
 from rerank.prompting.templates import load_template
+from rerank.util.files import sha256_of_files
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,11 @@ from torch.nn import functional
 
 from rerank.config import FusionModel
 from rerank.errors import InvalidRequest
-from rerank.first_stage_correlation import first_stage_correlation
 from rerank.models.batches import batches_by_length
 from rerank.models.encoder import DEFAULT_ENCODER, Encoder
 from rerank.models.sparse_encoder import SparseEncoder
 from rerank.rankers.base import RankerInfo
+from rerank.rankers.first_stage_correlation import first_stage_correlation
 from rerank.retrieval.hybrid import z_scores
 from rerank.retrieval.query_update import rocchio
 from rerank.types import EncodedWindow, Matrix, Passage, Prepared, Query, ScoreKind, Vector, Window, WindowRanking

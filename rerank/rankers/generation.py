@@ -16,9 +16,9 @@ from typing import Any, Self, cast
 import torch
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
+from rerank.checkpoints.manifest import model_id
 from rerank.config import AnswerConfig, Precision
 from rerank.errors import ConfigError
-from rerank.manifest import model_id
 from rerank.models.last_token import translate_out_of_memory
 from rerank.models.loading import CausalLM, load_causal_lm, pick_device
 from rerank.models.precision import compute_in, uses_autocast

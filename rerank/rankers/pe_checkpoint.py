@@ -14,7 +14,6 @@ from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from rerank.config import Precision
 from rerank.errors import CheckpointError, ConfigError
-from rerank.files import sha256_of_files
 from rerank.models.checkpoint_errors import loading
 from rerank.models.complete import check_complete
 from rerank.models.encoder import Encoder
@@ -30,6 +29,7 @@ from rerank.models.loading import (
 from rerank.models.projector import load_projector
 from rerank.models.tokenizer import load_tokenizer
 from rerank.prompting.templates import VECTOR_FIELDS, Template, load_template
+from rerank.util.files import sha256_of_files
 
 _TOKEN_EMBEDDINGS = "model.embed_tokens.weight"
 #: Tensors of the encoder in published checkpoints; they are ignored, because the service loads the encoder itself.

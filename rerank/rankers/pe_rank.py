@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from rerank.checkpoints.manifest import model_id, trained_with_instructions
 from rerank.config import Precision
 from rerank.errors import InvalidRequest
-from rerank.manifest import model_id, trained_with_instructions
 from rerank.models.encoder import Encoder
 from rerank.models.last_token import translate_out_of_memory
 from rerank.models.loading import pick_device

@@ -17,8 +17,8 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from rerank.checkpoints.manifest import model_id
 from rerank.config import Precision
-from rerank.manifest import model_id
 from rerank.models.last_token import translate_out_of_memory
 from rerank.models.loading import load_causal_lm, pick_device
 from rerank.models.packing_check import make_last_token_reader

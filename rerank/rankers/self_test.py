@@ -16,9 +16,9 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rerank.errors import ConfigError, SelfTestFailed
-from rerank.files import atomic_file
 from rerank.rankers.base import Ranker, rank_windows
 from rerank.types import Passage, Prepared, Query, ScoreKind, Window
+from rerank.util.files import atomic_file
 
 log = logging.getLogger(__name__)
 

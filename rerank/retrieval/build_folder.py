@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rerank.errors import ConfigError
-from rerank.files import absent, atomic_file, rename_to_absent, report_disk_errors, report_uncreatable
+from rerank.util.files import absent, atomic_file, rename_to_absent, report_disk_errors, report_uncreatable
 
 _INDEX, _PLAN, _STAGES = "index", "plan.json", "stages.json"
 _WAY_OUT = "free disk space and give the same command again, which goes on where it stopped"

@@ -16,13 +16,13 @@ from pathlib import Path
 import numpy as np
 
 from rerank.errors import ConfigError
-from rerank.files import atomic_file
 from rerank.models.encoder import Encoder
 from rerank.retrieval.build import BuildSettings, Report, VectorStages, copy_texts
 from rerank.retrieval.build_folder import build_folder
 from rerank.retrieval.index import Expansion, Index, IndexManifest, write_manifest
 from rerank.retrieval.store import VectorWriter
 from rerank.types import Matrix, Query
+from rerank.util.files import atomic_file
 
 #: Passages between two saves, which are what a kill costs.
 _BLOCK = 256

@@ -19,8 +19,7 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 import torch
 
-from rerank.errors import DeadlineExceeded, Overloaded
-from rerank.failures import FAILURES, told
+from rerank.errors import FAILURES, DeadlineExceeded, Overloaded, told
 from rerank.retrieval.query_update import FeedbackSettings, QueryUpdates, UpdateOutcome, update_queries
 from rerank.types import Candidate, FeedbackMethod, OnFailure, Query, Ranking, RankOptions, ScoreKind
 

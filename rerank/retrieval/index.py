@@ -23,7 +23,7 @@ from rerank.retrieval.sparse_store import SparseStore
 from rerank.retrieval.store import PassageStore
 from rerank.retrieval.vector_index import open_vector_index
 from rerank.types import Candidate, EncoderDtype, FirstStage, Query, ScoredDoc
-from rerank.validation import joined, problems_of
+from rerank.util.validation import joined, problems_of
 
 #: Weights of the retrievers in the sum of z-scores; that of learned sparse retrieval was chosen on Cranfield.
 _Z_WEIGHTS = {FirstStage.BM25: 0.3, FirstStage.DENSE: 1.0, FirstStage.LEARNED_SPARSE: 0.5}

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from rerank.errors import ConfigError, IndexMismatch
-from rerank.files import looked_for
-from rerank.json_files import read_json
+from rerank.util.files import looked_for
+from rerank.util.json_files import read_json
 
 FORMAT = "rerank-index-2"
 MANIFEST_FILE = "manifest.json"

@@ -11,8 +11,8 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from rerank.errors import IndexMismatch
-from rerank.files import sha256_of_files
 from rerank.retrieval.index_format import MANIFEST_FILE, read_index_settings
+from rerank.util.files import sha256_of_files
 
 #: Files up to this size are hashed whenever the index is opened, in some 20 ms each.
 _SMALL_BYTES = 16 * 1024 * 1024

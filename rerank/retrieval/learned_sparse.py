@@ -11,8 +11,8 @@ from rerank.models.sparse_encoder import SparseEncoder
 from rerank.retrieval.base import ScoredRow
 from rerank.retrieval.integrity import damaged
 from rerank.retrieval.sparse_store import SparseStore
-from rerank.sparse_vectors import SparseVector
 from rerank.types import Query
+from rerank.util.sparse_vectors import SparseVector
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from rerank.losses import ListLosses, kl_divergence, weighted_ranknet
+from rerank.retrieval.losses import ListLosses, kl_divergence, weighted_ranknet
 from rerank.types import FeedbackMethod
 
 #: Two inner products of unit vectors that differ by less than this differ by rounding only.

@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from rerank.errors import CheckpointError, ConfigError
-from rerank.files import atomic_file
 from rerank.models.encoder import Encoder, EncoderId
 from rerank.retrieval.store import PassageStore, VectorWriter
 from rerank.types import EncoderDtype
+from rerank.util.files import atomic_file
 
 #: Identity of an encoder.
 Id = TypeVar("Id")

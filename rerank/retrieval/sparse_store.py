@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rerank.files import atomic_file, reserve
 from rerank.retrieval.arrays import open_array
 from rerank.retrieval.integrity import damaged
-from rerank.sparse_vectors import SparseVector
+from rerank.util.files import atomic_file, reserve
+from rerank.util.sparse_vectors import SparseVector
 
 FOLDER = "sparse"
 _TRUNCATED = "truncated.npy"

@@ -17,11 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from rerank.errors import ConfigError
-from rerank.files import atomic_file
 from rerank.retrieval.index_format import DenseKind
 from rerank.retrieval.integrity import damaged
 from rerank.retrieval.store import VectorFile
 from rerank.types import Matrix
+from rerank.util.files import atomic_file
 
 try:
     import faiss as typed_faiss

@@ -24,9 +24,9 @@ from rerank.access.callers import Caller, Place
 from rerank.access.keys import KeyStore
 from rerank.config import Limits
 from rerank.errors import InvalidRequest, Overloaded, RerankError, ShuttingDown
-from rerank.many import Pace
 from rerank.service.status import REQUEST_ID, status_name
 from rerank.service.wire_format import check_field_count
+from rerank.util.many import Pace
 
 log = logging.getLogger(__name__)
 

@@ -22,8 +22,8 @@ from rerank.access.keys import KeyStore
 from rerank.config import Limits
 from rerank.engine.request import RankRequest
 from rerank.errors import InvalidRequest
-from rerank.registry import ModelDescription
-from rerank.reranker import AsyncReranker, SearchResult
+from rerank.reranking.registry import ModelDescription
+from rerank.reranking.reranker import AsyncReranker, SearchResult
 from rerank.retrieval.feedback_search import FeedbackReport
 from rerank.retrieval.index import IndexManifest
 from rerank.retrieval.query_update import FeedbackSettings

@@ -6,7 +6,11 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rerank.bundled import SMOLLM2
+from rerank.checkpoints.bundled import SMOLLM2
+from rerank.checkpoints.cross_encoder_files import check_cross_encoder
+from rerank.checkpoints.known_classes import check_class_names, read_settings
+from rerank.checkpoints.manifest import TEMPLATE_FILE
+from rerank.checkpoints.weight_files import check_weights
 from rerank.config import (
     ApiModel,
     CheckpointModel,
@@ -15,13 +19,9 @@ from rerank.config import (
     QueryLikelihoodModel,
     ServableModel,
 )
-from rerank.cross_encoder_files import check_cross_encoder
 from rerank.errors import CheckpointError, ConfigError
-from rerank.files import check_file, is_missing_folder, looked_for
-from rerank.known_classes import check_class_names, read_settings
-from rerank.manifest import TEMPLATE_FILE
 from rerank.prompting.templates import TEXT_FIELDS, VECTOR_FIELDS, check_hides_query, load_template
-from rerank.weight_files import check_weights
+from rerank.util.files import check_file, is_missing_folder, looked_for
 
 _CONFIGURATION, _ADAPTER = "config.json", "adapter_config.json"
 _WEIGHTS = ("*.safetensors", "*.bin")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from rerank.config import ServiceConfig
 from rerank.errors import ConfigError
-from rerank.reranker import AsyncReranker
+from rerank.reranking.reranker import AsyncReranker
 from rerank.service.calls import CallsInFlight
 
 log = logging.getLogger(__name__)

@@ -8,24 +8,24 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rerank import bundled
 from rerank.access.addresses import check_loopback
 from rerank.access.certificates import check_certificates
 from rerank.access.key_file import read_keys
+from rerank.checkpoints import bundled
+from rerank.checkpoints.sparse_encoder_files import check_sparse_encoder, locate_sparse_encoder
 from rerank.config import ModelConfig, ServiceConfig
 from rerank.config.http import HttpConfig
 from rerank.config.models import reads_sparse
 from rerank.config.named import BUNDLED
 from rerank.errors import CheckpointError, ConfigError
-from rerank.files import is_missing_folder, looked_for
 from rerank.inspector.judgements import read_judgements
 from rerank.retrieval.integrity import check_sizes
 from rerank.service.connection_bounds import connection_bounds
 from rerank.service.paths import check_model_files, problem_of_checkpoint, problem_of_encoder
-from rerank.sparse_encoder_files import check_sparse_encoder, locate_sparse_encoder
+from rerank.util.files import is_missing_folder, looked_for
 
 if TYPE_CHECKING:
-    from rerank.reranker import AsyncReranker
+    from rerank.reranking.reranker import AsyncReranker
 
 
 def check_before_loading(config: ServiceConfig) -> None:

@@ -11,9 +11,9 @@ from itertools import count
 from typing import TypeAlias
 
 from rerank.errors import Overloaded, RerankError, ShuttingDown
-from rerank.many import IN_WORK
 from rerank.service.calls import Call, CallRecord, CallsInFlight, Method, answer, header
 from rerank.service.status import REQUEST_ID
+from rerank.util.many import IN_WORK
 
 #: Streams that may be open at the same time, in all and with one key. Each may be receiving a message, of which the
 #: bytes in flight know only when it is complete.

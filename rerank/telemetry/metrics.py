@@ -17,10 +17,10 @@ from prometheus_client.registry import Collector
 from rerank import __version__
 from rerank.engine.request import ModelStage, Stage, Work
 from rerank.errors import DeadlineExceeded, Overloaded
-from rerank.first_stage_correlation import CallerCorrelations
 from rerank.models.state_cache import StateCache
 from rerank.models.vector_cache import VectorCache
-from rerank.reranker import AsyncReranker
+from rerank.rankers.first_stage_correlation import CallerCorrelations
+from rerank.reranking.reranker import AsyncReranker
 from rerank.service.calls import CallRecord, CallsInFlight
 from rerank.v1 import rerank_pb2 as pb
 

@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 
 from rerank.errors import ConfigError
-from rerank.reranker import AsyncReranker
+from rerank.reranking.reranker import AsyncReranker
 from rerank.service.calls import CallRecord, CallsInFlight, OnEnd
 
 #: Has one line per call; its messages are CallRecords.

@@ -25,12 +25,12 @@ from typing import Annotated
 import typer
 from scipy.stats import kendalltau
 
+from rerank.checkpoints.manifest import served_model
 from rerank.commands.run import run
 from rerank.config import ServiceConfig
 from rerank.config.loading import load_config
-from rerank.manifest import served_model
 from rerank.readers.requests import Request, read_requests
-from rerank.reranker import AsyncReranker, load_reranker
+from rerank.reranking.reranker import AsyncReranker, load_reranker
 from rerank.types import Query, Ranking, RankOptions
 
 _WINDOW, _ORDERS, _CALLERS = 20, 20, 8

@@ -12,8 +12,8 @@ from itertools import islice
 from statistics import quantiles
 from typing import TypeAlias
 
-from rerank.blocking_reranker import Reranker
 from rerank.readers.requests import read_requests
+from rerank.reranking.blocking import Reranker
 from rerank.types import CandidateSource
 from scripts.bench.timing import Values
 from scripts.bench.workload import PASSAGES, Workload

@@ -21,7 +21,6 @@ from ir_measures import nDCG
 from rerank_eval.measures import measure
 from rerank_eval.systems import with_precision
 
-from rerank.blocking_reranker import Reranker
 from rerank.commands.progress import show_progress
 from rerank.commands.run import console
 from rerank.config import Precision, ServiceConfig
@@ -29,6 +28,7 @@ from rerank.config.named import config_of_model
 from rerank.models.precision import has_vnni
 from rerank.readers.qrels import Qrel, read_qrels
 from rerank.readers.requests import Request, read_requests
+from rerank.reranking.blocking import Reranker
 from rerank.types import ScoredDoc
 from scripts.bench.orders import kendall_tau, neighbours_alike
 

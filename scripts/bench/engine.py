@@ -14,12 +14,12 @@ from rerank.config import EngineConfig, FirstModel, PERankModel, ServiceConfig
 from rerank.engine.engine import Engine
 from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Sliding, Step
-from rerank.grpc.server import running_server
 from rerank.load_test.open_loop import percentile
+from rerank.ports.grpc.server import running_server
 from rerank.rankers.base import Ranker, rank_windows
 from rerank.rankers.identity import IdentityRanker
-from rerank.registry import ModelRegistry
-from rerank.reranker import AsyncReranker
+from rerank.reranking.registry import ModelRegistry
+from rerank.reranking.reranker import AsyncReranker
 from rerank.types import Candidate, Passage, Query, Window
 from scripts.bench.models import make_windows
 from scripts.bench.simulate_scheduler import LONG, Device, EngineScheduler, Fifo, simulate, useful_share

@@ -19,7 +19,7 @@ from rerank.config import EngineConfig, FirstModel
 from rerank.engine.engine import Engine
 from rerank.engine.request import RankRequest
 from rerank.errors import ConfigError
-from rerank.registry import load_first, load_served
+from rerank.reranking.registry import load_first, load_served
 
 #: The model of every request here, whatever the system.
 MODEL = "first"

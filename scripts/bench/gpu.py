@@ -19,18 +19,18 @@ from torch.nn.utils.rnn import pad_sequence
 
 from rerank.access.credentials import Credentials
 from rerank.config import FirstModel, Precision, ServiceConfig
-from rerank.grpc.server import running_server
 from rerank.load_test.open_loop import capacity, open_loop, poisson_arrivals
 from rerank.load_test.requests import made_request, rerank_calls
 from rerank.models.encoder import Encoder
 from rerank.models.last_token import IdentifierHead, LastTokenReader
 from rerank.models.packing_check import make_last_token_reader
 from rerank.models.precision import weights_dtype
+from rerank.ports.grpc.server import running_server
 from rerank.rankers.base import rank_windows
 from rerank.rankers.first import FirstRanker
 from rerank.rankers.pe_decode import dynamic, one_step
-from rerank.registry import ModelRegistry
-from rerank.reranker import AsyncReranker
+from rerank.reranking.registry import ModelRegistry
+from rerank.reranking.reranker import AsyncReranker
 from rerank.types import Window
 from scripts.bench.models import MISTRAL_7B, QWEN3_0_6B, TINY, LlamaSize, llama, make_windows, write_checkpoint
 from scripts.bench.rankers import PERMUTATION_TOKENS

@@ -8,7 +8,7 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
-from rerank import bundled
+from rerank.checkpoints import bundled
 from rerank.config import EngineConfig, Precision
 from rerank.engine.engine import Engine
 from rerank.engine.request import RankRequest

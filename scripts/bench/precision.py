@@ -15,7 +15,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 from transformers import PreTrainedModel
 
-from rerank import bundled
+from rerank.checkpoints import bundled
 from rerank.config import Precision
 from rerank.models.packing_check import make_last_token_reader
 from rerank.models.precision import has_bfloat16, has_vnni

@@ -24,8 +24,8 @@ import torch
 import typer
 
 from rerank.commands.run import run
-from rerank.files import atomic_file
 from rerank.models.loading import pick_device
+from rerank.util.files import atomic_file
 from scripts.bench.gpu import (
     Proof,
     measure_first,

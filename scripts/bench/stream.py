@@ -23,11 +23,11 @@ import psutil
 import torch
 import typer
 
-from rerank.blocking_reranker import Reranker
 from rerank.client.client import RerankClient
 from rerank.commands.run import run
 from rerank.config.named import config_of_model
 from rerank.load_test.requests import words
+from rerank.reranking.blocking import Reranker
 from rerank.types import RankOptions
 
 Asked = tuple[str, list[str]]

@@ -162,7 +162,7 @@ step "rank" output_has d2 rerank rank --query "how long does a flea live" candid
 step "Python client" call_client
 step "stop the service" stop_service
 
-bundled=$(python -c 'from rerank.bundled import FIRST; print(FIRST)')
+bundled=$(python -c 'from rerank.checkpoints.bundled import FIRST; print(FIRST)')
 train=(train-first --lists lists.jsonl --eval-lists lists-held-out.jsonl --base "$bundled" --output-dir run --use-cpu true
   --per-device-train-batch-size 2 --max-steps 4 --logging-steps 1 --save-steps 1 --eval-steps 1)
 step "training lists" build-lists --collection collection --queries sentences --teacher qrels --passages 4 \

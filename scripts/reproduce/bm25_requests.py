@@ -13,9 +13,9 @@ from typing import Annotated
 import typer
 from rerank_training.lists.sources import read_collection, read_medquad
 
-from rerank.files import atomic_file
 from rerank.retrieval.bm25 import BM25Retriever, write_bm25
 from rerank.types import Passage
+from rerank.util.files import atomic_file
 
 
 def main(

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from rerank.files import atomic_file
+from rerank.util.files import atomic_file
 
 
 def main(

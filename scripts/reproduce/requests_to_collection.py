@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from rerank.files import atomic_folder
 from rerank.readers.requests import read_requests
+from rerank.util.files import atomic_folder
 
 
 def main(

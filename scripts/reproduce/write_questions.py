@@ -16,14 +16,14 @@ import torch
 import typer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rerank.bundled import SMOLLM2
+from rerank.checkpoints.bundled import SMOLLM2
 from rerank.collections import beir
 from rerank.commands.progress import with_progress
 from rerank.commands.run import console
-from rerank.files import atomic_file
 from rerank.models.encoder import DEFAULT_ENCODER, Encoder
 from rerank.models.smollm2 import locate_causal_lm
 from rerank.types import Passage
+from rerank.util.files import atomic_file
 
 _EXAMPLES = (
     ("The lighthouse on the northern cape was built in 1871 and is 34 metres high. Visitors can climb it from May on.",

@@ -6,7 +6,7 @@ a fixed rate, by which FIRST takes a third of a core at most, whether or not ear
 caller sends ten passages to pe-rank again and again. The attack `nothing` shows what they notice on an idle service.
 
 The folder of a hostile cross-encoder is no row here: the service refuses it when it starts, so that there is nothing to
-measure. tests/rerank/test_known_classes.py tries it.
+measure. tests/rerank/checkpoints/test_known_classes.py tries it.
 """
 
 from __future__ import annotations

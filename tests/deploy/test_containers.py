@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from rerank.config import load_config
-from rerank.grpc.health import LIVENESS
+from rerank.ports.grpc.health import LIVENESS
 from tests.deploy.test_dockerfile import DEPLOY, LAST, SETTINGS
 
 KUBERNETES = DEPLOY / "kubernetes"

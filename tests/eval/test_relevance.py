@@ -14,10 +14,11 @@ from rerank_eval.relevance import app
 from rerank_eval.relevance_fit import JudgedList, JudgedPassage, fit_curve, measure
 from typer.testing import CliRunner
 
-from rerank import Reranker, bundled
+from rerank import Reranker
+from rerank.checkpoints import bundled
+from rerank.checkpoints.manifest import read_manifest
+from rerank.checkpoints.relevance import RelevanceCurve
 from rerank.errors import CollectionError, ConfigError
-from rerank.manifest import read_manifest
-from rerank.relevance import RelevanceCurve
 from tests.eval.data import write_qrels, write_requests
 
 CURVE = RelevanceCurve(signal="cosine", intercept=-1.0, slope=3.0, encoder_sha256="e")

@@ -19,13 +19,13 @@ from rerank_eval.systems import (
     with_precision,
 )
 
-from rerank import bundled
+from rerank.checkpoints import bundled
+from rerank.checkpoints.manifest import TEMPLATE_FILE, read_manifest
 from rerank.client import RerankClient
 from rerank.commands.messages import strategy_message
 from rerank.config import CheckpointModel, FusionModel, ModelConfig, ServiceConfig
 from rerank.config.models import reads_sparse
 from rerank.errors import ConfigError
-from rerank.manifest import TEMPLATE_FILE, read_manifest
 from rerank.models.encoder import Encoder
 from rerank.rankers.base import rank_windows
 from rerank.rankers.fusion import FusionRanker

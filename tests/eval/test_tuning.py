@@ -23,7 +23,6 @@ from rerank_eval.tuning import run_tuning
 from rerank_eval.tuning_report import Choice, Tuning
 from typer.testing import CliRunner
 
-from rerank.blocking_reranker import Reranker
 from rerank.commands.cli import app
 from rerank.commands.tune import TuneSettings
 from rerank.config import FusionModel, ServiceConfig, load_config
@@ -33,8 +32,9 @@ from rerank.rankers.fusion import FusionRanker
 from rerank.rankers.identity import IdentityRanker
 from rerank.readers.qrels import read_qrels
 from rerank.readers.requests import read_requests
-from rerank.registry import ModelRegistry
-from rerank.reranker import AsyncReranker
+from rerank.reranking.blocking import Reranker
+from rerank.reranking.registry import ModelRegistry
+from rerank.reranking.reranker import AsyncReranker
 from rerank.types import EncodedWindow, Passage, ScoreKind, Window, WindowRanking
 from tests.eval.data import write, write_qrels, write_requests
 from tests.fakes import NumberRanker, number_in
@@ -120,7 +120,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> dict[str, Ranker]:
         used = {model.name: rankers.get(model.name) or IdentityRanker() for model in models}
         return AsyncReranker(config, encoder, None, ModelRegistry(models, used))
 
-    monkeypatch.setattr("rerank.blocking_reranker.load_reranker", load)
+    monkeypatch.setattr("rerank.reranking.blocking.load_reranker", load)
     monkeypatch.setattr("rerank_eval.tuning.p_of_gain", partial(p_of_gain, permutations=39))
     return rankers
 
@@ -224,7 +224,7 @@ def test_written_service_ranks_as_was_measured(tmp_path: Path, fakes: Mapping[st
     found = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "rerank.blocking_reranker.load_reranker", lambda _: AsyncReranker(config, encoder, None, registry)
+            "rerank.reranking.blocking.load_reranker", lambda _: AsyncReranker(config, encoder, None, registry)
         )
         with Reranker(config) as reranker:
             for request in read_requests(given["requests"]):

@@ -8,12 +8,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from rerank.checkpoints.manifest import served_model
 from rerank.config import load_config
 from rerank.errors import CheckpointError
-from rerank.manifest import served_model
 from rerank.models.encoder import Encoder
 from rerank.rankers.base import Ranker, rank_windows
-from rerank.registry import load_models, load_ranker
+from rerank.reranking.registry import load_models, load_ranker
 from rerank.types import Passage, Query, Window
 from tests.causal_lms import write_causal_lm
 from tests.small_tokenizers import byte_level, metaspace, uncased

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rerank.bundled import SMOLLM2
+from rerank.checkpoints.bundled import SMOLLM2
 from rerank.models.smollm2 import locate_causal_lm
 from rerank.prompting.identifiers import IdentifierKind
 from rerank.rankers.base import Ranker

@@ -22,10 +22,10 @@ from rerank.config import (
     ServiceConfig,
 )
 from rerank.errors import CheckpointError, ConfigError, SelfTestFailed
-from rerank.grpc.health import SERVICE, health_statuses
 from rerank.models.encoder import Encoder
-from rerank.registry import _self_test, load_models, load_ranker
-from rerank.reranker import AsyncReranker
+from rerank.ports.grpc.health import SERVICE, health_statuses
+from rerank.reranking.registry import _self_test, load_models, load_ranker
+from rerank.reranking.reranker import AsyncReranker
 from rerank.types import Candidate, OnFailure, Passage, RankOptions
 from tests.causal_lms import write_causal_lm
 from tests.cross_encoders import write_cross_encoder

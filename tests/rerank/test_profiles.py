@@ -13,14 +13,14 @@ from rerank_eval.specs import parse_systems
 from rerank_eval.systems import model_config
 
 from rerank import profiles
+from rerank.checkpoints.manifest import served_model
 from rerank.config import ModelConfig, load_config
 from rerank.errors import CheckpointError, ConfigError
-from rerank.manifest import served_model
 from rerank.models.encoder import Encoder
 from rerank.prompting import published as published_templates
 from rerank.prompting.templates import load_template
 from rerank.rankers.first import FirstRanker
-from rerank.registry import load_models
+from rerank.reranking.registry import load_models
 from rerank.service.paths import check_model_files
 from rerank.types import Passage, Query
 from tests.causal_lms import write_causal_lm

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from rerank.checkpoints.relevance import RelevanceCurve
 from rerank.config import FirstModel, IdentityModel
 from rerank.errors import InvalidRequest
-from rerank.registry import ModelRegistry
-from rerank.relevance import RelevanceCurve
+from rerank.reranking.registry import ModelRegistry
 from rerank.types import RankOptions
 from tests.fakes import NumberRanker
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def running(encoder: Encoder, sparse_index: Index, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """Serves the index, and the identity under the names of the default models."""
-    from rerank.registry import ModelRegistry
-    from rerank.reranker import AsyncReranker
+    from rerank.reranking.registry import ModelRegistry
+    from rerank.reranking.reranker import AsyncReranker
     from scripts.service import Service
     from tests.serving import config_for, serving
 

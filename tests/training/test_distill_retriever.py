@@ -19,11 +19,11 @@ from safetensors.torch import load_file
 
 from rerank.collections import open_collection
 from rerank.errors import ConfigError
-from rerank.files import sha256_of_files
 from rerank.models.encoder import Encoder
 from rerank.retrieval.build import build_index
 from rerank.retrieval.index import Index, read_manifest
 from rerank.types import FirstStage, Query
+from rerank.util.files import sha256_of_files
 from tests.conftest import PASSAGES
 from tests.small_encoder import write_small_encoder
 

@@ -25,8 +25,8 @@ from safetensors.torch import load_file
 from torch.distributed import TCPStore
 from transformers import AutoModelForCausalLM
 
+from rerank.checkpoints.manifest import read_manifest
 from rerank.collections import open_collection
-from rerank.manifest import read_manifest
 from rerank.models.encoder import Encoder
 from rerank.retrieval.build import build_index
 from tests.causal_lms import write_causal_lm

@@ -19,14 +19,14 @@ from rerank_training.lists.training_list import TrainingList
 from rerank_training.train_first import main
 from safetensors.torch import load_file
 
+from rerank.checkpoints.manifest import TEMPLATE_FILE, read_manifest
 from rerank.config import FirstModel
 from rerank.errors import CheckpointError, ConfigError
-from rerank.manifest import TEMPLATE_FILE, read_manifest
 from rerank.models.loading import load_causal_lm
 from rerank.rankers.base import rank_windows
 from rerank.rankers.first import FirstRanker
 from rerank.rankers.first_early_exit import EarlyExitFirstRanker
-from rerank.registry import load_first
+from rerank.reranking.registry import load_first
 from rerank.types import Window
 from tests.word_lists import first_flags, first_run, word_lists, write_inputs
 

@@ -18,8 +18,8 @@ from rerank_training.trainer.arguments import RunArguments
 from safetensors.torch import load_file
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from rerank.checkpoints.manifest import read_manifest
 from rerank.errors import CheckpointError, ConfigError
-from rerank.manifest import read_manifest
 from rerank.models.encoder import Encoder
 from rerank.prompting.templates import load_template
 from rerank.rankers.base import rank_windows

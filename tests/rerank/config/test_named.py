@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from rerank.checkpoints.manifest import served_model
 from rerank.config.loading import load_config
 from rerank.config.named import config_of_model, named_model
 from rerank.errors import ConfigError
-from rerank.manifest import served_model
 
 
 def test_name_of_a_bundled_model_brings_its_preranker() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from rerank import bundled
+from rerank.checkpoints import bundled
 from rerank.config import FirstModel, GenerationModel, ServedBy
 
 SERVERS = {"kind": "vllm", "urls": ["http://gpu1:8000/", "http://gpu2:8000"], "model": "zephyr"}

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from rerank.checkpoints.relevance import OWN_LOG_ODDS, RelevanceCurve, RelevanceCurves
 from rerank.config import IdentityModel, ServiceConfig
 from rerank.engine.engine import Engine
 from rerank.engine.relevance import at_least, bundled_curves, gives_relevance, relevance_curves
@@ -16,7 +17,6 @@ from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Single, Step
 from rerank.errors import DeadlineExceeded
 from rerank.rankers.base import Ranker
-from rerank.relevance import OWN_LOG_ODDS, RelevanceCurve, RelevanceCurves
 from rerank.types import Candidate, EncodedWindow, Passage, Query, Ranking, RankOptions, ScoreKind, WindowRanking
 from tests.fakes import NumberRanker, numbered_passages
 

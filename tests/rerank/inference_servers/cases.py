@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rerank import bundled
+from rerank.checkpoints import bundled
 from rerank.config import FirstModel, GenerationModel, ServedBy
 from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Single, Sliding, Step, Strategy

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from rerank import bundled
+from rerank.checkpoints import bundled
 from rerank.config import ApiModel, EngineConfig, FirstModel, GenerationModel
 from rerank.engine.engine import Engine
 from rerank.engine.strategies import Single
 from rerank.errors import ConfigError, DeadlineExceeded, ModelServerUnavailable, ModelServerUnfit
 from rerank.rankers.base import ServedRanker
-from rerank.registry import load_served
+from rerank.reranking.registry import load_served
 from rerank.types import RankOptions
 from tests.rerank.inference_servers.cases import TEXTS, WINDOW, adapter, generation, plain, request
 from tests.rerank.inference_servers.stand_in import Reply, StandIn, until

@@ -12,10 +12,10 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from rerank.config import ServiceConfig
-from rerank.grpc.health import SERVICE
 from rerank.models.encoder import Encoder
-from rerank.registry import load_models
-from rerank.reranker import AsyncReranker
+from rerank.ports.grpc.health import SERVICE
+from rerank.reranking.registry import load_models
+from rerank.reranking.reranker import AsyncReranker
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.rerank.inference_servers.cases import QUERY, TEXTS, adapter

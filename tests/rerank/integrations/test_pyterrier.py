@@ -43,7 +43,7 @@ def pt(request: pytest.FixtureRequest) -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def local(encoder: Encoder) -> Iterator[Reranker]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rerank.blocking_reranker.load_reranker", lambda _: reranker_of(encoder, {"number": NUMBER}))
+        patch.setattr("rerank.reranking.blocking.load_reranker", lambda _: reranker_of(encoder, {"number": NUMBER}))
         reranker = Reranker("identity")
     with reranker:
         yield reranker

@@ -8,15 +8,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from rerank.checkpoints.manifest import MANIFEST_FILE, CheckpointManifest, read_manifest, write_manifest
 from rerank.errors import CheckpointError
-from rerank.files import sha256_of_files
-from rerank.manifest import MANIFEST_FILE, CheckpointManifest, read_manifest, write_manifest
 from rerank.models.checkpoint_packing import pack
 from rerank.models.encoder import Encoder
 from rerank.models.loading import load_causal_lm
 from rerank.prompting.templates import load_template
 from rerank.rankers.base import rank_windows
 from rerank.rankers.pe_rank import PERankRanker
+from rerank.util.files import sha256_of_files
 from tests.pe_checkpoints import change_weights, vector_window, write_perturbed
 from tests.word_lists import first_run, write_inputs
 

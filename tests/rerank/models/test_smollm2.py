@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rerank.bundled import SMOLLM2
+from rerank.checkpoints.bundled import SMOLLM2
 from rerank.errors import CheckpointError
 from rerank.models import smollm2
 from rerank.models.smollm2 import locate_causal_lm

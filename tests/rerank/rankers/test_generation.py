@@ -24,8 +24,8 @@ from rerank.rankers.base import rank_windows
 from rerank.rankers.first import FirstRanker
 from rerank.rankers.generation import GenerationRanker
 from rerank.rankers.permutations import parse_permutation
-from rerank.registry import ModelRegistry
-from rerank.reranker import AsyncReranker, load_reranker
+from rerank.reranking.registry import ModelRegistry
+from rerank.reranking.reranker import AsyncReranker, load_reranker
 from rerank.types import Candidate, Completeness, Passage, Query, ScoreKind, Window
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub

@@ -15,8 +15,8 @@ from rerank.models.encoder import Encoder
 from rerank.models.sparse_encoder import SparseEncoder
 from rerank.rankers.base import rank_windows
 from rerank.rankers.learned_sparse import LearnedSparseRanker
-from rerank.registry import load_models
-from rerank.reranker import AsyncReranker
+from rerank.reranking.registry import load_models
+from rerank.reranking.reranker import AsyncReranker
 from rerank.types import InterpolatedScores, Passage, Query, RankOptions, ScoreKind, Window
 from tests.conftest import PASSAGES
 from tests.sparse_encoders import write_sparse_encoder

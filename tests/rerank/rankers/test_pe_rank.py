@@ -18,7 +18,7 @@ from rerank.models.encoder import Encoder
 from rerank.models.zero_init import write_zero_init_checkpoint
 from rerank.rankers.base import rank_windows
 from rerank.rankers.pe_rank import PERankRanker
-from rerank.reranker import load_reranker
+from rerank.reranking.reranker import load_reranker
 from rerank.types import Matrix, Passage, Query, RankOptions, ScoreKind, Window
 from tests.fakes import check_overtaking
 from tests.pe_checkpoints import change_config

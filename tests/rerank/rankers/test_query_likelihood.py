@@ -8,7 +8,6 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rerank.blocking_reranker import Reranker
 from rerank.config import IdentityModel, QueryLikelihoodModel, ServiceConfig
 from rerank.errors import ConfigError
 from rerank.prompting.listwise import ListwiseRenderer
@@ -16,6 +15,7 @@ from rerank.prompting.templates import load_template
 from rerank.rankers import query_likelihood
 from rerank.rankers.base import rank_windows
 from rerank.rankers.query_likelihood import QueryLikelihoodRanker
+from rerank.reranking.blocking import Reranker
 from rerank.types import Passage, Query, RankOptions, ScoreKind, StrategyKind, Window
 from tests.causal_lms import CONFIGS, write_causal_lm
 from tests.small_tokenizers import byte_level, metaspace

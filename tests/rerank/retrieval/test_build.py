@@ -16,12 +16,12 @@ import pytest
 
 from rerank.collections import Collection, open_collection
 from rerank.errors import CollectionError, ConfigError
-from rerank.files import sha256_of_files
 from rerank.models.encoder import Encoder
 from rerank.retrieval.build import BuildSettings, build_index
 from rerank.retrieval.index import Index
 from rerank.retrieval.index_format import DenseKind
 from rerank.types import FirstStage, Passage, Query
+from rerank.util.files import sha256_of_files
 from tests.conftest import PASSAGES
 from tests.full_disk import largest_file, now_full
 from tests.serving import wait_for

@@ -13,8 +13,8 @@ from rerank.retrieval.hybrid import best, z_score_sum
 from rerank.retrieval.index import Index
 from rerank.retrieval.learned_sparse import LearnedSparseRetriever
 from rerank.retrieval.sparse_store import SparseStore, join_parts, write_part
-from rerank.sparse_vectors import SparseVector
 from rerank.types import FirstStage, FirstStageKind, Query
+from rerank.util.sparse_vectors import SparseVector
 from tests.conftest import PASSAGES
 
 QUERIES = [Query("string instruments"), Query("how long does a flea live")]

@@ -10,7 +10,6 @@ import pytest
 
 from rerank.collections import Collection
 from rerank.errors import IndexMismatch
-from rerank.files import sha256_of_files
 from rerank.models.encoder import Encoder
 from rerank.models.sparse_encoder import SparseEncoder
 from rerank.retrieval import build
@@ -18,8 +17,9 @@ from rerank.retrieval.build import BuildSettings, build_index
 from rerank.retrieval.expansion import expand_index
 from rerank.retrieval.index import Expansion, Index, verify_index
 from rerank.retrieval.sparse_store import FOLDER, SparseStore, join_parts, write_part
-from rerank.sparse_vectors import SparseVector
 from rerank.types import FirstStage, Passage, Query
+from rerank.util.files import sha256_of_files
+from rerank.util.sparse_vectors import SparseVector
 from tests.conftest import PASSAGES
 from tests.sparse_encoders import write_sparse_encoder
 

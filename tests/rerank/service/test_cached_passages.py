@@ -13,8 +13,8 @@ from rerank.client import RerankClient
 from rerank.config import IdentityModel, QueryLikelihoodModel, ServiceConfig, TelemetryConfig
 from rerank.config.http import HttpConfig
 from rerank.models.encoder import Encoder
-from rerank.registry import load_models
-from rerank.reranker import AsyncReranker
+from rerank.reranking.registry import load_models
+from rerank.reranking.reranker import AsyncReranker
 from rerank.types import RankOptions, StrategyKind
 from rerank.v1 import rerank_pb2 as pb
 from tests.causal_lms import write_causal_lm

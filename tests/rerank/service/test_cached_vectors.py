@@ -17,7 +17,7 @@ from rerank.engine.strategies import Single, Step
 from rerank.models.encoder import Encoder
 from rerank.models.vector_cache import VectorCache
 from rerank.rankers.pe_rank import PERankRanker
-from rerank.reranker import AsyncReranker
+from rerank.reranking.reranker import AsyncReranker
 from rerank.types import Candidate, Passage, Query, RankOptions
 from rerank.v1 import rerank_pb2 as pb
 from tests.conftest import PASSAGES

@@ -15,8 +15,8 @@ from google.rpc import error_details_pb2
 
 from rerank.config import Limits, ServiceConfig
 from rerank.errors import Overloaded
-from rerank.grpc.connections import end_connection_of
 from rerank.models.encoder import Encoder
+from rerank.ports.grpc.connections import end_connection_of
 from rerank.service.calls import CallsInFlight
 from rerank.v1 import rerank_pb2 as pb
 from tests.serving import (

@@ -12,10 +12,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from safetensors.torch import load_file, save_file
 
 from rerank.config import FirstModel, load_config
-from rerank.grpc.health import SERVICE
+from rerank.ports.grpc.health import SERVICE
 from rerank.rankers.self_test import write_golden
-from rerank.registry import load_first, scoring_settings
-from rerank.reranker import AsyncReranker, load_reranker
+from rerank.reranking.registry import load_first, scoring_settings
+from rerank.reranking.reranker import AsyncReranker, load_reranker
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.causal_lms import write_causal_lm

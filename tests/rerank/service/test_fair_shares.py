@@ -14,7 +14,7 @@ from rerank.client import Credentials
 from rerank.config import EngineConfig
 from rerank.engine.request import ModelStage, Work
 from rerank.models.encoder import Encoder
-from rerank.reranker import AsyncReranker
+from rerank.reranking.reranker import AsyncReranker
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.fakes import NumberRanker

@@ -11,8 +11,8 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 from rerank.access.callers import CallerLimits
 from rerank.access.key_file import add_key
 from rerank.client import Credentials, RerankClient, ServiceError
-from rerank.grpc.health import SERVICE
 from rerank.models.encoder import Encoder
+from rerank.ports.grpc.health import SERVICE
 from rerank.v1 import rerank_pb2 as pb
 from tests.serving import TIMEOUT_S, identity_service, refusal
 

@@ -14,8 +14,8 @@ from rerank.config import Limits
 from rerank.engine.strategies import Sliding
 from rerank.errors import InvalidRequest
 from rerank.models.encoder import EncoderId
-from rerank.registry import ModelDescription
-from rerank.reranker import SearchResult
+from rerank.reranking.registry import ModelDescription
+from rerank.reranking.reranker import SearchResult
 from rerank.retrieval.index import IndexManifest
 from rerank.retrieval.index_format import FORMAT
 from rerank.retrieval.query_update import FeedbackSettings

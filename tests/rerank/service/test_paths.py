@@ -17,7 +17,7 @@ import pytest
 import yaml
 from safetensors.numpy import save_file
 
-from rerank import bundled
+from rerank.checkpoints import bundled
 from rerank.config import QueryLikelihoodModel, load_config
 from rerank.errors import CheckpointError, ConfigError, IndexMismatch
 from rerank.service.paths import check_model_files

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
-from rerank.relevance import OWN_LOG_ODDS
+from rerank.checkpoints.relevance import OWN_LOG_ODDS
 from rerank.types import ScoreKind
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from rerank import bundled
 from rerank.access.callers import CallerLimits
 from rerank.access.key_file import add_key
+from rerank.checkpoints import bundled
+from rerank.checkpoints.manifest import served_model
 from rerank.config import ServiceConfig, load_config
 from rerank.errors import ConfigError
-from rerank.manifest import served_model
 from rerank.models.encoder import Encoder
 from rerank.rankers.identity import IdentityRanker
 from rerank.service.startup import check_before_loading, description, replaced_models

@@ -8,7 +8,7 @@ import pytest
 from rerank_training.first.arguments import FirstArguments
 from rerank_training.first.prompt import PromptSettings, prompt_settings
 
-from rerank import bundled
+from rerank.checkpoints import bundled
 from rerank.prompting.identifiers import IdentifierKind
 from rerank.prompting.templates import load_template
 

@@ -10,9 +10,9 @@ import pytest
 from rerank_training.lists.sampling import Pool, make_pool
 from rerank_training.lists.teachers import by_cosine, by_fusion, by_grades, by_grades_and_fusion, by_reranker
 
-from rerank.blocking_reranker import Reranker
 from rerank.config import IdentityModel, PERankModel, ServiceConfig
 from rerank.models.encoder import Encoder
+from rerank.reranking.blocking import Reranker
 from rerank.types import Candidate, Passage, Query
 
 COSINES = {"a": 0.1, "b": 0.5, "c": 0.9}

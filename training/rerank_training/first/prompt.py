@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-from rerank.manifest import TEMPLATE_FILE, CheckpointManifest
+from rerank.checkpoints.manifest import TEMPLATE_FILE, CheckpointManifest
 from rerank.prompting.identifiers import IdentifierKind
 from rerank.prompting.templates import TEXT_FIELDS, Template, load_template
 from rerank_training.first.arguments import FirstArguments

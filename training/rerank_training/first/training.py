@@ -15,7 +15,7 @@ from peft.utils.constants import EMBEDDING_LAYER_NAMES
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
-from rerank.bundled import SMOLLM2
+from rerank.checkpoints.bundled import SMOLLM2
 from rerank.errors import CheckpointError, ConfigError
 from rerank.models.hub import check_findable
 from rerank.models.loading import ADAPTER_FILE, base_model_of, has_tokenizer

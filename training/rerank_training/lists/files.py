@@ -23,11 +23,11 @@ from typing import Annotated, Any, TextIO, TypeAlias, overload
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rerank.errors import CollectionError
-from rerank.files import atomic_file, file_version, report_disk_errors
 from rerank.readers.qrels import Qrel, read_qrels
 from rerank.readers.requests import Request, parse_request
 from rerank.readers.rows import BadRow
 from rerank.types import Passage, Query
+from rerank.util.files import atomic_file, file_version, report_disk_errors
 from rerank_training.lists.conversations import Conversation, parse_conversation
 from rerank_training.lists.training_list import TrainingList, relevance_from_ranking
 

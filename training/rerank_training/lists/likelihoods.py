@@ -11,12 +11,12 @@ from pathlib import Path
 
 from rerank.config import QueryLikelihoodModel, load_config
 from rerank.errors import ConfigError
-from rerank.files import report_disk_errors
 from rerank.names import did_you_mean
 from rerank.rankers.base import rank_windows
 from rerank.rankers.query_likelihood import QueryLikelihoodRanker
-from rerank.registry import load_query_likelihood
+from rerank.reranking.registry import load_query_likelihood
 from rerank.types import Passage, Query, Window
+from rerank.util.files import report_disk_errors
 from rerank_training.lists.sampling import Pool
 
 #: Passages between two writes, which are what a kill costs.

@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
-from rerank.blocking_reranker import Reranker
 from rerank.config import load_config
+from rerank.reranking.blocking import Reranker
 from rerank.retrieval.hybrid import z_score_sum
 from rerank.types import CandidateSource, Passage, Query, RankOptions
 from rerank_training.lists.sampling import Pool, cosine

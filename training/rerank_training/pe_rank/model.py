@@ -18,8 +18,8 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from rerank.checkpoints.manifest import TEMPLATE_FILE
 from rerank.errors import CheckpointError
-from rerank.manifest import TEMPLATE_FILE
 from rerank.models.encoder import Encoder
 from rerank.models.loading import read_config, read_weights
 from rerank.models.projector import make_projector

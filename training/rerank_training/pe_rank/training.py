@@ -13,12 +13,12 @@ from transformers import set_seed
 
 from rerank.commands.run import console
 from rerank.errors import ConfigError
-from rerank.files import sha256_of_files
 from rerank.models.encoder import DEFAULT_ENCODER, Encoder
 from rerank.models.hub import check_findable
 from rerank.models.loading import weight_files
 from rerank.prompting.templates import load_template
 from rerank.types import Passage
+from rerank.util.files import sha256_of_files
 from rerank_training.lists.training_list import TrainingList
 from rerank_training.pe_rank.alignment import ALIGN_TEMPLATE, AlignCollator, AlignObjective, shuffled_passes
 from rerank_training.pe_rank.arguments import PERankArguments

@@ -22,11 +22,11 @@ from rerank.collections import beir
 from rerank.commands.progress import show_progress
 from rerank.commands.run import console
 from rerank.errors import ConfigError
-from rerank.files import atomic_file, atomic_folder, sha256_of_files
 from rerank.models.encoder import Encoder
 from rerank.readers.qrels import Qrel
 from rerank.retrieval.index import Index, read_manifest
 from rerank.types import Query
+from rerank.util.files import atomic_file, atomic_folder, sha256_of_files
 from rerank_training.lists.files import read_lists, write_lists
 from rerank_training.lists.settings import TeacherName
 from rerank_training.lists.teachers import open_teacher

@@ -16,7 +16,7 @@ import typer
 from rerank.commands.app import Command, CommandApp
 from rerank.commands.flags import flags
 from rerank.errors import ConfigError
-from rerank.yaml_files import read_yaml
+from rerank.util.yaml_files import read_yaml
 from rerank_training.trainer.command import report_lost_process, say_how_to_go_on
 from rerank_training.trainer.flags import RunFlags
 

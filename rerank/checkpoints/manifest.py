@@ -1,0 +1,212 @@
+"""The manifest of a checkpoint (`rerank.json`): its base model, training command, data, template and metrics."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from rerank import profiles
+from rerank.checkpoints.cross_encoder_files import is_cross_encoder
+from rerank.checkpoints.relevance import RelevanceCurves
+from rerank.errors import CheckpointError, ConfigError
+from rerank.util.files import atomic_file, looked_for, sha256_of_files
+from rerank.util.json_files import read_json
+from rerank.util.validation import joined, problems_of
+
+_CROSS_ENCODER = "cross-encoder"
+MANIFEST_FILE = "rerank.json"
+TEMPLATE_FILE = "template.yaml"
+#: Folder of the trained checkpoint in the folder of a run.
+RESULT_FOLDER = "final"
+#: Every saved model has one of these.
+_CONFIGS = ("config.json", "adapter_config.json")
+_WAY_OUT = "fetch it again, or remove the manifest to use it as it is"
+
+
+class CheckpointManifest(BaseModel):
+    """The manifest of a checkpoint: training writes it, serving checks it against the files beside it.
+
+    Attributes:
+        format: version of this file format.
+        ranker: kind of the ranker.
+        base: the model or checkpoint from which training started, as given on the command line.
+        base_revision: SHA-256 of the weights of `base`.
+        weights_sha256: SHA-256 of the weights of this checkpoint.
+        template_sha256: SHA-256 of `template.yaml` beside the manifest.
+        identifiers: kind of the passage identifiers; empty for a ranker that uses none.
+        window_size: size of the largest training window, in passages.
+        passage_tokens: limit on the tokens of a passage in the prompt; 0 for a ranker that shows no text.
+        early_exit_layer: the layer, counted from 1, in which the states at the identifiers were trained to be scores
+            (`train-first --probe-weight`); 0: none.
+        instructions: number of training lists whose query has an instruction; counted for pe-rank only.
+        command: the command that trained the checkpoint.
+        data: name → SHA-256 of each training file.
+        metrics: name → value on the held-out lists at the end of training.
+        versions: package → version at training.
+        relevance: gives the relevance of results; None if none was fitted.
+        language: ISO 639-1 code of the only language that the checkpoint reads; empty: not stated. Training leaves it
+            empty.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: Literal[1] = 1
+    ranker: Literal["first", "pe-rank"]
+    base: str
+    base_revision: str
+    weights_sha256: str
+    template_sha256: str
+    identifiers: Literal["letters", "numbers", ""] = ""
+    window_size: int
+    passage_tokens: int = 0
+    early_exit_layer: int = Field(default=0, ge=0)
+    instructions: int = 0
+    command: str
+    data: dict[str, str]
+    metrics: dict[str, float]
+    versions: dict[str, str]
+    relevance: RelevanceCurves | None = None
+    language: str = ""
+
+
+def write_manifest(folder: Path, manifest: CheckpointManifest) -> None:
+    """Writes the manifest of a checkpoint folder atomically, over an existing one."""
+    with atomic_file(folder / MANIFEST_FILE) as path:
+        path.write_text(manifest.model_dump_json(indent=2, exclude_none=True) + "\n", encoding="utf-8")
+
+
+def served_model(name_and_path: str) -> dict[str, object]:
+    """The configuration of a model that the command line gives as NAME=PATH or NAME=PROFILE:PATH.
+
+    Raises:
+        ConfigError: the text is not of these forms, or see `model_in`.
+        CheckpointError: see `read_manifest`.
+    """
+    name, _, path = name_and_path.partition("=")
+    if not name or not path:
+        raise ConfigError(f"--model {name_and_path!r} is not of the form NAME=PATH, such as first=checkpoints/first")
+    return model_in(path, name, f"--model {name_and_path}: ", f"{name}=")
+
+
+def model_in(path: str, name: str, given: str = "", form: str = "") -> dict[str, object]:
+    """The configuration of the model in a folder, which is given as PATH or PROFILE:PATH.
+
+    A checkpoint of FIRST of our training brings the window size of its manifest. A cross-encoder is known by its files,
+    or named: cross-encoder:PATH.
+
+    Args:
+        name: the name that the model gets.
+        given: the beginning of an error, which says how the folder was given.
+        form: what stands before the folder where it was given.
+
+    Raises:
+        ConfigError: there is no checkpoint in the folder, or it has neither a profile nor a manifest.
+        CheckpointError: see `read_manifest`.
+    """
+    profile, _, checkpoint = path.partition(":")
+    if checkpoint and profile in profiles.names():
+        return {"name": name, "path": checkpoint, **profiled(profile)}
+    if (is_named := checkpoint and profile == _CROSS_ENCODER) or is_cross_encoder(Path(path)):
+        return {"name": name, "ranker": _CROSS_ENCODER, "path": checkpoint if is_named else path}
+    manifest = read_manifest(Path(path))
+    if manifest is None:
+        _check_is_checkpoint(Path(path), given)
+        raise ConfigError(
+            f"{given}{path} has no {MANIFEST_FILE}, so its ranker and template are unknown; set them in a --config "
+            f"file, or name a profile as in {form}PROFILE:{path} ({', '.join(profiles.names())}), or a cross-encoder "
+            f"as in {form}{_CROSS_ENCODER}:{path}"
+        )
+    model: dict[str, object] = {"name": name, "ranker": manifest.ranker, "path": path}
+    if manifest.ranker == "pe-rank":  # reads larger windows than those of its training
+        return model
+    return model | {"window_size": manifest.window_size, "stride": max(1, manifest.window_size // 2)}
+
+
+def _check_is_checkpoint(path: Path, given: str) -> None:
+    """Raises: ConfigError if there is nothing, or a folder that no model was saved in."""
+    if not path.exists():
+        raise ConfigError(f"{given}there is no folder {path}{looked_for(path)}; give the folder of a checkpoint")
+    if path.is_dir() and not any((path / file).is_file() for file in _CONFIGS):
+        result = path / RESULT_FOLDER
+        example = result if result.is_dir() else f"runs/mine/{RESULT_FOLDER}"
+        raise ConfigError(
+            f"{given}{path} holds no checkpoint: it has no {', '.join((MANIFEST_FILE, *_CONFIGS))}; give the folder in "
+            f"which a model was saved, such as {example}"
+        )
+
+
+def profiled(profile: str) -> dict[str, object]:
+    """The settings of a published checkpoint with a profile."""
+    return {"profile": profile, "ranker": profiles.load_profile(profile).ranker}
+
+
+def read_manifest(folder: Path) -> CheckpointManifest | None:
+    """The manifest of a checkpoint, checked against the files beside it; None if the folder has no manifest.
+
+    Raises:
+        CheckpointError: the manifest cannot be read, or the SHA-256 of weights or template differ from it.
+    """
+    path = folder / MANIFEST_FILE
+    if not path.is_file():
+        return None
+    try:
+        manifest = CheckpointManifest.model_validate(read_json(path))
+    except ConfigError as error:
+        raise CheckpointError(f"{error}; {_WAY_OUT}") from error
+    except ValidationError as error:
+        problems = joined(problems_of(error, CheckpointManifest), lambda _: str(path))
+        raise CheckpointError(f"{problems}; {_WAY_OUT}") from error
+    _check(folder, "weights", manifest.weights_sha256, sorted(folder.glob("*.safetensors")))
+    _check(folder, "template", manifest.template_sha256, [folder / TEMPLATE_FILE])
+    return manifest
+
+
+def model_id(checkpoint: Path) -> str:
+    """The name of a checkpoint in results: of its folder, for the result of a training of the folder of the run.
+
+    `runs/mine/final` is `mine`, and `runs/mine/checkpoint-200`, a save of the run, is `mine/checkpoint-200`.
+    """
+    folder = checkpoint.absolute()
+    if folder.name == RESULT_FOLDER:
+        return folder.parent.name
+    return f"{folder.parent.name}/{folder.name}" if re.fullmatch(r"checkpoint-\d+", folder.name) else folder.name
+
+
+def trained_window(folder: Path) -> int | None:
+    """The window size of a checkpoint's training; None without a manifest that can be read.
+
+    It does not check the files beside the manifest, as `read_manifest` does when the model is loaded.
+    """
+    try:
+        return int(read_json(folder / MANIFEST_FILE)["window_size"])
+    except (ConfigError, ValueError, KeyError, TypeError):
+        return None
+
+
+def trained_with_instructions(folder: Path) -> bool:
+    """True if the manifest counts training lists with instructions; see `trained_window`."""
+    try:
+        return int(read_json(folder / MANIFEST_FILE)["instructions"]) > 0
+    except (ConfigError, ValueError, KeyError, TypeError):
+        return False
+
+
+def language_of(folder: Path) -> str:
+    """The only language that the manifest says the checkpoint reads; empty if it says none; see `trained_window`."""
+    try:
+        return str(read_json(folder / MANIFEST_FILE)["language"])
+    except (ConfigError, KeyError, TypeError):
+        return ""
+
+
+def _check(folder: Path, what: str, expected: str, files: list[Path]) -> None:
+    if missing := [file.name for file in files if not file.is_file()] or ([] if files else ["*.safetensors"]):
+        raise CheckpointError(f"{folder} has no {', '.join(missing)}, which its {MANIFEST_FILE} requires")
+    if (found := sha256_of_files(files)) != expected:
+        raise CheckpointError(
+            f"{folder}: SHA-256 of the {what} is {found}, but {MANIFEST_FILE} expects {expected}; the checkpoint was "
+            f"changed after training: {_WAY_OUT}"
+        )

@@ -1,0 +1,1 @@
+"""Where calls arrive: gRPC, HTTP, Ray Serve and MCP."""

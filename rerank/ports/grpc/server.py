@@ -1,0 +1,176 @@
+"""The gRPC server: RerankService, health checks and reflection, with a graceful shutdown on SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
+
+import grpc
+
+from rerank.access.keys import KeyStore
+from rerank.config import ServiceConfig
+from rerank.ports.grpc.connections import bounded_connections, end_connection_of, end_connections
+from rerank.ports.grpc.health import HealthServicer, health_of
+from rerank.ports.grpc.port import bind, server_options
+from rerank.ports.grpc.services import add_services
+from rerank.reranking.reranker import AsyncReranker, load_reranker
+from rerank.service.calls import CallsInFlight
+from rerank.service.connection_bounds import connection_bounds, raise_open_files_limit
+from rerank.service.methods import rerank_methods
+from rerank.service.reload import reload
+from rerank.service.startup import description
+from rerank.telemetry.setup import telemetry
+
+log = logging.getLogger(__name__)
+
+#: After the drain, clients have this long to close their side of the connections; then gRPC closes them.
+_GRACE_S = 1.0
+#: After this time, a thread that computes in Python lets the event loop run; Python's default is 5 ms.
+_SWITCH_S = 0.001
+
+
+class RunningServer:
+    """A started server.
+
+    Attributes:
+        address: HOST:PORT with the port that was bound, also if the configuration says port 0.
+        metrics_address: the same of /metrics; empty if the configuration asks for none.
+        http_address: the same of the HTTP port; empty if the configuration asks for none.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        server: grpc.aio.Server,
+        calls: CallsInFlight,
+        health: HealthServicer,
+        metrics_address: str = "",
+    ) -> None:
+        self.address = address
+        self.metrics_address = metrics_address
+        self.http_address = ""
+        self._server = server
+        self.calls = calls
+        self._health = health
+        self._draining: asyncio.Task[None] | None = None
+
+    async def drain(self, drain_s: float) -> None:
+        """Shuts down: health becomes NOT_SERVING, new calls get UNAVAILABLE, calls in flight have `drain_s` seconds.
+
+        Then the connections end, so that calls which arrive too late or take too long get UNAVAILABLE as well, and over
+        HTTP 503.
+        A second call of this method waits for the first one to finish.
+        """
+        if self._draining is None:
+            self._draining = asyncio.create_task(self._drain(drain_s))
+        await asyncio.shield(self._draining)
+
+    async def _drain(self, drain_s: float) -> None:
+        await self._health.enter_graceful_shutdown()
+        self.calls.shutting_down = True
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.calls.wait_until_idle(), drain_s)
+        self.calls.end_drain()
+        end_connections(int(self.address.rpartition(":")[2]))
+        await self._server.stop(_GRACE_S)
+
+
+@asynccontextmanager
+async def running_server(reranker: AsyncReranker) -> AsyncIterator[RunningServer]:
+    """Opens the reranker and serves it at the address `listen` of its configuration; drains when the block ends.
+
+    Raises:
+        ConfigError: the address cannot be bound, or a file of the keys or of the TLS settings cannot be used.
+    """
+    config = reranker.config
+    async with reranker, AsyncExitStack() as stack:
+        calls = CallsInFlight(config.limits, KeyStore(config.keys) if config.keys else None)
+        observed = stack.enter_context(telemetry(reranker, calls))
+        server = grpc.aio.server(options=server_options(config), interceptors=observed.interceptors)
+        health = await stack.enter_async_context(health_of(reranker))
+        add_services(server, rerank_methods(reranker, calls, observed.on_end), health, config)
+        port = bind(server, config)
+        calls.on_unread_answer = partial(end_connection_of, port)
+        stack.enter_context(bounded_connections(port, connection_bounds(config), calls.peers))
+        await server.start()
+        address = f"{config.listen.rpartition(':')[0]}:{port}"
+        running = RunningServer(address, server, calls, health, observed.metrics_address)
+        if config.http is not None:
+            from rerank.ports.http.server import running_http  # needs the extra http
+
+            running.http_address = await stack.enter_async_context(
+                running_http(reranker, calls, observed.on_end, observed.wrap_app)
+            )
+        try:
+            yield running
+        finally:
+            await running.drain(config.drain_s)
+
+
+def _favour_event_loop() -> None:
+    """Shortens the time for which threads and the garbage collector keep the event loop waiting.
+
+    A full collection would walk through all objects of the imported packages, some 0.5 s, again and again.
+    """
+    sys.setswitchinterval(_SWITCH_S)
+    gc.collect()
+    gc.freeze()
+
+
+async def serve(
+    config: ServiceConfig, announce: Callable[[str], None], read_config: Callable[[], ServiceConfig]
+) -> None:
+    """Serves until SIGTERM or SIGINT, then drains; a second signal stops at once. SIGHUP reads keys and limits again.
+
+    A signal before the service answers ends its start, which may be waiting for an inference server.
+
+    Args:
+        config: the settings of the service.
+        announce: called with the address once the service answers.
+        read_config: reads the settings again.
+
+    Raises:
+        ConfigError, CheckpointError, IndexMismatch: see `load_reranker` and `running_server`.
+    """
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def on_signal() -> None:
+        if stop.is_set():
+            log.warning("second signal received: stopping without waiting for the calls in flight")
+            os._exit(1)  # an exception would end the drain in order, which waits for the calls
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    raise_open_files_limit()
+    loop.add_signal_handler(signal.SIGHUP, lambda: log.warning("SIGHUP ignored: the models are still being loaded"))
+    reranker = load_reranker(config)
+    _favour_event_loop()
+    async with AsyncExitStack() as stack:
+        opening = asyncio.create_task(stack.enter_async_context(running_server(reranker)))
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait({opening, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if not opening.done():
+            log.info("stopping; the service has not answered yet")
+            opening.cancel()
+            await asyncio.wait({opening})
+            return
+        running = opening.result()
+        loop.add_signal_handler(signal.SIGHUP, reload, reranker, running.calls, read_config)
+        for line in description(running.address, reranker):
+            log.info("%s", line)
+        if running.http_address:
+            log.info("HTTP at %s://%s", "http" if config.tls is None else "https", running.http_address)
+        if running.metrics_address:
+            log.info("metrics at http://%s/metrics", running.metrics_address)
+        announce(running.address)
+        await stopping
+        log.info("shutting down; calls in flight have up to %.0f s to finish", config.drain_s)

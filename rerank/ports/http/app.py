@@ -1,0 +1,94 @@
+"""The HTTP application: which path is answered by what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from http import HTTPStatus
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from rerank.errors import RerankError
+from rerank.inspector.routes import inspector_routes
+from rerank.ports.http.description import description_routes, limited_by
+from rerank.ports.http.dialects import NATIVE, SEARCH, Dialects, error_in_all
+from rerank.ports.http.endpoint import Endpoint
+from rerank.ports.http.hosts import OwnHosts
+from rerank.ports.http.many import MANY, ManyEndpoint
+from rerank.ports.http.problem import RefusedByHttp, problem_of
+from rerank.reranking.reranker import AsyncReranker
+from rerank.service.calls import CallsInFlight, OnEnd
+from rerank.service.methods import RerankMethods
+
+#: The answer to a request whose API is not known.
+Refuse = Callable[[RerankError], Response]
+
+
+def create_app(reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd, by_path: Dialects) -> Starlette:
+    """The HTTP application over an open reranker.
+
+    Args:
+        reranker: answers the requests; its configuration has the limits and the aliases of models.
+        calls: the limits of calls in flight, and the keys; the same as those of gRPC.
+        on_end: called when a request was answered.
+        by_path: the dialects.
+    """
+    config, methods = reranker.config, RerankMethods(reranker)
+    aliases = config.http.model_aliases if config.http else {}
+    endpoints = {
+        path: Endpoint(
+            of_path,
+            methods.search if path == SEARCH else methods.rerank,
+            calls,
+            on_end,
+            config.limits.max_message_bytes,
+            aliases,
+            reranker.convert,
+        )
+        for path, of_path in by_path.items()
+    }
+    limits = config.limits
+    native = Endpoint([NATIVE], methods.rerank, calls, on_end, limits.max_message_bytes, aliases, reranker.convert)
+    many = ManyEndpoint(native, calls, on_end, limits.max_message_bytes)
+    refuse = partial(_refusal, by_path)
+    limited = limited_by(calls, refuse)
+    own_hosts, mcp = [], []
+    if config.http is not None and config.http.mcp:
+        from rerank.ports.mcp.http import McpEndpoint  # needs the extra mcp
+
+        mcp = [Route("/mcp", McpEndpoint(reranker, calls, on_end), methods=["POST"])]
+    if config.http is not None and not (config.keeps_strangers_out or config.insecure):
+        http, way_out = config.http, "--allowed-host NAME, or with keys (--keys FILE)"
+        own_hosts = [Middleware(OwnHosts, http.listen, refuse, way_out, http.allowed_hosts)]
+    return Starlette(
+        routes=[
+            *(Route(path, endpoint, methods=["POST"]) for path, endpoint in endpoints.items()),
+            Route(MANY, many, methods=["POST"]),
+            *mcp,
+            *description_routes(reranker, calls, by_path, limited),
+            *inspector_routes(reranker, limited),
+        ],
+        middleware=own_hosts,
+        exception_handlers={HTTPException: partial(_no_such_route, refuse)},
+    )
+
+
+def _refusal(by_path: Dialects, error: RerankError) -> Response:
+    problem = problem_of(error)
+    return JSONResponse(error_in_all(by_path, problem), problem.status, problem.headers)
+
+
+async def _no_such_route(refuse: Refuse, request: Request, error: Exception) -> Response:
+    """The answer to a path that does not exist, or to a method that it does not have."""
+    assert isinstance(error, HTTPException)
+    path, headers = request.url.path, dict(error.headers or {})
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        message = f"{path} does not take {request.method}; use {headers.get('Allow', 'another method')}"
+    else:
+        message = f"there is no {path[:200]}; GET /openapi.json lists the paths"
+    return refuse(RefusedByHttp(HTTPStatus(error.status_code), message, headers))

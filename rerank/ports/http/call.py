@@ -1,0 +1,157 @@
+"""A POST request: its headers, its body, and the sign that its client has hung up."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from http import HTTPStatus
+from typing import TypeVar
+
+from starlette.datastructures import Headers
+from starlette.types import Receive, Scope
+
+from rerank.errors import InvalidRequest, ShuttingDown
+from rerank.ports.http.dialect import Dialect
+from rerank.ports.http.problem import RefusedByHttp
+from rerank.service.calls import CallsInFlight
+
+T = TypeVar("T")
+
+TIMEOUT_HEADER = "x-request-timeout-ms"
+_MAX_TIMEOUT_MS = 2**31
+_MILLISECONDS = re.compile(r"[1-9][0-9]{0,9}")
+
+
+class HungUp(asyncio.CancelledError):
+    """The client has hung up, which cancels its call."""
+
+
+class HttpCall:
+    """A request, see `rerank.service.calls.Call`.
+
+    Args:
+        scope: the ASGI scope of the request.
+        receive: the ASGI function that receives the body.
+        calls: the calls in flight, whose drain ends the request.
+        max_bytes: limit on the size of the body.
+        dialects: those that the body may be in.
+
+    Attributes:
+        dialects: the same, until the body is known; then its own.
+    """
+
+    #: The beginning of `peer`.
+    PEER = "http:"
+    #: The type of the body.
+    CONTENT_TYPE = "application/json"
+
+    def __init__(
+        self,
+        scope: Scope,
+        receive: Receive,
+        calls: CallsInFlight,
+        max_bytes: int = 0,
+        dialects: Sequence[Dialect] = (),
+    ) -> None:
+        host, port = scope.get("client") or ("unknown", 0)
+        #: In the form of gRPC's, such as "http:127.0.0.1:40000" or "http:[::1]:40000".
+        self.peer = f"{self.PEER}[{host}]:{port}" if ":" in host else f"{self.PEER}{host}:{port}"
+        self._headers = Headers(scope=scope)
+        self.headers = self._headers.items()
+        self.deadline = math.inf
+        self.dialects = dialects
+        self._until_drained = calls.until_drained
+        self._arrived_s = asyncio.get_running_loop().time()
+        self._receive = receive
+        self._max_bytes = max_bytes
+        self._on_done: list[Callable[[], object]] = []
+
+    async def read(self) -> bytearray:
+        """The body, as it was received: a copy of 16 MB would take some ms of the event loop.
+
+        Raises:
+            HungUp: the client has hung up.
+            RefusedByHttp: the headers name another form than JSON, or the body is too large.
+            InvalidRequest: the header X-Request-Timeout-Ms is no number of milliseconds.
+            ShuttingDown: the drain has ended before the body was there.
+        """
+        self._check_headers()
+        body = bytearray()
+        async with self._until_drained():
+            while True:
+                message = await self._receive()
+                if message["type"] == "http.disconnect":
+                    raise HungUp
+                body += message.get("body", b"")
+                if len(body) > self._max_bytes:
+                    raise self._too_large(f"{len(body)} or more")
+                if not message.get("more_body", False):
+                    return body
+
+    async def unless_ended(self, work: Awaitable[T]) -> T:
+        """The result of the work, which is cancelled when the client hangs up or the drain ends. Follows `read`.
+
+        Raises: HungUp, ShuttingDown, and what the work raises.
+        """
+        task, hang_up = asyncio.ensure_future(work), asyncio.ensure_future(self._hung_up())
+        try:
+            try:
+                async with self._until_drained():
+                    await asyncio.wait({task, hang_up}, return_when=asyncio.FIRST_COMPLETED)
+            except ShuttingDown:
+                if not task.done():  # else the work and the drain have ended at the same moment
+                    raise
+            if not task.done():
+                raise HungUp
+            return task.result()
+        finally:
+            for each in (task, hang_up):
+                each.cancel()
+            await asyncio.gather(task, hang_up, return_exceptions=True)
+
+    async def _hung_up(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    def on_done(self, function: Callable[[], object]) -> None:
+        """Registers what to call when the request was answered or given up."""
+        self._on_done.append(function)
+
+    def finish(self) -> None:
+        """Calls what `on_done` has registered, and forgets it, as it refers to this object."""
+        while self._on_done:
+            self._on_done.pop()()
+
+    def _check_headers(self) -> None:
+        """Reads the deadline, and refuses bodies that are no JSON or too large before they are received."""
+        self.deadline = self._arrived_s + _timeout_s(self._headers.get(TIMEOUT_HEADER))
+        content_type, _, parameters = self._headers.get("content-type", "").partition(";")
+        charset = parameters.replace('"', "").strip().lower()
+        if content_type.strip().lower() != self.CONTENT_TYPE or charset not in ("", "charset=utf-8"):
+            given = self._headers.get("content-type", "")
+            raise _unsupported(f"the content type is {given!r}; send {self.CONTENT_TYPE}")
+        encoding = self._headers.get("content-encoding", "identity")
+        if encoding.lower() != "identity":
+            raise _unsupported(f"the content encoding is {encoding!r}; send the body without compression")
+        length = self._headers.get("content-length", "0")
+        if length.isdecimal() and int(length) > self._max_bytes:
+            raise self._too_large(length)
+
+    def _too_large(self, size: str) -> RefusedByHttp:
+        message = f"the request is {size} bytes long, more than the limit of {self._max_bytes}; send fewer passages"
+        return RefusedByHttp(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message)
+
+
+def _unsupported(message: str) -> RefusedByHttp:
+    return RefusedByHttp(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, message)
+
+
+def _timeout_s(header: str | None) -> float:
+    if header is None:
+        return math.inf
+    if not (_MILLISECONDS.fullmatch(header) and int(header) <= _MAX_TIMEOUT_MS):
+        problem = f"{header[:50]!r} is not a number of milliseconds from 1 to {_MAX_TIMEOUT_MS}"
+        raise InvalidRequest("X-Request-Timeout-Ms", problem)
+    return int(header) / 1000

@@ -1,0 +1,106 @@
+"""GET routes that describe the service: health, models, limits and the OpenAPI document."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from http import HTTPStatus
+from typing import Any, TypeAlias
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from rerank import __version__
+from rerank.errors import RerankError
+from rerank.ports.http.call import HttpCall
+from rerank.ports.http.dialects import Dialects
+from rerank.ports.http.openapi import openapi
+from rerank.reranking.registry import ModelDescription
+from rerank.reranking.reranker import AsyncReranker
+from rerank.service.calls import CallsInFlight
+
+Describe: TypeAlias = Callable[[], dict[str, Any]]
+#: Answers a GET request with a description, if the caller's key and the calls in flight allow it.
+Limited: TypeAlias = Callable[[Describe, Request], Awaitable[Response]]
+
+
+def limited_by(calls: CallsInFlight, refuse: Callable[[RerankError], Response]) -> Limited:
+    """Runs a GET under key and call limits.
+
+    Args:
+        calls: the calls in flight, and the keys.
+        refuse: the answer to a request that they do not allow.
+    """
+
+    async def limited(describe: Describe, request: Request) -> Response:
+        call = HttpCall(request.scope, request.receive, calls)
+        try:
+            calls.enter(call)
+            return JSONResponse(describe())
+        except RerankError as error:
+            return refuse(error)
+        finally:
+            call.finish()
+
+    return limited
+
+
+def description_routes(
+    reranker: AsyncReranker, calls: CallsInFlight, dialects: Dialects, limited: Limited
+) -> list[Route]:
+    """The routes. Only callers with a key are told more than the health, if there are keys."""
+    describe: dict[str, Describe] = {
+        "/info": partial(_info, reranker),
+        "/v1/models": lambda: {"object": "list", "data": [_model(model) for model in reranker.models()]},
+        "/openapi.json": partial(openapi, dialects),
+    }
+
+    async def health(_: Request) -> Response:
+        """200 if the default model is served, otherwise 503, as the health check of gRPC says."""
+        problem = "shutting down" if calls.shutting_down else _default(reranker).problem
+        if problem:
+            return JSONResponse({"status": "NOT_SERVING", "reason": problem}, HTTPStatus.SERVICE_UNAVAILABLE)
+        return JSONResponse({"status": "SERVING"})
+
+    return [Route("/health", health), *(Route(path, partial(limited, each)) for path, each in describe.items())]
+
+
+def _info(reranker: AsyncReranker) -> dict[str, Any]:
+    """The default model and the limits, by TEI's names."""
+    model, limits = _default(reranker), reranker.config.limits
+    return {
+        "model_id": model.info.model_id,
+        "model_sha": model.info.model_revision or None,
+        "model_type": {"reranker": {"id2label": {}, "label2id": {}}},
+        "max_concurrent_requests": limits.max_calls,
+        "max_input_length": model.info.max_passage_tokens,
+        "max_batch_tokens": reranker.config.engine.max_batch_tokens,
+        "max_client_batch_size": limits.max_candidates,
+        "payload_limit": limits.max_message_bytes,
+        "auto_truncate": True,
+        "version": __version__,
+    }
+
+
+def _default(reranker: AsyncReranker) -> ModelDescription:
+    return next(model for model in reranker.models() if model.is_default)
+
+
+def _model(model: ModelDescription) -> dict[str, Any]:
+    """A model that requests may name, in the form of OpenAI's list."""
+    return {
+        "id": model.name,
+        "object": "model",
+        "owned_by": "rerank",
+        "ranker": model.info.kind,
+        "model_id": model.info.model_id,
+        "model_revision": model.info.model_revision,
+        "max_window_size": model.info.max_window_size,
+        "default_strategy": str(model.default_strategy),
+        "reads_instruction": model.info.reads_instruction,
+        "gives_relevance": model.gives_relevance,
+        "is_default": model.is_default,
+        "problem": model.problem,
+        "warning": model.info.warning,
+    }

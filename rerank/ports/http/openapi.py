@@ -1,0 +1,106 @@
+"""The description of the HTTP port in OpenAPI 3.1, made from the types of its requests and replies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from google.protobuf.message import Message
+from pydantic import BaseModel
+from pydantic.json_schema import JsonSchemaMode, models_json_schema
+
+from rerank import __version__
+from rerank.ports.http.call import TIMEOUT_HEADER, HttpCall
+from rerank.ports.http.dialect import Dialect, JsonType, choices
+from rerank.ports.http.dialects import NATIVE, Dialects
+from rerank.ports.http.many import MANY, NDJSON
+
+_STATUSES = {
+    400: "The request is wrong, or needs a part that the service runs without; the message says what and why.",
+    401: "The service needs an API key.",
+    403: "The API key does not allow the model.",
+    404: "There is no such model, or no such passage in the index.",
+    413: "The request is too large.",
+    415: "The content type is not {content_type}, or the body is compressed.",
+    429: "The service is busy; Retry-After has seconds.",
+    503: "The service is shutting down; Retry-After has seconds.",
+    504: "The deadline came first, or cannot be met.",
+}
+
+
+def openapi(dialects: Dialects) -> dict[str, Any]:
+    """The OpenAPI document of these dialects."""
+    all_dialects = [dialect for of_path in dialects.values() for dialect in of_path]
+    requests: list[JsonType] = list(dict.fromkeys(each.request for each in all_dialects))
+    replies: list[JsonType] = list(dict.fromkeys(each.reply for each in all_dialects))
+    models: list[tuple[type[BaseModel], JsonSchemaMode]] = [
+        *((each, "validation") for each in requests if issubclass(each, BaseModel)),
+        *((each, "serialization") for each in replies if issubclass(each, BaseModel)),
+    ]
+    _, schemas = models_json_schema(models, ref_template="#/components/schemas/{model}")
+    messages = {each.DESCRIPTOR.name: _message(each) for each in (*requests, *replies) if issubclass(each, Message)}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "rerank", "version": __version__},
+        "components": {
+            "schemas": schemas["$defs"] | messages,
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{}, {"key": []}],
+        "paths": {
+            **{path: _post(of_path) for path, of_path in dialects.items()},
+            MANY: _many(),
+            "/v1/models": _get("The models that requests may name"),
+            "/info": _get("The default model and the limits, by TEI's names"),
+            "/health": _get("200 if the default model is served, otherwise 503"),
+        },
+    }
+
+
+def _message(message: type[Message]) -> dict[str, Any]:
+    fields: dict[str, Any] = {name: {} for name in message.DESCRIPTOR.fields_by_name}
+    description = f"The JSON mapping of {message.DESCRIPTOR.full_name}; rerank.proto describes the fields."
+    return {"type": "object", "description": description, "properties": fields, "additionalProperties": False}
+
+
+def _post(dialects: Sequence[Dialect], content_type: str = HttpCall.CONTENT_TYPE) -> dict[str, Any]:
+    errors = {
+        str(status): {"description": description.format(content_type=content_type)}
+        for status, description in _STATUSES.items()
+    }
+    timeout = {
+        "name": TIMEOUT_HEADER,
+        "in": "header",
+        "description": "Milliseconds until the answer must be there.",
+        "schema": {"type": "integer", "minimum": 1},
+    }
+    return {
+        "post": {
+            "summary": f"Rank {choices(dialects)}",
+            "parameters": [timeout],
+            "requestBody": {"required": True, "content": _content([each.request for each in dialects])},
+            "responses": {
+                "200": {"description": "The ranking", "content": _content([each.reply for each in dialects])},
+                **errors,
+            },
+        }
+    }
+
+
+def _many() -> dict[str, Any]:
+    described = _post([NATIVE], NDJSON)
+    lines = {NDJSON: {"schema": {"type": "string"}}}
+    described["post"]["summary"] = f"Rank many lists: a RerankRequest on each line, as {NDJSON}"
+    described["post"]["requestBody"]["content"] = lines
+    done = 'A line {"number", "response"} or {"number", "error"} per request, when it is done'
+    described["post"]["responses"]["200"] = {"description": done, "content": lines}
+    return described
+
+
+def _content(types: Sequence[JsonType]) -> dict[str, Any]:
+    references = [{"$ref": f"#/components/schemas/{each.__name__}"} for each in types]
+    return {"application/json": {"schema": references[0] if len(references) == 1 else {"anyOf": references}}}
+
+
+def _get(summary: str) -> dict[str, Any]:
+    return {"get": {"summary": summary, "responses": {"200": {"description": "A JSON object"}}}}

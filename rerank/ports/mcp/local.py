@@ -1,0 +1,85 @@
+"""Calls of the MCP tools, answered by the models of this process as calls of any other port are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rerank.ports.http.call import HttpCall
+from rerank.ports.mcp.tools import ToolRequest, ToolResponse, ToolService
+from rerank.reranking.reranker import AsyncReranker
+from rerank.service.calls import CallsInFlight, OnEnd, answer
+from rerank.service.methods import list_models_response, rerank_methods
+from rerank.v1 import rerank_pb2 as pb
+
+#: Name in the ASGI scope of an HTTP request → its McpPost.
+HTTP_CALL = "rerank.call"
+
+
+class McpPost(HttpCall):
+    """A message that came over HTTP. It is a call in flight until a call of a tool takes its place.
+
+    Attributes:
+        is_counted: whether it is.
+    """
+
+    is_counted = True
+
+    def give_way(self) -> None:
+        """Lets a call of a tool be counted in the place of the message."""
+        self.is_counted = False
+        self.finish()
+
+
+class ToolCall:
+    """A call of a tool, see `rerank.service.calls.Call`: the same limits, keys and log as for any other call.
+
+    Args:
+        message: the bytes of the request that the tool makes.
+        http: the HTTP request in which the call came; None if it came over standard input.
+    """
+
+    def __init__(self, message: bytes, http: McpPost | None) -> None:
+        self._message, self._http = message, http
+        self._on_done: list[Callable[[], object]] = []
+        self.peer = http.peer if http else "stdio"
+        self.headers: Sequence[tuple[str, str | bytes]] = http.headers if http else ()
+        self.deadline = http.deadline if http else math.inf
+
+    async def read(self) -> bytes:
+        """The message."""
+        return self._message
+
+    def on_done(self, function: Callable[[], object]) -> None:
+        """Registers what to call when the client has the answer."""
+        (self._http.on_done if self._http else self._on_done.append)(function)
+
+    def finish(self) -> None:
+        """Calls what `on_done` has registered, unless the HTTP request does that later."""
+        while self._on_done:
+            self._on_done.pop()()
+
+
+def local_service(reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd) -> ToolService:
+    """The service of an open reranker in this process."""
+    methods = rerank_methods(reranker, calls, on_end)
+
+    async def ask(request: ToolRequest, http_request: Any) -> ToolResponse:
+        method = methods["Search" if isinstance(request, pb.SearchRequest) else "Rerank"]
+        post: McpPost | None = http_request and http_request.scope[HTTP_CALL]
+        call = ToolCall(request.SerializeToString(), post)
+        if post is not None:
+            post.give_way()
+        try:
+            record = await answer(call, method)
+        finally:
+            call.finish()
+        if record.error is not None:
+            raise record.error
+        return record.response
+
+    def models() -> pb.ListModelsResponse:
+        return list_models_response(reranker.models(), reranker.index.manifest if reranker.index else None)
+
+    return ToolService(ask, models, lambda: calls.limits)

@@ -1,0 +1,245 @@
+"""Reranker: reranking and search in this process for code without an event loop, such as notebooks and scripts."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from rerank.config import ServiceConfig
+from rerank.config.named import config_of_model
+from rerank.errors import InvalidRequest, RerankError, UsageError
+from rerank.rankers.base import Ranker, ServedRanker
+from rerank.reranking.cross_encoder_calls import check_arguments
+from rerank.reranking.registry import ModelDescription
+from rerank.reranking.reranker import SearchResult, load_reranker
+from rerank.retrieval.query_update import FeedbackSettings
+from rerank.types import CandidateLike, FeedbackMethod, FirstStage, Query, Ranking, RankOptions, candidate_list
+from rerank.util.many import Pace, in_order, pair_of, with_bar
+
+T = TypeVar("T")
+
+
+class Reranker:
+    """AsyncReranker for code without an event loop, such as a notebook: `Reranker("pe-rank").rank(query, documents)`.
+
+    Its threads end with the process, or earlier with a `with` block or `close`.
+
+    Args:
+        model: the settings of models and engine, or a single model: "default", "pe-rank", "identity", or the folder of
+            a checkpoint, see `config_of_model`.
+
+    Raises:
+        ConfigError, CheckpointError, IndexMismatch: see `load_reranker`.
+    """
+
+    def __init__(self, model: ServiceConfig | str | Path) -> None:
+        self._reranker = load_reranker(model if isinstance(model, ServiceConfig) else config_of_model(str(model)))
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="reranker", daemon=True)
+        self._thread.start()
+        self._end = weakref.finalize(self, _end_loop, self._loop, self._thread)
+        self._wait(self._reranker.__aenter__())
+
+    def __repr__(self) -> str:
+        return repr(self._reranker).replace("AsyncReranker", "Reranker" if self._end.alive else "closed Reranker", 1)
+
+    def __enter__(self) -> Reranker:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the threads. The reranker cannot be used afterwards."""
+        if self._end.alive:
+            self._wait(self._reranker.__aexit__(None, None, None))
+            self._end()
+
+    @property
+    def rankers(self) -> Mapping[str, Ranker | ServedRanker]:
+        """The rankers of the models by name, for code that runs windows without the engine."""
+        return self._reranker.rankers
+
+    def models(self) -> list[ModelDescription]:
+        """The configured models, the default one first."""
+        return self._reranker.models()
+
+    def rank(
+        self,
+        query: str,
+        documents: Sequence[str],
+        top_k: int | None = None,
+        return_documents: bool = False,
+        ordered: bool = False,
+        min_relevance: float | None = None,
+        **others: object,
+    ) -> list[dict[str, Any]]:
+        """Ranks texts, called as sentence-transformers' `CrossEncoder.rank` is.
+
+        Other than there, a text's score depends on the other texts, too, and it is comparable within the list only.
+
+        Args:
+            query: the query, which must not be empty.
+            documents: the texts; in first-stage order, best first, if they are `ordered`.
+            top_k: the number of results, at least 1; None for all.
+            return_documents: whether each result has its "text".
+            ordered: whether the order of the documents is that of a first stage, which then counts. By default it has
+                no effect, and equal texts get equal scores; see `rerank.reranking.unordered`.
+            min_relevance: the least relevance of a result, 0 to 1; None: none is left out.
+            others: arguments of `CrossEncoder.rank` that have no effect here, as for `predict`.
+
+        Returns:
+            Dicts with "corpus_id", the place in `documents`, "score" and, if the model gives it, "relevance": the
+            probability that the text answers the query, which is comparable between lists. Best first.
+
+        Raises:
+            InvalidRequest: the query is empty, `top_k` is below 1, or there is no relevance for `min_relevance`.
+            TypeError: an argument of `others` has another name, or would change the result.
+        """
+        check_arguments(others)
+        Query.of(query)  # refused before the list, which may be empty
+        if top_k is not None and top_k < 1:
+            raise InvalidRequest("top_k", f"{top_k} is below 1; use a number from 1, or None for all results")
+        if not documents:
+            return []
+        ranking = self.rerank(
+            query, documents, RankOptions(top_n=top_k or 0, ordered=ordered, min_relevance=min_relevance)
+        )
+        return [
+            {"corpus_id": item.position, "score": item.score}
+            | ({} if item.relevance is None else {"relevance": item.relevance})
+            | ({"text": documents[item.position]} if return_documents else {})
+            for item in ranking.ranked
+        ]
+
+    def predict(
+        self,
+        pairs: Sequence[tuple[str, str]] | tuple[str, str],
+        show_progress_bar: bool | None = False,
+        **others: object,
+    ) -> npt.NDArray[np.float64] | float:
+        """Scores pairs of query and text, called as sentence-transformers' `CrossEncoder.predict` is.
+
+        The texts of one query are ranked as one list, whose order has no effect. A model that reads each text alone,
+        such as a cross-encoder, gives the model's own score, which is comparable over all pairs. The scores of any
+        other one are comparable among the texts of one query only, so that it takes pairs of one query only.
+
+        Args:
+            pairs: (query, text) pairs, or one such pair.
+            show_progress_bar: whether to show one on a terminal or in a notebook.
+            others: arguments of `CrossEncoder.predict` that cannot change scores, such as `batch_size`, `num_workers`
+                and `convert_to_numpy`. They are accepted and ignored.
+
+        Returns:
+            The score of each pair, in their order: (N,) float64; for one pair, a number.
+
+        Raises:
+            InvalidRequest: a query is empty, or the pairs have several and the model's scores cannot be compared.
+            TypeError: something is no pair, or an argument of `others` has another name, or would change the result.
+        """
+        check_arguments(others)
+        if len(pairs) == 2 and isinstance(pairs[0], str) and not isinstance(pairs, str):
+            return float(self.predict([(pairs[0], str(pairs[1]))])[0])  # type: ignore[index]
+        places: dict[str, list[int]] = {}
+        given = [pair_of(pair, "(query, text)") for pair in cast(Sequence[tuple[str, str]], pairs)]
+        for place, (query, _) in enumerate(given):
+            places.setdefault(query, []).append(place)
+        lists = [(query, [given[place][1] for place in of_query]) for query, of_query in places.items()]
+        scores = np.zeros(len(given))
+        rankings = self.rerank_many(lists, RankOptions(ordered=False), bool(show_progress_bar))
+        for of_query, ranking in zip(places.values(), rankings, strict=True):
+            if isinstance(ranking, RerankError):
+                raise ranking
+            if len(lists) > 1 and not ranking.score_kind.is_pointwise:
+                raise InvalidRequest(
+                    "pairs",
+                    f"they have {len(lists)} queries, and {ranking.trace.model} ranks the texts of a query beside one "
+                    "another: its scores cannot be compared over queries; give the pairs of one query, use `rank`, or "
+                    "a model that reads each text alone",
+                )
+            for item in ranking.ranked:
+                scores[of_query[item.position]] = item.score
+        return scores
+
+    def rerank(
+        self, query: Query | str, candidates: Iterable[CandidateLike], options: RankOptions | None = None
+    ) -> Ranking:
+        """See AsyncReranker.rerank."""
+        return self._wait(self._reranker.rerank(query, candidates, options or RankOptions()))
+
+    def rerank_many(
+        self,
+        requests: Iterable[tuple[Query | str, Iterable[CandidateLike]]],
+        options: RankOptions | None = None,
+        show_progress_bar: bool = False,
+    ) -> Iterator[Ranking | RerankError]:
+        """Reranks many lists, some at a time, in batches that several of them share.
+
+        Args:
+            requests: pairs of query and candidates, as for `rerank`. They are read as they are needed, a bounded number
+                ahead, so that they may be as many as one likes.
+            options: those of all requests.
+            show_progress_bar: whether to show one on a terminal or in a notebook.
+
+        Returns:
+            The ranking of each request, in their order; for one that failed, the error, which is not raised.
+
+        Raises:
+            TypeError: a request is no pair, or a candidate has no known form.
+        """
+        pace, work = Pace(), self._reranker.rerank
+
+        async def answer(query: Query | str, candidates: Sequence[CandidateLike]) -> Ranking | RerankError:
+            try:
+                return await pace.run(lambda: work(query, candidates, options or RankOptions()))
+            except RerankError as error:
+                return error
+
+        def start(request: tuple[Query | str, Iterable[CandidateLike]]) -> Future[Ranking | RerankError]:
+            query, candidates = pair_of(request)
+            return self._start(answer(query, candidate_list(candidates)))
+
+        return with_bar(in_order(requests, start), requests, show_progress_bar)
+
+    def search(
+        self,
+        query: Query | str,
+        first_stage: FirstStage | str = FirstStage.HYBRID_RRF,
+        depth: int = 100,
+        options: RankOptions | None = None,
+        feedback: FeedbackSettings | FeedbackMethod | str | None = None,
+    ) -> SearchResult:
+        """See AsyncReranker.search."""
+        return self._wait(self._reranker.search(query, first_stage, depth, options or RankOptions(), feedback=feedback))
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._start(work).result()
+
+    def _start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        if not self._end.alive:
+            work.close()
+            raise UsageError("this Reranker is closed; make a new one, or use it inside its `with` block")
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+
+def _end_loop(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+    """Cancels the tasks of a loop, and ends its thread."""
+
+    async def cancel_tasks() -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    asyncio.run_coroutine_threadsafe(cancel_tasks(), loop).result()
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()

@@ -1,0 +1,254 @@
+"""Long documents: each is divided into parts and ranked by its best one.
+
+A model that scores each passage alone reads all parts, and a document takes the place of its best part: MaxP of Dai and
+Callan (SIGIR 2019). Any other model reads one part of each document, the one that shares most words with the query:
+several parts of a document would take the places of other documents in its windows.
+
+In a cascade, the parts are as long as the preranker reads. A model that reads less than half of that is left out if a
+document is longer than it reads: it would judge by a few sentences what the preranker has read whole.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from rerank.engine.request import RankRequest
+from rerank.engine.strategies import Steps
+from rerank.prompting.truncate import CHARS_PER_TOKEN
+from rerank.rankers.base import RankerInfo
+from rerank.reranking.sentences import Places, Span, divide, read
+from rerank.reranking.unordered import shared_words
+from rerank.types import (
+    Candidate,
+    InSlices,
+    Passage,
+    RankedCandidate,
+    Ranking,
+    RankOptions,
+    ScoreKind,
+    Trace,
+    with_title,
+)
+
+#: The least tokens of a part, also for a model that reads less.
+_MIN_TOKENS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Readers:
+    """What the models of a request read of a document.
+
+    Attributes:
+        steps: those of the request.
+        kept: the steps without those that read too little of the parts.
+        least_tokens: as many tokens as every model of `steps` reads of a passage.
+        part_tokens: as many as every model of `kept` reads. Infinite if none of them reads passages.
+        reads_all_parts: whether the parts of a document are all ranked.
+        warning: which models are left out in `kept`, and why.
+    """
+
+    steps: Steps
+    kept: Steps
+    least_tokens: float
+    part_tokens: float
+    reads_all_parts: bool
+    warning: str = ""
+
+    @classmethod
+    def of(cls, request: RankRequest, infos: Sequence[RankerInfo], query_tokens: int) -> Readers:
+        """What the models of the request's steps read. One that reads a passage alone reads the query beside it.
+
+        No model is left out that the answer depends on: its interpolation was asked for, or only it gives relevance.
+        """
+        steps = request.steps
+        tokens = [_tokens_read(info, query_tokens) for info in infos]
+        first = next((each for each in tokens if each < math.inf), 0)
+        kept = [place for place, each in enumerate(tokens) if 2 * each >= first]
+        left_out = [place for place in range(len(steps)) if place not in kept]
+        needs_relevance = request.options.min_relevance is not None and not infos[kept[-1]].relevance
+        if needs_relevance or any(steps[place].must_interpolate for place in left_out):
+            kept, left_out = list(range(len(steps))), []
+        reads_all = len(kept) == 1 and infos[kept[0]].reads_alone
+        warning = "; ".join(
+            f"{steps[place].model} reads {tokens[place]:.0f} tokens of a passage and {steps[kept[-1]].model} "
+            f"{first:.0f}, so {steps[place].model} was left out for these long documents"
+            for place in left_out
+        )
+        part_tokens = min(tokens[place] for place in kept)
+        return cls(steps, tuple(steps[place] for place in kept), min(tokens), part_tokens, reads_all, warning)
+
+
+def _tokens_read(info: RankerInfo, query_tokens: int) -> float:
+    if not info.reads_passages:
+        return math.inf
+    return max(_MIN_TOKENS, info.max_passage_tokens - (query_tokens if info.score_kind.is_pointwise else 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a document as a candidate of its own, with the title, the doc_id and the score of the document.
+
+    Attributes:
+        document: the position of the document in the request.
+        span: of the document's text as it was sent; None: the part is the whole document.
+    """
+
+    candidate: Candidate
+    document: int
+    span: Span | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DividedDocuments:
+    """The documents of a request, and the parts that are ranked for them, in the order of the documents.
+
+    Attributes:
+        steps: those of the request that rank the parts.
+        unread: doc_ids of the documents that are longer than the parts into which they may be divided.
+        warning: which steps are left out, and why; empty if none is.
+    """
+
+    documents: tuple[Candidate, ...]
+    parts: tuple[Part, ...]
+    steps: Steps
+    unread: frozenset[str] = frozenset()
+    warning: str = ""
+
+    @classmethod
+    def of(
+        cls, request: RankRequest, infos: Sequence[RankerInfo], token_ends: Callable[[str], Places]
+    ) -> InSlices[DividedDocuments]:
+        """Divides the documents that the models read in part only, into up to `options.max_chunks_per_doc` parts.
+
+        Args:
+            infos: the rankers of the request's steps.
+            token_ends: a text → the end of each of its tokens, in characters.
+        """
+        query, documents = request.query.text, request.candidates
+        readers = Readers.of(request, infos, len(token_ends(query)))
+        if math.isinf(readers.part_tokens):
+            return cls(documents, tuple(Part(each, place) for place, each in enumerate(documents)), request.steps)
+        divided = list[_Divided]()
+        for document in documents:
+            each = yield from _divided(document, readers, request.options.max_chunks_per_doc, token_ends)
+            divided.append(each)
+            yield
+        chosen = [each.spans for each in divided]
+        if not readers.reads_all_parts and any(chosen):
+            chosen = yield from _best_spans(query, divided)
+        parts = list[Part]()
+        for place, (each, spans) in enumerate(zip(divided, chosen, strict=True)):
+            parts += [Part(each.part(span), place, span) for span in spans] or [Part(each.document, place)]
+            yield
+        unread = frozenset(each.document.passage.doc_id for each in divided if each.has_unread)
+        if not any(each.is_long for each in divided):
+            return cls(documents, tuple(parts), request.steps, unread)
+        return cls(documents, tuple(parts), readers.kept, unread, readers.warning)
+
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """The parts, as candidates."""
+        return tuple(part.candidate for part in self.parts)
+
+    def with_passages(self, passages: Iterable[Passage]) -> DividedDocuments:
+        """The same with other passages in the parts."""
+        pairs = zip(self.parts, passages, strict=True)
+        parts = (replace(part, candidate=replace(part.candidate, passage=passage)) for part, passage in pairs)
+        return replace(self, parts=tuple(parts))
+
+    def options(self, options: RankOptions) -> RankOptions:
+        """The options with which the parts are ranked: all of them, as the best ones may be of one document."""
+        return options if len(self.parts) == len(self.documents) else replace(options, top_n=0)
+
+    def ranking(self, of_parts: Ranking, top_n: int) -> Ranking:
+        """The first `top_n` (0: all) documents; each has place, score and span of its best part."""
+        best: dict[int, RankedCandidate] = {}
+        for item in of_parts.ranked:
+            part = self.parts[item.position]
+            document = self.documents[part.document]
+            best.setdefault(part.document, replace(item, candidate=document, position=part.document, span=part.span))
+        ranked = list(best.values())[: top_n or None]
+        if of_parts.score_kind is ScoreKind.RANK:
+            ranked = [replace(item, score=float(len(self.documents) - rank)) for rank, item in enumerate(ranked)]
+        return replace(of_parts, ranked=tuple(ranked), trace=self._trace(of_parts.trace))
+
+    def _trace(self, trace: Trace) -> Trace:
+        """The trace with the positions of documents in place of those of parts."""
+        windows = tuple(
+            replace(window, positions=tuple(self.parts[position].document for position in window.positions))
+            for window in trace.windows
+        )
+        doc_ids, cut = [each.passage.doc_id for each in self.documents], self.unread.union(trace.truncated_doc_ids)
+        return replace(
+            trace,
+            windows=windows,
+            model_warning="; ".join(filter(None, [trace.model_warning, self.warning])),
+            truncated_doc_ids=tuple(doc_id for doc_id in doc_ids if doc_id in cut),
+            unscored_doc_ids=tuple(dict.fromkeys(trace.unscored_doc_ids)),
+            chunked_doc_ids=tuple(dict.fromkeys(doc_ids[part.document] for part in self.parts if part.span)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Divided:
+    """A document and its parts.
+
+    Attributes:
+        title: what stands in front of each part, up to half of its tokens.
+        spans: the parts of its text, as it was sent; none if it is read whole.
+        is_long: whether a model of the request reads only its beginning.
+        has_unread: whether it goes on after the last part.
+    """
+
+    document: Candidate
+    title: str = ""
+    spans: tuple[Span, ...] = ()
+    is_long: bool = False
+    has_unread: bool = False
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts of the parts, with the title; that of the whole document if it has none."""
+        return [self.text(span) for span in self.spans] or [self.document.passage.text]
+
+    def text(self, span: Span) -> str:
+        """The text of a part, with the title."""
+        before, (start, end) = self.document.passage.prefix_chars, span
+        return with_title(self.document.passage.text[before + start : before + end], self.title)
+
+    def part(self, span: Span) -> Candidate:
+        """A part as a candidate: a vector of the document is none of it."""
+        passage = replace(self.document.passage, text=self.text(span), vector=None, vector_truncated=False, sparse=None)
+        return replace(self.document, passage=passage)
+
+
+def _divided(
+    document: Candidate, readers: Readers, max_parts: int, token_ends: Callable[[str], Places]
+) -> InSlices[_Divided]:
+    """Divides a document. Reads no more of it than its parts can hold."""
+    passage, part_tokens = document.passage, int(readers.part_tokens)
+    if len(passage.text) <= readers.least_tokens:  # no token is shorter than a character
+        return _Divided(document)
+    sent, title = passage.text[passage.prefix_chars :], passage.title[: part_tokens * CHARS_PER_TOKEN]
+    title_ends = token_ends(title)[: part_tokens // 2]
+    if len(title_ends) == part_tokens // 2:
+        title = title[: title_ends[-1]]
+    room = part_tokens - len(title_ends)
+    found = yield from read(sent[: max_parts * room * CHARS_PER_TOKEN], token_ends, (max_parts + 1) * room)
+    spans = divide(found, room, max_parts)
+    is_whole, is_long = found.length == len(sent), len(title_ends) + len(found.tokens) > readers.least_tokens
+    if len(spans) < 2 and is_whole:
+        return _Divided(document, is_long=is_long)
+    return _Divided(document, title, tuple(spans), is_long, has_unread=spans[-1][1] < len(sent))
+
+
+def _best_spans(query: str, divided: Sequence[_Divided]) -> InSlices[list[tuple[Span, ...]]]:
+    """Of each document the first of the parts that share most words with the query, see `shared_words`."""
+    scores = iter((yield from shared_words(query, [text for each in divided for text in each.texts])))
+    best = list[tuple[Span, ...]]()
+    for each in divided:
+        its_scores = [next(scores) for _ in each.spans or (None,)]
+        best.append(each.spans and (each.spans[its_scores.index(max(its_scores))],))
+    return best

@@ -1,0 +1,1 @@
+"""Files, JSON, YAML and tables: what has nothing to do with ranking."""

@@ -1,0 +1,42 @@
+"""JSON files of this package, such as manifests: read, and refused where a damaged or edited one would be misread."""
+
+from __future__ import annotations
+
+import json
+import reprlib
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from rerank.errors import ConfigError
+from rerank.util.files import read_text
+
+_MAX_BYTES = 16 * 1024 * 1024
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a file.
+
+    Raises:
+        ConfigError: the file cannot be read, holds no JSON object, has a key twice in one object, or has a number of
+            thousands of digits or thousands of brackets inside one another.
+    """
+    text = read_text(path, _MAX_BYTES)
+    try:
+        content = json.loads(text, object_pairs_hook=_without_repetition)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{path}: line {error.lineno}: this is no JSON: {error.msg}") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path}: expected an object in braces, found {type(content).__name__}")
+    return content
+
+
+def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        counts = Counter(name for name, _ in pairs)
+        repeated = next(name for name, count in counts.items() if count > 1)
+        raise ValueError(f"the key {reprlib.repr(repeated)} is there twice")
+    return content

@@ -1,0 +1,143 @@
+"""YAML files that users write: read with the line of each part, and refused where Python would misread or not end."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rerank.errors import ConfigError
+from rerank.util.files import read_text
+
+#: Mappings and lists inside one another; our own files have five.
+_MAX_LEVELS = 50
+#: Larger numbers are no sizes, times or counts, and Python refuses to print those of more than 4,300 digits.
+_MAX_NUMBER_BITS = 63
+
+
+@dataclass(frozen=True)
+class YamlFile:
+    """The content of a YAML file, and where its parts stand.
+
+    Attributes:
+        path: the file's name, for messages.
+        content: what the file says; None if it says nothing.
+    """
+
+    path: Path | str
+    content: Any
+    _root: yaml.Node | None
+
+    def line_of(self, location: Sequence[object]) -> int:
+        """The 1-based line of a part, such as ("models", 0, "path"); of what is around it if there is no such part."""
+        node, line = self._root, 1
+        for part in location:
+            if (child := _child(node, part)) is not None:
+                mark, node = child
+                line = mark.line + 1
+        return line
+
+    def place_of(self, location: Sequence[object]) -> str:
+        """The file and the line of a part, for the beginning of a message."""
+        return f"{self.path}: line {self.line_of(location)}"
+
+
+def read_yaml(path: Path) -> YamlFile:
+    """Reads a file. Raises: ConfigError with the line, see `parse_yaml`; or it cannot be read."""
+    return parse_yaml(read_text(path), path)
+
+
+def parse_yaml(text: str, path: Path | str) -> YamlFile:
+    """Parses the text of the file `path`.
+
+    Raises:
+        ConfigError: it is no YAML, has a key twice in one mapping, more than 50 levels, or a value that cannot be read.
+            The message names the line, and quotes nothing of the file but names of tags and anchors.
+    """
+    try:
+        loader = _Loader(text)
+        root = loader.get_single_node()
+        return YamlFile(path, None if root is None else loader.construct_document(root), root)
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise ConfigError(
+            f"{path}: line {line}: the character U+{error.character:04X} is not allowed in YAML; remove it"
+        ) from error
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise ConfigError(f"{path}: line {line}: {', '.join(filter(None, (error.context, error.problem)))}") from error
+
+
+def _child(node: yaml.Node | None, part: object) -> tuple[yaml.Mark, yaml.Node] | None:
+    """The place at which a part of a node begins, and its value; None if the node has no such part."""
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            if key.value == str(part):
+                return key.start_mark, value
+    if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+        return node.value[part].start_mark, node.value[part]
+    return None
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML's loader in Python. The one in C ends the process at a hundred thousand brackets."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._levels = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        self._levels += 1
+        if self._levels > _MAX_LEVELS:
+            raise _problem(
+                f"more than {_MAX_LEVELS} mappings and lists inside one another", self.peek_event().start_mark
+            )
+        node = super().compose_node(parent, index)
+        self._levels -= 1
+        return node
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        lines: dict[str, int] = {}
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in lines:
+                    first = lines[key.value]
+                    raise _problem(f"the key {reprlib.repr(key.value)} is in line {first} already", key.start_mark)
+                lines[key.value] = key.start_mark.line + 1
+        return node
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        super().flatten_mapping(node)
+        # What `<<` adds may be replaced; without this, a few merges of merges would have billions of entries.
+        node.value = list({_identity(key): (key, value) for key, value in node.value}.values())
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            value = super().construct_object(node, deep)
+        except (ValueError, LookupError, AttributeError) as error:  # of int(), datetime() and PyYAML's own look-ups
+            kind = node.tag.rpartition(":")[2]
+            problem = f"the value is no {kind} that can be read, or has too many digits"
+            raise _problem(problem, node.start_mark) from error
+        if isinstance(value, int) and value.bit_length() > _MAX_NUMBER_BITS:
+            raise _problem("the number has too many digits; at most 18 are read", node.start_mark)
+        if isinstance(value, str) and not _is_plain(value):
+            raise _problem("the text has a NUL or half a character (a surrogate)", node.start_mark)
+        return value
+
+
+def _problem(text: str, mark: yaml.Mark) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=text, problem_mark=mark)
+
+
+def _identity(key: yaml.Node) -> object:
+    return (key.tag, key.value) if isinstance(key, yaml.ScalarNode) else id(key)
+
+
+def _is_plain(text: str) -> bool:
+    """True if the text can be a path or be printed: no NUL, no half of a character that UTF-16 writes as two."""
+    return not any(character == "\0" or "\ud800" <= character <= "\udfff" for character in text)

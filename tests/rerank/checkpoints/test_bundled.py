@@ -1,0 +1,87 @@
+"""Bundled checkpoints: size, manifest, model card and golden scores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rerank import Reranker
+from rerank.checkpoints import bundled
+from rerank.checkpoints.manifest import read_manifest
+from rerank.config import FirstModel, Precision
+from rerank.config.named import BUNDLED
+from rerank.errors import SelfTestFailed
+from rerank.models.encoder import Encoder
+from rerank.models.precision import has_bfloat16, has_vnni
+from rerank.rankers.self_test import CPU_TOLERANCE, GOLDEN, check, tolerance
+from rerank.reranking.registry import load_first, load_ranker, scoring_settings, with_path
+
+FOLDERS = (bundled.FIRST, bundled.PE_RANK)
+GOLDEN_FOLDERS = {"pe-rank-first": bundled.FIRST, "pe-rank": bundled.PE_RANK}
+MIB = 2**20
+
+
+def test_weights_fit_a_repository() -> None:
+    sizes = [path.stat().st_size for folder in FOLDERS for path in folder.iterdir()]
+    assert max(sizes) <= 40 * MIB
+    assert sum(sizes) <= 64 * MIB
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_manifest_has_valid_hashes_and_no_absolute_paths(folder: Path) -> None:
+    manifest = read_manifest(folder)  # raises if a hash differs
+    assert manifest is not None
+    assert not [word for word in manifest.command.split() if word.startswith("/")]
+    assert manifest.data
+
+
+@pytest.mark.parametrize("name", ["default", "pe-rank"])
+def test_bundled_model_warns_of_a_query_in_another_language(name: str) -> None:
+    documents = ["Deserts are dry.", "A flea lives a year."]
+    with Reranker(name) as reranker:
+        for query, warns in (("wie lange lebt ein Floh", True), ("how long does a flea live", False)):
+            trace = reranker.rerank(query, documents).trace
+            assert trace.model_warning.startswith("the model reads English only, and the query seems to be") == warns
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_card_states_data_licence_command_time_and_results(folder: Path) -> None:
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    for word in ("| data |", "| licence |", "reproduce/defaults.sh", "| time |", "nDCG@10"):
+        assert word in card
+
+
+@pytest.mark.parametrize("model", map(BUNDLED.__getitem__, GOLDEN_FOLDERS), ids=lambda model: model.name)
+def test_bundled_checkpoint_has_its_golden_scores_and_a_damaged_weight_is_noticed(
+    encoder: Encoder, model: FirstModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One number of one layer, as a broken disk or another version of the base would change it."""
+    model = model.model_copy(update={"precision": "float32"})
+    with caplog.at_level("INFO"):
+        ranker = load_ranker(with_path(model, encoder), encoder, "cpu")
+        compared = scoring_settings(model), GOLDEN_FOLDERS[model.name], CPU_TOLERANCE
+        check(ranker, *compared)
+    assert not [record.getMessage() for record in caplog.records if record.name.startswith("rerank")]
+    layer = ranker._reader._model.get_decoder().layers[1]  # type: ignore[attr-defined]
+    layer.post_attention_layernorm.weight.data[7] *= -3
+    with pytest.raises(SelfTestFailed, match=r"scores differ from golden.*\.json by"):
+        check(ranker, *compared)
+
+
+def test_first_gives_its_golden_scores() -> None:
+    model = FirstModel(name="first", ranker="first", precision="float32")
+    assert (bundled.FIRST / GOLDEN).is_file()
+    check(load_ranker(model, None, "cpu"), scoring_settings(model), bundled.FIRST, CPU_TOLERANCE)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("precision", [None, "bfloat16", "int8"])
+def test_first_passes_its_self_test_in_other_precisions(precision: Precision | None) -> None:
+    """None: what `auto` chooses on this processor."""
+    if precision == "int8" and not has_vnni():
+        pytest.skip("the processor has no AVX512_VNNI")
+    model = FirstModel(name="first", ranker="first", precision=precision or "auto")
+    ranker = load_first(model, "cpu")
+    assert ranker.info.precision == (precision or ("bfloat16" if has_bfloat16() else "float32"))
+    assert ranker.info.batching == "packed"
+    check(ranker, scoring_settings(model), bundled.FIRST, tolerance("cpu", ranker.info.precision))

@@ -1,0 +1,102 @@
+"""The server: health, reflection, addresses, and the graceful shutdown."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+
+from rerank.errors import ConfigError
+from rerank.models.encoder import Encoder
+from rerank.ports.grpc.health import SERVICE
+from rerank.ports.grpc.server import running_server
+from rerank.rankers.identity import IdentityRanker
+from rerank.v1 import rerank_pb2 as pb
+from tests.serving import TIMEOUT_S, Served, held_service, numbered_candidates, refusal, reranker_of
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
+
+
+def check(channel: grpc.Channel, service: str) -> int:
+    request = health_pb2.HealthCheckRequest(service=service)
+    return health_pb2_grpc.HealthStub(channel).Check(request, timeout=TIMEOUT_S).status
+
+
+@pytest.mark.parametrize("name", ["", SERVICE])
+def test_health_is_serving(channel: grpc.Channel, name: str) -> None:
+    assert check(channel, name) == SERVING
+
+
+def test_health_of_an_unknown_service_is_not_found(channel: grpc.Channel) -> None:
+    assert refusal(lambda: check(channel, "no.such.Service")).code is grpc.StatusCode.NOT_FOUND
+
+
+def test_reflection_lists_the_services_and_their_methods(channel: grpc.Channel) -> None:
+    database = ProtoReflectionDescriptorDatabase(channel)
+    assert {SERVICE, "grpc.health.v1.Health"} <= set(database.get_services())
+    file = database.FindFileContainingSymbol(SERVICE)
+    assert [method.name for method in file.service[0].method] == ["Rerank", "Search", "ListModels", "RerankStream"]
+
+
+@pytest.mark.parametrize(
+    "listen",
+    ["no host:1", "203.0.113.1:0", "127.0.0.1:no", "127.0.0.1:99999", "127.0.0.1:-1", "127.0.0.1", "localhost:"],
+)
+async def test_address_that_cannot_be_bound_is_refused(encoder: Encoder, listen: str) -> None:
+    reranker = reranker_of(encoder, {"identity": IdentityRanker()}, listen=listen)
+    with pytest.raises(ConfigError, match=f"cannot listen on {listen}: .*; choose another --listen HOST:PORT"):
+        async with running_server(reranker):
+            pass
+
+
+async def test_port_in_use_is_refused(service: Served, encoder: Encoder) -> None:
+    reranker = reranker_of(encoder, {"identity": IdentityRanker()}, listen=service.address)
+    with pytest.raises(ConfigError, match=f"cannot listen on {service.address}"):
+        async with running_server(reranker):
+            pass
+
+
+def test_drain_is_told_to_those_who_watch_and_does_not_wait_for_them(encoder: Encoder) -> None:
+    with held_service(encoder) as held:
+        watch = health_pb2_grpc.HealthStub(held.channel).Watch(health_pb2.HealthCheckRequest(service=SERVICE))
+        assert next(watch).status == SERVING
+        call = held.start_call(candidates=numbered_candidates([1, 2]))
+        drained = held.served.start(held.served.server.drain(TIMEOUT_S))
+        assert next(watch).status == NOT_SERVING
+        assert not call.done()
+        held.ranker.release.set()
+        drained.result(TIMEOUT_S)
+
+
+@pytest.mark.slow
+def test_large_responses_in_flight_arrive_complete(encoder: Encoder) -> None:
+    text = "x" * 190_000
+    candidates = [pb.Candidate(doc_id=f"d{number}", text=text) for number in range(50)]
+    for _ in range(3):
+        with held_service(encoder) as held:
+            call = held.start_call(candidates=candidates, return_passages=True)
+            drained = held.served.start(held.served.server.drain(TIMEOUT_S))
+            held.ranker.release.set()
+            assert sum(len(result.text) for result in call.result(TIMEOUT_S).results) == 50 * len(text)
+            drained.result(TIMEOUT_S)
+
+
+def test_calls_that_outlast_the_drain_are_cancelled(encoder: Encoder) -> None:
+    """With several services at once, because each takes the grace period."""
+    with ExitStack() as stack:
+        services = [stack.enter_context(held_service(encoder)) for _ in range(3)]
+        calls = [held.start_call(candidates=numbered_candidates([1, 2])) for held in services]
+        for drained in [held.served.start(held.served.server.drain(0.1)) for held in services]:
+            drained.result(TIMEOUT_S)
+        assert [refusal(call.result).code for call in calls] == [UNAVAILABLE] * 3
+
+
+def test_idle_server_drains_at_once(encoder: Encoder) -> None:
+    with held_service(encoder) as held:
+        held.served.wait(held.served.server.drain(2 * TIMEOUT_S))
+        assert refusal(lambda: check(held.channel, "")).code is UNAVAILABLE

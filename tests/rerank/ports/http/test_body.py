@@ -1,0 +1,121 @@
+"""Bodies of requests: their values are counted before anything is built from them."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+
+from rerank.errors import InvalidRequest
+from rerank.ports.http.body import json_object
+from rerank.util import json_values
+from tests.http_client import HttpClient
+
+_MB = 2**20
+#: Values that 1,000 candidates may have.
+_LIMIT = 33_000
+
+
+def repeated(element: str, size: int) -> bytes:
+    """A body of about this size with documents that are all the same."""
+    return b'{"query": "q", "documents": [%s0]}' % (element.encode() * (size // len(element)))
+
+
+@pytest.mark.parametrize(
+    "element", ["1,", '"",', "[],", "{},", '{"a":[]},', '"\\"",', '"\\\\",', '"\\\\\\"",', " 1 ,\n"]
+)
+def test_body_of_millions_of_values_is_refused_before_it_is_parsed(element: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"^body: it has more than {_LIMIT} values.* send at most 1000 candidates"):
+        json_object(repeated(element, 4 * _MB), 1000)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"[" * _MB,
+        b'{"a":' * _MB,
+        b'{"a":[' + (b"[" * 190 + b"]" * 190 + b",") * 1000,
+        b"{" + b",".join(b'"%d":1' % number for number in range(_MB // 8)) + b"}",
+        b'{"a": [' + b"9" * 4000 + b"," + b"9" * 2 * _MB,
+    ],
+)
+def test_nested_lists_keys_and_digits_are_counted(sent: bytes) -> None:
+    with pytest.raises(InvalidRequest, match=r"^body: it has more than"):
+        json_object(sent, 1000)
+
+
+@pytest.mark.parametrize("document", ["x", ",", "[{", "\\", '"', '\\\\"', "é\n", "\ud83d\ude00 ", " "])
+@pytest.mark.parametrize("ascii_only", [False, True])
+def test_characters_of_texts_are_no_values(document: str, ascii_only: bool) -> None:
+    document = document.encode("utf-16", "surrogatepass").decode("utf-16")
+    sent = {"query": "q", "documents": [document * 200_000, "b"]}
+    assert json_object(json.dumps(sent, ensure_ascii=ascii_only).encode(), 2) == sent
+
+
+def test_largest_requests_are_allowed() -> None:
+    candidates = [
+        {
+            "doc_id": f"d{number}",
+            "text": "a, b",
+            "title": "t",
+            "first_stage_score": -0.1234567890123456,
+            "in_index": True,
+        }
+        for number in range(1000)
+    ]
+    sent = {"query": "q", "candidates": candidates}
+    assert json_object(json.dumps(sent, indent=8).encode(), 1000) == sent
+    documents = [{f"field {place}": number for place in range(25)} for number in range(1000)]
+    assert len(json_object(json.dumps({"documents": documents}).encode(), 1000)["documents"]) == 1000
+
+
+def test_pieces_do_not_divide_an_escaped_character(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = random.Random(0)
+    for size in range(1, 9):
+        monkeypatch.setattr(json_values, "_PIECE", size)
+        for _ in range(100):
+            texts = ["".join(draw.choices('\\",[n', k=draw.randrange(12))) for _ in range(3)]
+            sent: dict[str, Any] = {"documents": texts}
+            assert json_object(json.dumps(sent).encode(), 1) == sent
+
+
+@pytest.mark.parametrize("sent", [b"", b"[]", b"1", b'"', b"{", b"\xff", b'{"a": "\\', b"\\" * 9])
+def test_what_is_no_json_object_is_refused(sent: bytes) -> None:
+    with pytest.raises(InvalidRequest, match=r"^body: .*send a JSON object in UTF-8"):
+        json_object(sent, 10)
+
+
+@pytest.mark.parametrize("field", ["documents", "texts", "candidates"])
+@pytest.mark.parametrize("element", [1, "", {}, [], None])
+def test_candidates_are_counted_before_they_are_looked_at(http: HttpClient, field: str, element: object) -> None:
+    reply = http.post("/rerank", {"query": "q", field: [element] * 1001})
+    assert reply.status == 400
+    message = reply.json.get("error") or reply.json["message"]
+    assert message == f"{field}: 1001 candidates exceed the limit of 1000; send at most 1000"
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "message"),
+    [
+        ("/v2/rerank", {"documents": [1] * 1000}, "documents[0]: input should be a valid string"),
+        ("/rerank", {"texts": ["a", *[1] * 999]}, "texts[1]: input should be a valid string"),
+        ("/v2/rerank", {f"x{number}": 1 for number in range(30_000)}, "x0: this service does not know the field"),
+        ("/v2/rerank", {"relevant_spans": {f"x{number}": 1 for number in range(30_000)}}, "relevant_spans.x0: this"),
+        ("/v2/rerank", {"rank_fields": ["a"] * 101}, "rank_fields: 101 fields exceed the limit of 100; send at most"),
+        ("/v2/rerank", {"rank_fields": [1] * 30_000}, "rank_fields: 30000 fields exceed the limit of 100; send at"),
+        ("/search", {f"x{number}": 1 for number in range(30_000)}, "x0: SearchRequest has no such field"),
+    ],
+)
+def test_first_problem_is_the_only_one(http: HttpClient, path: str, fields: dict[str, Any], message: str) -> None:
+    reply = http.post(path, {"query": "q"} | ({"documents": ["a"]} if path == "/v2/rerank" else {}) | fields)
+    assert reply.status == 400
+    assert (reply.json.get("error") or reply.json["message"]).startswith(message)
+
+
+@pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank", "/rerank", "/search"])
+def test_many_values_are_refused_in_the_form_of_the_dialect(http: HttpClient, path: str) -> None:
+    reply = http.send("POST", path, repeated("1,", _MB), {"content-type": "application/json"})
+    assert reply.status == 400
+    assert "body: it has more than 33000 values" in reply.json["message"]

@@ -1,0 +1,83 @@
+"""What the HTTP port says about the service: health, models, limits and its own interface."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rerank import __version__
+from rerank.config.http import HttpConfig
+from rerank.models.encoder import Encoder
+from rerank.rankers.failed import FailedRanker
+from rerank.reranking.registry import ModelRegistry
+from rerank.reranking.reranker import AsyncReranker
+from tests.fakes import NumberRanker
+from tests.http_client import HttpClient, serving_http
+from tests.serving import config_for
+
+
+def test_health_is_serving(http: HttpClient) -> None:
+    reply = http.get("/health")
+    assert (reply.status, reply.json) == (200, {"status": "SERVING"})
+
+
+def test_health_is_503_if_the_default_model_is_not_served(encoder: Encoder) -> None:
+    config = config_for(["broken", "number"], http=HttpConfig(listen="127.0.0.1:0"))
+    broken = FailedRanker("broken", NumberRanker().info, "failed its self-test")
+    registry = ModelRegistry(config.models, {"broken": broken, "number": NumberRanker()})
+    with serving_http(AsyncReranker(config, encoder, None, registry)) as (_, client):
+        reply = client.get("/health")
+        by_default, by_name = (
+            client.post("/rerank", {"query": "q", "texts": ["a"], "model": m}) for m in ("", "number")
+        )
+    assert (reply.status, reply.json["reason"]) == (503, "failed its self-test")
+    assert (by_default.status, by_name.status) == (400, 200)
+
+
+def test_models_are_listed_with_the_default_first(http: HttpClient) -> None:
+    listed = http.get("/v1/models").json
+    assert listed["object"] == "list"
+    assert [(model["id"], model["is_default"]) for model in listed["data"]] == [("number", True), ("identity", False)]
+    assert [model["reads_instruction"] for model in listed["data"]] == [False, False]
+
+
+def test_info_has_the_limits_by_the_names_of_tei(http: HttpClient) -> None:
+    info = http.get("/info").json
+    assert info["max_client_batch_size"] == 1000
+    assert info["payload_limit"] == 16 * 1024 * 1024
+    assert "reranker" in info["model_type"]
+    assert info["version"] == __version__
+
+
+def test_openapi_names_every_path_and_every_reference_resolves(http: HttpClient) -> None:
+    document = http.get("/openapi.json").json
+    assert set(document["paths"]) == {
+        "/v1/rerank", "/v2/rerank", "/rerank", "/rerank/util/many", "/search", "/v1/models", "/info", "/health",
+    }  # fmt: skip
+    assert set(references(document)) <= {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
+
+
+def test_openapi_names_the_content_type_of_each_path(http: HttpClient) -> None:
+    paths = http.get("/openapi.json").json["paths"]
+    for path, content_type in (("/rerank", "application/json"), ("/rerank/util/many", "application/x-ndjson")):
+        post = paths[path]["post"]
+        assert [*post["requestBody"]["content"]] == [content_type]
+        assert post["responses"]["415"]["description"].startswith(f"The content type is not {content_type},")
+    assert "application/x-ndjson" in paths["/rerank/util/many"]["post"]["summary"]
+
+
+def test_openapi_lists_the_fields_that_are_accepted(http: HttpClient) -> None:
+    schemas = http.get("/openapi.json").json["components"]["schemas"]
+    assert {"query", "documents", "top_n", "max_tokens_per_doc"} <= schemas["DocumentsRequest"]["properties"].keys()
+    assert {"query", "texts", "raw_scores"} <= schemas["TextsRequest"]["properties"].keys()
+    assert {"query", "first_stage", "depth"} <= schemas["SearchRequest"]["properties"].keys()
+
+
+def references(document: Any) -> Iterator[str]:
+    if isinstance(document, dict):
+        yield from ([document["$ref"]] if "$ref" in document else [])
+        for value in document.values():
+            yield from references(value)
+    elif isinstance(document, list):
+        for value in document:
+            yield from references(value)

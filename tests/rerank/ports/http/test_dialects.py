@@ -1,0 +1,307 @@
+"""The requests, replies and errors of each API, over a real socket."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from rerank.models.encoder import Encoder
+from rerank.ports.http.cohere import Cut
+from rerank.ports.http.dialect import StrictModel, Translated, validated
+from rerank.ports.http.dialects import RERANK, Dialects, dialects
+from rerank.ports.http.problem import Problem
+from rerank.ports.http.tei import RankList
+from rerank.v1 import rerank_pb2 as pb
+from tests.fakes import NumberRanker
+from tests.http_client import HttpClient, http_service, texts
+
+DOCUMENTS_PATHS = ["/v1/rerank", "/v2/rerank", "/rerank"]
+#: Path, the name of the passages in its requests, and the names of the texts in its errors.
+FORMS = [
+    ("/v1/rerank", "documents", {"message", "detail"}),
+    ("/v2/rerank", "documents", {"message", "detail"}),
+    ("/rerank", "documents", {"message", "detail"}),
+    ("/rerank", "texts", {"error"}),
+]
+of_each_form = pytest.mark.parametrize(("path", "passages", "texts_of_error"), FORMS)
+
+
+def documents_request(*numbers: float, **fields: Any) -> dict[str, Any]:
+    return {"query": "q", "documents": texts(*numbers), "model": "number", **fields}
+
+
+def results_of(reply: Any) -> list[dict[str, Any]]:
+    """The results of a reply of Cohere, Jina or TEI."""
+    return list(reply if isinstance(reply, list) else reply["results"])
+
+
+def indexes(reply: Any) -> list[int]:
+    return [result["index"] for result in results_of(reply)]
+
+
+def scores(reply: Any) -> list[float]:
+    return [result.get("relevance_score", result.get("score")) for result in results_of(reply)]
+
+
+@of_each_form
+def test_passages_come_best_first_up_to_top_n_and_null_is_an_absent_option(
+    http: HttpClient, path: str, passages: str, texts_of_error: set[str]
+) -> None:
+    for top_n, expected in ((None, [1, 2, 0]), (1, [1]), (2, [1, 2]), (3, [1, 2, 0]), (2**40, [1, 2, 0])):
+        reply = http.post(path, {"query": "q", passages: texts(1, 3, 2), "top_n": top_n, "model": None}).json
+        assert indexes(reply) == expected
+        assert "text" not in str(reply)
+        assert scores(reply) == sorted(set(scores(reply)), reverse=True)
+        assert all(0 <= score <= 1 for score in scores(reply))
+
+
+@of_each_form
+def test_passages_are_unordered_by_default_so_that_equal_ones_have_equal_scores(
+    http: HttpClient, path: str, passages: str, texts_of_error: set[str]
+) -> None:
+    for sent in (texts(1, 3, 3, 2), texts(3, 1, 2, 3)):
+        ordered, *unordered = (
+            http.post(path, {"query": "q", passages: sent} | given).json
+            for given in ({"ordered": True}, {"ordered": False}, {"ordered": None}, {})
+        )
+        assert len(set(scores(ordered))) == 4
+        for reply in unordered:
+            assert [sent[index] for index in indexes(reply)] == texts(3, 3, 2, 1)
+            assert scores(reply) == scores(unordered[0])
+            assert len(set(scores(reply))) == 3
+
+
+@of_each_form
+def test_refusal_is_in_the_fields_of_the_dialect_and_names_its_field(
+    http: HttpClient, path: str, passages: str, texts_of_error: set[str]
+) -> None:
+    refused = [
+        ({passages: ["fine", "x" * 200_001]}, 400, f"{passages}[1]: 200001 characters exceed the limit"),
+        ({"model": "rerank-v9"}, 404, "number, identity"),
+        ({passages: []}, 400, f"{passages}: the list is empty"),
+        ({"ordered": "no"}, 400, "ordered"),
+        *(({"query": query}, 400, "query: the query is empty") for query in ("", " \t", "\u0000")),
+    ]
+    for fields, status, message in refused:
+        reply = http.post(path, {"query": "q", passages: ["a"]} | fields)
+        assert reply.status == status
+        assert all(message in reply.json[name] for name in texts_of_error), reply.json
+
+
+def test_field_that_is_no_text_is_told_from_one_that_is_missing(http: HttpClient) -> None:
+    request = {"query": "q", "documents": [{"name": "t"}, {"name": "t", "price": 7.5}]}
+    for fields, message in (
+        (
+            ["name", "price"],
+            "documents[1].price: 7.5 is no text; send it as a text, or name other fields in rank_fields",
+        ),
+        (["colour", "size"], "documents[0]: the object has no field colour or size; name its texts in rank_fields"),
+        (None, "documents[0]: the object has no field text; name its texts in rank_fields"),
+    ):
+        reply = http.post("/v2/rerank", request | ({"rank_fields": fields} if fields else {}))
+        assert (reply.status, reply.json["message"]) == (400, message)
+
+
+def test_candidates_of_the_json_form_may_be_pythons_dicts(http: HttpClient) -> None:
+    first, second = texts(1, 3)
+    candidates = [{"id": 7, "text": first, "score": 2.5}, {"docid": "b", "text": second, "score": 1}]
+    results = http.post("/rerank", {"query": "q", "candidates": candidates}).json["results"]
+    assert [(row["doc_id"], row["first_stage_score"]) for row in results] == [("b", 1.0), ("7", 2.5)]
+    reply = http.post("/rerank", {"query": "q", "candidates": [{"id": 7, "text": first, "price": 1}]})
+    assert reply.status == 400
+    message = reply.json["message"]
+    assert message.startswith("candidates[0].price: Candidate has no such field; fields: doc_id, text")
+    assert "Available" not in message
+
+
+def test_candidates_of_the_json_form_are_ordered_by_default_and_ranked_with_their_title(http: HttpClient) -> None:
+    candidates = [{"doc_id": str(place), "text": text} for place, text in enumerate(texts(1, 3, 3))]
+    unordered = http.post("/rerank", {"query": "q", "candidates": candidates, "ordered": False}).json
+    assert [row["score"] for row in unordered["results"]] == [3.0, 3.0, 1.0]
+    by_default = http.post("/rerank", {"query": "q", "candidates": candidates}).json
+    assert len({row["score"] for row in by_default["results"]}) == 3
+    titled = [
+        {"doc_id": "my file.pdf", "text": "1", "first_stage_score": 0.5},
+        {"doc_id": "b", "text": "0", "title": "5"},
+    ]
+    reply = http.post("/rerank", {"query": "q", "candidates": titled, "returnPassages": True}).json
+    assert [(row["doc_id"], row["text"]) for row in reply["results"]] == [("b", "5 0"), ("my file.pdf", "1")]
+    assert [row.get("first_stage_score") for row in reply["results"]] == [None, 0.5]
+    assert reply["execution"]["model"] == "number"
+
+
+def test_top_n_of_zero_is_all_where_vllm_clients_call_and_else_refused(http: HttpClient) -> None:
+    statuses = [http.post(path, documents_request(1, 2, top_n=0)).status for path in DOCUMENTS_PATHS]
+    assert statuses == [400, 400, 200]
+
+
+@pytest.mark.parametrize("path", DOCUMENTS_PATHS)
+def test_reply_names_model_and_tokens_for_clients_of_cohere_and_jina(http: HttpClient, path: str) -> None:
+    reply = http.post(path, documents_request(1, 3, 2, return_documents=True)).json
+    assert reply["results"][0]["document"] == {"text": "relevance 3"}
+    assert reply["id"]
+    assert (reply["object"], reply["model"]) == ("list", "number")
+    assert reply["usage"]["total_tokens"] == reply["meta"]["tokens"]["input_tokens"] == 30
+    assert reply["meta"]["api_version"]["version"] == ("2" if path == "/v2/rerank" else "1")
+
+
+def test_objects_are_ranked_by_their_text_or_the_chosen_fields_and_returned_whole(http: HttpClient) -> None:
+    documents = [{"title": "5", "text": "1", "url": "a"}, {"title": "4", "text": "2", "url": "b"}]
+    request = {"query": "q", "documents": documents, "model": "vendor-model", "return_documents": True}
+    for fields, expected in ((["text"], [1, 0]), (["title", "text"], [0, 1])):
+        reply = http.post("/v1/rerank", request | {"rank_fields": fields}).json
+        assert indexes(reply) == expected
+        assert [result["document"] for result in reply["results"]] == [documents[index] for index in expected]
+        assert reply["model"] == "number", "the model that has this alias"
+
+
+@pytest.mark.parametrize("path", DOCUMENTS_PATHS)
+def test_title_of_a_document_is_ranked_before_its_text(http: HttpClient, path: str) -> None:
+    documents = [{"title": "5", "text": "1", "url": 7}, {"title": None, "text": "4 2"}, {"title": "6", "text": "6 0"}]
+    assert indexes(http.post(path, {"query": "q", "documents": documents}).json) == [2, 0, 1]
+    cut = {"query": "q", "documents": documents, "max_tokens_per_doc": 1}
+    assert indexes(http.post(path, cut).json) == [2, 0, 1]
+    wrong = http.post(path, {"query": "q", "documents": [{"title": 5, "text": "1"}]})
+    assert (wrong.status, "documents[0].title" in wrong.json["message"]) == (400, True)
+
+
+def test_max_tokens_per_doc_cuts_documents(http: HttpClient) -> None:
+    documents = ["one two three four 9", "one two 3"]
+    assert indexes(http.post("/v2/rerank", {"query": "q", "documents": documents}).json) == [0, 1]
+    cut = http.post("/v2/rerank", {"query": "q", "documents": documents, "max_tokens_per_doc": 4}).json
+    assert indexes(cut) == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("max_chunks_per_doc", 2000),
+        ("priority", 5),
+        ("relevant_spans", "enabled"),
+        ("truncate_prompt_tokens", 100),
+        ("documnets", []),
+    ],
+)
+def test_option_that_cannot_be_honoured_is_refused_by_name(http: HttpClient, field: str, value: object) -> None:
+    reply = http.post("/v2/rerank", documents_request(1, **{field: value}))
+    assert reply.status == 400
+    assert reply.json["message"].startswith(f"{field}: ")
+
+
+def test_what_was_not_reranked_is_a_warning_and_a_header(http: HttpClient) -> None:
+    reply = http.post("/v1/rerank", documents_request(1, 2, ordered=True) | {"model": "identity"})
+    assert reply.json["meta"]["warnings"] == ["model identity keeps the first-stage order"]
+    assert reply.headers["x-rerank-completeness"] == "none"
+    assert reply.headers["x-rerank-model"] == "identity"
+
+
+def test_tei_reply_is_a_bare_array_with_text_and_raw_scores_on_request(http: HttpClient) -> None:
+    request = {"query": "q", "texts": texts(1, 2)}
+    assert [set(rank) for rank in http.post("/rerank", request).json] == [{"index", "score"}] * 2
+    given = http.post("/rerank", request | {"return_text": True, "raw_scores": True, "truncate": None}).json
+    assert [(rank["index"], rank["text"], rank["score"]) for rank in given] == [
+        (1, "relevance 2", 2.0),
+        (0, "relevance 1", 1.0),
+    ]
+
+
+def test_tei_truncation_on_the_left_is_refused(http: HttpClient) -> None:
+    body = {"query": "q", "texts": texts(1), "truncation_direction": "Left"}
+    reply = http.post("/rerank", body)
+    assert (reply.status, reply.json["error_type"]) == (400, "Validation")
+    assert http.post("/rerank", body | {"truncation_direction": "Right"}).status == 200
+
+
+def test_json_form_of_search_reads_the_index(http: HttpClient) -> None:
+    request = {"query": "flea bites", "first_stage": "FIRST_STAGE_BM25", "return_passages": True}
+    reply = http.post("/search", request).json
+    assert {result["doc_id"] for result in reply["results"]} == {"flea", "flea-bite"}
+    assert reply["first_stage_hits"] == 2
+    assert all(result["text"] for result in reply["results"])
+
+
+@pytest.mark.parametrize("stage", ["bm25", "FIRST_STAGE_BM25", 1])
+def test_json_forms_take_the_names_of_the_command_line(http: HttpClient, stage: object) -> None:
+    request = {"query": "flea bites", "first_stage": stage, "strategy": {"kind": "top-down", "window_size": 5}}
+    reply = http.post("/search", request).json
+    assert (reply["first_stage"], reply["execution"]["strategy"]) == ("FIRST_STAGE_BM25", "top-down(5)")
+    assert http.post("/search", request | {"strategy": "single"}).json["execution"]["strategy"] == "single(20)"
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/rerank", {"documents": ["a"]}),
+        ("/v2/rerank", {"documents": ["a"]}),
+        ("/rerank", {"documents": ["a"]}),
+        ("/rerank", {"candidates": [{"doc_id": "a", "text": "a"}]}),
+        ("/search", {}),
+    ],
+)
+def test_instruction_is_refused_by_a_model_that_reads_none(http: HttpClient, path: str, fields: dict[str, Any]) -> None:
+    reply = http.post(path, {"query": "q", "instruction": "prefer medical texts", **fields})
+    assert reply.status == 400
+    assert "instruction: the prompt of model number has no place for an instruction" in reply.json["message"]
+    assert http.post(path, {"query": "q", "instruction": "", **fields}).status == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"), [("/search", {}), ("/rerank", {"candidates": [{"doc_id": "a", "text": "t"}]})]
+)
+def test_error_of_a_json_form_is_the_status_of_grpc(http: HttpClient, path: str, fields: dict[str, Any]) -> None:
+    reply = http.post(path, {"query": " ", **fields})
+    assert (reply.status, reply.json["code"]) == (400, 3)
+    violations = reply.json["details"][1]["field_violations"]
+    assert [violation["field"] for violation in violations] == ["query"]
+
+
+def test_body_without_passages_is_answered_in_a_form_that_all_clients_read(http: HttpClient) -> None:
+    reply = http.post("/rerank", {"query": "q"})
+    assert reply.status == 400
+    assert {"message", "detail", "error", "error_type", "code"} <= reply.json.keys()
+    assert "send documents (Cohere, Jina), texts (TEI) or candidates" in reply.json["message"]
+
+
+class EchoRequest(StrictModel):
+    lines: list[str]
+
+
+class EchoDialect:
+    """A dialect that a contributor adds: requests of `lines`, which come back best first."""
+
+    passages_field, name = "lines", "lines (Echo)"
+    request, reply = EchoRequest, RankList
+
+    def translate(self, body: Mapping[str, Any]) -> Translated:
+        lines = validated(EchoRequest, body).lines
+        candidates = [pb.Candidate(doc_id=str(place), text=line) for place, line in enumerate(lines)]
+
+        def reply(response: pb.RerankResponse) -> bytes:
+            return json.dumps([lines[result.original_position] for result in response.results]).encode()
+
+        return Translated(pb.RerankRequest(query="q", candidates=candidates), reply)
+
+    def error(self, problem: Problem) -> Mapping[str, Any]:
+        return {"echo": problem.message}
+
+
+def test_dialect_is_added_in_one_place(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the recipe describes: what is made from the list of dialects knows it."""
+
+    def with_echo(cut: Cut) -> Dialects:
+        found = dialects(cut)
+        return {**found, "/echo": [EchoDialect()], RERANK: [*found[RERANK], EchoDialect()]}
+
+    monkeypatch.setattr("rerank.ports.http.server.dialects", with_echo)
+    with http_service(encoder, {"number": NumberRanker()}) as (_, client):
+        for path in ("/echo", RERANK):
+            assert client.post(path, {"lines": texts(1, 3, 2)}).json == texts(3, 2, 1)
+            assert client.post(path, {"lines": []}).json.keys() == {"echo"}
+        assert "or lines (Echo)" in client.post(RERANK, {}).json["echo"]
+        assert client.get("/nowhere").json.keys() >= {"echo", "message", "error"}
+        document = client.get("/openapi.json").json
+    assert document["paths"]["/echo"]["post"]["summary"] == "Rank lines (Echo)"
+    assert document["components"]["schemas"]["EchoRequest"]["properties"].keys() == {"lines"}

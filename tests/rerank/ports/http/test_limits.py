@@ -1,0 +1,260 @@
+"""Limits on HTTP requests: sizes, types, deadlines and calls in flight, which HTTP and gRPC share."""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pytest
+
+from rerank.config.http import HttpConfig
+from rerank.models.encoder import Encoder
+from rerank.ports.http.call import HttpCall
+from rerank.ports.http.dialect import Translated
+from tests.http_client import HttpClient, http_service, texts
+from tests.serving import TIMEOUT_S, HeldService, held_service, wait_for
+
+HTTP = HttpConfig(listen="127.0.0.1:0")
+BODY = {"query": "q", "texts": texts(1, 2)}
+
+
+@contextmanager
+def held(encoder: Encoder, free_batches: int = 0, **settings: Any) -> Iterator[tuple[HeldService, HttpClient]]:
+    """A service whose only model waits for `ranker.release`; `free_batches` batches run without waiting."""
+    with held_service(encoder, free_batches, http=HTTP, **settings) as service:
+        yield service, HttpClient(service.served.server.http_address)
+
+
+def raw_request(body: bytes, *headers: str) -> bytes:
+    lines = ["POST /rerank HTTP/1.1", "host: localhost", "content-type: application/json", *headers, "", ""]
+    return "\r\n".join(lines).encode() + body
+
+
+def bytes_until_the_end(connection: socket.socket) -> int:
+    """The number of bytes that can be received until the connection ends or is reset."""
+    received = 0
+    with suppress(ConnectionResetError):
+        while part := connection.recv(2**20):
+            received += len(part)
+    return received
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"query": "q", "documents": ["x" * 200_001]},  # refused by the service
+        {"query": "q", "documents": [1, "x" * 100_000]},  # refused by the dialect
+    ],
+)
+def test_refused_request_is_freed_at_once(http: HttpClient, document: object) -> None:
+    """Without a collection of garbage, which is rare in the service, because it starts with many objects."""
+    gc.collect()
+    gc.disable()
+    try:
+        before = count_of(HttpCall, Translated)
+        for _ in range(5):
+            assert http.post("/v2/rerank", document).status == 400
+        wait_for(lambda: count_of(HttpCall, Translated) <= before)
+    finally:
+        gc.enable()
+
+
+def count_of(*kinds: type) -> int:
+    """The number of objects of these types that exist."""
+    return sum(type(each) in kinds for each in gc.get_objects())
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_body_over_the_limit_is_refused(encoder: Encoder, chunked: bool) -> None:
+    with http_service(encoder, limits={"max_message_bytes": 1000}) as (_, client):
+        document = json.dumps(BODY | {"query": "q" * 1000}).encode()
+        headers = {"content-type": "application/json"}
+        body: Any = iter([document[:600], document[600:]]) if chunked else document
+        reply = client.send("POST", "/rerank", body, headers)
+        assert (reply.status, reply.json["error_type"]) == (413, "Validation")
+        assert "more than the limit of 1000" in reply.json["error"]
+        assert client.post("/rerank", BODY).status == 200
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("content-type", "text/plain"),
+        ("content-type", "application/json; charset=latin-1"),
+        ("content-encoding", "gzip"),
+    ],
+)
+def test_body_in_another_form_is_refused(http: HttpClient, name: str, value: str) -> None:
+    headers = {"content-type": "application/json", name: value}
+    reply = http.send("POST", "/v2/rerank", json.dumps({"query": "q", "documents": ["a"]}).encode(), headers)
+    assert reply.status == 415
+    assert reply.json["message"]
+
+
+@pytest.mark.parametrize("content_type", ["application/json; charset=utf-8", 'Application/JSON;charset="UTF-8"'])
+def test_utf_8_may_be_named(http: HttpClient, content_type: str) -> None:
+    assert http.send("POST", "/rerank", json.dumps(BODY).encode(), {"content-type": content_type}).status == 200
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "1.5", "soon", "", "9" * 23, "١", "2147483649", "0" * 5000])
+def test_invalid_deadline_is_refused_by_name(http: HttpClient, value: str) -> None:
+    reply = http.post("/rerank", BODY, x_request_timeout_ms=value.encode().decode("latin-1"))
+    assert reply.status == 400
+    assert reply.json["error"].startswith("X-Request-Timeout-Ms: ")
+    assert reply.json["error"].endswith(" is not a number of milliseconds from 1 to 2147483648")
+
+
+def test_client_that_hangs_up_cancels_its_request(encoder: Encoder, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "rerank.calls")
+    with held(encoder) as (service, client):
+        with socket.create_connection(client.host_and_port) as connection:
+            body = json.dumps(BODY).encode()
+            connection.sendall(raw_request(body, f"content-length: {len(body)}"))
+            assert service.ranker.entered.wait(TIMEOUT_S)
+        service.served.wait_until_idle()
+        assert not service.ranker.release.is_set()
+        assert any("POST /rerank CANCELLED" in record.getMessage() for record in caplog.records)
+
+
+@pytest.mark.parametrize(
+    ("path", "passages", "fields"),
+    [
+        ("/v2/rerank", "documents", {"id", "message", "detail"}),
+        ("/rerank", "texts", {"error", "error_type"}),
+        ("/rerank", "candidates", {"code", "message", "details"}),
+    ],
+)
+def test_requests_in_flight_at_the_end_of_the_drain_get_503(
+    encoder: Encoder, caplog: pytest.LogCaptureFixture, path: str, passages: str, fields: set[str]
+) -> None:
+    candidates = [{"doc_id": "a", "text": "relevance 1"}, {"doc_id": "b", "text": "relevance 2"}]
+    body = {"query": "q", passages: candidates if passages == "candidates" else texts(1, 2)}
+    with held(encoder, drain_s=0.1) as (service, client), ThreadPoolExecutor() as pool:
+        waiting = [pool.submit(client.post, path, body) for _ in range(3)]
+        assert service.ranker.entered.wait(TIMEOUT_S)
+        service.served.wait_for_calls(3)
+        service.served.wait(service.served.server.drain(0.1))
+        for reply in (each.result(TIMEOUT_S) for each in waiting):
+            assert (reply.status, reply.headers["retry-after"], reply.json.keys()) == (503, "1", fields)
+            assert "send the request to another replica" in str(reply.json)
+    assert not [record for record in caplog.records if record.exc_info or record.name.startswith("uvicorn")]
+
+
+def test_body_and_answer_under_way_at_the_end_of_the_drain_end_without_a_traceback(
+    encoder: Encoder, caplog: pytest.LogCaptureFixture
+) -> None:
+    large = json.dumps({"query": "q", "documents": ["x" * 190_000] * 80, "return_documents": True}).encode()
+    with (
+        http_service(encoder) as (served, client),
+        socket.create_connection(client.host_and_port) as unsent,
+        socket.create_connection(client.host_and_port) as unread,
+    ):
+        unsent.sendall(raw_request(b"{", "content-length: 100"))
+        unread.sendall(raw_request(large, f"content-length: {len(large)}"))
+        unread.settimeout(TIMEOUT_S)
+        assert unread.recv(12, socket.MSG_PEEK) == b"HTTP/1.1 200"
+        served.wait_for_calls(2)
+        served.wait(served.server.drain(0.1))
+        unsent.settimeout(TIMEOUT_S)
+        assert unsent.recv(1000).startswith(b"HTTP/1.1 503 ")
+    assert not [record for record in caplog.records if record.exc_info or record.name.startswith("uvicorn")]
+
+
+@pytest.mark.parametrize(
+    ("sent", "answer"),
+    [
+        (raw_request(b"{", "content-length: 100"), b"HTTP/1.1 429 "),
+        (b"", b""),
+        (b"POST /rerank HTTP/1.1\r\nhost: localhost\r\nx-slow: ", b""),
+    ],
+    ids=["body", "nothing", "headers"],
+)
+def test_request_that_never_arrives_is_refused_or_its_connection_ended_in_time(
+    encoder: Encoder, sent: bytes, answer: bytes
+) -> None:
+    with (
+        http_service(encoder, limits={"max_transfer_s": 0.3}) as (served, client),
+        socket.create_connection(client.host_and_port) as connection,
+    ):
+        connection.settimeout(TIMEOUT_S)
+        connection.sendall(sent)
+        with suppress(*(() if answer else (ConnectionResetError,))):  # if what was sent was not read
+            received = connection.recv(1000)
+            assert received.startswith(answer) if answer else received == b""
+        served.wait_until_idle()
+
+
+def test_request_behind_another_one_is_not_aborted_while_it_is_computed(encoder: Encoder) -> None:
+    """Both requests are sent at once; the service takes longer for the second than a request may take to arrive."""
+    body = json.dumps(BODY).encode()
+    with (
+        held(encoder, free_batches=1, limits={"max_transfer_s": 0.3}) as (service, client),
+        socket.create_connection(client.host_and_port) as connection,
+    ):
+        connection.settimeout(TIMEOUT_S)
+        connection.sendall(raw_request(body, f"content-length: {len(body)}") * 2)
+        assert service.ranker.entered.wait(TIMEOUT_S)
+        time.sleep(1)
+        service.ranker.release.set()
+        received = b""
+        while received.count(b"HTTP/1.1 200") < 2:
+            received += connection.recv(65_536)
+
+
+@pytest.mark.parametrize("chunk", [b"1\r\n \r\n", b"f\r\n" + b" " * 15 + b"\r\n"])
+def test_body_in_tiny_chunks_is_refused(encoder: Encoder, chunk: bytes) -> None:
+    with (
+        http_service(encoder) as (served, client),
+        socket.create_connection(client.host_and_port) as connection,
+    ):
+        connection.settimeout(TIMEOUT_S)
+        connection.sendall(raw_request(chunk * 5000, "transfer-encoding: chunked"))
+        answer = b"".join(iter(lambda: connection.recv(65_536), b""))
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert b"in chunks of 256 bytes or more" in answer
+        served.wait_until_idle()
+
+
+def test_body_in_few_or_large_chunks_is_read(http: HttpClient) -> None:
+    body = json.dumps({"query": "q", "texts": ["x" * 100_000, "b"]}).encode()
+    headers = {"content-type": "application/json"}
+    for sent, size in [(body, 300), (json.dumps(BODY).encode(), 1)]:
+        chunks: Any = iter([sent[start : start + size] for start in range(0, len(sent), size)])
+        assert http.send("POST", "/rerank", chunks, headers).status == 200
+
+
+def test_nonsense_after_an_early_answer_ends_the_connection(http: HttpClient, caplog: pytest.LogCaptureFixture) -> None:
+    with socket.create_connection(http.host_and_port, timeout=TIMEOUT_S) as connection:
+        connection.sendall(raw_request(b"", "transfer-encoding: chunked").replace(b"json", b"xml"))
+        assert connection.recv(65_536).startswith(b"HTTP/1.1 415 ")
+        connection.sendall(b"nonsense\r\n")
+        rest = b""
+        with suppress(ConnectionResetError):
+            while received := connection.recv(65_536):  # of the first answer; its end is that of the connection
+                rest += received
+    assert b"HTTP/1.1" not in rest
+    assert http.get("/health").status == 200
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+def test_unread_answer_ends_the_connection_and_leaves_no_call(encoder: Encoder) -> None:
+    documents = ["x" * 150_000] * 100  # larger than the buffers of both sockets
+    body = json.dumps({"query": "q", "documents": documents, "return_documents": True}).encode()
+    limits = {"max_transfer_s": 1.0, "max_message_bytes": 2**25}
+    with (
+        http_service(encoder, limits=limits) as (served, client),
+        socket.create_connection(client.host_and_port) as connection,
+    ):
+        connection.sendall(raw_request(body, f"content-length: {len(body)}"))
+        served.wait_for_calls(1)
+        served.wait_until_idle()
+        connection.settimeout(TIMEOUT_S)
+        assert bytes_until_the_end(connection) < len(body)
+        assert client.post("/rerank", {"query": "q", "texts": ["a"]}).status == 200

@@ -1,0 +1,127 @@
+"""The socket of the HTTP port: connections beyond the bounds are closed, also when there are too many open files."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+
+import pytest
+
+from rerank.ports.http.listener import BoundedListener
+from rerank.service.connection_bounds import ConnectionBounds
+
+TIMEOUT_S = 10
+
+
+@pytest.fixture
+def listener() -> Iterator[BoundedListener]:
+    """A listening socket for three connections, two of one address."""
+    with BoundedListener(socket.AF_INET, socket.SOCK_STREAM, 0, ConnectionBounds(3, 2)) as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield listener
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def connect(listener: BoundedListener, stack: ExitStack, source: str = "127.0.0.1") -> socket.socket:
+    return stack.enter_context(socket.create_connection(listener.getsockname(), TIMEOUT_S, source_address=(source, 0)))
+
+
+def accept(listener: BoundedListener, stack: ExitStack, busy: bool = True) -> socket.socket:
+    """The accepted end of the next connection, on which a request has arrived or not."""
+    accepted = stack.enter_context(listener.accept()[0])
+    if busy:
+        listener.begin_request(accepted.fileno())
+    return accepted
+
+
+def test_connections_beyond_the_bounds_are_closed_and_those_within_are_not(
+    listener: BoundedListener, stack: ExitStack
+) -> None:
+    for _ in range(2):
+        client = connect(listener, stack)
+        accept(listener, stack).sendall(b"welcome")
+        assert client.recv(10) == b"welcome"
+    third = connect(listener, stack)
+    with pytest.raises(ConnectionAbortedError, match=r"127\.0\.0\.1 has 2, the most of one address"):
+        listener.accept()
+    assert third.recv(10) == b""
+    connect(listener, stack, "127.0.0.2")
+    accept(listener, stack)
+    connect(listener, stack, "127.0.0.3")
+    with pytest.raises(ConnectionAbortedError, match="3 are open, the most of a port"):
+        listener.accept()
+
+
+def test_connection_that_waits_for_longest_ends_for_a_new_one(listener: BoundedListener, stack: ExitStack) -> None:
+    clients, accepted = [], []
+    for _ in range(2):
+        clients.append(connect(listener, stack))
+        accepted.append(accept(listener, stack, busy=False))
+    listener.begin_request(accepted[0].fileno())
+    listener.expect_request(accepted[0].fileno())  # its answer has left: now the second one waits for longer
+    clients.append(connect(listener, stack))
+    accept(listener, stack).sendall(b"welcome")
+    assert clients[2].recv(10) == b"welcome"
+    assert clients[1].recv(10) == b""
+    accepted[1].close()
+    accepted[0].sendall(b"still open")
+    assert clients[0].recv(10) == b"still open"
+
+
+def test_connection_of_another_address_ends_only_for_the_bound_of_the_port(
+    listener: BoundedListener, stack: ExitStack
+) -> None:
+    other = connect(listener, stack, "127.0.0.2")
+    accept(listener, stack, busy=False)
+    for _ in range(2):
+        connect(listener, stack)
+        accept(listener, stack)
+    connect(listener, stack)
+    with pytest.raises(ConnectionAbortedError, match="the most of one address"):
+        listener.accept()
+    connect(listener, stack, "127.0.0.3")
+    accept(listener, stack)
+    assert other.recv(10) == b""
+
+
+def test_closed_connections_make_room(listener: BoundedListener, stack: ExitStack) -> None:
+    for _ in range(5):
+        connect(listener, stack)
+        accepted = accept(listener, stack)
+        accepted.close()
+        accepted.close()
+    for _ in range(5):
+        connect(listener, stack)
+        os.close(listener.accept()[0].detach())  # dropped without a call of its method
+
+
+def test_too_many_open_files_refuse_a_connection_instead_of_letting_it_wait(
+    listener: BoundedListener, stack: ExitStack, caplog: pytest.LogCaptureFixture
+) -> None:
+    waiting = [connect(listener, stack) for _ in range(2)]
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with ExitStack() as full:
+        highest = full.enter_context(open(os.devnull, "rb")).fileno()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1, hard))
+        full.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        with suppress(OSError):
+            while True:  # until the files below are used, too
+                full.enter_context(open(os.devnull, "rb"))
+        for client in waiting:
+            with pytest.raises(ConnectionAbortedError, match="too many open files"):
+                listener.accept()
+            assert client.recv(10) == b""
+    assert caplog.messages == [
+        "HTTP port: 1 connections were refused or ended; the process has as many open files as it may (ulimit -n)"
+    ]
+    connect(listener, stack)
+    accept(listener, stack)

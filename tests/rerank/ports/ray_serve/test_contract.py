@@ -1,0 +1,31 @@
+"""The contract behind Ray Serve: the tests of `rerank serve` that call it by `stub` or `channel`, on two replicas."""
+
+from __future__ import annotations
+
+from inspect import signature
+from types import ModuleType
+
+import pytest
+from tests.rerank.grpc import test_server, test_servicer
+
+from tests.rerank.service import test_bad_requests, test_feedback, test_trace
+
+pytest.importorskip("ray", reason="needs the extra ray; `make ray-tests` installs it")
+pytestmark = pytest.mark.ray
+
+#: Fixtures that here stand for the service on Ray Serve.
+_OURS = {"stub", "channel"}
+#: Reflection is answered by Ray Serve's proxy, in which bytes that are no message end in a status of gRPC's own.
+_NOT_OURS = {"test_bytes_that_are_no_reflection_request_are_invalid_and_leave_no_traceback"}
+
+
+def _tests_of(module: ModuleType) -> dict[str, object]:
+    """The tests of a module that call the service over the network."""
+    tests = {name: test for name, test in vars(module).items() if name.startswith("test_") and name not in _NOT_OURS}
+    return {name: test for name, test in tests.items() if callable(test) and _OURS & set(signature(test).parameters)}
+
+
+for each in (test_bad_requests, test_feedback, test_server, test_servicer, test_trace):
+    found = _tests_of(each)
+    assert found, f"{each.__name__} has no test of the service"
+    globals().update(found)

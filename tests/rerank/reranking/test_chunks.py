@@ -1,0 +1,376 @@
+"""Long documents by their parts: which part is read, MaxP, spans of the text as it was sent, limits, every door."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from rerank import Candidate, DeadlineExceeded, InvalidRequest, Query, Ranking, RankOptions
+from rerank.config import Limits
+from rerank.engine.request import RankRequest
+from rerank.engine.strategies import Single, Step
+from rerank.models.encoder import Encoder
+from rerank.models.vector_cache import VectorCache
+from rerank.rankers.base import RankerInfo
+from rerank.rankers.identity import IdentityRanker
+from rerank.reranking.chunks import DividedDocuments, Readers
+from rerank.reranking.sentences import Places
+from rerank.service.methods import rerank_arguments, search_arguments
+from rerank.types import CandidateSource, Completeness, Passage, ScoreKind
+from rerank.v1 import rerank_pb2 as pb
+from rerank.v1.rerank_pb2_grpc import RerankServiceStub
+from tests.fakes import NumberRanker
+from tests.http_client import HttpClient, http_service
+from tests.serving import TIMEOUT_S, Served, refusal, reranker_of
+from tests.slices import finished
+
+#: Some 20 tokens without a number, which tells the fake ranker nothing.
+FILLER = "The history of ships is long and their names are many, as are those of the seas and of the winds. "
+QUERY = "how long does a flea live"
+FLEA = "A flea lives 7 years. "
+LONG = FILLER * 3 + FLEA + FILLER * 3
+
+
+class ShortSighted(NumberRanker):
+    """Reads 24 tokens of a passage: the number in its text is its score."""
+
+    def __init__(self, score_kind: ScoreKind = ScoreKind.WINDOW_LOG_PROB, **info: Any) -> None:
+        super().__init__(1000)
+        self.info = replace(self.info, max_passage_tokens=24, score_kind=score_kind, **info)
+
+
+Rank = Callable[..., Ranking]
+
+
+@pytest.fixture
+def rank(encoder: Encoder) -> Rank:
+    """Ranks candidates by "short", "pointwise" or "identity"."""
+
+    def run(
+        candidates: Sequence[Any], chunks: int = 10, late: bool = False, query: str = QUERY, **options: Any
+    ) -> Ranking:
+        async def call() -> Ranking:
+            rankers = {
+                "short": ShortSighted(),
+                "pointwise": ShortSighted(ScoreKind.POINTWISE),
+                "identity": IdentityRanker(),
+            }
+            async with reranker_of(encoder, rankers) as reranker:
+                deadline = asyncio.get_running_loop().time() - 1 if late else None
+                return await reranker.rerank(
+                    query, candidates, RankOptions(max_chunks_per_doc=chunks, **options), deadline
+                )
+
+        return asyncio.run(call())
+
+    return run
+
+
+def doc_ids(ranking: Ranking) -> list[str]:
+    return [item.candidate.passage.doc_id for item in ranking.ranked]
+
+
+def spans(ranking: Ranking) -> dict[str, tuple[int, int] | None]:
+    return {item.candidate.passage.doc_id: item.span for item in ranking.ranked}
+
+
+def test_document_is_ranked_by_the_part_that_shares_words_with_the_query(rank: Rank) -> None:
+    ranking = rank([("short", "It lives 3 years."), ("long", LONG), ("ships", FILLER * 6)])
+    assert doc_ids(ranking) == ["long", "short", "ships"]
+    start, end = spans(ranking)["long"] or (0, 0)
+    assert FLEA in LONG[start:end]
+    assert len(LONG[start:end]) < len(LONG) / 3
+    assert spans(ranking)["short"] is None
+    assert spans(ranking)["ships"] == (0, len(FILLER)), "a document without a shared word is read from its beginning"
+    assert ranking.ranked[0].candidate.passage.text == LONG
+    assert ranking.trace.chunked_doc_ids == ("long", "ships")
+    assert not ranking.trace.truncated_doc_ids
+
+
+@pytest.mark.parametrize("chunks", [0, 1])
+def test_no_document_is_divided_unless_the_request_asks_for_it(rank: Rank, chunks: int) -> None:
+    ranking = rank([("a", FILLER * 6), ("long", LONG)], chunks)
+    assert set(spans(ranking).values()) == {None}
+    assert ranking.trace.chunked_doc_ids == ()
+
+
+def test_what_follows_the_last_part_is_unread_and_reported(rank: Rank) -> None:
+    ranking = rank([("long", LONG), ("short", "It lives 3 years.")], 2)
+    assert doc_ids(ranking) == ["short", "long"], "the flea is in the fourth part"
+    assert ranking.trace.truncated_doc_ids == ("long",)
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("top_n", [0, 1, 3, 50])
+def test_model_that_reads_passages_alone_gives_a_document_the_place_of_its_best_part(
+    rank: Rank, ordered: bool, top_n: int
+) -> None:
+    """MaxP by a slow reference: the largest number in each document."""
+    numbers = random.Random(top_n).sample(range(1, 1000), 40)
+    documents = [numbers[place : place + 4] for place in range(0, 40, 4)]
+    texts = ["".join(f"{FILLER}This is {number}. " for number in each) for each in documents]
+    best = sorted(range(10), key=lambda place: -max(documents[place]))[: top_n or None]
+    ranking = rank(
+        list(enumerate(texts)), 30, model="pointwise", top_n=top_n, ordered=ordered, strategy="single", window_size=200
+    )
+    assert [item.position for item in ranking.ranked] == best
+    assert [item.score for item in ranking.ranked] == [max(documents[place]) for place in best]
+    for item in ranking.ranked:
+        start, end = item.span or (0, 0)
+        assert f" {max(documents[item.position])}. " in texts[item.position][start:end]
+    assert ranking.score_kind is ScoreKind.POINTWISE
+    assert {place for window in ranking.trace.windows for place in window.positions} == set(range(10))
+
+
+@pytest.mark.parametrize(
+    ("text", "chunks", "is_left_out"),
+    [
+        ("A flea lives 900 years.", 10, False),
+        (FLEA.replace("7", "900") + FILLER, 10, True),
+        (LONG.replace("7", "900"), 10, True),
+        (LONG.replace("7", "900"), 0, False),
+    ],
+)
+def test_model_that_reads_little_of_a_part_is_left_out_of_a_cascade_and_the_reply_says_so(
+    encoder: Encoder, text: str, chunks: int, is_left_out: bool
+) -> None:
+    wide, narrow = NumberRanker(1000), ShortSighted()
+    wide.info = replace(wide.info, max_passage_tokens=100)
+
+    async def call() -> Ranking:
+        async with reranker_of(encoder, {"narrow": narrow, "wide": wide}) as reranker:
+            options = RankOptions("narrow", strategy="cascade", preranker="wide", max_chunks_per_doc=chunks)
+            return await reranker.rerank(QUERY, [("other", "It lives 800 years."), ("long", text)], options)
+
+    ranking = asyncio.run(call())
+    models = [window.model for window in ranking.trace.windows]
+    if is_left_out:
+        assert (doc_ids(ranking)[0], models, ranking.trace.model) == ("long", ["wide"], "wide")
+        assert ranking.trace.model_warning == (
+            "narrow reads 24 tokens of a passage and wide 100, so narrow was left out for these long documents"
+        )
+    else:
+        assert (models, ranking.trace.model, ranking.trace.model_warning) == (["wide", "narrow"], "narrow", "")
+
+
+def test_ranks_count_documents_not_parts(rank: Rank) -> None:
+    texts = ["".join(f"{FILLER}This is {number}. " for number in each) for each in ([1, 5], [9, 2], [4, 7])]
+    ranking = rank(list(enumerate(texts)), 30, model="pointwise", strategy="sliding", window_size=4)
+    assert ranking.score_kind is ScoreKind.RANK
+    assert [(item.position, item.score) for item in ranking.ranked] == [(1, 3.0), (2, 2.0), (0, 1.0)]
+
+
+@pytest.mark.parametrize("title", ["Fleas", "Fleas 🙂 of the world", ""])
+@pytest.mark.parametrize("has_title", [False, True])
+def test_span_is_of_the_text_as_it_was_sent_and_the_title_is_in_front_of_each_part(
+    encoder: Encoder, title: str, has_title: bool
+) -> None:
+    ranker = ShortSighted()
+    text = f"{title} {LONG}" if has_title else LONG
+
+    async def call() -> Ranking:
+        async with reranker_of(encoder, {"short": ranker}) as reranker:
+            sent = [CandidateSource("a", text, title=title), CandidateSource("b", "none")]
+            return await reranker.rerank(QUERY, sent, RankOptions(max_chunks_per_doc=10))
+
+    start, end = spans(asyncio.run(call()))["a"] or (0, 0)
+    assert FLEA in text[start:end]
+    read = next(p.text for window in ranker.encoded for p in window.passages if p.doc_id == "a")
+    assert read == (f"{title} {text[start:end]}" if title else text[start:end])
+
+
+@pytest.mark.parametrize("text", ["", " ", "\n" * 5000, "one sentence", "x" * 5000, "海" * 500, "🙂 e\u0301 " * 300])
+@pytest.mark.parametrize("model", ["short", "pointwise", "identity"])
+def test_unusual_texts_are_ranked_and_their_spans_are_slices(rank: Rank, model: str, text: str) -> None:
+    ranking = rank([("a", text), ("b", "7")], model=model)
+    assert sorted(doc_ids(ranking)) == ["a", "b"]
+    for start, end in filter(None, spans(ranking).values()):
+        assert 0 <= start < end <= len(text)
+
+
+def test_chinese_part_is_found_by_its_characters(rank: Rank) -> None:
+    text = "船的历史很长。" * 20 + "跳蚤活 7 年。" + "海很大。" * 20
+    (part,) = filter(None, spans(rank([("a", text), ("b", "3")], query="跳蚤活多久")).values())
+    assert "跳蚤" in text[slice(*part)]
+
+
+def test_model_that_reads_no_passage_divides_none(rank: Rank) -> None:
+    ranking = rank([("a", LONG), ("b", "x")], model="identity")
+    assert doc_ids(ranking) == ["a", "b"]
+    assert ranking.trace.completeness is Completeness.NONE
+    assert ranking.trace.chunked_doc_ids == ()
+
+
+def test_late_request_ends_as_any_other(rank: Rank) -> None:
+    with pytest.raises(DeadlineExceeded):
+        rank([("a", LONG)], late=True)
+    partial = rank([("a", LONG), ("b", FLEA)], late=True, allow_partial=True)
+    assert doc_ids(partial) == ["a", "b"]
+    assert partial.trace.completeness is Completeness.NONE
+
+
+def test_no_more_of_a_text_is_read_than_its_parts_can_hold() -> None:
+    read: list[int] = []
+
+    def token_ends(text: str) -> Places:
+        read.append(len(text))
+        return np.array([match.end() for match in re.finditer(r"\S+", text)], dtype=np.int64)
+
+    documents = tuple(Candidate(Passage(str(place), FILLER * 10_000)) for place in range(3))
+    options = RankOptions(max_chunks_per_doc=3)
+    request = RankRequest(Query(QUERY), documents, (Step("m", Single(20)),), options)
+    divided = finished(DividedDocuments.of(request, [ShortSighted().info], token_ends))
+    assert max(read) <= 3 * 24 * 8
+    assert len(divided.parts) == 3
+    assert divided.unread == {"0", "1", "2"}
+
+
+def test_part_has_no_vector_of_the_document_but_one_that_is_known(
+    encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An index holds a vector of the beginning of a document only."""
+    monkeypatch.setattr(encoder, "vector_cache", VectorCache(10**6))
+    ranker = ShortSighted(reads_vectors=True)
+    vector = np.ones(encoder.id.dimension, dtype=np.float32)
+    found: list[Ranking] = []
+
+    async def call() -> None:
+        async with reranker_of(encoder, {"short": ranker}) as reranker:
+            ranker.filled = reranker.vector_cache.filled  # type: ignore[attr-defined]
+            for _ in range(2):
+                options = RankOptions(max_chunks_per_doc=10)
+                found.append(await reranker.rerank(QUERY, [("long", LONG), ("short", "x")], options))
+                reranker.vector_cache.put(ranker.encoded[-1].passages[0].text, vector, False)
+
+    asyncio.run(call())
+    assert [ranking.trace.cached_vectors for ranking in found] == [0, 1]
+    document = Candidate(Passage("a", LONG, vector, vector_truncated=True), 2.5)
+    request = RankRequest(Query(QUERY), (document,), (Step("m", Single(20)),), RankOptions(max_chunks_per_doc=10))
+    (part,) = finished(DividedDocuments.of(request, [ranker.info], encoder.token_ends)).candidates
+    assert (part.passage.vector, part.passage.vector_truncated, part.score) == (None, False, 2.5)
+
+
+INFO = RankerInfo("a", "a", "", "", 20, ScoreKind.WINDOW_LOG_PROB, max_passage_tokens=48)
+WIDE = replace(INFO, max_passage_tokens=254)
+NO_READER = replace(INFO, max_passage_tokens=0, reads_passages=False)
+
+
+@pytest.mark.parametrize(
+    ("infos", "part_tokens", "kept"),
+    [
+        ([INFO], 48, "0"),
+        ([WIDE, INFO], 254, "0"),
+        ([INFO, WIDE], 48, "01"),
+        ([WIDE, replace(INFO, max_passage_tokens=127)], 127, "01"),
+        ([replace(WIDE, max_passage_tokens=512, score_kind=ScoreKind.POINTWISE)], 502, "0"),
+        ([INFO, NO_READER], 48, "01"),
+        ([NO_READER, INFO], 48, "01"),
+        ([replace(INFO, max_passage_tokens=3)], 16, "0"),
+    ],
+)
+def test_part_is_as_long_as_every_model_of_the_request_reads_and_who_reads_too_little_is_left_out(
+    infos: list[RankerInfo], part_tokens: int, kept: str
+) -> None:
+    steps = tuple(Step(str(place), Single(20)) for place in range(len(infos)))
+    readers = Readers.of(RankRequest(Query("q"), (), steps), infos, query_tokens=10)
+    assert readers.part_tokens == part_tokens
+    assert [step.model for step in readers.kept] == list(kept)
+
+
+@pytest.mark.parametrize(
+    ("weight", "options"), [(0.5, RankOptions(max_chunks_per_doc=5)), (0.0, RankOptions(min_relevance=0.5))]
+)
+def test_model_that_the_answer_depends_on_is_not_left_out(weight: float, options: RankOptions) -> None:
+    steps = (Step("wide", Single(20)), Step("narrow", Single(20), weight, must_interpolate=weight > 0))
+    readers = Readers.of(RankRequest(Query("q"), (), steps, options), [WIDE, INFO], query_tokens=10)
+    assert (readers.kept, readers.part_tokens) == (steps, 48)
+
+
+# --- limits ---
+
+
+def test_parts_of_all_candidates_count_against_the_limit_of_candidates() -> None:
+    candidates = [pb.Candidate(doc_id=str(place), text="x") for place in range(4)]
+    limits = Limits(max_candidates=10)
+
+    def chunks(most: int) -> int:
+        request = pb.RerankRequest(query="q", candidates=candidates, max_chunks_per_doc=most)
+        options: RankOptions = rerank_arguments(request, limits)[2]
+        return options.max_chunks_per_doc
+
+    assert [chunks(most) for most in (0, 1, 2)] == [0, 1, 2]
+    for most in (3, 2**31 - 1):
+        with pytest.raises(InvalidRequest, match=f"4 candidates .* {most} chunks .* limit of 10; use at most 2 chunks"):
+            chunks(most)
+    with pytest.raises(InvalidRequest, match="max_chunks_per_doc: -1 is negative"):
+        chunks(-1)
+    search = pb.SearchRequest(query="q", depth=6, max_chunks_per_doc=2)
+    with pytest.raises(InvalidRequest, match=r"6 candidates .* use none, or send fewer candidates"):
+        search_arguments(search, limits)
+    search.depth = 5
+    assert search_arguments(search, limits)[3].max_chunks_per_doc == 2
+
+
+# --- gRPC and HTTP ---
+
+
+@pytest.fixture(scope="module")
+def doors(encoder: Encoder) -> Iterator[tuple[Served, HttpClient]]:
+    with http_service(encoder, {"short": ShortSighted()}) as service:
+        yield service
+
+
+def test_grpc_reply_has_the_span(doors: tuple[Served, HttpClient]) -> None:
+    candidates = [pb.Candidate(doc_id="a", text="It lives 3 years."), pb.Candidate(doc_id="b", text=f"🙂\t{LONG}")]
+    request = pb.RerankRequest(query=QUERY, candidates=candidates, max_chunks_per_doc=10)
+    with grpc.insecure_channel(doors[0].address) as channel:
+        stub = RerankServiceStub(channel)
+        reply = stub.Rerank(request, timeout=TIMEOUT_S)
+        request.max_chunks_per_doc = 501
+        refused = refusal(lambda: stub.Rerank(request, timeout=TIMEOUT_S))
+    first, second = reply.results
+    assert (first.doc_id, second.HasField("span")) == ("b", False)
+    assert FLEA in candidates[1].text[first.span.start : first.span.end]
+    assert list(reply.execution.chunked_doc_ids) == ["b"]
+    assert (refused.code, refused.fields) == (grpc.StatusCode.INVALID_ARGUMENT, ["max_chunks_per_doc"])
+
+
+@pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank", "/rerank"])
+def test_fields_of_cohere_and_jina_divide_documents(doors: tuple[Served, HttpClient], path: str) -> None:
+    request = {"query": QUERY, "documents": ["It lives 3 years.", {"title": "Fleas", "text": LONG}]}
+    _, http = doors
+
+    def order(**fields: object) -> list[int]:
+        reply = http.post(path, request | fields)
+        assert reply.status == 200, reply.json
+        return [result["index"] for result in reply.json["results"]]
+
+    assert order(max_chunks_per_doc=2) == [0, 1]
+    assert order(max_chunks_per_doc=10) == [1, 0]
+    for refused in (0, -1, 501, 2**70, "2"):
+        reply = http.post(path, request | {"max_chunks_per_doc": refused})
+        assert (reply.status, reply.json["message"].split(":")[0]) == (400, "max_chunks_per_doc")
+
+
+def test_relevant_spans_are_of_the_text_of_the_document(doors: tuple[Served, HttpClient]) -> None:
+    document = {"title": "Fleas", "text": LONG}
+    enabled = {"mode": "enabled", "max_spans": 3}
+    request = {"query": QUERY, "documents": ["It lives 3 years.", document], "relevant_spans": enabled}
+    _, http = doors
+    first, second = http.post("/v2/rerank", request).json["results"]
+    (span,), (whole,) = first["relevant_spans"], second["relevant_spans"]
+    assert FLEA in LONG[span["start"] : span["end"]]
+    assert span["score"] == first["relevance_score"]
+    assert (whole["start"], whole["end"]) == (0, len("It lives 3 years."))
+    high = request | {"relevant_spans": enabled | {"threshold": 1.1}}
+    assert [result["relevant_spans"] for result in http.post("/v2/rerank", high).json["results"]] == [[], []]
+    off = request | {"relevant_spans": {"mode": "disabled"}}
+    assert all("relevant_spans" not in result for result in http.post("/v2/rerank", off).json["results"])

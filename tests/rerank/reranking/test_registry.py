@@ -1,0 +1,253 @@
+"""Model registry: strategies of requests, and the zero-initialised checkpoint in the user's cache."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rerank.config import IdentityModel, InterpolationConfig, PERankModel
+from rerank.engine.strategies import Single, Sliding, Step, Strategy, TopDown, Tournament
+from rerank.errors import ConfigError, InvalidRequest, NotFound, SelfTestFailed
+from rerank.models.encoder import Encoder
+from rerank.models.zero_init import write_zero_init_checkpoint
+from rerank.rankers.failed import FailedRanker
+from rerank.rankers.identity import IdentityRanker
+from rerank.reranking.registry import ModelRegistry, zero_init_checkpoint
+from rerank.types import RankOptions, ScoreKind
+from tests.fakes import NumberRanker
+
+
+def registry() -> ModelRegistry:
+    """Two models: `number`, the default one, and `identity`."""
+    models = [
+        IdentityModel(name="number", ranker="identity", window_size=10, stride=4),
+        IdentityModel(name="identity", ranker="identity", strategy="single", window_size=50),
+    ]
+    return ModelRegistry(models, {"number": NumberRanker(max_window_size=30), "identity": IdentityRanker()})
+
+
+@pytest.mark.parametrize(
+    ("options", "model", "strategy"),
+    [
+        (RankOptions(), "number", Sliding(10, 4)),
+        (RankOptions(model="identity"), "identity", Single(50)),
+        (RankOptions(window_size=20), "number", Sliding(20, 10)),
+        (RankOptions(window_size=20, stride=5, early_stop=True), "number", Sliding(20, 5, early_stop=True)),
+        (RankOptions(strategy="single"), "number", Single(10)),
+        (RankOptions(strategy="top-down"), "number", TopDown(10)),
+        (RankOptions(strategy="tournament", window_size=30), "number", Tournament(30)),
+    ],
+    ids=repr,
+)
+def test_options_are_completed_from_the_models_defaults(options: RankOptions, model: str, strategy: Strategy) -> None:
+    assert registry().resolve(options) == (Step(model, strategy),)
+
+
+def interpolating_registry() -> ModelRegistry:
+    """Two models: `number` is interpolated with weight 0.5 by default, `identity` gives no scores."""
+    models = [
+        PERankModel(
+            name="number", ranker="pe-rank", window_size=20, interpolation=InterpolationConfig(first_stage_weight=0.5)
+        ),
+        IdentityModel(name="identity", ranker="identity"),
+    ]
+    return ModelRegistry(models, {"number": NumberRanker(), "identity": IdentityRanker()})
+
+
+@pytest.mark.parametrize(
+    ("options", "step"),
+    [
+        (RankOptions(), Step("number", Sliding(20, 10), 0.5)),
+        (RankOptions(strategy="single"), Step("number", Single(20), 0.5)),
+        (RankOptions(interpolation=0.25), Step("number", Sliding(20, 10), 0.25, must_interpolate=True)),
+        (RankOptions(model="identity"), Step("identity", Sliding(20, 10))),
+    ],
+    ids=repr,
+)
+def test_interpolation_is_that_of_the_request_or_of_the_model(options: RankOptions, step: Step) -> None:
+    assert interpolating_registry().resolve(options) == (step,)
+
+
+@pytest.mark.parametrize("model", ["number", "identity"])
+def test_weight_of_zero_is_no_interpolation(model: str) -> None:
+    (step,) = interpolating_registry().resolve(RankOptions(model, interpolation=0.0))
+    assert (step.strategy, step.interpolation) == (Sliding(20, 10), 0.0)
+
+
+def test_default_interpolation_of_a_model_without_scores_is_left_out() -> None:
+    ranker = NumberRanker()
+    ranker.info = replace(ranker.info, score_kind=ScoreKind.RANK)
+    model = PERankModel(
+        name="m", ranker="pe-rank", window_size=20, interpolation=InterpolationConfig(first_stage_weight=0.5)
+    )
+    assert ModelRegistry([model], {"m": ranker}).resolve(RankOptions()) == (Step("m", Sliding(20, 10)),)
+
+
+def test_interpolation_of_a_model_without_scores_is_rejected() -> None:
+    with pytest.raises(InvalidRequest, match="identity gives an order without scores") as caught:
+        interpolating_registry().resolve(RankOptions(model="identity", interpolation=0.1))
+    assert caught.value.field == "strategy.interpolation"
+
+
+@pytest.mark.parametrize("weight", [-0.1, math.inf, math.nan])
+def test_weight_must_be_finite_and_not_negative(weight: float) -> None:
+    with pytest.raises(InvalidRequest, match="is not between 0 and infinity; use one from 0 to 100"):
+        interpolating_registry().resolve(RankOptions(interpolation=weight))
+
+
+def cascade_registry(**failed: FailedRanker) -> ModelRegistry:
+    """`number` ranks the first 10 of what `first` finds, in one window of at most 30, the most that `first` reads."""
+    models = [
+        IdentityModel(name="number", ranker="identity", strategy="cascade", window_size=10, preranker="first"),
+        PERankModel(name="first", ranker="pe-rank"),
+        IdentityModel(name="identity", ranker="identity"),
+    ]
+    rankers = {"number": NumberRanker(), "first": NumberRanker(max_window_size=30), "identity": IdentityRanker()}
+    return ModelRegistry(models, rankers | failed)
+
+
+def test_default_cascade_runs_the_defaults_of_its_preranker() -> None:
+    steps = Step("first", Sliding(30, 15), 0.25), Step("number", Single(10))
+    assert cascade_registry().resolve(RankOptions()) == steps
+    described = cascade_registry().describe()[0].default_strategy
+    assert described == "cascade(first: sliding(30/15) + 0.25 first stage > 10)"
+
+
+def test_request_may_name_another_preranker_or_strategy() -> None:
+    steps = cascade_registry().resolve(RankOptions(preranker="identity"))
+    assert steps == (Step("identity", Sliding(20, 10)), Step("number", Single(10)))
+    assert cascade_registry().resolve(RankOptions(strategy="single")) == (Step("number", Single(10)),)
+
+
+def test_preranker_of_a_request_must_not_have_the_model_in_its_cascade() -> None:
+    with pytest.raises(InvalidRequest, match="'number' cannot be the preranker of first; use one of identity"):
+        cascade_registry().resolve(RankOptions(model="first", strategy="cascade", preranker="number"))
+
+
+def chain(*prerankers: str) -> ModelRegistry:
+    """The models m0, m1, … of which each is a cascade behind the given one; "" is no cascade."""
+    models = [
+        IdentityModel(name=f"m{n}", ranker="identity", strategy="cascade", window_size=2 + n, preranker=preranker)
+        if preranker
+        else IdentityModel(name=f"m{n}", ranker="identity", strategy="single", window_size=2 + n)
+        for n, preranker in enumerate(prerankers)
+    ]
+    return ModelRegistry(models, {model.name: NumberRanker(max_window_size=30) for model in models})
+
+
+def test_preranker_may_be_a_cascade_of_two_models() -> None:
+    registry = chain("m1", "m2", "")
+    expected = (Step("m2", Single(4)), Step("m1", Single(3)), Step("m0", Single(2)))
+    assert registry.resolve(RankOptions()) == expected
+    assert registry.describe()[0].default_strategy == "cascade(m1: cascade(m2: single(4) > 3) > 2)"
+
+
+@pytest.mark.parametrize("prerankers", [("m1", "m2", "m3", ""), ("m1", "m2", "m1"), ("m1", "m0")])
+def test_cascade_of_four_models_or_in_a_circle_is_refused(prerankers: tuple[str, ...]) -> None:
+    with pytest.raises(InvalidRequest, match="'m1' cannot be the preranker of m0"):
+        chain(*prerankers)
+
+
+def test_failed_preranker_of_the_preranker_is_a_problem_of_the_cascade() -> None:
+    models = [
+        IdentityModel(name="a", ranker="identity", strategy="cascade", preranker="b"),
+        IdentityModel(name="b", ranker="identity", strategy="cascade", preranker="c"),
+        IdentityModel(name="c", ranker="identity"),
+    ]
+    failed = FailedRanker("c", NumberRanker().info, "broken")
+    registry = ModelRegistry(models, {"a": NumberRanker(), "b": NumberRanker(), "c": failed})
+    problem = "its preranker b is not served: its preranker c is not served: broken"
+    assert registry.describe()[0].problem == problem
+    with pytest.raises(SelfTestFailed, match="model 'c' is not served"):
+        registry.resolve(RankOptions())
+
+
+def test_failed_preranker_is_a_problem_of_the_cascade() -> None:
+    failed = FailedRanker("first", NumberRanker(max_window_size=30).info, "scores are not finite")
+    registry = cascade_registry(first=failed)
+    assert registry.describe()[0].problem == "its preranker first is not served: scores are not finite"
+    with pytest.raises(SelfTestFailed, match="model 'first' is not served"):
+        registry.resolve(RankOptions())
+    assert registry.resolve(RankOptions(strategy="single")) == (Step("number", Single(10)),)
+    assert [step.model for step in registry.resolve(RankOptions(on_failure="first_stage"))] == ["first", "number"]
+
+
+def test_unknown_strategy_of_a_request_is_rejected() -> None:
+    expected = "unknown strategy 'topdown';.* choices: single, sliding, top-down, tournament, cascade"
+    with pytest.raises(InvalidRequest, match=expected) as caught:
+        registry().resolve(RankOptions(strategy="topdown"))
+    assert (caught.value.field, caught.value.metadata) == ("strategy.kind", {"value": "topdown"})
+
+
+def reading(ranker: NumberRanker) -> NumberRanker:
+    """The ranker, whose prompt has a place for an instruction."""
+    ranker.info = replace(ranker.info, reads_instruction=True)
+    return ranker
+
+
+def test_instruction_is_refused_by_a_model_that_reads_none() -> None:
+    with pytest.raises(InvalidRequest, match="the prompt of model number has no place for an instruction") as caught:
+        registry().resolve(RankOptions(), "prefer medical texts")
+    assert (caught.value.field, caught.value.metadata) == ("instruction", {"model": "number"})
+    assert "serve one whose template has {instruction}" in str(caught.value)
+    assert registry().resolve(RankOptions(), "")[-1].model == "number"
+
+
+@pytest.mark.parametrize(("model", "preranker"), [("reads", "reads-not"), ("reads-not", "reads")])
+def test_instruction_of_a_cascade_must_be_read_by_the_model_that_gives_the_answer(model: str, preranker: str) -> None:
+    models = [IdentityModel(name=name, ranker="identity") for name in ("reads", "reads-not")]
+    rankers = {"reads": reading(NumberRanker()), "reads-not": NumberRanker()}
+    options = RankOptions(model=model, strategy="cascade", preranker=preranker)
+    two = ModelRegistry(models, rankers)
+    if model == "reads":
+        assert two.resolve(options, "prefer medical texts")[-1].model == model
+    else:
+        with pytest.raises(InvalidRequest, match=r"model reads-not has no place .* use one that reads it: reads"):
+            two.resolve(options, "prefer medical texts")
+
+
+def test_window_larger_than_the_model_reads_is_rejected_with_both_numbers() -> None:
+    with pytest.raises(InvalidRequest, match="window_size 31 exceeds the 30 passages that number reads at once"):
+        registry().resolve(RankOptions(window_size=31))
+
+
+@pytest.mark.parametrize("preranker", ["", "number", "other"])
+def test_preranker_must_be_another_model(preranker: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"'{preranker}' cannot be the preranker of number; use one of identity"):
+        registry().resolve(RankOptions(strategy="cascade", preranker=preranker))
+
+
+def test_unknown_model_is_rejected() -> None:
+    with pytest.raises(NotFound, match="model 'other' is none of number, identity"):
+        registry().resolve(RankOptions(model="other"))
+
+
+def test_zero_init_checkpoint_is_written_once_to_the_users_cache(
+    encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = zero_init_checkpoint(encoder)
+    written_ns = (folder / "model.safetensors").stat().st_mtime_ns
+    assert zero_init_checkpoint(encoder) == folder
+    assert (folder / "model.safetensors").stat().st_mtime_ns == written_ns
+
+
+@pytest.mark.parametrize("is_written_by_another", [True, False])
+def test_zero_init_checkpoint_that_cannot_be_written_is_that_of_a_faster_process_or_an_error(
+    encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_written_by_another: bool
+) -> None:
+    def fail(encoder: Encoder, out: Path) -> None:
+        if is_written_by_another:
+            write_zero_init_checkpoint(encoder, out)
+        raise ConfigError("exists already")
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("rerank.reranking.registry.write_zero_init_checkpoint", fail)
+    if is_written_by_another:
+        assert (zero_init_checkpoint(encoder) / "config.json").is_file()
+    else:
+        with pytest.raises(ConfigError, match="exists already"):
+            zero_init_checkpoint(encoder)

@@ -1,0 +1,253 @@
+"""Unordered lists: the order in which candidates came has no effect, and equal texts get equal scores."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rerank import InvalidRequest, Query, Reranker
+from rerank.engine.strategies import Single, Sliding, Step, Steps
+from rerank.models.encoder import Encoder
+from rerank.rankers.identity import IdentityRanker
+from rerank.reranking.unordered import UnorderedList, shared_words
+from rerank.retrieval.index import Index
+from rerank.types import (
+    Candidate,
+    CandidateSource,
+    Completeness,
+    EncodedWindow,
+    InterpolatedScores,
+    InterpolationReport,
+    Passage,
+    Prepared,
+    Ranking,
+    RankOptions,
+    ScoreKind,
+    StrategyKind,
+    WindowRanking,
+)
+from tests.fakes import NumberRanker, number_in
+from tests.serving import reranker_of
+from tests.slices import finished
+
+QUERY = "how long does a flea live"
+DOCUMENTS = ["Deserts are dry.", "A flea lives a year.", "The moon orbits the earth.", "A flea lives a year."]
+UNORDERED = RankOptions(ordered=False)
+SINGLE = replace(UNORDERED, strategy="single")
+
+
+class PlaceRanker(NumberRanker):
+    """Prefers what it reads first: the number in the text, less the place in the window. It truncates "relevance 3"."""
+
+    def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
+        return Prepared(query, tuple(passages), tuple(p.doc_id for p in passages if p.text == "relevance 3"))
+
+    def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
+        return [
+            WindowRanking(tuple(number_in(p.text) - place for place, p in enumerate(encoded.window.passages)))
+            for encoded in windows
+        ]
+
+
+Rank = Callable[..., Ranking]
+
+
+@pytest.fixture
+def rank(encoder: Encoder) -> Rank:
+    """Ranks candidates by a PlaceRanker or, as the model "identity", by none."""
+
+    def run(candidates: Sequence[Any], options: RankOptions = UNORDERED) -> Ranking:
+        async def call() -> Ranking:
+            rankers = {"place": PlaceRanker(), "identity": IdentityRanker()}
+            async with reranker_of(encoder, rankers) as reranker:
+                return await reranker.rerank(Query(QUERY), candidates, options)
+
+        return asyncio.run(call())
+
+    return run
+
+
+def rows(ranking: Ranking) -> list[tuple[str, float]]:
+    return [(item.candidate.passage.doc_id, item.score) for item in ranking.ranked]
+
+
+def of_numbers(numbers: Sequence[int], scored: bool = False) -> list[CandidateSource]:
+    """Candidates d0, d1, …, whose texts are equal where the numbers are."""
+    return [
+        CandidateSource(f"d{i}", f"relevance {number}", score=float(i % 7) if scored else None)
+        for i, number in enumerate(numbers)
+    ]
+
+
+@pytest.mark.parametrize("scored", [False, True])
+@pytest.mark.parametrize("strategy", [kind for kind in StrategyKind if kind is not StrategyKind.CASCADE])
+def test_result_does_not_depend_on_the_order_sent(rank: Rank, strategy: StrategyKind, scored: bool) -> None:
+    candidates = of_numbers([number % 40 for number in range(50)], scored)
+    options = replace(UNORDERED, strategy=strategy, window_size=8)
+    expected = rows(rank(candidates, options))
+    assert sorted(doc_id for doc_id, _ in expected) == sorted(each.doc_id for each in candidates)
+    for seed in range(3):
+        shuffled = random.Random(seed).sample(candidates, len(candidates))
+        assert rows(rank(shuffled, options)) == expected
+
+
+@pytest.mark.parametrize("top_n", [0, 1, 2, 3, 4, 5, 6, 9])
+def test_equal_texts_have_equal_scores_and_follow_one_another_by_doc_id(rank: Rank, top_n: int) -> None:
+    found = rows(rank(of_numbers([5, 1, 5, 9, 1, 5]), replace(SINGLE, top_n=top_n)))
+    assert [doc_id for doc_id, _ in found] == ["d3", "d0", "d2", "d5", "d1", "d4"][: top_n or None]
+    scores = dict(found)
+    assert len({scores[doc_id] for doc_id in ("d0", "d2", "d5") if doc_id in scores}) <= 1
+    assert len(set(scores.values())) == len({doc_id for doc_id in ("d3", "d0", "d1") if doc_id in scores})
+
+
+def test_ranks_count_the_candidates_before(rank: Rank) -> None:
+    """Several windows have no common scores."""
+    ranking = rank(of_numbers([5, 1, 5, 9]), replace(UNORDERED, strategy="sliding", window_size=2))
+    assert ranking.score_kind is ScoreKind.RANK
+    assert rows(ranking) == [("d3", 4.0), ("d0", 3.0), ("d2", 3.0), ("d1", 1.0)]
+
+
+def test_title_is_part_of_the_text() -> None:
+    candidates = [Candidate(Passage(str(i), "T one", title=title)) for i, title in enumerate(["T", "", "T"])]
+    assert sorted(finished(UnorderedList.of("q", candidates)).groups) == [(0, 2), (1,)]
+
+
+def test_text_of_the_index_equals_a_text_that_was_sent(encoder: Encoder, index: Index) -> None:
+    ranker = NumberRanker()
+
+    async def call() -> Ranking:
+        async with reranker_of(encoder, {"number": ranker}, index) as reranker:
+            (stored,) = index.store.passages(["flea"])
+            sent = [CandidateSource("a", stored.text), CandidateSource("flea", in_index=True)]
+            return await reranker.rerank(Query("q"), sent, UNORDERED)
+
+    ranking = asyncio.run(call())
+    assert len({item.score for item in ranking.ranked}) == 1
+    (window,) = ranker.ranked
+    (passage,) = window.passages
+    assert passage.vector is not None
+
+
+@pytest.mark.parametrize("documents", [[], ["one"], ["same"] * 12])
+def test_short_lists_and_equal_texts_keep_their_order_by_id(rank: Rank, documents: list[str]) -> None:
+    ranking = rank(documents)
+    assert [item.position for item in ranking.ranked] == list(range(len(documents)))
+    assert len({item.score for item in ranking.ranked}) <= 1
+
+
+def test_trace_has_the_positions_that_were_sent_and_all_doc_ids(rank: Rank) -> None:
+    trace = rank(of_numbers([1, 3, 2, 3]), SINGLE).trace
+    assert sorted(trace.input_order) == [0, 1, 2]
+    assert [window.positions for window in trace.windows] == [trace.input_order]
+    assert trace.truncated_doc_ids == ("d1", "d3")
+    assert (trace.completeness, trace.reason) == (Completeness.FULL, "")
+
+
+@pytest.mark.parametrize("options", [replace(UNORDERED, model="identity"), replace(SINGLE, window_size=2)])
+def test_what_was_not_reranked_is_said_to_have_no_order(rank: Rank, options: RankOptions) -> None:
+    candidates = [("a", "Deserts are dry."), ("b", "A flea lives a year."), ("c", "No word shared.")]
+    ranking = rank(candidates, options)
+    assert "; the list is unordered: what was not reranked is ordered by the words" in ranking.trace.reason
+    scored = rank([CandidateSource(doc_id, text, score=1.0) for doc_id, text in candidates], options)
+    assert "unordered" not in scored.trace.reason
+
+
+def test_texts_are_read_by_their_scores_if_all_have_one_and_else_by_the_words_of_the_query() -> None:
+    texts = ["Deserts are dry.", "A flea lives a year.", "How long does a flea live?"]
+    scores = [(3.0, 2.0, 1.0), (3.0, math.nan, 1.0), (3.0, None, 1.0)]
+    lists = [
+        finished(
+            UnorderedList.of(
+                QUERY, [Candidate(Passage(text, text), score) for text, score in zip(texts, row, strict=True)]
+            )
+        )
+        for row in scores
+    ]
+    assert [[candidate.passage.text for candidate in each.distinct] for each in lists] == [texts, *[texts[::-1]] * 2]
+    assert [each.has_scores for each in lists] == [True, False, False]
+
+
+def test_equal_texts_count_with_the_best_of_their_scores() -> None:
+    candidates = [
+        Candidate(Passage(str(i), text), score) for i, (text, score) in enumerate([("x", 1), ("y", 2), ("x", 3)])
+    ]
+    assert [(each.passage.doc_id, each.score) for each in finished(UnorderedList.of("q", candidates)).distinct] == [
+        ("0", 3),
+        ("1", 2),
+    ]
+
+
+@given(st.lists(st.text("ab ", max_size=6), max_size=8), st.text("ab ", max_size=4))
+def test_shared_words_are_those_of_the_query_and_rarer_ones_count_more(texts: list[str], query: str) -> None:
+    for text, score in zip(texts, finished(shared_words(query, texts)), strict=True):
+        words = set(query.split()) & set(text.split())
+        frequencies = [sum(word in other.split() for other in texts) for word in words]
+        assert score == pytest.approx(sum(math.log(1 + len(texts) / frequency) for frequency in frequencies))
+
+
+INTERPOLATED, PLAIN = Step("m", Sliding(200, 100), 0.25), Step("m", Sliding(200, 100))
+WITHOUT_SCORES = finished(UnorderedList.of("q", [Candidate(Passage("a", "a")), Candidate(Passage("b", "b"), 1.0)]))
+WITH_SCORES = finished(UnorderedList.of("q", [Candidate(Passage("a", "a"), 2.0), Candidate(Passage("b", "b"), 1.0)]))
+
+
+@pytest.mark.parametrize(
+    ("steps", "without_scores"),
+    [
+        ((INTERPOLATED,), (PLAIN,)),
+        ((INTERPOLATED, Step("n", Single(20))), (PLAIN, Step("n", Single(20)))),
+        ((PLAIN,), (PLAIN,)),
+        ((PLAIN, Step("n", Single(20), 1.0, True)), (PLAIN, Step("n", Single(20), 1.0, True))),  # with the preranker
+    ],
+)
+def test_nothing_is_interpolated_with_the_order_but_with_scores(steps: Steps, without_scores: Steps) -> None:
+    assert WITHOUT_SCORES.steps(steps) == without_scores
+    assert WITH_SCORES.steps(steps) == steps
+
+
+def test_interpolation_that_was_asked_for_is_refused_without_scores(rank: Rank) -> None:
+    with pytest.raises(InvalidRequest, match="not every candidate has a first-stage score; send a score with each"):
+        rank(DOCUMENTS, replace(SINGLE, interpolation=0.5))
+    ranking = rank([(text, text) for text in DOCUMENTS[:3]], replace(SINGLE, interpolation=0.0))
+    assert ranking.trace.interpolation is None
+
+
+@pytest.fixture(scope="module")
+def pe_rank() -> Any:
+    with Reranker("pe-rank") as reranker:
+        yield reranker
+
+
+def test_pe_rank_has_one_result_for_all_orders_of_an_unordered_list(pe_rank: Reranker) -> None:
+    results = set()
+    for seed in range(6):
+        documents = random.Random(seed).sample(DOCUMENTS, len(DOCUMENTS))
+        found = pe_rank.rank(QUERY, documents)  # unordered is the default of this door
+        results.add(tuple((documents[row["corpus_id"]], row["score"]) for row in found))
+    (result,) = results
+    assert result[0] == result[1]
+    assert result[0][0] == "A flea lives a year."
+
+
+def test_order_counts_for_pe_rank_if_it_is_that_of_a_first_stage(pe_rank: Reranker) -> None:
+    first, second = pe_rank.rank(QUERY, ["The same text."] * 2, ordered=True)
+    assert (first["corpus_id"], second["corpus_id"]) == (0, 1)
+    assert first["score"] > second["score"]
+
+
+def test_default_interpolation_that_is_left_out_is_reported(pe_rank: Reranker) -> None:
+    trace = pe_rank.rerank(Query(QUERY), DOCUMENTS, UNORDERED).trace
+    assert trace.interpolation == InterpolationReport(
+        0.25, reason="the list is unordered, and not every candidate has a first-stage score"
+    )
+    assert trace.strategy == "sliding(200/100)"
+    scored = [CandidateSource(str(i), text, score=float(i)) for i, text in enumerate(DOCUMENTS)]
+    trace = pe_rank.rerank(Query(QUERY), scored, UNORDERED).trace
+    assert trace.interpolation == InterpolationReport(0.25, InterpolatedScores.FIRST_STAGE)

@@ -1,0 +1,203 @@
+"""Atomic files and folders: complete or absent, also after exceptions and kills; SHA-256 of files."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from rerank.errors import ConfigError
+from rerank.util.files import atomic_file, atomic_folder, read_text, sha256_of_files
+
+#: Starts to write the folder argv[1], prints the temporary folder, and finishes when it reads a line.
+BUILDER = """
+import sys
+from pathlib import Path
+from rerank.util.files import atomic_folder
+
+with atomic_folder(Path(sys.argv[1])) as folder:
+    (folder / "half").touch()
+    print(folder, flush=True)
+    sys.stdin.readline()
+"""
+
+
+@contextmanager
+def building(out: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """Another process that is writing the folder `out`, and its temporary folder."""
+    command = [sys.executable, "-c", BUILDER, str(out)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield process, Path(process.stdout.readline().strip())
+        finally:
+            process.kill()
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+def create(out: Path) -> None:
+    with atomic_folder(out) as folder:
+        (folder / "file").write_text("complete")
+
+
+def entries(folder: Path) -> list[str]:
+    """The names in a folder, including hidden ones."""
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_folder_appears_when_the_block_ends_for_all_users_also_in_a_new_folder(tmp_path: Path) -> None:
+    for out in (tmp_path / "out", tmp_path / "a" / "b" / "out"):
+        with atomic_folder(out) as folder:
+            (folder / "file").write_text("complete")
+            assert not out.exists()
+            assert folder.parent == out.parent
+        assert (out / "file").read_text() == "complete"
+        assert entries(out.parent) == ["out"]
+        assert out.stat().st_mode & 0o777 == 0o755
+
+
+def test_relative_path_refers_to_the_working_directory_at_the_start_of_the_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(tmp_path)
+    with atomic_folder(Path("out")):
+        monkeypatch.chdir(elsewhere)
+    assert entries(tmp_path) == ["elsewhere", "out"]
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_exception_leaves_no_folder(out: Path, error: type[BaseException]) -> None:
+    def fail_halfway() -> None:
+        with atomic_folder(out) as folder:
+            (folder / "half").touch()
+            raise error
+
+    with pytest.raises(error):
+        fail_halfway()
+    assert entries(out.parent) == []
+
+
+@pytest.mark.parametrize("prepare", [create, Path.touch], ids=["folder", "file"])
+def test_existing_target_is_refused_and_unchanged(out: Path, prepare: Callable[[Path], object]) -> None:
+    prepare(out)
+    with pytest.raises(ConfigError, match=f"{out} exists already; remove it first or choose another folder"):
+        create(out)
+    assert entries(out.parent) == ["out"]
+
+
+def test_next_call_removes_and_names_the_temporary_folder_of_a_killed_process(
+    out: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with building(out) as (process, folder):
+        process.kill()
+        process.wait()
+        assert folder.is_dir()
+        assert not out.exists()
+    create(out.with_name("other"))
+    assert folder.is_dir(), "it is of another target"
+    create(out)
+    assert entries(out.parent) == ["other", "out"]
+    assert entries(out) == ["file"]
+    assert caplog.messages == [f"removed {folder}, the unfinished folder that a killed process left behind"]
+
+
+def test_running_writer_keeps_its_folder_and_another_target_does_not_matter(out: Path) -> None:
+    with building(out) as (process, folder):
+        create(out.with_name("other"))
+        process.communicate("finish\n", timeout=60)
+        assert process.returncode == 0
+    assert entries(out.parent) == ["other", "out"]
+    with building(out.with_name("third")) as (_, folder):
+        create(out.with_name("third"))
+        assert entries(folder) == ["half"]
+
+
+def test_first_of_two_concurrent_writers_wins(out: Path) -> None:
+    def second_writer() -> None:
+        with atomic_folder(out) as late:
+            (late / "file").write_text("late")
+            create(out)
+
+    with pytest.raises(ConfigError, match="exists already; another process created it in the meantime"):
+        second_writer()
+    assert (out / "file").read_text() == "complete"
+    assert entries(out.parent) == ["out"]
+
+
+def test_file_is_replaced_when_the_block_ends_and_unchanged_when_it_raises(out: Path) -> None:
+    def fail_halfway() -> None:
+        with atomic_file(out) as path:
+            path.write_text("half")
+            raise KeyboardInterrupt
+
+    out.write_text("old")
+    with atomic_file(out) as path:
+        path.write_text("new")
+        assert out.read_text() == "old"
+    with pytest.raises(KeyboardInterrupt):
+        fail_halfway()
+    assert out.read_text() == "new"
+    assert entries(out.parent) == ["out"]
+
+
+def test_hash_is_sha256_and_of_several_files_depends_on_their_boundaries_and_order(tmp_path: Path) -> None:
+    contents = {"a": b"xy", "b": b"z", "c": b"x", "d": b"yz"}
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+    pairs = ["ab", "ba", "cd", "dc"]
+    assert len({sha256_of_files([tmp_path / name for name in pair]) for pair in pairs}) == len(pairs)
+    assert sha256_of_files([tmp_path / "a"]) == hashlib.sha256(b"xy").hexdigest()
+    digests = "".join(hashlib.sha256(contents[name]).hexdigest() for name in "ab")
+    assert sha256_of_files([tmp_path / "a", tmp_path / "b"]) == hashlib.sha256(digests.encode()).hexdigest()
+
+
+def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path, problem in {
+        tmp_path: "it is a folder, not a file",
+        tmp_path / "pipe": "it is a pipe or a device, not a file",
+        Path("/dev/zero"): "it is a pipe or a device, not a file",
+        tmp_path / "missing": "No such file or directory",
+        tmp_path / ("x" * 5000): "File name too long",
+    }.items():
+        with pytest.raises(ConfigError) as caught:
+            read_text(path)
+        assert str(caught.value) == f"{path} cannot be read: {problem}"
+
+
+def test_relative_path_that_leads_nowhere_names_the_working_directory() -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_text(Path("missing"))
+    assert str(caught.value).endswith(f" (relative paths begin at the working directory, {Path.cwd()})")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
+def test_file_without_permission_is_refused(out: Path) -> None:
+    out.touch(mode=0)
+    with pytest.raises(ConfigError, match=r"cannot be read: Permission denied$"):
+        read_text(out)
+
+
+def test_text_in_another_encoding_is_refused_with_its_line(out: Path) -> None:
+    out.write_bytes("first\nzweitä\n".encode("latin-1"))
+    with pytest.raises(ConfigError, match=r"line 2: the byte 0xE4 is not UTF-8; save the file as UTF-8$"):
+        read_text(out)
+
+
+def test_text_is_bounded(out: Path) -> None:
+    out.write_text("x" * 11)
+    assert read_text(out, max_bytes=11) == "x" * 11
+    with pytest.raises(ConfigError, match=r"has 11 bytes; a file of settings has at most 10$"):
+        read_text(out, max_bytes=10)

@@ -1,0 +1,82 @@
+"""YAML files: the line of each part, and what is refused with one line that names it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from rerank.errors import ConfigError
+from rerank.util.yaml_files import parse_yaml, read_yaml
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("a: " + "1" * 5000, "line 1: the value is no int that can be read, or has too many digits"),
+        ("b: 1\na: 0x" + "f" * 5000, "line 2: the number has too many digits; at most 18 are read"),
+        ("[" * 5000, "line 1: more than 50 mappings and lists inside one another"),
+        ("[" * 100_000 + "]" * 100_000, "line 1: more than 50 mappings and lists inside one another"),
+        ("{a: " * 5000, "line 1: more than 50"),
+        ("- " * 5000, "line 1: more than 50"),
+        ("a: 1\nb:\n  c: 2\n  c: 3", "line 4: the key 'c' is in line 3 already"),
+        ("{a: 1, a: 2}", "line 1: the key 'a' is in line 1 already"),
+        ("a: 2024-13-45", "line 1: the value is no timestamp that can be read"),
+        ("a: !!int ''", "line 1: the value is no int"),
+        ("a: !!bool x", "line 1: the value is no bool"),
+        ("a: !!timestamp x", "line 1: the value is no timestamp"),
+        ("a: 1\nb: \x00", r"line 2: the character U\+0000 is not allowed in YAML; remove it"),
+        ('a: "\\0"', "line 1: the text has a NUL or half a character"),
+        ('a: "\\ud800"', "line 1: the text has a NUL or half a character"),
+        ("a: *b", "line 1: found undefined alias 'b'"),
+        ("a: 1\n--- b", "line 2: expected a single document in the stream, but found another document"),
+        ("a: !!python/object:os.system x", "line 1: could not determine a constructor for the tag"),
+        ("? [a]\n: b", "line 1: while constructing a mapping, found unhashable key"),
+        ("a: 1\n\tb: 2", "line 2: .*found character .* that cannot start any token"),
+    ],
+)
+def test_text_that_cannot_be_read_is_refused_with_its_line(text: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^settings\.yaml: {problem}") as caught:
+        parse_yaml(text, "settings.yaml")
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 200
+
+
+def test_line_is_that_of_the_part_or_of_what_is_around_it() -> None:
+    file = parse_yaml("listen: x\nmodels:\n  - name: a\n    path: b\n  - {name: c,\n     path: d}\n", "f")
+    lines = {
+        ("listen",): 1,
+        ("models",): 2,
+        ("models", 0, "path"): 4,
+        ("models", 1): 5,
+        ("models", 1, "tag", "path"): 6,
+    }
+    assert {location: file.line_of(location) for location in lines} == lines
+    assert file.line_of(("models", 1, "missing")) == 5
+    assert file.line_of(("models", 7)) == 2
+    assert file.line_of(()) == file.line_of(("missing",)) == 1
+
+
+def test_merged_keys_may_be_replaced_but_not_repeated() -> None:
+    text = "base: &base {x: 1, y: 2}\nothers:\n- a: &a {deep: &deep {<<: *base, x: 3}}\n- b: {<<: *deep, y: 4}\n"
+    assert parse_yaml(text, "f").content["others"][1] == {"b": {"x": 3, "y": 4}}
+
+
+def test_merges_of_merges_take_no_time() -> None:
+    levels = [f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}], k{n}: 1}}" for n in range(1, 30)]
+    start_s = time.monotonic()
+    content = parse_yaml("\n".join(["a0: &a0 {k0: 1}", *levels]), "f").content
+    assert len(content["a29"]) == 30
+    assert time.monotonic() - start_s < 10  # without a bound, the age of the universe
+
+
+@pytest.mark.parametrize("text", ["", "# a comment\n", "---\n"])
+def test_file_that_says_nothing_has_no_content(text: str) -> None:
+    assert parse_yaml(text, "f").content is None
+
+
+def test_byte_order_mark_is_no_part_of_the_content(tmp_path: Path) -> None:
+    path = tmp_path / "f.yaml"
+    path.write_bytes(b"\xef\xbb\xbfa: 1")
+    assert read_yaml(path).content == {"a": 1}
