@@ -8,9 +8,9 @@ from pathlib import Path
 
 import grpc
 import pytest
-from tests.rerank.ray_serve.replicas import load_fakes, ray_cluster, ray_config
 
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
+from tests.rerank.ports.ray_serve.replicas import load_fakes, ray_cluster, ray_config
 from tests.serving import free_port
 
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import grpc
 import pytest
-from tests.rerank.ray_serve.replicas import load_fakes, ray_config, replica_pids
 
 from rerank.errors import ConfigError
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
+from tests.rerank.ports.ray_serve.replicas import load_fakes, ray_config, replica_pids
 from tests.serving import TIMEOUT_S, numbered_candidates, wait_for
 
 pytest.importorskip("ray", reason="needs the extra ray; `make ray-tests` installs it")

@@ -10,12 +10,12 @@ from typing import Any
 import grpc
 import pytest
 from google.rpc import error_details_pb2
-from tests.rerank.ray_serve.replicas import load_fakes, ray_config
 
 from rerank.access.callers import CallerLimits
 from rerank.access.key_file import add_key
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
+from tests.rerank.ports.ray_serve.replicas import load_fakes, ray_config
 from tests.serving import TIMEOUT_S, Refusal, numbered_candidates, refusal, wait_for
 
 pytest.importorskip("ray", reason="needs the extra ray; `make ray-tests` installs it")
