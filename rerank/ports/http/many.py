@@ -21,7 +21,7 @@ from rerank.service.streams import OpenStreams, RequestStream
 
 T = TypeVar("T")
 
-MANY = "/rerank/util/many"
+MANY = "/rerank/many"
 NDJSON = "application/x-ndjson"
 #: Lines of a body. It is received as a whole, because clients send all of it before they read.
 _MAX_LINES = 10_000

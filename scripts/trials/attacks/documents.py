@@ -58,7 +58,7 @@ async def divided_words(target: Target, draw: random.Random) -> Counter[str]:
 
 @attack
 async def large_body_of_many(target: Target, draw: random.Random) -> Counter[str]:
-    """7 MB of requests to identity in one body of /rerank/util/many."""
+    """7 MB of requests to identity in one body of /rerank/many."""
     body = b"\n".join(
         json.dumps(
             {
@@ -72,7 +72,7 @@ async def large_body_of_many(target: Target, draw: random.Random) -> Counter[str
         for _ in range(_LINES)
     )
     async with _client(target) as client:
-        reply = await client.post("/rerank/util/many", content=body, headers={"content-type": "application/x-ndjson"})
+        reply = await client.post("/rerank/many", content=body, headers={"content-type": "application/x-ndjson"})
     return Counter("OK" if "response" in json.loads(line) else "error" for line in reply.text.splitlines())
 
 

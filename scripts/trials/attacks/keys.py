@@ -50,7 +50,7 @@ async def stream_beside_calls_of_its_key(target: Target, draw: random.Random) ->
 
 @attack_with_key(_MAX_CALLS)
 async def two_bodies_of_many_of_one_key(target: Target, draw: random.Random) -> Counter[str]:
-    """Two bodies of 60 requests to pe-rank at /rerank/util/many at the same time."""
+    """Two bodies of 60 requests to pe-rank at /rerank/many at the same time."""
     passages = [
         {"doc_id": each.doc_id, "text": each.text} for each in made_request(draw, "", _PASSAGES, 300).candidates
     ]
@@ -59,7 +59,7 @@ async def two_bodies_of_many_of_one_key(target: Target, draw: random.Random) -> 
     async with httpx2.AsyncClient(base_url=f"http://{target.http_address}", timeout=_TIMEOUT_S) as client:
 
         async def post() -> list[str]:
-            reply = await client.post("/rerank/util/many", content=b"\n".join([line] * _REQUESTS), headers=headers)
+            reply = await client.post("/rerank/many", content=b"\n".join([line] * _REQUESTS), headers=headers)
             lines = map(json.loads, reply.text.splitlines())
             return [_STATUS[each["error"]["code"] if "error" in each else 0] for each in lines]
 

@@ -52,18 +52,18 @@ def test_info_has_the_limits_by_the_names_of_tei(http: HttpClient) -> None:
 def test_openapi_names_every_path_and_every_reference_resolves(http: HttpClient) -> None:
     document = http.get("/openapi.json").json
     assert set(document["paths"]) == {
-        "/v1/rerank", "/v2/rerank", "/rerank", "/rerank/util/many", "/search", "/v1/models", "/info", "/health",
+        "/v1/rerank", "/v2/rerank", "/rerank", "/rerank/many", "/search", "/v1/models", "/info", "/health",
     }  # fmt: skip
     assert set(references(document)) <= {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
 
 
 def test_openapi_names_the_content_type_of_each_path(http: HttpClient) -> None:
     paths = http.get("/openapi.json").json["paths"]
-    for path, content_type in (("/rerank", "application/json"), ("/rerank/util/many", "application/x-ndjson")):
+    for path, content_type in (("/rerank", "application/json"), ("/rerank/many", "application/x-ndjson")):
         post = paths[path]["post"]
         assert [*post["requestBody"]["content"]] == [content_type]
         assert post["responses"]["415"]["description"].startswith(f"The content type is not {content_type},")
-    assert "application/x-ndjson" in paths["/rerank/util/many"]["post"]["summary"]
+    assert "application/x-ndjson" in paths["/rerank/many"]["post"]["summary"]
 
 
 def test_openapi_lists_the_fields_that_are_accepted(http: HttpClient) -> None:

@@ -33,7 +33,7 @@ def body_of(*requests: object) -> bytes:
 
 def post(client: HttpClient, *requests: object, **headers: str) -> Reply:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return client.send("POST", "/rerank/util/many", body_of(*requests), NDJSON | named)
+    return client.send("POST", "/rerank/many", body_of(*requests), NDJSON | named)
 
 
 def answers(reply: Reply) -> dict[int, Any]:
@@ -65,17 +65,17 @@ def test_wrong_lines_fail_alone(http: HttpClient) -> None:
     [(b"", "body: it has no requests"), (b" \n\n", "body: it has no requests"), (b"\n" * 10_001, "body: it has 10001")],
 )
 def test_body_without_requests_or_with_too_many_lines_is_refused(http: HttpClient, body: bytes, problem: str) -> None:
-    reply = http.send("POST", "/rerank/util/many", body, NDJSON)
+    reply = http.send("POST", "/rerank/many", body, NDJSON)
     assert (reply.status, reply.json["message"].startswith(problem)) == (400, True)
 
 
 def test_other_types_and_methods_are_refused(http: HttpClient) -> None:
-    refused = http.post("/rerank/util/many", asked(1))
+    refused = http.post("/rerank/many", asked(1))
     assert (refused.status, refused.json["message"]) == (
         415,
         "the content type is 'application/json'; send application/x-ndjson",
     )
-    assert http.get("/rerank/util/many").status == 405
+    assert http.get("/rerank/many").status == 405
 
 
 def test_values_of_a_line_are_counted_before_they_are_parsed(http: HttpClient) -> None:
@@ -97,7 +97,7 @@ def test_client_that_hangs_up_cancels_its_lines(encoder: Encoder) -> None:
     with http_service(encoder, {"number": ranker}) as (served, client):
         body = body_of(asked(1, 2), asked(2, 3))
         with socket.create_connection(client.host_and_port) as connection:
-            head = f"POST /rerank/util/many HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n"
+            head = f"POST /rerank/many HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n"
             connection.sendall(f"{head}content-type: application/x-ndjson\r\n\r\n".encode() + body)
             assert ranker.entered.wait(TIMEOUT_S)
             served.wait_for_calls(2)
@@ -111,7 +111,7 @@ def test_drain_that_ends_first_is_said_on_a_line(encoder: Encoder, caplog: pytes
         body = body_of(asked(1, 2))
         with socket.create_connection(client.host_and_port) as connection:
             connection.settimeout(TIMEOUT_S)
-            head = f"POST /rerank/util/many HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n"
+            head = f"POST /rerank/many HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n"
             connection.sendall(f"{head}content-type: application/x-ndjson\r\n\r\n".encode() + body)
             assert ranker.entered.wait(TIMEOUT_S)
             drained = served.start(served.server.drain(0.1))
@@ -138,7 +138,7 @@ def test_drain_during_the_last_answer_adds_no_line(encoder: Encoder, monkeypatch
         body = body_of(*[asked(1, 2)] * 10)
         with socket.create_connection(client.host_and_port) as connection:
             connection.settimeout(TIMEOUT_S)
-            head = f"POST /rerank/util/many HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n"
+            head = f"POST /rerank/many HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n"
             connection.sendall(f"{head}content-type: application/x-ndjson\r\n\r\n".encode() + body)
             assert ranker.entered.wait(TIMEOUT_S)
             drained = served.start(served.server.drain(TIMEOUT_S))

@@ -6,7 +6,7 @@ from inspect import signature
 from types import ModuleType
 
 import pytest
-from tests.rerank.grpc import test_server, test_servicer
+from tests.rerank.ports.grpc import test_server, test_servicer
 
 from tests.rerank.service import test_bad_requests, test_feedback, test_trace
 
