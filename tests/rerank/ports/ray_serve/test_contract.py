@@ -6,8 +6,8 @@ from inspect import signature
 from types import ModuleType
 
 import pytest
-from tests.rerank.ports.grpc import test_server, test_servicer
 
+from tests.rerank.ports.grpc import test_server, test_servicer
 from tests.rerank.service import test_bad_requests, test_feedback, test_trace
 
 pytest.importorskip("ray", reason="needs the extra ray; `make ray-tests` installs it")
