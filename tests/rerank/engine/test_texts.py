@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from itertools import groupby
 from typing import Any
 
 import pytest
@@ -52,6 +53,23 @@ def test_callers_have_equal_shares_of_the_thread() -> None:
     many = [("many", steps("many", 6, done), LONG) for _ in range(5)]
     with_thread(*many, ("one", steps("one", 6, done), LONG))
     assert done[:12].count("one") in (5, 6)
+
+
+def test_short_work_asked_for_again_and_again_never_waits_for_the_end_of_long_work() -> None:
+    """A share is counted in time: many short works are no long one."""
+    done = list[str]()
+
+    async def run() -> None:
+        thread = TextThread(age_factor=0.05)
+        thread.open()
+        long = [asyncio.create_task(thread.run(f"caller {n}", steps("long", 30, done), 80_000)) for n in range(3)]
+        while not all(each.done() for each in long):
+            await thread.run("honest", steps("short", 0, []), 100)
+            done.append("short")
+        await thread.close()
+
+    asyncio.run(run())
+    assert max(len(list(group)) for name, group in groupby(done) if name == "long") <= 4
 
 
 def test_cancelled_work_runs_no_further_slice() -> None:
