@@ -81,7 +81,7 @@ class ConcurrentCalls(QueuedStage[T, R]):
                     task.cancel()  # nobody waits for the other results of a request that has failed
             return
         seconds = time.perf_counter() - start_s
-        self._throughput.observe(self._model_stage, work.tokens, self._shared_s() - share_s, now_s())
+        self._throughput.observe(self.model_stage, work.tokens, self._shared_s() - share_s, now_s())
         self._complete([work], [result], seconds)
 
     def _shared_s(self) -> float:

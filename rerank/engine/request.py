@@ -42,7 +42,7 @@ MIN_WINDOW_TOKENS = 16
 
 
 class Stage(Enum):
-    """The two stages of a request that a model's queues hold, and the work on texts before them, see TextThread."""
+    """The two stages of a request that a model's queues hold, and the work on texts before them, see TextThreads."""
 
     PREPARE = "prepare"
     RANK = "rank"

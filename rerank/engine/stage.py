@@ -167,11 +167,12 @@ class QueuedStage(ABC, Generic[T, R]):
         max_batch_tokens: see FairQueue.
 
     Attributes:
+        model_stage: see above.
         on_batch, on_results: see their types; they do nothing unless they are set.
     """
 
     def __init__(self, model_stage: ModelStage, throughput: Throughput, max_batch_tokens: int) -> None:
-        self._model_stage = model_stage
+        self.model_stage = model_stage
         self._name = f"{model_stage.stage.value} {model_stage.model}"
         self._throughput = throughput
         self._queue: FairQueue[Work[T, R]] = FairQueue(model_stage, throughput, max_batch_tokens)
@@ -219,7 +220,7 @@ class QueuedStage(ABC, Generic[T, R]):
         self._on_new_work()
         try:
             results = await asyncio.gather(*futures)
-            self.on_results(self._model_stage, submitted_s, results)
+            self.on_results(self.model_stage, submitted_s, results)
             return results
         finally:
             self._queue.discard(request)
@@ -258,18 +259,18 @@ class QueuedStage(ABC, Generic[T, R]):
         """Hands the results of a batch over, which took so many seconds."""
         ended_s = time.perf_counter()
         for work, result in zip(batch, results, strict=True):
-            work.request.subtract(self._model_stage, work.tokens)
+            work.request.subtract(self.model_stage, work.tokens)
             if not work.future.done():
                 queue_ms = (ended_s - work.submitted_s - seconds) * 1000
                 work.future.set_result(Completed(result, queue_ms, seconds * 1000))
         for request in dict.fromkeys(work.request for work in batch):
             self._queue.refresh(request)
-        self.on_batch(self._model_stage, batch, seconds)
+        self.on_batch(self.model_stage, batch, seconds)
 
     def _failure(self, work: Work[T, R], error: Exception) -> Exception:
         if isinstance(error, RerankError):
             return error
-        problem = f"model {self._model_stage.model} failed to {self._model_stage.stage.value}"
+        problem = f"model {self.model_stage.model} failed to {self.model_stage.stage.value}"
         log.error("%s", problem, exc_info=error)
         if isinstance(error, MemoryError):
             reason = f"a window of {work.tokens} tokens exceeds the memory; use a smaller window_size"
@@ -326,7 +327,7 @@ class ThreadStage(QueuedStage[T, R]):
             self._paused_s = paused_s + time.perf_counter() - start_s
 
     async def _process(self, batch: Sequence[Work[T, R]]) -> None:
-        self._running = Running(self._model_stage, batch)
+        self._running = Running(self.model_stage, batch)
         await self._run(batch)
         self._running.has_ended = True
         if self._preemption is not None:
@@ -350,7 +351,7 @@ class ThreadStage(QueuedStage[T, R]):
             self._given.append(([work.input for work in batch], done))
             self._thread.submit(self.run_given)
             results, seconds = await asyncio.wrap_future(done)
-            self._throughput.observe(self._model_stage, sum(work.tokens for work in batch), seconds, now_s())
+            self._throughput.observe(self.model_stage, sum(work.tokens for work in batch), seconds, now_s())
             self._complete(batch, results, seconds)
         except Exception as error:
             await self._split(batch, error)

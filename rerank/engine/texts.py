@@ -13,54 +13,58 @@ from rerank.types import InSlices, Query
 
 T = TypeVar("T")
 
-#: How long a slice lasts, about.
-_SLICE_S = 0.01
-#: Characters that are divided in a millisecond, about: the estimate of the work that remains.
-_CHARS_PER_MS = 800
+#: How long a slice lasts, about, and the longest short work.
+_SLICE_MS = 10
 #: The end of a work, None after any other slice; and the milliseconds that the slice took, at least one.
 _Slice: TypeAlias = tuple[StopIteration | None, int]
+_TextStage: TypeAlias = ThreadStage[InSlices[Any], _Slice]
 
 
-class TextThread:
-    """Runs work on texts, on one thread. Callers take turns after each slice, as they do for the thread of a model.
+class TextThreads:
+    """Runs work on texts: short work on one thread, long work on another, so that short work never waits for long work.
 
-    So long documents of one caller do not delay the others, and the interpreter is held by one such thread at most. A
-    caller's share is counted in milliseconds, where that of a model's thread is counted in tokens.
+    On each thread callers take turns after each slice, as they do for the thread of a model. Their shares are counted
+    in milliseconds. So long documents of one caller do not delay the others, and two such threads at most hold the
+    interpreter.
 
     Args:
         age_factor: see Throughput.
     """
 
     def __init__(self, age_factor: float) -> None:
-        self._model_stage = ModelStage(Stage.TEXT, "work")
-        self._stage: ThreadStage[InSlices[Any], _Slice] = ThreadStage(
-            self._model_stage, _run_slices, Throughput(age_factor), max_batch_tokens=1
-        )
+        self._short, self._long = _stage("short", age_factor), _stage("long", age_factor)
 
     def open(self) -> None:
-        self._stage.open()
+        self._short.open()
+        self._long.open()
 
     async def close(self) -> None:
-        """Lets the running slice finish; further work fails with ShuttingDown."""
-        await self._stage.close()
+        """Lets the running slices finish; further work fails with ShuttingDown."""
+        await self._short.close()
+        await self._long.close()
 
-    async def run(self, caller: str, work: InSlices[T], chars: int) -> T:
+    async def run(self, caller: str, work: InSlices[T], expected_ms: float) -> T:
         """The result of the work. If it is cancelled, no further slice runs.
 
         Args:
-            caller: callers have equal shares of the thread.
-            chars: how many characters the work reads, about. Short work goes first.
+            caller: callers have equal shares of a thread.
+            expected_ms: how long the work takes, about. Of the long work, the shortest goes first.
 
         Raises: ShuttingDown; RerankError, as the work raises it; RankerFailure in the place of any other exception.
         """
+        stage = self._short if expected_ms <= _SLICE_MS else self._long
         turns = RankRequest(Query(""), (), (), caller=caller, arrived_s=now_s())
-        turns.remaining[self._model_stage] = 1 + chars / _CHARS_PER_MS
+        turns.remaining[stage.model_stage] = 1 + expected_ms
         slice_ms = 1
-        while True:  # each slice counts as long as the one before, because its own time is known only afterwards
-            (done,) = await self._stage.run(turns, [work], [slice_ms])
+        while True:  # a slice counts as long as the one before, because its own time is known only afterwards
+            (done,) = await stage.run(turns, [work], [slice_ms])
             end, slice_ms = done.result
             if end is not None:
                 return end.value
+
+
+def _stage(name: str, age_factor: float) -> _TextStage:
+    return ThreadStage(ModelStage(Stage.TEXT, name), _run_slices, Throughput(age_factor), max_batch_tokens=1)
 
 
 def _run_slices(batch: Sequence[InSlices[Any]]) -> list[_Slice]:
@@ -70,7 +74,7 @@ def _run_slices(batch: Sequence[InSlices[Any]]) -> list[_Slice]:
 def _run_slice(work: InSlices[Any]) -> _Slice:
     start_s, end = time.perf_counter(), None
     try:
-        while time.perf_counter() < start_s + _SLICE_S:
+        while time.perf_counter() < start_s + _SLICE_MS / 1000:
             next(work)
     except StopIteration as stop:
         end = stop

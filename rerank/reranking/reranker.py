@@ -16,7 +16,7 @@ from rerank.engine.engine import Engine
 from rerank.engine.relevance import at_least
 from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Steps
-from rerank.engine.texts import TextThread
+from rerank.engine.texts import TextThreads
 from rerank.errors import DeadlineExceeded, InvalidRequest, NotConfigured
 from rerank.models.encoder import Encoder
 from rerank.models.sparse_encoder import SparseEncoder
@@ -51,6 +51,8 @@ from rerank.util.text_table import ShownAsTable, TableRow
 
 T = TypeVar("T")
 P = ParamSpec("P")
+#: Characters that are read once in a millisecond, and that are tokenized and divided in one, about.
+_CHARS_READ_PER_MS, _CHARS_DIVIDED_PER_MS = 10_000, 800
 #: Candidates with their texts.
 Found: TypeAlias = tuple[Candidate, ...]
 
@@ -96,7 +98,7 @@ class AsyncReranker:
         self.engine = Engine(models.rankers, config.engine)
         self.correlations = CallerCorrelations()
         self.in_work: Callable[[RankRequest], AbstractContextManager[None]] = lambda request: nullcontext()
-        self._texts = TextThread(config.engine.age_factor)
+        self._texts = TextThreads(config.engine.age_factor)
         self._first_stage_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="first-stage")
         #: One thread, because several would keep the event loop from the interpreter for longer.
         self._conversion_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="conversion")
@@ -193,7 +195,7 @@ class AsyncReranker:
     async def _run_unordered(self, request: RankRequest) -> Ranking:
         """The ranking of candidates whose order carries no meaning, see `rerank.reranking.unordered`."""
         grouping = UnorderedList.of(request.query.text, request.candidates)
-        unordered = await self._texts.run(request.caller, grouping, _chars(request.candidates))
+        unordered = await self._texts.run(request.caller, grouping, _chars(request.candidates) / _CHARS_READ_PER_MS)
         options = replace(request.options, ordered=unordered.has_scores)  # scores give the texts a meaningful order
         steps, distinct = unordered.steps(request.steps), unordered.distinct
         ranking = await self._run(replace(request, candidates=distinct, steps=steps, options=options))
@@ -266,7 +268,9 @@ class AsyncReranker:
         margin = self.config.engine.answer_margin_s if options.allow_partial else 0.0
         try:
             async with asyncio.timeout_at(None if request.deadline_s is None else request.deadline_s - margin):
-                divided = await self._texts.run(request.caller, self._divided(request), _chars(request.candidates))
+                divided = await self._texts.run(
+                    request.caller, self._divided(request), _chars(request.candidates) / _CHARS_DIVIDED_PER_MS
+                )
         except TimeoutError:
             return await self._run(replace(request, options=options))  # ends as a late request does
         parts = replace(request, candidates=divided.candidates, steps=divided.steps, options=divided.options(options))
@@ -324,7 +328,7 @@ class AsyncReranker:
     async def _filled(self, candidates: Found, steps: Steps, caller: str) -> Found:
         """The candidates, with what is known of texts that came before; so admission expects no work for them."""
         filling = self._filled_passages([candidate.passage for candidate in candidates], steps)
-        passages = await self._texts.run(caller, filling, _chars(candidates))
+        passages = await self._texts.run(caller, filling, _chars(candidates) / _CHARS_READ_PER_MS)
         return tuple(replace(each, passage=passage) for each, passage in zip(candidates, passages, strict=True))
 
     def _filled_passages(self, passages: Iterable[Passage], steps: Steps) -> InSlices[list[Passage]]:

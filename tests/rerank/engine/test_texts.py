@@ -1,4 +1,4 @@
-"""The thread for work on texts: others take their turns between slices, and it ends with its reranker."""
+"""The threads for work on texts: others take their turns between slices, and it ends with its reranker."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from rerank.engine.texts import TextThread
+from rerank.engine.texts import TextThreads
 from rerank.errors import InvalidRequest, RankerFailure, ShuttingDown
 from rerank.types import InSlices
 
 SLICE_S = 0.02  # longer than a slice lasts, so that there is one step in each
-LONG = 10**6
+LONG = 1000.0
 
 
 def steps(name: str, number: int, done: list[str]) -> InSlices[str]:
@@ -25,11 +25,11 @@ def steps(name: str, number: int, done: list[str]) -> InSlices[str]:
     return name
 
 
-def with_thread(*works: tuple[str, InSlices[Any], int]) -> list[Any]:
-    """The results of work of these callers, which comes in this order, and is of so many characters."""
+def with_thread(*works: tuple[str, InSlices[Any], float]) -> list[Any]:
+    """The results of work of these callers, which comes in this order, and is expected to take so many ms."""
 
     async def run() -> list[Any]:
-        thread = TextThread(age_factor=0.05)
+        thread = TextThreads(age_factor=0.05)
         thread.open()
         try:
             running = [asyncio.create_task(thread.run(*work)) for work in works]
@@ -43,7 +43,7 @@ def with_thread(*works: tuple[str, InSlices[Any], int]) -> list[Any]:
 def test_short_work_of_another_caller_runs_between_the_slices_of_long_work() -> None:
     done = list[str]()
     works = [(f"caller {n}", steps("long", 10, done), LONG) for n in range(4)]
-    assert with_thread(*works, ("honest", steps("short", 1, done), 100)) == [*["long"] * 4, "short"]
+    assert with_thread(*works, ("honest", steps("short", 1, done), 1)) == [*["long"] * 4, "short"]
     assert done.index("short") <= 2, "it waits for no more than what runs or was chosen"
     assert len(done) == 41
 
@@ -56,15 +56,14 @@ def test_callers_have_equal_shares_of_the_thread() -> None:
 
 
 def test_short_work_asked_for_again_and_again_never_waits_for_the_end_of_long_work() -> None:
-    """A share is counted in time: many short works are no long one."""
     done = list[str]()
 
     async def run() -> None:
-        thread = TextThread(age_factor=0.05)
+        thread = TextThreads(age_factor=0.05)
         thread.open()
-        long = [asyncio.create_task(thread.run(f"caller {n}", steps("long", 30, done), 80_000)) for n in range(3)]
+        long = [asyncio.create_task(thread.run(f"caller {n}", steps("long", 30, done), 100)) for n in range(3)]
         while not all(each.done() for each in long):
-            await thread.run("honest", steps("short", 0, []), 100)
+            await thread.run("honest", steps("short", 0, []), 1)
             done.append("short")
         await thread.close()
 
@@ -76,7 +75,7 @@ def test_cancelled_work_runs_no_further_slice() -> None:
     done = list[str]()
 
     async def run() -> None:
-        thread = TextThread(age_factor=0.05)
+        thread = TextThreads(age_factor=0.05)
         thread.open()
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(2.5 * SLICE_S):
@@ -102,7 +101,7 @@ def test_errors_are_those_of_the_work_and_others_are_bugs() -> None:
 
 def test_closed_thread_refuses_work() -> None:
     async def run() -> None:
-        thread = TextThread(age_factor=0.05)
+        thread = TextThreads(age_factor=0.05)
         thread.open()
         await thread.close()
         with pytest.raises(ShuttingDown):
