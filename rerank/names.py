@@ -66,7 +66,7 @@ class FirstStage(Name):
 
     @property
     def parts(self) -> tuple[FirstStage, ...]:
-        """The retrievers whose results a hybrid fuses, of which BM25 is the first; itself for any other."""
+        """The retrievers whose results a hybrid fuses, BM25 first; itself for any other."""
         return _PARTS.get(self, (self,))
 
     @property

@@ -194,7 +194,7 @@ class Prepared:
 
     query: Query
     passages: tuple[Passage, ...]
-    #: Ids of the passages of which the ranker reads only the beginning.
+    #: Ids of the passages whose beginning alone the ranker reads.
     truncated_doc_ids: tuple[str, ...] = ()
 
 
@@ -242,7 +242,7 @@ class WindowRanking:
     unscored: tuple[int, ...] = ()
     #: The model did not end its thinking, so that it named no order: the scores are those of the order of the window.
     is_unanswered: bool = False
-    #: Number of passages of which the model had kept the states, so that it read the rest of their prompts only.
+    #: Number of passages whose states the model had kept, so that it read only the rest of their prompts.
     cached_passages: int = 0
     #: Name of a signal of one passage and the query → its value for each passage, NaN where it was not read.
     signals: Mapping[str, tuple[float, ...]] = field(default_factory=dict)

@@ -155,7 +155,7 @@ def config_for(names: Iterable[str], **settings: Any) -> ServiceConfig:
 def reranker_of(
     encoder: Encoder, rankers: Mapping[str, Ranker], index: Index | None = None, **settings: Any
 ) -> AsyncReranker:
-    """A reranker over these rankers by model name, the first of which is the default."""
+    """A reranker over these rankers by model name; the first is the default."""
     config = config_for(rankers, **settings)
     return AsyncReranker(config, encoder, index, ModelRegistry(config.models, rankers))
 

@@ -38,7 +38,21 @@ SERVICE = pb.DESCRIPTOR.services_by_name["RerankService"]
 #: The addresses in the documentation.
 ADDRESS, HTTP_ADDRESS = "127.0.0.1:50051", "127.0.0.1:8080"
 #: Commands that are not ours and that no test needs to look at.
-FOREIGN = {"curl", "echo", "export", "source", "git", "docker", "kubectl", "accelerate", "torchrun", "vllm", "cmake"}
+FOREIGN = {
+    "ghz",
+    "k6",
+    "curl",
+    "echo",
+    "export",
+    "source",
+    "git",
+    "docker",
+    "kubectl",
+    "accelerate",
+    "torchrun",
+    "vllm",
+    "cmake",
+}
 FOREIGN |= {"optimum-cli", "build/bin/llama-quantize", "taskset"}
 #: Commands of `rerank` that have commands of their own.
 GROUPS = ("keys", "checkpoint")

@@ -22,7 +22,7 @@ LAYERS = [
     "engine",
     "reranking",
     "access",
-    "service telemetry client integrations load_test inspector ports",
+    "service telemetry client integrations inspector ports",
     "commands",
 ]
 LAYER_OF = {name: number for number, layer in enumerate(LAYERS) for name in layer.split()}

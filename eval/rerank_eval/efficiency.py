@@ -19,7 +19,7 @@ class Efficiency:
         queries_per_s: responses divided by the seconds in which at least one query was running.
         windows: mean per query, as are `rounds` and `tokens`; 0 for systems without a service.
         incomplete: number of queries whose list was reranked only in part.
-        truncated: number of passages, over all queries, of which the model read only the beginning.
+        truncated: number of passages, over all queries, whose beginning alone the model read.
         repaired: number of identifiers, over all queries, that were missing or wrong in generated permutations.
     """
 

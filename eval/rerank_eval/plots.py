@@ -78,7 +78,7 @@ def _differences(results: Sequence[SystemResult], path: Path) -> None:
 def draw_tuning(
     models: Sequence[str], means: Values, costs_ms: Sequence[float], chosen: int, comparison: Comparison, path: Path
 ) -> None:
-    """Writes a figure of configurations by their cost, of which the first is the first stage.
+    """Writes a figure of configurations by their cost. The first configuration is the first stage.
 
     Args:
         models, means, costs_ms: of each configuration.

@@ -23,7 +23,7 @@ _KEPT = 0.95
 
 
 class JudgedPassage(NamedTuple):
-    """What is known of one passage of a list: the value of each signal, and whether it is relevant."""
+    """One passage of a list: the value of each of its signals, and whether it is judged relevant."""
 
     signals: Mapping[str, float]
     is_relevant: bool
@@ -40,8 +40,8 @@ class RelevanceMeasures(NamedTuple):
         ece: expected calibration error over 10 bins of equal width: mean |mean relevance - share of relevant|.
         auc: probability that a relevant result of any query has more relevance than an irrelevant one of any query.
         dropped: share of the irrelevant results below the threshold that keeps 95 % of the relevant ones.
-        silent: share of the lists with nothing relevant of which no result is above 0.5; nan without such lists.
-        answered: share of the lists with a relevant passage of which a result is above 0.5.
+        silent: share of the lists with nothing relevant where no result is above 0.5; nan without such lists.
+        answered: share of the lists with a relevant passage where some result is above 0.5.
     """
 
     ece: float
@@ -52,7 +52,7 @@ class RelevanceMeasures(NamedTuple):
 
 
 def fit_curve(lists: Sequence[JudgedList], signal: Signal, encoder_sha256: str) -> RelevanceCurve:
-    """The curve of the largest likelihood, by all passages of which the signal is known.
+    """The curve of maximum likelihood over all passages that have the signal.
 
     Raises:
         CollectionError: relevant or irrelevant passages are missing, or more of the signal means less relevance.

@@ -1,4 +1,4 @@
-"""Settings of the evaluation commands: dataclass fields, each of which is a command-line flag."""
+"""Settings of the evaluation commands: each dataclass field is a command-line flag."""
 
 from __future__ import annotations
 
@@ -97,8 +97,8 @@ class EvaluationSettings:
         bool,
         typer.Option(
             "--only-asked/--all-judged",
-            help="Average over the judged queries that are asked, or over all judged queries, of which those that are "
-            "not asked count as 0, as in trec_eval -c. Tests are over those that are asked in both cases.",
+            help="Average over the judged queries that are asked, or over all judged queries; then those that are not "
+            "asked count as 0, as in trec_eval -c. Tests are over those that are asked in both cases.",
         ),
     ] = True
     split: Annotated[

@@ -215,7 +215,7 @@ def _listed_model(models: Mapping[str, pb.Model], name: str) -> pb.Model:
 
 
 def _fixed_settings(spec: SystemSpec, settings: EvaluationSettings) -> dict[str, object]:
-    """What decides the rankings of a model that is started, and a service does not report."""
+    """The settings that decide a model's rankings and that a service does not report."""
     precision = {"precision": settings.precision} if settings.precision != "float32" else {}
     return {**FUSIONS.get(spec.ranker, {}), **precision}
 

@@ -105,7 +105,7 @@ def _check_judgements(qrels: Iterable[Qrel]) -> None:
 
 
 def _relevant_by_query(qrels: Iterable[Qrel]) -> dict[str, set[str]]:
-    """query_id → doc_ids of its relevant passages, of which there may be none."""
+    """query_id → doc_ids of its relevant passages; the list may be empty."""
     relevant: dict[str, set[str]] = {}
     for qrel in qrels:
         relevant.setdefault(qrel.query_id, set()).update([qrel.doc_id] if qrel.relevance > 0 else ())

@@ -61,7 +61,7 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """All configurations, of which the first is the first stage, and what was chosen.
+    """All configurations, the first stage first, and the one that was chosen.
 
     Attributes:
         values: (configurations, queries) nDCG@10.

@@ -101,7 +101,7 @@ _PROCESSOR_KEYS = _words(
 #: before the libraries see that the weights have other sizes.
 _MOST = {"layers": 1000, "layer": 1000, "heads": 10_000, "experts": 10_000, "num_labels": 100_000}
 _MOST |= {"r": 16_384, "rank_pattern": 16_384}  # of an adapter
-#: Numbers of which a model has at least one.
+#: A model has at least one of these numbers.
 _POSITIVE = _words(
     "hidden_size max_position_embeddings n_embd n_head n_positions num_attention_heads num_key_value_heads r vocab_size"
 )

@@ -25,7 +25,7 @@ _SHA256 = {
     "tokenizer_config.json": "f751631772c0ae1318e75b816908ecb25130da23bdca56517d2b59a51adaec35",
 }
 
-#: The modules of sentence-transformers of which a SPLADE model consists, by the names of their classes.
+#: The modules of sentence-transformers that make up a SPLADE model, by the names of their classes.
 _MODULES = ("Transformer", "MLMTransformer", "SpladePooling", "SparseStaticEmbedding", "Router")
 _LIBRARY = "sentence_transformers."
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")

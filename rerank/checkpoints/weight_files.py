@@ -10,7 +10,7 @@ from safetensors import SafetensorError, safe_open
 
 from rerank.errors import CheckpointError
 
-#: Packages of which pickled tensors name functions; torch itself decides which ones.
+#: Packages whose functions pickled tensors name; torch itself decides which ones.
 _OF_TENSORS = ("torch", "collections", "numpy", "_codecs")
 _MAX_PICKLE_BYTES = 64 * 1024 * 1024
 

@@ -74,7 +74,7 @@ def is_collection(name_or_folder: str) -> bool:
 
 
 def find_collection(name_or_folder: str, fields: PassageFields = beir.FIELDS) -> Collection:
-    """A named collection, or a folder in BEIR layout, of which some files may be missing: none is read yet."""
+    """A named collection, or a folder in BEIR layout. Some files may be missing: none is read yet."""
     if name_or_folder in NAMED:
         return NAMED[name_or_folder]()
     folder = Path(name_or_folder).absolute()

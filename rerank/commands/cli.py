@@ -10,7 +10,6 @@ from rerank.commands import checkpoint, keys
 from rerank.commands.app import CommandApp
 from rerank.commands.flags import flags
 from rerank.commands.inspect_results import inspect
-from rerank.commands.loadtest import LoadTestSettings, loadtest
 from rerank.commands.mcp import McpSettings, mcp
 from rerank.commands.options import flag
 from rerank.commands.query import RankSettings, SearchSettings, health, models, rank, search
@@ -52,12 +51,6 @@ rerank rank --batch requests.jsonl --out ranked.jsonl   # many queries; the same
 )(flags(RankSettings)(rank))
 app.command(example="rerank models --target 127.0.0.1:50051")(models)
 app.command(example="rerank health --target 127.0.0.1:50051 --timeout-s 1")(health)
-app.command(
-    example="""
-rerank loadtest --rate 20 --seconds 60
-rerank loadtest --rate 2x --deadline-s 1 --model pe-rank   # twice the capacity, which is measured first
-"""
-)(flags(LoadTestSettings)(loadtest))
 app.command(
     example="""
 rerank tune --index indexes/mine --queries queries.tsv --qrels qrels.txt   # writes tuned/service.yaml

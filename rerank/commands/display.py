@@ -100,7 +100,7 @@ def fields_table(title: str, message: pb.Execution | pb.FeedbackReport) -> Table
 
 
 def one_line(text: str) -> Text:
-    """A text on one line, of which a terminal shows as much as fits."""
+    """A text on one line; a terminal shows as much as fits."""
     return Text(" ".join(text.split()), no_wrap=True, overflow="ellipsis")
 
 

@@ -39,7 +39,7 @@ def show_progress(console: Console, unit: str = "") -> Iterator[ProgressReport]:
     """Shows progress while the block runs: a bar per stage, or a line per 5 % of the steps and at least one per 30 s.
 
     Args:
-        unit: of the steps, such as "passages", of which the speed is shown; empty: no speed.
+        unit: of the steps, such as "passages", for the speed that is shown; empty: no speed.
     """
     if console.is_terminal:
         columns = (TextColumn("{task.description:8}"), BarColumn(20), MofNCompleteColumn())
@@ -58,7 +58,7 @@ def show_progress(console: Console, unit: str = "") -> Iterator[ProgressReport]:
 
 
 def with_progress(items: Iterable[T], stage: str, total: int, console: Console) -> Iterator[T]:
-    """The items, of which there are `total`, with their progress shown on the console."""
+    """The `total` items, with their progress shown on the console."""
     with show_progress(console) as progress:
         progress.report(stage, 0, total)
         for done, item in enumerate(items, start=1):

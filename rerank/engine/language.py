@@ -1,4 +1,4 @@
-"""Whether texts are in another language than English, by their script and their most frequent words.
+"""Tells texts in another language than English by their script and their most frequent words.
 
 It serves to warn about models that read English only. So it is cheap, and silent in doubt: on keywords, code and names.
 """
@@ -99,7 +99,7 @@ def language_warning(reads: str, query: str, passages: Iterable[str]) -> str:
 
 
 def foreign_language(query: str, passages: Iterable[str]) -> tuple[str, str]:
-    """What is not in English, "query" or "documents", and its language or script; two empty texts if nothing is.
+    """ "query" or "documents", whichever is not in English, and its language or script; two empty texts if both are.
 
     Args:
         query: its beginning is read.

@@ -47,7 +47,7 @@ def relevance_curves(model: ModelConfig, info: RankerInfo, encoders: Mapping[str
 
 
 def gives_relevance(steps: Steps, infos: Mapping[str, RankerInfo]) -> bool:
-    """True if the steps give a signal of which the model of the last step has a curve."""
+    """True if the last step's model has a curve for a signal that the steps give."""
     info = infos[steps[-1].model]
     given = {"score"} if info.score_kind.is_pointwise else set[str]()
     given.update(*(infos[step.model].signals for step in steps))
@@ -87,7 +87,7 @@ def check_min_relevance(
 def with_relevance(
     ranking: Ranking, curves: RelevanceCurves, passages: Sequence[Passage], windows: Sequence[WindowTrace]
 ) -> Ranking:
-    """The ranking, with the relevance of each result of which a signal is known; 0 for a blank text.
+    """Adds the relevance of each result that has a signal; 0 for a blank text.
 
     Args:
         curves: of the model of the last step.

@@ -1,1 +1,1 @@
-"""Parts for other systems, each with an extra of its own: PyTerrier, MCP."""
+"""Adapters for other systems, each with an extra of its own: PyTerrier."""

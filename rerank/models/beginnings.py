@@ -16,7 +16,7 @@ _MAX_BYTES = 128 * 1024 * 1024
 
 
 class SharedBeginnings:
-    """The states of beginnings for one causal LM of transformers, of which the last used are kept.
+    """Keeps the states of the beginnings that one causal LM of transformers used last.
 
     Args:
         model: reads the beginnings.

@@ -118,7 +118,7 @@ class BlockReader:
         return tuple(state for state in takewhile(lambda state: state is not None, found) if state is not None)
 
     def _completed(self, known: Mapping[Block, BlockState]) -> dict[Block, BlockState]:
-        """The states of all parts of blocks, of which the first ones may be known. The others are read in one row."""
+        """The states of all parts of blocks. The first ones may be known; the others are read in one row."""
         unread = {block: block[len(states) :] for block, states in known.items() if len(states) < len(block)}
         if not unread:
             return dict(known)

@@ -14,7 +14,7 @@ V = TypeVar("V")
 
 
 class ByteCache(Generic[K, V]):
-    """What one model computed last; the least recently used entries go first. Safe between threads.
+    """A cache with a bound in bytes; the least recently used entries go first. Safe between threads.
 
     Args:
         max_bytes: bound on the memory of all entries; 0: nothing is kept.

@@ -1,4 +1,4 @@
-"""What a library raises while it loads the files of a folder, as a CheckpointError with folder, file and reason."""
+"""Turns a library's exceptions while it loads a folder into a CheckpointError with folder, file and reason."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from rerank.util.files import is_missing_folder
 
 #: Time for the hub's answer.
 _TIMEOUT_S = 5.0
-#: Files of which a model has one: a transformer, or an adapter.
+#: A model has one of these files: a transformer's, or an adapter's.
 _CONFIGS = ("config.json", "adapter_config.json")
 
 

@@ -109,7 +109,7 @@ class LastTokenReader:
         return PackedDecodeState(self._forward, kv_cache, outputs)
 
     def _forward(self, **inputs: Any) -> tuple[torch.Tensor, ...]:
-        """The model's output, of which the first element is the logits or, without a head, the last hidden states."""
+        """The model's output. Its first element is the logits or, without a head, the last hidden states."""
         with torch.autocast(self._model.device.type, torch.bfloat16, enabled=self.autocast):
             return self._model(**inputs)
 
@@ -234,7 +234,7 @@ def packed_attention(
         kv_cache: stores keys and values of the packed row; without a `pack` it is read and extended by a decode step,
             in which each of B rows holds the next position of one sequence.
         last_only: compute the last position of each sequence and leave the others 0.
-        given: what transformers passes on to attention, of which `_Scores` is read.
+        given: what transformers passes on to attention; `_Scores` is read from it.
 
     Returns:
         (1, T, H, D), or (B, 1, H, D) in a decode step; and None in place of attention weights.

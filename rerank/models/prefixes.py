@@ -1,4 +1,4 @@
-"""One forward pass over sequences that begin with prefixes, of which some were read before and are not read again."""
+"""One forward pass over sequences that begin with prefixes. A prefix that was read before is not read again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rerank.models.state_cache import State, StateCache, TokenIds
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """The token ids of a sequence: its prefix, of which the state may be known, and the rest."""
+    """The token ids of a sequence: its prefix, whose state may be known, and the rest."""
 
     prefix: TokenIds
     rest: TokenIds
@@ -29,7 +29,7 @@ class Continuation:
 
 
 class PrefixedPack(Pack):
-    """The boundaries of sequences in a packed row, some of which continue a prefix that is not in the row.
+    """The boundaries of sequences in a packed row. Some continue a prefix that is not in the row.
 
     Args:
         prefixes: the state of each sequence's prefix; None: the row has the whole sequence.

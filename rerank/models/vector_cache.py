@@ -20,7 +20,7 @@ class VectorCache(ByteCache[bytes, tuple[Vector, bool]]):
     """
 
     def put(self, text: str, vector: Vector, is_truncated: bool) -> None:
-        """Keeps the vector of a text, of which it covers only the beginning if `is_truncated`."""
+        """Keeps the vector of a text. It covers only the beginning if `is_truncated`."""
         entry = vector.copy(), is_truncated  # a row of a matrix would keep the whole matrix in memory
         entry[0].flags.writeable = False
         self.keep(text_key(text), entry, _ENTRY_BYTES + vector.nbytes)
@@ -40,7 +40,7 @@ class VectorCache(ByteCache[bytes, tuple[Vector, bool]]):
 
 
 class SparseCache(ByteCache[bytes, SparseText]):
-    """What one sparse encoder computed of the texts that it read last. A text is known by its SHA-256."""
+    """Keeps one sparse encoder's results for the texts that it read last. The key is the text's SHA-256."""
 
     def put(self, text: str, sparse: SparseText) -> None:
         """Keeps the states or the vector of a text. Its arrays must own their memory, and can be changed no more."""

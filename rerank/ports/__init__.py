@@ -1,1 +1,1 @@
-"""Where calls arrive: gRPC, HTTP, Ray Serve and MCP."""
+"""The ports that calls arrive at: gRPC, HTTP, Ray Serve and MCP."""

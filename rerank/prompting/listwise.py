@@ -175,7 +175,7 @@ class ListwiseRenderer:
         return ListwisePrompt(token_ids, truncated)
 
     def _beginning(self, text: str) -> str:
-        """The text without the end of which nothing is ever shown."""
+        """Cuts off the end of a text that can never be shown."""
         return beginning(text, self.passage_tokens, lambda start: len(self._segments.tokenize(self.sanitize(start))))
 
     def render(self, query: Query, names: Sequence[str], texts: Sequence[str]) -> str:

@@ -135,12 +135,12 @@ class CrossEncoderRanker:
         self._scorer.between_layers = function
 
     def _beginning(self, text: str) -> str:
-        """The text without the end of which nothing is ever read."""
+        """Cuts off the end of a text that can never be read."""
         return beginning(text, self._scorer.max_tokens, self._scorer.count)
 
 
 def _groups(lengths: Mapping[int, int]) -> Iterator[list[int]]:
-    """Places of the sequences, of which these are the lengths, from the longest on in groups with little padding."""
+    """Groups indices by length, the longest first, to limit padding."""
     group, tokens = list[int](), 0
     for place in sorted(lengths, key=lambda place: -lengths[place]):
         positions = lengths[group[0]] * (len(group) + 1) if group else 0

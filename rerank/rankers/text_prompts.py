@@ -33,7 +33,7 @@ class TextPrompts(ABC):
     """
 
     kind: ClassVar[str]
-    #: Groups of fields of which a template must have one each; see `load_template`.
+    #: A template must have one field of each of these groups; see `load_template`.
     needed_fields: ClassVar[Sequence[Sequence[str]]] = TEXT_FIELDS
     score_kind: ClassVar[ScoreKind]
     renderer_class: ClassVar[type[ListwiseRenderer]] = ListwiseRenderer

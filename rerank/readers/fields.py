@@ -14,7 +14,7 @@ class PassageFields:
     """The names of the fields of a passage.
 
     Attributes:
-        id: names of the field with the id, of which a row has one.
+        id: names of the field with the id; a row has one of them.
         text: name of the field with the text.
         title: name of the field with the title, which a row may lack.
     """

@@ -43,8 +43,8 @@ class Readers:
     Attributes:
         steps: those of the request.
         kept: the steps without those that read too little of the parts.
-        least_tokens: as many tokens as every model of `steps` reads of a passage.
-        part_tokens: as many as every model of `kept` reads. Infinite if none of them reads passages.
+        least_tokens: the fewest tokens that a model of `steps` reads of a passage.
+        part_tokens: the fewest that a model of `kept` reads. Infinite if none of them reads passages.
         reads_all_parts: whether the parts of a document are all ranked.
         warning: which models are left out in `kept`, and why.
     """
@@ -58,7 +58,7 @@ class Readers:
 
     @classmethod
     def of(cls, request: RankRequest, infos: Sequence[RankerInfo], query_tokens: int) -> Readers:
-        """What the models of the request's steps read. One that reads a passage alone reads the query beside it.
+        """Computes what the models of the steps read. One that reads a passage alone reads the query beside it.
 
         No model is left out that the answer depends on: its interpolation was asked for, or only it gives relevance.
         """

@@ -1,4 +1,4 @@
-"""Building of an index, in stages of which a build after a kill repeats only the unfinished one.
+"""Builds an index in stages. After a kill, the next build repeats only the unfinished one.
 
 The stages are the passages (SQLite), BM25 (Lucene), the vectors, and the index of the vectors (FAISS).
 """

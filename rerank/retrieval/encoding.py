@@ -28,7 +28,7 @@ def encode_passages(job: ShardJob[Any], encoder: Any, workers: Workers, report: 
     Args:
         job: what to encode.
         encoder: the encoder of the job, for work in this process.
-        workers: number of processes, of which 1 is this process; or the processors of a Ray cluster.
+        workers: number of processes (1: this process alone), or the processors of a Ray cluster.
         report: called with the number of passages that are encoded.
 
     Returns:

@@ -77,7 +77,7 @@ class CompressedRows:
 
 
 class _NumberFile:
-    """A file of numbers, of which parts are read."""
+    """A file of numbers that is read in parts."""
 
     def __init__(self, path: Path, numbers: int) -> None:
         array = open_array(path, None, dimensions=1)

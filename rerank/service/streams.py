@@ -15,7 +15,7 @@ from rerank.service.calls import Call, CallRecord, CallsInFlight, Method, answer
 from rerank.service.status import REQUEST_ID
 from rerank.util.many import IN_WORK
 
-#: Streams that may be open at the same time, in all and with one key. Each may be receiving a message, of which the
+#: Streams that may be open at the same time, in all and with one key. Each may be receiving a message, and the
 #: bytes in flight know only when it is complete.
 _STREAMS, _STREAMS_OF_KEY = 32, 8
 #: Seconds after which a stream with no request in work is silent: it ends if another one finds no room.

@@ -117,7 +117,7 @@ def count_fields(message: bytes, kind: Descriptor, limit: int) -> FieldCount:
 
 @cache
 def _nested(kind: Descriptor) -> _Nested:
-    """Raises: RecursionError for a message type that contains itself, of which the protocol has none."""
+    """Raises: RecursionError for a message type that contains itself; the protocol has none."""
     return {field.number: _nested(field.message_type) for field in kind.fields if field.message_type is not None}
 
 

@@ -1,4 +1,4 @@
-"""The HTTP server of /metrics, with a bound on its connections, each of which has a thread."""
+"""The HTTP server of /metrics. Each connection has a thread, so their number is bounded."""
 
 from __future__ import annotations
 

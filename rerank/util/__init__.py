@@ -1,1 +1,1 @@
-"""Files, JSON, YAML and tables: what has nothing to do with ranking."""
+"""Helpers that other packages share: files, JSON, YAML, tables, sparse vectors, messages about many items."""

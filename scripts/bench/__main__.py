@@ -23,9 +23,7 @@ from rerank.commands.run import run
 from rerank.errors import ConfigError
 from scripts.bench.cold import measure_cold
 from scripts.bench.cross_encoder import measure_beginnings, measure_cross_encoder
-from scripts.bench.engine import measure_concurrency, measure_growth, measure_memory, measure_scheduler, measure_service
-from scripts.bench.passage_states import measure_passage_states
-from scripts.bench.precision import measure_precision
+from scripts.bench.engine import measure_concurrency, measure_memory, measure_service
 from scripts.bench.rankers import measure_first, measure_packing, measure_pe_rank
 from scripts.bench.timing import Values, figure_of
 from scripts.bench.workload import Workload
@@ -38,12 +36,8 @@ GROUPS: dict[str, Callable[[Workload], Values]] = {
     "pe": measure_pe_rank,
     "cross_encoder": measure_cross_encoder,
     "beginning": measure_beginnings,
-    "states": measure_passage_states,
-    "precision": measure_precision,
     "at_once": measure_concurrency,
-    "scheduler": measure_scheduler,
     "service": measure_service,
-    "growth": measure_growth,
     "memory": measure_memory,
 }
 
@@ -53,11 +47,7 @@ UNITS = {
     "cold": "ms",
     "warm": "ms",
     "encoding all passages": "ms",
-    "growth": "ms",
     "memory": "MB",
-    "useful": "share",
-    "hits": "share",
-    "passages/s": "1/s",
 }
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)

@@ -1,4 +1,4 @@
-"""Cost of the engine and the service: concurrent requests, scheduling, gRPC, growth with the load, and memory."""
+"""Cost of the engine and the service: concurrent requests, gRPC, and memory."""
 
 from __future__ import annotations
 
@@ -14,17 +14,13 @@ from rerank.config import EngineConfig, FirstModel, PERankModel, ServiceConfig
 from rerank.engine.engine import Engine
 from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Sliding, Step
-from rerank.load_test.open_loop import percentile
 from rerank.ports.grpc.server import running_server
-from rerank.rankers.base import Ranker, rank_windows
-from rerank.rankers.identity import IdentityRanker
+from rerank.rankers.base import Ranker
 from rerank.reranking.registry import ModelRegistry
 from rerank.reranking.reranker import AsyncReranker
 from rerank.types import Candidate, Passage, Query, Window
 from scripts.bench.models import make_windows
-from scripts.bench.simulate_scheduler import LONG, Device, EngineScheduler, Fifo, simulate, useful_share
-from scripts.bench.simulate_scheduler import workload as simulated_workload
-from scripts.bench.timing import Values, ratios, time_in_turns, time_in_turns_async
+from scripts.bench.timing import Values, ratios, time_in_turns_async
 from scripts.bench.workload import PASSAGES, Workload
 
 
@@ -57,24 +53,6 @@ async def _time_concurrency(model: str, ranker: Ranker, windows: Sequence[Window
 def _request(model: str, window: Window) -> RankRequest:
     step = Step(model, Sliding(PASSAGES, PASSAGES // 2))
     return RankRequest(window.query, tuple(map(Candidate, window.passages)), (step,))
-
-
-def measure_scheduler(workload: Workload) -> Values:
-    """Scheduling of short requests beside long ones, and under overload, simulated in virtual time."""
-    device = Device()
-    requests, seeds = (200, 1) if workload.quick else (2000, 3)
-    p99_ratios, useful_shares = list[float](), list[float]()
-    for seed in range(seeds):
-        p99 = []
-        for scheduler in (Fifo, EngineScheduler):
-            simulated = simulated_workload(0.85, requests, device, seed)
-            simulate(simulated, scheduler(device), device)
-            p99.append(percentile([request.latency_s for request in simulated if request.candidates < LONG], 99))
-        p99_ratios.append(p99[1] / p99[0])
-        simulated = simulated_workload(2.0, requests, device, seed, deadline_s=2.0)
-        simulate(simulated, EngineScheduler(device), device)
-        useful_shares.append(useful_share(simulated))
-    return {"short p99_vs_fifo, load 0.85": p99_ratios, "useful work, load 2, deadlines of 2 s": useful_shares}
 
 
 def measure_service(workload: Workload) -> Values:
@@ -136,49 +114,6 @@ def _jobs(engine: Engine, model: str, windows: Sequence[Window]) -> Callable[[],
 
 def _without_vectors(window: Window) -> Window:
     return Window(window.query, tuple(Passage(passage.doc_id, passage.text) for passage in window.passages))
-
-
-def measure_growth(workload: Workload) -> Values:
-    """CPU milliseconds by number of candidates, by length of the passages, and by number of concurrent requests."""
-    return (
-        asyncio.run(_measure_candidates(workload))
-        | _measure_passage_length(workload)
-        | asyncio.run(_measure_queue(workload))
-    )
-
-
-async def _measure_candidates(workload: Workload) -> Values:
-    values: Values = {}
-    async with Engine({"pe": workload.pe_rank()}, EngineConfig()) as engine:
-        for n in (20, 100) if workload.quick else (20, 100, 1000):
-            windows = make_windows(workload.encoder, 1, n, words=4)
-            seconds = await time_in_turns_async({"": _jobs(engine, "pe", windows)}, 1 if n > 100 else 3)
-            values[f"growth, {n} candidates, pe"] = _milliseconds(seconds[""])
-    return values
-
-
-def _measure_passage_length(workload: Workload) -> Values:
-    values: Values = {}
-    for words in (4, 8) if workload.quick else (20, 40, 80, 160):
-        windows = [workload.prepare(window) for window in make_windows(workload.encoder, 1, PASSAGES, words)]
-        seconds = time_in_turns({"": lambda windows=windows: rank_windows(workload.first, windows)}, 2)  # type: ignore[misc]
-        values[f"growth, {words} words a passage, first"] = _milliseconds(seconds[""])
-    return values
-
-
-async def _measure_queue(workload: Workload) -> Values:
-    """Milliseconds per request when no model runs, which is the cost of the engine alone."""
-    values: Values = {}
-    (window,) = make_windows(workload.encoder, 1, PASSAGES, words=4)
-    async with Engine({"identity": IdentityRanker()}, EngineConfig(max_queue_tokens=10**9)) as engine:
-        for n in (1, 10, 100) if workload.quick else (1, 10, 100, 1000):
-            seconds = await time_in_turns_async({"": _jobs(engine, "identity", [window] * n)}, 3)
-            values[f"growth, {n} requests at once, each"] = [ms / n for ms in _milliseconds(seconds[""])]
-    return values
-
-
-def _milliseconds(seconds: Sequence[float]) -> list[float]:
-    return [1000 * value for value in seconds]
 
 
 def measure_memory(workload: Workload) -> Values:

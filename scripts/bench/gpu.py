@@ -19,8 +19,6 @@ from torch.nn.utils.rnn import pad_sequence
 
 from rerank.access.credentials import Credentials
 from rerank.config import FirstModel, Precision, ServiceConfig
-from rerank.load_test.open_loop import capacity, open_loop, poisson_arrivals
-from rerank.load_test.requests import made_request, rerank_calls
 from rerank.models.encoder import Encoder
 from rerank.models.last_token import IdentifierHead, LastTokenReader
 from rerank.models.packing_check import make_last_token_reader
@@ -36,6 +34,8 @@ from scripts.bench.models import MISTRAL_7B, QWEN3_0_6B, TINY, LlamaSize, llama,
 from scripts.bench.rankers import PERMUTATION_TOKENS
 from scripts.bench.timing import Values, ratios, time_in_turns
 from scripts.bench.workload import PASSAGES
+from scripts.load_test.open_loop import capacity, open_loop, poisson_arrivals
+from scripts.load_test.requests import made_request, rerank_calls
 
 #: Lengths of the eight windows that are packed, as shares of the longest; published windows have some 2,000 tokens.
 _LENGTHS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.4)

@@ -91,7 +91,7 @@ class _Report:
 def main(
     out: Annotated[Path, typer.Argument(help="Folder for gpu.md and gpu.json.")],
     weights: Annotated[Path | None, typer.Argument(help="Folder of a causal LM, for a section of its own.")] = None,
-    tests: Annotated[Path, typer.Option(help="Tests, of which those marked gpu run.")] = Path("tests"),
+    tests: Annotated[Path, typer.Option(help="Folder of tests; those marked gpu run.")] = Path("tests"),
     seconds: Annotated[float, typer.Option(min=1, help="Time for all sections; later ones do not start.")] = 500.0,
 ) -> None:
     """Run the tests that need a GPU, measure, and write what was found."""

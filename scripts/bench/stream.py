@@ -26,9 +26,9 @@ import typer
 from rerank.client.client import RerankClient
 from rerank.commands.run import run
 from rerank.config.named import config_of_model
-from rerank.load_test.requests import words
 from rerank.reranking.blocking import Reranker
 from rerank.types import RankOptions
+from scripts.load_test.requests import words
 
 Asked = tuple[str, list[str]]
 

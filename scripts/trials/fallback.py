@@ -15,9 +15,9 @@ from typing import Annotated, Any, TypeAlias
 import grpc
 import typer
 
-from rerank.load_test.open_loop import Call, LoadReport, Outcome, open_loop, poisson_arrivals
-from rerank.load_test.requests import made_request
 from rerank.v1 import rerank_pb2 as pb
+from scripts.load_test.open_loop import Call, LoadReport, Outcome, open_loop, poisson_arrivals
+from scripts.load_test.requests import made_request
 from scripts.service import Service, free_port, running_service
 from scripts.trials.calls import Target
 from scripts.trials.options import Seed
@@ -62,7 +62,7 @@ async def _row(name: str, faulty: Callable[[], Any], rounds: int, seed: int) -> 
 
 
 async def _load(service: Service, fail: Callable[[], object], draw: random.Random) -> LoadReport:
-    """Load in the middle of which the fault comes."""
+    """A load; the fault comes in its middle."""
     requests = [
         made_request(draw, "", n, 100, on_failure=pb.ON_FAILURE_FIRST_STAGE, strategy=pb.Strategy(window_size=5))
         for n in (2, 5, 20)
@@ -103,7 +103,7 @@ def _killed_server(send: signal.Signals) -> Iterator[Faulty]:
 
 @contextmanager
 def _raising_model() -> Iterator[Faulty]:
-    """A service with a model of its own, each pass of which raises from the fault on."""
+    """A service with a model of its own whose passes all raise from the fault on."""
     with tempfile.TemporaryDirectory(prefix="rerank-trial-") as folder:
         fault = Path(folder) / "fault"
         program = ("-m", "scripts.trials.raising_model", str(fault))

@@ -1,4 +1,4 @@
-"""Fuzz: mutated requests over both RPCs and garbage, none of which may be answered as a bug or change an answer."""
+"""Fuzz: mutated requests over both RPCs, and garbage. None may be answered as a bug or change an answer."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def _method(draw: random.Random) -> str:
 
 
 async def _send_all(channel: grpc.aio.Channel, calls: list[tuple[str, bytes]]) -> Counter[str]:
-    """The statuses of these calls (method and bytes), of which a few are in flight at a time."""
+    """The statuses of these calls (method and bytes); a few are in flight at a time."""
     statuses, waiting = Counter[str](), iter(calls)
 
     async def send() -> None:

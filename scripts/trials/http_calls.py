@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 import httpx2
 from google.protobuf.json_format import MessageToDict
 
-from rerank.load_test.open_loop import Call, Outcome
 from rerank.v1 import rerank_pb2 as pb
+from scripts.load_test.open_loop import Call, Outcome
 from scripts.trials.references import is_near
 
 #: Scores by the doc_id or the index of the passage.

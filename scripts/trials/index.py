@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from rerank.load_test.requests import words
+from scripts.load_test.requests import words
 
 _PASSAGES, _CHARACTERS = 300, 300
 

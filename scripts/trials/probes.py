@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from statistics import median
 
-from rerank.load_test.open_loop import percentile
-from rerank.load_test.requests import made_request
 from rerank.v1 import rerank_pb2 as pb
+from scripts.load_test.open_loop import percentile
+from scripts.load_test.requests import made_request
 from scripts.service import Service
 from scripts.trials.calls import Target
 from scripts.trials.table import counts, row

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from rerank.load_test.requests import made_request, words
 from rerank.v1 import rerank_pb2 as pb
+from scripts.load_test.requests import made_request, words
 
 #: A stub of grpc.aio; the generated stubs are typed as those of a blocking channel.
 Stub: TypeAlias = Any

@@ -14,9 +14,9 @@ import grpc
 import typer
 
 from rerank.access.credentials import PLAIN
-from rerank.load_test.open_loop import LoadReport, open_loop, poisson_arrivals
-from rerank.load_test.requests import made_request, rerank_calls
 from rerank.v1 import rerank_pb2 as pb
+from scripts.load_test.open_loop import LoadReport, open_loop, poisson_arrivals
+from scripts.load_test.requests import made_request, rerank_calls
 from scripts.service import Service, free_port, running_service
 from scripts.trials import http_calls
 from scripts.trials.calls import Target

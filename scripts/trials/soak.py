@@ -15,7 +15,7 @@ from typing import Annotated
 import grpc
 import typer
 
-from rerank.load_test.open_loop import Outcome, open_loop, poisson_arrivals
+from scripts.load_test.open_loop import Outcome, open_loop, poisson_arrivals
 from scripts.service import Service, running_service
 from scripts.trials.calls import Target
 from scripts.trials.index import trial_index
@@ -108,7 +108,7 @@ async def _sample(service: Service, state: SoakState, seconds: float, file: Path
 
 @dataclass(frozen=True)
 class _Clients:
-    """Clients of the service at an address, each of which asks for one of the references and behaves as drawn."""
+    """Clients of the service at an address. Each asks for one of the references and behaves as drawn."""
 
     address: str
     stub: Stub

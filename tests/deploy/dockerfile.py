@@ -13,7 +13,7 @@ _FOLDERS = re.compile(r"(?<![\w./-])/(?=(?:opt|src|var|etc)\b)")
 
 
 class Stage(list[tuple[str, str]]):
-    """The instructions of a stage, in order: pairs of a keyword and its arguments, of which the first is FROM."""
+    """The instructions of a stage, in order: pairs of a keyword and its arguments, FROM first."""
 
     def of(self, keyword: str) -> list[str]:
         """The arguments of each instruction of this kind."""

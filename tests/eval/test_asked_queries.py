@@ -27,7 +27,7 @@ DEPTH = 6
 
 @pytest.fixture
 def grades() -> dict[str, dict[str, int]]:
-    """Grades of all judged queries, of which the first ten are asked."""
+    """Grades of all judged queries; the first ten are asked."""
     rng = random.Random(3)
     return {f"q{n:02d}": {f"d{n}-{rank}": rng.choice([0, 0, 1, 2, 3]) for rank in range(DEPTH)} for n in range(JUDGED)}
 

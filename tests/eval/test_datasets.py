@@ -20,7 +20,7 @@ from tests.eval.data import judged_collection, write
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Two passages and two queries, one of which has judgements."""
+    """Two passages and two queries; one query has judgements."""
     return judged_collection(tmp_path, {"a": "one", "b": "two"}, {"1": "x", "2": "y"}, {"1": {"a": 1}})
 
 

@@ -13,10 +13,10 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from rerank.config.http import HttpConfig
-from rerank.load_test.requests import made_request
 from rerank.models.encoder import Encoder
 from rerank.rankers.identity import IdentityRanker
 from rerank.v1 import rerank_pb2 as pb
+from scripts.load_test.requests import made_request
 from scripts.trials import http_calls
 from tests.http_client import serving_http
 from tests.serving import reranker_of

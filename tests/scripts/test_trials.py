@@ -167,11 +167,3 @@ def test_service_is_killed_under_load_over_grpc_and_http(monkeypatch: pytest.Mon
     assert row.startswith("| SIGKILL | 1 | ")
     assert row.endswith(" | 0 | 0 | 0 |")
     assert " 200" in row
-
-
-@pytest.mark.slow
-def test_killed_rerank_api_costs_no_answer_later() -> None:
-    row = table_of("endpoint", "--rounds", "2")[2]
-    assert row.startswith("| SIGKILL to the API | 2 | ")
-    assert row.endswith(" | 0 | 0 |")
-    assert " OK" in row

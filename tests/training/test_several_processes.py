@@ -109,7 +109,7 @@ def logged(folder: Path) -> dict[tuple[int, str], float]:
 
 
 def files(folder: Path) -> set[str]:
-    """The files of a run but for the states of the random number generators, of which each process has one."""
+    """The files of a run but for the states of each process's random number generator."""
     found = (str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
     return {path for path in found if "rng_state" not in path}
 
@@ -129,7 +129,7 @@ def assert_close_weights(found: Path, expected: Path) -> None:
 
 @dataclass(frozen=True)
 class KilledRun:
-    """A run of `train-first` in two processes without a launcher, of which the second is killed while it saves.
+    """A run of `train-first` in two processes without a launcher; the second is killed while it saves.
 
     Attributes:
         codes, stdout, stderr: of both processes.
@@ -195,7 +195,7 @@ def killed(inputs: Path, first: list[str]) -> KilledRun:
 
 @pytest.fixture(scope="module")
 def two(inputs: Path, killed: KilledRun, first: list[str], pe_rank: list[str], retriever: list[str]) -> dict[str, str]:
-    """What the trainings print in two processes under torchrun, of which the first resumes the killed run."""
+    """What the trainings print in two processes under torchrun; the first training resumes the killed run."""
     flags = {
         "train_first": first_flags(inputs, inputs / "two", *first, *in_folder(inputs / "two", 2)),
         "train_pe_rank": [*pe_rank, *in_folder(inputs / "two-pe-rank", 2)],

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.slow
 
 TWO_STEPS = ["--max-steps", "2", "--per-device-train-batch-size", "4", "--learning-rate", "1e-2"]
 LORA = ["--lora-rank", "4"]
-#: Runs on lists whose best passage is mostly the first, one line of which is invalid.
+#: Runs on lists whose best passage is mostly the first; one line is invalid.
 BIASED = [*TWO_STEPS, "--shuffled-share", "0", "--max-bad-share", "0.1"]
 
 

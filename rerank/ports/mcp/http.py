@@ -76,7 +76,7 @@ class McpEndpoint:
             check_number_of_values(body, most)
 
     async def _answer(self, scope: Scope, body: bytes) -> list[Message]:
-        """What is to be sent for a message: never a stream, as the service sends nothing by itself."""
+        """The answer to a message as ASGI events. It is never a stream, as the service sends nothing by itself."""
         messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
         answer: list[Message] = []
 

@@ -9,7 +9,7 @@ from collections import Counter
 
 import httpx2
 
-from rerank.load_test.requests import words
+from scripts.load_test.requests import words
 from scripts.trials.attacks.registry import attack
 from scripts.trials.calls import Target
 

@@ -8,9 +8,9 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 
-from rerank.load_test.open_loop import Outcome, open_loop, poisson_arrivals
-from rerank.load_test.requests import made_request
 from rerank.v1 import rerank_pb2 as pb
+from scripts.load_test.open_loop import Outcome, open_loop, poisson_arrivals
+from scripts.load_test.requests import made_request
 from scripts.trials.attacks.registry import attack
 from scripts.trials.calls import Target
 

@@ -52,7 +52,7 @@ LARGE: Mapping[str, Answer] = {
     "gzip of 100 MB": whole(gzip.compress(bytes(100_000_000)), "content-encoding: gzip"),
     "values": whole(b"[" + b"[]," * 300_000 + b"1]"),
 }
-#: Answers of which a byte comes now and then.
+#: Answers that come one byte now and then.
 SLOW: Mapping[str, Answer] = {
     "bytes of the status": again_and_again(b"0", b"HTTP/1.1 20", pause_s=0.05),
     "bytes of a header": again_and_again(b"x", b"HTTP/1.1 200 OK\r\nx: ", pause_s=0.05),

@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator
 import grpc
 import httpx2
 
-from rerank.load_test.requests import made_request
 from rerank.v1 import rerank_pb2 as pb
+from scripts.load_test.requests import made_request
 from scripts.trials.attacks.registry import attack_with_key
 from scripts.trials.calls import Target
 

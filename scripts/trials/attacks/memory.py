@@ -9,8 +9,8 @@ from typing import Any
 
 import grpc
 
-from rerank.load_test.requests import made_request
 from rerank.v1 import rerank_pb2 as pb
+from scripts.load_test.requests import made_request
 from scripts.trials.attacks.registry import attack
 from scripts.trials.calls import Target, status_of
 

@@ -7,7 +7,7 @@ import json
 import random
 from collections import Counter
 
-from rerank.load_test.requests import made_request
+from scripts.load_test.requests import made_request
 from scripts.trials.attacks.hostile_servers import ENDLESS, SLOW, Answer, hostile, whole
 from scripts.trials.attacks.registry import attack_on
 from scripts.trials.calls import Target

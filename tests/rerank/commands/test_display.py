@@ -14,7 +14,7 @@ TITLE = "how long does a flea live"
 
 
 def response(score_kind: int, doc_id: str = "msmarco_passage_03_1234") -> pb.RerankResponse:
-    """100 results, of which the passages are longer than a line."""
+    """100 results whose passages are longer than a line."""
     results = [
         pb.RankedCandidate(
             doc_id=f"{doc_id}{rank}",

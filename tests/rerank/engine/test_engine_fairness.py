@@ -52,7 +52,7 @@ class SlicedRanker(NumberRanker):
 
 
 def long_request(n: int) -> RankRequest:
-    """A request of which a slice holds one passage, as each has 1,000 estimated tokens; relevance falls."""
+    """A request whose slices hold one passage each, of 1,000 estimated tokens; relevance falls."""
     candidates = tuple(Candidate(Passage(f"d{i}", f"relevance {n - i} ".ljust(4000 + i, "x"))) for i in range(n))
     return RankRequest(Query("long"), candidates, (Step("number", Blocks(100)),))
 

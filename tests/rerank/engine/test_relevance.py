@@ -82,7 +82,7 @@ async def test_relevance_in_a_list_is_that_of_the_passage_alone() -> None:
 
 
 async def test_equal_texts_have_equal_relevance_wherever_they_stand() -> None:
-    """The second text is the last of which the cosine is read, and stands further down once more."""
+    """The second text is the last whose cosine is read, and stands further down once more."""
     found = await ranked({"m": SignalRanker(OF_COSINE + OF_SPARSE, 2)}, [0.5, 0.9, 0.5], [Step("m", Single(10))])
     assert relevances(found) == pytest.approx([logistic(6 * cosine - 2) for cosine in (0.9, 0.5, 0.5)])
 

@@ -1,4 +1,4 @@
-"""The engine's scheduler under load, in the virtual time of scripts/bench/simulate_scheduler.py."""
+"""The engine's scheduler under load, in virtual time."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from rerank.config import EngineConfig
-from rerank.load_test.open_loop import percentile
-from scripts.bench.simulate_scheduler import (
+from scripts.load_test.open_loop import percentile
+from tests.rerank.engine.simulation import (
     LONG,
     SHORT,
     Device,

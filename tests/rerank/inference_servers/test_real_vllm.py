@@ -165,7 +165,7 @@ async def test_thinking_has_its_own_tokens_and_a_window_without_an_answer_keeps_
 
 
 async def test_killed_server_ends_no_call_wrongly_and_service_resumes(url: str, request: pytest.FixtureRequest) -> None:
-    """100 requests of which each is answered as before, or refused clearly, and none later than its deadline."""
+    """100 requests: each is answered as before or refused clearly, and none later than its deadline."""
     command = request.config.getoption("--vllm-command")
     if not command:
         pytest.skip("needs --vllm-command COMMAND, which starts the server again after this test has killed it")

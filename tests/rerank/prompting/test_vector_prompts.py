@@ -174,7 +174,7 @@ def ranker(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> PERank
 
 
 def prepared_window(ranker: PERankRanker, text: str) -> Window:
-    """A window of four passages, of which the second has the given text."""
+    """A window of four passages; the second has the given text."""
     passages = list(vector_window(4, seed=1).passages)
     passages[1] = replace(passages[1], text=text)
     prepared = ranker.prepare(Query("q"), passages)

@@ -18,7 +18,7 @@ from rerank_training.trainer.run import items_needed
 
 
 def read_training_lists(arguments: ListArguments) -> tuple[Sequence[TrainingList], Sequence[TrainingList]]:
-    """The training lists and the held-out lists, of which there may be none. Raises: CollectionError."""
+    """The training lists and the held-out lists; there may be no held-out ones. Raises: CollectionError."""
     qrels = Path(arguments.qrels) if arguments.qrels else None
     paths = (arguments.lists, arguments.eval_lists)
     lists, held_out = (read_lists(Path(path), arguments.max_bad_share, qrels) if path else [] for path in paths)

@@ -73,7 +73,7 @@ def refuse_foreign_files(folder: Path) -> None:
 
 
 def items_needed(settings: RunArguments, items: int) -> int:
-    """Number of training items in all steps of a run, of which the dataset holds `items` per pass.
+    """Number of training items in all steps of a run; the dataset holds `items` per pass.
 
     A part of a pass is rounded up to a pass, and then the last step is completed with items of the next pass. So every
     process gets the same number of full batches.

@@ -1,18 +1,16 @@
-"""Requests of load tests: their sizes and seeds, files of requests, and calls of a service with them."""
+"""Requests of load tests: their sizes and seeds, and calls of a service with them."""
 
 from __future__ import annotations
 
-import json
 import random
-from pathlib import Path
 
 import pytest
 
 from rerank.access.credentials import PLAIN
-from rerank.load_test.open_loop import Outcome
-from rerank.load_test.requests import made_request, requests_from_file, rerank_calls, words
 from rerank.models.encoder import Encoder
 from rerank.v1 import rerank_pb2 as pb
+from scripts.load_test.open_loop import Outcome
+from scripts.load_test.requests import made_request, rerank_calls, words
 from tests.fakes import NumberRanker
 from tests.serving import TIMEOUT_S, held_service, numbered_candidates, reranker_of, serving
 
@@ -27,14 +25,6 @@ def test_made_requests_are_the_same_for_the_same_seed() -> None:
     assert first == second
     assert first != made_request(random.Random(1), "m", 3, 50, top_n=2)
     assert (first.model, first.top_n, [len(each.text) for each in first.candidates]) == ("m", 2, [50] * 3)
-
-
-def test_requests_of_a_file_have_its_texts_and_scores(tmp_path: Path) -> None:
-    row = {"query": {"text": "q", "qid": "1"}, "candidates": [{"docid": "d", "score": 1.5, "doc": {"text": "t"}}]}
-    (tmp_path / "requests.jsonl").write_text(json.dumps(row) + "\n")
-    (request,) = requests_from_file(tmp_path / "requests.jsonl", "m")
-    candidate = pb.Candidate(doc_id="d", text="t", first_stage_score=1.5)
-    assert request == pb.RerankRequest(query="q", candidates=[candidate], model="m")
 
 
 async def test_calls_send_the_requests_in_turn_and_report_statuses(encoder: Encoder) -> None:

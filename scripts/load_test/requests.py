@@ -1,22 +1,19 @@
-"""Requests for load tests: made of random words, or read from a file; and calls of a service with them."""
+"""Requests of random words for load tests, and calls of a service with them."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import grpc
 
 from rerank.access.credentials import Credentials
-from rerank.client.client import rerank_request
 from rerank.client.error_details import retry_delay_s
-from rerank.load_test.open_loop import Call, Outcome
-from rerank.readers.requests import read_requests
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1 import rerank_pb2_grpc
+from scripts.load_test.open_loop import Call, Outcome
 
 _WORDS = "water history of the engine a river which bird turns north stone in 9"
 
@@ -33,11 +30,6 @@ def made_request(draw: random.Random, model: str, passages: int, characters: int
     """A request with so many random passages of so many characters each; `fields` are further ones of the message."""
     candidates = [pb.Candidate(doc_id=f"d{number}", text=words(draw, characters)) for number in range(passages)]
     return pb.RerankRequest(query=words(draw, 30), candidates=candidates, model=model, **fields)
-
-
-def requests_from_file(path: Path, model: str) -> list[pb.RerankRequest]:
-    """The requests of a RankLLM JSONL file, for this model; "" is the default one. Raises: CollectionError."""
-    return [rerank_request(request.query.text, request.candidates, {"model": model}) for request in read_requests(path)]
 
 
 @asynccontextmanager

@@ -9,7 +9,15 @@ from itertools import pairwise
 
 import pytest
 
-from rerank.load_test.open_loop import LoadReport, Outcome, TimedCall, capacity, open_loop, percentile, poisson_arrivals
+from scripts.load_test.open_loop import (
+    LoadReport,
+    Outcome,
+    TimedCall,
+    capacity,
+    open_loop,
+    percentile,
+    poisson_arrivals,
+)
 
 OK = Outcome("OK")
 
