@@ -41,12 +41,12 @@ if TYPE_CHECKING:
     )
     from rerank.reranking.blocking import Reranker
     from rerank.reranking.reranker import AsyncReranker, SearchResult, load_reranker
-    from rerank.retrieval.query_update import FeedbackSettings
     from rerank.types import (
         Candidate,
         CandidateSource,
         Completeness,
         FeedbackMethod,
+        FeedbackSettings,
         FirstStage,
         Passage,
         Query,

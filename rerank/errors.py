@@ -41,6 +41,15 @@ class InvalidRequest(RerankError):
         self.description = message
 
 
+def too_many(field: str, value: int | str, limit: int, unit: str) -> InvalidRequest:
+    """The error of a field whose value exceeds a limit."""
+    return InvalidRequest(
+        field,
+        f"{value} {unit} exceed the limit of {limit}; send at most {limit}",
+        {"value": str(value), "limit": str(limit)},
+    )
+
+
 class Unauthenticated(RerankError):
     """The request has no API key, or one that the service does not know."""
 

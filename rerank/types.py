@@ -8,7 +8,7 @@ import reprlib
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Literal, TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -186,6 +186,32 @@ class RankOptions:
         for name, kind, path in enums:
             if given := getattr(self, name):
                 object.__setattr__(self, name, kind.of(path, given))
+
+
+@dataclass(frozen=True, slots=True)
+class FeedbackSettings:
+    """Settings of the query vector update.
+
+    Attributes:
+        method: the loss and its optimisation; see `FeedbackMethod`.
+        top_k: number of passages from the top of the ranking that serve as the teacher.
+        steps: number of Adam steps. Rocchio ignores it.
+        learning_rate: of Adam; one step changes a coordinate by about this much. Rocchio ignores it.
+        min_cosine: trust region, at least 0 and below 1: the smallest allowed cosine between the updated and the
+            original vector.
+    """
+
+    method: FeedbackMethod = FeedbackMethod.WEIGHTED_RANKNET
+    top_k: int = 100
+    steps: int = 20
+    learning_rate: float = 1e-3
+    min_cosine: float = 0.8
+
+    @classmethod
+    def of(cls, feedback: FeedbackSettings | FeedbackMethod | str) -> FeedbackSettings:
+        """Settings, whose method may be a name, or the default ones of a method. Raises: InvalidRequest."""
+        settings = feedback if isinstance(feedback, cls) else cls(method=cast(FeedbackMethod, feedback))
+        return replace(settings, method=FeedbackMethod.of("feedback.method", settings.method))
 
 
 @dataclass(frozen=True, slots=True)

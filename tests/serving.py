@@ -24,7 +24,7 @@ from grpc_status import rpc_status
 
 from rerank.config import InterpolationConfig, PERankModel, ServiceConfig
 from rerank.models.encoder import Encoder
-from rerank.ports.grpc.server import RunningServer, running_server
+from rerank.ports.server import RunningServer, running_server
 from rerank.rankers.base import Ranker
 from rerank.rankers.identity import IdentityRanker
 from rerank.reranking.registry import ModelRegistry

@@ -136,10 +136,9 @@ with Reranker("identity") as reranker:
 assert [each.candidate.passage.doc_id for each in ranking.ranked] == ["b", "a"], ranking
 from rerank.client.client import rerank_request
 from rerank.config import Limits
-from rerank.service.methods import rerank_arguments
-request = rerank_request("q", [("a", "x")], {"strategy": "backwards"})
-_, _, options = rerank_arguments(request, Limits())
-assert options.strategy == "backwards"
+from rerank.protobuf import requests
+message = rerank_request("q", [("a", "x")], {"strategy": "backwards"})
+assert requests.rerank_request(message).checked(Limits()).options.strategy == "backwards"
 """,
     ),
     "HTTP dialect": Recipe(
@@ -163,8 +162,8 @@ class LinesDialect(TEIDialect):
 from rerank.ports.http.dialects import dialects
 from rerank.ports.http.openapi import openapi
 of_path = dialects(lambda texts, tokens: texts)
-message = of_path["/lines"][0].translate({"query": "q", "texts": ["a", "b"]}).message
-assert [candidate.text for candidate in message.candidates] == ["a", "b"]
+request = of_path["/lines"][0].translate({"query": "q", "texts": ["a", "b"]}).request
+assert [candidate.text for candidate in request.candidates] == ["a", "b"]
 assert "/lines" in openapi(of_path)["paths"]
 """,
     ),

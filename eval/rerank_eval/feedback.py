@@ -20,8 +20,8 @@ from rerank.models.encoder import Encoder
 from rerank.readers.qrels import Qrel
 from rerank.retrieval.dense import query_vectors
 from rerank.retrieval.index import Index, read_manifest
-from rerank.retrieval.query_update import FeedbackSettings, UpdateOutcome, update_queries
-from rerank.types import FeedbackMethod, FirstStage, Query, ScoredDoc, Vector
+from rerank.retrieval.query_update import UpdateOutcome, update_queries
+from rerank.types import FeedbackMethod, FeedbackSettings, FirstStage, Query, ScoredDoc, Vector
 from rerank_eval.measures import Evaluator, MetricValues, Run, paired_values
 from rerank_eval.report import ORACLE
 from rerank_eval.report_writer import print_table

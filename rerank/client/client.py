@@ -15,8 +15,8 @@ from rerank.client.error_details import ServiceError
 from rerank.client.many import ManyRequests, weight
 from rerank.client.retries import DEFAULT_TIMEOUT_S, Attempts
 from rerank.errors import ConfigError, UsageError
+from rerank.protobuf.fields import request_message
 from rerank.readers.candidates import candidate_source
-from rerank.service.request_fields import request_message
 from rerank.types import CandidateLike, candidate_list
 from rerank.util.many import in_order, pair_of, with_bar
 from rerank.util.text_table import TableRow, ranking_table

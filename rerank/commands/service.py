@@ -141,7 +141,7 @@ def serve(settings: ServeSettings) -> None:
         return
     if settings.stop_at_eof:
         process.stop_at_eof()
-    from rerank.ports.grpc import server  # imports torch, and follows the checks, which take milliseconds
+    from rerank.ports import server  # imports torch, and follows the checks, which take milliseconds
     from rerank.telemetry.logs import set_up_logging
 
     set_up_logging(config.telemetry)

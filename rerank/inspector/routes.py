@@ -10,11 +10,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from rerank.inspector.judgements import Judgements, read_judgements
+from rerank.collections.judgements import Judgements, read_judgements
 from rerank.inspector.pages import page_routes
 from rerank.ports.http.description import Limited
+from rerank.protobuf.replies import list_models_response
 from rerank.reranking.reranker import AsyncReranker
-from rerank.service.methods import list_models_response
+from rerank.service.methods import RerankMethods
 
 #: Judged queries that the page suggests while one types.
 _SUGGESTIONS = 1000
@@ -30,8 +31,7 @@ def inspector_routes(reranker: AsyncReranker, limited: Limited) -> list[BaseRout
     judgements = read_judgements(http.qrels, http.queries) if http and http.qrels else Judgements()
 
     def describe() -> dict[str, Any]:
-        index = reranker.index
-        found = list_models_response(reranker.models(), index.manifest if index else None)
+        found = list_models_response(RerankMethods(reranker).list_models())
         return {
             "service": MessageToDict(found, preserving_proto_field_name=True),
             "judged_queries": judgements.queries[:_SUGGESTIONS],

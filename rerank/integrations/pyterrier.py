@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rerank.client.client import RerankClient
 from rerank.errors import ConfigError, InvalidRequest
-from rerank.service.request_fields import request_message
+from rerank.protobuf.fields import request_message
 from rerank.types import CandidateSource, RankOptions
 from rerank.v1 import rerank_pb2 as pb
 

@@ -20,8 +20,16 @@ from rerank.rankers.base import Ranker, ServedRanker
 from rerank.reranking.cross_encoder_calls import check_arguments
 from rerank.reranking.registry import ModelDescription
 from rerank.reranking.reranker import SearchResult, load_reranker
-from rerank.retrieval.query_update import FeedbackSettings
-from rerank.types import CandidateLike, FeedbackMethod, FirstStage, Query, Ranking, RankOptions, candidate_list
+from rerank.types import (
+    CandidateLike,
+    FeedbackMethod,
+    FeedbackSettings,
+    FirstStage,
+    Query,
+    Ranking,
+    RankOptions,
+    candidate_list,
+)
 from rerank.util.many import Pace, in_order, pair_of, with_bar
 
 T = TypeVar("T")

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import ParamSpec, TypeAlias, TypeVar
@@ -31,12 +31,12 @@ from rerank.reranking.unordered import UnorderedList
 from rerank.retrieval.dense import with_vector
 from rerank.retrieval.feedback_search import FeedbackReport, FeedbackSearch
 from rerank.retrieval.index import Index
-from rerank.retrieval.query_update import FeedbackSettings
 from rerank.types import (
     Candidate,
     CandidateLike,
     CandidateSource,
     FeedbackMethod,
+    FeedbackSettings,
     FirstStage,
     FirstStageKind,
     InSlices,
@@ -53,6 +53,8 @@ T = TypeVar("T")
 P = ParamSpec("P")
 #: Characters that are read once in a millisecond, and that are tokenized and divided in one, about.
 _CHARS_READ_PER_MS, _CHARS_DIVIDED_PER_MS = 10_000, 800
+#: A block in which so many expected tokens of a caller are in work. Raises: Overloaded if it allows no more.
+Queueing: TypeAlias = Callable[[float], AbstractContextManager[None]]
 #: Candidates with their texts.
 Found: TypeAlias = tuple[Candidate, ...]
 
@@ -87,7 +89,6 @@ class AsyncReranker:
     Attributes:
         engine: runs the requests; metrics and traces observe its work.
         correlations: means over the lists of each caller, which show whether `first_stage_kind` is right.
-        in_work: a block around each request; a service with keys holds callers to their tokens in it.
     """
 
     def __init__(self, config: ServiceConfig, encoder: Encoder, index: Index | None, models: ModelRegistry) -> None:
@@ -97,7 +98,6 @@ class AsyncReranker:
         self._models = models
         self.engine = Engine(models.rankers, config.engine)
         self.correlations = CallerCorrelations()
-        self.in_work: Callable[[RankRequest], AbstractContextManager[None]] = lambda request: nullcontext()
         self._texts = TextThreads(config.engine.age_factor)
         self._first_stage_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="first-stage")
         #: One thread, because several would keep the event loop from the interpreter for longer.
@@ -160,12 +160,14 @@ class AsyncReranker:
         options: RankOptions,
         deadline: float | None = None,
         caller: str = "",
+        queueing: Queueing | None = None,
     ) -> Ranking:
         """Reranks the candidates. `deadline` is in seconds on the event loop's clock.
 
         Args:
             candidates: in a form of CandidateLike; in first-stage order, best first, unless `options.ordered` is false.
             caller: callers that always wait have equal shares of the engine.
+            queueing: holds the caller to its tokens in work; None: it has no bound.
 
         Raises: TypeError for a candidate of another form; RerankError, see ModelRegistry.resolve and Engine.run.
         """
@@ -175,7 +177,8 @@ class AsyncReranker:
         if self.vector_cache.max_bytes:
             found = await self._filled(found, steps, caller)
         request = RankRequest(query, found, steps, options, deadline, caller)
-        ranking = await (self._run(request) if options.ordered else self._run_unordered(request))
+        run = self._run if options.ordered else self._run_unordered
+        ranking = await run(request, queueing)
         ranking = self._with_mean(ranking, FirstStageKind(options.first_stage_kind), caller)
         return ranking if options.min_relevance is None else at_least(ranking, options.min_relevance)
 
@@ -192,13 +195,13 @@ class AsyncReranker:
         report = replace(report, of_caller=self.correlations.add(caller, kind, report.correlation))
         return replace(ranking, trace=replace(ranking.trace, interpolation=report))
 
-    async def _run_unordered(self, request: RankRequest) -> Ranking:
+    async def _run_unordered(self, request: RankRequest, queueing: Queueing | None) -> Ranking:
         """The ranking of candidates whose order carries no meaning, see `rerank.reranking.unordered`."""
         grouping = UnorderedList.of(request.query.text, request.candidates)
         unordered = await self._texts.run(request.caller, grouping, _chars(request.candidates) / _CHARS_READ_PER_MS)
         options = replace(request.options, ordered=unordered.has_scores)  # scores give the texts a meaningful order
         steps, distinct = unordered.steps(request.steps), unordered.distinct
-        ranking = await self._run(replace(request, candidates=distinct, steps=steps, options=options))
+        ranking = await self._run(replace(request, candidates=distinct, steps=steps, options=options), queueing)
         return unordered.ranking(ranking, request.steps, options.top_n)
 
     async def search(
@@ -210,13 +213,14 @@ class AsyncReranker:
         deadline: float | None = None,
         feedback: FeedbackSettings | FeedbackMethod | str | None = None,
         caller: str = "",
+        queueing: Queueing | None = None,
     ) -> SearchResult:
         """Retrieves `depth` candidates from the index and reranks them; with `feedback`, see FeedbackSearch.
 
         Args:
             query, first_stage: themselves, or their text and name.
             depth: number of candidates.
-            options, caller: as for `rerank`.
+            options, caller, queueing: as for `rerank`.
             deadline: in seconds on the event loop's clock.
             feedback: settings, or the name of a method, for relevance feedback.
 
@@ -241,7 +245,7 @@ class AsyncReranker:
         start_s = time.perf_counter()
         query, candidates = await retrieve(query, deadline)
         first_stage_ms = (time.perf_counter() - start_s) * 1000
-        rank = partial(self._rank, steps, caller, query)
+        rank = partial(self._rank, steps, caller, queueing, query)
         if feedback is None:
             ranking, report = await rank(candidates, options, deadline), None
         else:
@@ -252,17 +256,26 @@ class AsyncReranker:
         return SearchResult(ranking, first_stage, len(candidates), first_stage_ms, report)
 
     async def _rank(
-        self, steps: Steps, caller: str, query: Query, found: Found, options: RankOptions, deadline: float | None
+        self,
+        steps: Steps,
+        caller: str,
+        queueing: Queueing | None,
+        query: Query,
+        found: Found,
+        options: RankOptions,
+        deadline: float | None,
     ) -> Ranking:
-        return await self._run(RankRequest(query, found, steps, options, deadline, caller))
+        return await self._run(RankRequest(query, found, steps, options, deadline, caller), queueing)
 
-    async def _run(self, request: RankRequest) -> Ranking:
+    async def _run(self, request: RankRequest, queueing: Queueing | None) -> Ranking:
         if request.options.max_chunks_per_doc > 1:
-            return await self._run_divided(request)
-        with self.in_work(request):
+            return await self._run_divided(request, queueing)
+        if queueing is None:
+            return await self.engine.run(request)
+        with queueing(self.engine.expected_tokens(request)):
             return await self.engine.run(request)
 
-    async def _run_divided(self, request: RankRequest) -> Ranking:
+    async def _run_divided(self, request: RankRequest, queueing: Queueing | None) -> Ranking:
         """Ranks documents by their best parts (`rerank.reranking.chunks`); undivided if the deadline comes first."""
         options = replace(request.options, max_chunks_per_doc=0)
         margin = self.config.engine.answer_margin_s if options.allow_partial else 0.0
@@ -272,9 +285,9 @@ class AsyncReranker:
                     request.caller, self._divided(request), _chars(request.candidates) / _CHARS_DIVIDED_PER_MS
                 )
         except TimeoutError:
-            return await self._run(replace(request, options=options))  # ends as a late request does
+            return await self._run(replace(request, options=options), queueing)  # ends as a late request does
         parts = replace(request, candidates=divided.candidates, steps=divided.steps, options=divided.options(options))
-        return divided.ranking(await self._run(parts), options.top_n)
+        return divided.ranking(await self._run(parts, queueing), options.top_n)
 
     def _divided(self, request: RankRequest) -> InSlices[DividedDocuments]:
         """The documents in parts, with the vectors of those parts that came before."""

@@ -20,8 +20,8 @@ import numpy as np
 import torch
 
 from rerank.errors import FAILURES, DeadlineExceeded, Overloaded, told
-from rerank.retrieval.query_update import FeedbackSettings, QueryUpdates, UpdateOutcome, update_queries
-from rerank.types import Candidate, FeedbackMethod, OnFailure, Query, Ranking, RankOptions, ScoreKind
+from rerank.retrieval.query_update import QueryUpdates, UpdateOutcome, update_queries
+from rerank.types import Candidate, FeedbackMethod, FeedbackSettings, OnFailure, Query, Ranking, RankOptions, ScoreKind
 
 T = TypeVar("T")
 

@@ -7,16 +7,15 @@ arXiv 2406.15657) does the same with a listwise LLM, which gives an order only, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
-from typing import cast
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from rerank.retrieval.losses import ListLosses, kl_divergence, weighted_ranknet
-from rerank.types import FeedbackMethod
+from rerank.types import FeedbackMethod, FeedbackSettings
 
 #: Two inner products of unit vectors that differ by less than this differ by rounding only.
 _SAME_SCORE = 1e-6
@@ -27,32 +26,6 @@ _ORDER_RANGE = 8.0
 _ROCCHIO_WEIGHTS = (1.0, 0.75, 0.15)
 #: Rocchio treats this many top passages as relevant, but at most half of the list.
 _ROCCHIO_RELEVANT = 10
-
-
-@dataclass(frozen=True, slots=True)
-class FeedbackSettings:
-    """Settings of the query vector update.
-
-    Attributes:
-        method: the loss and its optimisation; see `FeedbackMethod`.
-        top_k: number of passages from the top of the ranking that serve as the teacher.
-        steps: number of Adam steps. Rocchio ignores it.
-        learning_rate: of Adam; one step changes a coordinate by about this much. Rocchio ignores it.
-        min_cosine: trust region, at least 0 and below 1: the smallest allowed cosine between the updated and the
-            original vector.
-    """
-
-    method: FeedbackMethod = FeedbackMethod.WEIGHTED_RANKNET
-    top_k: int = 100
-    steps: int = 20
-    learning_rate: float = 1e-3
-    min_cosine: float = 0.8
-
-    @classmethod
-    def of(cls, feedback: FeedbackSettings | FeedbackMethod | str) -> FeedbackSettings:
-        """Settings, whose method may be a name, or the default ones of a method. Raises: InvalidRequest."""
-        settings = feedback if isinstance(feedback, cls) else cls(method=cast(FeedbackMethod, feedback))
-        return replace(settings, method=FeedbackMethod.of("feedback.method", settings.method))
 
 
 class UpdateOutcome(Enum):

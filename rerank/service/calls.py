@@ -9,24 +9,24 @@ import re
 import reprlib
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 from weakref import WeakValueDictionary
-
-from google.protobuf import message_factory
-from google.protobuf.descriptor import Descriptor, ServiceDescriptor
-from google.protobuf.message import DecodeError, Message
 
 from rerank.access.callers import Caller, Place
 from rerank.access.keys import KeyStore
 from rerank.config import Limits
-from rerank.errors import InvalidRequest, Overloaded, RerankError, ShuttingDown
-from rerank.service.status import REQUEST_ID, status_name
-from rerank.service.wire_format import check_field_count
+from rerank.errors import Overloaded, RerankError, ShuttingDown
+from rerank.service.requests import RerankRequest, SearchRequest
+from rerank.service.status import REQUEST_ID, reason_of, status_name
+from rerank.types import Ranking
 from rerank.util.many import Pace
+
+if TYPE_CHECKING:
+    from rerank.reranking.reranker import SearchResult  # imports torch, which MCP needs only if it loads models
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +66,10 @@ class Call(Protocol):
         """Registers what to call when the client has the answer, or the call has ended in another way."""
         ...
 
+    def hang_up(self) -> None:
+        """Ends the connection of a client that does not read its answer."""
+        ...
+
 
 @dataclass
 class CallRecord:
@@ -79,9 +83,10 @@ class CallRecord:
         seconds: from the arrival of the call to its answer.
         caller: the holder of its API key; None without keys, and if the call has none.
         deadline: the client's, on the event loop's clock; infinity if it set none.
-        request: None if the call ended before its message was parsed.
-        response: None unless the call was answered.
-        reply: the response as bytes.
+        request: what was asked for; None if the call ended before that was known, and for a call that ranks nothing.
+        ranking: the answer to it; None unless the call was answered.
+        search: the same of a search, with its first stage.
+        reply: the answer as bytes.
         error: what ended the call, if an exception did.
     """
 
@@ -92,8 +97,9 @@ class CallRecord:
     seconds: float = 0.0
     caller: Caller | None = None
     deadline: float = math.inf
-    request: Any = None
-    response: Any = None
+    request: RerankRequest | SearchRequest | None = None
+    ranking: Ranking | None = None
+    search: SearchResult | None = None
     reply: bytes = b""
     error: Exception | None = None
 
@@ -102,24 +108,36 @@ class CallRecord:
         """The name of the caller's API key; empty without one."""
         return self.caller.name if self.caller else ""
 
+    @property
+    def model(self) -> str | None:
+        """The model that ran, or else that the request names; None for a call that ranks nothing."""
+        if self.ranking is not None:
+            return self.ranking.trace.model
+        return None if self.request is None else self.request.options.model
+
+    @property
+    def candidates(self) -> int:
+        """The number of candidates that the request has, or that the search has found."""
+        if isinstance(self.request, RerankRequest):
+            return len(self.request.candidates)
+        return self.search.hits if self.search else 0
+
     def __str__(self) -> str:
-        execution = getattr(self.response, "execution", None)
+        trace = self.ranking.trace if self.ranking else None
         fields = {
             "key": self.key,
-            "model": execution.model if execution else reprlib.repr(getattr(self.request, "model", "")),
-            "candidates": len(getattr(self.request, "candidates", ())) or getattr(self.response, "first_stage_hits", 0),
-            "windows": execution.windows if execution else 0,
-            "failure": execution.failure if execution else "",
+            "model": trace.model if trace else reprlib.repr(self.model or ""),
+            "candidates": self.candidates,
+            "windows": len(trace.windows) if trace else 0,
+            "failure": reason_of(trace.failure) if trace and trace.failure else "",
         }
         text = "".join(f" {name}={value}" for name, value in fields.items() if value not in ("", "''"))
         return f"{self.method} {self.status} {self.seconds * 1000:.0f} ms id={self.request_id}{text}"
 
 
 OnEnd: TypeAlias = Callable[[CallRecord], None]
-#: Makes the reply to a message; fills in `request` and `response` of the record on the way.
+#: Makes the reply to a message; `RerankMethods` fills in request and ranking of the record on the way.
 Respond: TypeAlias = Callable[[bytes | bytearray, CallRecord], Awaitable[bytes]]
-#: Makes the response to a request of the call of this record.
-Run: TypeAlias = Callable[[Any, CallRecord], Awaitable[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +207,6 @@ class CallsInFlight:
         keys: the callers, if a call needs a key.
 
     Attributes:
-        on_unread_answer: called with the client's address when it does not read an answer.
         shutting_down: whether new calls are refused; may be set.
         limits: may be replaced while calls are in flight.
     """
@@ -198,7 +215,6 @@ class CallsInFlight:
         self.limits = limits
         self.keys = keys
         self.shutting_down = False
-        self.on_unread_answer: Callable[[str], None] = lambda peer: None
         #: Of the requests of streams without a key.
         self.pace = Pace()
         self._bytes: dict[Call, int] = {}
@@ -341,7 +357,7 @@ class CallsInFlight:
         """Counts the bytes of an answer until the client has read it, for which it has a time. Raises: Overloaded."""
         self.hold(call, size)
         later = asyncio.get_running_loop().call_later
-        self._timers[call] = later(self.limits.max_transfer_s, self._end_unread, call.peer)
+        self._timers[call] = later(self.limits.max_transfer_s, self._end_unread, call)
 
     def _leave(self, call: Call) -> None:
         del self._bytes[call]
@@ -351,49 +367,15 @@ class CallsInFlight:
             timer.cancel()
         self._note_idle()
 
-    def _end_unread(self, peer: str) -> None:
+    def _end_unread(self, call: Call) -> None:
         """Ends a connection once, although several of its answers may be late together."""
-        for call, timer in self._timers.items():
-            if call.peer == peer:
+        for other, timer in self._timers.items():
+            if other.peer == call.peer:
                 timer.cancel()
-        log.warning("%s did not read an answer within %g s: its connection ends", peer, self.limits.max_transfer_s)
-        self.on_unread_answer(peer)
+        log.warning("%s did not read an answer within %g s: its connection ends", call.peer, self.limits.max_transfer_s)
+        call.hang_up()
 
 
 def _overloaded(limit: str, problem: str) -> Overloaded:
     """The error of a call that exceeds the limit of this name."""
     return Overloaded(f"{problem}; retry in 1 s", 1.0, {"exceeded": limit})
-
-
-def protobuf_methods(
-    service: ServiceDescriptor, runs: Mapping[str, Run], calls: CallsInFlight, on_end: OnEnd
-) -> dict[str, Method]:
-    """Methods of a service of protobuf by their names: bytes of a message in, bytes of a message out."""
-    return {
-        name: Method(name, _responding(parser(service.methods_by_name[name].input_type, calls), run), calls, on_end)
-        for name, run in runs.items()
-    }
-
-
-def parser(kind: Descriptor, calls: CallsInFlight) -> Callable[[bytes], Any]:
-    """Parses messages of a type, after their fields were counted. Raises: InvalidRequest."""
-    message_type = message_factory.GetMessageClass(kind)
-
-    def parse(message: bytes) -> Message:
-        if len(message) > calls.limits.max_candidates:  # a field has at least a byte, a candidate may have several
-            check_field_count(message, kind, calls.limits)
-        try:
-            return message_type.FromString(message)
-        except DecodeError as error:
-            raise InvalidRequest("request", f"the bytes are no message of this type: {error}") from error
-
-    return parse
-
-
-def _responding(parse: Callable[[bytes], Any], run: Run) -> Respond:
-    async def respond(message: bytes | bytearray, record: CallRecord) -> bytes:
-        record.request = parse(bytes(message))
-        record.response = await run(record.request, record)
-        return bytes(record.response.SerializeToString())
-
-    return respond

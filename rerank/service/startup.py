@@ -13,12 +13,12 @@ from rerank.access.certificates import check_certificates
 from rerank.access.key_file import read_keys
 from rerank.checkpoints import bundled
 from rerank.checkpoints.sparse_encoder_files import check_sparse_encoder, locate_sparse_encoder
+from rerank.collections.judgements import read_judgements
 from rerank.config import ModelConfig, ServiceConfig
 from rerank.config.http import HttpConfig
 from rerank.config.models import reads_sparse
 from rerank.config.named import BUNDLED
 from rerank.errors import CheckpointError, ConfigError
-from rerank.inspector.judgements import read_judgements
 from rerank.retrieval.integrity import check_sizes
 from rerank.service.connection_bounds import connection_bounds
 from rerank.service.paths import check_model_files, problem_of_checkpoint, problem_of_encoder

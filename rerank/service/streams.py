@@ -101,7 +101,7 @@ class _StreamedCall:
         ]
         #: Set when the message is counted among the bytes in flight, or will not be.
         self.taken = asyncio.Event()
-        self._message = message
+        self._stream, self._message = stream, message
         self._on_done: list[Callable[[], object]] = []
 
     async def read(self) -> bytes:
@@ -111,6 +111,9 @@ class _StreamedCall:
 
     def on_done(self, function: Callable[[], object]) -> None:
         self._on_done.append(function)
+
+    def hang_up(self) -> None:
+        self._stream.hang_up()
 
     def finish(self) -> None:
         self.taken.set()

@@ -10,7 +10,8 @@ from typing import Any
 from rerank.config import TelemetryConfig
 from rerank.errors import MAX_QUOTED_CHARS
 from rerank.service.calls import CallRecord
-from rerank.v1 import rerank_pb2 as pb
+from rerank.service.requests import RerankRequest
+from rerank.types import Trace
 
 _TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
@@ -68,19 +69,31 @@ def call_fields(call: CallRecord) -> dict[str, Any]:
     }
     if call.key:
         fields["key"] = call.key
-    if call.request is not None and not isinstance(call.request, pb.ListModelsRequest):
-        fields["model"] = call.request.model[:MAX_QUOTED_CHARS]
-    if isinstance(call.request, pb.RerankRequest):
+    if call.model is not None:
+        fields["model"] = call.model[:MAX_QUOTED_CHARS]
+    if call.search is not None:
+        fields |= {"candidates": call.search.hits, "first_stage_ms": call.search.first_stage_ms}
+    elif isinstance(call.request, RerankRequest):
         fields["candidates"] = len(call.request.candidates)
-    if isinstance(call.response, pb.SearchResponse):
-        fields |= {"candidates": call.response.first_stage_hits, "first_stage_ms": call.response.first_stage_ms}
-    if isinstance(call.response, pb.RerankResponse | pb.SearchResponse):
-        names = ("model", "strategy", "windows", "tokens", "queue_ms", "prepare_ms", "model_ms")
-        fields |= {name: getattr(call.response.execution, name) for name in names}
-        fields["truncated"] = len(call.response.execution.truncated_doc_ids)
+    if call.ranking is not None:
+        trace = call.ranking.trace
+        fields |= costs(trace) | {"truncated": len(trace.truncated_doc_ids)}
     if call.error is not None:
         fields["error"] = type(call.error).__name__
     return fields
+
+
+def costs(trace: Trace) -> dict[str, str | int | float]:
+    """What ran, and what it cost: fields of a call in the log, and attributes of its span."""
+    return {
+        "model": trace.model,
+        "strategy": trace.strategy,
+        "windows": len(trace.windows),
+        "tokens": trace.tokens,
+        "queue_ms": trace.queue_ms,
+        "prepare_ms": trace.prepare_ms,
+        "model_ms": trace.model_ms,
+    }
 
 
 def _call(record: logging.LogRecord) -> CallRecord | None:
@@ -92,8 +105,8 @@ def _call(record: logging.LogRecord) -> CallRecord | None:
 def _texts(call: CallRecord) -> dict[str, Any]:
     """The query and the passages of a call; of a search, only the query."""
     texts: dict[str, Any] = {}
-    if isinstance(call.request, pb.RerankRequest | pb.SearchRequest):
-        texts["query"] = call.request.query
-    if isinstance(call.request, pb.RerankRequest):
-        texts["passages"] = [candidate.text for candidate in call.request.candidates]
+    if call.request is not None:
+        texts["query"] = call.request.query.text
+    if isinstance(call.request, RerankRequest):
+        texts["passages"] = [candidate.text or "" for candidate in call.request.candidates]
     return texts

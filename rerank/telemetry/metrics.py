@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from google.protobuf.message import Message
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.gc_collector import GCCollector
@@ -20,9 +19,10 @@ from rerank.errors import DeadlineExceeded, Overloaded
 from rerank.models.state_cache import StateCache
 from rerank.models.vector_cache import VectorCache
 from rerank.rankers.first_stage_correlation import CallerCorrelations
-from rerank.reranking.reranker import AsyncReranker
+from rerank.reranking.reranker import AsyncReranker, SearchResult
 from rerank.service.calls import CallRecord, CallsInFlight
-from rerank.v1 import rerank_pb2 as pb
+from rerank.service.status import reason_of
+from rerank.types import Trace
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 _TOKENS = (16, 64, 256, 512, 1024, 2048, 4096, 8192, 16_384, 65_536, 262_144)
@@ -160,28 +160,22 @@ class _CallMetrics:
         self._seconds.labels(call.method, model).observe(call.seconds)
         if reason := refusal_reason(call.error):
             self._refusals.labels(reason).inc()
-        if isinstance(call.response, pb.RerankResponse | pb.SearchResponse):
-            self._count_answer(call.request, call.response, model)
+        if call.ranking is not None:
+            self._count_answer(call, call.ranking.trace, model)
 
-    def _count_answer(self, request: Message, response: pb.RerankResponse | pb.SearchResponse, model: str) -> None:
-        execution = response.execution
-        completeness = pb.Completeness.Name(execution.completeness).removeprefix("COMPLETENESS_").lower()
-        self._answers.labels(model, completeness).inc()
-        if execution.failure:
-            self._fallbacks.labels(model, execution.failure).inc()
-        self._truncated.labels(model).inc(len(execution.truncated_doc_ids))
-        self._repaired.labels(model).inc(execution.repaired_identifiers)
-        if isinstance(request, pb.RerankRequest):
-            self._candidates.labels(model).inc(len(request.candidates))
-        if isinstance(response, pb.SearchResponse):
-            self._candidates.labels(model).inc(response.first_stage_hits)
-        for part, ms in part_ms(response).items():
+    def _count_answer(self, call: CallRecord, trace: Trace, model: str) -> None:
+        self._answers.labels(model, trace.completeness.value).inc()
+        if trace.failure:
+            self._fallbacks.labels(model, reason_of(trace.failure)).inc()
+        self._truncated.labels(model).inc(len(trace.truncated_doc_ids))
+        self._repaired.labels(model).inc(trace.repairs)
+        self._candidates.labels(model).inc(call.candidates)
+        for part, ms in part_ms(trace, call.search).items():
             self._part_seconds.labels(part, model).observe(ms / 1000)
 
     def _model(self, call: CallRecord) -> str:
         """The model of a call; the default one if it names none, and empty if it needs none."""
-        execution = getattr(call.response, "execution", None)
-        asked = execution.model if execution else getattr(call.request, "model", None)
+        asked = call.model
         if asked is None:
             return ""
         return (asked or self._models[0]) if asked in ("", *self._models) else _UNKNOWN
@@ -213,17 +207,15 @@ class _BatchMetrics:
             self._tokens_after_end.labels(*labels).inc(sum(work.tokens for work in ended))
 
 
-def part_ms(response: pb.RerankResponse | pb.SearchResponse) -> dict[str, float]:
+def part_ms(trace: Trace, search: SearchResult | None) -> dict[str, float]:
     """The milliseconds of each part of an answered request.
 
     `feedback` is what relevance feedback takes before the last ranking: first ranking, update and second retrieval.
     """
-    execution = response.execution
-    parts = {"queue": execution.queue_ms, "prepare": execution.prepare_ms, "model": execution.model_ms}
-    if isinstance(response, pb.SearchResponse):
-        parts["first_stage"] = response.first_stage_ms
-        if response.HasField("feedback"):
-            feedback = response.feedback
+    parts = {"queue": trace.queue_ms, "prepare": trace.prepare_ms, "model": trace.model_ms}
+    if search is not None:
+        parts["first_stage"] = search.first_stage_ms
+        if (feedback := search.feedback) is not None:
             parts["feedback"] = feedback.first_ranking_ms + feedback.update_ms + feedback.second_retrieval_ms
     return parts
 

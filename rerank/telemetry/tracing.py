@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 from rerank.engine.request import Completed, ModelStage, Stage
 from rerank.service.calls import CallRecord
-from rerank.v1 import rerank_pb2 as pb
+from rerank.telemetry.logs import costs
 
 _SERVICE_NAME_VARIABLE = "OTEL_SERVICE_NAME"
 _SPAN_NAMES = {Stage.PREPARE: "prepare", Stage.RANK: "window"}
@@ -78,14 +78,12 @@ class Tracing:
         if not span.is_recording():
             return
         span.set_attribute("rerank.request_id", call.request_id)
-        if isinstance(call.response, pb.RerankResponse | pb.SearchResponse):
-            execution = call.response.execution
-            for name in ("model", "strategy", "windows", "tokens", "queue_ms", "prepare_ms", "model_ms"):
-                span.set_attribute(f"rerank.{name}", getattr(execution, name))
-        if isinstance(call.response, pb.SearchResponse):
+        if call.ranking is not None:
+            span.set_attributes({f"rerank.{name}": value for name, value in costs(call.ranking.trace).items()})
+        if call.search is not None:
             start_s = time.perf_counter() - call.seconds
-            attributes = {"rerank.hits": call.response.first_stage_hits}
-            self._add("first_stage", start_s, start_s + call.response.first_stage_ms / 1000, attributes)
+            attributes = {"rerank.hits": call.search.hits}
+            self._add("first_stage", start_s, start_s + call.search.first_stage_ms / 1000, attributes)
 
     def _add(self, name: str, start_s: float, end_s: float, attributes: dict[str, Any]) -> None:
         span = self._tracer.start_span(name, start_time=_epoch_ns(start_s), attributes=attributes)

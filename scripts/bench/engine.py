@@ -14,7 +14,7 @@ from rerank.config import EngineConfig, FirstModel, PERankModel, ServiceConfig
 from rerank.engine.engine import Engine
 from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Sliding, Step
-from rerank.ports.grpc.server import running_server
+from rerank.ports.server import running_server
 from rerank.rankers.base import Ranker
 from rerank.reranking.registry import ModelRegistry
 from rerank.reranking.reranker import AsyncReranker

@@ -23,7 +23,7 @@ from rerank.models.encoder import Encoder
 from rerank.models.last_token import IdentifierHead, LastTokenReader
 from rerank.models.packing_check import make_last_token_reader
 from rerank.models.precision import weights_dtype
-from rerank.ports.grpc.server import running_server
+from rerank.ports.server import running_server
 from rerank.rankers.base import rank_windows
 from rerank.rankers.first import FirstRanker
 from rerank.rankers.pe_decode import dynamic, one_step

@@ -10,8 +10,8 @@ import pytest
 from rerank_eval.datasets import open_dataset
 
 from rerank.collections import NAMED, Collection
+from rerank.collections.judgements import read_judgements
 from rerank.errors import CollectionError, ConfigError
-from rerank.inspector.judgements import read_judgements
 from rerank.inspector.sources import sources_of
 from rerank.readers.qrels import Qrel
 from rerank.types import Passage, Query

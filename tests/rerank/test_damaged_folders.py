@@ -23,7 +23,7 @@ from rerank.config import (
 )
 from rerank.errors import CheckpointError, ConfigError, SelfTestFailed
 from rerank.models.encoder import Encoder
-from rerank.ports.grpc.health import SERVICE, health_statuses
+from rerank.protobuf.health import SERVICE, health_statuses
 from rerank.reranking.registry import _self_test, load_models, load_ranker
 from rerank.reranking.reranker import AsyncReranker
 from rerank.types import Candidate, OnFailure, Passage, RankOptions

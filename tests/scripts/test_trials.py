@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from rerank.config import Limits
 from rerank.errors import ConfigError
-from rerank.service.methods import rerank_arguments
+from rerank.protobuf.requests import rerank_request
 from rerank.v1 import rerank_pb2 as pb
 from scripts.service import Service
 from scripts.trials import attack, fuzz, probes, restarts, soak
@@ -132,8 +132,7 @@ def test_worst_requests_are_allowed(name: str) -> None:
     asyncio.run(attack.ATTACKS[name](recorder, random.Random(0)))
     limits = Limits()
     assert sent[0].ByteSize() <= limits.max_message_bytes
-    _, candidates, _ = rerank_arguments(sent[0], limits)
-    assert candidates
+    assert rerank_request(sent[0]).checked(limits).candidates
 
 
 @pytest.mark.slow

@@ -11,21 +11,29 @@ import grpc
 from grpc_status import rpc_status
 
 from rerank.errors import InvalidRequest, RerankError
+from rerank.protobuf.status import status_of
 from rerank.service.calls import CallsInFlight, Method, answer
-from rerank.service.status import REQUEST_ID, status_of
+from rerank.service.status import REQUEST_ID
 
 Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 #: A grpc.RpcMethodHandler, whose stubs are those of synchronous servers.
 Handler: TypeAlias = Any
+#: Ends the connection of a client, which has the form of gRPC's peers.
+HangUp: TypeAlias = Callable[[str], None]
 #: Message from its bytes. Raises: InvalidRequest.
 Parse: TypeAlias = Callable[[bytes], Any]
 
 
 class GrpcCall:
-    """A call of gRPC, see `rerank.service.calls.Call`."""
+    """A call of gRPC, see `rerank.service.calls.Call`.
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
+    Args:
+        context: what gRPC knows of the call.
+        hang_up: ends the connection of a client.
+    """
+
+    def __init__(self, context: Context, hang_up: HangUp) -> None:
+        self._context, self._hang_up = context, hang_up
         self.peer = context.peer()
         self.headers = list(context.invocation_metadata() or ())
         remaining_s = context.time_remaining()
@@ -42,18 +50,22 @@ class GrpcCall:
         """Registers what to call at the end of the call."""
         self._context.add_done_callback(lambda _: function())  # type: ignore[arg-type]  # the stubs want a class
 
+    def hang_up(self) -> None:
+        """Ends the client's connection."""
+        self._hang_up(self.peer)
 
-def unary_handlers(methods: Mapping[str, Method]) -> dict[str, Handler]:
+
+def unary_handlers(methods: Mapping[str, Method], hang_up: HangUp) -> dict[str, Handler]:
     """Handlers of methods by their names.
 
     A call is handled as a stream of one message, so that it can be refused before its message is received.
     """
-    return {name: grpc.stream_unary_rpc_method_handler(_handle(method)) for name, method in methods.items()}
+    return {name: grpc.stream_unary_rpc_method_handler(_handle(method, hang_up)) for name, method in methods.items()}
 
 
-def _handle(method: Method) -> Callable[[object, Context], Any]:
+def _handle(method: Method, hang_up: HangUp) -> Callable[[object, Context], Any]:
     async def handle(_: object, context: Context) -> bytes:  # an iterator over the messages would keep the last one
-        record = await answer(GrpcCall(context), method)
+        record = await answer(GrpcCall(context, hang_up), method)
         request_id = (REQUEST_ID, record.request_id)
         if record.error is None:
             context.set_trailing_metadata([request_id])
@@ -65,12 +77,12 @@ def _handle(method: Method) -> Callable[[object, Context], Any]:
     return handle
 
 
-def watch_handler(watch: Callable[[Any, Context], Any], parse: Parse, calls: CallsInFlight) -> Handler:
+def watch_handler(watch: Callable[[Any, Context], Any], parse: Parse, calls: CallsInFlight, hang_up: HangUp) -> Handler:
     """The handler of a method that answers one message with a stream."""
 
     async def handle(_: object, context: Context) -> None:
         try:
-            await watch(parse(bytes(await calls.receive(GrpcCall(context)))), context)
+            await watch(parse(bytes(await calls.receive(GrpcCall(context, hang_up)))), context)
         except RerankError as error:
             await abort(context, error)
 

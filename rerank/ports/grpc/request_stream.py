@@ -1,17 +1,19 @@
-"""RerankStream over gRPC: many Rerank requests in one call, each answered when it is done."""
+"""RerankStream: requests and answers of one stream, each request a call of its own."""
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+import math
+from functools import partial
 from typing import cast
 
 import grpc
 
 from rerank.errors import InvalidRequest, RerankError
-from rerank.ports.grpc.handlers import Context, GrpcCall, Handler, abort
-from rerank.service.calls import CallRecord, Method, parser
-from rerank.service.status import status_of
+from rerank.ports.grpc.handlers import Context, GrpcCall, Handler, HangUp, abort
+from rerank.protobuf.methods import MessageMethods, parser
+from rerank.protobuf.status import status_of
+from rerank.service.calls import CallRecord, CallsInFlight, Method, OnEnd
 from rerank.service.streams import OpenStreams, RequestStream
 from rerank.v1 import rerank_pb2 as pb
 
@@ -19,24 +21,34 @@ STREAM = "RerankStream"
 _MAX_TIMEOUT_MS = 2**31
 
 
-def request_stream_handler(rerank: Method) -> Handler:
-    """The handler of RerankStream. `rerank` is the method that answers one of its requests."""
-    method, streams = _streamed(rerank), OpenStreams(rerank.calls)
+def request_stream_handler(methods: MessageMethods, calls: CallsInFlight, on_end: OnEnd, hang_up: HangUp) -> Handler:
+    """The handler of RerankStream.
+
+    Args:
+        methods: answers its requests.
+        calls, on_end: see `rerank.service.calls.Method`.
+        hang_up: ends the connection of a client.
+    """
+    parse = parser(pb.DESCRIPTOR.message_types_by_name["RerankStreamRequest"], calls)
+
+    async def respond(message: bytes | bytearray, record: CallRecord) -> bytes:
+        asked: pb.RerankStreamRequest = parse(bytes(message))
+        record.deadline = min(record.deadline, _deadline(asked.timeout_ms))
+        response = await methods.rerank(asked.request, record)
+        return pb.RerankStreamResponse(response=response).SerializeToString()
+
+    method, streams = Method(STREAM, respond, calls, on_end), OpenStreams(calls)
 
     async def handle(_: object, context: Context) -> None:
-        call = GrpcCall(context)
+        call = GrpcCall(context, hang_up)
 
         async def read() -> bytes | None:
             message = await context.read()
             return None if message is grpc.aio.EOF else cast(bytes, message)
 
-        async def write(number: int, record: CallRecord) -> None:
-            error = record.error and status_of(record.error)
-            await context.write(pb.RerankStreamResponse(number=number, response=record.response, error=error))
-
         try:
             with streams.open(call) as opened:
-                await RequestStream(call, method, write, opened).answer_all(read)
+                await RequestStream(call, method, partial(_write, context), opened).answer_all(read)
         except RerankError as error:
             await abort(context, error)
         except ExceptionGroup as errors:
@@ -44,21 +56,18 @@ def request_stream_handler(rerank: Method) -> Handler:
                 raise
             raise asyncio.CancelledError from None  # the connection has ended, so that nobody can be answered
 
-    return grpc.stream_stream_rpc_method_handler(handle, response_serializer=lambda reply: reply.SerializeToString())
+    return grpc.stream_stream_rpc_method_handler(handle)
 
 
-def _streamed(rerank: Method) -> Method:
-    """Rerank for the messages of a stream, which have a request and its timeout."""
-    parse = parser(pb.DESCRIPTOR.message_types_by_name["RerankStreamRequest"], rerank.calls)
+async def _write(context: Context, number: int, record: CallRecord) -> None:
+    """Sends an answer with its number. Two serialized messages in a row are one message with the fields of both."""
+    numbered = pb.RerankStreamResponse(number=number, error=record.error and status_of(record.error))
+    await context.write(record.reply + numbered.SerializeToString())
 
-    async def respond(message: bytes | bytearray, record: CallRecord) -> bytes:
-        asked: pb.RerankStreamRequest = parse(bytes(message))
-        if not 0 <= asked.timeout_ms <= _MAX_TIMEOUT_MS:  # also true for nan
-            problem = f"{asked.timeout_ms} is not between 0 and {_MAX_TIMEOUT_MS}; use 0 for the service's limit"
-            raise InvalidRequest("timeout_ms", problem)
-        if asked.timeout_ms:
-            now_s = asyncio.get_running_loop().time()
-            record.deadline = min(record.deadline, now_s + asked.timeout_ms / 1000)
-        return await rerank.respond(asked.request.SerializeToString(), record)
 
-    return replace(rerank, name=STREAM, respond=respond)
+def _deadline(timeout_ms: float) -> float:
+    """The deadline of a request on the event loop's clock, infinite for 0. Raises: InvalidRequest."""
+    if not 0 <= timeout_ms <= _MAX_TIMEOUT_MS:  # also true for nan
+        problem = f"{timeout_ms} is not between 0 and {_MAX_TIMEOUT_MS}; use 0 for the service's limit"
+        raise InvalidRequest("timeout_ms", problem)
+    return asyncio.get_running_loop().time() + timeout_ms / 1000 if timeout_ms else math.inf

@@ -2,39 +2,48 @@
 
 from __future__ import annotations
 
-import logging
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 import grpc
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from rerank.config import ServiceConfig
 from rerank.ports.grpc.handlers import stream_handler, unary_handlers, watch_handler
-from rerank.ports.grpc.health import SERVICE, HealthServicer
 from rerank.ports.grpc.request_stream import STREAM, request_stream_handler
-from rerank.service.calls import CallsInFlight, Method, parser, protobuf_methods
-
-log = logging.getLogger(__name__)
+from rerank.protobuf.health import SERVICE, HealthServicer
+from rerank.protobuf.methods import MessageMethods, health_methods, parser, rerank_methods
+from rerank.reranking.reranker import AsyncReranker
+from rerank.service.calls import CallsInFlight, OnEnd
 
 _HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"]
 
 
-def health_methods(health: HealthServicer, calls: CallsInFlight) -> dict[str, Method]:
-    """The health check; its calls are logged at level DEBUG, because they come often."""
-    return protobuf_methods(_HEALTH, {"Check": health.check}, calls, partial(log.debug, "%s"))
-
-
 def add_services(
-    server: grpc.aio.Server, methods: dict[str, Method], health: HealthServicer, config: ServiceConfig
+    server: grpc.aio.Server,
+    reranker: AsyncReranker,
+    calls: CallsInFlight,
+    on_end: OnEnd,
+    health: HealthServicer,
+    hang_up: Callable[[str], None],
 ) -> None:
-    """Registers RerankService with these methods, the health checks, and reflection if the settings want it."""
+    """Registers RerankService, the health checks, and reflection if the settings want it.
+
+    Args:
+        server: has a port, and was not started.
+        reranker: answers the requests.
+        calls: limits of calls in flight, and the keys.
+        on_end: called when a request has ended.
+        health: answers the health checks, which need no key.
+        hang_up: ends the connection of a client.
+    """
+    config = reranker.config
+    stream = request_stream_handler(MessageMethods(reranker), calls, on_end, hang_up)
+    handlers = unary_handlers(rerank_methods(reranker, calls, on_end), hang_up) | {STREAM: stream}
+    server.add_registered_method_handlers(SERVICE, handlers)
     calls = CallsInFlight(config.limits)  # of services that need no key
-    stream = {STREAM: request_stream_handler(methods["Rerank"])}
-    server.add_registered_method_handlers(SERVICE, unary_handlers(methods) | stream)
-    watch = watch_handler(health.watch, parser(health_pb2.HealthCheckRequest.DESCRIPTOR, calls), calls)
-    checks = unary_handlers(health_methods(health, calls)) | {"Watch": watch}
+    watch = watch_handler(health.watch, parser(health_pb2.HealthCheckRequest.DESCRIPTOR, calls), calls, hang_up)
+    checks = unary_handlers(health_methods(health, calls), hang_up) | {"Watch": watch}
     server.add_registered_method_handlers(_HEALTH.full_name, checks)
     if config.reflection or (config.reflection is None and config.keys is None):
         _add_reflection(server, calls)

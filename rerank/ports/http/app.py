@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from http import HTTPStatus
+from typing import TypeAlias
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
 from rerank.errors import RerankError
-from rerank.inspector.routes import inspector_routes
-from rerank.ports.http.description import description_routes, limited_by
+from rerank.ports.http.description import Limited, description_routes, limited_by
 from rerank.ports.http.dialects import NATIVE, SEARCH, Dialects, error_in_all
 from rerank.ports.http.endpoint import Endpoint
 from rerank.ports.http.hosts import OwnHosts
@@ -25,11 +25,19 @@ from rerank.reranking.reranker import AsyncReranker
 from rerank.service.calls import CallsInFlight, OnEnd
 from rerank.service.methods import RerankMethods
 
+#: Makes routes of others beside those of this port; takes what answers a GET request within the limits.
+FurtherRoutes: TypeAlias = Callable[[Limited], list[BaseRoute]]
 #: The answer to a request whose API is not known.
 Refuse = Callable[[RerankError], Response]
 
 
-def create_app(reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd, by_path: Dialects) -> Starlette:
+def create_app(
+    reranker: AsyncReranker,
+    calls: CallsInFlight,
+    on_end: OnEnd,
+    by_path: Dialects,
+    further: Sequence[FurtherRoutes] = (),
+) -> Starlette:
     """The HTTP application over an open reranker.
 
     Args:
@@ -37,6 +45,7 @@ def create_app(reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd, by_
         calls: the limits of calls in flight, and the keys; the same as those of gRPC.
         on_end: called when a request was answered.
         by_path: the dialects.
+        further: further routes.
     """
     config, methods = reranker.config, RerankMethods(reranker)
     aliases = config.http.model_aliases if config.http else {}
@@ -57,11 +66,7 @@ def create_app(reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd, by_
     many = ManyEndpoint(native, calls, on_end, limits.max_message_bytes)
     refuse = partial(_refusal, by_path)
     limited = limited_by(calls, refuse)
-    own_hosts, mcp = [], []
-    if config.http is not None and config.http.mcp:
-        from rerank.ports.mcp.http import McpEndpoint  # needs the extra mcp
-
-        mcp = [Route("/mcp", McpEndpoint(reranker, calls, on_end), methods=["POST"])]
+    own_hosts = []
     if config.http is not None and not (config.keeps_strangers_out or config.insecure):
         http, way_out = config.http, "--allowed-host NAME, or with keys (--keys FILE)"
         own_hosts = [Middleware(OwnHosts, http.listen, refuse, way_out, http.allowed_hosts)]
@@ -69,9 +74,8 @@ def create_app(reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd, by_
         routes=[
             *(Route(path, endpoint, methods=["POST"]) for path, endpoint in endpoints.items()),
             Route(MANY, many, methods=["POST"]),
-            *mcp,
             *description_routes(reranker, calls, by_path, limited),
-            *inspector_routes(reranker, limited),
+            *(route for routes in further for route in routes(limited)),
         ],
         middleware=own_hosts,
         exception_handlers={HTTPException: partial(_no_such_route, refuse)},

@@ -13,6 +13,7 @@ from starlette.datastructures import Headers
 from starlette.types import Receive, Scope
 
 from rerank.errors import InvalidRequest, ShuttingDown
+from rerank.ports.connections import end_connection_of
 from rerank.ports.http.dialect import Dialect
 from rerank.ports.http.problem import RefusedByHttp
 from rerank.service.calls import CallsInFlight
@@ -42,8 +43,6 @@ class HttpCall:
         dialects: the same, until the body is known; then its own.
     """
 
-    #: The beginning of `peer`.
-    PEER = "http:"
     #: The type of the body.
     CONTENT_TYPE = "application/json"
 
@@ -57,7 +56,8 @@ class HttpCall:
     ) -> None:
         host, port = scope.get("client") or ("unknown", 0)
         #: In the form of gRPC's, such as "http:127.0.0.1:40000" or "http:[::1]:40000".
-        self.peer = f"{self.PEER}[{host}]:{port}" if ":" in host else f"{self.PEER}{host}:{port}"
+        self.peer = f"http:[{host}]:{port}" if ":" in host else f"http:{host}:{port}"
+        self._port: int = scope["server"][1]
         self._headers = Headers(scope=scope)
         self.headers = self._headers.items()
         self.deadline = math.inf
@@ -118,6 +118,10 @@ class HttpCall:
     def on_done(self, function: Callable[[], object]) -> None:
         """Registers what to call when the request was answered or given up."""
         self._on_done.append(function)
+
+    def hang_up(self) -> None:
+        """Ends the client's connection."""
+        end_connection_of(self._port, self.peer)
 
     def finish(self) -> None:
         """Calls what `on_done` has registered, and forgets it, as it refers to this object."""

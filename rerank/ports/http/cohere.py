@@ -16,8 +16,8 @@ from rerank.ports.http.dialect import StrictModel, Translated, to_json, validate
 from rerank.ports.http.failure_fields import FailureFields
 from rerank.ports.http.problem import Problem
 from rerank.ports.http.relevance import Ranked, relevance_scores, unranked
-from rerank.types import with_title
-from rerank.v1 import rerank_pb2 as pb
+from rerank.service.requests import RerankRequest
+from rerank.types import CandidateSource, Query, RankedCandidate, Ranking, RankOptions, Trace, with_title
 
 #: Cuts each text to at most so many tokens.
 Cut: TypeAlias = Callable[[Sequence[str], int], list[str]]
@@ -174,64 +174,63 @@ class CohereDialect:
         titles = [_title(document, place, request.rank_fields) for place, document in enumerate(request.documents)]
         if request.max_tokens_per_doc is not None:
             texts = self._cut(texts, request.max_tokens_per_doc)
-        message = pb.RerankRequest(
-            query=request.query,
-            candidates=[
-                pb.Candidate(doc_id=str(place), text=text, title=title if text.startswith(title) else "")
-                for place, (text, title) in enumerate(zip(texts, titles, strict=True))
-            ],
+        options = RankOptions(
             model=request.model or "",
             top_n=min(request.top_n or 0, len(texts)),
-            instruction=request.instruction or "",
             ordered=bool(request.ordered),
             min_relevance=request.min_relevance,
             max_chunks_per_doc=request.chunks,
             **request.failure_fields(),
         )
-        return Translated(message, partial(self._reply, request, texts))
+        candidates = [
+            CandidateSource(str(place), text, title=title if text.startswith(title) else "")
+            for place, (text, title) in enumerate(zip(texts, titles, strict=True))
+        ]
+        query = Query(request.query, instruction=request.instruction or "")
+        return Translated(RerankRequest(query, candidates, options), partial(self._reply, request, texts))
 
     def error(self, problem: Problem) -> Mapping[str, Any]:
         """`message` is Cohere's form, `detail` Jina's."""
         return {"id": str(uuid.uuid4()), "message": problem.message, "detail": problem.message}
 
-    def _reply(self, request: DocumentsRequest, texts: Sequence[str], response: pb.RerankResponse) -> bytes:
-        scores = relevance_scores(response, len(request.documents), request.relative_scores)
+    def _reply(self, request: DocumentsRequest, texts: Sequence[str], ranking: Ranking) -> bytes:
+        scores = relevance_scores(ranking, len(request.documents), request.relative_scores)
         results = [
             CohereResult(
-                index=result.original_position,
+                index=result.position,
                 relevance_score=score,
                 ranked=ranked,
-                document=_as_object(request.documents[result.original_position]) if request.return_documents else None,
+                document=_as_object(request.documents[result.position]) if request.return_documents else None,
                 relevant_spans=_spans(request, texts, result, score) if request.has_spans else None,
             )
-            for result, score, ranked in zip(response.results, scores, unranked(response), strict=True)
+            for result, score, ranked in zip(ranking.ranked, scores, unranked(ranking), strict=True)
         ]
-        tokens = response.execution.tokens
+        tokens = ranking.trace.tokens
         return to_json(
             DocumentsReply(
                 id=str(uuid.uuid4()),
-                model=response.execution.model,
+                model=ranking.trace.model,
                 results=results,
                 usage=Usage(prompt_tokens=tokens, total_tokens=tokens),
-                meta=self._meta(response.execution),
+                meta=self._meta(ranking.trace),
             )
         )
 
-    def _meta(self, execution: pb.Execution) -> dict[str, Any]:
+    def _meta(self, trace: Trace) -> dict[str, Any]:
         meta: dict[str, Any] = {
             "api_version": {"version": self._version},
-            "tokens": {"input_tokens": execution.tokens, "output_tokens": 0},
+            "tokens": {"input_tokens": trace.tokens, "output_tokens": 0},
         }
-        return meta | {"warnings": found} if (found := warnings(execution)) else meta
+        return meta | {"warnings": found} if (found := warnings(trace)) else meta
 
 
-def warnings(execution: pb.Execution) -> list[str]:
+def warnings(trace: Trace) -> list[str]:
     """Warnings about a ranking: passages that were truncated or not read, and doubts about the model."""
-    cut = len(execution.truncated_doc_ids)
+    cut = len(trace.truncated_doc_ids)
     found = [
         f"{cut} documents are longer than the model reads and were truncated" if cut else "",
-        execution.reason,
-        execution.model_warning,
+        trace.reason,
+        trace.model_warning,
     ]
     return [warning for warning in found if warning]
 
@@ -243,18 +242,17 @@ def _refuse_unsupported(request: DocumentsRequest) -> None:
 
 
 def _spans(
-    request: DocumentsRequest, texts: Sequence[str], result: pb.RankedCandidate, score: float
+    request: DocumentsRequest, texts: Sequence[str], result: RankedCandidate, score: float
 ) -> list[RelevantSpan]:
     """The part of a document that decided, in its text without the title; of an undivided one all that was ranked."""
     threshold = request.relevant_spans.threshold if request.relevant_spans else None
     if threshold is not None and score < threshold:
         return []
-    place, fields = result.original_position, request.rank_fields
+    place, fields = result.position, request.rank_fields
     document = request.documents[place]
     title_chars = len(_text(document, place, fields)) - len(_body(document, place, fields))
-    span = result.span if result.HasField("span") else pb.Span(end=len(texts[place]))
-    start, end = max(0, span.start - title_chars), max(0, span.end - title_chars)
-    return [RelevantSpan(start=start, end=end, score=score)]
+    start, end = result.span or (0, len(texts[place]))
+    return [RelevantSpan(start=max(0, start - title_chars), end=max(0, end - title_chars), score=score)]
 
 
 def _text(document: str | Mapping[str, Any], place: int, fields: Sequence[str] | None) -> str:

@@ -12,7 +12,7 @@ from pydantic_core import PydanticCustomError
 
 from rerank.errors import InvalidRequest
 from rerank.ports.http.problem import Problem
-from rerank.v1 import rerank_pb2 as pb
+from rerank.service.requests import RerankRequest, SearchRequest
 
 RequestT = TypeVar("RequestT", bound=BaseModel)
 #: A request or a reply: a model of pydantic, or a message whose JSON form is that of protobuf.
@@ -23,14 +23,14 @@ _UNKNOWN_FIELD = "unknown_field"
 
 @dataclass(frozen=True, slots=True)
 class Translated:
-    """A request as a message of the gRPC service, and the function that writes the service's response as JSON."""
+    """A request of the service, and the function that writes its ranking or search result as JSON."""
 
-    message: pb.RerankRequest | pb.SearchRequest
+    request: RerankRequest | SearchRequest
     reply: Callable[[Any], bytes]
 
 
 class Dialect(Protocol):
-    """Translates between JSON of one API and the messages of the gRPC service.
+    """Translates between JSON of one API and the requests and rankings of the service.
 
     Attributes:
         passages_field: the name that the API has for the field `candidates`; a request that has it is in this dialect.
@@ -49,7 +49,7 @@ class Dialect(Protocol):
     def reply(self) -> JsonType: ...
 
     def translate(self, body: Mapping[str, Any]) -> Translated:
-        """The request as a message of the gRPC service. Raises: InvalidRequest."""
+        """The request of a body, which the service checks. Raises: InvalidRequest if its form is wrong."""
         ...
 
     def error(self, problem: Problem) -> Mapping[str, Any]:

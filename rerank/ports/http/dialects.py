@@ -7,10 +7,9 @@ from typing import Any, TypeAlias
 
 from rerank.ports.http.cohere import CohereDialect, Cut, DocumentsRequestOrAll
 from rerank.ports.http.dialect import Dialect, error_body
+from rerank.ports.http.native import RerankDialect, SearchDialect
 from rerank.ports.http.problem import Problem
-from rerank.ports.http.proto_json import ProtoJsonDialect
 from rerank.ports.http.tei import TEIDialect
-from rerank.v1 import rerank_pb2 as pb
 
 #: Path → the dialects of its requests. If there are several, the passages of a request say which one it is in.
 Dialects: TypeAlias = Mapping[str, Sequence[Dialect]]
@@ -18,7 +17,7 @@ Dialects: TypeAlias = Mapping[str, Sequence[Dialect]]
 RERANK, SEARCH = "/rerank", "/search"
 
 #: The JSON form of gRPC's Rerank.
-NATIVE = ProtoJsonDialect(pb.RerankRequest, pb.RerankResponse, "candidates (gRPC's Rerank)")
+NATIVE = RerankDialect()
 
 
 def error_in_all(by_path: Dialects, problem: Problem) -> dict[str, Any]:
@@ -40,5 +39,5 @@ def dialects(cut: Cut) -> Dialects:
             TEIDialect(),
             NATIVE,
         ],
-        SEARCH: [ProtoJsonDialect(pb.SearchRequest, pb.SearchResponse, "a query to the index (gRPC's Search)")],
+        SEARCH: [SearchDialect()],
     }

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from starlette.types import Receive, Scope, Send
 
@@ -14,13 +15,15 @@ from rerank.ports.http.body import json_object
 from rerank.ports.http.call import HttpCall, HungUp
 from rerank.ports.http.dialect import Dialect, chosen, error_body
 from rerank.ports.http.problem import problem_of
-from rerank.service.calls import SMALL_MESSAGE, CallRecord, CallsInFlight, Method, OnEnd, Run, answer
-from rerank.service.methods import check_number_of_candidates
-from rerank.service.status import REQUEST_ID
-from rerank.v1 import rerank_pb2 as pb
+from rerank.service.calls import SMALL_MESSAGE, CallRecord, CallsInFlight, Method, OnEnd, answer
+from rerank.service.requests import RerankRequest, SearchRequest, check_number_of_candidates
+from rerank.service.status import REQUEST_ID, reason_of
+from rerank.types import Trace
 
 T = TypeVar("T")
 P = ParamSpec("P")
+#: Answers a request of the call of this record with its ranking or search result.
+Run: TypeAlias = Callable[[Any, CallRecord], Awaitable[Any]]
 
 
 class Body(Protocol):
@@ -39,7 +42,7 @@ class Endpoint:
 
     Args:
         dialects: those of the path.
-        run: answers a request of the gRPC service.
+        run: answers a request of the service.
         calls: the limits of calls in flight, and the keys; the same as those of gRPC.
         on_end: called when a request was answered.
         max_bytes: limit on the size of a request.
@@ -81,10 +84,16 @@ class Endpoint:
         if isinstance(candidates := body.get(dialect.passages_field), list):
             check_number_of_candidates(candidates, limits)
         translated = await self._beside(size, dialect.translate, body)
-        request = record.request = translated.message
-        request.model = self._aliases.get(request.model, request.model)
-        record.response = await call.unless_ended(self._run(request, record))
-        return await self._beside(size, translated.reply, record.response)
+        request = self._with_model(translated.request)
+        result = await call.unless_ended(self._run(request, record))
+        return await self._beside(size, translated.reply, result)
+
+    def _with_model(self, request: RerankRequest | SearchRequest) -> RerankRequest | SearchRequest:
+        """The request, with the model that its name is an alias of."""
+        name = request.options.model
+        if name not in self._aliases:
+            return request
+        return replace(request, options=replace(request.options, model=self._aliases[name]))
 
     async def _beside(self, size: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The function's result, computed beside other calls if the request is large."""
@@ -98,7 +107,7 @@ async def _send(record: CallRecord, dialects: Sequence[Dialect], send: Send) -> 
     """Sends the reply, or the error. Returns when the client has read all but the last 64 KiB, which are buffered."""
     status, body, headers = HTTPStatus.OK, record.reply, {}
     if record.error is None:
-        headers = _execution_headers(record.response)
+        headers = _execution_headers(record.ranking.trace) if record.ranking else {}
     else:
         problem = problem_of(record.error, dialects[0].passages_field if len(dialects) == 1 else "candidates")
         status, headers, body = problem.status, problem.headers, json.dumps(error_body(dialects, problem)).encode()
@@ -113,20 +122,19 @@ async def _send(record: CallRecord, dialects: Sequence[Dialect], send: Send) -> 
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def _execution_headers(response: pb.RerankResponse | pb.SearchResponse) -> dict[str, str]:
+def _execution_headers(trace: Trace) -> dict[str, str]:
     """Headers about what ran; the times, in milliseconds, have TEI's names."""
-    execution = response.execution
-    failure = {"x-rerank-failure": execution.failure} if execution.failure else {}
+    failure = {"x-rerank-failure": reason_of(trace.failure)} if trace.failure else {}
     return failure | {
-        "x-rerank-model": _escaped(execution.model),
-        "x-rerank-strategy": _escaped(execution.strategy),
-        "x-rerank-completeness": pb.Completeness.Name(execution.completeness).removeprefix("COMPLETENESS_").lower(),
-        "x-rerank-cached-vectors": str(execution.cached_vectors),
-        "x-rerank-cached-passages": str(execution.cached_passages),
-        "x-total-time": f"{execution.total_ms:.0f}",
-        "x-queue-time": f"{execution.queue_ms:.0f}",
-        "x-tokenization-time": f"{execution.prepare_ms:.0f}",
-        "x-inference-time": f"{execution.model_ms:.0f}",
+        "x-rerank-model": _escaped(trace.model),
+        "x-rerank-strategy": _escaped(trace.strategy),
+        "x-rerank-completeness": trace.completeness.value,
+        "x-rerank-cached-vectors": str(trace.cached_vectors),
+        "x-rerank-cached-passages": str(trace.cached_passages),
+        "x-total-time": f"{trace.total_ms:.0f}",
+        "x-queue-time": f"{trace.queue_ms:.0f}",
+        "x-tokenization-time": f"{trace.prepare_ms:.0f}",
+        "x-inference-time": f"{trace.model_ms:.0f}",
     }
 
 

@@ -6,9 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from rerank.names import OnFailure
 from rerank.ports.http.dialect import StrictModel
-from rerank.service.request_fields import ON_FAILURE
 
 
 class FailureFields(StrictModel):
@@ -27,6 +25,5 @@ class FailureFields(StrictModel):
     ] = None
 
     def failure_fields(self) -> dict[str, Any]:
-        """The same fields of a RerankRequest."""
-        on_failure = ON_FAILURE[OnFailure(self.on_failure)] if self.on_failure else None
-        return {"allow_partial": bool(self.allow_partial), "on_failure": on_failure}
+        """The same fields of RankOptions."""
+        return {"allow_partial": bool(self.allow_partial), "on_failure": self.on_failure or ""}

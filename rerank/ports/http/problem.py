@@ -12,7 +12,7 @@ from google.protobuf.json_format import MessageToDict
 from google.rpc import status_pb2
 
 from rerank.errors import InvalidRequest, Overloaded, ShuttingDown
-from rerank.service.status import status_of
+from rerank.protobuf.status import status_of
 
 #: gRPC status code → HTTP status, as google/rpc/code.proto maps them.
 HTTP_STATUS = {

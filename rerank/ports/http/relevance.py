@@ -7,7 +7,7 @@ from typing import Annotated, TypeAlias
 
 from pydantic import Field
 
-from rerank.v1 import rerank_pb2 as pb
+from rerank.types import Completeness, Ranking, ScoreKind
 
 #: Mark of a result that has its place, but no score, see `unranked`.
 Ranked: TypeAlias = Annotated[
@@ -21,23 +21,21 @@ Ranked: TypeAlias = Annotated[
 UNRANKED_RAW = -700.0
 
 
-def unranked(response: pb.RerankResponse) -> list[bool | None]:
+def unranked(ranking: Ranking) -> list[bool | None]:
     """For each result, False if it has neither a score of the ranking nor a relevance; else None.
 
     It is so in an answer in the place of a failure, and where the model kept the order of the first stage. A number
     from 0 to 1 that is made from the place would look like certainty to a client with a threshold.
     """
-    return [
-        False if _is_unranked(response) and not result.HasField("relevance") else None for result in response.results
-    ]
+    return [False if _is_unranked(ranking) and item.relevance is None else None for item in ranking.ranked]
 
 
-def _is_unranked(response: pb.RerankResponse) -> bool:
-    nothing = bool(response.execution.failure) or response.execution.completeness == pb.COMPLETENESS_NONE
-    return nothing and response.score_kind == pb.SCORE_KIND_RANK
+def _is_unranked(ranking: Ranking) -> bool:
+    nothing = ranking.trace.failure is not None or ranking.trace.completeness is Completeness.NONE
+    return nothing and ranking.score_kind is ScoreKind.RANK
 
 
-def relevance_scores(response: pb.RerankResponse, candidates: int, is_relative: bool | None = False) -> list[float]:
+def relevance_scores(ranking: Ranking, candidates: int, is_relative: bool | None = False) -> list[float]:
     """One score in [0, 1] per result, in the order of the results.
 
     Results that are `unranked` have 0, which every client can read and no threshold lets through. The others beside
@@ -58,22 +56,23 @@ def relevance_scores(response: pb.RerankResponse, candidates: int, is_relative: 
     They order the results of one request. Other scores than the pointwise ones cannot be compared between requests.
 
     Args:
-        response: the response of the service; it may hold the first results only.
+        ranking: the ranking; it may hold the first results only.
         candidates: the number of candidates of the request.
         is_relative: make them from the scores of the ranking, also where results have a relevance.
     """
-    if _is_unranked(response):
-        return [result.relevance for result in response.results]  # 0 if it has none
-    if not is_relative and all(result.HasField("relevance") for result in response.results):
-        return [result.relevance for result in response.results]
-    scores = [result.score for result in response.results]
-    match response.score_kind:
-        case pb.SCORE_KIND_WINDOW_LOG_PROB | pb.SCORE_KIND_QUERY_LOG_LIKELIHOOD:
+    relevances = [item.relevance for item in ranking.ranked if item.relevance is not None]
+    if _is_unranked(ranking):
+        return [item.relevance or 0.0 for item in ranking.ranked]
+    if not is_relative and len(relevances) == len(ranking.ranked):
+        return relevances
+    scores = [item.score for item in ranking.ranked]
+    match ranking.score_kind:
+        case ScoreKind.WINDOW_LOG_PROB | ScoreKind.QUERY_LOG_LIKELIHOOD:
             excess = max(0.0, *scores, 0.0)  # rounding, as log-probabilities are at most 0
             return [math.exp(score - excess) for score in scores]
-        case pb.SCORE_KIND_POINTWISE_PROBABILITY:
+        case ScoreKind.POINTWISE_PROBABILITY:
             return [min(1.0, max(0.0, score)) for score in scores]  # equal ones were lowered by a rounding error
-        case pb.SCORE_KIND_INTERPOLATED | pb.SCORE_KIND_POINTWISE | pb.SCORE_KIND_WINDOW_SCORE:
+        case ScoreKind.INTERPOLATED | ScoreKind.POINTWISE | ScoreKind.WINDOW_SCORE:
             return [1 / (1 + math.exp(-max(score, -700.0))) for score in scores]
         case _:
             return [score / candidates for score in scores]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from http import HTTPStatus
@@ -18,9 +18,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from rerank.access.tls import server_context
 from rerank.config.network import TLSConfig
 from rerank.errors import ConfigError
-from rerank.ports.grpc.connections import end_connection_of
-from rerank.ports.http.app import create_app
-from rerank.ports.http.call import HttpCall
+from rerank.ports.http.app import FurtherRoutes, create_app
 from rerank.ports.http.dialects import Dialects, dialects, error_in_all
 from rerank.ports.http.listener import BoundedListener
 from rerank.ports.http.problem import RefusedByHttp, problem_of
@@ -70,7 +68,11 @@ class _HTTPServer(uvicorn.Server):
 
 @asynccontextmanager
 async def running_http(
-    reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd, wrap_app: Callable[[ASGIApp], ASGIApp]
+    reranker: AsyncReranker,
+    calls: CallsInFlight,
+    on_end: OnEnd,
+    wrap_app: Callable[[ASGIApp], ASGIApp],
+    further: Sequence[FurtherRoutes] = (),
 ) -> AsyncIterator[str]:
     """Serves an open reranker at the address `http.listen` of its configuration; yields that address as HOST:PORT.
 
@@ -81,6 +83,7 @@ async def running_http(
         calls: limits of calls in flight, and the keys; shared with gRPC.
         on_end: called when a request has ended.
         wrap_app: application → the one to serve, such as one that traces its requests.
+        further: routes beside those of this port.
 
     Raises:
         ConfigError: the address cannot be bound, or a file of the TLS settings cannot be used.
@@ -89,9 +92,8 @@ async def running_http(
     assert config.http is not None, "this is a bug: without settings of the HTTP port there is none to open"
     listening = _bind(config.http.listen, connection_bounds(config))
     port = listening.getsockname()[1]
-    _end_unread_answers(calls, port)
     by_path = dialects(reranker.cut)
-    app = wrap_app(create_app(reranker, calls, on_end, by_path))
+    app = wrap_app(create_app(reranker, calls, on_end, by_path, further))
     protocol = protocol_with(config.limits.max_transfer_s, partial(_bad_request, by_path), listening)
     settings = _settings(app, protocol, config.tls)
     server = _HTTPServer(settings, config.connections.handshake_s)
@@ -126,19 +128,6 @@ def _settings(app: ASGIApp, protocol: type[H11Protocol], tls: TLSConfig | None) 
     settings.load()
     settings.ssl = None if tls is None else server_context(tls)
     return settings
-
-
-def _end_unread_answers(calls: CallsInFlight, port: int) -> None:
-    """Lets `calls` end the connections of HTTP clients, too, that do not read an answer."""
-    end_grpc = calls.on_unread_answer
-
-    def end(peer: str) -> None:
-        if peer.startswith(HttpCall.PEER):
-            end_connection_of(port, peer)
-        else:
-            end_grpc(peer)
-
-    calls.on_unread_answer = end
 
 
 def _bind(listen: str, bounds: ConnectionBounds) -> BoundedListener:

@@ -14,7 +14,8 @@ from rerank.ports.http.dialect import Translated, to_json, validated
 from rerank.ports.http.failure_fields import FailureFields
 from rerank.ports.http.problem import Problem
 from rerank.ports.http.relevance import UNRANKED_RAW, Ranked, relevance_scores, unranked
-from rerank.v1 import rerank_pb2 as pb
+from rerank.service.requests import RerankRequest
+from rerank.types import CandidateSource, Query, Ranking, RankOptions
 
 _ERROR_TYPES = {
     HTTPStatus.TOO_MANY_REQUESTS: "Overloaded",
@@ -79,40 +80,39 @@ class TEIDialect:
         request = validated(TextsRequest, body)
         if (request.truncation_direction or "right").lower() == "left":
             raise InvalidRequest("truncation_direction", "the end of a text is cut, not its beginning; use right")
-        message = pb.RerankRequest(
-            query=request.query,
-            candidates=[pb.Candidate(doc_id=str(place), text=text) for place, text in enumerate(request.texts)],
+        options = RankOptions(
             model=request.model or "",
             top_n=min(request.top_n or 0, len(request.texts)),
             ordered=bool(request.ordered),
             min_relevance=request.min_relevance,
             **request.failure_fields(),
         )
-        return Translated(message, partial(_reply, request))
+        candidates = [CandidateSource(str(place), text) for place, text in enumerate(request.texts)]
+        return Translated(RerankRequest(Query(request.query), candidates, options), partial(_reply, request))
 
     def error(self, problem: Problem) -> Mapping[str, Any]:
         return {"error": problem.message, "error_type": _ERROR_TYPES.get(problem.status, "Validation")}
 
 
-def _reply(request: TextsRequest, response: pb.RerankResponse) -> bytes:
-    too_long = response.execution.truncated_doc_ids
+def _reply(request: TextsRequest, ranking: Ranking) -> bytes:
+    too_long = ranking.trace.truncated_doc_ids
     if request.truncate is False and too_long:
         raise InvalidRequest(
             f"texts[{too_long[0]}]", "the text is longer than the model reads; shorten it, or set truncate to true"
         )
-    marks = unranked(response)
+    marks = unranked(ranking)
     if request.raw_scores:
-        pairs = zip(response.results, marks, strict=True)
+        pairs = zip(ranking.ranked, marks, strict=True)
         scores = [UNRANKED_RAW if ranked is False else result.score for result, ranked in pairs]
     else:
-        scores = relevance_scores(response, len(request.texts), request.relative_scores)
+        scores = relevance_scores(ranking, len(request.texts), request.relative_scores)
     ranks = [
         Rank(
-            index=result.original_position,
+            index=result.position,
             score=score,
             ranked=ranked,
-            text=request.texts[result.original_position] if request.return_text else None,
+            text=request.texts[result.position] if request.return_text else None,
         )
-        for result, score, ranked in zip(response.results, scores, marks, strict=True)
+        for result, score, ranked in zip(ranking.ranked, scores, marks, strict=True)
     ]
     return to_json(RankList(ranks))

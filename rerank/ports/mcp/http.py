@@ -8,6 +8,7 @@ from http import HTTPStatus
 from mcp.server.streamable_http_manager import DEFAULT_MAX_REQUEST_BODY_SIZE, StreamableHTTPSessionManager
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
 from starlette.types import Message, Receive, Scope, Send
 
 from rerank.errors import RerankError
@@ -22,6 +23,11 @@ from rerank.service.calls import SMALL_MESSAGE, CallsInFlight, OnEnd
 
 #: JSON-RPC: the first of the codes for errors of servers.
 _SERVER_ERROR = -32000
+
+
+def mcp_routes(reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd, _: object = None) -> list[BaseRoute]:
+    """The route of MCP beside those of the HTTP port. For the arguments, see McpEndpoint."""
+    return [Route("/mcp", McpEndpoint(reranker, calls, on_end), methods=["POST"])]
 
 
 class McpEndpoint:

@@ -7,10 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rerank.ports.http.call import HttpCall
-from rerank.ports.mcp.tools import ToolRequest, ToolResponse, ToolService
+from rerank.ports.mcp.tools import ToolAnswer, ToolRequest, ToolService, tool_answer
+from rerank.protobuf.methods import MessageMethods
+from rerank.protobuf.replies import list_models_response
 from rerank.reranking.reranker import AsyncReranker
-from rerank.service.calls import CallsInFlight, OnEnd, answer
-from rerank.service.methods import list_models_response, rerank_methods
+from rerank.service.calls import CallRecord, CallsInFlight, Method, OnEnd, answer
+from rerank.service.methods import RerankMethods
 from rerank.v1 import rerank_pb2 as pb
 
 #: Name in the ASGI scope of an HTTP request → its McpPost.
@@ -22,9 +24,16 @@ class McpPost(HttpCall):
 
     Attributes:
         is_counted: whether it is.
+        body: the message, once it was read.
     """
 
     is_counted = True
+    body: bytes | bytearray = b""
+
+    async def read(self) -> bytearray:
+        """The message. Raises: see `HttpCall.read`."""
+        self.body = body = await super().read()
+        return body
 
     def give_way(self) -> None:
         """Lets a call of a tool be counted in the place of the message."""
@@ -36,24 +45,28 @@ class ToolCall:
     """A call of a tool, see `rerank.service.calls.Call`: the same limits, keys and log as for any other call.
 
     Args:
-        message: the bytes of the request that the tool makes.
         http: the HTTP request in which the call came; None if it came over standard input.
     """
 
-    def __init__(self, message: bytes, http: McpPost | None) -> None:
-        self._message, self._http = message, http
+    def __init__(self, http: McpPost | None) -> None:
+        self._http = http
         self._on_done: list[Callable[[], object]] = []
         self.peer = http.peer if http else "stdio"
         self.headers: Sequence[tuple[str, str | bytes]] = http.headers if http else ()
         self.deadline = http.deadline if http else math.inf
 
-    async def read(self) -> bytes:
-        """The message."""
-        return self._message
+    async def read(self) -> bytes | bytearray:
+        """The message that holds the call, as it was received; empty over standard input."""
+        return self._http.body if self._http else b""
 
     def on_done(self, function: Callable[[], object]) -> None:
         """Registers what to call when the client has the answer."""
         (self._http.on_done if self._http else self._on_done.append)(function)
+
+    def hang_up(self) -> None:
+        """Ends the connection, if there is one."""
+        if self._http:
+            self._http.hang_up()
 
     def finish(self) -> None:
         """Calls what `on_done` has registered, unless the HTTP request does that later."""
@@ -63,23 +76,32 @@ class ToolCall:
 
 def local_service(reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd) -> ToolService:
     """The service of an open reranker in this process."""
-    methods = rerank_methods(reranker, calls, on_end)
+    methods = MessageMethods(reranker)
 
-    async def ask(request: ToolRequest, http_request: Any) -> ToolResponse:
-        method = methods["Search" if isinstance(request, pb.SearchRequest) else "Rerank"]
+    async def ask(request: ToolRequest, http_request: Any) -> ToolAnswer:
+        found: list[ToolAnswer] = []
+
+        async def respond(_: object, record: CallRecord) -> bytes:
+            if isinstance(request, pb.SearchRequest):
+                found.append(tool_answer(await methods.search(request, record)))
+            else:
+                found.append(tool_answer(await methods.rerank(request, record)))
+            return found[0].text.encode()
+
+        name = "Search" if isinstance(request, pb.SearchRequest) else "Rerank"
         post: McpPost | None = http_request and http_request.scope[HTTP_CALL]
-        call = ToolCall(request.SerializeToString(), post)
+        call = ToolCall(post)
         if post is not None:
             post.give_way()
         try:
-            record = await answer(call, method)
+            record = await answer(call, Method(name, respond, calls, on_end))
         finally:
             call.finish()
         if record.error is not None:
             raise record.error
-        return record.response
+        return found[0]
 
     def models() -> pb.ListModelsResponse:
-        return list_models_response(reranker.models(), reranker.index.manifest if reranker.index else None)
+        return list_models_response(RerankMethods(reranker).list_models())
 
     return ToolService(ask, models, lambda: calls.limits)

@@ -15,7 +15,7 @@ from rerank.access.credentials import Credentials
 from rerank.client.client import AsyncRerankClient
 from rerank.client.retries import DEFAULT_ATTEMPTS
 from rerank.config import ServiceConfig
-from rerank.ports.mcp.tools import ToolRequest, ToolResponse, ToolService, tool_server
+from rerank.ports.mcp.tools import ToolAnswer, ToolRequest, ToolService, tool_answer, tool_server
 from rerank.service.calls import CallsInFlight
 from rerank.v1 import rerank_pb2 as pb
 
@@ -48,11 +48,11 @@ async def _remote_service(client: AsyncRerankClient) -> ToolService:
     """The service that a client calls. Raises: ServiceError if it does not answer, or not to this key."""
     described = await client.list_models()
 
-    async def ask(request: ToolRequest, _: Any) -> ToolResponse:
+    async def ask(request: ToolRequest, _: Any) -> ToolAnswer:
         fields = {field.name: value for field, value in request.ListFields()}
         if isinstance(request, pb.SearchRequest):
-            return await client.search(**fields)
-        return await client.rerank(fields.pop("query", ""), fields.pop("candidates", ()), **fields)
+            return tool_answer(await client.search(**fields))
+        return tool_answer(await client.rerank(fields.pop("query", ""), fields.pop("candidates", ()), **fields))
 
     return ToolService(ask, lambda: described, lambda: None)
 

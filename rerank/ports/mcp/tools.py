@@ -15,11 +15,11 @@ from rerank import __version__
 from rerank.client.client import rerank_request
 from rerank.client.error_details import ServiceError
 from rerank.config import Limits
-from rerank.errors import InvalidRequest, NotFound, RerankError
+from rerank.errors import InvalidRequest, NotFound, RerankError, too_many
 from rerank.names import FirstStage
-from rerank.service.request_fields import request_message
-from rerank.service.status import status_name, status_of
-from rerank.service.wire_format import too_many
+from rerank.protobuf.fields import request_message
+from rerank.protobuf.status import status_of
+from rerank.service.status import status_name
 from rerank.v1 import rerank_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -42,16 +42,25 @@ _CANDIDATE = {
 
 
 @dataclass(frozen=True, slots=True)
+class ToolAnswer:
+    """The results and what ran: as a JSON object, and as its text."""
+
+    structured: dict[str, Any]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class ToolService:
     """The service behind the tools.
 
     Attributes:
-        ask: answers a request; takes the HTTP request of the call, too, or None over standard input.
+        ask: answers a request with what `tool_answer` makes of the response; takes the HTTP request of the call, too,
+            or None over standard input.
         models: describes the models and the index.
         limits: those that are checked before a request is made of the arguments; None if the service is elsewhere.
     """
 
-    ask: Callable[[ToolRequest, Any], Awaitable[ToolResponse]]
+    ask: Callable[[ToolRequest, Any], Awaitable[ToolAnswer]]
     models: Callable[[], pb.ListModelsResponse]
     limits: Callable[[], Limits | None]
 
@@ -65,7 +74,9 @@ def tool_server(service: ToolService) -> Server[Any]:
     async def call_tool(context: ServerRequestContext[Any], call: types.CallToolRequestParams) -> types.CallToolResult:
         try:
             request = _request(call.name, call.arguments or {}, service.limits())
-            return _result(await service.ask(request, context.request))
+            answer = await service.ask(request, context.request)
+            content = types.TextContent(type="text", text=answer.text)
+            return types.CallToolResult(content=[content], structured_content=answer.structured)
         except Exception as error:
             if not isinstance(error, RerankError):
                 log.exception("bug in the tool %s", call.name[:100])
@@ -127,8 +138,8 @@ def _request(tool: str, arguments: Mapping[str, Any], limits: Limits | None) -> 
         raise InvalidRequest("candidates", str(error)) from error
 
 
-def _result(response: ToolResponse) -> types.CallToolResult:
-    """The results and what ran, as JSON, in the two forms that clients read."""
+def tool_answer(response: ToolResponse) -> ToolAnswer:
+    """What a client is told of a response."""
     execution = response.execution
     found: dict[str, Any] = {
         "results": [_item(place, item) for place, item in enumerate(response.results, 1)],
@@ -138,8 +149,7 @@ def _result(response: ToolResponse) -> types.CallToolResult:
     }
     if execution.reason:
         found["reason"] = execution.reason
-    text = types.TextContent(type="text", text=json.dumps(found, ensure_ascii=False))
-    return types.CallToolResult(content=[text], structured_content=found)
+    return ToolAnswer(found, json.dumps(found, ensure_ascii=False))
 
 
 def _item(rank: int, item: pb.RankedCandidate) -> dict[str, Any]:

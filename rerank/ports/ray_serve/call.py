@@ -37,6 +37,9 @@ class RayCall:
         """Registers what to call when the call was answered or cancelled."""
         self._on_done.append(function)
 
+    def hang_up(self) -> None:
+        """Does nothing: the connections are those of Ray Serve's proxy."""
+
     def finish(self) -> None:
         """Calls what `on_done` has registered."""
         for function in self._on_done:

@@ -16,7 +16,8 @@ from grpc_health.v1 import health_pb2_grpc
 from grpc_status import rpc_status
 
 from rerank.errors import Overloaded, RerankError, ShuttingDown
-from rerank.service.status import REQUEST_ID, status_of
+from rerank.protobuf.status import status_of
+from rerank.service.status import REQUEST_ID
 from rerank.v1 import rerank_pb2_grpc
 
 #: Metadata of a call on its way to a replica: seconds until the caller's deadline. Callers cannot set it.

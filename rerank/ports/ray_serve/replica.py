@@ -12,13 +12,12 @@ import grpc
 from rerank.access.keys import KeyStore
 from rerank.config import ServiceConfig
 from rerank.errors import SelfTestFailed
-from rerank.ports.grpc.health import health_of
-from rerank.ports.grpc.services import health_methods
 from rerank.ports.ray_serve.call import RayCall
 from rerank.ports.ray_serve.proxy import set_status
+from rerank.protobuf.health import health_of
+from rerank.protobuf.methods import health_methods, rerank_methods
 from rerank.reranking.reranker import AsyncReranker, load_reranker
 from rerank.service.calls import CallsInFlight, answer
-from rerank.service.methods import rerank_methods
 from rerank.service.status import REQUEST_ID
 from rerank.telemetry.logs import set_up_logging
 from rerank.telemetry.setup import telemetry

@@ -14,8 +14,8 @@ from rerank.client.client import RerankClient
 from rerank.client.error_details import ServiceError
 from rerank.errors import ConfigError, DeadlineExceeded, InvalidRequest, UsageError
 from rerank.models.encoder import Encoder
+from rerank.protobuf.status import status_of
 from rerank.rankers.identity import IdentityRanker
-from rerank.service.status import status_of
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceServicer
 from tests.fakes import NumberRanker

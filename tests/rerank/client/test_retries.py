@@ -18,7 +18,7 @@ from rerank.client.client import AsyncRerankClient, RerankClient
 from rerank.client.error_details import ServiceError
 from rerank.client.retries import Attempts
 from rerank.errors import InvalidRequest, Overloaded, RerankError, ShuttingDown
-from rerank.service.status import status_of
+from rerank.protobuf.status import status_of
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceServicer, add_RerankServiceServicer_to_server
 from tests.rerank.client.either_client import Client

@@ -19,11 +19,11 @@ from rerank.engine.request import RankRequest
 from rerank.engine.strategies import Single, Step
 from rerank.models.encoder import Encoder
 from rerank.models.vector_cache import VectorCache
+from rerank.protobuf.requests import rerank_request, search_request
 from rerank.rankers.base import RankerInfo
 from rerank.rankers.identity import IdentityRanker
 from rerank.reranking.chunks import DividedDocuments, Readers
 from rerank.reranking.sentences import Places
-from rerank.service.methods import rerank_arguments, search_arguments
 from rerank.types import CandidateSource, Completeness, Passage, ScoreKind
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
@@ -303,8 +303,7 @@ def test_parts_of_all_candidates_count_against_the_limit_of_candidates() -> None
 
     def chunks(most: int) -> int:
         request = pb.RerankRequest(query="q", candidates=candidates, max_chunks_per_doc=most)
-        options: RankOptions = rerank_arguments(request, limits)[2]
-        return options.max_chunks_per_doc
+        return rerank_request(request).checked(limits).options.max_chunks_per_doc
 
     assert [chunks(most) for most in (0, 1, 2)] == [0, 1, 2]
     for most in (3, 2**31 - 1):
@@ -314,9 +313,9 @@ def test_parts_of_all_candidates_count_against_the_limit_of_candidates() -> None
         chunks(-1)
     search = pb.SearchRequest(query="q", depth=6, max_chunks_per_doc=2)
     with pytest.raises(InvalidRequest, match=r"6 candidates .* use none, or send fewer candidates"):
-        search_arguments(search, limits)
+        search_request(search).checked(limits)
     search.depth = 5
-    assert search_arguments(search, limits)[3].max_chunks_per_doc == 2
+    assert search_request(search).checked(limits).options.max_chunks_per_doc == 2
 
 
 # --- gRPC and HTTP ---

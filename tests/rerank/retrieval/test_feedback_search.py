@@ -11,11 +11,12 @@ import pytest
 
 from rerank.errors import DeadlineExceeded, ModelServerUnavailable, Overloaded, RankerFailure
 from rerank.retrieval.feedback_search import FeedbackSearch, update_query
-from rerank.retrieval.query_update import FeedbackSettings, UpdateOutcome
+from rerank.retrieval.query_update import UpdateOutcome
 from rerank.types import (
     Candidate,
     Completeness,
     FeedbackMethod,
+    FeedbackSettings,
     Passage,
     Query,
     RankedCandidate,

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from rerank.retrieval.query_update import FeedbackSettings, QueryUpdates, UpdateOutcome, update_queries
-from rerank.types import FeedbackMethod
+from rerank.retrieval.query_update import QueryUpdates, UpdateOutcome, update_queries
+from rerank.types import FeedbackMethod, FeedbackSettings
 
 Q, K, D = 5, 12, 16
 GRADIENT = (FeedbackMethod.WEIGHTED_RANKNET, FeedbackMethod.KL)

@@ -16,7 +16,7 @@ from google.rpc import error_details_pb2
 from rerank.config import Limits, ServiceConfig
 from rerank.errors import Overloaded
 from rerank.models.encoder import Encoder
-from rerank.ports.grpc.connections import end_connection_of
+from rerank.ports.connections import end_connection_of
 from rerank.service.calls import CallsInFlight
 from rerank.v1 import rerank_pb2 as pb
 from tests.serving import (

@@ -25,7 +25,7 @@ from rerank.client.client import RerankClient
 from rerank.client.error_details import ServiceError
 from rerank.config import load_config
 from rerank.errors import CheckpointError, ConfigError, RerankError
-from rerank.ports.grpc.server import serve
+from rerank.ports.server import serve
 from rerank.service.process import service_process
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub

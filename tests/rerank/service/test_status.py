@@ -8,7 +8,8 @@ from google.rpc import error_details_pb2
 
 from rerank import errors
 from rerank.errors import InvalidRequest, NotFound, Overloaded, RankerFailure, RerankError
-from rerank.service.status import DOMAIN, STATUS, status_of
+from rerank.protobuf.status import DOMAIN, status_of
+from rerank.service.status import STATUS
 from tests.serving import detail
 
 ERRORS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, RerankError)]

@@ -5,22 +5,23 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from rerank.config import TelemetryConfig
 from rerank.errors import Overloaded
+from rerank.reranking.reranker import SearchResult
 from rerank.service.calls import CallRecord
+from rerank.service.requests import RerankRequest, SearchRequest
 from rerank.telemetry.logs import JsonFormatter, TextFormatter, set_up_logging
-from rerank.v1 import rerank_pb2 as pb
+from rerank.types import CandidateSource, FirstStage, Query, Ranking, RankOptions, ScoreKind, WindowTrace
+from tests.traces import trace_of
 
-REQUEST = pb.RerankRequest(
-    query="secret query", candidates=[pb.Candidate(doc_id="d", text="secret\npassage")], model="m"
-)
-EXECUTION = pb.Execution(
-    model="m", strategy="sliding(20/10)", windows=1, tokens=9, queue_ms=1, prepare_ms=2, model_ms=3
-)
+REQUEST = RerankRequest(Query("secret query"), [CandidateSource("d", "secret\npassage")], RankOptions("m"))
+TRACE = trace_of(strategy="sliding(20/10)", windows=(WindowTrace((0,), (0,), 9),), queue_ms=1, prepare_ms=2, model_ms=3)
+RANKING = Ranking((), ScoreKind.RANK, TRACE)
 
 
 def call(**fields: Any) -> CallRecord:
@@ -32,7 +33,7 @@ def call(**fields: Any) -> CallRecord:
         "request_id": "r-1",
         "request": REQUEST,
     }
-    return CallRecord(**(default | {"response": pb.RerankResponse(execution=EXECUTION), "error": None} | fields))
+    return CallRecord(**(default | {"ranking": RANKING, "error": None} | fields))
 
 
 def record(message: str, *arguments: object, exc_info: Any = None) -> logging.LogRecord:
@@ -65,22 +66,22 @@ def test_answered_call_is_a_json_object_of_its_fields() -> None:
 
 
 def test_long_name_of_a_model_does_not_fill_the_log() -> None:
-    long = call(request=pb.RerankRequest(model="m" * 1_000_000), response=None, status="INVALID_ARGUMENT")
+    long = call(request=replace(REQUEST, options=RankOptions("m" * 1_000_000)), ranking=None, status="INVALID_ARGUMENT")
     assert len(TextFormatter(log_texts=False).format(record("%s", long))) < 1000
     assert len(JsonFormatter(log_texts=False).format(record("%s", long))) < 2000
 
 
 def test_refused_call_names_its_error_and_one_without_a_message_has_no_fields_of_it() -> None:
-    refused = call(status="RESOURCE_EXHAUSTED", response=None, error=Overloaded("full", 1.0))
+    refused = call(status="RESOURCE_EXHAUSTED", ranking=None, error=Overloaded("full", 1.0))
     fields = json.loads(JsonFormatter(log_texts=False).format(record("%s", refused)))
     assert (fields["status"], fields["error"], fields["model"]) == ("RESOURCE_EXHAUSTED", "Overloaded", "m")
-    fields = json.loads(JsonFormatter(log_texts=True).format(record("%s", call(request=None, response=None))))
+    fields = json.loads(JsonFormatter(log_texts=True).format(record("%s", call(request=None, ranking=None))))
     assert {"model", "candidates", "query"}.isdisjoint(fields)
 
 
 def test_search_has_the_time_of_its_first_stage() -> None:
-    response = pb.SearchResponse(execution=EXECUTION, first_stage_hits=7, first_stage_ms=4)
-    search = call(method="Search", request=pb.SearchRequest(query="secret query"), response=response)
+    result = SearchResult(RANKING, FirstStage.BM25, hits=7, first_stage_ms=4)
+    search = call(method="Search", request=SearchRequest(Query("secret query"), RankOptions()), search=result)
     fields = json.loads(JsonFormatter(log_texts=True).format(record("%s", search)))
     assert (fields["candidates"], fields["first_stage_ms"], fields["query"]) == (7, 4, "secret query")
     assert "passages" not in fields

@@ -20,12 +20,16 @@ from rerank.config import EngineConfig, Limits, TelemetryConfig
 from rerank.config.http import HttpConfig
 from rerank.errors import ConfigError, DeadlineExceeded, InvalidRequest, Overloaded
 from rerank.models.encoder import Encoder
+from rerank.reranking.reranker import SearchResult
+from rerank.retrieval.feedback_search import FeedbackReport
 from rerank.telemetry.metrics import part_ms, refusal_reason
 from rerank.telemetry.metrics_server import metrics_server
+from rerank.types import FeedbackMethod, FirstStage, Ranking, ScoreKind
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.fakes import NumberRanker
 from tests.serving import TIMEOUT_S, Served, held_service, numbered_candidates, refusal, reranker_of, serving, wait_for
+from tests.traces import trace_of
 
 METRICS = TelemetryConfig(metrics="127.0.0.1:0")
 HTTP = HttpConfig(listen="127.0.0.1:0")
@@ -136,16 +140,19 @@ def test_refusal_reason_names_what_was_exceeded(error: Exception | None, reason:
 
 
 def test_feedback_is_what_comes_before_the_last_ranking() -> None:
-    report = pb.FeedbackReport(first_ranking_ms=1, update_ms=2, second_retrieval_ms=4, second_ranking_ms=8)
-    execution = pb.Execution(queue_ms=16, prepare_ms=32, model_ms=64)
-    assert part_ms(pb.SearchResponse(execution=execution, first_stage_ms=128, feedback=report)) == {
+    report = FeedbackReport(
+        FeedbackMethod.KL, True, "", first_ranking_ms=1, update_ms=2, second_retrieval_ms=4, second_ranking_ms=8
+    )
+    trace = trace_of(queue_ms=16, prepare_ms=32, model_ms=64)
+    search = SearchResult(Ranking((), ScoreKind.RANK, trace), FirstStage.DENSE, 0, first_stage_ms=128, feedback=report)
+    assert part_ms(trace, search) == {
         "queue": 16,
         "prepare": 32,
         "model": 64,
         "first_stage": 128,
         "feedback": 7,
     }
-    assert part_ms(pb.RerankResponse()) == {"queue": 0, "prepare": 0, "model": 0}
+    assert part_ms(trace_of(), None) == {"queue": 0, "prepare": 0, "model": 0}
 
 
 @pytest.mark.parametrize("address", ["9090", "127.0.0.1:x", "127.0.0.1:99999", "203.0.113.1:9090"])

@@ -14,7 +14,8 @@ from rerank.ports.http.dialect import StrictModel, Translated, validated
 from rerank.ports.http.dialects import RERANK, Dialects, dialects
 from rerank.ports.http.problem import Problem
 from rerank.ports.http.tei import RankList
-from rerank.v1 import rerank_pb2 as pb
+from rerank.service.requests import RerankRequest
+from rerank.types import CandidateSource, Query, Ranking, RankOptions
 from tests.fakes import NumberRanker
 from tests.http_client import HttpClient, http_service, texts
 
@@ -277,12 +278,12 @@ class EchoDialect:
 
     def translate(self, body: Mapping[str, Any]) -> Translated:
         lines = validated(EchoRequest, body).lines
-        candidates = [pb.Candidate(doc_id=str(place), text=line) for place, line in enumerate(lines)]
+        candidates = [CandidateSource(str(place), line) for place, line in enumerate(lines)]
 
-        def reply(response: pb.RerankResponse) -> bytes:
-            return json.dumps([lines[result.original_position] for result in response.results]).encode()
+        def reply(ranking: Ranking) -> bytes:
+            return json.dumps([lines[item.position] for item in ranking.ranked]).encode()
 
-        return Translated(pb.RerankRequest(query="q", candidates=candidates), reply)
+        return Translated(RerankRequest(Query("q"), candidates, RankOptions()), reply)
 
     def error(self, problem: Problem) -> Mapping[str, Any]:
         return {"echo": problem.message}

@@ -3,42 +3,56 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
 
 import pytest
 
+from rerank.errors import DeadlineExceeded, Overloaded
 from rerank.ports.http.relevance import relevance_scores, unranked
-from rerank.v1 import rerank_pb2 as pb
+from rerank.types import Candidate, Completeness, Passage, RankedCandidate, Ranking, ScoreKind
+from tests.traces import trace_of
 
 KINDS = [
-    pb.SCORE_KIND_WINDOW_LOG_PROB,
-    pb.SCORE_KIND_INTERPOLATED,
-    pb.SCORE_KIND_WINDOW_SCORE,
-    pb.SCORE_KIND_POINTWISE,
-    pb.SCORE_KIND_QUERY_LOG_LIKELIHOOD,
-    pb.SCORE_KIND_POINTWISE_PROBABILITY,
-    pb.SCORE_KIND_RANK,
+    ScoreKind.WINDOW_LOG_PROB,
+    ScoreKind.INTERPOLATED,
+    ScoreKind.WINDOW_SCORE,
+    ScoreKind.POINTWISE,
+    ScoreKind.QUERY_LOG_LIKELIHOOD,
+    ScoreKind.POINTWISE_PROBABILITY,
+    ScoreKind.RANK,
 ]
 
 
-def response(kind: pb.ScoreKind, *scores: float) -> pb.RerankResponse:
-    return pb.RerankResponse(score_kind=kind, results=[pb.RankedCandidate(score=score) for score in scores])
+def ranking(
+    kind: ScoreKind,
+    *scores: float,
+    relevance: Mapping[int, float] = MappingProxyType({}),
+    completeness: Completeness = Completeness.FULL,
+    failure: type[Exception] | None = None,
+) -> Ranking:
+    """A ranking with these scores; `relevance`: rank → relevance."""
+    ranked = [
+        RankedCandidate(Candidate(Passage(str(rank), "")), rank, score, relevance.get(rank))
+        for rank, score in enumerate(scores)
+    ]
+    return Ranking(tuple(ranked), kind, trace_of(completeness=completeness, failure=failure))
 
 
 @pytest.mark.parametrize(
     ("kind", "scores", "expected"),
     [
-        (pb.SCORE_KIND_WINDOW_LOG_PROB, [math.log(p) for p in (0.6, 0.3, 0.1)], [0.6, 0.3, 0.1]),
-        (pb.SCORE_KIND_WINDOW_LOG_PROB, [1e-7, -1.0], [1.0, 0.3679]),  # rounding above 0
-        (pb.SCORE_KIND_INTERPOLATED, [2.0, 0.0, -2.0], [0.8808, 0.5, 0.1192]),
-        (pb.SCORE_KIND_POINTWISE_PROBABILITY, [0.75, 0.0, -1e-45], [0.75, 0.0, 0.0]),
-        (pb.SCORE_KIND_POINTWISE, [math.log(3), 0.0], [0.75, 0.5]),
-        (pb.SCORE_KIND_RANK, [4, 3], [1.0, 0.75]),  # the first two of four
+        (ScoreKind.WINDOW_LOG_PROB, [math.log(p) for p in (0.6, 0.3, 0.1)], [0.6, 0.3, 0.1]),
+        (ScoreKind.WINDOW_LOG_PROB, [1e-7, -1.0], [1.0, 0.3679]),  # rounding above 0
+        (ScoreKind.INTERPOLATED, [2.0, 0.0, -2.0], [0.8808, 0.5, 0.1192]),
+        (ScoreKind.POINTWISE_PROBABILITY, [0.75, 0.0, -1e-45], [0.75, 0.0, 0.0]),
+        (ScoreKind.POINTWISE, [math.log(3), 0.0], [0.75, 0.5]),
+        (ScoreKind.RANK, [4, 3], [1.0, 0.75]),  # the first two of four
     ],
 )
-def test_scores_become_what_the_documentation_says(
-    kind: pb.ScoreKind, scores: list[float], expected: list[float]
-) -> None:
-    found = relevance_scores(response(kind, *scores), 4)
+def test_scores_become_what_the_documentation_says(kind: ScoreKind, scores: list[float], expected: list[float]) -> None:
+    found = relevance_scores(ranking(kind, *scores), 4)
     assert found == pytest.approx(expected, abs=1e-4)
     assert max(found) <= 1
     assert min(found) >= 0
@@ -46,53 +60,50 @@ def test_scores_become_what_the_documentation_says(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_relevance_is_preferred_unless_a_result_lacks_it_or_the_request_asks_for_relative_scores(
-    kind: pb.ScoreKind,
+    kind: ScoreKind,
 ) -> None:
-    answer = response(kind, -0.5, -1.0)
-    relative = relevance_scores(answer, 2)
-    answer.results[0].relevance = 0.75
-    assert relevance_scores(answer, 2) == relative, "one of them has none"
-    answer.results[1].relevance = 0.0
+    relative = relevance_scores(ranking(kind, -0.5, -1.0), 2)
+    one_lacks_it = ranking(kind, -0.5, -1.0, relevance={0: 0.75})
+    assert relevance_scores(one_lacks_it, 2) == relative
+    answer = ranking(kind, -0.5, -1.0, relevance={0: 0.75, 1: 0.0})
     assert relevance_scores(answer, 2) == [0.75, 0.0]
     assert relevance_scores(answer, 2, is_relative=True) == relative
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_result_has_no_score(kind: pb.ScoreKind) -> None:
-    assert relevance_scores(response(kind), 0) == []
+def test_no_result_has_no_score(kind: ScoreKind) -> None:
+    assert relevance_scores(ranking(kind), 0) == []
 
 
 @pytest.mark.parametrize("kind", KINDS[:4])
-def test_extreme_scores_stay_between_0_and_1_and_in_order(kind: pb.ScoreKind) -> None:
-    found = relevance_scores(response(kind, 1e30, 800.0, 0.0, -800.0, -1e30), 5)
+def test_extreme_scores_stay_between_0_and_1_and_in_order(kind: ScoreKind) -> None:
+    found = relevance_scores(ranking(kind, 1e30, 800.0, 0.0, -800.0, -1e30), 5)
     assert all(0 <= score <= 1 for score in found)
     assert found == sorted(found, reverse=True)
 
 
 @pytest.mark.parametrize(
-    "execution",
+    "work",
     [
-        pb.Execution(completeness=pb.COMPLETENESS_NONE, failure="OVERLOADED"),
-        pb.Execution(completeness=pb.COMPLETENESS_PARTIAL, failure="DEADLINE_EXCEEDED"),
-        pb.Execution(completeness=pb.COMPLETENESS_NONE),
+        {"completeness": Completeness.NONE, "failure": Overloaded},
+        {"completeness": Completeness.PARTIAL, "failure": DeadlineExceeded},
+        {"completeness": Completeness.NONE},
     ],
     ids=["fallback", "partial", "first stage"],
 )
 @pytest.mark.parametrize("is_relative", [False, True])
-def test_place_that_no_model_gave_is_no_score(execution: pb.Execution, is_relative: bool) -> None:
+def test_place_that_no_model_gave_is_no_score(work: dict[str, Any], is_relative: bool) -> None:
     """A threshold on the score must not take them for certain."""
-    answer = response(pb.SCORE_KIND_RANK, 3, 2, 1)
-    answer.execution.CopyFrom(execution)
+    answer = ranking(ScoreKind.RANK, 3, 2, 1, **work)
     assert relevance_scores(answer, 3, is_relative) == [0, 0, 0]
     assert unranked(answer) == [False, False, False]
-    answer.results[1].relevance = 0.6  # read before the failure
+    answer = ranking(ScoreKind.RANK, 3, 2, 1, **work, relevance={1: 0.6})  # read before the failure
     assert relevance_scores(answer, 3, is_relative) == [0, 0.6, 0]
     assert unranked(answer) == [False, None, False]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_ranking_without_a_failure_has_scores(kind: pb.ScoreKind) -> None:
-    answer = response(kind, -0.5, -1.0)
-    answer.execution.completeness = pb.COMPLETENESS_PARTIAL
+def test_ranking_without_a_failure_has_scores(kind: ScoreKind) -> None:
+    answer = ranking(kind, -0.5, -1.0, completeness=Completeness.PARTIAL)
     assert unranked(answer) == [None, None]
-    assert relevance_scores(answer, 2) == relevance_scores(response(kind, -0.5, -1.0), 2)
+    assert relevance_scores(answer, 2) == relevance_scores(ranking(kind, -0.5, -1.0), 2)

@@ -7,7 +7,8 @@ from types import ModuleType
 
 import pytest
 
-from tests.rerank.ports.grpc import test_server, test_servicer
+from tests.rerank.ports import test_server
+from tests.rerank.ports.grpc import test_servicer
 from tests.rerank.service import test_bad_requests, test_feedback, test_trace
 
 pytest.importorskip("ray", reason="needs the extra ray; `make ray-tests` installs it")

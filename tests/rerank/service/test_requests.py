@@ -14,23 +14,20 @@ from rerank.config import Limits
 from rerank.engine.strategies import Sliding
 from rerank.errors import InvalidRequest
 from rerank.models.encoder import EncoderId
+from rerank.protobuf import requests
+from rerank.protobuf.replies import list_models_response, rerank_response, search_response
 from rerank.reranking.registry import ModelDescription
 from rerank.reranking.reranker import SearchResult
 from rerank.retrieval.index import IndexManifest
 from rerank.retrieval.index_format import FORMAT
-from rerank.retrieval.query_update import FeedbackSettings
-from rerank.service.methods import (
-    list_models_response,
-    ranking_response,
-    rerank_arguments,
-    search_arguments,
-    search_response,
-)
+from rerank.service.methods import ServedModels
+from rerank.service.requests import RerankRequest, SearchRequest
 from rerank.types import (
     Candidate,
     CandidateSource,
     Completeness,
     FeedbackMethod,
+    FeedbackSettings,
     FirstStage,
     InterpolatedScores,
     InterpolationReport,
@@ -69,17 +66,19 @@ def feedback_request(**fields: object) -> pb.SearchRequest:
     return search_request(feedback=pb.Feedback(**fields))
 
 
-def arguments_of(request: pb.RerankRequest | pb.SearchRequest, limits: Limits = LIMITS) -> Any:
-    """What the reranker is called with."""
-    return (rerank_arguments if isinstance(request, pb.RerankRequest) else search_arguments)(request, limits)
+def checked(message: pb.RerankRequest | pb.SearchRequest, limits: Limits = LIMITS) -> Any:
+    """The checked request of a message."""
+    if isinstance(message, pb.RerankRequest):
+        return requests.rerank_request(message).checked(limits)
+    return requests.search_request(message).checked(limits)
 
 
-def candidates_of(request: pb.RerankRequest, limits: Limits = LIMITS) -> tuple[CandidateSource, ...]:
-    return rerank_arguments(request, limits)[1]
+def candidates_of(message: pb.RerankRequest, limits: Limits = LIMITS) -> Sequence[CandidateSource]:
+    return requests.rerank_request(message).checked(limits).candidates
 
 
 def reply_of(ranked: Ranking, return_passages: bool = False) -> pb.RerankResponse:
-    return ranking_response(pb.RerankResponse, ranked, pb.RerankRequest(return_passages=return_passages))
+    return rerank_response(ranked, pb.RerankRequest(return_passages=return_passages))
 
 
 def ranking(score_kind: ScoreKind = ScoreKind.WINDOW_LOG_PROB) -> Ranking:
@@ -119,32 +118,29 @@ def ranking(score_kind: ScoreKind = ScoreKind.WINDOW_LOG_PROB) -> Ranking:
     ],
 )
 def test_absent_interpolation_differs_from_weight_0(strategy: pb.Strategy, weight: float | None) -> None:
-    _, _, options = arguments_of(rerank_request(strategy=strategy))
-    assert options.interpolation == weight
+    assert checked(rerank_request(strategy=strategy)).options.interpolation == weight
 
 
 def test_defaults() -> None:
     query, options = Query("query"), RankOptions()
-    assert arguments_of(rerank_request()) == (query, (CandidateSource("d0", "text"),), options)
-    assert arguments_of(search_request(), Limits()) == (query, FirstStage.HYBRID_RRF, 100, options, None)
-    assert arguments_of(search_request())[2] == 3, "no more than the limit"
+    assert checked(rerank_request()) == RerankRequest(query, (CandidateSource("d0", "text"),), options)
+    assert checked(search_request(), Limits()) == SearchRequest(query, options, FirstStage.HYBRID_RRF, 100, None)
+    assert checked(search_request()).depth == 3, "no more than the limit"
 
 
 @pytest.mark.parametrize("request_of", [rerank_request, search_request])
 def test_options_are_converted(request_of: Callable[..., pb.RerankRequest | pb.SearchRequest]) -> None:
     strategy = pb.Strategy(kind=pb.STRATEGY_KIND_SLIDING, window_size=6, stride=3)
-    found = arguments_of(
-        request_of(model="m", top_n=2, strategy=strategy, instruction="please", allow_partial=True), LIMITS
-    )
-    assert Query("query", instruction="please") in found
-    assert RankOptions("m", top_n=2, strategy="sliding", window_size=6, stride=3, allow_partial=True) in found
+    found = checked(request_of(model="m", top_n=2, strategy=strategy, instruction="please", allow_partial=True), LIMITS)
+    assert found.query == Query("query", instruction="please")
+    assert found.options == RankOptions("m", top_n=2, strategy="sliding", window_size=6, stride=3, allow_partial=True)
 
 
 def test_every_strategy_and_first_stage_of_the_proto_is_converted() -> None:
     for name, kind in pb.StrategyKind.items():
-        _, _, options = arguments_of(rerank_request(strategy=pb.Strategy(kind=kind)))
+        options = checked(rerank_request(strategy=pb.Strategy(kind=kind))).options
         assert options.strategy == (StrategyKind[name.removeprefix("STRATEGY_KIND_")] if kind else "")
-    found = {arguments_of(search_request(first_stage=stage))[1] for stage in pb.FirstStage.values()}
+    found = {checked(search_request(first_stage=stage)).first_stage for stage in pb.FirstStage.values()}
     assert found == set(FirstStage)
 
 
@@ -167,7 +163,7 @@ def test_exceeded_limit_is_refused_with_value_and_limit(
     with pytest.raises(
         InvalidRequest, match=rf"{value} \w+ exceed the limit of {limit}; send at most {limit}"
     ) as caught:
-        arguments_of(request_)
+        checked(request_)
     assert caught.value.field == field
     assert str(caught.value).startswith(f"{field}: ")
     assert caught.value.metadata == {"value": str(value), "limit": str(limit)}
@@ -177,7 +173,7 @@ def test_values_at_the_limit_are_accepted() -> None:
     candidates = [candidate(f"abcd{n}", "x" * 20) for n in range(3)]
     request = rerank_request(candidates, query="é" * 10, instruction="y" * 8)  # characters, not bytes
     assert [len(source.text or "") for source in candidates_of(request)] == [20, 20, 20]
-    assert arguments_of(search_request(query="x" * 10, depth=3))[2] == 3
+    assert checked(search_request(query="x" * 10, depth=3)).depth == 3
 
 
 @pytest.mark.parametrize(
@@ -236,23 +232,23 @@ def test_invalid_field_is_refused_by_name(
     request_: pb.RerankRequest | pb.SearchRequest, field: str, message: str
 ) -> None:
     with pytest.raises(InvalidRequest, match=message) as caught:
-        arguments_of(request_)
+        checked(request_)
     assert caught.value.field == field
 
 
 def test_feedback_has_defaults_and_keeps_what_the_request_sets() -> None:
-    assert arguments_of(feedback_request())[-1] == FeedbackSettings()
+    assert checked(feedback_request()).feedback == FeedbackSettings()
     request = feedback_request(method=pb.FEEDBACK_METHOD_ROCCHIO, top_k=2, steps=200, learning_rate=1.0, min_cosine=0.0)
-    assert arguments_of(request)[-1] == FeedbackSettings(FeedbackMethod.ROCCHIO, 2, 200, 1.0, 0.0)
+    assert checked(request).feedback == FeedbackSettings(FeedbackMethod.ROCCHIO, 2, 200, 1.0, 0.0)
 
 
 def test_control_characters_become_spaces_except_tabs_and_line_ends() -> None:
     request = rerank_request(
         [candidate(text="\x00one\x1f\ttwo\r\nthree\x7f")], query="\x07 a\x00b ", instruction="\x0bc"
     )
-    query, (source,), _ = arguments_of(request)
-    assert source.text == " one \ttwo\r\nthree "
-    assert query == Query("a b", instruction="c")
+    found = checked(request)
+    assert found.candidates[0].text == " one \ttwo\r\nthree "
+    assert found.query == Query("a b", instruction="c")
 
 
 def test_text_may_be_empty_and_that_of_a_reference_absent() -> None:
@@ -364,7 +360,7 @@ def test_models_and_index_are_converted() -> None:
     )
     info = replace(NumberRanker(max_window_size=50).info, warning="another prompt")
     model = ModelDescription("m", info, Sliding(20, 10), is_default=True)
-    reply = list_models_response([model], manifest)
+    reply = list_models_response(ServedModels([model], manifest))
     assert list(reply.models) == [
         pb.Model(
             name="m",
@@ -381,4 +377,4 @@ def test_models_and_index_are_converted() -> None:
     ]
     assert reply.index == pb.Index(collection="twelve", passages=12, encoder="encoder", encoder_sha256="e" * 64)
 
-    assert not list_models_response([], None).HasField("index")
+    assert not list_models_response(ServedModels([], None)).HasField("index")

@@ -15,7 +15,7 @@ from typing import TypeAlias
 from google.protobuf.descriptor import Descriptor
 
 from rerank.config import Limits
-from rerank.errors import InvalidRequest
+from rerank.errors import InvalidRequest, too_many
 
 #: Fields that a message may have for each candidate, which has five and is one itself, and beside the candidates. What
 #: is left over is for fields of later versions of the protocol.
@@ -48,7 +48,7 @@ def check_field_count(message: bytes, kind: Descriptor, limits: Limits) -> None:
     """Refuses a serialized message of a type that has more fields than the largest allowed list of candidates needs.
 
     It comes before the message is parsed, which takes seconds for millions of fields. A list that is a little too long
-    passes, and `rerank_arguments` refuses it.
+    passes, and `rerank.service.requests` refuses it.
 
     Raises:
         InvalidRequest: names the number and the limit.
@@ -133,12 +133,3 @@ def _varint(message: bytes, position: int) -> tuple[int, int]:
         if byte < 128:
             return value, position + shift + 1
     raise IndexError("a varint is longer than ten bytes")
-
-
-def too_many(field: str, value: int | str, limit: int, unit: str) -> InvalidRequest:
-    """The error of a field whose value exceeds a limit."""
-    return InvalidRequest(
-        field,
-        f"{value} {unit} exceed the limit of {limit}; send at most {limit}",
-        {"value": str(value), "limit": str(limit)},
-    )

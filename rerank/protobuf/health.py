@@ -35,7 +35,7 @@ class HealthServicer(aio.HealthServicer):  # type: ignore[misc]  # grpc_health h
         super().__init__()
         self._names: set[str] = set()
 
-    async def check(self, request: health_pb2.HealthCheckRequest, *_: object) -> Any:
+    async def check(self, request: health_pb2.HealthCheckRequest) -> Any:
         """The status of a service. Raises: NotFound for one that has none, InvalidRequest for a long name."""
         if request.service == LIVENESS:
             return health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.SERVING)

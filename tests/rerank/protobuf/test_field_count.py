@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rerank.config import Limits
 from rerank.errors import InvalidRequest
-from rerank.service.wire_format import check_field_count, count_fields
+from rerank.protobuf.field_count import check_field_count, count_fields
 from rerank.v1 import rerank_pb2 as pb
 
 KIND, CANDIDATES, STRATEGY = pb.RerankRequest.DESCRIPTOR, 2, 5

@@ -8,7 +8,7 @@ import pytest
 
 from rerank.errors import InvalidRequest
 from rerank.names import FeedbackMethod, FirstStage, StrategyKind
-from rerank.service.request_fields import request_message, with_enum_values
+from rerank.protobuf.fields import request_message, with_enum_values
 from rerank.v1 import rerank_pb2 as pb
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rerank.service.methods import MAX_PASSAGES, trace_message
+from rerank.protobuf.replies import MAX_PASSAGES, trace_message
 from rerank.types import Completeness, ScoreKind, Trace, WindowTrace
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from rerank.collections import pydoc
+from rerank.collections.judgements import read_judgements
 from rerank.errors import CollectionError, ConfigError
-from rerank.inspector.judgements import read_judgements
 from tests.eval.data import judged_collection, write
 
 

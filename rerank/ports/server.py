@@ -1,4 +1,4 @@
-"""The gRPC server: RerankService, health checks and reflection, with a graceful shutdown on SIGTERM."""
+"""The server of a process: opens the ports of a service, and shuts down gracefully on SIGTERM."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ import grpc
 
 from rerank.access.keys import KeyStore
 from rerank.config import ServiceConfig
-from rerank.ports.grpc.connections import bounded_connections, end_connection_of, end_connections
-from rerank.ports.grpc.health import HealthServicer, health_of
+from rerank.ports.connections import bounded_connections, end_connection_of, end_connections
 from rerank.ports.grpc.port import bind, server_options
 from rerank.ports.grpc.services import add_services
+from rerank.protobuf.health import HealthServicer, health_of
 from rerank.reranking.reranker import AsyncReranker, load_reranker
 from rerank.service.calls import CallsInFlight
 from rerank.service.connection_bounds import connection_bounds, raise_open_files_limit
-from rerank.service.methods import rerank_methods
 from rerank.service.reload import reload
 from rerank.service.startup import description
 from rerank.telemetry.setup import telemetry
@@ -95,18 +94,24 @@ async def running_server(reranker: AsyncReranker) -> AsyncIterator[RunningServer
         observed = stack.enter_context(telemetry(reranker, calls))
         server = grpc.aio.server(options=server_options(config), interceptors=observed.interceptors)
         health = await stack.enter_async_context(health_of(reranker))
-        add_services(server, rerank_methods(reranker, calls, observed.on_end), health, config)
         port = bind(server, config)
-        calls.on_unread_answer = partial(end_connection_of, port)
+        add_services(server, reranker, calls, observed.on_end, health, partial(end_connection_of, port))
         stack.enter_context(bounded_connections(port, connection_bounds(config), calls.peers))
         await server.start()
         address = f"{config.listen.rpartition(':')[0]}:{port}"
         running = RunningServer(address, server, calls, health, observed.metrics_address)
         if config.http is not None:
-            from rerank.ports.http.server import running_http  # needs the extra http
+            from rerank.inspector.routes import inspector_routes  # needs the extra http, as the next does
+            from rerank.ports.http.app import FurtherRoutes
+            from rerank.ports.http.server import running_http
 
+            further: list[FurtherRoutes] = [partial(inspector_routes, reranker)]
+            if config.http.mcp:
+                from rerank.ports.mcp.http import mcp_routes  # needs the extra mcp
+
+                further.append(partial(mcp_routes, reranker, calls, observed.on_end))
             running.http_address = await stack.enter_async_context(
-                running_http(reranker, calls, observed.on_end, observed.wrap_app)
+                running_http(reranker, calls, observed.on_end, observed.wrap_app, further)
             )
         try:
             yield running

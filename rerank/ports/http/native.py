@@ -1,0 +1,83 @@
+"""The JSON forms of the gRPC methods Rerank and Search: protobuf's JSON mapping, with the names of the .proto file.
+
+Strategies, first stages and feedback methods may also have their names in the command line.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+
+from google.protobuf import json_format
+from google.protobuf.message import Message
+
+from rerank.errors import InvalidRequest
+from rerank.ports.http.dialect import Translated
+from rerank.ports.http.problem import Problem
+from rerank.protobuf.fields import with_enum_values
+from rerank.protobuf.replies import rerank_response, search_response
+from rerank.protobuf.requests import rerank_request, search_request
+from rerank.v1 import rerank_pb2 as pb
+
+M = TypeVar("M", pb.RerankRequest, pb.SearchRequest)
+
+
+class _NativeDialect:
+    passages_field = "candidates"
+
+    def error(self, problem: Problem) -> Mapping[str, Any]:
+        """A google.rpc.Status, as a gRPC client gets it."""
+        return problem.as_json
+
+
+class RerankDialect(_NativeDialect):
+    """The dialect of this service for Rerank."""
+
+    name, request, reply = "candidates (gRPC's Rerank)", pb.RerankRequest, pb.RerankResponse
+
+    def translate(self, body: Mapping[str, Any]) -> Translated:
+        message = _message(pb.RerankRequest, body)
+        return Translated(rerank_request(message), lambda ranking: _to_json(rerank_response(ranking, message)))
+
+
+class SearchDialect(_NativeDialect):
+    """The dialect of this service for Search."""
+
+    name, request, reply = "a query to the index (gRPC's Search)", pb.SearchRequest, pb.SearchResponse
+
+    def translate(self, body: Mapping[str, Any]) -> Translated:
+        message = _message(pb.SearchRequest, body)
+        return Translated(search_request(message), lambda result: _to_json(search_response(result, message)))
+
+
+def _message(kind: type[M], body: Mapping[str, Any]) -> M:
+    """The message of a body. Raises: InvalidRequest."""
+    message = kind()
+    try:
+        json_format.ParseDict(with_enum_values(kind, body), message)
+    except OverflowError as error:
+        field = next(path for path, number in _numbers(body) if abs(number) > sys.float_info.max)
+        raise InvalidRequest(field, "the number is too large for any field; send a smaller one") from error
+    except (json_format.ParseError, ValueError, TypeError, RecursionError) as error:
+        raise InvalidRequest("request", f"{error}; see the fields of {kind.DESCRIPTOR.full_name}") from error
+    return message
+
+
+def _numbers(value: object, path: str = "") -> Iterator[tuple[str, float]]:
+    """Every number of a JSON value with its path, such as candidates[0].first_stage_score."""
+    match value:
+        case dict():
+            for name, each in value.items():
+                yield from _numbers(each, f"{path}.{name}" if path else name)
+        case list():
+            for place, each in enumerate(value):
+                yield from _numbers(each, f"{path}[{place}]")
+        case int() | float():
+            yield path, value
+
+
+def _to_json(response: Message) -> bytes:
+    return json_format.MessageToJson(
+        response, preserving_proto_field_name=True, always_print_fields_with_no_presence=True, indent=None
+    ).encode()

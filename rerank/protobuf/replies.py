@@ -1,0 +1,179 @@
+"""Rankings, search results and models as messages of rerank.v1, field by field."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+
+from rerank.reranking.registry import ModelDescription
+from rerank.reranking.reranker import SearchResult
+from rerank.retrieval.feedback_search import FeedbackReport
+from rerank.retrieval.index import IndexManifest
+from rerank.service.methods import ServedModels
+from rerank.service.status import reason_of
+from rerank.types import InterpolationReport, RankedCandidate, Ranking, ScoreKind, Trace, WindowTrace
+from rerank.v1 import rerank_pb2 as pb
+
+#: Passages in all windows of a trace: some 100 kB. Sliding windows over 1,000 candidates hold 2,000.
+MAX_PASSAGES = 10_000
+
+
+def rerank_response(ranking: Ranking, request: pb.RerankRequest) -> pb.RerankResponse:
+    """The response to a request, with the texts of the passages and the trace if it asks for them."""
+    return pb.RerankResponse(
+        results=[_result(item, request.return_passages) for item in ranking.ranked],
+        score_kind=_score_kind(ranking.score_kind),
+        execution=_execution(ranking.trace),
+        trace=trace_message(ranking.trace) if request.include_trace else None,
+    )
+
+
+def search_response(result: SearchResult, request: pb.SearchRequest) -> pb.SearchResponse:
+    """The response to a search, with the texts of the passages and the trace if it asks for them."""
+    ranking = result.ranking
+    return pb.SearchResponse(
+        results=[_result(item, request.return_passages) for item in ranking.ranked],
+        score_kind=_score_kind(ranking.score_kind),
+        execution=_execution(ranking.trace),
+        first_stage=f"FIRST_STAGE_{result.first_stage.name}",
+        first_stage_hits=result.hits,
+        first_stage_ms=result.first_stage_ms,
+        feedback=None if result.feedback is None else _feedback_report(result.feedback),
+        trace=trace_message(ranking.trace) if request.include_trace else None,
+    )
+
+
+def list_models_response(served: ServedModels) -> pb.ListModelsResponse:
+    """The response to a ListModels request."""
+    index = _index(served.manifest) if served.manifest else None
+    return pb.ListModelsResponse(models=[_model(each) for each in served.models], index=index)
+
+
+def trace_message(trace: Trace) -> pb.Trace:
+    """The trace of a ranking; the windows with which it would hold more than MAX_PASSAGES are left out."""
+    windows = [_window(window) for window in _first_windows(trace.windows)]
+    return pb.Trace(windows=windows, input_order=trace.input_order)
+
+
+def _score_kind(kind: ScoreKind) -> str:
+    return f"SCORE_KIND_{kind.name}"
+
+
+def _result(item: RankedCandidate, return_passages: bool) -> pb.RankedCandidate:
+    passage = item.candidate.passage
+    return pb.RankedCandidate(
+        doc_id=passage.doc_id,
+        original_position=item.position,
+        score=item.score,
+        first_stage_score=item.candidate.score,
+        text=passage.text if return_passages else None,
+        relevance=item.relevance,
+        span=None if item.span is None else pb.Span(start=item.span[0], end=item.span[1]),
+    )
+
+
+def _execution(trace: Trace) -> pb.Execution:
+    return pb.Execution(
+        model=trace.model,
+        ranker=trace.ranker,
+        model_id=trace.model_id,
+        model_revision=trace.model_revision,
+        template_sha256=trace.template_sha256,
+        strategy=trace.strategy,
+        windows=len(trace.windows),
+        rounds=trace.rounds,
+        tokens=trace.tokens,
+        truncated_doc_ids=trace.truncated_doc_ids,
+        completeness=f"COMPLETENESS_{trace.completeness.name}",
+        reason=trace.reason,
+        queue_ms=trace.queue_ms,
+        prepare_ms=trace.prepare_ms,
+        model_ms=trace.model_ms,
+        total_ms=trace.total_ms,
+        repaired_identifiers=trace.repairs,
+        interpolation=_interpolation_report(trace.interpolation) if trace.interpolation else None,
+        model_warning=trace.model_warning,
+        unscored_doc_ids=trace.unscored_doc_ids,
+        cached_vectors=trace.cached_vectors,
+        chunked_doc_ids=trace.chunked_doc_ids,
+        failure=reason_of(trace.failure) if trace.failure else "",
+        cached_passages=trace.cached_passages,
+        precision=trace.precision,
+    )
+
+
+def _interpolation_report(report: InterpolationReport) -> pb.InterpolationReport:
+    return pb.InterpolationReport(
+        first_stage=report.first_stage,
+        applied=report.scores is not None,
+        scores=f"INTERPOLATED_SCORES_{report.scores.name}" if report.scores else None,
+        reason=report.reason,
+        correlation=report.correlation,
+        mean_correlation=report.of_caller.mean if report.of_caller else None,
+        correlated_lists=report.of_caller.lists if report.of_caller else 0,
+    )
+
+
+def _feedback_report(report: FeedbackReport) -> pb.FeedbackReport:
+    return pb.FeedbackReport(
+        method=f"FEEDBACK_METHOD_{report.method.name}",
+        updated=report.updated,
+        reason=report.reason,
+        cosine=report.cosine,
+        loss_before=report.loss_before,
+        loss_after=report.loss_after,
+        new_passages=report.new_passages,
+        first_ranking_ms=report.first_ranking_ms,
+        update_ms=report.update_ms,
+        second_retrieval_ms=report.second_retrieval_ms,
+        second_ranking_ms=report.second_ranking_ms,
+    )
+
+
+def _model(model: ModelDescription) -> pb.Model:
+    info = model.info
+    return pb.Model(
+        name=model.name,
+        ranker=info.kind,
+        model_id=info.model_id,
+        model_revision=info.model_revision,
+        template_sha256=info.template_sha256,
+        max_window_size=info.max_window_size,
+        default_strategy=str(model.default_strategy),
+        is_default=model.is_default,
+        problem=model.problem,
+        batching=info.batching,
+        warning=info.warning,
+        reads_instruction=info.reads_instruction,
+        gives_relevance=model.gives_relevance,
+    )
+
+
+def _index(manifest: IndexManifest) -> pb.Index:
+    return pb.Index(
+        collection=manifest.collection,
+        passages=manifest.passages,
+        encoder=manifest.encoder.name,
+        encoder_sha256=manifest.encoder.sha256,
+    )
+
+
+def _first_windows(windows: Sequence[WindowTrace]) -> Sequence[WindowTrace]:
+    passages = list(accumulate(len(window.positions) for window in windows))
+    return windows[: bisect_right(passages, MAX_PASSAGES)]
+
+
+def _window(window: WindowTrace) -> pb.WindowTrace:
+    return pb.WindowTrace(
+        round=window.round,
+        model=window.model,
+        positions=window.positions,
+        scores=window.scores,
+        score_kind=_score_kind(window.score_kind),
+        permutation=window.permutation,
+        tokens=window.tokens,
+        truncated=window.truncated,
+        queue_ms=window.queue_ms,
+        model_ms=window.model_ms,
+    )

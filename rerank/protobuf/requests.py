@@ -1,0 +1,85 @@
+"""Requests of rerank.v1 as requests of the service. Their values are checked by the service itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+from rerank.errors import InvalidRequest
+from rerank.protobuf.fields import FEEDBACK_METHODS, FIRST_STAGE_KINDS, FIRST_STAGES, ON_FAILURE, STRATEGIES
+from rerank.service.requests import RerankRequest, SearchRequest
+from rerank.types import CandidateSource, FeedbackSettings, FirstStage, Query, RankOptions
+from rerank.v1 import rerank_pb2 as pb
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+def rerank_request(message: pb.RerankRequest) -> RerankRequest:
+    """The request of a message, whose candidates were counted. Raises: InvalidRequest for an unknown enum value."""
+    kind = _enum_member("first_stage_kind", message.first_stage_kind, FIRST_STAGE_KINDS, "")
+    ordered = message.ordered or not message.HasField("ordered")
+    return RerankRequest(
+        Query(message.query, instruction=message.instruction),
+        tuple(_candidate(each) for each in message.candidates),
+        replace(_options(message), ordered=ordered, first_stage_kind=kind),
+    )
+
+
+def search_request(message: pb.SearchRequest) -> SearchRequest:
+    """The request of a message. Raises: InvalidRequest for an unknown enum value."""
+    return SearchRequest(
+        Query(message.query, instruction=message.instruction),
+        _options(message),
+        _enum_member("first_stage", message.first_stage, FIRST_STAGES, FirstStage.HYBRID_RRF),
+        message.depth,
+        _feedback(message.feedback) if message.HasField("feedback") else None,
+    )
+
+
+def _candidate(message: pb.Candidate) -> CandidateSource:
+    return CandidateSource(
+        doc_id=message.doc_id,
+        text=message.text if message.HasField("text") else None,
+        in_index=message.in_index,
+        score=message.first_stage_score if message.HasField("first_stage_score") else None,
+        title=message.title,
+    )
+
+
+def _options(message: pb.RerankRequest | pb.SearchRequest) -> RankOptions:
+    strategy = message.strategy
+    return RankOptions(
+        model=message.model,
+        top_n=message.top_n,
+        strategy=_enum_member("strategy.kind", strategy.kind, STRATEGIES, ""),
+        window_size=strategy.window_size,
+        stride=strategy.stride,
+        early_stop=strategy.early_stop,
+        preranker=strategy.preranker,
+        allow_partial=message.allow_partial,
+        on_failure=_enum_member("on_failure", message.on_failure, ON_FAILURE, ""),
+        interpolation=strategy.interpolation.first_stage if strategy.HasField("interpolation") else None,
+        min_relevance=message.min_relevance if message.HasField("min_relevance") else None,
+        max_chunks_per_doc=message.max_chunks_per_doc,
+    )
+
+
+def _feedback(message: pb.Feedback) -> FeedbackSettings:
+    default = FeedbackSettings()
+    return FeedbackSettings(
+        method=_enum_member("feedback.method", message.method, FEEDBACK_METHODS, default.method),
+        top_k=message.top_k or default.top_k,
+        steps=message.steps or default.steps,
+        learning_rate=message.learning_rate or default.learning_rate,
+        min_cosine=message.min_cosine if message.HasField("min_cosine") else default.min_cosine,
+    )
+
+
+def _enum_member(field: str, number: int, numbers: Mapping[T, int], unspecified: U) -> T | U:
+    """The member that a number of a protobuf enum stands for; `unspecified` for 0."""
+    members: dict[int, T | U] = {0: unspecified} | {number: member for member, number in numbers.items()}
+    if number not in members:
+        raise InvalidRequest(field, f"{number} is not a value of this enum in rerank.v1; use one of {sorted(members)}")
+    return members[number]

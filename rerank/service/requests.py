@@ -1,0 +1,151 @@
+"""The requests of the service, and the check of their values: the one place for all ports.
+
+A port translates its messages into these requests and checks nothing but their form. Only what depends on the model,
+such as the largest window, is checked later, when the registry resolves the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Sized
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from rerank.config import Limits
+from rerank.errors import InvalidRequest, too_many
+from rerank.types import CONTROL, CandidateSource, FeedbackSettings, FirstStage, Query, RankOptions, is_valid_doc_id
+
+N = TypeVar("N", int, float)
+
+_DEFAULT_DEPTH = 100
+#: Bound the cost of a query vector update: each step computes top_k² pairs.
+_MAX_TOP_K, _MAX_STEPS = 200, 200
+#: Above this, the trust region is too small for any update.
+_MAX_MIN_COSINE = 0.999
+#: Above this weight of the first stage, its order would decide everything.
+_MAX_INTERPOLATION = 100
+
+
+@dataclass(frozen=True, slots=True)
+class RerankRequest:
+    """A request to order candidates."""
+
+    query: Query
+    candidates: Sequence[CandidateSource]
+    options: RankOptions
+
+    def checked(self, limits: Limits) -> RerankRequest:
+        """The same request, cleaned of control characters.
+
+        Raises:
+            InvalidRequest: names the field, the value, the limit and the way out.
+        """
+        query = _query(self.query, limits)
+        if not self.candidates:
+            raise InvalidRequest("candidates", "the list is empty; send at least one candidate")
+        check_number_of_candidates(self.candidates, limits)
+        candidates = tuple(_candidate(each, f"candidates[{i}]", limits) for i, each in enumerate(self.candidates))
+        if len({source.doc_id for source in candidates}) < len(candidates):
+            raise _repeated_doc_id(candidates)
+        _check_options(self.options, len(candidates), limits)
+        return RerankRequest(query, candidates, self.options)
+
+
+@dataclass(frozen=True, slots=True)
+class SearchRequest:
+    """A request to retrieve candidates from the index and to order them.
+
+    Attributes:
+        depth: number of candidates; 0: 100, or as many as there may be.
+        feedback: settings of relevance feedback; None: without.
+    """
+
+    query: Query
+    options: RankOptions
+    first_stage: FirstStage = FirstStage.HYBRID_RRF
+    depth: int = 0
+    feedback: FeedbackSettings | None = None
+
+    def checked(self, limits: Limits) -> SearchRequest:
+        """The same request, with its depth. Raises: as `RerankRequest.checked` does."""
+        if self.depth < 0:
+            raise InvalidRequest("depth", f"{self.depth} is negative; use 0 or more", {"value": str(self.depth)})
+        depth = self.depth or min(_DEFAULT_DEPTH, limits.max_candidates)
+        _at_most("depth", depth, limits.max_candidates, "candidates")
+        query = _query(self.query, limits)
+        if self.feedback is not None:
+            _check_feedback(self.feedback)
+        _check_options(self.options, depth, limits)
+        return replace(self, query=query, depth=depth)
+
+
+def check_number_of_candidates(candidates: Sized, limits: Limits) -> None:
+    """To be called before anything looks at each of them. Raises: InvalidRequest if there are too many."""
+    _at_most("candidates", len(candidates), limits.max_candidates, "candidates")
+
+
+def _query(query: Query, limits: Limits) -> Query:
+    _at_most("query", len(query.text), limits.max_query_chars, "characters")
+    _at_most("instruction", len(query.instruction), limits.max_instruction_chars, "characters")
+    return Query.of(replace(query, instruction=CONTROL.sub(" ", query.instruction).strip()))
+
+
+def _candidate(source: CandidateSource, field: str, limits: Limits) -> CandidateSource:
+    _at_most(f"{field}.doc_id", len(source.doc_id), limits.max_doc_id_chars, "characters")
+    if not is_valid_doc_id(source.doc_id):
+        problem = "is blank or contains tabs, line ends or other control characters; use an id without them"
+        raise InvalidRequest(f"{field}.doc_id", f"{source.doc_id!r} {problem}")
+    if source.text is None and not source.in_index:
+        problem = "neither text nor in_index is set; send the text, or set in_index to read it from the index"
+        raise InvalidRequest(f"{field}.text", problem)
+    text, title = source.text or "", source.title
+    _at_most(f"{field}.text", len(text), limits.max_passage_chars, "characters")
+    _at_most(f"{field}.title", len(title), limits.max_passage_chars, "characters")
+    if CONTROL.search(text) or CONTROL.search(title):
+        return replace(source, text=source.text and CONTROL.sub(" ", text), title=CONTROL.sub(" ", title))
+    return source
+
+
+def _repeated_doc_id(sources: Sequence[CandidateSource]) -> InvalidRequest:
+    position_of: dict[str, int] = {}
+    position = next(i for i, source in enumerate(sources) if position_of.setdefault(source.doc_id, i) != i)
+    doc_id = sources[position].doc_id
+    return InvalidRequest(
+        f"candidates[{position}].doc_id",
+        f"{doc_id!r} is also the doc_id of candidates[{position_of[doc_id]}]; send each doc_id once",
+    )
+
+
+def _check_options(options: RankOptions, candidates: int, limits: Limits) -> None:
+    """Raises: InvalidRequest if all candidates together could have more parts than there may be candidates."""
+    if options.interpolation is not None:
+        _between("strategy.interpolation.first_stage", options.interpolation, 0, _MAX_INTERPOLATION)
+    most, limit = options.max_chunks_per_doc, limits.max_candidates
+    if most > 1 and candidates * most > limit:
+        fewer = limit // candidates
+        raise InvalidRequest(
+            "max_chunks_per_doc",
+            f"{candidates} candidates with up to {most} chunks each are {candidates * most} passages, more than the "
+            f"limit of {limit}; use {f'at most {fewer} chunks' if fewer > 1 else 'none'}, or send fewer candidates",
+            {"value": str(candidates * most), "limit": str(limit)},
+        )
+
+
+def _check_feedback(feedback: FeedbackSettings) -> None:
+    _between("feedback.top_k", feedback.top_k, 2, _MAX_TOP_K)
+    _between("feedback.steps", feedback.steps, 1, _MAX_STEPS)
+    _between("feedback.learning_rate", feedback.learning_rate, 0, 1)
+    _between("feedback.min_cosine", feedback.min_cosine, 0, _MAX_MIN_COSINE)
+
+
+def _between(field: str, value: N, least: float, most: float) -> None:
+    if not least <= value <= most:  # also true for nan
+        raise InvalidRequest(
+            field,
+            f"{value} is not between {least} and {most}; use a value in this range",
+            {"value": str(value), "limit": f"{least} to {most}"},
+        )
+
+
+def _at_most(field: str, value: int, limit: int, unit: str) -> None:
+    if value > limit:
+        raise too_many(field, value, limit, unit)
