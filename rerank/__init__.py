@@ -83,13 +83,12 @@ _EXPORTS = {
     ),
     "rerank.reranking.blocking": ("Reranker",),
     "rerank.reranking.reranker": ("AsyncReranker", "SearchResult", "load_reranker"),
-    "rerank.retrieval.query_update": ("FeedbackSettings",),
     "rerank.client.client": ("AsyncRerankClient", "RerankClient"),
     "rerank.client.error_details": ("ServiceError",),
     "rerank.access.credentials": ("Credentials",),
     "rerank.types": (
-        "Candidate", "CandidateSource", "Completeness", "FeedbackMethod", "FirstStage", "Passage", "Query",
-        "RankOptions", "RankedCandidate", "Ranking", "ScoreKind", "StrategyKind", "Trace",
+        "Candidate", "CandidateSource", "Completeness", "FeedbackMethod", "FeedbackSettings", "FirstStage", "Passage",
+        "Query", "RankOptions", "RankedCandidate", "Ranking", "ScoreKind", "StrategyKind", "Trace",
     ),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _EXPORTS.items() for name in names}

@@ -15,7 +15,6 @@ ROOT = Path(__file__).parent.parent
 PAGES = pages()
 CARDS = sorted((ROOT / "rerank" / "checkpoints").glob("*/README.md"))
 GUIDE = sorted((ROOT / "docs" / "guide").glob("*.md"))
-CONTRIBUTING_LINES = 100
 
 #: Target of a Markdown link or image that is not a URL.
 LINK = re.compile(r"\]\((?!https?:)([^)\s]+)\)")
@@ -85,7 +84,3 @@ def test_described_cascade_reads_as_many_passages_as_it_does() -> None:
 def test_every_page_of_the_guide_begins_with_a_command() -> None:
     for page in GUIDE:
         assert re.match(r"# .+\n\n```bash\n", page.read_text(encoding="utf-8")), page.name
-
-
-def test_contributing_is_short() -> None:
-    assert len((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").splitlines()) <= CONTRIBUTING_LINES

@@ -17,7 +17,6 @@ from transformers import PretrainedConfig
 
 from rerank.errors import CheckpointError
 from rerank.models.last_token import LastTokenReader, Pack
-from rerank.models.prefixes import StateRecorder
 from rerank.models.state_cache import State, StateCache, TokenIds
 
 #: Keys and values of one layer, (1, H_kv, L, D) each.
@@ -81,6 +80,31 @@ class BlockPack(Pack):
             seen.append((keys[:, :, first:], values[:, :, first:]))
         for row, keys, values in of_tail:
             yield row, *_joined([*seen, (keys, values)])
+
+
+class StateRecorder:
+    """Copies the keys and values of segments of a packed row, layer by layer, in place of a KVCache."""
+
+    def __init__(self, segments: Sequence[slice]) -> None:
+        self._segments = segments
+        self._layers: list[list[tuple[torch.Tensor, torch.Tensor]]] = []
+
+    def store(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
+        """Copies one layer's (1, H_kv, T, D); the layers come in their order."""
+        if layer != len(self._layers):
+            raise ValueError(f"layer {layer} was read after {len(self._layers)} layers; this is a bug")
+        self._layers.append([(_copy(key[:, :, each]), _copy(value[:, :, each])) for each in self._segments])
+
+    def states(self) -> list[State]:
+        """The state of each segment."""
+        return list(zip(*self._layers, strict=True))
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy without the rest of its row, in the dtype to which autocast would round it before attention."""
+    device = tensor.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else tensor.dtype
+    return tensor.to(dtype, copy=True, memory_format=torch.contiguous_format)
 
 
 class BlockReader:

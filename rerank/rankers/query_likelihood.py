@@ -2,7 +2,7 @@
 
 Ponte and Croft (SIGIR 1998) ranked by a language model of each passage; UPR (Sachan et al., EMNLP 2022) reads the
 passage with a causal LM and asks for its question. Each passage is read alone, so that its score depends on no other
-passage, and before the query, so that the states of passages can be kept.
+passage.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from rerank.config import Precision
 from rerank.models.last_token import translate_out_of_memory
 from rerank.models.loading import load_causal_lm, pick_device
 from rerank.models.packing_check import make_last_token_reader
-from rerank.models.prefixes import Continuation, read_continuations
-from rerank.models.state_cache import StateCache, TokenIds
+from rerank.models.state_cache import TokenIds
 from rerank.prompting.templates import Template, check_hides_query
 from rerank.rankers.text_prompts import TextPrompts
 from rerank.types import EncodedWindow, ScoreKind, Window, WindowRanking
@@ -79,18 +78,11 @@ class QueryLikelihoodPrompts(TextPrompts):
 class QueryLikelihoodRanker(QueryLikelihoodPrompts):
     """Scores passages by the likelihood of the query under a causal LM.
 
-    A passage that comes again costs the query's tokens only, if the states of passages are kept. They are if the model
-    packs sequences.
-
     Args:
         checkpoint: a folder with a causal LM, a LoRA adapter, or the name of the bundled model's base.
         template, passage_tokens: see QueryLikelihoodPrompts.
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
         precision: see `rerank.config.Precision`.
-        state_bytes: bound on the memory for states of passages; 0: none is kept.
-
-    Attributes:
-        states: see StateKeeper.
 
     Raises:
         CheckpointError: the checkpoint holds no causal LM.
@@ -104,80 +96,51 @@ class QueryLikelihoodRanker(QueryLikelihoodPrompts):
         device: str = "auto",
         precision: Precision = "auto",
         passage_tokens: int = 0,
-        state_bytes: int = 0,
     ) -> None:
         self._device = pick_device(device)
         lm = load_causal_lm(checkpoint, self._device, precision)
         super().__init__(lm.tokenizer, lm.context_tokens, template, passage_tokens)
         self._reader = make_last_token_reader(lm.model, lm.precision)
-        self.states = StateCache(state_bytes if self._reader.batching == "packed" else 0)
         described = self.describe(model_id(checkpoint), lm.revision)
         on_accelerator = self._device.type == "cuda"
         self.info = replace(
             described, batching=self._reader.batching, on_accelerator=on_accelerator, precision=lm.precision
         )
 
-    def encode(self, window: Window) -> EncodedWindow:
-        """See QueryLikelihoodPrompts; passages whose states are kept cost the query's tokens only."""
-        encoded = super().encode(window)
-        if not self.states.max_bytes:
-            return encoded
-        query_ids = self.query_ids(window.query.text)
-        prefixes = (_divided(prompt, query_ids).prefix for prompt in encoded.prompts)
-        return replace(encoded, tokens=encoded.tokens - sum(len(each) for each in prefixes if each in self.states))
-
     @translate_out_of_memory()
     def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
         """Mean log-probability of the query's tokens after each passage, in nats per token."""
-        scored = self._scored(windows)
-        rankings = []
-        for encoded in windows:
-            of_window = list(islice(scored, len(encoded.prompts)))
-            scores = tuple(score for score, _ in of_window)
-            rankings.append(WindowRanking(scores, cached_passages=sum(was_kept for _, was_kept in of_window)))
-        return rankings
+        scores = self._scores(windows)
+        return [WindowRanking(tuple(islice(scores, len(encoded.prompts)))) for encoded in windows]
 
     def call_between_layers(self, function: Callable[[], None]) -> None:
         """See InterruptibleRanker."""
         self._reader.between_layers = function
 
-    def _scored(self, windows: Sequence[EncodedWindow]) -> Iterator[tuple[float, bool]]:
-        """The score of each passage of all windows, and whether its state was kept."""
+    def _scores(self, windows: Sequence[EncodedWindow]) -> Iterator[float]:
+        """The score of each passage of all windows."""
         for query_ids, row in _rows(self._sequences(windows)):
             targets = torch.tensor(query_ids, device=self._device).repeat(len(row))[:, None]
-            log_probs = torch.log_softmax(self._read(row, len(query_ids)).float(), dim=1)  # (B · Q, vocabulary)
-            scores = log_probs.gather(1, targets).view(len(row), -1).mean(dim=1).tolist()
-            yield from zip(scores, (each.state is not None for each in row), strict=True)
+            outputs = self._reader.read([torch.tensor(each, device=self._device) for each in row], len(query_ids))
+            log_probs = torch.log_softmax(outputs.float(), dim=1)  # (B · Q, vocabulary)
+            yield from log_probs.gather(1, targets).view(len(row), -1).mean(dim=1).tolist()
 
-    def _sequences(self, windows: Sequence[EncodedWindow]) -> Iterator[tuple[TokenIds, Continuation]]:
-        """The tokens of the query and the sequence to read for each passage of all windows."""
+    def _sequences(self, windows: Sequence[EncodedWindow]) -> Iterator[tuple[TokenIds, TokenIds]]:
+        """The tokens of the query, and the sequence that predicts them, for each passage of all windows."""
         for encoded in windows:
             query_ids = self.query_ids(encoded.window.query.text)
             for prompt in encoded.prompts:
-                sequence = _divided(prompt, query_ids)
-                state = self.states.get(sequence.prefix) if self.states.max_bytes else None
-                yield query_ids, replace(sequence, state=state)
-
-    def _read(self, row: Sequence[Continuation], tail: int) -> torch.Tensor:
-        if self.states.max_bytes:
-            return read_continuations(self._reader, row, tail, self._device, self.states)
-        return self._reader.read([torch.tensor(each.unread, device=self._device) for each in row], tail)
+                yield query_ids, prompt[:-1]
 
 
-def _divided(prompt: TokenIds, query_ids: TokenIds) -> Continuation:
-    """A prompt up to its last token, which with all but the last of the query predicts the query, token by token."""
-    start = len(prompt) - len(query_ids) - 1
-    return Continuation(prompt[:start], prompt[start:-1])
-
-
-def _rows(sequences: Iterable[tuple[TokenIds, Continuation]]) -> Iterator[tuple[TokenIds, list[Continuation]]]:
+def _rows(sequences: Iterable[tuple[TokenIds, TokenIds]]) -> Iterator[tuple[TokenIds, list[TokenIds]]]:
     """The sequences in their order, in groups of one query, of at most _ROW_TOKENS tokens or of one sequence."""
     for query_ids, of_query in groupby(sequences, key=itemgetter(0)):
-        row, tokens = list[Continuation](), 0
+        row, tokens = list[TokenIds](), 0
         for _, sequence in of_query:
-            if row and tokens + len(sequence.unread) > _ROW_TOKENS:
+            if row and tokens + len(sequence) > _ROW_TOKENS:
                 yield query_ids, row
                 row, tokens = [], 0
             row.append(sequence)
-            tokens += len(sequence.unread)
+            tokens += len(sequence)
         yield query_ids, row

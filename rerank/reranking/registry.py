@@ -360,7 +360,7 @@ def _load_ranker(
         case CrossEncoderModel():
             return CrossEncoderRanker(model.path, device, model.precision, model.pair_tokens)
         case QueryLikelihoodModel():
-            return load_query_likelihood(model, device, passage_state_bytes)
+            return load_query_likelihood(model, device)
         case ApiModel():
             raise ConfigError(f"model {model.name} does not run in this process; this is a bug")
 
@@ -377,14 +377,10 @@ def load_first(model: FirstModel, device: str, passage_state_bytes: int = 0) -> 
     return FirstRanker(model.path, template, *options)
 
 
-def load_query_likelihood(
-    model: QueryLikelihoodModel, device: str, passage_state_bytes: int = 0
-) -> QueryLikelihoodRanker:
+def load_query_likelihood(model: QueryLikelihoodModel, device: str) -> QueryLikelihoodRanker:
     """See `load_ranker`; this one needs no encoder."""
     template = _styled(model.template, model.prompt)
-    return QueryLikelihoodRanker(
-        model.path, template, device, model.precision, model.passage_tokens, passage_state_bytes
-    )
+    return QueryLikelihoodRanker(model.path, template, device, model.precision, model.passage_tokens)
 
 
 def load_served(model: FirstModel | GenerationModel | ApiModel) -> ServedRanker:

@@ -99,7 +99,7 @@ class _StateCacheCollector(Collector):
         self._caches = caches
 
     def collect(self) -> Iterator[Metric]:
-        description = "Passages that a model was to read, by whether it had kept their states."
+        description = "Passages and beginnings of prompts, by whether the model had kept their states."
         passages = CounterMetricFamily("rerank_passage_states", description, labels=["model", "result"])
         used = GaugeMetricFamily(
             "rerank_passage_state_bytes", "Memory of the kept states of passages.", labels=["model"]

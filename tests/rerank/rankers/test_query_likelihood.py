@@ -88,7 +88,7 @@ def test_prompts_are_read_in_rows_of_bounded_length(
     (at_once,) = rank_windows(ranker, [window])
     encoded = ranker.encode(window)
     monkeypatch.setattr(query_likelihood, "_ROW_TOKENS", 40)
-    rows = [[each.unread for each in row] for _, row in query_likelihood._rows(ranker._sequences([encoded]))]
+    rows = [row for _, row in query_likelihood._rows(ranker._sequences([encoded]))]
     assert len(rows) > 3
     assert [prompt for row in rows for prompt in row] == [prompt[:-1] for prompt in encoded.prompts]
     assert all(sum(map(len, row)) <= 40 or len(row) == 1 for row in rows)

@@ -1,4 +1,4 @@
-"""Passages that come again to a query-likelihood model: the same answer, a reply that says so, and metrics."""
+"""Passages that come again to FIRST with block attention: the same answer, a reply that says so, and metrics."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rerank.client import RerankClient
-from rerank.config import IdentityModel, QueryLikelihoodModel, ServiceConfig, TelemetryConfig
+from rerank.config import FirstModel, IdentityModel, ServiceConfig, TelemetryConfig
 from rerank.config.http import HttpConfig
 from rerank.models.encoder import Encoder
 from rerank.reranking.registry import load_models
@@ -31,13 +31,13 @@ def lm(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def make_reranker(lm: Path, encoder: Encoder, state_bytes: int) -> AsyncReranker:
-    likelihood = QueryLikelihoodModel(name="likelihood", ranker="query-likelihood", path=lm)
-    cascade = likelihood.model_copy(
-        update={"name": "cascade", "strategy": StrategyKind.CASCADE, "preranker": "likelihood", "window_size": 3}
+    first = FirstModel(name="first", ranker="first", path=lm, template="first_block")
+    cascade = first.model_copy(
+        update={"name": "cascade", "strategy": StrategyKind.CASCADE, "preranker": "first", "window_size": 3}
     )
     config = ServiceConfig(
         listen="127.0.0.1:0",
-        models=(likelihood, cascade, IdentityModel(name="identity", ranker="identity")),
+        models=(first, cascade, IdentityModel(name="identity", ranker="identity")),
         engine={"passage_state_bytes": state_bytes, "max_batch_tokens": 64},  # type: ignore[arg-type]
         http=HttpConfig(listen="127.0.0.1:0"),
         telemetry=TelemetryConfig(metrics="127.0.0.1:0"),
@@ -60,24 +60,28 @@ def test_reply_counts_the_passages_that_came_before(served: tuple[Served, HttpCl
     with RerankClient(served[0].address) as client:
         first = client.rerank("a query", TEXTS[:5])
         again = client.rerank("a query", TEXTS)
+        repeated = client.rerank("a query", TEXTS)
         other = client.rerank("quite another query", TEXTS)
         assert client.rerank("a query", TEXTS, model="identity").execution.cached_passages == 0
     assert [reply.execution.cached_passages for reply in (first, again, other)] == [0, 5, 8]
-    assert other.execution.tokens < again.execution.tokens
-    of_both = {place: scores(again)[place] for place in scores(first)}
-    assert of_both == pytest.approx(scores(first), abs=1e-5)
+    assert repeated.execution.tokens < again.execution.tokens
+    assert scores(repeated) == pytest.approx(scores(again), abs=1e-5)
 
 
 def test_http_says_the_hits_in_a_header_and_metrics_count_them(served: tuple[Served, HttpClient]) -> None:
     service, http = served
-    body = {"model": "likelihood", "query": "a query", "documents": TEXTS}
+    body = {"model": "first", "query": "a query", "documents": TEXTS}
     replies = [http.post("/v2/rerank", body) for _ in range(2)]
     assert [reply.headers["x-rerank-cached-passages"] for reply in replies] == ["0", "8"]
     with urllib.request.urlopen(f"http://{service.server.metrics_address}/metrics") as page:
         lines = page.read().decode().splitlines()
-    assert 'rerank_passage_states_total{model="likelihood",result="hit"} 8.0' in lines
-    assert 'rerank_passage_states_total{model="likelihood",result="miss"} 8.0' in lines
-    used = next(line for line in lines if line.startswith('rerank_passage_state_bytes{model="likelihood"}'))
+    counted = {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[0] != "#")}
+    hits, misses = (
+        counted[f'rerank_passage_states_total{{model="first",result="{each}"}}'] for each in ("hit", "miss")
+    )
+    assert misses == 9, "the eight passages, and the beginning of the prompt"
+    assert hits >= 8
+    used = next(line for line in lines if line.startswith('rerank_passage_state_bytes{model="first"}'))
     assert 0 < float(used.split()[-1]) <= 10**8
 
 
@@ -101,7 +105,7 @@ async def test_each_model_keeps_its_own_states_and_a_cascade_counts_those_of_bot
     async with make_reranker(lm, encoder, 10**8) as reranker:
         options = RankOptions(model="cascade")
         counts = [(await reranker.rerank("a query", TEXTS, options)).trace.cached_passages for _ in range(2)]
-        assert set(reranker.state_caches) == {"likelihood", "cascade"}
+        assert set(reranker.state_caches) == {"first", "cascade"}
     assert counts == [0, len(TEXTS) + 3]
 
 
