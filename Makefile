@@ -8,7 +8,7 @@ WORKERS ?= 2
 BIN := $(VENV)/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test check newcomer docs screenshots ray-tests image-tests browser-tests sdk-tests lint bench proto env
+.PHONY: demo test check newcomer docs screenshots ray-tests image-tests browser-tests sdk-tests lint bench report proto env
 
 # make demo STAY=1: go on with the inspector in the browser.
 demo: $(VENV)/ready
@@ -64,6 +64,10 @@ lint: $(VENV)/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Lines by package, the longest functions and the words of the documentation, for a person to read.
+report: $(VENV)/ready
+	$(BIN)/python -m scripts.report
 
 # make bench REQUESTS=requests.jsonl: on windows of real passages. Some twenty minutes on two cores.
 bench: $(VENV)/ready

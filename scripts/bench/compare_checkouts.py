@@ -100,10 +100,10 @@ def service_of(checkout: Path, model: str, port: int) -> Iterator[dict[str, Meas
                     future.result()
             return (sum(service.cpu_times()[:2]) - before) * 1000 / requests
 
-        doors = {"gRPC": over_grpc, "HTTP": over_http}
+        ports = {"gRPC": over_grpc, "HTTP": over_http}
         yield {
             f"{name}, {callers} caller{'s' * (callers > 1)}": partial(measure, call, callers)
-            for name, call in doors.items()
+            for name, call in ports.items()
             for callers in (1, 8)
         }
         process.stdin.close()

@@ -118,7 +118,7 @@ def test_unknown_attack_is_refused() -> None:
     ],
 )
 def test_worst_requests_are_allowed(name: str) -> None:
-    """Otherwise the attack would be refused at the door."""
+    """Otherwise the attack would be refused on arrival."""
     sent: list[pb.RerankRequest] = []
 
     class Recorder:

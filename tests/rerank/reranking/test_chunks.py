@@ -1,4 +1,4 @@
-"""Long documents by their parts: which part is read, MaxP, spans of the text as it was sent, limits, every door."""
+"""Long documents by their parts: which part is read, MaxP, spans of the text as it was sent, limits, every port."""
 
 from __future__ import annotations
 
@@ -322,15 +322,15 @@ def test_parts_of_all_candidates_count_against_the_limit_of_candidates() -> None
 
 
 @pytest.fixture(scope="module")
-def doors(encoder: Encoder) -> Iterator[tuple[Served, HttpClient]]:
+def ports(encoder: Encoder) -> Iterator[tuple[Served, HttpClient]]:
     with http_service(encoder, {"short": ShortSighted()}) as service:
         yield service
 
 
-def test_grpc_reply_has_the_span(doors: tuple[Served, HttpClient]) -> None:
+def test_grpc_reply_has_the_span(ports: tuple[Served, HttpClient]) -> None:
     candidates = [pb.Candidate(doc_id="a", text="It lives 3 years."), pb.Candidate(doc_id="b", text=f"🙂\t{LONG}")]
     request = pb.RerankRequest(query=QUERY, candidates=candidates, max_chunks_per_doc=10)
-    with grpc.insecure_channel(doors[0].address) as channel:
+    with grpc.insecure_channel(ports[0].address) as channel:
         stub = RerankServiceStub(channel)
         reply = stub.Rerank(request, timeout=TIMEOUT_S)
         request.max_chunks_per_doc = 501
@@ -343,9 +343,9 @@ def test_grpc_reply_has_the_span(doors: tuple[Served, HttpClient]) -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank", "/rerank"])
-def test_fields_of_cohere_and_jina_divide_documents(doors: tuple[Served, HttpClient], path: str) -> None:
+def test_fields_of_cohere_and_jina_divide_documents(ports: tuple[Served, HttpClient], path: str) -> None:
     request = {"query": QUERY, "documents": ["It lives 3 years.", {"title": "Fleas", "text": LONG}]}
-    _, http = doors
+    _, http = ports
 
     def order(**fields: object) -> list[int]:
         reply = http.post(path, request | fields)
@@ -359,11 +359,11 @@ def test_fields_of_cohere_and_jina_divide_documents(doors: tuple[Served, HttpCli
         assert (reply.status, reply.json["message"].split(":")[0]) == (400, "max_chunks_per_doc")
 
 
-def test_relevant_spans_are_of_the_text_of_the_document(doors: tuple[Served, HttpClient]) -> None:
+def test_relevant_spans_are_of_the_text_of_the_document(ports: tuple[Served, HttpClient]) -> None:
     document = {"title": "Fleas", "text": LONG}
     enabled = {"mode": "enabled", "max_spans": 3}
     request = {"query": QUERY, "documents": ["It lives 3 years.", document], "relevant_spans": enabled}
-    _, http = doors
+    _, http = ports
     first, second = http.post("/v2/rerank", request).json["results"]
     (span,), (whole,) = first["relevant_spans"], second["relevant_spans"]
     assert FLEA in LONG[span["start"] : span["end"]]

@@ -229,7 +229,7 @@ def test_pe_rank_has_one_result_for_all_orders_of_an_unordered_list(pe_rank: Rer
     results = set()
     for seed in range(6):
         documents = random.Random(seed).sample(DOCUMENTS, len(DOCUMENTS))
-        found = pe_rank.rank(QUERY, documents)  # unordered is the default of this door
+        found = pe_rank.rank(QUERY, documents)  # unordered is the default of this port
         results.add(tuple((documents[row["corpus_id"]], row["score"]) for row in found))
     (result,) = results
     assert result[0] == result[1]

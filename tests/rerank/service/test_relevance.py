@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from rerank.retrieval.index import Index
 
 #: A service over gRPC, and its HTTP port.
-Doors = tuple[RerankServiceStub, HttpClient]
+Ports = tuple[RerankServiceStub, HttpClient]
 NUMBERS = (0.25, 0.875, 0.5)
 
 
 @pytest.fixture(scope="module")
-def doors(encoder: Encoder, index: Index) -> Iterator[Doors]:
+def ports(encoder: Encoder, index: Index) -> Iterator[Ports]:
     """A service with "probability", whose scores are probabilities, and "number", which gives no relevance."""
     ranker = NumberRanker()
     ranker.info = replace(ranker.info, score_kind=ScoreKind.POINTWISE_PROBABILITY, relevance=OWN_LOG_ODDS)
@@ -56,32 +56,32 @@ def asked(stub: RerankServiceStub, **fields: Any) -> pb.RerankResponse:
     ],
 )
 def test_results_have_relevance_and_those_below_the_least_are_left_out(
-    doors: Doors, ordered: bool, fields: dict[str, float], expected: dict[str, float]
+    ports: Ports, ordered: bool, fields: dict[str, float], expected: dict[str, float]
 ) -> None:
-    reply = asked(doors[0], ordered=ordered, **fields)
+    reply = asked(ports[0], ordered=ordered, **fields)
     assert {result.doc_id: result.relevance for result in reply.results} == pytest.approx(expected)
     assert reply.execution.completeness == pb.COMPLETENESS_FULL
 
 
-def test_model_without_relevance_sends_none_and_refuses_the_least(doors: Doors) -> None:
-    assert not any(result.HasField("relevance") for result in asked(doors[0], model="number").results)
-    refused = refusal(lambda: asked(doors[0], model="number", min_relevance=0.5))
+def test_model_without_relevance_sends_none_and_refuses_the_least(ports: Ports) -> None:
+    assert not any(result.HasField("relevance") for result in asked(ports[0], model="number").results)
+    refused = refusal(lambda: asked(ports[0], model="number", min_relevance=0.5))
     assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
     assert "min_relevance: model number gives no relevance; use a model that gives it (probability)" in refused.message
 
 
 @pytest.mark.parametrize("value", [-0.5, 1.5, float("nan")])
-def test_least_that_is_no_probability_is_refused(doors: Doors, value: float) -> None:
-    refused = refusal(lambda: asked(doors[0], min_relevance=value))
+def test_least_that_is_no_probability_is_refused(ports: Ports, value: float) -> None:
+    refused = refusal(lambda: asked(ports[0], min_relevance=value))
     assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
     assert f"min_relevance: {value} is not between 0 and 1; use a probability, such as 0.5" in refused.message
 
 
 @pytest.mark.parametrize("feedback", [None, pb.Feedback()])
 def test_search_leaves_out_what_is_below_the_least_after_all_rankings(
-    doors: Doors, feedback: pb.Feedback | None
+    ports: Ports, feedback: pb.Feedback | None
 ) -> None:
-    stub, _ = doors
+    stub, _ = ports
     whole = stub.Search(pb.SearchRequest(query="flea", feedback=feedback), timeout=TIMEOUT_S)
     kept = stub.Search(pb.SearchRequest(query="flea", feedback=feedback, min_relevance=0.5), timeout=TIMEOUT_S)
     assert 0 < len(kept.results) < len(whole.results)
@@ -89,10 +89,10 @@ def test_search_leaves_out_what_is_below_the_least_after_all_rankings(
     assert kept.first_stage_hits == whole.first_stage_hits
 
 
-def test_models_say_whether_they_give_relevance(doors: Doors) -> None:
-    models = doors[0].ListModels(pb.ListModelsRequest(), timeout=TIMEOUT_S).models
+def test_models_say_whether_they_give_relevance(ports: Ports) -> None:
+    models = ports[0].ListModels(pb.ListModelsRequest(), timeout=TIMEOUT_S).models
     assert {model.name: model.gives_relevance for model in models} == {"probability": True, "number": False}
-    assert [model["gives_relevance"] for model in doors[1].get("/v1/models").json["data"]] == [True, False]
+    assert [model["gives_relevance"] for model in ports[1].get("/v1/models").json["data"]] == [True, False]
 
 
 def scores(reply: Any) -> dict[int, float]:
@@ -101,18 +101,18 @@ def scores(reply: Any) -> dict[int, float]:
 
 
 @pytest.mark.parametrize(("path", "passages"), [("/v2/rerank", "documents"), ("/rerank", "texts")])
-def test_scores_of_other_apis_are_the_relevance(doors: Doors, path: str, passages: str) -> None:
+def test_scores_of_other_apis_are_the_relevance(ports: Ports, path: str, passages: str) -> None:
     body = {"query": "q", passages: texts(*NUMBERS)}
-    assert scores(doors[1].post(path, body).json) == pytest.approx({1: 0.875, 2: 0.5, 0: 0.25})
-    assert scores(doors[1].post(path, body | {"min_relevance": 0.5}).json) == pytest.approx({1: 0.875, 2: 0.5})
-    empty = doors[1].post(path, body | {"min_relevance": 1})
+    assert scores(ports[1].post(path, body).json) == pytest.approx({1: 0.875, 2: 0.5, 0: 0.25})
+    assert scores(ports[1].post(path, body | {"min_relevance": 0.5}).json) == pytest.approx({1: 0.875, 2: 0.5})
+    empty = ports[1].post(path, body | {"min_relevance": 1})
     assert (empty.status, scores(empty.json)) == (200, {})
 
 
 @pytest.mark.parametrize("value", ["x", 1.5, float("nan"), [0.5]])
 @pytest.mark.parametrize("passages", ["documents", "texts", "candidates"])
-def test_least_of_another_kind_is_refused_over_http(doors: Doors, passages: str, value: object) -> None:
+def test_least_of_another_kind_is_refused_over_http(ports: Ports, passages: str, value: object) -> None:
     sent = [{"doc_id": "a", "text": "a"}] if passages == "candidates" else ["a"]
-    refused = doors[1].post("/rerank", {"query": "q", passages: sent, "min_relevance": value})
+    refused = ports[1].post("/rerank", {"query": "q", passages: sent, "min_relevance": value})
     assert refused.status == 400
     assert b"min_relevance" in refused.body or b"minRelevance" in refused.body or b"NaN" in refused.body

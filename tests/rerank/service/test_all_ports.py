@@ -1,4 +1,4 @@
-"""What holds for a call by whatever door it comes, gRPC or HTTP: limits, keys, deadlines, the drain and the log."""
+"""What holds for a call by whatever port it comes, gRPC or HTTP: limits, keys, deadlines, the drain and the log."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_calls_over_the_limit_are_told_when_to_come_again(encoder: Encoder, send
 
 
 def is_healthy(served: Served) -> bool:
-    """Whether the service says so at both doors, to everyone."""
+    """Whether the service says so at both ports, to everyone."""
     over_grpc = check_health(served.address, PLAIN, TIMEOUT_S) == "SERVING"
     assert over_grpc == (HttpClient(served.server.http_address).get("/health").status == 200)
     return over_grpc
