@@ -1,4 +1,4 @@
-"""What the code consists of, for a person to read: lines by package, the longest functions, and words of documentation.
+"""Prints lines by package, the longest functions and the words of each page, for a person to read.
 
     make report
 

@@ -1,4 +1,4 @@
-"""The thread for work on the texts of requests that no model does, such as dividing long documents."""
+"""Threads for work on the texts of requests that no model does, such as dividing long documents."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ _MIN_TOKENS = 16
 
 @dataclass(frozen=True, slots=True)
 class Readers:
-    """What the models of a request read of a document.
+    """How much of a document the models of a request read.
 
     Attributes:
         steps: those of the request.

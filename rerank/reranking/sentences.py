@@ -82,7 +82,7 @@ def divide(text: ReadText, max_tokens: int, max_parts: int) -> list[Span]:
 
 
 def _slice_end(text: str, start: int) -> int:
-    """Where a slice ends: after white space if there is any in it."""
+    """Finds the end of a slice, after white space if it has any."""
     match = _UP_TO_SPACE.match(text, start, start + _SLICE_CHARS)
     space = _SPACE.match(text, match.end() if match else min(len(text), start + _SLICE_CHARS))
     return space.end() if space else len(text)

@@ -54,7 +54,7 @@ class ShardJob(Generic[Id]):
     shard_rows: int
 
     def open(self, encoder: Any = None) -> ShardWorker:
-        """What encodes shards in this process, by the encoder of the job; None loads it."""
+        """Opens a worker that encodes shards in this process; loads the encoder if it is None. For subclasses."""
         raise NotImplementedError
 
     def create_journal(self) -> None:

@@ -1,1 +1,1 @@
-"""The service behind every port: checks and conversion of messages, statuses of errors, and the start."""
+"""The service behind every port: its requests and their checks, limits of calls, statuses of errors, and the start."""

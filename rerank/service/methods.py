@@ -35,8 +35,8 @@ class RerankMethods:
         """Orders the candidates of a request; notes request and ranking in the record. Raises: RerankError."""
         record.request = request
         limits = self._reranker.config.limits
-        check = self._reranker.convert if _is_large(request) else _at_once
-        request = await check(request.checked, limits)
+        is_large = _is_large(request)
+        request = await self._reranker.convert(request.checked, limits) if is_large else request.checked(limits)
         ranking = await self._reranker.rerank(
             request.query,
             request.candidates,
@@ -88,14 +88,10 @@ class RerankMethods:
 
 
 def _queueing(caller: Caller | None) -> Callable[[float], AbstractContextManager[None]] | None:
-    """What holds the caller to its tokens in work; None for one without a bound."""
+    """The block that holds a caller to its tokens in work; None for a caller without a bound."""
     return None if caller is None or caller.limits.max_queue_tokens is None else caller.queueing
 
 
 def _is_large(request: RerankRequest) -> bool:
     sizes = (len(each.text or "") + len(each.title) for each in request.candidates)
     return any(chars > SMALL_MESSAGE for chars in accumulate(sizes))
-
-
-async def _at_once(function: Callable[..., RerankRequest], *arguments: object) -> RerankRequest:
-    return function(*arguments)

@@ -84,7 +84,7 @@ def call_fields(call: CallRecord) -> dict[str, Any]:
 
 
 def costs(trace: Trace) -> dict[str, str | int | float]:
-    """What ran, and what it cost: fields of a call in the log, and attributes of its span."""
+    """Returns model, strategy and cost of a ranking: fields of a call in the log, and attributes of its span."""
     return {
         "model": trace.model,
         "strategy": trace.strategy,

@@ -46,7 +46,7 @@ class SparseVector:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenStates:
-    """What a sparse encoder multiplies with its vocabulary to get the weights of a text's terms.
+    """Hidden states of a text's tokens. Their product with the vocabulary gives the weights of the text's terms.
 
     A query has few terms, so its score needs a product with these terms alone, and the whole vector is never computed.
 

@@ -1,1 +1,1 @@
-"""The gRPC port: server, servicer, connections and health checks."""
+"""The gRPC port: its address and options, and handlers of calls and streams."""

@@ -36,7 +36,7 @@ def create_app(
     calls: CallsInFlight,
     on_end: OnEnd,
     by_path: Dialects,
-    further: Sequence[FurtherRoutes] = (),
+    further: Sequence[FurtherRoutes],
 ) -> Starlette:
     """The HTTP application over an open reranker.
 

@@ -72,7 +72,7 @@ async def running_http(
     calls: CallsInFlight,
     on_end: OnEnd,
     wrap_app: Callable[[ASGIApp], ASGIApp],
-    further: Sequence[FurtherRoutes] = (),
+    further: Sequence[FurtherRoutes],
 ) -> AsyncIterator[str]:
     """Serves an open reranker at the address `http.listen` of its configuration; yields that address as HOST:PORT.
 

@@ -25,7 +25,7 @@ from rerank.service.calls import SMALL_MESSAGE, CallsInFlight, OnEnd
 _SERVER_ERROR = -32000
 
 
-def mcp_routes(reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd, _: object = None) -> list[BaseRoute]:
+def mcp_routes(reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd, _: object) -> list[BaseRoute]:
     """The route of MCP beside those of the HTTP port. For the arguments, see McpEndpoint."""
     return [Route("/mcp", McpEndpoint(reranker, calls, on_end), methods=["POST"])]
 

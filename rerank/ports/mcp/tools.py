@@ -139,7 +139,7 @@ def _request(tool: str, arguments: Mapping[str, Any], limits: Limits | None) -> 
 
 
 def tool_answer(response: ToolResponse) -> ToolAnswer:
-    """What a client is told of a response."""
+    """Makes the answer to a client from a response: the results, the model, and how much was ranked."""
     execution = response.execution
     found: dict[str, Any] = {
         "results": [_item(place, item) for place, item in enumerate(response.results, 1)],

@@ -5,14 +5,11 @@ from __future__ import annotations
 import pytest
 
 from rerank.protobuf.replies import MAX_PASSAGES, trace_message
-from rerank.types import Completeness, ScoreKind, Trace, WindowTrace
+from rerank.types import ScoreKind, WindowTrace
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.serving import TIMEOUT_S, numbered_candidates
-
-
-def trace_of(*windows: WindowTrace) -> Trace:
-    return Trace("m", "number", "m", "", "", "s", windows, 1, (), 0, Completeness.FULL, "", 0, 0, 0, 0)
+from tests.traces import trace_of
 
 
 def window_of(passages: int) -> WindowTrace:
@@ -21,7 +18,7 @@ def window_of(passages: int) -> WindowTrace:
 
 def test_every_field_of_a_window_is_converted() -> None:
     window = WindowTrace((4, 2), (1, 0), 30, (-1.5, -0.5), ScoreKind.WINDOW_LOG_PROB, 3, "first", (1,), 2.0, 8.0)
-    (message,) = trace_message(trace_of(window)).windows
+    (message,) = trace_message(trace_of(windows=(window,))).windows
     assert message == pb.WindowTrace(
         round=3,
         model="first",
@@ -51,7 +48,7 @@ def test_ranking_without_windows_has_an_empty_trace() -> None:
     ],
 )
 def test_trace_is_bounded_and_ends_before_the_window_that_exceeds_the_bound(sizes: list[int], kept: int) -> None:
-    message = trace_message(trace_of(*map(window_of, sizes)))
+    message = trace_message(trace_of(windows=tuple(map(window_of, sizes))))
     assert [len(window.positions) for window in message.windows] == sizes[:kept]
     assert message.ByteSize() < 200_000
 

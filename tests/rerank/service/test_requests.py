@@ -1,48 +1,27 @@
-"""Conversion of protobuf messages: validation with its error messages, cleaning, defaults, and responses."""
+"""Requests as they come in messages of protobuf: checks with their errors, cleaning and defaults."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from rerank.config import Limits
-from rerank.engine.strategies import Sliding
 from rerank.errors import InvalidRequest
-from rerank.models.encoder import EncoderId
 from rerank.protobuf import requests
-from rerank.protobuf.replies import list_models_response, rerank_response, search_response
-from rerank.reranking.registry import ModelDescription
-from rerank.reranking.reranker import SearchResult
-from rerank.retrieval.index import IndexManifest
-from rerank.retrieval.index_format import FORMAT
-from rerank.service.methods import ServedModels
 from rerank.service.requests import RerankRequest, SearchRequest
 from rerank.types import (
-    Candidate,
     CandidateSource,
-    Completeness,
     FeedbackMethod,
     FeedbackSettings,
     FirstStage,
-    InterpolatedScores,
-    InterpolationReport,
-    Passage,
     Query,
-    RankedCandidate,
-    Ranking,
     RankOptions,
-    ScoreKind,
     StrategyKind,
-    Trace,
-    WindowTrace,
 )
 from rerank.v1 import rerank_pb2 as pb
-from tests.fakes import NumberRanker
 
 LIMITS = Limits(max_candidates=3, max_query_chars=10, max_instruction_chars=8, max_passage_chars=20, max_doc_id_chars=5)
 UNKNOWN = 99  # the enums of proto3 are open, so that any number can arrive
@@ -75,38 +54,6 @@ def checked(message: pb.RerankRequest | pb.SearchRequest, limits: Limits = LIMIT
 
 def candidates_of(message: pb.RerankRequest, limits: Limits = LIMITS) -> Sequence[CandidateSource]:
     return requests.rerank_request(message).checked(limits).candidates
-
-
-def reply_of(ranked: Ranking, return_passages: bool = False) -> pb.RerankResponse:
-    return rerank_response(ranked, pb.RerankRequest(return_passages=return_passages))
-
-
-def ranking(score_kind: ScoreKind = ScoreKind.WINDOW_LOG_PROB) -> Ranking:
-    """Two of three candidates, the first of them without a first-stage score."""
-    ranked = (
-        RankedCandidate(Candidate(Passage("b", "text of b")), 1, -0.25),
-        RankedCandidate(Candidate(Passage("a", "text of a"), 7.5), 0, -1.5),
-    )
-    windows = (WindowTrace((1, 2), (0, 1), 30), WindowTrace((0, 1), (1, 0), 31))
-    trace = Trace(
-        model="m",
-        ranker="pe-rank",
-        model_id="id",
-        model_revision="r" * 64,
-        template_sha256="t" * 64,
-        strategy="sliding(2/1)",
-        windows=windows,
-        rounds=2,
-        truncated_doc_ids=("b", "c"),
-        repairs=3,
-        completeness=Completeness.PARTIAL,
-        reason="because",
-        queue_ms=1.0,
-        prepare_ms=2.0,
-        model_ms=3.0,
-        total_ms=4.0,
-    )
-    return Ranking(ranked, score_kind, trace)
 
 
 @pytest.mark.parametrize(
@@ -270,111 +217,3 @@ def test_title_is_converted_like_the_text() -> None:
 def test_first_stage_score_is_converted(score: float) -> None:
     request = rerank_request([pb.Candidate(doc_id="a", text="", first_stage_score=score), candidate("b")])
     assert [source.score for source in candidates_of(request)] == [score, None]
-
-
-def test_results_are_converted() -> None:
-    reply = reply_of(ranking(), return_passages=True)
-    assert list(reply.results) == [
-        pb.RankedCandidate(doc_id="b", original_position=1, score=-0.25, text="text of b"),
-        pb.RankedCandidate(doc_id="a", original_position=0, score=-1.5, first_stage_score=7.5, text="text of a"),
-    ]
-    assert not reply.results[0].HasField("first_stage_score")
-    assert not any(result.HasField("text") for result in reply_of(ranking()).results)
-
-
-@pytest.mark.parametrize("kind", ScoreKind)
-def test_every_score_kind_is_in_the_proto(kind: ScoreKind) -> None:
-    assert pb.ScoreKind.Name(reply_of(ranking(kind)).score_kind) == f"SCORE_KIND_{kind.name}"
-
-
-@pytest.mark.parametrize("completeness", Completeness)
-def test_trace_becomes_execution(completeness: Completeness) -> None:
-    ranked = ranking()
-    ranked = replace(ranked, trace=replace(ranked.trace, completeness=completeness, model_warning="another prompt"))
-    assert reply_of(ranked).execution == pb.Execution(
-        model="m",
-        ranker="pe-rank",
-        model_id="id",
-        model_revision="r" * 64,
-        template_sha256="t" * 64,
-        model_warning="another prompt",
-        strategy="sliding(2/1)",
-        windows=2,
-        rounds=2,
-        tokens=61,
-        truncated_doc_ids=["b", "c"],
-        completeness=f"COMPLETENESS_{completeness.name}",
-        reason="because",
-        queue_ms=1.0,
-        prepare_ms=2.0,
-        model_ms=3.0,
-        total_ms=4.0,
-        repaired_identifiers=3,
-    )
-
-
-@pytest.mark.parametrize("scores", [*InterpolatedScores, None])
-def test_interpolation_is_reported_with_the_reason_if_it_was_left_out(scores: InterpolatedScores | None) -> None:
-    ranked = ranking()
-    assert not reply_of(ranked).execution.HasField("interpolation")
-    reason = "" if scores else "several windows"
-    trace = replace(ranked.trace, interpolation=InterpolationReport(0.25, scores, reason))
-    assert reply_of(replace(ranked, trace=trace)).execution.interpolation == pb.InterpolationReport(
-        first_stage=0.25,
-        applied=scores is not None,
-        scores=f"INTERPOLATED_SCORES_{scores.name}" if scores else None,
-        reason=reason,
-    )
-
-
-@pytest.mark.parametrize("stage", FirstStage)
-def test_search_response_is_a_rerank_response_with_its_first_stage(stage: FirstStage) -> None:
-    reply = search_response(
-        SearchResult(ranking(), stage, hits=3, first_stage_ms=5.5), search_request(return_passages=True)
-    )
-    reranked = reply_of(ranking(), return_passages=True)
-    assert (list(reply.results), reply.score_kind, reply.execution) == (
-        list(reranked.results),
-        reranked.score_kind,
-        reranked.execution,
-    )
-    assert pb.FirstStage.Name(reply.first_stage) == f"FIRST_STAGE_{stage.name}"
-    assert (reply.first_stage_hits, reply.first_stage_ms) == (3, 5.5)
-
-
-def test_models_and_index_are_converted() -> None:
-    manifest = IndexManifest(
-        format=FORMAT,
-        collection="twelve",
-        passages=12,
-        encoder=EncoderId("encoder", "e" * 64, 384, 256),
-        encoder_dtype="float32",
-        dense="flat",
-        dense_recall_at_100=1.0,
-        bm25_k1=0.9,
-        bm25_b=0.4,
-        versions={},
-        created_utc=datetime(2026, 1, 1, tzinfo=UTC),
-        seconds={},
-        files={},
-    )
-    info = replace(NumberRanker(max_window_size=50).info, warning="another prompt")
-    model = ModelDescription("m", info, Sliding(20, 10), is_default=True)
-    reply = list_models_response(ServedModels([model], manifest))
-    assert list(reply.models) == [
-        pb.Model(
-            name="m",
-            ranker="number",
-            model_id="number",
-            model_revision="r1",
-            template_sha256="t1",
-            max_window_size=50,
-            default_strategy="sliding(20/10)",
-            is_default=True,
-            batching="packed",
-            warning="another prompt",
-        )
-    ]
-    assert reply.index == pb.Index(collection="twelve", passages=12, encoder="encoder", encoder_sha256="e" * 64)
-
-    assert not list_models_response(ServedModels([], None)).HasField("index")
