@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from rerank_training.trainer.checkpoint import gather_weights
 from rerank_training.trainer.losses import RANK_LOSSES, ranknet, stepwise_kl, stepwise_listmle
-from rerank_training.trainer.position_bias import inverse_propensity_loss
 from rerank_training.trainer.processes import (
     gather_rows,
     is_main_process,
@@ -57,9 +56,7 @@ def stepwise(loss: Callable[..., Tensor]) -> Callable[[Tensor, Tensor, Tensor], 
     return of_scores
 
 
-WEIGHTS = torch.tensor([0.5, 1.0, 2.0, 1.0, 1.0])
 LOSSES = {name: over_all_processes(loss) for name, loss in RANK_LOSSES.items()} | {
-    "inverse propensity": over_all_processes(inverse_propensity_loss(ranknet, WEIGHTS)),
     "stepwise listmle": stepwise(stepwise_listmle),
     "stepwise kl": stepwise(stepwise_kl),
 }

@@ -14,7 +14,6 @@ import pytest
 import torch
 from rerank_training.first.arguments import FirstArguments
 from rerank_training.first.training import load_base
-from rerank_training.lists.files import write_lists
 from rerank_training.lists.training_list import TrainingList
 from rerank_training.train_first import main
 from safetensors.torch import load_file
@@ -34,22 +33,11 @@ pytestmark = pytest.mark.slow
 
 TWO_STEPS = ["--max-steps", "2", "--per-device-train-batch-size", "4", "--learning-rate", "1e-2"]
 LORA = ["--lora-rank", "4"]
-#: Runs on lists whose best passage is mostly the first; one line is invalid.
-BIASED = [*TWO_STEPS, "--shuffled-share", "0", "--max-bad-share", "0.1"]
 
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_inputs(tmp_path_factory.mktemp("inputs"), 64)
-
-
-@pytest.fixture(scope="module")
-def biased_inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = write_inputs(tmp_path_factory.mktemp("biased"), 0)
-    write_lists(folder / "lists.jsonl", biased_lists())
-    with (folder / "lists.jsonl").open("a", encoding="utf-8") as file:
-        file.write("{no json}\n")
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -61,22 +49,8 @@ def overfit(inputs: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def biased(biased_inputs: Path) -> Path:
-    return first_run(biased_inputs, biased_inputs / "plain", *BIASED)
-
-
-@pytest.fixture(scope="module")
 def adapter(inputs: Path) -> Path:
     return first_run(inputs, inputs / "adapter", *TWO_STEPS, *LORA)
-
-
-def biased_lists() -> list[TrainingList]:
-    """32 lists; in seven of eight, the best passage comes first."""
-    return [best_first(item) if number % 8 else item for number, item in enumerate(word_lists(32))]
-
-
-def best_first(item: TrainingList) -> TrainingList:
-    return item.select(sorted(range(len(item.passages)), key=lambda position: -item.relevance[position]))
 
 
 def served(checkpoint: Path, items: list[TrainingList]) -> list[tuple[float, ...]]:
@@ -196,13 +170,6 @@ def test_gradient_checkpointing_changes_no_weight(inputs: Path, tmp_path: Path, 
     found, expected = weights(result), weights(adapter)
     for name in expected:
         torch.testing.assert_close(found[name], expected[name], atol=1e-6, rtol=1e-5)
-
-
-def test_inverse_propensity_changes_the_weights_when_the_best_passage_is_mostly_first(
-    biased_inputs: Path, biased: Path, tmp_path: Path
-) -> None:
-    weighted = first_run(biased_inputs, tmp_path / "weighted", *BIASED, "--inverse-propensity", "true")
-    assert served(biased, biased_lists()[:4]) != served(weighted, biased_lists()[:4])
 
 
 # --- without being told: saves, evaluations, learning rate

@@ -73,7 +73,7 @@ def test_file_is_read_in_both_forms_of_the_flag_and_overridden_before_and_after_
 
 def test_yaml_values_of_all_kinds_are_read(tmp_path: Path) -> None:
     text = """
-        inverse_propensity: true
+        freeze_token_embeddings: true
         include_num_input_tokens_seen: false
         report_to: [none]
         eval_lists: null
@@ -82,7 +82,7 @@ def test_yaml_values_of_all_kinds_are_read(tmp_path: Path) -> None:
         lr_scheduler_kwargs: {num_cycles: 0.25}
     """
     first, settings = parsed("--config", config(tmp_path, text), given=[*REQUIRED[:2], *REQUIRED[4:6]])
-    assert first.inverse_propensity is True
+    assert first.freeze_token_embeddings is True
     assert settings.include_num_input_tokens_seen == "no"
     assert settings.report_to == []
     assert first.eval_lists is None
@@ -109,7 +109,7 @@ def test_flags_of_both_parsers_may_be_mixed() -> None:
         (["--window", "3"], "--window is not a flag"),  # no abbreviation
         (["--adam_beta", "3"], "--adam-beta is not a flag of this command; did you mean --adam-beta[12]?"),
         (["--seed", "3", "stray"], "stray is not a flag"),
-        (["--inverse-propensity", "perhaps"], "--inverse-propensity perhaps: neither true nor false"),
+        (["--freeze-token-embeddings", "perhaps"], "--freeze-token-embeddings perhaps: neither true nor false"),
         (["--lr-scheduler-type", "sinus"], ".*sinus"),
         (["--report-to", "tensorboard", "paper"], "--report-to tensorboard paper"),
         (["--adam-beta1", "much"], ".*much"),
@@ -174,10 +174,10 @@ def test_file_with_something_else_is_refused(tmp_path: Path, text: str, message:
 def test_help_leaves_out_flags_of_transformers_that_few_runs_need() -> None:
     few, every = called("--help"), called("--help-all")
     assert (few.exit_code, every.exit_code) == (0, 0)
-    for ours in ("--lists", "--save-steps", "--inverse-propensity", "--help-all", "--config FILE"):
+    for ours in ("--lists", "--save-steps", "--freeze-token-embeddings", "--help-all", "--config FILE"):
         assert ours in few.output
         assert ours in every.output
-    assert "--inverse_propensity" not in few.output
+    assert "--freeze_token_embeddings" not in few.output
     assert "--adam-beta1" not in few.output
     assert "--adam-beta1" in every.output
     assert every.output.count("--save-total-limit") == 1

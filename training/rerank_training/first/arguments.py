@@ -49,9 +49,6 @@ class FirstArguments(ListArguments):
         "Number of tokens to which passages are truncated; 0: as many as fit. Default: that of the base if it has a "
         "manifest, otherwise 256.",
     ] = None
-    inverse_propensity: Annotated[
-        bool, "Weight each list by the inverse frequency of its best passage's position, against position bias."
-    ] = False
     lora_rank: Annotated[
         int, "Rank of a new LoRA adapter; 0: train all weights, or the adapter of the base if it has one."
     ] = 0

@@ -25,12 +25,10 @@ from rerank_training.first.blocks import BlockCollator, BlockObjective, block_co
 from rerank_training.first.examples import FirstCollator, FirstExamples
 from rerank_training.first.objective import FirstObjective
 from rerank_training.first.prompt import PromptSettings, prompt_settings
-from rerank_training.lists.windows import TrainingWindows
 from rerank_training.trainer.arguments import RunArguments
 from rerank_training.trainer.checkpoint import base_revision, ranker_manifest, whole_weights, write_checkpoint
 from rerank_training.trainer.data import held_out_windows, read_training_lists, training_windows
 from rerank_training.trainer.losses import RankLoss, rank_loss_named
-from rerank_training.trainer.position_bias import inverse_propensity_loss, position_weights
 from rerank_training.trainer.ranking_trainer import RankingTrainer
 from rerank_training.trainer.reports import print_summary
 from rerank_training.trainer.run import result_folder, select_checkpoint, train
@@ -55,7 +53,7 @@ def train_first(arguments: FirstArguments, settings: RunArguments) -> Path:
     collator = _collator(arguments, prompt, model, tokenizer)
     windows = training_windows(arguments, settings, lists)
     trainer = RankingTrainer(
-        _objective(arguments, rank_loss, collator, model, windows),
+        _objective(arguments, rank_loss, collator, model),
         model=model,
         args=settings,
         train_dataset=windows,
@@ -187,11 +185,7 @@ def _objective(
     rank_loss: RankLoss,
     collator: FirstCollator | BlockCollator,
     model: Any,
-    windows: TrainingWindows,
 ) -> FirstObjective:
-    if arguments.inverse_propensity:
-        weights = position_weights(windows, len(windows), arguments.window_size)
-        rank_loss = inverse_propensity_loss(rank_loss, weights)
     kind = BlockObjective if isinstance(collator, BlockCollator) else FirstObjective
     return kind(
         objective=arguments.objective,
