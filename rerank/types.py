@@ -299,8 +299,6 @@ class ScoreKind(Enum):
     RANK = "rank"
     #: Log-probability of being the best passage of the one window that held all of them.
     WINDOW_LOG_PROB = "window_log_prob"
-    #: Mean log-probability of the query's tokens after the passage, in nats per token.
-    QUERY_LOG_LIKELIHOOD = "query_log_likelihood"
     #: The model's own score of query and passage, as `CrossEncoder.predict` gives it; comparable over requests.
     POINTWISE = "pointwise"
     #: The same, where the model gives a probability: between 0 and 1.
@@ -313,7 +311,7 @@ class ScoreKind(Enum):
     @property
     def is_pointwise(self) -> bool:
         """True if the score of a passage depends on no other passage."""
-        return self in (ScoreKind.QUERY_LOG_LIKELIHOOD, ScoreKind.POINTWISE, ScoreKind.POINTWISE_PROBABILITY)
+        return self in (ScoreKind.POINTWISE, ScoreKind.POINTWISE_PROBABILITY)
 
 
 class Completeness(Enum):

@@ -45,7 +45,6 @@ SETTINGS: dict[str, type[BaseModel]] = {
     "`models`: `ranker: first`": config.FirstModel,
     "`models`: `ranker: generation`": config.GenerationModel,
     "`models`: `generation`": config.AnswerConfig,
-    "`models`: `ranker: query-likelihood`": config.QueryLikelihoodModel,
     "`models`: `ranker: cross-encoder`": config.CrossEncoderModel,
     "`models`: `served_by`": config.ServedBy,
     "`models`: `ranker: api`": config.ApiModel,

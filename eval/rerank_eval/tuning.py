@@ -19,7 +19,6 @@ from rerank.config import (
     FusionModel,
     IdentityModel,
     ModelConfig,
-    QueryLikelihoodModel,
     ServiceConfig,
     load_config,
 )
@@ -46,7 +45,6 @@ _SPARSE_WEIGHTS, _FIRST_STAGE_WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0), (0.0, 0.15,
 _READ = 11
 #: Models that are tried beside those of the user, by the kind of their ranker.
 _BUNDLED = {model.ranker: model.model_copy(update={"name": model.ranker}) for model in BUNDLED_MODELS}
-_BUNDLED.setdefault("query-likelihood", QueryLikelihoodModel(name="query-likelihood", ranker="query-likelihood"))
 
 
 class Tried(NamedTuple):

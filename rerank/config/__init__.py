@@ -16,7 +16,6 @@ from rerank.config.models import (
     PERankModel,
     Precision,
     PromptConfig,
-    QueryLikelihoodModel,
     ServableModel,
 )
 from rerank.config.network import ConnectionsConfig, TLSConfig
@@ -46,7 +45,6 @@ __all__ = [
     "Positive",
     "Precision",
     "PromptConfig",
-    "QueryLikelihoodModel",
     "RerankServers",
     "ServableModel",
     "ServedBy",

@@ -28,7 +28,7 @@ class ModelSettings(Settings):
 
     Attributes:
         name: the name by which requests refer to the model.
-        ranker: how the model ranks: fusion, learned-sparse, pe-rank, first, generation, query-likelihood,
+        ranker: how the model ranks: fusion, learned-sparse, pe-rank, first, generation,
             cross-encoder, api or identity.
         strategy: the default strategy: single, sliding, top-down, tournament or cascade. Default: sliding.
         window_size: the default number of passages per window, at least 2. Default: that of the training if the
@@ -345,26 +345,6 @@ class CrossEncoderModel(_PointwiseModel):
     pair_tokens: Annotated[int, Field(ge=0, strict=True)] = 0
 
 
-class QueryLikelihoodModel(_PointwiseModel, CheckpointModel):
-    """Settings of a query-likelihood model: a causal LM that says how probable the query is after each passage.
-
-    Attributes:
-        path: folder of the causal LM or of a LoRA adapter, or a GGUF file. Default: SmolLM2-135M-Instruct, the base of
-            the bundled FIRST model.
-        template: name of a bundled prompt template or path of a YAML file, without `{query}`: the query follows the
-            prompt. Default: query_likelihood.
-        passage_tokens: limit on the tokens of a passage in the prompt; 0 shows as many as fit into the model's context.
-            Default: 256.
-        prompt: what the prompts have besides the words of the template.
-    """
-
-    ranker: Literal["query-likelihood"]
-    path: Path = Path(bundled.SMOLLM2)
-    template: str = "query_likelihood"
-    passage_tokens: Annotated[int, Field(ge=0, strict=True)] = 256
-    prompt: PromptConfig = PromptConfig()
-
-
 class FusionModel(_PointwiseModel):
     """Settings of a fusion: a weighted sum of signals, without a language model.
 
@@ -434,7 +414,6 @@ ModelConfig: TypeAlias = Annotated[
     | PERankModel
     | FirstModel
     | GenerationModel
-    | QueryLikelihoodModel
     | CrossEncoderModel
     | LearnedSparseModel
     | ApiModel,

@@ -238,10 +238,10 @@ def _check_answers(folder: Path, tokenizer: PreTrainedTokenizerBase) -> None:
     if missing := [answer for answer in _DEFAULT_ANSWERS if answer not in vocabulary]:
         raise CheckpointError(
             f"{folder} is a causal LM whose tokenizer has no token {missing[0]!r}, and no modules.json says by which "
-            "tokens it scores; save it with CrossEncoder and a LogitScore, or serve it as `first` or `query-likelihood`"
+            "tokens it scores; save it with CrossEncoder and a LogitScore, or serve it as `first`"
         )
     if not tokenizer.chat_template:
         raise CheckpointError(
             f"{folder} is a causal LM without a chat template that places query and document; add the "
-            "chat_template.jinja of a reranker, or serve it as `first` or `query-likelihood`"
+            "chat_template.jinja of a reranker, or serve it as `first`"
         )

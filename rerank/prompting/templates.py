@@ -100,15 +100,6 @@ TEXT_FIELDS = (("query",), ("rank",))
 VECTOR_FIELDS = (("query", "query_vector"),)
 
 
-def check_hides_query(template: Template) -> None:
-    """Raises: ConfigError if a template of query likelihood shows the query."""
-    if any("{query}" in part for part in (template.prefix, template.body, template.suffix)):
-        raise ConfigError(
-            "the template of query likelihood has {query}, which the model is to predict; the query follows the "
-            "prompt, so leave it out"
-        )
-
-
 def check_is_causal(template: Template) -> None:
     """Raises: ConfigError if a template has `attention: block`, which no inference server computes."""
     if template.attention != "causal":

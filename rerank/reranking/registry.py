@@ -25,7 +25,6 @@ from rerank.config import (
     ModelConfig,
     PERankModel,
     PromptConfig,
-    QueryLikelihoodModel,
 )
 from rerank.config.cascades import possible_prerankers
 from rerank.engine.relevance import check_min_relevance, gives_relevance, relevance_curves
@@ -55,7 +54,6 @@ from rerank.rankers.generation import GenerationPrompts, GenerationRanker
 from rerank.rankers.identity import IdentityRanker
 from rerank.rankers.learned_sparse import LearnedSparseRanker
 from rerank.rankers.pe_rank import PERankRanker
-from rerank.rankers.query_likelihood import QueryLikelihoodRanker
 from rerank.rankers.served import ModelOnServers, ServedFirst, ServedGeneration
 from rerank.types import FirstStageKind, OnFailure, RankOptions, ScoreKind, StrategyKind
 from rerank.util.files import cached_folder, sha256_of_files
@@ -359,8 +357,6 @@ def _load_ranker(
             return GenerationRanker(model.path, template, kind, device, model.precision, model.generation)
         case CrossEncoderModel():
             return CrossEncoderRanker(model.path, device, model.precision, model.pair_tokens)
-        case QueryLikelihoodModel():
-            return load_query_likelihood(model, device)
         case ApiModel():
             raise ConfigError(f"model {model.name} does not run in this process; this is a bug")
 
@@ -375,12 +371,6 @@ def load_first(model: FirstModel, device: str, passage_state_bytes: int = 0) -> 
     if settings.early_exit_layer:
         return EarlyExitFirstRanker(model.path, settings.early_exit_layer, template, *options)
     return FirstRanker(model.path, template, *options)
-
-
-def load_query_likelihood(model: QueryLikelihoodModel, device: str) -> QueryLikelihoodRanker:
-    """See `load_ranker`; this one needs no encoder."""
-    template = _styled(model.template, model.prompt)
-    return QueryLikelihoodRanker(model.path, template, device, model.precision, model.passage_tokens)
 
 
 def load_served(model: FirstModel | GenerationModel | ApiModel) -> ServedRanker:

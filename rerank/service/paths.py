@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rerank.checkpoints.bundled import SMOLLM2
@@ -16,17 +15,15 @@ from rerank.config import (
     CheckpointModel,
     CrossEncoderModel,
     ModelConfig,
-    QueryLikelihoodModel,
+    PERankModel,
     ServableModel,
 )
 from rerank.errors import CheckpointError, ConfigError
-from rerank.prompting.templates import TEXT_FIELDS, VECTOR_FIELDS, check_hides_query, load_template
+from rerank.prompting.templates import TEXT_FIELDS, VECTOR_FIELDS, load_template
 from rerank.util.files import check_file, is_missing_folder, looked_for
 
 _CONFIGURATION, _ADAPTER = "config.json", "adapter_config.json"
 _WEIGHTS = ("*.safetensors", "*.bin")
-#: Fields that the template of a ranker needs, where they are not those of a prompt of texts.
-_NEEDED_FIELDS: Mapping[str, Sequence[Sequence[str]]] = {"pe-rank": VECTOR_FIELDS, "query-likelihood": ()}
 
 
 def check_model_files(model: ModelConfig) -> None:
@@ -48,11 +45,9 @@ def check_model_files(model: ModelConfig) -> None:
                 _check_folder(model.path)
         else:
             _check_name(model.tokenizer)
-        needed = _NEEDED_FIELDS.get(model.ranker, TEXT_FIELDS)
+        needed = VECTOR_FIELDS if isinstance(model, PERankModel) else TEXT_FIELDS
         if model.template is not None:
-            template = load_template(model.template, needed)
-            if isinstance(model, QueryLikelihoodModel):
-                check_hides_query(template)
+            load_template(model.template, needed)
         if model.path is not None and (model.path / TEMPLATE_FILE).is_file():
             load_template(str(model.path / TEMPLATE_FILE), needed)
     except (ConfigError, CheckpointError) as error:

@@ -35,7 +35,6 @@ class ScoreKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SCORE_KIND_RANK: _ClassVar[ScoreKind]
     SCORE_KIND_WINDOW_LOG_PROB: _ClassVar[ScoreKind]
     SCORE_KIND_INTERPOLATED: _ClassVar[ScoreKind]
-    SCORE_KIND_QUERY_LOG_LIKELIHOOD: _ClassVar[ScoreKind]
     SCORE_KIND_POINTWISE: _ClassVar[ScoreKind]
     SCORE_KIND_POINTWISE_PROBABILITY: _ClassVar[ScoreKind]
     SCORE_KIND_WINDOW_SCORE: _ClassVar[ScoreKind]
@@ -89,7 +88,6 @@ SCORE_KIND_UNSPECIFIED: ScoreKind
 SCORE_KIND_RANK: ScoreKind
 SCORE_KIND_WINDOW_LOG_PROB: ScoreKind
 SCORE_KIND_INTERPOLATED: ScoreKind
-SCORE_KIND_QUERY_LOG_LIKELIHOOD: ScoreKind
 SCORE_KIND_POINTWISE: ScoreKind
 SCORE_KIND_POINTWISE_PROBABILITY: ScoreKind
 SCORE_KIND_WINDOW_SCORE: ScoreKind

@@ -340,7 +340,7 @@ def test_killed_run_goes_on_where_it_was(tmp_path: Path, fakes: dict[str, Ranker
 
 def test_pointwise_model_reads_each_passage_once(tmp_path: Path, fakes: dict[str, Ranker]) -> None:
     fakes["small"] = pointwise = NumberRanker()
-    pointwise.info = replace(pointwise.info, score_kind=ScoreKind.QUERY_LOG_LIKELIHOOD)
+    pointwise.info = replace(pointwise.info, score_kind=ScoreKind.POINTWISE)
     run_tuning(settings_of(tmp_path, **lists(tmp_path, knows), only=["small"], rerank_depths="5,8,10"))
     assert [len(window.passages) for window in pointwise.ranked] == [10] * 30
 
@@ -430,9 +430,7 @@ def test_settings_that_do_not_fit_are_refused(given: dict[str, Any], message: st
 
 def test_unknown_model_and_missing_index_are_refused(tmp_path: Path) -> None:
     given = lists(tmp_path, knows)
-    with pytest.raises(
-        ConfigError, match="--only larger: there is no such model to try; use fusion, pe-rank, query-likelihood"
-    ):
+    with pytest.raises(ConfigError, match="--only larger: there is no such model to try; use fusion, pe-rank"):
         run_tuning(settings_of(tmp_path, **given, only=["larger"]))
     clicks = write(tmp_path / "clicks.tsv", *(f"query {number}\td1\t3" for number in range(20)))
     with pytest.raises(IndexMismatch):

@@ -18,7 +18,6 @@ from rerank.config import (
     IdentityModel,
     ModelConfig,
     PERankModel,
-    QueryLikelihoodModel,
     ServiceConfig,
 )
 from rerank.errors import CheckpointError, ConfigError, SelfTestFailed
@@ -113,10 +112,6 @@ KINDS: dict[str, tuple[Callable[[], Iterator[tuple[str, Damage]]], Callable[[Pat
     "first": (of_causal_lm, lambda path: FirstModel(name="m", ranker="first", path=path)),
     "adapter": (of_adapter, lambda path: FirstModel(name="m", ranker="first", path=path)),
     "pe-rank": (of_pe_rank, lambda path: PERankModel(name="m", ranker="pe-rank", path=path)),
-    "query-likelihood": (
-        of_causal_lm,
-        lambda path: QueryLikelihoodModel(name="m", ranker="query-likelihood", path=path),
-    ),
 }
 #: What a kind of model does not read, or reads the same, so that the model is whole: part of the name of a damage.
 HARMLESS = {
@@ -135,7 +130,6 @@ HARMLESS = {
     "adapter": (),
     # Its length is that of config.json.
     "pe-rank": ("architectures", "quantization_config {", "auto_map", "num_labels", "model_max_length"),
-    "query-likelihood": ("architectures", "quantization_config {", "auto_map", "num_labels"),
 }
 
 
@@ -145,7 +139,6 @@ def folders(tmp_path_factory: pytest.TempPathFactory, encoder: Encoder) -> Path:
     write_small_encoder(root / "encoder", encoder)
     write_cross_encoder(root / "cross-encoder", "bert")
     lm = write_causal_lm(root / "first", "qwen3", byte_level())
-    shutil.copytree(lm, root / "query-likelihood")
     adapted = get_peft_model(AutoModelForCausalLM.from_pretrained(lm), LoraConfig(target_modules=["q_proj"]))
     adapted.save_pretrained(root / "adapter")
     write_published(root / "pe-rank", encoder)

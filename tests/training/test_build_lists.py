@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
-import numpy as np
 import pytest
 from rerank_training.build_lists import app, build_lists
 from rerank_training.lists.building import build_list
@@ -21,10 +20,7 @@ from rerank_training.lists.training_list import TrainingList
 from typer.testing import CliRunner
 
 from rerank.errors import CollectionError, ConfigError
-from rerank.retrieval.hybrid import z_scores
 from rerank.types import Candidate, Passage, Query
-from tests.causal_lms import write_causal_lm
-from tests.small_tokenizers import byte_level
 
 POOL = make_pool(Query("q?", "origin/1"), [Candidate(Passage(doc_id, f"text {doc_id}")) for doc_id in "abc"], {"b": 1})
 
@@ -91,20 +87,6 @@ def test_fusion_prefers_passages_that_both_prefer(requests: Path, tmp_path: Path
     assert ids(item) == ["d0", "d1", "d2", "d3", "d4"]
     assert max(item.relevance) == item.relevance[1]
     assert min(item.relevance) == item.relevance[4]
-
-
-def test_query_likelihood_is_a_teacher_and_a_part_of_the_fusion(requests: Path, tmp_path: Path) -> None:
-    lm = write_causal_lm(tmp_path / "lm", "llama", byte_level())
-    (tmp_path / "models.yaml").write_text(f"models: [{{name: l, ranker: query-likelihood, path: {lm}}}]")
-    options = {"requests": requests, "passages": "5", "config": tmp_path / "models.yaml", "device": "cpu"}
-    (likely,) = built(tmp_path / "new" / "likely.jsonl", "query-likelihood", **options)
-    assert (tmp_path / "new" / "likely-likelihoods.sqlite").is_file()
-    assert max(likely.relevance) < 0
-    (fused,) = built(tmp_path / "fused.jsonl", "fusion", requests=requests, passages="5")
-    both = {"likelihood_weight": 0.5, "likelihoods": tmp_path / "new" / "likely-likelihoods.sqlite"}
-    (mixed,) = built(tmp_path / "mixed.jsonl", "fusion", **options, **both)
-    expected = np.array(fused.relevance) + 0.5 * z_scores(likely.relevance)
-    assert mixed.relevance == pytest.approx(tuple(expected))
 
 
 def test_collection_with_sentences(beir_folder: Path, tmp_path: Path) -> None:
@@ -224,11 +206,6 @@ def test_held_out_share_that_leaves_no_training_list_is_refused(requests: Path, 
         ({"requests": Path("r"), "teacher": "qrels"}, "give --qrels"),
         ({"medquad": Path("m"), "qrels": Path("q")}, "--qrels is for --requests"),
         ({"medquad": Path("m"), "teacher": "fusion"}, "--teacher fusion needs first-stage scores"),
-        (
-            {"requests": Path("r"), "likelihood_weight": 0.5},
-            "is for the teachers that fuse, not for cosine",
-        ),
-        ({"requests": Path("r"), "likelihoods": Path("l")}, "--likelihoods is for --teacher query-likelihood"),
         ({"requests": Path("r"), "passages": "1"}, "--passages 1: expected a number of at least 2"),
         ({"requests": Path("r"), "passages": "9-5"}, "--passages 9-5: expected"),
         ({"requests": Path("r"), "passages": "many"}, "--passages many: expected"),

@@ -115,7 +115,6 @@ export function scoreMeaning(kind) {
     SCORE_KIND_RANK: "rank only",
     SCORE_KIND_WINDOW_LOG_PROB: "log-probability",
     SCORE_KIND_INTERPOLATED: "interpolated",
-    SCORE_KIND_QUERY_LOG_LIKELIHOOD: "log-likelihood of the query",
     SCORE_KIND_POINTWISE: "score of the passage alone",
     SCORE_KIND_POINTWISE_PROBABILITY: "probability of the passage alone",
     SCORE_KIND_WINDOW_SCORE: "the model's score",

@@ -45,8 +45,7 @@ def relevance_scores(ranking: Ranking, candidates: int, is_relative: bool | None
     depends on the query and the passage alone, so it may be larger than that of the result before. The scores are
     others, and never rise, if the model gives none, or did not read a passage, or if relative scores are asked for:
 
-    - Log-probabilities (one window held all candidates) become probabilities, exp(score): the softmax over the window,
-      or the geometric mean of the probabilities of the query's tokens (query likelihood).
+    - Log-probabilities (one window held all candidates) become probabilities, exp(score): the softmax over the window.
     - Interpolated scores (sums of z-scores over that window) become 1 / (1 + exp(-score)): 0.5 is the window's mean.
     - Probabilities of a model that scores each passage alone stay as they are, and its other scores, which are logits,
       become 1 / (1 + exp(-score)): a threshold on them holds for all requests.
@@ -67,7 +66,7 @@ def relevance_scores(ranking: Ranking, candidates: int, is_relative: bool | None
         return relevances
     scores = [item.score for item in ranking.ranked]
     match ranking.score_kind:
-        case ScoreKind.WINDOW_LOG_PROB | ScoreKind.QUERY_LOG_LIKELIHOOD:
+        case ScoreKind.WINDOW_LOG_PROB:
             excess = max(0.0, *scores, 0.0)  # rounding, as log-probabilities are at most 0
             return [math.exp(score - excess) for score in scores]
         case ScoreKind.POINTWISE_PROBABILITY:

@@ -18,9 +18,8 @@ import yaml
 from safetensors.numpy import save_file
 
 from rerank.checkpoints import bundled
-from rerank.config import QueryLikelihoodModel, load_config
+from rerank.config import load_config
 from rerank.errors import CheckpointError, ConfigError, IndexMismatch
-from rerank.service.paths import check_model_files
 from rerank.service.startup import check_before_loading, check_checkpoints
 from tests.serving import TIMEOUT_S
 
@@ -153,17 +152,6 @@ def test_start_and_check_refuse_a_missing_model_before_torch_is_imported(tmp_pat
         "give the folder of a checkpoint\n"
     )
     assert not {"torch", "grpc", "transformers"} & set(served.stdout.split())
-
-
-def test_template_of_query_likelihood_that_shows_the_query_is_refused_before_loading(
-    tmp_path: Path,
-) -> None:
-    template = tmp_path / "t.yaml"
-    template.write_text('prefix: "{query}"\nbody: "{candidate}"\nsuffix: ""\n')
-    shown = QueryLikelihoodModel(name="m", ranker="query-likelihood", template=str(template))
-    with pytest.raises(ConfigError, match=r"model m: the template of query likelihood has \{query\}"):
-        check_model_files(shown)
-    check_model_files(QueryLikelihoodModel(name="m", ranker="query-likelihood"))
 
 
 @pytest.fixture

@@ -70,15 +70,6 @@ def test_fusion_weights_the_first_stage() -> None:
     assert by_fusion(created, passages(created), 0.8) == pytest.approx(tuple(expected))
 
 
-def test_fusion_adds_other_teachers_with_their_weights() -> None:
-    created = pool()
-    likelihood = {"a": -3.0, "b": -1.0, "c": -2.5}
-    expected = z(list(COSINES.values())) + 0.3 * z(list(BM25.values())) + 0.75 * z(list(likelihood.values()))
-    others = [(lambda pool, passages: tuple(likelihood[p.doc_id] for p in passages), 0.75)]
-    assert by_fusion(created, passages(created), others=others) == pytest.approx(tuple(expected))
-    assert by_fusion(created, passages(created)[2:], others=others) == pytest.approx((expected[2],))
-
-
 def test_fusion_gives_a_passage_outside_the_pool_the_lowest_bm25() -> None:
     created = pool()
     expected = z([*COSINES.values(), 0.7]) + 0.3 * np.append(z(list(BM25.values())), min(z(list(BM25.values()))))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
@@ -19,7 +18,6 @@ from rerank.readers.requests import Request, read_requests
 from rerank.types import Passage, Query
 from rerank_training.lists.encoding import encode_texts
 from rerank_training.lists.files import Grades, read_grades, write_split_lists
-from rerank_training.lists.likelihoods import open_likelihoods
 from rerank_training.lists.neighbours import CollectionQuery, neighbour_pools, relevant_only_pools, with_vectors
 from rerank_training.lists.sampling import ListOrder, ListSampling, Pool, sample_passages, sliding_order
 from rerank_training.lists.settings import BuildListsSettings, QuerySource
@@ -60,25 +58,13 @@ def build(settings: BuildListsSettings) -> None:
     encoder = Encoder(settings.encoder or DEFAULT_ENCODER, settings.device) if settings.needs_vectors else None
     source = _open_source(settings, encoder)
     skipped: Counter[str] = Counter()
-    with _open_teacher(settings) as teacher:
+    with open_teacher(settings.teacher, settings.config, settings.model, settings.fusion_weight) as teacher:
         counts = write_split_lists(paths, _build_lists(source, teacher, settings, skipped))
     for path, count in zip(paths, counts, strict=True):
         console.print(f"{path}: {count:,} lists")
     console.print(f"made from {source.queries:,} queries, with the teacher {settings.teacher}")
     if skipped:
         console.print(_summary(skipped))
-
-
-@contextmanager
-def _open_teacher(settings: BuildListsSettings) -> Iterator[Teacher]:
-    config, model = settings.config, settings.model
-    with ExitStack() as stack:
-        likelihood = None
-        if settings.reads_likelihoods:
-            opened = open_likelihoods(settings.likelihoods_file, config, model, settings.device)
-            likelihood = stack.enter_context(opened)
-        weights = settings.fusion_weight, likelihood, settings.likelihood_weight
-        yield stack.enter_context(open_teacher(settings.teacher, config, model, *weights))
 
 
 def build_list(

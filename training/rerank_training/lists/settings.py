@@ -21,7 +21,6 @@ class TeacherName(StrEnum):
     COSINE = "cosine"
     FUSION = "fusion"
     QRELS_FUSION = "qrels-fusion"
-    QUERY_LIKELIHOOD = "query-likelihood"
     RERANKER = "reranker"
 
     @property
@@ -57,8 +56,7 @@ class BuildListsSettings:
         TeacherName,
         "Source of the relevance. qrels: the judgements, or 1 for the passage that the query was taken from; cosine: "
         "the encoder; fusion: first stage and encoder (--requests only); qrels-fusion: the judgements, and the fusion "
-        "among passages of equal grade; query-likelihood: how probable the query is after the passage, to a causal LM; "
-        "reranker: the order of a ranker of ours.",
+        "among passages of equal grade; reranker: the order of a ranker of ours.",
     ]
     fusion_weight: Annotated[
         float,
@@ -66,17 +64,6 @@ class BuildListsSettings:
             min=0, help="For the teachers that fuse: weight of the first stage's z-scores; that of the encoder's is 1."
         ),
     ] = 0.3
-    likelihood_weight: Annotated[
-        float,
-        typer.Option(
-            min=0, help="For the teachers that fuse: weight of the query likelihood's z-scores; 0: without them."
-        ),
-    ] = 0.0
-    likelihoods: Annotated[
-        Path | None,
-        "File of the query likelihoods that are known, which a killed or a later build reads. Default: "
-        "OUT-likelihoods.sqlite.",
-    ] = None
     requests: Annotated[Path | None, "Source: RankLLM request JSONL, queries with their candidates."] = None
     collection: Annotated[str, "Source: a folder in BEIR layout, with a corpus.jsonl."] = ""
     medquad: Annotated[Path | None, 'Source: questions with answers, JSONL or .gz: {"_id", "question", "answer"}.'] = (
@@ -125,15 +112,11 @@ class BuildListsSettings:
     seed: Annotated[int, "Seed of all sampling; the same seed gives the same lists."] = 0
     name: Annotated[str, "Prefix of the query_ids; empty: the name of the source's folder."] = ""
     encoder: Annotated[str, "Encoder, a folder or a name on the Hugging Face hub; empty: all-MiniLM-L6-v2."] = ""
-    device: Annotated[str, "Device of the encoder and of query likelihood: auto, cpu, cuda or cuda:N."] = "auto"
+    device: Annotated[str, "Device of the encoder: auto, cpu, cuda or cuda:N."] = "auto"
     config: Annotated[
-        Path | None,
-        "For --teacher reranker, and for query likelihood: YAML settings of its models. Default: those of a service, "
-        "and the bundled model of query likelihood.",
+        Path | None, "For --teacher reranker: YAML settings of its models. Default: those of a service."
     ] = None
-    model: Annotated[
-        str, "For --teacher reranker, and for query likelihood: name of one of the models; empty: the first."
-    ] = ""
+    model: Annotated[str, "For --teacher reranker: name of one of the models; empty: the first."] = ""
 
     def __post_init__(self) -> None:
         if sum(map(bool, (self.requests, self.collection, self.medquad))) != 1:
@@ -145,14 +128,6 @@ class BuildListsSettings:
         if not self.requests and self.teacher.fuses:
             raise ConfigError(
                 f"--teacher {self.teacher} needs first-stage scores, which --requests have; use --teacher cosine"
-            )
-        if self.likelihood_weight and not self.teacher.fuses:
-            raise ConfigError(
-                f"--likelihood-weight is for the teachers that fuse, not for {self.teacher}; leave it out"
-            )
-        if self.likelihoods and not self.reads_likelihoods:
-            raise ConfigError(
-                "--likelihoods is for --teacher query-likelihood, and for --likelihood-weight above 0; leave it out"
             )
         largest = self.sampling.max_passages
         candidates = largest - round(self.random_share * (largest - 1))
@@ -166,16 +141,6 @@ class BuildListsSettings:
     def held_out(self) -> Path:
         """The file of the held-out lists, which exists if `held_out_share` is above 0."""
         return self.out.with_name(f"{self.out.stem}-held-out{self.out.suffix}")
-
-    @property
-    def reads_likelihoods(self) -> bool:
-        """True if the teacher needs a model of query likelihood."""
-        return self.teacher is TeacherName.QUERY_LIKELIHOOD or self.likelihood_weight > 0
-
-    @property
-    def likelihoods_file(self) -> Path:
-        """The file of the likelihoods, if the teacher needs them."""
-        return self.likelihoods or self.out.with_name(f"{self.out.stem}-likelihoods.sqlite")
 
     @property
     def sampling(self) -> ListSampling:

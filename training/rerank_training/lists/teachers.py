@@ -34,22 +34,18 @@ def by_cosine(pool: Pool, passages: Sequence[Passage]) -> tuple[float, ...]:
     return tuple(cosine(pool.query, passage) for passage in passages)
 
 
-def by_fusion(
-    pool: Pool, passages: Sequence[Passage], weight: float = 0.3, others: Sequence[tuple[Teacher, float]] = ()
-) -> tuple[float, ...]:
+def by_fusion(pool: Pool, passages: Sequence[Passage], weight: float = 0.3) -> tuple[float, ...]:
     """Cosine + weight * first-stage score, as z-scores over the pool and the passages; see rerank/retrieval/hybrid.py.
 
     A passage that is not in the pool gets the lowest of the pool's first-stage scores.
 
     Args:
         weight: 0.3 suits BM25; a first stage that ranks better than the encoder deserves more.
-        others: teachers whose z-scores are added, each with its weight.
     """
     first_stage = {c.passage.doc_id: c.score for c in pool.candidates if c.score is not None}
     by_id = {passage.doc_id: passage for passage in [*(c.passage for c in pool.candidates), *passages]}
-    scored, teachers = list(by_id.values()), [(by_cosine, 1.0), *others]
-    runs = [first_stage, *(dict(zip(by_id, teacher(pool, scored), strict=True)) for teacher, _ in teachers)]
-    fused = z_score_sum(runs, [weight, *(share for _, share in teachers)])
+    cosines = dict(zip(by_id, by_cosine(pool, list(by_id.values())), strict=True))
+    fused = z_score_sum([first_stage, cosines], [weight, 1.0])
     return tuple(fused[passage.doc_id] for passage in passages)
 
 
@@ -77,25 +73,15 @@ def by_reranker(pool: Pool, passages: Sequence[Passage], reranker: Reranker, mod
 
 
 @contextmanager
-def open_teacher(
-    name: TeacherName,
-    config: Path | None,
-    model: str,
-    fusion_weight: float = 0.3,
-    likelihood: Teacher | None = None,
-    likelihood_weight: float = 0.0,
-) -> Iterator[Teacher]:
+def open_teacher(name: TeacherName, config: Path | None, model: str, fusion_weight: float = 0.3) -> Iterator[Teacher]:
     """The teacher of this name. A reranker stays open until the block ends.
 
     Args:
         config: reranker only: settings of its models; None: the defaults.
         model: reranker only: name of one of its models; empty: its first.
         fusion_weight: fusion and qrels-fusion only: weight of the first stage's scores.
-        likelihood: for query-likelihood, and for the two fusions with a weight of it; see `open_likelihoods`.
-        likelihood_weight: fusion and qrels-fusion only: weight of the query likelihood's scores.
     """
-    others = [(likelihood, likelihood_weight)] if likelihood else []
-    fusion = partial(by_fusion, weight=fusion_weight, others=others)
+    fusion = partial(by_fusion, weight=fusion_weight)
     match name:
         case TeacherName.QRELS:
             yield by_grades
@@ -105,10 +91,6 @@ def open_teacher(
             yield fusion
         case TeacherName.QRELS_FUSION:
             yield partial(by_grades_and_fusion, fusion=fusion)
-        case TeacherName.QUERY_LIKELIHOOD:
-            if likelihood is None:
-                raise RuntimeError("the teacher query-likelihood was not opened; this is a bug")
-            yield likelihood
         case TeacherName.RERANKER:
             with Reranker(load_config(config)) as reranker:
                 yield partial(by_reranker, reranker=reranker, model=model)

@@ -19,7 +19,6 @@ KINDS = [
     ScoreKind.INTERPOLATED,
     ScoreKind.WINDOW_SCORE,
     ScoreKind.POINTWISE,
-    ScoreKind.QUERY_LOG_LIKELIHOOD,
     ScoreKind.POINTWISE_PROBABILITY,
     ScoreKind.RANK,
 ]
