@@ -268,8 +268,6 @@ class WindowRanking:
     unscored: tuple[int, ...] = ()
     #: The model did not end its thinking, so that it named no order: the scores are those of the order of the window.
     is_unanswered: bool = False
-    #: Number of passages whose states the model had kept, so that it read only the rest of their prompts.
-    cached_passages: int = 0
     #: Name of a signal of one passage and the query → its value for each passage, NaN where it was not read.
     signals: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     #: Of the scores in `Window.first_stage` with the model's own signals; None where it was not measured.
@@ -425,13 +423,12 @@ class Trace:
     #: Positions in the order in which the ranking received them, of an unordered list one for each distinct text; empty
     #: if that is the order of the positions.
     input_order: tuple[int, ...] = ()
-    #: Number of candidates whose vector, or whose states in the model, an earlier request with the same text computed.
+    #: Number of candidates whose vector an earlier request with the same text computed.
     cached_vectors: int = 0
     #: The documents that were divided into parts.
     chunked_doc_ids: tuple[str, ...] = ()
     #: The class of the error in whose place the ranking stands; None if there was no error.
     failure: type[Exception] | None = None
-    cached_passages: int = 0
     precision: str = ""  #: See RankerInfo.
 
     @property

@@ -191,7 +191,7 @@ def statuses_page() -> str:
 
 def metrics_page() -> str:
     """The metrics of the service by their names on the page of Prometheus."""
-    service = Mock(**{"models.return_value": []}, state_caches={}, correlations=CallerCorrelations())
+    service = Mock(**{"models.return_value": []}, correlations=CallerCorrelations())
     service.vector_cache.hits = service.vector_cache.misses = 0
     metrics = Metrics(service, Mock(number=0))
     rows = []

@@ -59,7 +59,6 @@ def execution_line(execution: pb.Execution) -> str:
         f"{execution.total_ms:.0f} ms",
         f"{execution.cached_vectors} vectors of earlier requests" if execution.cached_vectors else "",
         f"instead of {execution.failure}" if execution.failure else "",
-        f"{execution.cached_passages} passages read for earlier requests" if execution.cached_passages else "",
         execution.reason,
         f"no interpolation: {reason}" if reason else "",
         execution.model_warning,

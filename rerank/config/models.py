@@ -28,7 +28,7 @@ class ModelSettings(Settings):
 
     Attributes:
         name: the name by which requests refer to the model.
-        ranker: how the model ranks: fusion, learned-sparse, pe-rank, first, generation,
+        ranker: how the model ranks: fusion, pe-rank, first, generation,
             cross-encoder, api or identity.
         strategy: the default strategy: single, sliding, top-down, tournament or cascade. Default: sliding.
         window_size: the default number of passages per window, at least 2. Default: that of the training if the
@@ -380,12 +380,6 @@ class FusionModel(_PointwiseModel):
         return self
 
 
-class LearnedSparseModel(_PointwiseModel):
-    """Settings of a model that scores passages by learned sparse vectors: those of the service's `sparse_encoder`."""
-
-    ranker: Literal["learned-sparse"]
-
-
 class ApiModel(_PointwiseModel):
     """Settings of a model behind a rerank API, which is sent the query and the passages as texts.
 
@@ -409,18 +403,11 @@ class ApiModel(_PointwiseModel):
 
 
 ModelConfig: TypeAlias = Annotated[
-    IdentityModel
-    | FusionModel
-    | PERankModel
-    | FirstModel
-    | GenerationModel
-    | CrossEncoderModel
-    | LearnedSparseModel
-    | ApiModel,
+    IdentityModel | FusionModel | PERankModel | FirstModel | GenerationModel | CrossEncoderModel | ApiModel,
     Field(discriminator="ranker"),
 ]
 
 
 def reads_sparse(model: ModelConfig) -> bool:
     """True if a model reads the vectors of the service's sparse encoder."""
-    return isinstance(model, LearnedSparseModel) or (isinstance(model, FusionModel) and model.sparse_weight > 0)
+    return isinstance(model, FusionModel) and model.sparse_weight > 0

@@ -35,10 +35,6 @@ class EngineConfig(Settings):
         text_vector_cache_bytes: bound on the memory for the vectors of texts that requests brought along, which are not
             encoded again when they come again; see VectorCache. 0: none are kept. Default: 64 MiB, which is some 30,000
             texts with vectors of 384 numbers.
-        passage_state_bytes: bound on the memory that each FIRST model with block attention keeps its states of passages
-            in, so that a passage that comes again is not read again; see StateCache. 0: none are kept. Default: 0,
-            because states are large: with SmolLM2-135M a passage of 100 tokens has 4.6 MB, or 2.3 MB in bfloat16. Give
-            as much as the passages that come again need.
     """
 
     max_batch_tokens: Positive | None = None
@@ -47,7 +43,6 @@ class EngineConfig(Settings):
     age_factor: Annotated[float, Field(gt=0, strict=True)] = 0.05
     answer_margin_s: Annotated[float, Field(ge=0, strict=True)] = 0.1
     text_vector_cache_bytes: Annotated[int, Field(ge=0, strict=True)] = 64 * 1024 * 1024
-    passage_state_bytes: Annotated[int, Field(ge=0, strict=True)] = 0
 
 
 class Limits(Settings):

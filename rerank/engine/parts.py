@@ -58,6 +58,5 @@ def joined(window: Window, parts: Sequence[WindowPart], ranked: Sequence[RankedW
     whole_window = EncodedWindow(
         window, tokens=sum(encoded.tokens for encoded, _ in ranked), truncated=tuple(sorted(truncated))
     )
-    cached = sum(done.result.cached_passages for _, done in ranked)
-    ranking = WindowRanking(tuple(scores), unscored=tuple(sorted(unscored)), cached_passages=cached)
+    ranking = WindowRanking(tuple(scores), unscored=tuple(sorted(unscored)))
     return whole_window, Completed(ranking, queue_ms, batch_ms)

@@ -201,7 +201,7 @@ def window_tokens(info: RankerInfo, passages: Sequence[Passage], n: int) -> floa
 
 #: What a trace takes from the model's info and from the progress, under the same names.
 _OF_MODEL = ("model_id", "model_revision", "template_sha256", "precision")
-_OF_WORK = ("rounds", "repairs", "cached_passages", "queue_ms", "prepare_ms", "model_ms")
+_OF_WORK = ("rounds", "repairs", "queue_ms", "prepare_ms", "model_ms")
 
 
 @dataclass
@@ -214,7 +214,6 @@ class Progress:
         read: positions of the passages that were read by a model that reads passages.
         unscored: positions of the passages that a model gave no score in some window.
         unanswered: number of windows that kept their order, because the model did not end its thinking.
-        cached_passages: sum over all windows, see WindowRanking.
         last: the ranking of the latest window, interpolated if its step asks for it.
         interpolated: what stood for the first stage in the order of the last step; None: it was not interpolated.
         correlation: of the scores of the first stage with the signals of the last step's model; None if unknown.
@@ -233,7 +232,6 @@ class Progress:
     read: set[int] = field(default_factory=set)
     unscored: set[int] = field(default_factory=set)
     unanswered: int = 0
-    cached_passages: int = 0
     last: WindowRanking | None = None
     interpolated: InterpolatedScores | None = None
     correlation: float | None = None
@@ -280,7 +278,6 @@ class Progress:
             self.windows.append(trace)
             self.repairs += ranking.repairs
             self.unanswered += ranking.is_unanswered
-            self.cached_passages += done.result.cached_passages
             self.read.update(positions if info.reads_passages and not ranking.is_unanswered else ())
             self.unscored.update(positions[place] for place in ranking.unscored)
         self.rounds += 1

@@ -1,33 +1,41 @@
-"""Beginnings that sequences share: a causal LM reads one once, and the rest of each sequence after it."""
+"""Reads the beginning that sequences share once, and the rest of each sequence after it, with a causal LM."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-from rerank.models.state_cache import State, StateCache, TokenIds
+from rerank.models.byte_cache import ByteCache
+from rerank.prompting.cache import BYTES_PER_TOKEN
+
+#: Token ids of a beginning.
+TokenIds: TypeAlias = tuple[int, ...]
+#: Keys and values of P positions in each layer, (1, H_kv, P, D) each.
+_State: TypeAlias = tuple[tuple[torch.Tensor, torch.Tensor], ...]
 
 #: Bound on the memory of the kept beginnings, in bytes: one of 100 tokens has 23 MB in a model of 0.6B parameters.
 _MAX_BYTES = 128 * 1024 * 1024
+#: Estimate of the memory of a tensor besides its numbers, in bytes.
+_TENSOR_BYTES = 600
 
 
 class SharedBeginnings:
-    """Keeps the states of the beginnings that one causal LM of transformers used last.
+    """Keeps the keys and values of the beginnings that one causal LM of transformers read last.
 
     Args:
         model: reads the beginnings.
 
     Attributes:
-        states: the kept ones.
+        states: the kept ones, by their token ids.
     """
 
     def __init__(self, model: Any) -> None:
         self._model = model
-        self.states = StateCache(_MAX_BYTES)
+        self.states = ByteCache[TokenIds, _State](_MAX_BYTES)
 
     @staticmethod
     def can_share(model: Any) -> bool:
@@ -39,7 +47,7 @@ class SharedBeginnings:
         return all(type(layer) is DynamicLayer for layer in layers)
 
     def inputs_after(self, beginning: TokenIds, mask: torch.Tensor) -> Mapping[str, Any]:
-        """The arguments of the model for B sequences after a beginning, besides their token ids.
+        """Returns the arguments of the model for B sequences after a beginning, besides their token ids.
 
         Args:
             mask: (B, T) 1 at the tokens of each sequence, 0 at the padding before them.
@@ -53,12 +61,13 @@ class SharedBeginnings:
             "position_ids": (whole.cumsum(dim=1) - 1)[:, length:],
         }
 
-    def _state(self, beginning: TokenIds) -> State:
+    def _state(self, beginning: TokenIds) -> _State:
         state = self.states.get(beginning)
         if state is None:
             cache: Any = DynamicCache(config=self._model.config)
             token_ids = torch.tensor([beginning], device=self._model.device)
             self._model(input_ids=token_ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
             state = tuple((layer.keys, layer.values) for layer in cache.layers)
-            self.states.put(beginning, state)
+            size = sum(_TENSOR_BYTES + tensor.nbytes for layer in state for tensor in layer)
+            self.states.keep(beginning, state, size + len(beginning) * BYTES_PER_TOKEN)
         return state

@@ -23,12 +23,11 @@ from transformers.utils import logging as transformers_logging
 from rerank.checkpoints.cross_encoder_files import check_cross_encoder, is_causal_without_modules
 from rerank.config import Precision
 from rerank.errors import CheckpointError
-from rerank.models.beginnings import SharedBeginnings
+from rerank.models.beginnings import SharedBeginnings, TokenIds
 from rerank.models.checkpoint_errors import loading
 from rerank.models.complete import check_complete
 from rerank.models.loading import pick_device, readable_positions, weight_files
 from rerank.models.precision import compute_in, pick_precision, uses_autocast, weights_dtype
-from rerank.models.state_cache import TokenIds
 from rerank.models.tokenizer import load_tokenizer
 from rerank.util.files import sha256_of_files
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -148,10 +148,6 @@ class TwoTokenHead(IdentifierHead):
         return super().forward(hidden).unflatten(-1, (2, -1)).amax(dim=-2)
 
 
-#: A slice of a row, with the keys and values to which its positions attend.
-Attending: TypeAlias = tuple[slice, torch.Tensor, torch.Tensor]
-
-
 class Pack:
     """The boundaries of the sequences in a packed row, and counts of the attention layers that have read it.
 
@@ -165,10 +161,7 @@ class Pack:
         calls: number of attention layers that have read it.
         windowed_calls: number of those that used a sliding window.
         on_call: called by each of them.
-        has_prefixes: some sequences continue a prefix that is not in the row.
     """
-
-    has_prefixes = False
 
     def __init__(self, lengths: Sequence[int], device: torch.device, tail: int = 1) -> None:
         self._boundaries = [0, *accumulate(lengths)]
@@ -189,10 +182,9 @@ class Pack:
         self.outputs_at = torch.cat([start + some for start, some in zip(starts, positions, strict=True)])
         self.tail = self.max_length
 
-    def sequences(self, layer: nn.Module, key: torch.Tensor, value: torch.Tensor) -> Iterator[Attending]:
-        """The slice of the row that holds each sequence, and the keys and values to which it attends in a layer."""
-        rows = (slice(start, end) for start, end in pairwise(self._boundaries))
-        return ((row, key[:, :, row], value[:, :, row]) for row in rows)
+    def slices(self) -> Iterator[slice]:
+        """The slice of the row that holds each sequence."""
+        return (slice(start, end) for start, end in pairwise(self._boundaries))
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,12 +245,12 @@ def packed_attention(
     pack.windowed_calls += form.sliding_window is not None
     if kv_cache is not None:
         kv_cache.store(cast(int, module.layer_idx), key, value)
-    if form.is_plain and query.is_cuda and query.dtype in _VARLEN_DTYPES and not pack.has_prefixes:
+    if form.is_plain and query.is_cuda and query.dtype in _VARLEN_DTYPES:
         return _varlen_attention(query, key, value, form, pack), None
     tail = pack.tail if last_only else pack.max_length
     parts = [
-        _attend_causally(query[:, :, row][:, :, -tail:], keys, values, form).transpose(1, 2)
-        for row, keys, values in pack.sequences(module, key, value)
+        _attend_causally(query[:, :, row][:, :, -tail:], key[:, :, row], value[:, :, row], form).transpose(1, 2)
+        for row in pack.slices()
     ]
     attended = torch.cat(parts, dim=1)  # (1, T or B · tail, H, D)
     if attended.shape[1] == pack.total_tokens:

@@ -107,7 +107,6 @@ class ListwiseRenderer:
     Attributes:
         passage_tokens: the same, where 0 is the length of the context.
         warning: why prompts may differ from those of the training; empty if nothing is known to differ.
-        continuation: text that follows a prompt → its token ids, without special tokens.
         token_ends: text → the end of each of its tokens, in characters.
     """
 
@@ -134,7 +133,6 @@ class ListwiseRenderer:
         self.passage_tokens = min(passage_tokens or context_tokens, context_tokens)
         self.sanitize = Sanitizer(tokenizer, (template.system_message, template.prefix, template.suffix))
         self._segments = SegmentTokenizer(tokenizer)
-        self.continuation = self._segments.tokenize
         self._bos_tokens = template.style.bos_tokens if tokenizer.bos_token_id is not None else None
         self._adds_bos = tokenizer("a", verbose=False)["input_ids"][0] == tokenizer.bos_token_id
         self._skeleton = lru_cache(maxsize=64)(self._make_skeleton)  # windows of a request share theirs

@@ -50,8 +50,6 @@ class Template:
     body_assistant: str = ""
     #: False for prompts of plain text, whatever chat template the tokenizer has.
     chat_markup: bool = True
-    #: `block`: the passages do not see each other, see `rerank.prompting.blocks`.
-    attention: Literal["causal", "block"] = "causal"
     #: The content of the file, which training saves with the checkpoint.
     source: bytes = field(default=b"", repr=False)
     style: PromptStyle = field(default_factory=PromptStyle)
@@ -64,7 +62,7 @@ class Template:
     @property
     def has_early_exit(self) -> bool:
         """True if a causal LM has read a passage where its identifier stands; see `rerank.models.early_exit`."""
-        return self.attention == "causal" and self.body.find("{rank}") > self.body.find("{candidate}")
+        return self.body.find("{rank}") > self.body.find("{candidate}")
 
     def without_instruction(self) -> Template:
         """The template of a model that does not read the instruction of a query: it keeps its hash."""
@@ -87,7 +85,6 @@ class _TemplateFile(BaseModel):
     prefix_assistant: str = ""
     body_assistant: str = ""
     chat_markup: bool = True
-    attention: Literal["causal", "block"] = "causal"
     #: RankLLM's files have these three keys. We parse answers ourselves.
     method: Literal["singleturn_listwise", "multiturn_listwise"] = "singleturn_listwise"
     output_validation_regex: str = ""
@@ -98,12 +95,6 @@ class _TemplateFile(BaseModel):
 TEXT_FIELDS = (("query",), ("rank",))
 #: The same for a prompt of vectors, whose passages may have no names.
 VECTOR_FIELDS = (("query", "query_vector"),)
-
-
-def check_is_causal(template: Template) -> None:
-    """Raises: ConfigError if a template has `attention: block`, which no inference server computes."""
-    if template.attention != "causal":
-        raise ConfigError("inference servers know no attention: block; leave served_by out, or use another template")
 
 
 def load_template(name_or_path: str | Template, needs: Sequence[Sequence[str]] = ()) -> Template:
@@ -152,7 +143,6 @@ def _load(name_or_path: str) -> Template:
         parts.prefix_assistant,
         parts.body_assistant,
         parts.chat_markup,
-        parts.attention,
         content,
     )
 

@@ -98,7 +98,6 @@ def _execution(trace: Trace) -> pb.Execution:
         cached_vectors=trace.cached_vectors,
         chunked_doc_ids=trace.chunked_doc_ids,
         failure=reason_of(trace.failure) if trace.failure else "",
-        cached_passages=trace.cached_passages,
         precision=trace.precision,
     )
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from rerank.checkpoints.relevance import RelevanceCurves
-from rerank.models.state_cache import StateCache
 from rerank.types import (
     Batching,
     EncodedWindow,
@@ -136,17 +135,6 @@ class CachingRanker(Protocol):
     def filled(self, passage: Passage) -> Passage:
         """The passage, with what earlier requests left of its text."""
         ...
-
-
-@runtime_checkable
-class StateKeeper(Protocol):
-    """A ranker that keeps its model's states of passages between requests, so as not to read them again.
-
-    Attributes:
-        states: the states that it keeps; metrics read it on other threads.
-    """
-
-    states: StateCache
 
 
 @runtime_checkable

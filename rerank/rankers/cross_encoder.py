@@ -17,9 +17,9 @@ from cachetools import LRUCache
 from rerank.checkpoints.manifest import model_id
 from rerank.config import Precision
 from rerank.errors import InvalidRequest
+from rerank.models.beginnings import TokenIds
 from rerank.models.cross_encoder import Pair, PairScorer
 from rerank.models.last_token import translate_out_of_memory
-from rerank.models.state_cache import TokenIds
 from rerank.prompting.special_tokens import markup_divider
 from rerank.prompting.truncate import beginning
 from rerank.rankers.base import RankerInfo

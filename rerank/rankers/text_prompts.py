@@ -36,7 +36,6 @@ class TextPrompts(ABC):
     #: A template must have one field of each of these groups; see `load_template`.
     needed_fields: ClassVar[Sequence[Sequence[str]]] = TEXT_FIELDS
     score_kind: ClassVar[ScoreKind]
-    renderer_class: ClassVar[type[ListwiseRenderer]] = ListwiseRenderer
     max_window_size: int
     max_window_tokens: int
 
@@ -51,7 +50,7 @@ class TextPrompts(ABC):
     ) -> None:
         self._tokenizer = tokenizer
         loaded = load_template(template, self.needed_fields)
-        self.renderer = self.renderer_class(loaded, tokenizer, context_tokens, answer_tokens, passage_tokens, thinks)
+        self.renderer = ListwiseRenderer(loaded, tokenizer, context_tokens, answer_tokens, passage_tokens, thinks)
         if self.renderer.opens_reasoning and not thinks:
             raise CheckpointError(
                 "the chat template ends with <think>: the model reasons before it answers, for which there is no "

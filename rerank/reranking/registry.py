@@ -21,7 +21,6 @@ from rerank.config import (
     FusionModel,
     GenerationModel,
     IdentityModel,
-    LearnedSparseModel,
     ModelConfig,
     PERankModel,
     PromptConfig,
@@ -39,20 +38,18 @@ from rerank.profiles import load_profile
 from rerank.prompting.identifiers import IdentifierKind
 from rerank.prompting.published import PREFIX
 from rerank.prompting.style import PromptStyle
-from rerank.prompting.templates import Template, check_is_causal, load_template
+from rerank.prompting.templates import Template, load_template
 from rerank.rankers import self_test
 from rerank.rankers.api import ApiRanker
-from rerank.rankers.base import Ranker, RankerInfo, ServedRanker, StateKeeper
+from rerank.rankers.base import Ranker, RankerInfo, ServedRanker
 from rerank.rankers.cross_encoder import CrossEncoderRanker
 from rerank.rankers.failed import FailedRanker, unknown_info
 from rerank.rankers.first import FirstPrompts, FirstRanker, FirstScoring
-from rerank.rankers.first_block import BlockFirstRanker
 from rerank.rankers.first_checkpoint import first_settings
 from rerank.rankers.first_early_exit import EarlyExitFirstRanker
 from rerank.rankers.fusion import FusionRanker
 from rerank.rankers.generation import GenerationPrompts, GenerationRanker
 from rerank.rankers.identity import IdentityRanker
-from rerank.rankers.learned_sparse import LearnedSparseRanker
 from rerank.rankers.pe_rank import PERankRanker
 from rerank.rankers.served import ModelOnServers, ServedFirst, ServedGeneration
 from rerank.types import FirstStageKind, OnFailure, RankOptions, ScoreKind, StrategyKind
@@ -222,7 +219,6 @@ def load_models(
     models: Sequence[ModelConfig],
     encoder: Encoder,
     device: str,
-    passage_state_bytes: int = 0,
     sparse_encoder: LoadSparseEncoder = SparseEncoder,
 ) -> ModelRegistry:
     """Loads and self-tests each model; one that cannot be loaded, or fails its self-test, is logged and not served.
@@ -240,9 +236,7 @@ def load_models(
     rankers: dict[str, Ranker | ServedRanker] = {}
     for model in models:
         try:
-            rankers[model.name] = _load_and_test(
-                with_path(model, encoder), encoder, device, passage_state_bytes, sparse_encoder
-            )
+            rankers[model.name] = _load_and_test(with_path(model, encoder), encoder, device, sparse_encoder)
         except CheckpointError as error:
             rankers[model.name] = _not_served(model, unknown_info(model.ranker, model.name), error)
     failed = [ranker for ranker in rankers.values() if isinstance(ranker, FailedRanker)]
@@ -262,13 +256,13 @@ def signal_encoders(rankers: Mapping[str, Ranker | ServedRanker]) -> dict[str, s
 
 
 def _load_and_test(
-    model: ModelConfig, encoder: Encoder, device: str, passage_state_bytes: int, sparse_encoder: LoadSparseEncoder
+    model: ModelConfig, encoder: Encoder, device: str, sparse_encoder: LoadSparseEncoder
 ) -> Ranker | ServedRanker:
     ranker: Ranker | ServedRanker
     if isinstance(model, ApiModel) or (isinstance(model, FirstModel | GenerationModel) and model.served_by):
         ranker = load_served(model)
     else:
-        ranker = load_ranker(model, encoder, device, passage_state_bytes, sparse_encoder)
+        ranker = load_ranker(model, encoder, device, sparse_encoder)
     if ranker.info.precision:
         log.info("model %s computes in %s", model.name, ranker.info.precision)
     if warning := _warning(model, ranker.info):
@@ -319,7 +313,6 @@ def load_ranker(
     model: ModelConfig,
     encoder: Encoder,
     device: str,
-    passage_state_bytes: int = 0,
     sparse_encoder: LoadSparseEncoder = SparseEncoder,
 ) -> Ranker:
     """Loads the ranker of a model that runs in this process, and whose path `with_path` has set.
@@ -330,19 +323,15 @@ def load_ranker(
     """
     path = getattr(model, "path", None)
     with loading("checkpoint", path) if path else nullcontext():
-        return _load_ranker(model, encoder, device, passage_state_bytes, sparse_encoder)
+        return _load_ranker(model, encoder, device, sparse_encoder)
 
 
-def _load_ranker(
-    model: ModelConfig, encoder: Encoder, device: str, passage_state_bytes: int, sparse_encoder: LoadSparseEncoder
-) -> Ranker:
+def _load_ranker(model: ModelConfig, encoder: Encoder, device: str, sparse_encoder: LoadSparseEncoder) -> Ranker:
     match model:
         case IdentityModel():
             return IdentityRanker()
         case FusionModel():
             return FusionRanker(model, encoder, sparse_encoder() if model.sparse_weight else None)
-        case LearnedSparseModel():
-            return LearnedSparseRanker(sparse_encoder())
         case PERankModel():
             if model.path is None:
                 raise ConfigError(f"model {model.name} has no path; this is a bug")
@@ -350,7 +339,7 @@ def _load_ranker(
                 model.path, encoder, device, model.decoding, model.template, model.passage_text_tokens, model.precision
             )
         case FirstModel():
-            return load_first(model, device, passage_state_bytes)
+            return load_first(model, device)
         case GenerationModel():
             kind = IdentifierKind(model.identifiers)
             template = _styled(model.template, model.prompt)
@@ -361,13 +350,11 @@ def _load_ranker(
             raise ConfigError(f"model {model.name} does not run in this process; this is a bug")
 
 
-def load_first(model: FirstModel, device: str, passage_state_bytes: int = 0) -> FirstRanker:
+def load_first(model: FirstModel, device: str) -> FirstRanker:
     """See `load_ranker`; this one needs no encoder."""
     settings, scoring = first_settings(model), _first_scoring(model)
     template = _styled(settings.template, model.prompt)
     options = (settings.identifiers, scoring, device, model.precision, settings.passage_tokens)
-    if template.attention == "block":
-        return BlockFirstRanker(model.path, template, *options, state_bytes=passage_state_bytes)
     if settings.early_exit_layer:
         return EarlyExitFirstRanker(model.path, settings.early_exit_layer, template, *options)
     return FirstRanker(model.path, template, *options)
@@ -397,7 +384,6 @@ def load_served(model: FirstModel | GenerationModel | ApiModel) -> ServedRanker:
         )
     settings, scoring = first_settings(model), _first_scoring(model)
     template = _styled(settings.template, model.prompt)
-    check_is_causal(template)
     return ServedFirst(
         served,
         lambda tokens: FirstPrompts(
@@ -442,9 +428,7 @@ def _window_too_large(name: str, size: int, limit: int) -> InvalidRequest:
 
 
 def _self_test(ranker: Ranker, model: ModelConfig, device: str) -> None:
-    if not isinstance(model, IdentityModel | FusionModel | LearnedSparseModel | ApiModel):
+    if not isinstance(model, IdentityModel | FusionModel | ApiModel):
         tolerance = self_test.tolerance(pick_device(device).type, ranker.info.precision)
         ranker = ranker.with_little_thinking() if isinstance(ranker, GenerationRanker) else ranker
         self_test.check(ranker, scoring_settings(model), model.path, tolerance)
-    if isinstance(ranker, StateKeeper):
-        ranker.states.clear()

@@ -20,9 +20,8 @@ from rerank.engine.texts import TextThreads
 from rerank.errors import DeadlineExceeded, InvalidRequest, NotConfigured
 from rerank.models.encoder import Encoder
 from rerank.models.sparse_encoder import SparseEncoder
-from rerank.models.state_cache import StateCache
 from rerank.models.vector_cache import VectorCache
-from rerank.rankers.base import CachingRanker, Ranker, ServedRanker, StateKeeper
+from rerank.rankers.base import CachingRanker, Ranker, ServedRanker
 from rerank.rankers.first_stage_correlation import CallerCorrelations
 from rerank.readers.candidates import candidate_source
 from rerank.reranking.chunks import DividedDocuments
@@ -131,12 +130,6 @@ class AsyncReranker:
     def vector_cache(self) -> VectorCache:
         """The vectors of texts that requests brought along."""
         return self._encoder.vector_cache
-
-    @property
-    def state_caches(self) -> dict[str, StateCache]:
-        """The kept states of passages, by the model that read them."""
-        rankers = self._models.rankers.items()
-        return {name: ranker.states for name, ranker in rankers if isinstance(ranker, StateKeeper)}
 
     @property
     def rankers(self) -> Mapping[str, Ranker | ServedRanker]:
@@ -376,7 +369,7 @@ def load_reranker(config: ServiceConfig) -> AsyncReranker:
     encoder = Encoder(config.encoder, config.device, config.encoder_name or "", engine.text_vector_cache_bytes)
     sparse_encoder = cache(partial(SparseEncoder, config.sparse_encoder, config.device, engine.text_vector_cache_bytes))
     index = Index(config.index, encoder, sparse_encoder) if config.index else None
-    models = load_models(config.models, encoder, config.device, engine.passage_state_bytes, sparse_encoder)
+    models = load_models(config.models, encoder, config.device, sparse_encoder)
     return AsyncReranker(config, encoder, index, models)
 
 

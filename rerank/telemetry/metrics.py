@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,6 @@ from prometheus_client.registry import Collector
 from rerank import __version__
 from rerank.engine.request import ModelStage, Stage, Work
 from rerank.errors import DeadlineExceeded, Overloaded
-from rerank.models.state_cache import StateCache
 from rerank.models.vector_cache import VectorCache
 from rerank.rankers.first_stage_correlation import CallerCorrelations
 from rerank.reranking.reranker import AsyncReranker, SearchResult
@@ -55,7 +54,6 @@ class Metrics:
             model_up.labels(model.name).set_function(partial(self._is_up, model.name))
         self.registry.register(_VectorCacheCollector(reranker.vector_cache))
         self.registry.register(_CorrelationCollector(reranker.correlations))
-        self.registry.register(_StateCacheCollector(reranker.state_caches))
         Info("rerank_build", "The version of the service.", registry=self.registry).info({"version": __version__})
 
     def on_end(self, call: CallRecord) -> None:
@@ -90,26 +88,6 @@ class _VectorCacheCollector(Collector):
         texts.add_metric(["hit"], self._cache.hits)
         texts.add_metric(["miss"], self._cache.misses)
         yield texts
-
-
-class _StateCacheCollector(Collector):
-    """The passages that were looked up in the state caches of models, which count them on other threads."""
-
-    def __init__(self, caches: Mapping[str, StateCache]) -> None:
-        self._caches = caches
-
-    def collect(self) -> Iterator[Metric]:
-        description = "Passages and beginnings of prompts, by whether the model had kept their states."
-        passages = CounterMetricFamily("rerank_passage_states", description, labels=["model", "result"])
-        used = GaugeMetricFamily(
-            "rerank_passage_state_bytes", "Memory of the kept states of passages.", labels=["model"]
-        )
-        for model, cache in self._caches.items():
-            passages.add_metric([model, "hit"], cache.hits)
-            passages.add_metric([model, "miss"], cache.misses)
-            used.add_metric([model], cache.used_bytes)
-        yield passages
-        yield used
 
 
 class _CorrelationCollector(Collector):

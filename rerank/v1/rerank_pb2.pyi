@@ -227,7 +227,7 @@ class InterpolationReport(_message.Message):
     def __init__(self, first_stage: _Optional[float] = ..., applied: _Optional[bool] = ..., scores: _Optional[_Union[InterpolatedScores, str]] = ..., reason: _Optional[str] = ..., correlation: _Optional[float] = ..., mean_correlation: _Optional[float] = ..., correlated_lists: _Optional[int] = ...) -> None: ...
 
 class Execution(_message.Message):
-    __slots__ = ("model", "ranker", "model_id", "model_revision", "template_sha256", "strategy", "windows", "rounds", "tokens", "truncated_doc_ids", "completeness", "reason", "queue_ms", "prepare_ms", "model_ms", "total_ms", "repaired_identifiers", "interpolation", "model_warning", "unscored_doc_ids", "cached_vectors", "chunked_doc_ids", "failure", "cached_passages", "precision")
+    __slots__ = ("model", "ranker", "model_id", "model_revision", "template_sha256", "strategy", "windows", "rounds", "tokens", "truncated_doc_ids", "completeness", "reason", "queue_ms", "prepare_ms", "model_ms", "total_ms", "repaired_identifiers", "interpolation", "model_warning", "unscored_doc_ids", "cached_vectors", "chunked_doc_ids", "failure", "precision")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     RANKER_FIELD_NUMBER: _ClassVar[int]
     MODEL_ID_FIELD_NUMBER: _ClassVar[int]
@@ -251,7 +251,6 @@ class Execution(_message.Message):
     CACHED_VECTORS_FIELD_NUMBER: _ClassVar[int]
     CHUNKED_DOC_IDS_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
-    CACHED_PASSAGES_FIELD_NUMBER: _ClassVar[int]
     PRECISION_FIELD_NUMBER: _ClassVar[int]
     model: str
     ranker: str
@@ -276,9 +275,8 @@ class Execution(_message.Message):
     cached_vectors: int
     chunked_doc_ids: _containers.RepeatedScalarFieldContainer[str]
     failure: str
-    cached_passages: int
     precision: str
-    def __init__(self, model: _Optional[str] = ..., ranker: _Optional[str] = ..., model_id: _Optional[str] = ..., model_revision: _Optional[str] = ..., template_sha256: _Optional[str] = ..., strategy: _Optional[str] = ..., windows: _Optional[int] = ..., rounds: _Optional[int] = ..., tokens: _Optional[int] = ..., truncated_doc_ids: _Optional[_Iterable[str]] = ..., completeness: _Optional[_Union[Completeness, str]] = ..., reason: _Optional[str] = ..., queue_ms: _Optional[float] = ..., prepare_ms: _Optional[float] = ..., model_ms: _Optional[float] = ..., total_ms: _Optional[float] = ..., repaired_identifiers: _Optional[int] = ..., interpolation: _Optional[_Union[InterpolationReport, _Mapping]] = ..., model_warning: _Optional[str] = ..., unscored_doc_ids: _Optional[_Iterable[str]] = ..., cached_vectors: _Optional[int] = ..., chunked_doc_ids: _Optional[_Iterable[str]] = ..., failure: _Optional[str] = ..., cached_passages: _Optional[int] = ..., precision: _Optional[str] = ...) -> None: ...
+    def __init__(self, model: _Optional[str] = ..., ranker: _Optional[str] = ..., model_id: _Optional[str] = ..., model_revision: _Optional[str] = ..., template_sha256: _Optional[str] = ..., strategy: _Optional[str] = ..., windows: _Optional[int] = ..., rounds: _Optional[int] = ..., tokens: _Optional[int] = ..., truncated_doc_ids: _Optional[_Iterable[str]] = ..., completeness: _Optional[_Union[Completeness, str]] = ..., reason: _Optional[str] = ..., queue_ms: _Optional[float] = ..., prepare_ms: _Optional[float] = ..., model_ms: _Optional[float] = ..., total_ms: _Optional[float] = ..., repaired_identifiers: _Optional[int] = ..., interpolation: _Optional[_Union[InterpolationReport, _Mapping]] = ..., model_warning: _Optional[str] = ..., unscored_doc_ids: _Optional[_Iterable[str]] = ..., cached_vectors: _Optional[int] = ..., chunked_doc_ids: _Optional[_Iterable[str]] = ..., failure: _Optional[str] = ..., precision: _Optional[str] = ...) -> None: ...
 
 class WindowTrace(_message.Message):
     __slots__ = ("round", "model", "positions", "scores", "score_kind", "permutation", "tokens", "truncated", "queue_ms", "model_ms")

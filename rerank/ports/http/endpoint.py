@@ -130,7 +130,6 @@ def _execution_headers(trace: Trace) -> dict[str, str]:
         "x-rerank-strategy": _escaped(trace.strategy),
         "x-rerank-completeness": trace.completeness.value,
         "x-rerank-cached-vectors": str(trace.cached_vectors),
-        "x-rerank-cached-passages": str(trace.cached_passages),
         "x-total-time": f"{trace.total_ms:.0f}",
         "x-queue-time": f"{trace.queue_ms:.0f}",
         "x-tokenization-time": f"{trace.prepare_ms:.0f}",

@@ -21,7 +21,6 @@ from rerank.models.hub import check_findable
 from rerank.models.loading import ADAPTER_FILE, base_model_of, has_tokenizer
 from rerank.models.smollm2 import locate_causal_lm
 from rerank_training.first.arguments import FirstArguments
-from rerank_training.first.blocks import BlockCollator, BlockObjective, block_collator
 from rerank_training.first.examples import FirstCollator, FirstExamples
 from rerank_training.first.objective import FirstObjective
 from rerank_training.first.prompt import PromptSettings, prompt_settings
@@ -158,20 +157,17 @@ def context_tokens(model: Any, tokenizer: PreTrainedTokenizerBase) -> int:
 
 def _collator(
     arguments: FirstArguments, prompt: PromptSettings, model: Any, tokenizer: PreTrainedTokenizerBase
-) -> FirstCollator | BlockCollator:
+) -> FirstCollator:
     """Raises: ConfigError when windows can have more passages than the tokenizer has identifiers."""
     tokens = context_tokens(model, tokenizer)
-    if prompt.template.attention == "block":
-        collator: FirstCollator | BlockCollator = block_collator(arguments, prompt, model, tokenizer, tokens)
-    else:
-        examples = FirstExamples(
-            tokenizer,
-            prompt,
-            tokens,
-            with_answer=arguments.objective != "rank",
-            with_identifier_indices=arguments.probe_weight > 0,
-        )
-        collator = FirstCollator(examples, tokenizer.pad_token_id or 0)
+    examples = FirstExamples(
+        tokenizer,
+        prompt,
+        tokens,
+        with_answer=arguments.objective != "rank",
+        with_identifier_indices=arguments.probe_weight > 0,
+    )
+    collator = FirstCollator(examples, tokenizer.pad_token_id or 0)
     if arguments.window_size > (found := len(collator.identifiers)):
         raise ConfigError(
             f"--window-size {arguments.window_size} exceeds the {found} single-token identifiers of {arguments.base}; "
@@ -183,11 +179,10 @@ def _collator(
 def _objective(
     arguments: FirstArguments,
     rank_loss: RankLoss,
-    collator: FirstCollator | BlockCollator,
+    collator: FirstCollator,
     model: Any,
 ) -> FirstObjective:
-    kind = BlockObjective if isinstance(collator, BlockCollator) else FirstObjective
-    return kind(
+    return FirstObjective(
         objective=arguments.objective,
         rank_loss=rank_loss,
         rank_weight=arguments.joint_rank_weight,
