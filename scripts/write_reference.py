@@ -26,7 +26,7 @@ from rerank import config
 from rerank.access.key_file import APIKey
 from rerank.checkpoints.relevance import RelevanceCurve
 from rerank.config.http import HttpConfig
-from rerank.ports.http.dialects import dialects
+from rerank.ports.http.dialects.table import dialects
 from rerank.ports.http.openapi import openapi
 from rerank.ports.http.problem import HTTP_STATUS
 from rerank.rankers.first_stage_correlation import CallerCorrelations

@@ -144,25 +144,25 @@ assert requests.rerank_request(message).checked(Limits()).options.strategy == "b
     "HTTP dialect": Recipe(
         "Add an HTTP dialect",
         {
-            "rerank/ports/http/lines.py": """
-from rerank.ports.http.tei import TEIDialect
+            "rerank/ports/http/dialects/lines.py": """
+from rerank.ports.http.dialects.tei import TEIDialect
 
 class LinesDialect(TEIDialect):
     name = "lines"
 """
         },
         {
-            "rerank/ports/http/dialects.py": (
+            "rerank/ports/http/dialects/table.py": (
                 '    return {\n        "/v1/rerank"',
-                "    from rerank.ports.http.lines import LinesDialect\n\n"
-                '    return {\n        "/lines": [LinesDialect()],\n        "/v1/rerank"',
+                "    from rerank.ports.http.dialects.lines import LinesDialect\n\n"
+                '    return {\n        "/lines": {"texts": LinesDialect()},\n        "/v1/rerank"',
             )
         },
         """
-from rerank.ports.http.dialects import dialects
+from rerank.ports.http.dialects.table import dialects
 from rerank.ports.http.openapi import openapi
 of_path = dialects(lambda texts, tokens: texts)
-request = of_path["/lines"][0].translate({"query": "q", "texts": ["a", "b"]}).request
+request = of_path["/lines"]["texts"].translate({"query": "q", "texts": ["a", "b"]}).request
 assert [candidate.text for candidate in request.candidates] == ["a", "b"]
 assert "/lines" in openapi(of_path)["paths"]
 """,

@@ -1,4 +1,4 @@
-"""The HTTP application: which path is answered by what."""
+"""The HTTP application: its paths, and the answer to a path that does not exist."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from starlette.routing import BaseRoute, Route
 
 from rerank.errors import RerankError
 from rerank.ports.http.description import Limited, description_routes, limited_by
-from rerank.ports.http.dialects import NATIVE, SEARCH, Dialects, error_in_all
-from rerank.ports.http.endpoint import Endpoint
+from rerank.ports.http.dialects.table import NATIVE, SEARCH, ByField, Dialects, error_in_all
+from rerank.ports.http.endpoint import Endpoint, Run
 from rerank.ports.http.hosts import OwnHosts
 from rerank.ports.http.many import MANY, ManyEndpoint
 from rerank.ports.http.problem import RefusedByHttp, problem_of
@@ -25,7 +25,7 @@ from rerank.reranking.reranker import AsyncReranker
 from rerank.service.calls import CallsInFlight, OnEnd
 from rerank.service.methods import RerankMethods
 
-#: Makes routes of others beside those of this port; takes what answers a GET request within the limits.
+#: Makes routes beside those of this port; takes the function that answers a GET request within the limits.
 FurtherRoutes: TypeAlias = Callable[[Limited], list[BaseRoute]]
 #: The answer to a request whose API is not known.
 Refuse = Callable[[RerankError], Response]
@@ -48,22 +48,17 @@ def create_app(
         further: further routes.
     """
     config, methods = reranker.config, RerankMethods(reranker)
+    max_bytes = config.limits.max_message_bytes
     aliases = config.http.model_aliases if config.http else {}
-    endpoints = {
-        path: Endpoint(
-            of_path,
-            methods.search if path == SEARCH else methods.rerank,
-            calls,
-            on_end,
-            config.limits.max_message_bytes,
-            aliases,
-            reranker.convert,
-        )
+
+    def endpoint(of_path: ByField, run: Run) -> Endpoint:
+        return Endpoint(of_path, run, calls, on_end, max_bytes, aliases, reranker.convert)
+
+    routes = [
+        Route(path, endpoint(of_path, methods.search if path == SEARCH else methods.rerank), methods=["POST"])
         for path, of_path in by_path.items()
-    }
-    limits = config.limits
-    native = Endpoint([NATIVE], methods.rerank, calls, on_end, limits.max_message_bytes, aliases, reranker.convert)
-    many = ManyEndpoint(native, calls, on_end, limits.max_message_bytes)
+    ]
+    many = ManyEndpoint(endpoint(NATIVE, methods.rerank), calls, on_end, max_bytes)
     refuse = partial(_refusal, by_path)
     limited = limited_by(calls, refuse)
     own_hosts = []
@@ -72,7 +67,7 @@ def create_app(
         own_hosts = [Middleware(OwnHosts, http.listen, refuse, way_out, http.allowed_hosts)]
     return Starlette(
         routes=[
-            *(Route(path, endpoint, methods=["POST"]) for path, endpoint in endpoints.items()),
+            *routes,
             Route(MANY, many, methods=["POST"]),
             *description_routes(reranker, calls, by_path, limited),
             *(route for routes in further for route in routes(limited)),
@@ -88,7 +83,7 @@ def _refusal(by_path: Dialects, error: RerankError) -> Response:
 
 
 async def _no_such_route(refuse: Refuse, request: Request, error: Exception) -> Response:
-    """The answer to a path that does not exist, or to a method that it does not have."""
+    """Answers a request for a path that does not exist, or with a method that the path does not have."""
     assert isinstance(error, HTTPException)
     path, headers = request.url.path, dict(error.headers or {})
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:

@@ -1,11 +1,11 @@
-"""A POST request: its headers, its body, and the sign that its client has hung up."""
+"""An HTTP request as a call of the service: its headers, its body, and its end if the client hangs up."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import TypeVar
 
@@ -14,7 +14,6 @@ from starlette.types import Receive, Scope
 
 from rerank.errors import InvalidRequest, ShuttingDown
 from rerank.ports.connections import end_connection_of
-from rerank.ports.http.dialect import Dialect
 from rerank.ports.http.problem import RefusedByHttp
 from rerank.service.calls import CallsInFlight
 
@@ -37,23 +36,12 @@ class HttpCall:
         receive: the ASGI function that receives the body.
         calls: the calls in flight, whose drain ends the request.
         max_bytes: limit on the size of the body.
-        dialects: those that the body may be in.
-
-    Attributes:
-        dialects: the same, until the body is known; then its own.
     """
 
     #: The type of the body.
     CONTENT_TYPE = "application/json"
 
-    def __init__(
-        self,
-        scope: Scope,
-        receive: Receive,
-        calls: CallsInFlight,
-        max_bytes: int = 0,
-        dialects: Sequence[Dialect] = (),
-    ) -> None:
+    def __init__(self, scope: Scope, receive: Receive, calls: CallsInFlight, max_bytes: int = 0) -> None:
         host, port = scope.get("client") or ("unknown", 0)
         #: In the form of gRPC's, such as "http:127.0.0.1:40000" or "http:[::1]:40000".
         self.peer = f"http:[{host}]:{port}" if ":" in host else f"http:{host}:{port}"
@@ -61,7 +49,6 @@ class HttpCall:
         self._headers = Headers(scope=scope)
         self.headers = self._headers.items()
         self.deadline = math.inf
-        self.dialects = dialects
         self._until_drained = calls.until_drained
         self._arrived_s = asyncio.get_running_loop().time()
         self._receive = receive
@@ -69,7 +56,7 @@ class HttpCall:
         self._on_done: list[Callable[[], object]] = []
 
     async def read(self) -> bytearray:
-        """The body, as it was received: a copy of 16 MB would take some ms of the event loop.
+        """Receives the body. It is not copied, as 16 MB would take some ms of the event loop.
 
         Raises:
             HungUp: the client has hung up.
@@ -91,7 +78,7 @@ class HttpCall:
                     return body
 
     async def unless_ended(self, work: Awaitable[T]) -> T:
-        """The result of the work, which is cancelled when the client hangs up or the drain ends. Follows `read`.
+        """Returns the result of the work. Cancels it when the client hangs up or the drain ends. Follows `read`.
 
         Raises: HungUp, ShuttingDown, and what the work raises.
         """
@@ -129,7 +116,7 @@ class HttpCall:
             self._on_done.pop()()
 
     def _check_headers(self) -> None:
-        """Reads the deadline, and refuses bodies that are no JSON or too large before they are received."""
+        """Reads the deadline. Refuses a body that is no JSON, or too large, before it is received."""
         self.deadline = self._arrived_s + _timeout_s(self._headers.get(TIMEOUT_HEADER))
         content_type, _, parameters = self._headers.get("content-type", "").partition(";")
         charset = parameters.replace('"', "").strip().lower()

@@ -14,7 +14,7 @@ from starlette.routing import Route
 from rerank import __version__
 from rerank.errors import RerankError
 from rerank.ports.http.call import HttpCall
-from rerank.ports.http.dialects import Dialects
+from rerank.ports.http.dialects.table import Dialects
 from rerank.ports.http.openapi import openapi
 from rerank.reranking.registry import ModelDescription
 from rerank.reranking.reranker import AsyncReranker
@@ -26,11 +26,11 @@ Limited: TypeAlias = Callable[[Describe, Request], Awaitable[Response]]
 
 
 def limited_by(calls: CallsInFlight, refuse: Callable[[RerankError], Response]) -> Limited:
-    """Runs a GET under key and call limits.
+    """Makes the function that answers a GET request within the limits of its key and of all calls.
 
     Args:
         calls: the calls in flight, and the keys.
-        refuse: the answer to a request that they do not allow.
+        refuse: answers a request that they do not allow.
     """
 
     async def limited(describe: Describe, request: Request) -> Response:
@@ -49,7 +49,7 @@ def limited_by(calls: CallsInFlight, refuse: Callable[[RerankError], Response]) 
 def description_routes(
     reranker: AsyncReranker, calls: CallsInFlight, dialects: Dialects, limited: Limited
 ) -> list[Route]:
-    """The routes. Only callers with a key are told more than the health, if there are keys."""
+    """The routes. If the service has keys, callers without one learn only its health."""
     describe: dict[str, Describe] = {
         "/info": partial(_info, reranker),
         "/v1/models": lambda: {"object": "list", "data": [_model(model) for model in reranker.models()]},
@@ -57,7 +57,7 @@ def description_routes(
     }
 
     async def health(_: Request) -> Response:
-        """200 if the default model is served, otherwise 503, as the health check of gRPC says."""
+        """Answers 200 if the default model is served, otherwise 503, as the health check of gRPC does."""
         problem = "shutting down" if calls.shutting_down else _default(reranker).problem
         if problem:
             return JSONResponse({"status": "NOT_SERVING", "reason": problem}, HTTPStatus.SERVICE_UNAVAILABLE)

@@ -1,19 +1,20 @@
-"""The endpoint of a path: takes requests in the dialects of the path, and sends the reply or the error in theirs."""
+"""The endpoint of a path: it takes requests in the dialects of the path, and answers in the same."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from http import HTTPStatus
-from typing import Any, ParamSpec, Protocol, TypeAlias, TypeVar
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from starlette.types import Receive, Scope, Send
 
 from rerank.ports.http.body import json_object
 from rerank.ports.http.call import HttpCall, HungUp
-from rerank.ports.http.dialect import Dialect, chosen, error_body
+from rerank.ports.http.dialects.dialect import Dialect
+from rerank.ports.http.dialects.table import ByField, chosen, error_body
 from rerank.ports.http.problem import problem_of
 from rerank.service.calls import SMALL_MESSAGE, CallRecord, CallsInFlight, Method, OnEnd, answer
 from rerank.service.requests import RerankRequest, SearchRequest, check_number_of_candidates
@@ -26,15 +27,19 @@ P = ParamSpec("P")
 Run: TypeAlias = Callable[[Any, CallRecord], Awaitable[Any]]
 
 
-class Body(Protocol):
-    """A body as `Endpoint.respond` needs it; an HttpCall is one."""
+@dataclass
+class Exchange:
+    """A request and its answer.
 
-    #: Those that it may be in; then its own.
-    dialects: Sequence[Dialect]
+    Attributes:
+        unless_ended: returns the result of some work, which it cancels if the request ends before.
+        dialects: those that the request may be in; once it was read, its own alone.
+        warnings: what the caller is told beside the ranking.
+    """
 
-    async def unless_ended(self, work: Awaitable[T]) -> T:
-        """The result of the work, which may be cancelled."""
-        ...
+    unless_ended: Callable[[Awaitable[Any]], Awaitable[Any]]
+    dialects: Collection[Dialect]
+    warnings: list[str] = field(default_factory=list)
 
 
 class Endpoint:
@@ -47,12 +52,12 @@ class Endpoint:
         on_end: called when a request was answered.
         max_bytes: limit on the size of a request.
         aliases: name in requests → name of a model.
-        convert: a function and its arguments → its result, computed beside other calls.
+        convert: computes a function of some arguments beside other calls.
     """
 
     def __init__(
         self,
-        dialects: Sequence[Dialect],
+        dialects: ByField,
         run: Run,
         calls: CallsInFlight,
         on_end: OnEnd,
@@ -65,52 +70,63 @@ class Endpoint:
         self._max_bytes, self._aliases, self._convert = max_bytes, aliases, convert
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        call = HttpCall(scope, receive, self._calls, self._max_bytes, self._dialects)
-        method = Method(f"POST {scope['path']}", partial(self.respond, call), self._calls, self._on_end)
+        call = HttpCall(scope, receive, self._calls, self._max_bytes)
+        exchange = Exchange(call.unless_ended, self._dialects.values())
+        method = Method(f"POST {scope['path']}", partial(self.respond, exchange), self._calls, self._on_end)
         try:
             record = await answer(call, method)
-            await _send(record, call.dialects, send)
+            await _send(record, exchange, send)
         except HungUp:
             pass
         finally:
             call.finish()
 
-    async def respond(self, call: Body, message: bytes | bytearray, record: CallRecord) -> bytes:
-        """The reply to a request in the dialect that its body chooses."""
+    async def respond(self, exchange: Exchange, message: bytes | bytearray, record: CallRecord) -> bytes:
+        """Answers a request in the dialect of its body. Notes the dialect and the warnings in `exchange`."""
         size, limits = len(message), self._calls.limits
         body = await self._beside(size, json_object, message, limits.max_candidates)
-        dialect = chosen(call.dialects, body)
-        call.dialects = [dialect]
+        dialect = chosen(self._dialects, body)
+        exchange.dialects = [dialect]
         if isinstance(candidates := body.get(dialect.passages_field), list):
             check_number_of_candidates(candidates, limits)
         translated = await self._beside(size, dialect.translate, body)
-        request = self._with_model(translated.request)
-        result = await call.unless_ended(self._run(request, record))
-        return await self._beside(size, translated.reply, result)
+        result = await exchange.unless_ended(self._run(self._with_model(translated.request), record))
+        if record.ranking is not None:
+            exchange.warnings += _warnings(record.ranking.trace)
+        return await self._beside(size, translated.reply, result, exchange.warnings)
 
     def _with_model(self, request: RerankRequest | SearchRequest) -> RerankRequest | SearchRequest:
-        """The request, with the model that its name is an alias of."""
+        """Replaces an alias by the model's own name."""
         name = request.options.model
         if name not in self._aliases:
             return request
         return replace(request, options=replace(request.options, model=self._aliases[name]))
 
     async def _beside(self, size: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The function's result, computed beside other calls if the request is large."""
+        """Computes a function beside other calls if the request is large."""
         if size <= SMALL_MESSAGE:
             return function(*args, **kwargs)
         result: T = await self._convert(function, *args, **kwargs)
         return result
 
 
-async def _send(record: CallRecord, dialects: Sequence[Dialect], send: Send) -> None:
+def _warnings(trace: Trace) -> list[str]:
+    """Warnings about a ranking: passages that were truncated or not read, and doubts about the model."""
+    cut = len(trace.truncated_doc_ids)
+    truncated = f"{cut} documents are longer than the model reads and were truncated" if cut else ""
+    return [warning for warning in (truncated, trace.reason, trace.model_warning) if warning]
+
+
+async def _send(record: CallRecord, exchange: Exchange, send: Send) -> None:
     """Sends the reply, or the error. Returns when the client has read all but the last 64 KiB, which are buffered."""
     status, body, headers = HTTPStatus.OK, record.reply, {}
     if record.error is None:
         headers = _execution_headers(record.ranking.trace) if record.ranking else {}
     else:
-        problem = problem_of(record.error, dialects[0].passages_field if len(dialects) == 1 else "candidates")
-        status, headers, body = problem.status, problem.headers, json.dumps(error_body(dialects, problem)).encode()
+        names = [dialect.passages_field for dialect in exchange.dialects]
+        problem = problem_of(record.error, names[0] if len(names) == 1 else "candidates")
+        status, headers = problem.status, problem.headers
+        body = json.dumps(error_body(exchange.dialects, problem)).encode()
     headers = {
         "content-type": "application/json",
         "content-length": str(len(body)),
@@ -123,7 +139,7 @@ async def _send(record: CallRecord, dialects: Sequence[Dialect], send: Send) -> 
 
 
 def _execution_headers(trace: Trace) -> dict[str, str]:
-    """Headers about what ran; the times, in milliseconds, have TEI's names."""
+    """Headers about the model and its work. The times, in milliseconds, have TEI's names."""
     failure = {"x-rerank-failure": reason_of(trace.failure)} if trace.failure else {}
     return failure | {
         "x-rerank-model": _escaped(trace.model),
@@ -138,5 +154,5 @@ def _execution_headers(trace: Trace) -> dict[str, str]:
 
 
 def _escaped(text: str) -> str:
-    """The text with the characters escaped that a header cannot hold."""
+    """Escapes the characters that a header cannot hold."""
     return json.dumps(text)[1:-1]

@@ -1,9 +1,9 @@
-"""POST /rerank/many: a request on each line of the body, and an answer on each line of the reply, when it is done."""
+"""POST /rerank/many: a line of the body is a request, and a line of the reply is an answer, sent when it is done."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable
 from http import HTTPStatus
 from typing import TypeVar
 
@@ -12,9 +12,8 @@ from starlette.types import Receive, Scope, Send
 
 from rerank.errors import InvalidRequest, RerankError
 from rerank.ports.http.call import HttpCall, HungUp
-from rerank.ports.http.dialect import Dialect
-from rerank.ports.http.dialects import NATIVE
-from rerank.ports.http.endpoint import Endpoint
+from rerank.ports.http.dialects.table import NATIVE
+from rerank.ports.http.endpoint import Endpoint, Exchange
 from rerank.ports.http.problem import Problem, problem_of
 from rerank.service.calls import CallRecord, CallsInFlight, Method, OnEnd
 from rerank.service.streams import OpenStreams, RequestStream
@@ -31,13 +30,9 @@ class _LinesCall(HttpCall):
     CONTENT_TYPE = NDJSON
 
 
-class _Line:
-    """A line of the body, see `Body`: its work ends with that of the whole body."""
-
-    dialects: Sequence[Dialect] = (NATIVE,)
-
-    async def unless_ended(self, work: Awaitable[T]) -> T:
-        return await work
+async def _awaited(work: Awaitable[T]) -> T:
+    """Returns the result of the work of a line, which ends with the work of the whole body."""
+    return await work
 
 
 class ManyEndpoint:
@@ -91,7 +86,7 @@ class ManyEndpoint:
             call.finish()
 
     async def _respond(self, message: bytes | bytearray, record: CallRecord) -> bytes:
-        return await self._endpoint.respond(_Line(), message, record)
+        return await self._endpoint.respond(Exchange(_awaited, NATIVE.values()), message, record)
 
 
 def _error(problem: Problem) -> bytes:
@@ -99,7 +94,7 @@ def _error(problem: Problem) -> bytes:
 
 
 def _lines(body: bytes | bytearray) -> list[bytes]:
-    """The lines that are not blank. Raises: InvalidRequest if there are none or too many."""
+    """Divides a body into its lines, without blank ones. Raises: InvalidRequest if there are none or too many."""
     if (number := body.count(b"\n")) > _MAX_LINES:
         problem = f"it has {number} lines, more than the limit of {_MAX_LINES}; send several bodies, or use gRPC"
         raise InvalidRequest("body", problem)

@@ -11,8 +11,8 @@ from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from rerank import __version__
 from rerank.ports.http.call import TIMEOUT_HEADER, HttpCall
-from rerank.ports.http.dialect import Dialect, JsonType, choices
-from rerank.ports.http.dialects import NATIVE, Dialects
+from rerank.ports.http.dialects.dialect import JsonType
+from rerank.ports.http.dialects.table import NATIVE, ByField, Dialects, choices
 from rerank.ports.http.many import MANY, NDJSON
 
 _STATUSES = {
@@ -30,7 +30,7 @@ _STATUSES = {
 
 def openapi(dialects: Dialects) -> dict[str, Any]:
     """The OpenAPI document of these dialects."""
-    all_dialects = [dialect for of_path in dialects.values() for dialect in of_path]
+    all_dialects = [dialect for of_path in dialects.values() for dialect in of_path.values()]
     requests: list[JsonType] = list(dict.fromkeys(each.request for each in all_dialects))
     replies: list[JsonType] = list(dict.fromkeys(each.reply for each in all_dialects))
     models: list[tuple[type[BaseModel], JsonSchemaMode]] = [
@@ -63,7 +63,7 @@ def _message(message: type[Message]) -> dict[str, Any]:
     return {"type": "object", "description": description, "properties": fields, "additionalProperties": False}
 
 
-def _post(dialects: Sequence[Dialect], content_type: str = HttpCall.CONTENT_TYPE) -> dict[str, Any]:
+def _post(dialects: ByField, content_type: str = HttpCall.CONTENT_TYPE) -> dict[str, Any]:
     errors = {
         str(status): {"description": description.format(content_type=content_type)}
         for status, description in _STATUSES.items()
@@ -78,9 +78,9 @@ def _post(dialects: Sequence[Dialect], content_type: str = HttpCall.CONTENT_TYPE
         "post": {
             "summary": f"Rank {choices(dialects)}",
             "parameters": [timeout],
-            "requestBody": {"required": True, "content": _content([each.request for each in dialects])},
+            "requestBody": {"required": True, "content": _content([each.request for each in dialects.values()])},
             "responses": {
-                "200": {"description": "The ranking", "content": _content([each.reply for each in dialects])},
+                "200": {"description": "The ranking", "content": _content([each.reply for each in dialects.values()])},
                 **errors,
             },
         }
@@ -88,7 +88,7 @@ def _post(dialects: Sequence[Dialect], content_type: str = HttpCall.CONTENT_TYPE
 
 
 def _many() -> dict[str, Any]:
-    described = _post([NATIVE], NDJSON)
+    described = _post(NATIVE, NDJSON)
     lines = {NDJSON: {"schema": {"type": "string"}}}
     described["post"]["summary"] = f"Rank many lists: a RerankRequest on each line, as {NDJSON}"
     described["post"]["requestBody"]["content"] = lines

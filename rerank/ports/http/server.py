@@ -19,7 +19,7 @@ from rerank.access.tls import server_context
 from rerank.config.network import TLSConfig
 from rerank.errors import ConfigError
 from rerank.ports.http.app import FurtherRoutes, create_app
-from rerank.ports.http.dialects import Dialects, dialects, error_in_all
+from rerank.ports.http.dialects.table import Dialects, dialects, error_in_all
 from rerank.ports.http.listener import BoundedListener
 from rerank.ports.http.problem import RefusedByHttp, problem_of
 from rerank.ports.http.protocol import protocol_with

@@ -17,7 +17,7 @@ import pytest
 from rerank.config.http import HttpConfig
 from rerank.models.encoder import Encoder
 from rerank.ports.http.call import HttpCall
-from rerank.ports.http.dialect import Translated
+from rerank.ports.http.dialects.dialect import Translated
 from tests.http_client import HttpClient, http_service, texts
 from tests.serving import TIMEOUT_S, HeldService, held_service, wait_for
 

@@ -115,7 +115,7 @@ def with_wrong_model_or_option(rng: random.Random) -> Case:
     option = rng.choice(
         [
             {"model": rng.choice(["gpt", "x" * 5000, "number\n", "../number"])},
-            {"top_n": rng.choice([-1, 0, "1", 1.5, True, -(2**70)])},
+            {"top_n": rng.choice([-1, "1", 1.5, True, -(2**70)])},
             {"max_tokens_per_doc": rng.choice([0, -5, "9"])},
             {"max_chunks_per_doc": rng.choice([0, 1001, "2"])},
             {"priority": rng.choice([1, 999, "high"])},

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from rerank.models.encoder import Encoder
-from rerank.ports.http.cohere import Cut
-from rerank.ports.http.dialect import StrictModel, Translated, validated
-from rerank.ports.http.dialects import RERANK, Dialects, dialects
+from rerank.ports.http.dialects.cohere import Cut
+from rerank.ports.http.dialects.dialect import Translated
+from rerank.ports.http.dialects.options import StrictModel, validated
+from rerank.ports.http.dialects.table import Dialects, dialects
+from rerank.ports.http.dialects.tei import RankList
 from rerank.ports.http.problem import Problem
-from rerank.ports.http.tei import RankList
 from rerank.service.requests import RerankRequest
 from rerank.types import CandidateSource, Query, Ranking, RankOptions
 from tests.fakes import NumberRanker
@@ -134,9 +135,9 @@ def test_candidates_of_the_json_form_are_ordered_by_default_and_ranked_with_thei
     assert reply["execution"]["model"] == "number"
 
 
-def test_top_n_of_zero_is_all_where_vllm_clients_call_and_else_refused(http: HttpClient) -> None:
-    statuses = [http.post(path, documents_request(1, 2, top_n=0)).status for path in DOCUMENTS_PATHS]
-    assert statuses == [400, 400, 200]
+@of_each_form
+def test_top_n_of_zero_is_all(http: HttpClient, path: str, passages: str, texts_of_error: set[str]) -> None:
+    assert indexes(http.post(path, {"query": "q", passages: texts(1, 2), "top_n": 0}).json) == [1, 0]
 
 
 @pytest.mark.parametrize("path", DOCUMENTS_PATHS)
@@ -280,7 +281,7 @@ class EchoDialect:
         lines = validated(EchoRequest, body).lines
         candidates = [CandidateSource(str(place), line) for place, line in enumerate(lines)]
 
-        def reply(ranking: Ranking) -> bytes:
+        def reply(ranking: Ranking, _: Sequence[str]) -> bytes:
             return json.dumps([lines[item.position] for item in ranking.ranked]).encode()
 
         return Translated(RerankRequest(Query("q"), candidates, RankOptions()), reply)
@@ -294,14 +295,15 @@ def test_dialect_is_added_in_one_place(encoder: Encoder, monkeypatch: pytest.Mon
 
     def with_echo(cut: Cut) -> Dialects:
         found = dialects(cut)
-        return {**found, "/echo": [EchoDialect()], RERANK: [*found[RERANK], EchoDialect()]}
+        echo = {"lines": EchoDialect()}
+        return {**found, "/echo": echo, "/rerank": {**found["/rerank"], **echo}}
 
     monkeypatch.setattr("rerank.ports.http.server.dialects", with_echo)
     with http_service(encoder, {"number": NumberRanker()}) as (_, client):
-        for path in ("/echo", RERANK):
+        for path in ("/echo", "/rerank"):
             assert client.post(path, {"lines": texts(1, 3, 2)}).json == texts(3, 2, 1)
             assert client.post(path, {"lines": []}).json.keys() == {"echo"}
-        assert "or lines (Echo)" in client.post(RERANK, {}).json["echo"]
+        assert "or lines (Echo)" in client.post("/rerank", {}).json["echo"]
         assert client.get("/nowhere").json.keys() >= {"echo", "message", "error"}
         document = client.get("/openapi.json").json
     assert document["paths"]["/echo"]["post"]["summary"] == "Rank lines (Echo)"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rerank.errors import DeadlineExceeded, Overloaded
-from rerank.ports.http.relevance import relevance_scores, unranked
+from rerank.ports.http.dialects.scores import relevance_scores, scored
 from rerank.types import Candidate, Completeness, Passage, RankedCandidate, Ranking, ScoreKind
 from tests.traces import trace_of
 
@@ -95,14 +95,14 @@ def test_place_that_no_model_gave_is_no_score(work: dict[str, Any], is_relative:
     """A threshold on the score must not take them for certain."""
     answer = ranking(ScoreKind.RANK, 3, 2, 1, **work)
     assert relevance_scores(answer, 3, is_relative) == [0, 0, 0]
-    assert unranked(answer) == [False, False, False]
+    assert [each.ranked for each in scored(answer, 3, is_relative)] == [False, False, False]
     answer = ranking(ScoreKind.RANK, 3, 2, 1, **work, relevance={1: 0.6})  # read before the failure
     assert relevance_scores(answer, 3, is_relative) == [0, 0.6, 0]
-    assert unranked(answer) == [False, None, False]
+    assert [each.ranked for each in scored(answer, 3, is_relative)] == [False, None, False]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_ranking_without_a_failure_has_scores(kind: ScoreKind) -> None:
     answer = ranking(kind, -0.5, -1.0, completeness=Completeness.PARTIAL)
-    assert unranked(answer) == [None, None]
+    assert [each.ranked for each in scored(answer, 2)] == [None, None]
     assert relevance_scores(answer, 2) == relevance_scores(ranking(kind, -0.5, -1.0), 2)

@@ -1,6 +1,6 @@
-"""The JSON forms of the gRPC methods Rerank and Search: protobuf's JSON mapping, with the names of the .proto file.
+"""The JSON forms of the gRPC methods Rerank and Search: protobuf's JSON mapping with the names of the .proto file.
 
-Strategies, first stages and feedback methods may also have their names in the command line.
+Strategies, first stages and feedback methods may have the names that they have in the command line.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 
 from rerank.errors import InvalidRequest
-from rerank.ports.http.dialect import Translated
+from rerank.ports.http.dialects.dialect import Translated
 from rerank.ports.http.problem import Problem
 from rerank.protobuf.fields import with_enum_values
 from rerank.protobuf.replies import rerank_response, search_response
@@ -27,7 +27,7 @@ class _NativeDialect:
     passages_field = "candidates"
 
     def error(self, problem: Problem) -> Mapping[str, Any]:
-        """A google.rpc.Status, as a gRPC client gets it."""
+        """Returns the google.rpc.Status that a gRPC client gets."""
         return problem.as_json
 
 
@@ -38,7 +38,7 @@ class RerankDialect(_NativeDialect):
 
     def translate(self, body: Mapping[str, Any]) -> Translated:
         message = _message(pb.RerankRequest, body)
-        return Translated(rerank_request(message), lambda ranking: _to_json(rerank_response(ranking, message)))
+        return Translated(rerank_request(message), lambda ranking, _: _to_json(rerank_response(ranking, message)))
 
 
 class SearchDialect(_NativeDialect):
@@ -48,7 +48,7 @@ class SearchDialect(_NativeDialect):
 
     def translate(self, body: Mapping[str, Any]) -> Translated:
         message = _message(pb.SearchRequest, body)
-        return Translated(search_request(message), lambda result: _to_json(search_response(result, message)))
+        return Translated(search_request(message), lambda result, _: _to_json(search_response(result, message)))
 
 
 def _message(kind: type[M], body: Mapping[str, Any]) -> M:

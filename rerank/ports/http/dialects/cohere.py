@@ -1,0 +1,182 @@
+"""The reranking APIs of Cohere (v1 and v2), Jina and vLLM, which are so alike that one reply serves their clients."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BaseModel, Field
+
+from rerank.errors import InvalidRequest
+from rerank.ports.http.dialects.dialect import Translated, to_json
+from rerank.ports.http.dialects.documents import (
+    Documents,
+    RankedText,
+    RankFields,
+    as_object,
+    candidates_of,
+    ranked_texts,
+)
+from rerank.ports.http.dialects.options import Options, StrictModel, validated
+from rerank.ports.http.dialects.scores import Ranked, Scored, scored
+from rerank.ports.http.problem import Problem
+from rerank.service.requests import RerankRequest
+from rerank.types import Query, Ranking
+
+#: Cuts each text to at most so many tokens.
+Cut: TypeAlias = Callable[[Sequence[str], int], list[str]]
+Positive: TypeAlias = Annotated[int, Field(ge=1)]
+#: Cohere's former default of max_chunks_per_doc.
+_SPAN_CHUNKS = 10
+
+
+class RelevantSpans(StrictModel):
+    """An option of Cohere's models from v5 on: results have the part of the document that decided."""
+
+    mode: Literal["enabled", "disabled"] = "disabled"
+    threshold: Annotated[float | None, Field(description="Results with a lower relevance_score have no span.")] = None
+    max_spans: Annotated[Positive | None, Field(description="At least 1: a result has one span at most.")] = None
+
+
+class DocumentsRequest(Options):
+    """A request: the query and the documents."""
+
+    query: str
+    documents: Documents
+    top_n: Annotated[int | None, Field(ge=0, description="Number of results; none or 0: all.")] = None
+    return_documents: Annotated[bool | None, Field(description="true: results have their document.")] = None
+    rank_fields: RankFields = None
+    max_tokens_per_doc: Annotated[
+        Positive | None, Field(description="Longer documents are cut to so many tokens of the service's encoder.")
+    ] = None
+    max_chunks_per_doc: Annotated[
+        Positive | None,
+        Field(
+            description="Documents that are longer than the model reads are divided into up to so many parts, and "
+            "ranked by their best one; 1: only their beginning is read; none: 1, or 10 with relevant_spans."
+        ),
+    ] = None
+    priority: Annotated[int | None, Field(description="Only 0: all requests have the same priority.")] = None
+    relevant_spans: Annotated[
+        RelevantSpans | None, Field(description="enabled: results have the span of the part by which they are ranked.")
+    ] = None
+
+    @property
+    def has_spans(self) -> bool:
+        return self.relevant_spans is not None and self.relevant_spans.mode == "enabled"
+
+
+class RelevantSpan(BaseModel):
+    """A part of a document's text, in characters, with the relevance of the document."""
+
+    start: int
+    end: int
+    score: float
+
+
+class CohereResult(BaseModel):
+    """A document with its relevance, or with a score of this request. A text comes back as {"text": …}."""
+
+    index: int
+    relevance_score: Annotated[
+        float,
+        Field(
+            description="A relevance depends on the query and the document alone. The order comes from more signals, "
+            "so a relevance may be larger than that of the document before. A score of this request never is."
+        ),
+    ]
+    ranked: Ranked = None
+    document: dict[str, Any] | None = None
+    relevant_spans: list[RelevantSpan] | None = None
+
+
+class Usage(BaseModel):
+    """Tokens that the model read, summed over all windows."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class DocumentsReply(BaseModel):
+    """A reply: the results, best first. Cohere's clients read `id` and `meta`, Jina's `object`, `model` and `usage`."""
+
+    id: str
+    object: Literal["list"] = "list"
+    model: str
+    results: list[CohereResult]
+    usage: Usage
+    meta: dict[str, Any]
+
+
+class CohereDialect:
+    """The dialect of Cohere, Jina and vLLM.
+
+    Args:
+        cut: cuts texts for `max_tokens_per_doc`.
+        version: the version of Cohere's API that the reply names, "1" or "2".
+    """
+
+    passages_field, name = "documents", "documents (Cohere, Jina)"
+    request, reply = DocumentsRequest, DocumentsReply
+
+    def __init__(self, cut: Cut, version: str) -> None:
+        self._cut, self._version = cut, version
+
+    def translate(self, body: Mapping[str, Any]) -> Translated:
+        request = validated(DocumentsRequest, body)
+        if request.priority not in (None, 0):
+            raise InvalidRequest("priority", f"{request.priority} is not supported; leave it out")
+        texts = ranked_texts(request.documents, request.rank_fields)
+        if request.max_tokens_per_doc is not None:
+            texts = self._shortened(texts, request.max_tokens_per_doc)
+        chunks = request.max_chunks_per_doc or (_SPAN_CHUNKS if request.has_spans else 0)
+        query = Query(request.query, instruction=request.instruction or "")
+        asked = RerankRequest(query, candidates_of(texts), request.rank_options(request.top_n, chunks))
+        return Translated(asked, partial(self._reply, request, texts))
+
+    def error(self, problem: Problem) -> Mapping[str, Any]:
+        """`message` is Cohere's form, `detail` Jina's."""
+        return {"id": str(uuid.uuid4()), "message": problem.message, "detail": problem.message}
+
+    def _shortened(self, texts: Sequence[RankedText], tokens: int) -> list[RankedText]:
+        pairs = zip(texts, self._cut([each.text for each in texts], tokens), strict=True)
+        return [
+            replace(each, text=text, title=each.title if text.startswith(each.title) else "") for each, text in pairs
+        ]
+
+    def _reply(
+        self, request: DocumentsRequest, texts: Sequence[RankedText], ranking: Ranking, warnings: Sequence[str]
+    ) -> bytes:
+        results = [
+            CohereResult(
+                index=each.index,
+                relevance_score=each.score,
+                ranked=each.ranked,
+                document=as_object(request.documents[each.index]) if request.return_documents else None,
+                relevant_spans=_spans(request, texts[each.index], each) if request.has_spans else None,
+            )
+            for each in scored(ranking, len(request.documents), request.relative_scores)
+        ]
+        tokens = ranking.trace.tokens
+        meta = {
+            "api_version": {"version": self._version},
+            "tokens": {"input_tokens": tokens, "output_tokens": 0},
+            **({"warnings": list(warnings)} if warnings else {}),
+        }
+        usage = Usage(prompt_tokens=tokens, total_tokens=tokens)
+        identifier = str(uuid.uuid4())
+        return to_json(
+            DocumentsReply(id=identifier, model=ranking.trace.model, results=results, usage=usage, meta=meta)
+        )
+
+
+def _spans(request: DocumentsRequest, text: RankedText, scored: Scored) -> list[RelevantSpan]:
+    """The part that decided, in the document's text without its title. It is the whole text if this was not divided."""
+    threshold = request.relevant_spans.threshold if request.relevant_spans else None
+    if threshold is not None and scored.score < threshold:
+        return []
+    start, end = scored.result.span or (0, len(text.text))
+    return [RelevantSpan(start=max(0, start - text.body_start), end=max(0, end - text.body_start), score=scored.score)]

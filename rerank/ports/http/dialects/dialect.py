@@ -1,0 +1,67 @@
+"""The protocol of a dialect: it translates the requests, replies and errors of one API."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+from google.protobuf.message import Message
+from pydantic import BaseModel
+
+from rerank.ports.http.problem import Problem
+from rerank.service.requests import RerankRequest, SearchRequest
+
+#: A request or a reply: a model of pydantic, or a message with the JSON form of protobuf.
+JsonType: TypeAlias = type[BaseModel] | type[Message]
+
+
+@dataclass(frozen=True, slots=True)
+class Translated:
+    """A request of the service, and the function that makes its reply.
+
+    Attributes:
+        request: the request.
+        reply: takes the ranking or the search result, and warnings for the caller; returns JSON.
+    """
+
+    request: RerankRequest | SearchRequest
+    reply: Callable[[Any, Sequence[str]], bytes]
+
+
+class Dialect(Protocol):
+    """Translates between the JSON of one API and the requests and rankings of the service.
+
+    Attributes:
+        passages_field: the API's name for the field `candidates`; errors use it.
+        name: the contents of a request, and the API, such as "texts (TEI)".
+        request: the type of requests, for the description of the port.
+        reply: the type of replies, for the same.
+    """
+
+    passages_field: str
+    name: str
+
+    @property
+    def request(self) -> JsonType: ...
+
+    @property
+    def reply(self) -> JsonType: ...
+
+    def translate(self, body: Mapping[str, Any]) -> Translated:
+        """Makes a request of a body; the service checks its values. Raises: InvalidRequest if its form is wrong."""
+        ...
+
+    def error(self, problem: Problem) -> Mapping[str, Any]:
+        """Makes the body of an error."""
+        ...
+
+
+def plain_error(problem: Problem) -> Mapping[str, Any]:
+    """The body of an error in an API that documents none: it has the text under the names that clients look for."""
+    return {"error": problem.message, "message": problem.message, "detail": problem.message}
+
+
+def to_json(reply: BaseModel) -> bytes:
+    """The JSON of a reply, without the fields that are None. Numbers of type float have a decimal point."""
+    return reply.model_dump_json(exclude_none=True).encode()

@@ -1,0 +1,86 @@
+"""Documents of a request: texts, or objects of which some fields are ranked."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import BeforeValidator, FailFast, Field
+from pydantic_core import PydanticCustomError
+
+from rerank.errors import InvalidRequest
+from rerank.types import CandidateSource, with_title
+
+Document: TypeAlias = str | dict[str, Any]
+Documents: TypeAlias = Annotated[
+    list[Document], FailFast(), Field(description='Texts, or objects with the fields of "rank_fields".')
+]
+#: Each is looked up in every document.
+_MAX_RANK_FIELDS = 100
+
+
+def _few(names: Any) -> Any:
+    """Counts the fields before pydantic looks at them, which makes an error of each that is no text."""
+    if isinstance(names, list) and len(names) > _MAX_RANK_FIELDS:
+        message = f"{len(names)} fields exceed the limit of {_MAX_RANK_FIELDS}; send at most {_MAX_RANK_FIELDS}"
+        raise PydanticCustomError("too_long", message)
+    return names
+
+
+RankFields: TypeAlias = Annotated[
+    list[str] | None,
+    Field(min_length=1, description='Fields of documents that are ranked, 100 at most; none: "text".'),
+    BeforeValidator(_few),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class RankedText:
+    """The text by which a document is ranked. `text` begins with `title`, which is empty if there is none.
+
+    Attributes:
+        body_start: the place in `text` where the document's own text begins, in characters.
+    """
+
+    text: str
+    title: str = ""
+    body_start: int = 0
+
+
+def ranked_texts(documents: Sequence[Document], fields: Sequence[str] | None) -> list[RankedText]:
+    """The text of each document: its fields in the given order, one per line. Without `fields`, title and text.
+
+    Raises:
+        InvalidRequest: an object has none of the fields, or one of them is no text.
+    """
+    return [_ranked_text(document, f"documents[{place}]", fields) for place, document in enumerate(documents)]
+
+
+def _ranked_text(document: Document, path: str, fields: Sequence[str] | None) -> RankedText:
+    if isinstance(document, str):
+        return RankedText(document)
+    values = {name: document[name] for name in fields or ("text",) if name in document}
+    if not values:
+        wanted = " or ".join(fields or ("text",))
+        raise InvalidRequest(path, f"the object has no field {wanted}; name its texts in rank_fields")
+    if other := next((name for name, value in values.items() if not isinstance(value, str)), None):
+        problem = f"{reprlib.repr(values[other])} is no text; send it as a text, or name other fields in rank_fields"
+        raise InvalidRequest(f"{path}.{other}", problem)
+    title = "" if fields else document.get("title") or ""
+    if not isinstance(title, str):
+        raise InvalidRequest(f"{path}.title", "it is no text; send a text, or leave it out")
+    body = "\n".join(values.values())
+    text = with_title(body, title)
+    return RankedText(text, title, len(text) - len(body))
+
+
+def candidates_of(texts: Sequence[RankedText]) -> list[CandidateSource]:
+    """The candidates of these texts, with their places as doc_ids."""
+    return [CandidateSource(str(place), each.text, title=each.title) for place, each in enumerate(texts)]
+
+
+def as_object(document: Document) -> dict[str, Any]:
+    """A document as replies return it: as it was sent, or {"text"} for a text."""
+    return {"text": document} if isinstance(document, str) else document

@@ -1,0 +1,111 @@
+"""The scores of HTTP reranking APIs, which are between 0 and 1, made from the scores of a ranking."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, TypeAlias
+
+from pydantic import Field
+
+from rerank.types import Completeness, RankedCandidate, Ranking, ScoreKind
+
+#: The field of a result that has a place, but no score; see `Scored`.
+Ranked: TypeAlias = Annotated[
+    bool | None,
+    Field(
+        description="false: no model ranked the results to the end. This one has its place in the first stage, or in "
+        "the best order so far, and its score says nothing. Absent otherwise."
+    ),
+]
+#: The raw score of such a result: the log-odds of 0.
+_UNRANKED_RAW = -700.0
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A result with its score.
+
+    Attributes:
+        index: the place of the passage in the request, from 0.
+        score: see `relevance_scores`.
+        ranked: False if the result has neither a score of the ranking nor a relevance; otherwise None. It is so in an
+            answer in the place of a failure, and where the model kept the order of the first stage. A score made from
+            the place would look like certainty to a client with a threshold.
+        result: the result itself.
+    """
+
+    index: int
+    score: float
+    ranked: bool | None
+    result: RankedCandidate
+
+
+def scored(
+    ranking: Ranking, candidates: int, is_relative: bool | None = False, is_raw: bool | None = False
+) -> list[Scored]:
+    """The results, best first, with scores between 0 and 1, or with those of the ranking if they are to be raw.
+
+    Args:
+        ranking: the ranking; it may hold the first results only.
+        candidates: the number of candidates of the request.
+        is_relative: see `relevance_scores`.
+        is_raw: returns the scores as gRPC does.
+    """
+    marks = [False if _has_no_scores(ranking) and item.relevance is None else None for item in ranking.ranked]
+    if is_raw:
+        pairs = zip(ranking.ranked, marks, strict=True)
+        scores = [_UNRANKED_RAW if mark is False else item.score for item, mark in pairs]
+    else:
+        scores = relevance_scores(ranking, candidates, is_relative)
+    return [
+        Scored(item.position, score, mark, item)
+        for item, score, mark in zip(ranking.ranked, scores, marks, strict=True)
+    ]
+
+
+def _has_no_scores(ranking: Ranking) -> bool:
+    nothing = ranking.trace.failure is not None or ranking.trace.completeness is Completeness.NONE
+    return nothing and ranking.score_kind is ScoreKind.RANK
+
+
+def relevance_scores(ranking: Ranking, candidates: int, is_relative: bool | None = False) -> list[float]:
+    """One score in [0, 1] per result, in the order of the results.
+
+    If the model gives a relevance, it is the score. It is a probability that can be compared between requests. It
+    depends on the query and the passage alone, so it may be larger than that of the result before.
+
+    If the model gives none, or did not read a passage, or if relative scores are asked for, the scores order the
+    results of one request, and never rise:
+
+    - Log-probabilities (one window held all candidates) become exp(score), which is the softmax over the window.
+    - Interpolated scores, which are sums of z-scores over the window, become 1 / (1 + exp(-score)). The mean of the
+      window has 0.5.
+    - Probabilities of a model that scores each passage alone stay as they are. Its other scores are logits and become
+      1 / (1 + exp(-score)). Only these two can be compared between requests.
+    - Scores of a listwise model behind a rerank API become 1 / (1 + exp(-score)).
+    - Ranks (several windows, or a model without scores) become (candidates - rank) / candidates, with ranks from 0.
+
+    Results that no model ranked (see `Scored`) have 0, which every client can read and no threshold lets through.
+
+    Args:
+        ranking: the ranking; it may hold the first results only.
+        candidates: the number of candidates of the request.
+        is_relative: makes scores from those of the ranking although the results have a relevance.
+    """
+    relevances = [item.relevance for item in ranking.ranked if item.relevance is not None]
+    if _has_no_scores(ranking):
+        return [item.relevance or 0.0 for item in ranking.ranked]
+    if not is_relative and len(relevances) == len(ranking.ranked):
+        return relevances
+    scores = [item.score for item in ranking.ranked]
+    match ranking.score_kind:
+        case ScoreKind.WINDOW_LOG_PROB:
+            excess = max(0.0, *scores, 0.0)  # rounding, as log-probabilities are at most 0
+            return [math.exp(score - excess) for score in scores]
+        case ScoreKind.POINTWISE_PROBABILITY:
+            return [min(1.0, max(0.0, score)) for score in scores]  # equal ones were lowered by a rounding error
+        case ScoreKind.INTERPOLATED | ScoreKind.POINTWISE | ScoreKind.WINDOW_SCORE:
+            return [1 / (1 + math.exp(-max(score, -700.0))) for score in scores]
+        case _:
+            return [score / candidates for score in scores]
