@@ -185,6 +185,33 @@ assert RANK_LOSSES["mean-score"](scores, scores, mask).item() == 2
 assert rank_loss_named("mean-score") is RANK_LOSSES["mean-score"]
 """,
     ),
+    "signal of the fusion": Recipe(
+        "Add a signal of the fusion",
+        {},
+        {
+            "rerank/config/models.py": (
+                "    sparse_weight: Annotated[float, Field(ge=0, le=100, strict=True)] = 0.6\n",
+                "    sparse_weight: Annotated[float, Field(ge=0, le=100, strict=True)] = 0.6\n"
+                "    overlap_weight: Annotated[float, Field(ge=0, le=100, strict=True)] = 0.0\n",
+            ),
+            "rerank/rankers/fusion.py": (
+                "        return sparse_weight * z_scores(of_sparse) + ",
+                "        query = set(window.query.text.split())\n"
+                "        overlap = np.array([float(len(query & set(each.text.split()))) for each in window.passages])\n"
+                "        of_overlap = z_scores(overlap if places is None else overlap[places])\n"
+                "        return self._settings.overlap_weight * of_overlap + sparse_weight * z_scores(of_sparse) + ",
+            ),
+        },
+        """
+from rerank import Reranker
+from rerank.config import load_config
+fusion = {"name": "f", "ranker": "fusion", "sparse_weight": 0.0, "overlap_weight": 100.0}
+config = load_config(None, [fusion])
+with Reranker(config.model_copy(update={"models": config.models[:1]})) as reranker:
+    ranking = reranker.rerank("a b c", [("one", "a x y"), ("three", "a b c"), ("two", "a b x")])
+assert [each.candidate.passage.doc_id for each in ranking.ranked] == ["three", "two", "one"], ranking
+""",
+    ),
     "dataset": Recipe(
         "Add a dataset",
         {
