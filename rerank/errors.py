@@ -1,7 +1,7 @@
-"""Exceptions: one class for each kind of failure that a caller or an operator can act on.
+"""Exceptions: one class for each kind of failure that a caller or an operator can act on, with its gRPC status.
 
 A RerankError is caused by the caller's request or the operator's settings. Its message names the given value, the
-allowed ones and the way out. Any other exception is a bug of this package.
+allowed ones and the way out. Any other exception is a bug of this package, whose status is INTERNAL.
 """
 
 from __future__ import annotations
@@ -15,12 +15,21 @@ log = logging.getLogger(__name__)
 MAX_QUOTED_CHARS = 500
 
 
+#: Callers get this message of a bug; its own message may say anything and stays in the log.
+BUG_MESSAGE = "internal error; this is a bug of the service, see its log for details"
+_BUG = ("INTERNAL", "BUG")
+
+
 class RerankError(Exception):
     """Base class of all errors that a caller or an operator can act on.
 
     Attributes:
+        grpc_status: name of the gRPC status code.
+        reason: `reason` of the google.rpc.ErrorInfo, by which programs know the error.
         metadata: the numbers and names of the message, for programs.
     """
+
+    grpc_status, reason = _BUG
 
     def __init__(self, message: str, metadata: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
@@ -34,6 +43,8 @@ class InvalidRequest(RerankError):
         field: the path of the field in the protobuf request, such as "strategy.window_size".
         description: the message without the field.
     """
+
+    grpc_status, reason = "INVALID_ARGUMENT", "INVALID_REQUEST"
 
     def __init__(self, field: str, message: str, metadata: Mapping[str, str] | None = None) -> None:
         super().__init__(f"{field}: {message}", metadata)
@@ -53,17 +64,25 @@ def too_many(field: str, value: int | str, limit: int, unit: str) -> InvalidRequ
 class Unauthenticated(RerankError):
     """The request has no API key, or one that the service does not know."""
 
+    grpc_status, reason = "UNAUTHENTICATED", "UNAUTHENTICATED"
+
 
 class PermissionDenied(RerankError):
     """The caller's API key does not allow what the request asks for."""
+
+    grpc_status, reason = "PERMISSION_DENIED", "PERMISSION_DENIED"
 
 
 class NotFound(RerankError):
     """The request names a model or a passage that does not exist."""
 
+    grpc_status, reason = "NOT_FOUND", "NOT_FOUND"
+
 
 class NotConfigured(RerankError):
     """The request needs a part that the service was started without, such as an index."""
+
+    grpc_status, reason = "FAILED_PRECONDITION", "NOT_CONFIGURED"
 
 
 class Overloaded(RerankError):
@@ -73,6 +92,8 @@ class Overloaded(RerankError):
         retry_after_s: estimated time until then, in seconds.
     """
 
+    grpc_status, reason = "RESOURCE_EXHAUSTED", "OVERLOADED"
+
     def __init__(self, message: str, retry_after_s: float, metadata: Mapping[str, str] | None = None) -> None:
         super().__init__(message, metadata)
         self.retry_after_s = retry_after_s
@@ -81,41 +102,61 @@ class Overloaded(RerankError):
 class DeadlineExceeded(RerankError):
     """The deadline of the request has passed, or will have passed before the answer is ready."""
 
+    grpc_status, reason = "DEADLINE_EXCEEDED", "DEADLINE_EXCEEDED"
+
 
 class ShuttingDown(RerankError):
     """The service is shutting down and accepts no new requests."""
+
+    grpc_status, reason = "UNAVAILABLE", "SHUTTING_DOWN"
 
 
 class ConfigError(RerankError):
     """A setting is unusable: an unknown key, an invalid value, a contradiction or a missing dependency."""
 
+    grpc_status, reason = "FAILED_PRECONDITION", "CONFIG_ERROR"
+
 
 class UsageError(RerankError):
     """An object of this package is used at a time when it cannot be: after `close`, or outside an event loop."""
+
+    grpc_status, reason = "FAILED_PRECONDITION", "USAGE_ERROR"
 
 
 class CollectionError(RerankError):
     """A collection cannot be read or indexed."""
 
+    grpc_status, reason = "FAILED_PRECONDITION", "COLLECTION_ERROR"
+
 
 class IndexMismatch(RerankError):
     """The folder holds no index, or an index that another encoder or another version made."""
+
+    grpc_status, reason = "FAILED_PRECONDITION", "INDEX_MISMATCH"
 
 
 class CheckpointError(RerankError):
     """The files of a model are incomplete, were modified, name code, or do not fit the encoder; it is not served."""
 
+    grpc_status, reason = "FAILED_PRECONDITION", "CHECKPOINT_ERROR"
+
 
 class SelfTestFailed(RerankError):
     """A model was loaded but failed its self-test; the service runs without it."""
+
+    grpc_status, reason = "FAILED_PRECONDITION", "SELF_TEST_FAILED"
 
 
 class ModelServerUnavailable(RerankError):
     """No inference server that runs the model answers; the same request can succeed later."""
 
+    grpc_status, reason = "UNAVAILABLE", "MODEL_SERVER_UNAVAILABLE"
+
 
 class ModelServerUnfit(RerankError):
     """An inference server refuses the requests, or does not give the scores of the configured model."""
+
+    grpc_status, reason = "FAILED_PRECONDITION", "MODEL_SERVER_UNFIT"
 
 
 class RankerFailure(Exception):
@@ -137,8 +178,18 @@ FAILURES: Mapping[type[Exception], str] = {
 
 
 def told(failure: Exception) -> str:
-    """The message of a failure, as the caller is told it. That of a bug, which may say anything, is logged instead."""
+    """The message of a failure for the caller. A bug is logged, and the caller gets BUG_MESSAGE."""
     if isinstance(failure, RerankError):
         return str(failure)
     log.error("bug: a request was answered without its ranking, which failed", exc_info=failure)
-    return "internal error; this is a bug of the service, see its log for details"
+    return BUG_MESSAGE
+
+
+def grpc_status_of(kind: type[Exception]) -> str:
+    """Name of the gRPC status code of a class of exceptions; INTERNAL for a bug."""
+    return kind.grpc_status if issubclass(kind, RerankError) else _BUG[0]
+
+
+def reason_of(kind: type[Exception]) -> str:
+    """ErrorInfo.reason of a class of exceptions; BUG for a bug."""
+    return kind.reason if issubclass(kind, RerankError) else _BUG[1]

@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import grpc
 import typer
 import typer.main
 from pydantic import BaseModel
 
 import rerank
-from rerank import config
+from rerank import config, errors
 from rerank.access.key_file import APIKey
 from rerank.checkpoints.relevance import RelevanceCurve
 from rerank.config.http import HttpConfig
@@ -30,7 +31,6 @@ from rerank.ports.http.dialects.table import dialects
 from rerank.ports.http.openapi import openapi
 from rerank.ports.http.problem import HTTP_STATUS
 from rerank.rankers.first_stage_correlation import CallerCorrelations
-from rerank.service.status import STATUS
 from rerank.telemetry.metrics import Metrics
 
 ROOT = Path(__file__).parents[1]
@@ -181,8 +181,15 @@ def _help(command: Any, name: str) -> str:
 def statuses_page() -> str:
     """The statuses and the reason of each exception."""
     rows = [
-        [f"`{code.name}`", str(HTTP_STATUS[code].value), f"`{reason}`", f"`{error.__name__}`", _summary(error)]
-        for error, (code, reason) in STATUS.items()
+        [
+            f"`{error.grpc_status}`",
+            str(HTTP_STATUS[grpc.StatusCode[error.grpc_status]].value),
+            f"`{error.reason}`",
+            f"`{error.__name__}`",
+            _summary(error),
+        ]
+        for error in errors.RerankError.__subclasses__()
+        if error.__module__ == errors.__name__
     ]
     bug = ["`INTERNAL`", "500", "`BUG`", "any other", "A bug of the service; its log has the details."]
     text = "The gRPC status of each exception, its HTTP status, and the `reason` of its `google.rpc.ErrorInfo`."

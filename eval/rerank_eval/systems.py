@@ -15,11 +15,11 @@ from rerank.access.credentials import Credentials
 from rerank.checkpoints.manifest import MANIFEST_FILE, TEMPLATE_FILE, model_in, profiled, read_manifest
 from rerank.commands.messages import strategy_message
 from rerank.commands.run import console
+from rerank.commands.service_process import service_process
 from rerank.config import CheckpointModel, Precision, ServiceConfig, load_config
 from rerank.engine.scores import strictly_decreasing
 from rerank.errors import ConfigError
 from rerank.readers.qrels import Qrel
-from rerank.service.process import service_process
 from rerank.types import CandidateSource, Query
 from rerank.v1 import rerank_pb2 as pb
 from rerank_eval.services import Services

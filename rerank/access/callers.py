@@ -1,12 +1,12 @@
-"""Callers of a service with API keys: what each may do, and what it has in flight."""
+"""Callers of a service: what each may do, and what it has in flight."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 from rerank.config.settings import Positive, Settings
 from rerank.errors import MAX_QUOTED_CHARS, Overloaded, PermissionDenied
@@ -43,7 +43,7 @@ class Place:
     """The place of a call among those that the holder of a key has in flight.
 
     Attributes:
-        stream: the stream that brings the call as one of its requests; None for a call of its own.
+        stream: the stream that brings the call as one of its requests; None for any other call.
         is_taken: set when it is the call's turn.
     """
 
@@ -58,14 +58,14 @@ class Place:
 
 
 class Caller:
-    """The holder of an API key.
+    """The holder of an API key; or, in a service without keys, everyone together.
 
     Its streams, and its other calls together, have equal shares of the calls that it may have in flight.
 
     Attributes:
-        name: the name of the key.
-        limits: what the holder may do; replaced when the file of the keys changes.
-        pace: of the requests of its streams.
+        name: the name of the key; empty for everyone.
+        limits: what the caller may do; `follow` replaces them.
+        pace: starts the requests of its streams.
     """
 
     def __init__(self, name: str, limits: CallerLimits) -> None:
@@ -80,14 +80,18 @@ class Caller:
         self._latest_turn: dict[object | None, int] = {}
         self._turns = itertools.count(1)
 
+    def follow(self, limits: CallerLimits) -> None:
+        """Holds the caller to these limits from now on."""
+        self.limits = limits
+
     def enter(self, stream: object | None = None) -> Place:
         """Counts a call until it leaves its place, which it may have to wait for.
 
         Args:
-            stream: the stream that brings the call; None for a call of its own.
+            stream: the stream that brings the call; None for any other call.
 
         Raises:
-            Overloaded: as many calls of its own as the key may have are in flight, or wait.
+            Overloaded: as many calls outside of streams as the key may have are in flight, or wait.
         """
         limit, own = self.limits.max_calls, self._in_flight[None] + len(self._waiting.get(None, ()))
         if limit is not None and stream is None and own >= limit:
@@ -101,7 +105,7 @@ class Caller:
         """Ends a call that `enter` has counted, or its waiting."""
         if place.is_taken.is_set():
             self._in_flight[place.stream] -= 1
-            if place.stream is None:
+            if self._counts_in_pace(place.stream):
                 self.pace.end()
         else:
             self._waiting[place.stream].remove(place)
@@ -112,7 +116,7 @@ class Caller:
         self._give_turns()
 
     def _too_many_calls(self, calls: int) -> Overloaded:
-        """The error of a call that finds so many others."""
+        """The error of a call that exceeds `max_calls`."""
         return Overloaded(
             f"{calls} calls of key {self.name} are in flight, the most that it may have; retry when one ends",
             _RETRY_S,
@@ -130,8 +134,12 @@ class Caller:
             self._latest_turn[stream] = next(self._turns)
             self._in_flight[stream] += 1
             self._waiting[stream].popleft().is_taken.set()
-            if stream is None:
+            if self._counts_in_pace(stream):
                 self.pace.begin()
+
+    def _counts_in_pace(self, stream: object | None) -> bool:
+        """True for a call outside of streams, for whose end a stream of the same key waits; everyone's are others'."""
+        return stream is None and bool(self.name)
 
     def check_models(self, names: Iterable[str]) -> None:
         """Raises: PermissionDenied if the key does not allow one of these models."""
@@ -145,6 +153,11 @@ class Caller:
                     f"{', '.join(allowed) or 'none'}",
                     {"key": self.name, "model": name},
                 )
+
+    @property
+    def bound_on_tokens(self) -> Callable[[float], AbstractContextManager[None]] | None:
+        """`queueing` of a caller with `max_queue_tokens`; None for any other, whose tokens need not be estimated."""
+        return None if self.limits.max_queue_tokens is None else self.queueing
 
     @contextmanager
     def queueing(self, tokens: float) -> Iterator[None]:
@@ -167,3 +180,7 @@ class Caller:
             yield
         finally:
             self._queued_tokens -= tokens
+
+
+#: A caller whose key was not checked yet; nothing counts for it.
+STRANGER = Caller("", CallerLimits())

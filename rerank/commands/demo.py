@@ -23,12 +23,12 @@ from rerank.client.client import RerankClient
 from rerank.collections import open_collection, pydoc
 from rerank.commands.display import fields_table, one_line
 from rerank.commands.progress import show_progress
+from rerank.commands.service_process import service_process
 from rerank.config import ServiceConfig
 from rerank.config.http import HttpConfig
 from rerank.errors import IndexMismatch
 from rerank.retrieval.build import BuildSettings, build_index
 from rerank.retrieval.index import IndexManifest, read_manifest
-from rerank.service.process import service_process
 from rerank.types import Query
 
 _HTTP_PORT = 8080

@@ -126,9 +126,9 @@ def serve(settings: ServeSettings) -> None:
 
     # Before gRPC is imported: whoever connects can write to its log, and it reports a socket that we close as an error.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    from rerank.commands import service_process
     from rerank.config import load_config
     from rerank.config.named import named_model
-    from rerank.service import process
     from rerank.service.startup import check_before_loading, check_checkpoints
 
     models = [named_model(name_and_path) for name_and_path in settings.model or ()]
@@ -140,14 +140,14 @@ def serve(settings: ServeSettings) -> None:
         console.print(f"the settings can be used: {len(config.models)} models at {config.listen}")
         return
     if settings.stop_at_eof:
-        process.stop_at_eof()
+        service_process.stop_at_eof()
     from rerank.ports import server  # imports torch, and follows the checks, which take milliseconds
     from rerank.telemetry.logs import set_up_logging
 
     set_up_logging(config.telemetry)
     for verbose in ("sentence_transformers", "httpx2", "mcp"):
         logging.getLogger(verbose).setLevel(logging.WARNING)
-    asyncio.run(server.serve(config, process.announce, read_config))
+    asyncio.run(server.serve(config, service_process.announce, read_config))
 
 
 def index(

@@ -14,7 +14,7 @@ from math import ceil
 from typing import TypeAlias
 from urllib.parse import unquote
 
-from rerank.service.connection_bounds import ConnectionBounds, RefusalLog, address_reason, port_reason, source_of
+from rerank.ports.connection_bounds import ConnectionBounds, RefusalLog, address_reason, port_reason, source_of
 
 _OWN_FILES = "/dev/fd"
 #: Seconds between two counts of the connections.

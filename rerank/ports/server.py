@@ -8,24 +8,24 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 
 import grpc
 
 from rerank.access.keys import KeyStore
 from rerank.config import ServiceConfig
+from rerank.errors import ConfigError
+from rerank.ports.connection_bounds import connection_bounds, raise_open_files_limit
 from rerank.ports.connections import bounded_connections, end_connection_of, end_connections
 from rerank.ports.grpc.port import bind, server_options
 from rerank.ports.grpc.services import add_services
 from rerank.protobuf.health import HealthServicer, health_of
 from rerank.reranking.reranker import AsyncReranker, load_reranker
-from rerank.service.calls import CallsInFlight
-from rerank.service.connection_bounds import connection_bounds, raise_open_files_limit
-from rerank.service.reload import reload
+from rerank.service.in_flight import CallsInFlight
 from rerank.service.startup import description
-from rerank.telemetry.setup import telemetry
+from rerank.telemetry.setup import Telemetry, telemetry
 
 log = logging.getLogger(__name__)
 
@@ -38,27 +38,46 @@ _SWITCH_S = 0.001
 class RunningServer:
     """A started server.
 
-    Attributes:
+    Args:
+        config: the settings with which it was started.
         address: HOST:PORT with the port that was bound, also if the configuration says port 0.
-        metrics_address: the same of /metrics; empty if the configuration asks for none.
         http_address: the same of the HTTP port; empty if the configuration asks for none.
+        metrics_address: the same of /metrics; empty if the configuration asks for none.
+        server: the gRPC server.
+        calls: the calls in flight.
+        health: answers the health checks.
     """
 
     def __init__(
         self,
+        config: ServiceConfig,
         address: str,
+        http_address: str,
+        metrics_address: str,
         server: grpc.aio.Server,
         calls: CallsInFlight,
         health: HealthServicer,
-        metrics_address: str = "",
     ) -> None:
-        self.address = address
-        self.metrics_address = metrics_address
-        self.http_address = ""
-        self._server = server
+        self.address, self.http_address, self.metrics_address = address, http_address, metrics_address
         self.calls = calls
-        self._health = health
+        self._config, self._server, self._health = config, server, health
         self._draining: asyncio.Task[None] | None = None
+
+    def reload(self, read_config: Callable[[], ServiceConfig]) -> None:
+        """Reads keys and limits again, for calls that arrive from now on. Invalid ones are logged and change nothing.
+
+        Other settings need a restart; the log names those that have changed.
+        """
+        try:
+            config = read_config()
+        except ConfigError as error:
+            log.error("%s; the limits stay as they were", error)
+            self.calls.follow(self.calls.limits)
+            return
+        if ignored := list(_need_restart(self._config, config)):
+            log.warning("%s: what changed takes effect after a restart", ", ".join(ignored))
+        self.calls.follow(config.limits)
+        log.info("limits read again: %s", config.limits)
 
     async def drain(self, drain_s: float) -> None:
         """Shuts down: health becomes NOT_SERVING, new calls get UNAVAILABLE, calls in flight have `drain_s` seconds.
@@ -73,12 +92,21 @@ class RunningServer:
 
     async def _drain(self, drain_s: float) -> None:
         await self._health.enter_graceful_shutdown()
-        self.calls.shutting_down = True
+        self.calls.begin_drain()
         with suppress(TimeoutError):
             await asyncio.wait_for(self.calls.wait_until_idle(), drain_s)
         self.calls.end_drain()
         end_connections(int(self.address.rpartition(":")[2]))
         await self._server.stop(_GRACE_S)
+
+
+def _need_restart(before: ServiceConfig, after: ServiceConfig) -> Iterator[str]:
+    """The names of the settings that have changed and need a restart."""
+    for name in ServiceConfig.model_fields:
+        if name != "limits" and getattr(before, name) != getattr(after, name):
+            yield name
+    if before.limits.max_message_bytes != after.limits.max_message_bytes:
+        yield "limits.max_message_bytes"
 
 
 @asynccontextmanager
@@ -99,24 +127,26 @@ async def running_server(reranker: AsyncReranker) -> AsyncIterator[RunningServer
         stack.enter_context(bounded_connections(port, connection_bounds(config), calls.peers))
         await server.start()
         address = f"{config.listen.rpartition(':')[0]}:{port}"
-        running = RunningServer(address, server, calls, health, observed.metrics_address)
-        if config.http is not None:
-            from rerank.inspector.routes import inspector_routes  # needs the extra http, as the next does
-            from rerank.ports.http.app import FurtherRoutes
-            from rerank.ports.http.server import running_http
-
-            further: list[FurtherRoutes] = [partial(inspector_routes, reranker)]
-            if config.http.mcp:
-                from rerank.ports.mcp.http import mcp_routes  # needs the extra mcp
-
-                further.append(partial(mcp_routes, reranker, calls, observed.on_end))
-            running.http_address = await stack.enter_async_context(
-                running_http(reranker, calls, observed.on_end, observed.wrap_app, further)
-            )
+        http_address = await stack.enter_async_context(_http(reranker, calls, observed)) if config.http else ""
+        running = RunningServer(config, address, http_address, observed.metrics_address, server, calls, health)
         try:
             yield running
         finally:
             await running.drain(config.drain_s)
+
+
+def _http(reranker: AsyncReranker, calls: CallsInFlight, observed: Telemetry) -> AbstractAsyncContextManager[str]:
+    """The HTTP port with the inspector, and with MCP if the settings ask for it; see `running_http`."""
+    from rerank.inspector.routes import inspector_routes  # needs the extra http, as the next does
+    from rerank.ports.http.app import FurtherRoutes
+    from rerank.ports.http.server import running_http
+
+    further: list[FurtherRoutes] = [partial(inspector_routes, reranker)]
+    if reranker.config.http and reranker.config.http.mcp:
+        from rerank.ports.mcp.http import mcp_routes  # needs the extra mcp
+
+        further.append(partial(mcp_routes, reranker, calls, observed.on_end))
+    return running_http(reranker, calls, observed.on_end, observed.wrap_app, further)
 
 
 def _favour_event_loop() -> None:
@@ -169,9 +199,11 @@ async def serve(
             await asyncio.wait({opening})
             return
         running = opening.result()
-        loop.add_signal_handler(signal.SIGHUP, reload, reranker, running.calls, read_config)
+        loop.add_signal_handler(signal.SIGHUP, running.reload, read_config)
         for line in description(running.address, reranker):
             log.info("%s", line)
+        bounds = connection_bounds(config)
+        log.info("connections: %d of a port, %d of one address", bounds.per_port, bounds.per_address)
         if running.http_address:
             log.info("HTTP at %s://%s", "http" if config.tls is None else "https", running.http_address)
         if running.metrics_address:

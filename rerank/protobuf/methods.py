@@ -18,8 +18,10 @@ from rerank.protobuf.health import HealthServicer
 from rerank.protobuf.replies import list_models_response, rerank_response, search_response
 from rerank.protobuf.requests import rerank_request, search_request
 from rerank.reranking.reranker import AsyncReranker
-from rerank.service.calls import SMALL_MESSAGE, CallRecord, CallsInFlight, Method, OnEnd, Respond
-from rerank.service.methods import RerankMethods
+from rerank.service.answer import Method, Respond
+from rerank.service.call import CallRecord, OnEnd
+from rerank.service.in_flight import SMALL_MESSAGE, CallsInFlight
+from rerank.service.methods import RerankMethods, served_models
 from rerank.service.requests import check_number_of_candidates
 from rerank.v1 import rerank_pb2 as pb
 
@@ -32,12 +34,12 @@ Run: TypeAlias = Callable[[Any, CallRecord], Awaitable[Message]]
 class MessageMethods:
     """The methods of RerankService, which take and return its messages."""
 
-    def __init__(self, reranker: AsyncReranker) -> None:
-        self._reranker, self._methods = reranker, RerankMethods(reranker)
+    def __init__(self, reranker: AsyncReranker, calls: CallsInFlight) -> None:
+        self._reranker, self._calls, self._methods = reranker, calls, RerankMethods(reranker, calls)
 
     async def rerank(self, message: pb.RerankRequest, record: CallRecord) -> pb.RerankResponse:
         """Rerank. Raises: RerankError."""
-        check_number_of_candidates(message.candidates, self._reranker.config.limits)
+        check_number_of_candidates(message.candidates, self._calls.limits)
         is_large = message.ByteSize() > SMALL_MESSAGE
         request = await self._reranker.convert(rerank_request, message) if is_large else rerank_request(message)
         return rerank_response(await self._methods.rerank(request, record), message)
@@ -48,12 +50,12 @@ class MessageMethods:
 
     async def list_models(self, _: pb.ListModelsRequest, __: CallRecord) -> pb.ListModelsResponse:
         """ListModels."""
-        return list_models_response(self._methods.list_models())
+        return list_models_response(served_models(self._reranker))
 
 
 def rerank_methods(reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd) -> dict[str, Method]:
     """The unary methods of RerankService by their names."""
-    methods = MessageMethods(reranker)
+    methods = MessageMethods(reranker, calls)
     runs: dict[str, Run] = {"Rerank": methods.rerank, "Search": methods.search, "ListModels": methods.list_models}
     return protobuf_methods(pb.DESCRIPTOR.services_by_name["RerankService"], runs, calls, on_end)
 

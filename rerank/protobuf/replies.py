@@ -6,12 +6,12 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 
+from rerank.errors import reason_of
 from rerank.reranking.registry import ModelDescription
 from rerank.reranking.reranker import SearchResult
 from rerank.retrieval.feedback_search import FeedbackReport
 from rerank.retrieval.index import IndexManifest
 from rerank.service.methods import ServedModels
-from rerank.service.status import reason_of
 from rerank.types import InterpolationReport, RankedCandidate, Ranking, ScoreKind, Trace, WindowTrace
 from rerank.v1 import rerank_pb2 as pb
 

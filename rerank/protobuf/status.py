@@ -8,8 +8,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
-from rerank.errors import InvalidRequest, Overloaded, RerankError
-from rerank.service.status import code_and_reason
+from rerank.errors import BUG_MESSAGE, InvalidRequest, Overloaded, RerankError, grpc_status_of, reason_of
 
 #: ErrorInfo.domain of every status.
 DOMAIN = "rerank.v1"
@@ -22,9 +21,9 @@ def status_of(error: Exception) -> status_pb2.Status:
 
     Any exception other than a RerankError becomes INTERNAL, without its message, which belongs in the log only.
     """
-    code, reason = code_and_reason(type(error))
+    code, reason = grpc.StatusCode[grpc_status_of(type(error))], reason_of(type(error))
     if not isinstance(error, RerankError):
-        return _status(code, "internal error; this is a bug of the service, see its log for details", _info(reason, {}))
+        return _status(code, BUG_MESSAGE, _info(reason, {}))
     details: list[Message] = [_info(reason, error.metadata)]
     if isinstance(error, InvalidRequest):
         violation = error_details_pb2.BadRequest.FieldViolation(

@@ -20,7 +20,6 @@ from rerank.config.models import reads_sparse
 from rerank.config.named import BUNDLED
 from rerank.errors import CheckpointError, ConfigError
 from rerank.retrieval.integrity import check_sizes
-from rerank.service.connection_bounds import connection_bounds
 from rerank.service.paths import check_model_files, problem_of_checkpoint, problem_of_encoder
 from rerank.util.files import is_missing_folder, looked_for
 
@@ -100,8 +99,6 @@ def description(address: str, reranker: AsyncReranker) -> Iterator[str]:
         f"limits: {limits.max_candidates:,} candidates and {limits.max_request_s:g} s per request, "
         f"{limits.max_passage_chars:,} characters per passage, {limits.max_message_bytes:,} bytes per message"
     )
-    bounds = connection_bounds(reranker.config)
-    yield f"connections: {bounds.per_port:,} of a port, {bounds.per_address:,} of one address"
     yield f'try: rerank search "…" --target {address}, rerank models --target {address}, or RerankClient("{address}")'
 
 

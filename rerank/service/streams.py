@@ -11,8 +11,9 @@ from itertools import count
 from typing import TypeAlias
 
 from rerank.errors import Overloaded, RerankError, ShuttingDown
-from rerank.service.calls import Call, CallRecord, CallsInFlight, Method, answer, header
-from rerank.service.status import REQUEST_ID
+from rerank.service.answer import Method, answer
+from rerank.service.call import REQUEST_ID, Call, CallRecord
+from rerank.service.in_flight import CallsInFlight
 from rerank.util.many import IN_WORK
 
 #: Streams that may be open at the same time, in all and with one key. Each may be receiving a message, and the
@@ -64,22 +65,20 @@ class OpenStreams:
 
         Raises: Unauthenticated, ShuttingDown, Overloaded.
         """
-        keys = self._calls.keys
-        caller = None if keys is None else keys.authenticate(header(call, "authorization"))
-        name, most = (caller.name, caller.limits.max_calls or IN_WORK) if caller else ("", IN_WORK)
-        if self._calls.shutting_down:
+        caller = self._calls.authenticate(call)
+        if self._calls.is_shutting_down:
             raise ShuttingDown("the service is shutting down; open the stream at another replica")
-        own = [each for each in self._open if each.key == name]
-        self._make_room(own, _STREAMS_OF_KEY if caller else _STREAMS)
-        self._make_room(list(self._open), _STREAMS)
-        stream = OpenStream(name, min(most, IN_WORK))
+        if caller.name:
+            self._end_silent([each for each in self._open if each.key == caller.name], _STREAMS_OF_KEY)
+        self._end_silent(list(self._open), _STREAMS)
+        stream = OpenStream(caller.name, min(caller.limits.max_calls or IN_WORK, IN_WORK))
         self._open.add(stream)
         try:
             yield stream
         finally:
             self._open.discard(stream)
 
-    def _make_room(self, streams: Sequence[OpenStream], limit: int) -> None:
+    def _end_silent(self, streams: Sequence[OpenStream], limit: int) -> None:
         """Ends the stream that has been silent for longest if there are too many. Raises: Overloaded if none is."""
         if len(streams) < limit:
             return
@@ -92,7 +91,7 @@ class OpenStreams:
 
 
 class _StreamedCall:
-    """A request of a stream, see `rerank.service.calls.Call`. Its id is that of the stream with its number."""
+    """A request of a stream, see `rerank.service.call.Call`. Its id is that of the stream with its number."""
 
     def __init__(self, stream: Call, number: int, message: bytes) -> None:
         self.peer, self.deadline, self.size = stream.peer, stream.deadline, len(message)
@@ -138,13 +137,11 @@ class RequestStream:
         self._calls, respond = method.calls, method.respond
 
         async def paced(message: bytes | bytearray, record: CallRecord) -> bytes:
-            pace = record.caller.pace if record.caller else method.calls.pace
-
             async def attempt() -> bytes:
                 record.deadline = stream.deadline  # a time of the request's own begins with each attempt
                 return await respond(message, record)
 
-            return await pace.run(attempt, stream.deadline)
+            return await record.caller.pace.run(attempt, stream.deadline)
 
         self._method = replace(method, respond=paced)
         self._writing = asyncio.Lock()

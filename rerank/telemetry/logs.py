@@ -9,7 +9,7 @@ from typing import Any
 
 from rerank.config import TelemetryConfig
 from rerank.errors import MAX_QUOTED_CHARS
-from rerank.service.calls import CallRecord
+from rerank.service.call import CallRecord
 from rerank.service.requests import RerankRequest
 from rerank.types import Trace
 

@@ -15,12 +15,12 @@ from prometheus_client.registry import Collector
 
 from rerank import __version__
 from rerank.engine.request import ModelStage, Stage, Work
-from rerank.errors import DeadlineExceeded, Overloaded
+from rerank.errors import DeadlineExceeded, Overloaded, reason_of
 from rerank.models.vector_cache import VectorCache
 from rerank.rankers.first_stage_correlation import CallerCorrelations
 from rerank.reranking.reranker import AsyncReranker, SearchResult
-from rerank.service.calls import CallRecord, CallsInFlight
-from rerank.service.status import reason_of
+from rerank.service.call import CallRecord
+from rerank.service.in_flight import CallsInFlight
 from rerank.types import Trace
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)

@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 from rerank.engine.request import Completed, ModelStage, Stage
-from rerank.service.calls import CallRecord
+from rerank.service.call import CallRecord
 from rerank.telemetry.logs import costs
 
 _SERVICE_NAME_VARIABLE = "OTEL_SERVICE_NAME"

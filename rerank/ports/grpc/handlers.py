@@ -1,4 +1,4 @@
-"""gRPC's handlers: they hand each call to `rerank.service.calls.answer`, and write its reply or its status."""
+"""gRPC's handlers: they hand each call to `rerank.service.answer.answer`, and write its reply or its status."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from grpc_status import rpc_status
 
 from rerank.errors import InvalidRequest, RerankError
 from rerank.protobuf.status import status_of
-from rerank.service.calls import CallsInFlight, Method, answer
-from rerank.service.status import REQUEST_ID
+from rerank.service.answer import Method, answer
+from rerank.service.call import REQUEST_ID
+from rerank.service.in_flight import CallsInFlight
 
 Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 #: A grpc.RpcMethodHandler, whose stubs are those of synchronous servers.
@@ -25,7 +26,7 @@ Parse: TypeAlias = Callable[[bytes], Any]
 
 
 class GrpcCall:
-    """A call of gRPC, see `rerank.service.calls.Call`.
+    """A call of gRPC, see `rerank.service.call.Call`.
 
     Args:
         context: what gRPC knows of the call.

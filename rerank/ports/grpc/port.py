@@ -7,7 +7,7 @@ import grpc
 from rerank.access.tls import server_credentials
 from rerank.config import ServiceConfig
 from rerank.errors import ConfigError
-from rerank.service.connection_bounds import connection_bounds
+from rerank.ports.connection_bounds import connection_bounds
 
 _MAX_PORT = 65_535
 #: gRPC refuses compressed messages before it receives them, with UNIMPLEMENTED. Otherwise 16 kB could become 16 MB, and

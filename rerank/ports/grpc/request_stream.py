@@ -13,7 +13,9 @@ from rerank.errors import InvalidRequest, RerankError
 from rerank.ports.grpc.handlers import Context, GrpcCall, Handler, HangUp, abort
 from rerank.protobuf.methods import MessageMethods, parser
 from rerank.protobuf.status import status_of
-from rerank.service.calls import CallRecord, CallsInFlight, Method, OnEnd
+from rerank.service.answer import Method
+from rerank.service.call import CallRecord, OnEnd
+from rerank.service.in_flight import CallsInFlight
 from rerank.service.streams import OpenStreams, RequestStream
 from rerank.v1 import rerank_pb2 as pb
 
@@ -26,7 +28,7 @@ def request_stream_handler(methods: MessageMethods, calls: CallsInFlight, on_end
 
     Args:
         methods: answers its requests.
-        calls, on_end: see `rerank.service.calls.Method`.
+        calls, on_end: see `rerank.service.answer.Method`.
         hang_up: ends the connection of a client.
     """
     parse = parser(pb.DESCRIPTOR.message_types_by_name["RerankStreamRequest"], calls)

@@ -14,7 +14,8 @@ from rerank.ports.grpc.request_stream import STREAM, request_stream_handler
 from rerank.protobuf.health import SERVICE, HealthServicer
 from rerank.protobuf.methods import MessageMethods, health_methods, parser, rerank_methods
 from rerank.reranking.reranker import AsyncReranker
-from rerank.service.calls import CallsInFlight, OnEnd
+from rerank.service.call import OnEnd
+from rerank.service.in_flight import CallsInFlight
 
 _HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"]
 
@@ -38,7 +39,7 @@ def add_services(
         hang_up: ends the connection of a client.
     """
     config = reranker.config
-    stream = request_stream_handler(MessageMethods(reranker), calls, on_end, hang_up)
+    stream = request_stream_handler(MessageMethods(reranker, calls), calls, on_end, hang_up)
     handlers = unary_handlers(rerank_methods(reranker, calls, on_end), hang_up) | {STREAM: stream}
     server.add_registered_method_handlers(SERVICE, handlers)
     calls = CallsInFlight(config.limits)  # of services that need no key

@@ -22,7 +22,8 @@ from rerank.ports.http.hosts import OwnHosts
 from rerank.ports.http.many import MANY, ManyEndpoint
 from rerank.ports.http.problem import RefusedByHttp, problem_of
 from rerank.reranking.reranker import AsyncReranker
-from rerank.service.calls import CallsInFlight, OnEnd
+from rerank.service.call import OnEnd
+from rerank.service.in_flight import CallsInFlight
 from rerank.service.methods import RerankMethods
 
 #: Makes routes beside those of this port; takes the function that answers a GET request within the limits.
@@ -47,7 +48,7 @@ def create_app(
         by_path: the dialects.
         further: further routes.
     """
-    config, methods = reranker.config, RerankMethods(reranker)
+    config, methods = reranker.config, RerankMethods(reranker, calls)
     max_bytes = config.limits.max_message_bytes
     aliases = config.http.model_aliases if config.http else {}
 

@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope
 from rerank.errors import InvalidRequest, ShuttingDown
 from rerank.ports.connections import end_connection_of
 from rerank.ports.http.problem import RefusedByHttp
-from rerank.service.calls import CallsInFlight
+from rerank.service.in_flight import CallsInFlight
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ class HungUp(asyncio.CancelledError):
 
 
 class HttpCall:
-    """A request, see `rerank.service.calls.Call`.
+    """A request, see `rerank.service.call.Call`.
 
     Args:
         scope: the ASGI scope of the request.

@@ -18,7 +18,7 @@ from rerank.ports.http.dialects.table import Dialects
 from rerank.ports.http.openapi import openapi
 from rerank.reranking.registry import ModelDescription
 from rerank.reranking.reranker import AsyncReranker
-from rerank.service.calls import CallsInFlight
+from rerank.service.in_flight import CallsInFlight
 
 Describe: TypeAlias = Callable[[], dict[str, Any]]
 #: Answers a GET request with a description, if the caller's key and the calls in flight allow it.
@@ -51,14 +51,14 @@ def description_routes(
 ) -> list[Route]:
     """The routes. If the service has keys, callers without one learn only its health."""
     describe: dict[str, Describe] = {
-        "/info": partial(_info, reranker),
+        "/info": partial(_info, reranker, calls),
         "/v1/models": lambda: {"object": "list", "data": [_model(model) for model in reranker.models()]},
         "/openapi.json": partial(openapi, dialects),
     }
 
     async def health(_: Request) -> Response:
         """Answers 200 if the default model is served, otherwise 503, as the health check of gRPC does."""
-        problem = "shutting down" if calls.shutting_down else _default(reranker).problem
+        problem = "shutting down" if calls.is_shutting_down else _default(reranker).problem
         if problem:
             return JSONResponse({"status": "NOT_SERVING", "reason": problem}, HTTPStatus.SERVICE_UNAVAILABLE)
         return JSONResponse({"status": "SERVING"})
@@ -66,9 +66,9 @@ def description_routes(
     return [Route("/health", health), *(Route(path, partial(limited, each)) for path, each in describe.items())]
 
 
-def _info(reranker: AsyncReranker) -> dict[str, Any]:
+def _info(reranker: AsyncReranker, calls: CallsInFlight) -> dict[str, Any]:
     """The default model and the limits, by TEI's names."""
-    model, limits = _default(reranker), reranker.config.limits
+    model, limits = _default(reranker), calls.limits
     return {
         "model_id": model.info.model_id,
         "model_sha": model.info.model_revision or None,

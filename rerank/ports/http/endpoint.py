@@ -11,14 +11,16 @@ from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from starlette.types import Receive, Scope, Send
 
+from rerank.errors import reason_of
 from rerank.ports.http.body import json_object
 from rerank.ports.http.call import HttpCall, HungUp
 from rerank.ports.http.dialects.dialect import Dialect
 from rerank.ports.http.dialects.table import ByField, chosen, error_body
 from rerank.ports.http.problem import problem_of
-from rerank.service.calls import SMALL_MESSAGE, CallRecord, CallsInFlight, Method, OnEnd, answer
+from rerank.service.answer import Method, answer
+from rerank.service.call import REQUEST_ID, CallRecord, OnEnd
+from rerank.service.in_flight import SMALL_MESSAGE, CallsInFlight
 from rerank.service.requests import RerankRequest, SearchRequest, check_number_of_candidates
-from rerank.service.status import REQUEST_ID, reason_of
 from rerank.types import Trace
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any
 from weakref import WeakValueDictionary, finalize
 
-from rerank.service.connection_bounds import ConnectionBounds, RefusalLog, address_reason, port_reason, source_of
+from rerank.ports.connection_bounds import ConnectionBounds, RefusalLog, address_reason, port_reason, source_of
 
 #: Connections that may wait until they are accepted. asyncio accepts a part of them at a time.
 _QUEUE = 2048

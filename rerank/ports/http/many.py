@@ -15,7 +15,9 @@ from rerank.ports.http.call import HttpCall, HungUp
 from rerank.ports.http.dialects.table import NATIVE
 from rerank.ports.http.endpoint import Endpoint, Exchange
 from rerank.ports.http.problem import Problem, problem_of
-from rerank.service.calls import CallRecord, CallsInFlight, Method, OnEnd
+from rerank.service.answer import Method
+from rerank.service.call import CallRecord, OnEnd
+from rerank.service.in_flight import CallsInFlight
 from rerank.service.streams import OpenStreams, RequestStream
 
 T = TypeVar("T")

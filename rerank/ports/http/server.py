@@ -18,14 +18,15 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from rerank.access.tls import server_context
 from rerank.config.network import TLSConfig
 from rerank.errors import ConfigError
+from rerank.ports.connection_bounds import ConnectionBounds, connection_bounds
 from rerank.ports.http.app import FurtherRoutes, create_app
 from rerank.ports.http.dialects.table import Dialects, dialects, error_in_all
 from rerank.ports.http.listener import BoundedListener
 from rerank.ports.http.problem import RefusedByHttp, problem_of
 from rerank.ports.http.protocol import protocol_with
 from rerank.reranking.reranker import AsyncReranker
-from rerank.service.calls import CallsInFlight, OnEnd
-from rerank.service.connection_bounds import ConnectionBounds, connection_bounds
+from rerank.service.call import OnEnd
+from rerank.service.in_flight import CallsInFlight
 
 #: Connections that asyncio accepts before it does something else; each takes some .1 ms.
 _ACCEPTED_AT_A_TIME = 32

@@ -19,7 +19,8 @@ from rerank.ports.http.problem import problem_of
 from rerank.ports.mcp.local import HTTP_CALL, McpPost, local_service
 from rerank.ports.mcp.tools import tool_server
 from rerank.reranking.reranker import AsyncReranker
-from rerank.service.calls import SMALL_MESSAGE, CallsInFlight, OnEnd
+from rerank.service.call import OnEnd
+from rerank.service.in_flight import SMALL_MESSAGE, CallsInFlight
 
 #: JSON-RPC: the first of the codes for errors of servers.
 _SERVER_ERROR = -32000

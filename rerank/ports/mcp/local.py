@@ -11,8 +11,10 @@ from rerank.ports.mcp.tools import ToolAnswer, ToolRequest, ToolService, tool_an
 from rerank.protobuf.methods import MessageMethods
 from rerank.protobuf.replies import list_models_response
 from rerank.reranking.reranker import AsyncReranker
-from rerank.service.calls import CallRecord, CallsInFlight, Method, OnEnd, answer
-from rerank.service.methods import RerankMethods
+from rerank.service.answer import Method, answer
+from rerank.service.call import CallRecord, OnEnd
+from rerank.service.in_flight import CallsInFlight
+from rerank.service.methods import served_models
 from rerank.v1 import rerank_pb2 as pb
 
 #: Name in the ASGI scope of an HTTP request → its McpPost.
@@ -42,7 +44,7 @@ class McpPost(HttpCall):
 
 
 class ToolCall:
-    """A call of a tool, see `rerank.service.calls.Call`: the same limits, keys and log as for any other call.
+    """A call of a tool, see `rerank.service.call.Call`: the same limits, keys and log as for any other call.
 
     Args:
         http: the HTTP request in which the call came; None if it came over standard input.
@@ -76,7 +78,7 @@ class ToolCall:
 
 def local_service(reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd) -> ToolService:
     """The service of an open reranker in this process."""
-    methods = MessageMethods(reranker)
+    methods = MessageMethods(reranker, calls)
 
     async def ask(request: ToolRequest, http_request: Any) -> ToolAnswer:
         found: list[ToolAnswer] = []
@@ -102,6 +104,6 @@ def local_service(reranker: AsyncReranker, calls: CallsInFlight, on_end: OnEnd) 
         return found[0]
 
     def models() -> pb.ListModelsResponse:
-        return list_models_response(RerankMethods(reranker).list_models())
+        return list_models_response(served_models(reranker))
 
     return ToolService(ask, models, lambda: calls.limits)

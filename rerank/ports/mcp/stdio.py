@@ -16,7 +16,7 @@ from rerank.client.client import AsyncRerankClient
 from rerank.client.retries import DEFAULT_ATTEMPTS
 from rerank.config import ServiceConfig
 from rerank.ports.mcp.tools import ToolAnswer, ToolRequest, ToolService, tool_answer, tool_server
-from rerank.service.calls import CallsInFlight
+from rerank.service.in_flight import CallsInFlight
 from rerank.v1 import rerank_pb2 as pb
 
 log = logging.getLogger(__name__)

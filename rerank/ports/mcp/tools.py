@@ -15,11 +15,10 @@ from rerank import __version__
 from rerank.client.client import rerank_request
 from rerank.client.error_details import ServiceError
 from rerank.config import Limits
-from rerank.errors import InvalidRequest, NotFound, RerankError, too_many
+from rerank.errors import InvalidRequest, NotFound, RerankError, grpc_status_of, too_many
 from rerank.names import FirstStage
 from rerank.protobuf.fields import request_message
 from rerank.protobuf.status import status_of
-from rerank.service.status import status_name
 from rerank.v1 import rerank_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -162,5 +161,5 @@ def _refusal(error: Exception) -> types.CallToolResult:
     if isinstance(error, ServiceError):
         text = f"{error.code.name}: {error}"
     else:
-        text = f"{status_name(error)}: {status_of(error).message}"
+        text = f"{grpc_status_of(type(error))}: {status_of(error).message}"
     return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=True)

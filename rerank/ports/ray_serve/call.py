@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class RayCall:
-    """A unary call, see `rerank.service.calls.Call`.
+    """A unary call, see `rerank.service.call.Call`.
 
     Args:
         message: the bytes of the request.

@@ -2,7 +2,7 @@
 
 Ray's own handlers do not tell replicas the deadline of a call, and fail with INTERNAL if the replica dies. The handlers
 here add the deadline to the metadata, leave messages as bytes, and give calls that Ray ends a status of
-`rerank.service.status`. Ray has no public interface for handlers of one's own in its proxy, so that its
+`rerank.errors`. Ray has no public interface for handlers of one's own in its proxy, so that its
 `service_handler_factory`, `add_passthrough_service` and `gRPCStreamingType` are used, which are internal.
 """
 
@@ -17,7 +17,7 @@ from grpc_status import rpc_status
 
 from rerank.errors import Overloaded, RerankError, ShuttingDown
 from rerank.protobuf.status import status_of
-from rerank.service.status import REQUEST_ID
+from rerank.service.call import REQUEST_ID
 from rerank.v1 import rerank_pb2_grpc
 
 #: Metadata of a call on its way to a replica: seconds until the caller's deadline. Callers cannot set it.

@@ -17,8 +17,9 @@ from rerank.ports.ray_serve.proxy import set_status
 from rerank.protobuf.health import health_of
 from rerank.protobuf.methods import health_methods, rerank_methods
 from rerank.reranking.reranker import AsyncReranker, load_reranker
-from rerank.service.calls import CallsInFlight, answer
-from rerank.service.status import REQUEST_ID
+from rerank.service.answer import answer
+from rerank.service.call import REQUEST_ID
+from rerank.service.in_flight import CallsInFlight
 from rerank.telemetry.logs import set_up_logging
 from rerank.telemetry.setup import telemetry
 

@@ -7,7 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
 
-from rerank.service.connection_bounds import raise_open_files_limit
+from rerank.ports.connection_bounds import raise_open_files_limit
 from scripts.service import connect
 from scripts.trials.attacks.registry import attack
 from scripts.trials.calls import Target

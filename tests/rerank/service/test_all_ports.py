@@ -147,7 +147,7 @@ def test_drain_refuses_new_calls_and_finishes_those_in_flight(encoder: Encoder, 
     with service(encoder, {"number": ranker}) as served:
         with in_flight(send, served, ranker):
             drained = served.start(served.server.drain(TIMEOUT_S))
-            wait_for(lambda: served.server.calls.shutting_down)
+            wait_for(lambda: served.server.calls.is_shutting_down)
             assert rerank(send, served).code == "UNAVAILABLE"
             assert not is_healthy(served)
         drained.result(TIMEOUT_S)

@@ -13,14 +13,14 @@ import pytest
 
 from rerank.config import ServiceConfig
 from rerank.models.encoder import Encoder
-from rerank.rankers.identity import IdentityRanker
-from rerank.service.connection_bounds import (
+from rerank.ports.connection_bounds import (
     ConnectionBounds,
     RefusalLog,
     connection_bounds,
     raise_open_files_limit,
     source_of,
 )
+from rerank.rankers.identity import IdentityRanker
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.fakes import HeldRanker

@@ -13,7 +13,7 @@ import pytest
 from rerank.config import TelemetryConfig
 from rerank.errors import Overloaded
 from rerank.reranking.reranker import SearchResult
-from rerank.service.calls import CallRecord
+from rerank.service.call import CallRecord
 from rerank.service.requests import RerankRequest, SearchRequest
 from rerank.telemetry.logs import JsonFormatter, TextFormatter, set_up_logging
 from rerank.types import CandidateSource, FirstStage, Query, Ranking, RankOptions, ScoreKind, WindowTrace

@@ -372,7 +372,7 @@ def test_drain_finishes_requests_in_work_and_refuses_further_ones(encoder: Encod
         sender.send(asked([1, 2]))
         assert ranker.entered.wait(TIMEOUT_S)
         drained = served.start(served.server.drain(TIMEOUT_S))
-        wait_for(lambda: served.server.calls.shutting_down)
+        wait_for(lambda: served.server.calls.is_shutting_down)
         assert refusal(lambda: answers(stub, [asked([1])])).code is grpc.StatusCode.UNAVAILABLE
         sender.send(asked([1]))
         assert next(stream).error.code == grpc.StatusCode.UNAVAILABLE.value[0]

@@ -10,8 +10,8 @@ from contextlib import ExitStack, suppress
 
 import pytest
 
+from rerank.ports.connection_bounds import ConnectionBounds
 from rerank.ports.http.listener import BoundedListener
-from rerank.service.connection_bounds import ConnectionBounds
 
 TIMEOUT_S = 10
 

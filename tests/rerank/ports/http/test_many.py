@@ -142,7 +142,7 @@ def test_drain_during_the_last_answer_adds_no_line(encoder: Encoder, monkeypatch
             connection.sendall(f"{head}content-type: application/x-ndjson\r\n\r\n".encode() + body)
             assert ranker.entered.wait(TIMEOUT_S)
             drained = served.start(served.server.drain(TIMEOUT_S))
-            wait_for(lambda: served.server.calls.shutting_down)
+            wait_for(lambda: served.server.calls.is_shutting_down)
             ranker.release.set()
             received = b""
             while b"0\r\n\r\n" not in received:

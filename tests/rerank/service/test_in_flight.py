@@ -17,7 +17,7 @@ from rerank.config import Limits, ServiceConfig
 from rerank.errors import Overloaded
 from rerank.models.encoder import Encoder
 from rerank.ports.connections import end_connection_of
-from rerank.service.calls import CallsInFlight
+from rerank.service.in_flight import CallsInFlight
 from rerank.v1 import rerank_pb2 as pb
 from tests.serving import (
     TIMEOUT_S,

@@ -16,7 +16,6 @@ from rerank.config import ServiceConfig
 from rerank.errors import ConfigError
 from rerank.models.encoder import Encoder
 from rerank.rankers.identity import IdentityRanker
-from rerank.service.reload import reload
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.serving import TIMEOUT_S, held_service, numbered_candidates, refusal, reranker_of, serving, wait_for
@@ -33,7 +32,7 @@ def test_limits_change_for_new_calls(encoder: Encoder, caplog: pytest.LogCapture
     with held_service(encoder) as held:
         running = held.start_call(candidates=THREE.candidates)
         config = changed(held.reranker.config, limits={"max_candidates": 2, "max_calls": 2})
-        reload(held.reranker, held.served.server.calls, lambda: config)
+        held.served.server.reload(lambda: config)
         refused = refusal(lambda: held.stub.Rerank(THREE, timeout=TIMEOUT_S))
         assert refused.detail(error_details_pb2.ErrorInfo).metadata["limit"] == "2"
         wait_for(lambda: held.served.server.calls.number == 1)
@@ -50,8 +49,7 @@ def test_other_settings_need_a_restart(encoder: Encoder, caplog: pytest.LogCaptu
     with held_service(encoder) as held:
         before = held.reranker.config
         after = changed(before, drain_s=1.0, limits={"max_message_bytes": 1000})
-        reload(held.reranker, held.served.server.calls, lambda: after)
-        assert held.reranker.config.drain_s == before.drain_s
+        held.served.server.reload(lambda: after)
     assert "drain_s, limits.max_message_bytes: what changed takes effect after a restart" in caplog.text
 
 
@@ -60,9 +58,9 @@ def test_invalid_settings_change_nothing(encoder: Encoder, caplog: pytest.LogCap
         raise ConfigError("service.yaml: limits.max_calls: no number")
 
     with held_service(encoder) as held:
-        before = held.reranker.config
-        reload(held.reranker, held.served.server.calls, invalid)
-        assert held.reranker.config is before
+        before = held.served.server.calls.limits
+        held.served.server.reload(invalid)
+        assert held.served.server.calls.limits is before
     assert "service.yaml: limits.max_calls: no number; the limits stay as they were" in caplog.text
 
 
@@ -73,9 +71,9 @@ def test_keys_are_read_at_once(encoder: Encoder, tmp_path: Path) -> None:
     with serving(reranker) as served, grpc.insecure_channel(served.address) as channel:
         metadata = [("authorization", f"Bearer {add_key(path, 'a', CallerLimits())}")]
         stub = RerankServiceStub(channel)
-        reload(reranker, served.server.calls, lambda: reranker.config)
+        served.server.reload(lambda: reranker.config)
         assert len(stub.Rerank(THREE, timeout=TIMEOUT_S, metadata=metadata).results) == 3
         path.write_text("[]")
-        reload(reranker, served.server.calls, lambda: reranker.config)
+        served.server.reload(lambda: reranker.config)
         refused = refusal(lambda: stub.Rerank(THREE, timeout=TIMEOUT_S, metadata=metadata))
         assert refused.code is grpc.StatusCode.UNAUTHENTICATED

@@ -23,10 +23,10 @@ from rerank.access.credentials import Credentials
 from rerank.access.key_file import add_key
 from rerank.client.client import RerankClient
 from rerank.client.error_details import ServiceError
+from rerank.commands.service_process import service_process
 from rerank.config import load_config
 from rerank.errors import CheckpointError, ConfigError, RerankError
 from rerank.ports.server import serve
-from rerank.service.process import service_process
 from rerank.v1 import rerank_pb2 as pb
 from rerank.v1.rerank_pb2_grpc import RerankServiceStub
 from tests.serving import TIMEOUT_S, refusal
@@ -40,7 +40,7 @@ PARENT = """
 import sys
 from pathlib import Path
 from rerank.config import load_config
-from rerank.service.process import service_process
+from rerank.commands.service_process import service_process
 
 with service_process(load_config(Path(sys.argv[1]))) as address:
     print(address, flush=True)
