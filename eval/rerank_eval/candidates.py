@@ -1,22 +1,17 @@
-"""Lists of candidates from TREC run files and from the prebuilt indexes of Pyserini, and changes of such lists."""
+"""Lists of candidates from TREC run files, and changes of such lists."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import ir_measures
 
-from rerank.errors import CollectionError, ConfigError
+from rerank.errors import CollectionError
 from rerank.prompting.style import PromptStyle
-from rerank.readers.requests import Request, parse_request
-from rerank.readers.rows import BadRow
+from rerank.readers.requests import Request
 from rerank.readers.trec_ids import from_column, known_ids
-from rerank.retrieval.bm25 import K1, B
-from rerank.retrieval.jvm import pyserini_module
 from rerank.types import CandidateSource, Passage, Query
 from rerank_eval.datasets import Dataset
 
@@ -48,18 +43,6 @@ def candidates_of_run(path: Path, dataset: Dataset, depth: int = 0) -> tuple[lis
     passages = dataset.passages({doc_id for docs in candidates.values() for doc_id, _ in docs})
     requests = [_request(dataset.queries[query_id], docs, passages) for query_id, docs in candidates.items()]
     return requests, sorted(run.keys() - {qrel.query_id for qrel in dataset.qrels})
-
-
-def candidates_of_prebuilt(name: str, dataset: Dataset, depth: int) -> list[Request]:
-    """The first `depth` passages by BM25 for each judged query, in a prebuilt index that Pyserini downloads once.
-
-    Raises:
-        ConfigError: Pyserini has no index of this name, or cannot download it.
-        CollectionError: the index does not store the text of its passages.
-    """
-    searcher = _prebuilt(name)
-    searcher.set_bm25(K1, B)
-    return [_search(searcher, name, query, depth) for query in dataset.queries.values()]
 
 
 def first_candidates(request: Request, depth: int) -> Request:
@@ -108,37 +91,3 @@ def _read_run(path: Path, dataset: Dataset) -> dict[str, dict[str, float]]:
 def _request(query: Query, docs: Sequence[tuple[str, float]], passages: Mapping[str, Passage]) -> Request:
     found = [(passages[doc_id], score) for doc_id, score in docs]
     return Request(query, tuple(CandidateSource(p.doc_id, p.text, score=score, title=p.title) for p, score in found))
-
-
-def _prebuilt(name: str) -> Any:
-    try:
-        searcher = pyserini_module("pyserini.search.lucene").LuceneSearcher.from_prebuilt_index(name)
-    except OSError as error:
-        raise ConfigError(f"Pyserini cannot download its index {name!r}, which needs a network: {error}") from error
-    if searcher is None:
-        raise ConfigError(f"Pyserini has no prebuilt index {name!r}; pyserini/prebuilt_index_info.py lists their names")
-    return searcher
-
-
-def _search(searcher: Any, index: str, query: Query, depth: int) -> Request:
-    candidates = [
-        {"docid": hit.docid, "score": hit.score, "doc": _stored_document(searcher, index, hit.docid)}
-        for hit in searcher.search(query.text, k=depth)
-    ]
-    try:
-        return parse_request({"query": {"text": query.text, "qid": query.query_id}, "candidates": candidates})
-    except BadRow as error:
-        raise CollectionError(
-            f"Pyserini's index {index} stores no passage texts ({error}); use one that does"
-        ) from error
-
-
-def _stored_document(searcher: Any, index: str, doc_id: str) -> Any:
-    """The document as it was indexed: JSON with the text in one of its fields, or the text itself."""
-    raw = searcher.doc(doc_id).raw()
-    if raw is None:
-        raise CollectionError(f"Pyserini's index {index} stores no passage texts; use one that does")
-    try:
-        return json.loads(raw)
-    except ValueError:
-        return raw

@@ -11,20 +11,20 @@ from typing import Any
 
 from rerank import __version__
 from rerank.commands.run import console
+from rerank.errors import ConfigError
 from rerank.types import CandidateSource, Query
-from rerank_eval.cases import CaseFinder
 from rerank_eval.measures import MAIN_MEASURE, Run
 from rerank_eval.orders import UNORDERED, Order
 from rerank_eval.overlap import check_names, check_responses
-from rerank_eval.report import FIRST_STAGE, ORACLE, Report
-from rerank_eval.report_writer import dataset_folder, write_overview, write_report
+from rerank_eval.report import FIRST_STAGE, ORACLE, Report, write_report
 from rerank_eval.results import SystemResult, measure_variants
+from rerank_eval.run_files import write_text
 from rerank_eval.runner import Responses, Variant, run_variants
-from rerank_eval.settings import BeirSettings, EvaluationSettings
+from rerank_eval.settings import EvaluationSettings
 from rerank_eval.sources import Search
 from rerank_eval.specs import SystemSpec, parse_systems
 from rerank_eval.systems import Oracle, System, open_systems
-from rerank_eval.table import Summary
+from rerank_eval.table import SUMMARY_FILE, Summary, summarize, summary_json, table
 from rerank_eval.tasks import Task, open_tasks
 
 _PACKAGES = ("torch", "transformers", "sentence-transformers", "faiss-cpu", "pyserini", "ir-measures")
@@ -38,12 +38,26 @@ def run_evaluation(settings: EvaluationSettings) -> None:
         CollectionError: a file of a dataset cannot be read, or its queries, candidates and judgements share no ids.
         RerankError: a service refused a query; a further call resumes the run.
     """
-    specs, loads = parse_systems(settings.ranker, settings.system, settings.model), settings.loads
+    specs, loads = parse_systems(settings.ranker, settings.system), settings.loads
     tasks = open_tasks(settings)
-    names = [task.name for task in tasks]
-    folders = [dataset_folder(name, names, settings.out) for name in names]
+    folders = _folders([task.name for task in tasks], settings.out)
     summaries = [_evaluate(task, specs, loads, settings, out) for task, out in zip(tasks, folders, strict=True)]
-    write_overview(summaries, settings.out, console)
+    if len(summaries) > 1:
+        overview = table({summary.dataset: [summary] for summary in summaries})
+        write_text(settings.out / "report.md", f"# {len(summaries)} datasets\n\n{overview}\n")
+        console.print(f"report of all datasets: {settings.out / 'report.md'}")
+
+
+def _folders(datasets: Sequence[str], out: Path) -> list[Path]:
+    """The folder of each dataset's results: `out` itself if there is only one dataset, else a folder inside it.
+
+    Raises:
+        ConfigError: two datasets have the same name.
+    """
+    if len(set(datasets)) != len(datasets):
+        raise ConfigError(f"datasets {', '.join(datasets)}: two have the same name, and so the same result folder")
+    # Names of ir_datasets contain slashes.
+    return [out] if len(datasets) == 1 else [out / dataset.replace("/", "-") for dataset in datasets]
 
 
 def _evaluate(
@@ -55,16 +69,15 @@ def _evaluate(
         variants = task.source.variants(systems, shared)
         responses = run_variants(variants, list(task.source.queries), out, loads, console)
     measured = responses[loads[0]]
-    notes = task.notes + _notes_on_search(task, systems, measured, settings.targets)
+    notes = task.notes + _notes_on_search(task, systems, measured, settings.target)
     written = {**settings.as_strings(), "qrels_sha256": task.qrels_sha256}
     results = measure_variants(variants, responses, task.evaluator, out, written, notes)
     first_stage = task.source.first_stage(variants[0].order, measured[variants[0].name])
-    report = _report(task, specs, settings, variants, results, measured, first_stage)
+    report = _report(task, specs, settings, variants, results, first_stage)
     report = replace(report, settings={**report.settings, **shared, **task.source.fingerprint}, notes=notes)
-    summary = write_report(report, out, settings.plots, console)
-    if isinstance(settings, BeirSettings) and settings.feedback and task.index:
-        runs = {name: {row.query_id: row.ranking.docs for row in measured[name]} for name in systems}
-        _evaluate_feedback(task, task.index, runs, first_stage, settings.seed, out, notes)
+    summary = summarize(report.dataset, report.title, report.results, report.seed, report.notes)
+    write_text(out / SUMMARY_FILE, summary_json(summary))
+    write_report(report, out, console)
     return summary
 
 
@@ -74,17 +87,14 @@ def _report(
     settings: EvaluationSettings,
     variants: Sequence[Variant],
     results: Sequence[SystemResult],
-    responses: Responses,
     first_stage: Run,
 ) -> Report:
     """The report of all systems on the first order, with the first stage and the oracle."""
     first_order = variants[0].order
     reported = [result for result, variant in zip(results, variants, strict=True) if variant.order == first_order]
-    finder = CaseFinder(task.evaluator, first_stage, task.source.queries, task.source.texts)
-    cases = finder.by_system(reported, responses)
     identity = next((first_order.label(spec.name) for spec in specs if spec.ranker == "identity"), "")
     if not identity:
-        reported.append(SystemResult(FIRST_STAGE, finder.metrics))
+        reported.append(SystemResult(FIRST_STAGE, task.evaluator.evaluate(first_stage)))
     return Report(
         task.name,
         task.title,
@@ -92,16 +102,12 @@ def _report(
         SystemResult(ORACLE, task.evaluator.evaluate(_oracle_run(task, first_stage))),
         settings.as_strings(),
         first_stage=identity or FIRST_STAGE,
-        margin=settings.margin,
         seed=settings.seed,
-        cases=cases,
         **_by_order(task, [spec.name for spec in specs], variants, results),
     )
 
 
-def _notes_on_search(
-    task: Task, systems: Mapping[str, System], responses: Responses, targets: Sequence[str]
-) -> tuple[str, ...]:
+def _notes_on_search(task: Task, systems: Mapping[str, System], responses: Responses, target: str) -> tuple[str, ...]:
     """Notes on the index that a service searched. Raises: CollectionError when it is one of another collection."""
     if not isinstance(task.source, Search):
         return ()
@@ -109,7 +115,7 @@ def _notes_on_search(
     if task.index is not None:
         return named
     found = [response for rows in responses.values() for response in rows]
-    return named + check_responses(found, task.qrels, f"the service at {', '.join(targets)}")
+    return named + check_responses(found, task.qrels, f"the service at {target}")
 
 
 def _oracle_run(task: Task, first_stage: Run) -> Run:
@@ -147,18 +153,6 @@ def _by_order(
 
 def _score(task: Task, run: Run) -> float:
     return task.evaluator.evaluate(run).mean[MAIN_MEASURE]
-
-
-def _evaluate_feedback(
-    task: Task, index: Path, runs: Mapping[str, Run], first_stage: Run, seed: int, out: Path, notes: Sequence[str]
-) -> None:
-    """Evaluates dense retrieval after it follows every system, and after it follows the oracle."""
-    from rerank_eval import feedback  # imports torch, which only feedback needs
-
-    teachers = {**runs, ORACLE: feedback.teacher_of_grades(task.qrels, first_stage)}
-    evaluator = replace(task.evaluator, measures=feedback.FEEDBACK_MEASURES)
-    experiment = feedback.FeedbackExperiment(index, task.source.queries, evaluator)
-    feedback.write_feedback_report(experiment, teachers, out, seed, console, notes)
 
 
 def versions() -> dict[str, str]:

@@ -1,7 +1,7 @@
-"""`eval-relevance`: measures the relevance of a model's results on judged lists, and fits its curve.
+"""`eval-relevance`: measures the relevance of a model's results on judged lists, and fits its curves.
 
 eval-relevance default --requests lists.jsonl --qrels qrels.txt --relevant-from 2
-eval-relevance runs/mine/final --index indexes/mine --collection my-corpus --fit --store
+eval-relevance default --requests results/pydoc/run.trec --qrels pydoc --fit
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ app = CommandApp()
 @flags(RelevanceSettings)
 def evaluate(settings: RelevanceSettings) -> None:
     """Measure whether the relevance of results is a probability, and fit it to judgements."""
-    from rerank_eval.relevance_study import run_study  # imports torch, which --help does not need
+    from rerank_eval.relevance_fit import evaluate_relevance  # imports torch, which --help does not need
 
-    run_study(settings)
+    evaluate_relevance(settings)
 
 
 def main() -> None:

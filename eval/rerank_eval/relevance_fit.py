@@ -1,25 +1,41 @@
-"""Fits and measures of relevance, on lists of passages with their signals and judgements."""
+"""Fits the relevance of a model's results to judged lists, and measures it.
+
+Each list is ranked twice: with its own query, and with the query of another list, for which nothing in it is relevant.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import yaml
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
 from rerank.checkpoints.relevance import RelevanceCurve, RelevanceCurves, Signal, relevance
-from rerank.errors import CollectionError
-
-Numbers: TypeAlias = npt.NDArray[np.float64]
-Truths: TypeAlias = npt.NDArray[np.bool_]
+from rerank.collections import is_collection
+from rerank.commands.progress import with_progress
+from rerank.commands.run import console
+from rerank.config import ServiceConfig, load_config
+from rerank.config.named import config_of_model
+from rerank.engine.relevance import signals_by_text
+from rerank.errors import CollectionError, ConfigError
+from rerank.readers.qrels import Qrel, grades_by_query, read_qrels
+from rerank.readers.requests import Request, read_requests
+from rerank.reranking.blocking import Reranker
+from rerank.reranking.registry import signal_encoders
+from rerank.types import Query, RankOptions
+from rerank_eval.candidates import candidates_of_run, first_candidates
+from rerank_eval.datasets import open_dataset
+from rerank_eval.overlap import candidate_ids, check_requests, judgements_of
+from rerank_eval.report import markdown_table
+from rerank_eval.settings import RelevanceSettings
 
 #: Bins of equal width by which the calibration error is measured.
 _BINS = 10
-#: Share of the relevant results that a threshold keeps, in the measure of what it drops.
-_KEPT = 0.95
 
 
 class JudgedPassage(NamedTuple):
@@ -33,22 +49,125 @@ class JudgedPassage(NamedTuple):
 JudgedList: TypeAlias = Sequence[JudgedPassage]
 
 
+class RankedLists(NamedTuple):
+    """The lists of one source with their own queries, and the same lists with queries of others."""
+
+    name: str
+    own: Sequence[JudgedList]
+    foreign: Sequence[JudgedList]
+
+    def half(self, first: int) -> RankedLists:
+        """Every second list, from the first (0) or the second (1) on."""
+        return RankedLists(self.name, self.own[first::2], self.foreign[first::2])
+
+
 class RelevanceMeasures(NamedTuple):
     """Measures of relevances as probabilities.
 
     Attributes:
         ece: expected calibration error over 10 bins of equal width: mean |mean relevance - share of relevant|.
         auc: probability that a relevant result of any query has more relevance than an irrelevant one of any query.
-        dropped: share of the irrelevant results below the threshold that keeps 95 % of the relevant ones.
-        silent: share of the lists with nothing relevant where no result is above 0.5; nan without such lists.
+        silent: share of the lists with nothing relevant where no result is above 0.5.
         answered: share of the lists with a relevant passage where some result is above 0.5.
     """
 
     ece: float
     auc: float
-    dropped: float
     silent: float
     answered: float
+
+
+def evaluate_relevance(settings: RelevanceSettings) -> None:
+    """Prints the measures of each source. With `fit`, curves of one half are measured on the other, and printed.
+
+    Raises:
+        ConfigError: settings do not fit each other, or the model has no curve.
+        CollectionError: a file cannot be read, or does not fit the others.
+        CheckpointError: the model cannot be loaded.
+    """
+    if len(settings.requests) != len(settings.qrels):
+        raise ConfigError(f"{len(settings.requests)} --requests and {len(settings.qrels)} --qrels; give one for each")
+    sources = [_read(*given, settings.depth) for given in zip(settings.requests, settings.qrels, strict=True)]
+    config, name = _config(settings)
+    with Reranker(config) as reranker:
+        own_curves = reranker.rankers[name].info.relevance
+        if not own_curves and not settings.fit:
+            raise ConfigError(f"model {name} gives no relevance; fit it with --fit")
+        ranked = [
+            RankedLists(
+                f"{path.parent.name}/{path.name}",
+                _ranked(reranker, name, requests, qrels, settings.relevant_from, 0),
+                _ranked(reranker, name, requests, qrels, settings.relevant_from, max(1, len(requests) // 2)),
+            )
+            for path, (requests, qrels) in zip(settings.requests, sources, strict=True)
+        ]
+        encoders = signal_encoders(reranker.rankers)
+    if not settings.fit:
+        _print_measures(ranked, own_curves)
+        return
+    curves = _fit([each.half(0) for each in ranked], encoders)
+    _print_measures([each.half(1) for each in ranked], curves)
+    given = [curve.model_dump(exclude_defaults=True) for curve in curves]
+    block = yaml.safe_dump({"relevance": given}, sort_keys=False)
+    console.print(f"for model {name} in service.yaml:\n{block}", soft_wrap=True)
+
+
+def _config(settings: RelevanceSettings) -> tuple[ServiceConfig, str]:
+    """The settings of the service, and the name of the model in them."""
+    if settings.config is None:
+        config = config_of_model(settings.model)
+        return config, config.models[0].name
+    config = load_config(settings.config)
+    if settings.model not in (names := [model.name for model in config.models]):
+        raise ConfigError(f"model {settings.model!r} is none of {', '.join(names)} in {settings.config}")
+    return config, settings.model
+
+
+def _read(path: Path, judgements: str, depth: int) -> tuple[list[Request], Sequence[Qrel]]:
+    """The lists of the judged queries, and the judgements."""
+    if is_collection(judgements):
+        dataset = open_dataset(judgements)
+        requests, qrels = candidates_of_run(path, dataset, depth)[0], dataset.qrels
+    else:
+        requests = [first_candidates(request, depth) for request in read_requests(path)]
+        qrels = read_qrels(Path(judgements), candidate_ids(requests))
+    check_requests(requests, qrels, str(path))
+    judged = {qrel.query_id for qrel in judgements_of((each.query.query_id for each in requests), qrels, str(path))[0]}
+    return [request for request in requests if request.query.query_id in judged], qrels
+
+
+def _ranked(
+    reranker: Reranker, model: str, requests: Sequence[Request], qrels: Sequence[Qrel], relevant_from: int, shift: int
+) -> list[JudgedList]:
+    """The lists after ranking, each with the query of the list `shift` places before it, modulo their number.
+
+    Passages that are relevant to a query of another list are left out.
+    """
+    grades = grades_by_query(qrels)
+
+    def is_relevant(query: Query, doc_id: str) -> bool:
+        return grades[query.query_id].get(doc_id, 0) >= relevant_from
+
+    lists = list[JudgedList]()
+    title = f"{'others' if shift else 'own'} queries, lists"
+    for place, request in enumerate(with_progress(requests, title, len(requests), console)):
+        query = requests[place - shift].query
+        given = [each for each in request.candidates if not shift or not is_relevant(query, each.doc_id)]
+        ranking = reranker.rerank(query, given, RankOptions(model=model))
+        passages = [item.candidate.passage for item in sorted(ranking.ranked, key=lambda item: item.position)]
+        signals = signals_by_text(ranking.trace.windows, ranking.trace.model, passages)
+        if passages and not signals:
+            raise ConfigError(f"{ranking.trace.strategy} gives no signal; fit a model with a preranker that does")
+        lists.append([JudgedPassage(signals.get(each.text, {}), is_relevant(query, each.doc_id)) for each in passages])
+    return lists
+
+
+def _fit(ranked: Sequence[RankedLists], encoders: Mapping[str, str]) -> RelevanceCurves:
+    """The curves of the signals that the lists have. `encoders`: signal → SHA-256 of the encoder behind it."""
+    lists = [each for of_source in ranked for each in (*of_source.own, *of_source.foreign)]
+    given = {signal for each in lists for passage in each for signal in passage.signals}
+    signals: Sequence[Signal] = ["score"] if "score" in given else ["cosine", "sparse"]
+    return tuple(fit_curve(lists, signal, encoders.get(signal, "")) for signal in signals if signal in given)
 
 
 def fit_curve(lists: Sequence[JudgedList], signal: Signal, encoder_sha256: str) -> RelevanceCurve:
@@ -76,26 +195,37 @@ def fit_curve(lists: Sequence[JudgedList], signal: Signal, encoder_sha256: str) 
 
 def measure(curves: RelevanceCurves, lists: Sequence[JudgedList], foreign: Sequence[JudgedList]) -> RelevanceMeasures:
     """The measures of curves on lists, and on `foreign` lists with nothing relevant."""
-    found = [np.array([_relevance(curves, passage) for passage in each]) for each in lists]
-    truths = [np.array([passage.is_relevant for passage in each], dtype=bool) for each in lists]
-    relevance, is_relevant = np.concatenate(found), np.concatenate(truths)
-    threshold = np.quantile(relevance[is_relevant], 1 - _KEPT, method="lower")
-    best = [max((_relevance(curves, passage) for passage in each), default=0.0) for each in foreign]
+    found, truths = _relevances(curves, lists), [np.array([each.is_relevant for each in row]) for row in lists]
+    values, is_relevant = np.concatenate(found), np.concatenate(truths).astype(bool)
+    best = [max(row, default=0.0) for row in _relevances(curves, foreign)]
     return RelevanceMeasures(
-        calibration_error(relevance, is_relevant),
-        float(roc_auc_score(is_relevant, relevance)),
-        float((relevance[~is_relevant] < threshold).mean()),
-        float(np.mean([each <= 0.5 for each in best])) if best else float("nan"),
-        float(np.mean([each.max() > 0.5 for each, truth in zip(found, truths, strict=True) if truth.any()])),
+        calibration_error(values, is_relevant),
+        float(roc_auc_score(is_relevant, values)),
+        float(np.mean([each <= 0.5 for each in best])),
+        float(np.mean([row.max() > 0.5 for row, truth in zip(found, truths, strict=True) if truth.any()])),
     )
 
 
-def _relevance(curves: RelevanceCurves, passage: JudgedPassage) -> float:
-    return relevance(curves, passage.signals) or 0.0
+def _relevances(curves: RelevanceCurves, lists: Sequence[JudgedList]) -> list[npt.NDArray[np.float64]]:
+    return [np.array([relevance(curves, passage.signals) or 0.0 for passage in each]) for each in lists]
 
 
-def calibration_error(relevance: Numbers, is_relevant: Truths) -> float:
+def calibration_error(values: npt.NDArray[np.float64], is_relevant: npt.NDArray[np.bool_]) -> float:
     """Expected calibration error (Guo et al., ICML 2017, equation 3), over bins of equal width."""
-    bins = np.minimum((relevance * _BINS).astype(int), _BINS - 1)
-    gaps = [abs(float((relevance - is_relevant)[bins == each].sum())) for each in range(_BINS)]
-    return sum(gaps) / len(relevance)
+    bins = np.minimum((values * _BINS).astype(int), _BINS - 1)
+    return sum(abs(float((values - is_relevant)[bins == each].sum())) for each in range(_BINS)) / len(values)
+
+
+def _print_measures(ranked: Sequence[RankedLists], curves: RelevanceCurves) -> None:
+    head = ("lists", "queries", "ECE", "AUC", "silent", "answered")
+    console.print(markdown_table(head, list(_rows(ranked, curves))), soft_wrap=True)
+    console.print(
+        "silent: share of lists with nothing relevant that have no result above 0.5. answered: share of lists with a "
+        "relevant passage that have one.",
+        soft_wrap=True,
+    )
+
+
+def _rows(ranked: Sequence[RankedLists], curves: RelevanceCurves) -> Iterator[tuple[str, ...]]:
+    for each in ranked:
+        yield each.name, str(len(each.own)), *(f"{value:.3f}" for value in measure(curves, each.own, each.foreign))

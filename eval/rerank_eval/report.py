@@ -1,27 +1,24 @@
-"""The report of an evaluation in Markdown: measures, significance of differences, largest changes, and cost."""
+"""The report of an evaluation: measures, significance of differences, and cost, in report.md and on the screen."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, zip_longest
+from itertools import groupby
+from pathlib import Path
 from statistics import fmean
 from typing import TypeAlias
 
-from rerank_eval.cases import CASES, Case, RankedDoc
+from rich.console import Console
+from rich.table import Table
+
 from rerank_eval.measures import MAIN_MEASURE, paired_values
 from rerank_eval.orders import ORIGINAL, Order
 from rerank_eval.results import SystemResult
+from rerank_eval.run_files import write_text
 from rerank_eval.settings import format_setting
-from rerank_eval.statistics import (
-    Comparison,
-    compare,
-    confidence_interval,
-    holm,
-    non_inferiority,
-    paired_differences,
-)
+from rerank_eval.statistics import Comparison, compare, confidence_interval, holm
 
 #: Names of two rows that no system needs to produce.
 FIRST_STAGE, ORACLE = "first stage", "oracle"
@@ -43,10 +40,8 @@ class Report:
         upper_bound: result of the oracle, which no order of the same candidates exceeds; it is not compared.
         settings: of the call, shown at the end.
         first_stage: name of the result that is the first stage's order; empty: none is.
-        margin: of the non-inferiority test; 0: no test.
         seed: of the permutation test.
         notes: sentences about the judgements that change how the figures are read.
-        cases: the largest changes of the first stage's rankings, by system.
         by_order: scores with the candidates in several orders, with a row `FIRST_STAGE`; empty for one order.
         unordered: results of a system on an ordered list, and on the same as an unordered list.
     """
@@ -57,10 +52,8 @@ class Report:
     upper_bound: SystemResult
     settings: Mapping[str, object]
     first_stage: str = ""
-    margin: float = 0.0
     seed: int = 0
     notes: Sequence[str] = ()
-    cases: Mapping[str, Sequence[Case]] = field(default_factory=dict)
     by_order: ScoresByOrder = field(default_factory=dict)
     unordered: Sequence[tuple[SystemResult, SystemResult]] = ()
 
@@ -80,20 +73,29 @@ class Report:
                 yield reference, comparisons([reference, *others], self.seed)
 
 
-def markdown(report: Report, plots: Sequence[str] = ()) -> str:
-    """The report in Markdown. `plots` are names of image files in the report's folder."""
+def write_report(report: Report, out: Path, console: Console) -> None:
+    """Writes report.md into the folder `out`, and prints the main figures.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+    write_text(out / "report.md", markdown(report))
+    _print(report, console)
+    console.print(f"report: {out / 'report.md'}; `rerank inspect {out}` shows each query")
+
+
+def markdown(report: Report) -> str:
+    """The report in Markdown."""
     parts = [
         f"# {_plain(report.title)}",
         _systems(report.results),
         *(f"**{note}**" for note in report.notes),
         _measures(report.rows),
-        *(_comparison(reference, compared, report.margin) for reference, compared in report.compared),
+        *(_comparison(reference, compared) for reference, compared in report.compared),
         _orders(report.by_order),
         _unordered(report.unordered, report.seed),
         _efficiency(report.results),
         *_warnings(report.results),
-        *(f"![{name}]({name})" for name in plots),
-        *(_cases(system, cases) for system, cases in report.cases.items()),
         _settings(report.settings),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -126,13 +128,24 @@ def order_dependence(by_order: ScoresByOrder) -> dict[str, float]:
     return {name: sum(row[ORIGINAL] - row[order] for order in others) / lost for name, row in by_order.items()}
 
 
-def order_lines(by_order: ScoresByOrder) -> list[str]:
-    """One line for the screen per system, without the first stage and the oracle."""
-    return [
-        f"{name}: {share:.0%} dependence on the first stage's order"
-        for name, share in order_dependence(by_order).items()
-        if name not in (FIRST_STAGE, ORACLE)
-    ]
+def _print(report: Report, console: Console) -> None:
+    table = Table("system", title=report.title, title_justify="left")
+    for name in report.results[0].metrics.mean:
+        table.add_column(name, justify="right")
+    for result in report.rows:
+        table.add_row(result.name, *(f"{value:.4f}" for value in result.metrics.mean.values()))
+    console.print(table)
+    for note in report.notes:
+        console.print(note)
+    for reference, compared in report.compared:
+        for other, c, p in compared:
+            console.print(
+                f"{other.name} compared with {reference.name}: {c.difference:+.4f} ({_range(c.interval, sign='+')}), "
+                f"p (Holm) {format_p(p)}, {c.wins}/{c.ties}/{c.losses} wins/ties/losses"
+            )
+    for name, share in order_dependence(report.by_order).items():
+        if name not in (FIRST_STAGE, ORACLE):
+            console.print(f"{name}: {share:.0%} dependence on the first stage's order")
 
 
 def _systems(results: Sequence[SystemResult]) -> str:
@@ -164,9 +177,7 @@ def _measures(results: Sequence[SystemResult]) -> str:
     return f"Means over {len(results[0].metrics.per_query)} judged queries.\n\n{table}"
 
 
-def _comparison(
-    reference: SystemResult, compared: Sequence[tuple[SystemResult, Comparison, float]], margin: float
-) -> str:
+def _comparison(reference: SystemResult, compared: Sequence[tuple[SystemResult, Comparison, float]]) -> str:
     head = [
         "system",
         "difference",
@@ -190,11 +201,6 @@ def _comparison(
         ]
         for other, c, adjusted in compared
     ]
-    if margin:
-        head.append(f"p (not worse by {margin})")
-        for row, (other, _, _) in zip(rows, compared, strict=True):
-            differences = paired_differences(*paired_values(other.metrics, reference.metrics))
-            row.append(format_p(non_inferiority(differences, margin)))
     return (
         f"## {MAIN_MEASURE} compared with {reference.name}\n\n{markdown_table(head, rows)}\n\n"
         f"Paired, two-sided tests over {compared[0][1].queries} queries. p (Holm) is the p of the t-test, "
@@ -290,45 +296,6 @@ def _warnings(results: Sequence[SystemResult]) -> list[str]:
                 f"truncated, {e.repaired} identifiers of generated permutations were repaired."
             )
     return warnings
-
-
-def _cases(system: str, cases: Sequence[Case]) -> str:
-    parts = [
-        f"## Largest changes by {system}",
-        f"The {CASES} largest gains and the {CASES} largest losses of {MAIN_MEASURE}, before (first stage) and after "
-        f"({system}). “Was” is the rank in the first stage; grades are the judgements, – is not judged.",
-    ]
-    for case in cases:
-        title = f"{case.difference:+.4f} ({case.value_before:.4f} to {case.value_after:.4f})"
-        parts.append(f"### {title} · {_plain(case.query_id)}: {_plain(' '.join(case.query.split()))}")
-        parts.append(_rankings(case.before, case.after))
-    return "\n\n".join(parts) if cases else ""
-
-
-def _rankings(before: Sequence[RankedDoc], after: Sequence[RankedDoc]) -> str:
-    has_texts = any(doc.text for doc in (*before, *after))
-    head = ["rank", "before", "grade", "passage", "after", "was", "grade", "passage"]
-    rows = []
-    for rank, (old, new) in enumerate(zip_longest(before, after), start=1):
-        left = [_plain(old.doc_id), _number(old.grade), _snippet(old.text)] if old else [""] * 3
-        right = [""] * 4
-        if new:
-            right = [_plain(new.doc_id), _number(new.first_stage_rank), _number(new.grade), _snippet(new.text)]
-        rows.append([str(rank), *left, *right])
-    shown = [column for column, name in enumerate(head) if has_texts or name != "passage"]
-    text_columns = [place for place, column in enumerate(shown) if head[column] in ("before", "after", "passage")]
-    return markdown_table(
-        [head[column] for column in shown], [[row[column] for column in shown] for row in rows], text_columns
-    )
-
-
-def _number(value: int | None) -> str:
-    return "–" if value is None else str(value)
-
-
-def _snippet(text: str, chars: int = 120) -> str:
-    line = " ".join(text.split())
-    return _plain(line if len(line) <= chars else line[: chars - 1] + "…")
 
 
 def _plain(text: str) -> str:

@@ -25,8 +25,9 @@ class EvaluationSettings:
         list[str],
         typer.Option(
             help=f"A ranker to evaluate: {', '.join((*SERVED, *FUSIONS))} run in a service; {ORACLE} runs in "
-            "this process. RANKER:PATH gives its checkpoint. Repeatable; all are compared with the first stage and "
-            "with the first of them. identity keeps the first stage's order."
+            "this process. RANKER:PATH gives its checkpoint, or with --target the name of a model of that service. "
+            "Repeatable; all are compared with the first stage and with the first of them. identity keeps the first "
+            "stage's order."
         ),
     ] = field(default_factory=list)
     system: Annotated[
@@ -38,12 +39,6 @@ class EvaluationSettings:
             "models, each after the first with the number of passages that it reads. Repeatable."
         ),
     ] = field(default_factory=list)
-    model: Annotated[
-        str,
-        typer.Option(
-            help="Checkpoint folder of the only --ranker; with --target, the name of a model of that service."
-        ),
-    ] = ""
     template: Annotated[str, typer.Option(help="Name or file of the prompt template of the served rankers.")] = ""
     decoding: Annotated[
         str, typer.Option(help="How PE-Rank orders a window: one_step or dynamic; empty: as its checkpoint does.")
@@ -62,12 +57,8 @@ class EvaluationSettings:
         ),
     ] = "float32"
     target: Annotated[
-        list[str],
-        typer.Option(
-            help="HOST:PORT of a running service; without it, one is started for the evaluation. Several services with "
-            "the same models share the queries: repeat the flag, or separate them by commas."
-        ),
-    ] = field(default_factory=list)
+        str, typer.Option(help="HOST:PORT of a running service; without it, one is started for the evaluation.")
+    ] = ""
     strategy: StrategyOption = None
     window_size: WindowSize = 0
     stride: Stride = 0
@@ -80,19 +71,11 @@ class EvaluationSettings:
     concurrency: Annotated[
         str,
         typer.Option(
-            help="Number of concurrent queries; by default one for each --target. With 1,8,32, quality is measured at "
-            "1, and served systems are timed at 8 and 32 as well."
+            help="Number of concurrent queries. With 1,8,32, quality is measured at 1, and served systems are timed at "
+            "8 and 32 as well."
         ),
-    ] = ""
+    ] = "1"
     seed: Annotated[int, typer.Option(help="Seed of the shuffled orders and of the permutation test.")] = 0
-    margin: Annotated[
-        float,
-        typer.Option(
-            min=0.0,
-            help="Margin of the non-inferiority test: the loss of nDCG@10 that still counts as equally good; choose it "
-            "before you see the results. 0: no test.",
-        ),
-    ] = 0.0
     only_asked: Annotated[
         bool,
         typer.Option(
@@ -104,9 +87,6 @@ class EvaluationSettings:
     split: Annotated[
         str, typer.Option(help="Split of a collection in BEIR layout: its judgements are qrels/SPLIT.tsv.")
     ] = "test"
-    plots: Annotated[
-        bool, typer.Option("--plots/--no-plots", help="Draw latency.png and differences.png for the report.")
-    ] = True
     out: Annotated[Path, typer.Option(help="Folder for the results; a run that was killed resumes in it.")]
 
     @property
@@ -116,21 +96,10 @@ class EvaluationSettings:
         Raises:
             ConfigError: a part of --concurrency is not a number above 0, or occurs twice.
         """
-        if not self.concurrency:
-            return [max(1, len(self.targets))]
         parts = [part.strip() for part in self.concurrency.split(",")]
         if not all(part.isdecimal() and int(part) for part in parts) or len(set(parts)) != len(parts):
             raise ConfigError(f"--concurrency {self.concurrency}: expected different numbers above 0, as in 1,8,32")
         return [int(part) for part in parts]
-
-    @property
-    def targets(self) -> list[str]:
-        """The addresses of --target. Raises: ConfigError when one is given twice."""
-        parts = [part.strip() for value in self.target for part in value.split(",")]
-        targets = [part for part in parts if part]
-        if len(set(targets)) != len(targets):
-            raise ConfigError(f"--target {', '.join(targets)}: an address is given twice; give each service once")
-        return targets
 
     def as_strings(self) -> dict[str, str]:
         """Every setting by its name, for reports and measures.json; empty if it is not set."""
@@ -156,20 +125,14 @@ class BeirSettings(EvaluationSettings):
         list[Path],
         typer.Option("--run", help="TREC run with the candidates, one for each collection, instead of --index."),
     ] = field(default_factory=list)
-    prebuilt: Annotated[
-        list[str],
-        typer.Option(
-            help="Name of a prebuilt index of Pyserini for BM25, one for each collection, instead of --index."
-        ),
-    ] = field(default_factory=list)
     first_stage: FirstStageOption = FirstStage.HYBRID_RRF
     depth: Annotated[int, typer.Option(min=1, help="Number of candidates that the first stage retrieves.")] = 100
     feedback: Annotated[
         bool,
         typer.Option(
             "--feedback",
-            help="Evaluate relevance feedback too: served systems search a second time, and dense retrieval is "
-            "measured before and after the query vectors follow each ranking.",
+            help="Evaluate each served system a second time, with relevance feedback: it searches again with the query "
+            "vector that follows its ranking.",
         ),
     ] = False
 
@@ -238,24 +201,17 @@ class RelevanceSettings:
     ]
     config: Annotated[Path | None, typer.Option(help="YAML file of a service, which has the model.")] = None
     requests: Annotated[
-        list[Path], typer.Option(help="RankLLM request file (JSONL): queries with their candidates. Repeatable.")
-    ] = field(default_factory=list)
+        list[Path],
+        typer.Option(help="RankLLM request file (JSONL) or TREC run: queries with their candidates. Repeatable."),
+    ]
     qrels: Annotated[
-        list[Path], typer.Option(help="Judgements in the form of TREC or BEIR, one file for each --requests.")
-    ] = field(default_factory=list)
-    index: Annotated[
-        list[Path], typer.Option(help="Index by `rerank index`, whose first candidates are the lists. Repeatable.")
-    ] = field(default_factory=list)
-    collection: Annotated[
-        list[str], typer.Option(help="pydoc, or a folder in BEIR layout, with the judgements; one for each --index.")
-    ] = field(default_factory=list)
-    relevant_from: Annotated[
-        list[int],
+        list[str],
         typer.Option(
-            help="Least grade that counts as relevant: one for each --requests, then each --index. Default: 1."
+            help="Judgements of each --requests: a file in the form of TREC or BEIR. For a TREC run, the collection "
+            "with its passages: pydoc, or a folder in BEIR layout."
         ),
-    ] = field(default_factory=list)
-    first_stage: FirstStageOption = FirstStage.HYBRID_RRF
+    ]
+    relevant_from: Annotated[int, typer.Option(help="Least grade that counts as relevant.")] = 1
     depth: Annotated[int, typer.Option(min=2, max=1000, help="Number of candidates of each query.")] = 100
     fit: Annotated[
         bool,
@@ -264,10 +220,6 @@ class RelevanceSettings:
             help="Fit a curve of each signal on every second query, measure them on the others, and print them for "
             "service.yaml.",
         ),
-    ] = False
-    store: Annotated[
-        bool,
-        typer.Option("--store", help="With --fit: store the curves in the manifest of the model's checkpoint, too."),
     ] = False
 
 

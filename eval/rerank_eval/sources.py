@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
 from rerank.readers.requests import Request
 from rerank.types import FeedbackMethod, FirstStage, Query, ScoredDoc
-from rerank_eval.cases import FindTexts
 from rerank_eval.measures import Run
 from rerank_eval.orders import ORIGINAL, Order
 from rerank_eval.runner import Variant
@@ -58,11 +57,6 @@ class GivenLists:
             for query_id, request in self.requests.items()
         }
 
-    def texts(self, query_id: str, doc_ids: Collection[str]) -> Mapping[str, str]:
-        """Texts of candidates of a query by doc_id."""
-        candidates = self.requests[query_id].candidates
-        return {row.doc_id: row.text or "" for row in candidates if row.doc_id in doc_ids}
-
     def _permutation(self, request: Request, order: Order) -> list[int]:
         return order.permutation(len(request.candidates), request.query.query_id, self.seed)
 
@@ -82,7 +76,6 @@ class Search:
         queries: by query_id.
         fingerprint: every setting that decides the candidates.
         feedback: models search a second time, with relevance feedback.
-        texts: finds texts of passages.
     """
 
     queries: Mapping[str, Query]
@@ -90,7 +83,6 @@ class Search:
     retriever: FirstStage
     depth: int
     feedback: bool
-    texts: FindTexts
 
     def variants(self, systems: Mapping[str, System], shared: Mapping[str, object]) -> list[Variant]:
         """All systems, then those that search with feedback. `shared`: further settings of their fingerprints."""

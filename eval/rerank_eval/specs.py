@@ -78,22 +78,14 @@ class SystemSpec:
         return [self, *(self.preranker.stages if self.preranker else [])]
 
 
-def parse_systems(rankers: Sequence[str], systems: Sequence[str], model: str) -> list[SystemSpec]:
+def parse_systems(rankers: Sequence[str], systems: Sequence[str]) -> list[SystemSpec]:
     """The systems of all --ranker and --system flags; PE-Rank when there are none.
-
-    Args:
-        model: value of --model, the checkpoint of the only --ranker.
 
     Raises:
         ConfigError: an unknown ranker or strategy, a strategy for a baseline, a name that occurs twice or is no file
-            name, a cross-encoder without a model, a cascade that is not of two or three models, or --model with several
-            rankers.
+            name, a cross-encoder without a model, or a cascade that is not of two or three models.
     """
-    if model and len(rankers) > 1:
-        raise ConfigError(
-            f"--model gives the checkpoint of one --ranker, and there are {len(rankers)}; use --system NAME=RANKER:PATH"
-        )
-    unnamed = [_unnamed(ranker, model) for ranker in rankers or (() if systems else ("pe-rank",))]
+    unnamed = [_unnamed(ranker) for ranker in rankers or (() if systems else ("pe-rank",))]
     specs = unnamed + [_parse(system) for system in systems]
     for spec in specs:
         _check(spec)
@@ -105,10 +97,10 @@ def parse_systems(rankers: Sequence[str], systems: Sequence[str], model: str) ->
     return specs
 
 
-def _unnamed(text: str, model: str) -> SystemSpec:
+def _unnamed(text: str) -> SystemSpec:
     """The system of --ranker RANKER[:PATH], which has the ranker's name."""
     ranker, _, path = text.partition(":")
-    return SystemSpec(ranker, ranker, path or model)
+    return SystemSpec(ranker, ranker, path)
 
 
 def _parse(text: str) -> SystemSpec:

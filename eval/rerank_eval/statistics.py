@@ -136,24 +136,6 @@ def confidence_interval(values: Sequence[float]) -> tuple[float, float]:
     return mean - half_width, mean + half_width
 
 
-def non_inferiority(differences: Values, margin: float) -> float:
-    """One-sided p of the t-test that the system is worse than the reference by `margin` or more.
-
-    Below .05, the system is not inferior, up to the margin. The margin must have been chosen before the results are
-    known.
-
-    Raises:
-        ValueError: the margin is not positive.
-    """
-    if margin <= 0:
-        raise ValueError(f"the margin of the non-inferiority test is {margin}; use one above 0")
-    if len(differences) < 2:
-        return 1.0
-    if standard_deviation(differences) < _TIE:
-        return 0.0 if differences.mean() > -margin else 1.0
-    return float(stats.ttest_1samp(differences, -margin, alternative="greater").pvalue)
-
-
 def minimum_detectable_difference(deviation_of_differences: float, queries: int) -> float:
     """The smallest true mean difference that a two-sided 5 % t-test over so many queries detects with power 80 %.
 

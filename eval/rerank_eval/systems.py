@@ -13,16 +13,16 @@ from google.protobuf.json_format import MessageToDict
 from rerank import profiles
 from rerank.access.credentials import Credentials
 from rerank.checkpoints.manifest import MANIFEST_FILE, TEMPLATE_FILE, model_in, profiled, read_manifest
-from rerank.commands.messages import strategy_message
+from rerank.client.client import RerankClient
+from rerank.client.retries import DEFAULT_ATTEMPTS
 from rerank.commands.run import console
 from rerank.commands.service_process import service_process
 from rerank.config import CheckpointModel, Precision, ServiceConfig, load_config
 from rerank.engine.scores import strictly_decreasing
 from rerank.errors import ConfigError
 from rerank.readers.qrels import Qrel
-from rerank.types import CandidateSource, Query
+from rerank.types import CandidateSource, Query, StrategyKind
 from rerank.v1 import rerank_pb2 as pb
-from rerank_eval.services import Services
 from rerank_eval.settings import EvaluationSettings
 from rerank_eval.specs import FUSIONS, SystemSpec
 from rerank_eval.trace import RankedList
@@ -31,23 +31,22 @@ from rerank_eval.trace import RankedList
 _MAX_REQUEST_S = 24 * 3600.0
 
 
-def strategy_of(spec: SystemSpec, shared: pb.Strategy) -> pb.Strategy:
-    """The strategy of a system: the shared one, with the system's own kind if it has one.
+def strategy_of(spec: SystemSpec, settings: EvaluationSettings) -> dict[str, Any]:
+    """The fields of the message Strategy (rerank.proto) for a system: the shared ones, with the system's own kind.
 
-    The preranker is left out of strategies other than the cascade, and the interpolation of rankers without scores. A
-    system that is a cascade of its own, or a baseline, has no part of the shared one.
+    Only a cascade has the preranker, and only a ranker with scores the interpolation. A baseline, and a system that is
+    a cascade of its own, has the default strategy of its model.
     """
-    strategy = pb.Strategy()
     if spec.preranker is not None or spec.ranker in FUSIONS:
-        return strategy  # the default one of its model
-    strategy.CopyFrom(shared)
-    if spec.strategy:
-        strategy.MergeFrom(strategy_message(spec.strategy, 0, 0))
-    if strategy.kind != pb.STRATEGY_KIND_CASCADE:
-        strategy.ClearField("preranker")
-    if spec.model_settings and "interpolation" not in spec.model_settings:
-        strategy.ClearField("interpolation")
-    return strategy
+        return {}
+    strategy: dict[str, Any] = {"window_size": settings.window_size, "stride": settings.stride}
+    if kind := spec.strategy or settings.strategy:
+        strategy["kind"] = kind
+    if kind is StrategyKind.CASCADE and settings.preranker:
+        strategy["preranker"] = settings.preranker
+    if settings.interpolation is not None and "interpolation" in (spec.model_settings or ("interpolation",)):
+        strategy["interpolation"] = {"first_stage": settings.interpolation}
+    return {name: value for name, value in strategy.items() if value}
 
 
 @contextmanager
@@ -61,19 +60,18 @@ def open_systems(
         index: folder of an index for the service that is started.
 
     Raises:
-        ConfigError: the settings do not fit the rankers, a service did not start, or does not serve a model, or the
-            targets do not serve the same models.
+        ConfigError: the settings do not fit the rankers, a service did not start, or does not serve a model.
     """
-    if settings.targets and any(spec.preranker for spec in specs):
+    if settings.target and any(spec.preranker for spec in specs):
         raise ConfigError(
             "a cascade in --system is of models that the evaluation starts; with --target, name a model of the service "
             "whose default strategy is that cascade"
         )
     strategies = _strategies(specs, settings)
-    if not settings.targets and index is None and not any(spec.is_served for spec in specs):
+    if not settings.target and index is None and not any(spec.is_served for spec in specs):
         yield {spec.name: Oracle(qrels) for spec in specs}
         return
-    with _services(specs, settings, index) as client:
+    with _client(specs, settings, index) as client:
         listed = client.list_models()
         models = {model.name: model for model in listed.models}
         index_info = MessageToDict(listed.index, preserving_proto_field_name=True)
@@ -82,32 +80,26 @@ def open_systems(
             if not spec.is_served:
                 systems[spec.name] = Oracle(qrels, client, index_info)
             else:
-                model = _listed_model(models, _model_name(spec, models, bool(settings.targets)))
-                given = {} if settings.targets else _fixed_settings(spec, settings)
+                model = _listed_model(models, _model_name(spec, models, bool(settings.target)))
+                given = {} if settings.target else _fixed_settings(spec, settings)
                 systems[spec.name] = ServedSystem(client, model, strategies[spec.name], index_info, given)
         yield systems
 
 
-def _strategies(specs: Sequence[SystemSpec], settings: EvaluationSettings) -> dict[str, pb.Strategy]:
+def _strategies(specs: Sequence[SystemSpec], settings: EvaluationSettings) -> dict[str, dict[str, Any]]:
     """The strategy of each system by its name. Raises: ConfigError when none of them uses the --preranker."""
-    shared = strategy_message(
-        settings.strategy,
-        settings.window_size,
-        settings.stride,
-        preranker=settings.preranker,
-        interpolation=settings.interpolation,
-    )
-    strategies = {spec.name: strategy_of(spec, shared) for spec in specs}
-    if shared.preranker and not any(strategy.preranker for strategy in strategies.values()):
+    strategies = {spec.name: strategy_of(spec, settings) for spec in specs}
+    if settings.preranker and not any("preranker" in strategy for strategy in strategies.values()):
         raise ConfigError("--preranker needs the strategy cascade, and no system has it; add --strategy cascade")
     return strategies
 
 
 @contextmanager
-def _services(specs: Sequence[SystemSpec], settings: EvaluationSettings, index: Path | None) -> Iterator[Services]:
-    if settings.targets:
-        with Services(settings.targets, Credentials.from_environment()) as services:
-            yield services
+def _client(specs: Sequence[SystemSpec], settings: EvaluationSettings, index: Path | None) -> Iterator[RerankClient]:
+    """A client of the service at --target, or of one that is started."""
+    if settings.target:
+        with RerankClient(settings.target, Credentials.from_environment(), DEFAULT_ATTEMPTS) as client:
+            yield client
         return
     served = ", ".join(spec.name for spec in specs if spec.is_served)
     console.print(f"starting a service for {served or 'the first stage'} …")
@@ -121,8 +113,9 @@ def _services(specs: Sequence[SystemSpec], settings: EvaluationSettings, index: 
         limits={"max_request_s": _MAX_REQUEST_S},
         engine={"text_vector_cache_bytes": 0},  # systems that rank the same texts would cost less after the first
     )
-    with service_process(with_precision(config, settings.precision)) as address, Services([address]) as services:
-        yield services
+    started = service_process(with_precision(config, settings.precision))
+    with started as address, RerankClient(address, attempts=DEFAULT_ATTEMPTS) as client:
+        yield client
 
 
 def with_precision(config: ServiceConfig, precision: Precision) -> ServiceConfig:
@@ -227,9 +220,9 @@ class ServedSystem:
 
     def __init__(
         self,
-        client: Services,
+        client: RerankClient,
         model: pb.Model,
-        strategy: pb.Strategy,
+        strategy: Mapping[str, Any],
         index: Mapping[str, object],
         settings: Mapping[str, object],
     ) -> None:
@@ -241,7 +234,7 @@ class ServedSystem:
             "model_revision": model.model_revision,
             "template_sha256": model.template_sha256,
             "default_strategy": model.default_strategy,
-            "schedule": MessageToDict(strategy, preserving_proto_field_name=True),
+            "schedule": dict(strategy),
             "searched": index,
             **settings,
         }
@@ -267,7 +260,7 @@ class Oracle:
     is_served = False
 
     def __init__(
-        self, qrels: Iterable[Qrel], client: Services | None = None, index: Mapping[str, object] | None = None
+        self, qrels: Iterable[Qrel], client: RerankClient | None = None, index: Mapping[str, object] | None = None
     ) -> None:
         self._grades = {(qrel.query_id, qrel.doc_id): qrel.relevance for qrel in qrels}
         self._client = client

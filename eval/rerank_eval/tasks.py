@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
@@ -11,10 +11,8 @@ from pathlib import Path
 from rerank.errors import ConfigError
 from rerank.readers.qrels import Qrel, read_qrels
 from rerank.readers.requests import Request, read_requests
-from rerank.retrieval.store import PassageStore
 from rerank.util.files import sha256_of_files
 from rerank_eval.candidates import (
-    candidates_of_prebuilt,
     candidates_of_run,
     first_candidates,
     in_index,
@@ -67,41 +65,35 @@ def open_tasks(settings: EvaluationSettings) -> list[Task]:
 
 
 def _beir_tasks(settings: BeirSettings) -> list[Task]:
-    by_flag: dict[str, Sequence[Path | str]] = {
+    by_flag: dict[str, Sequence[Path]] = {
         "--index": settings.index,
         "--run": settings.run_file,
-        "--prebuilt": settings.prebuilt,
     }
     used = [flag for flag, given in by_flag.items() if given]
     collections = len(settings.collection)
-    if not used and not (settings.targets and collections == 1):
+    if not used and not (settings.target and collections == 1):
         raise ConfigError(
-            "no source of candidates: give --index DIR, --run FILE or --prebuilt NAME for each collection, or --target "
-            "HOST:PORT of a service with an index of the only collection"
+            "no source of candidates: give --index DIR or --run FILE for each collection, or --target HOST:PORT of a "
+            "service with an index of the only collection"
         )
     if len(used) > 1 or (used and len(by_flag[used[0]]) != collections):
         counts = ", ".join(f"{len(given)} {flag}" for flag, given in by_flag.items())
         raise ConfigError(
-            f"{collections} --collection, {counts}; give one of the last three for each collection, in the same order"
+            f"{collections} --collection, {counts}; give one of the last two for each collection, in the same order"
         )
-    if settings.feedback and used != ["--index"]:
-        raise ConfigError("--feedback updates query vectors in this process and needs the index; give --index DIR")
+    if settings.feedback and settings.run_file:
+        raise ConfigError("--feedback searches a second time, which a run cannot; give --index DIR instead of --run")
     if not used:
         return [_search_task(settings.collection[0], None, settings)]
-    pairs = zip(settings.collection, by_flag[used[0]], strict=True)
-    if settings.index:
-        return [_search_task(collection, Path(index), settings) for collection, index in pairs]
-    if settings.run_file:
-        return [_run_task(collection, Path(path), settings) for collection, path in pairs]
-    return [_prebuilt_task(collection, str(name), settings) for collection, name in pairs]
+    task = _search_task if settings.index else _run_task
+    return [task(*pair, settings) for pair in zip(settings.collection, by_flag[used[0]], strict=True)]
 
 
 def _search_task(collection: str, index: Path | None, settings: BeirSettings) -> Task:
     """A service searches the index; None: that which a running service has."""
     dataset = open_dataset(collection, settings.split)
     fingerprint = {"first_stage": settings.first_stage.value} | _fingerprint(dataset, settings)
-    texts = partial(_texts_of_index, index)
-    source = Search(dataset.queries, fingerprint, settings.first_stage, settings.depth, settings.feedback, texts)
+    source = Search(dataset.queries, fingerprint, settings.first_stage, settings.depth, settings.feedback)
     notes = check_index(index, dataset.qrels, collection) if index else ()
     task = _beir_task(collection, dataset, source, settings.first_stage.value, settings)
     return replace(task, notes=task.notes + notes, index=index)
@@ -113,14 +105,6 @@ def _run_task(collection: str, path: Path, settings: BeirSettings) -> Task:
     source = _given_lists(requests, {"run_sha256": sha256_of_files([path])} | _fingerprint(dataset, settings))
     task = _beir_task(collection, dataset, source, f"run {path.name}", settings, unjudged)
     return replace(task, notes=task.notes + check_requests(requests, dataset.qrels, str(path)))
-
-
-def _prebuilt_task(collection: str, name: str, settings: BeirSettings) -> Task:
-    dataset = open_dataset(collection, settings.split)
-    requests = candidates_of_prebuilt(name, dataset, settings.depth)
-    source = _given_lists(requests, {"prebuilt": name} | _fingerprint(dataset, settings))
-    task = _beir_task(collection, dataset, source, f"BM25 on {name}", settings)
-    return replace(task, notes=task.notes + check_requests(requests, dataset.qrels, name))
 
 
 def _beir_task(
@@ -150,10 +134,6 @@ def _fingerprint(dataset: Dataset, settings: BeirSettings) -> dict[str, object]:
 
 def _given_lists(requests: Iterable[Request], fingerprint: Mapping[str, object]) -> GivenLists:
     return GivenLists({request.query.query_id: request for request in requests}, fingerprint)
-
-
-def _texts_of_index(index: Path | None, _: str, doc_ids: Collection[str]) -> Mapping[str, str]:
-    return PassageStore(index).texts(list(doc_ids)) if index else {}
 
 
 def _trec_dl_tasks(settings: TrecDLSettings) -> list[Task]:

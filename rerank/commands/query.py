@@ -48,13 +48,16 @@ class _RankingSettings:
 
     def fields(self) -> dict[str, Any]:
         """The fields of the request that these settings fill."""
-        from rerank.commands.messages import strategy_message
-
         return {
             "model": self.model,
-            "strategy": strategy_message(
-                self.strategy, self.window_size, self.stride, self.early_stop, self.preranker, self.interpolation
-            ),
+            "strategy": {
+                "kind": self.strategy,
+                "window_size": self.window_size,
+                "stride": self.stride,
+                "early_stop": self.early_stop,
+                "preranker": self.preranker,
+                "interpolation": None if self.interpolation is None else {"first_stage": self.interpolation},
+            },
             "instruction": self.instruction,
             "min_relevance": self.min_relevance,
             "max_chunks_per_doc": self.max_chunks_per_doc,

@@ -15,8 +15,6 @@ console = PlainConsole()
 _OURS = {"rerank", "rerank_eval", "rerank_training"}
 #: Package → the extra that is sure to install it.
 _EXTRAS = {
-    "markdown_it": "eval",
-    "matplotlib": "eval",
     "mcp": "mcp",
     "ray": "ray",
     "scipy": "eval",

@@ -22,7 +22,7 @@ PYTHON
 evaluate_a_part() {
   local systems=(--ranker oracle --ranker cosine --out part-results)
   output_has "4 of 10 judged queries were asked; means and tests are over these" \
-    eval-trec-dl --requests requests.jsonl --qrels qrels.txt --no-plots "${systems[@]}"
+    eval-trec-dl --requests requests.jsonl --qrels qrels.txt "${systems[@]}"
   grep -q "1 of 5 queries have no judgements and are not measured: q99" output
   grep -q "tests over 4 queries" part-results/report.md
   grep -qE '"queries": 4' part-results/summary.json

@@ -45,7 +45,6 @@ def measured(name: str, data: Path, work: Path) -> tuple[dict[str, float], int]:
                 qrels=[data / name / "qrels.txt"],
                 ranker=entries,
                 out=work / name,
-                plots=False,
             )
         )
         return _read_figures(entries, work / name)
@@ -69,7 +68,6 @@ def measured_on_index(index: Path, collection: str, entries: Sequence[str], work
                 first_stage=FirstStage(first_stage),
                 ranker=rankers,
                 out=work / first_stage,
-                plots=False,
             )
         )
         means, queries = _read_figures(rankers, work / first_stage)

@@ -30,11 +30,11 @@ if [ ! -f "$out/index/manifest.json" ]; then
   "$python" -m rerank.commands.cli index --collection "$cranfield" --out "$out/index" >&2
 fi
 "$python" -m rerank_eval.trec_dl --requests "$trec/requests.jsonl" --qrels "$trec/qrels.txt" "${systems[@]}" \
-  --no-plots --out "$out/dl19" >&2
+  --out "$out/dl19" >&2
 "$python" -m rerank_eval.beir --collection "$cranfield" --index "$out/index" --first-stage bm25 --depth "$depth" \
-  "${systems[@]}" --no-plots --out "$out/cranfield" >&2
+  "${systems[@]}" --out "$out/cranfield" >&2
 "$python" -m rerank_eval.beir --collection "$cranfield" --index "$out/index" --first-stage hybrid-z-score --depth "$depth" \
-  --system hybrid=identity --system hybrid.PE-Rank=pe-rank --feedback --no-plots --out "$out/hybrid" >&2
+  --system hybrid=identity --system hybrid.PE-Rank=pe-rank --feedback --out "$out/hybrid" >&2
 
 "$python" -m rerank_eval.table "TREC DL 2019=$out/dl19" \
-  "Cranfield=$out/cranfield" "Cranfield=$out/hybrid" "Cranfield=$out/hybrid/feedback"
+  "Cranfield=$out/cranfield" "Cranfield=$out/hybrid"

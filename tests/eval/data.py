@@ -74,7 +74,7 @@ def write_run(path: Path, docs: Mapping[str, Sequence[str]]) -> Path:
 
 def call(app: Typer, out: Path, *options: object) -> Result:
     """Calls an evaluation command, which writes into `out`."""
-    return CliRunner().invoke(app, ["--no-plots", "--out", str(out), *map(str, options)])
+    return CliRunner().invoke(app, ["--out", str(out), *map(str, options)])
 
 
 def evaluate(app: Typer, out: Path, *options: object) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rerank_eval import beir, trec_dl
 from rerank_eval.measures import MetricValues
-from rerank_eval.report import FIRST_STAGE, ORACLE, Report, markdown
+from rerank_eval.report import FIRST_STAGE
 from rerank_eval.results import SystemResult
 from rerank_eval.table import summarize
 from scipy import stats
@@ -117,7 +117,7 @@ def test_eval_beir_with_a_run_measures_the_queries_of_the_run(
     assert summary["rows"][FIRST_STAGE]["p"] == pytest.approx(stats.ttest_rel(before, best).pvalue)
 
 
-def test_holm_and_non_inferiority_are_over_the_queries_that_were_asked() -> None:
+def test_holm_is_over_the_queries_that_were_asked() -> None:
     rng = random.Random(5)
     asked = {name: [rng.random() for _ in range(ASKED)] for name in "abc"}
     results = [_with_zeros(name, values) for name, values in asked.items()]
@@ -126,13 +126,6 @@ def test_holm_and_non_inferiority_are_over_the_queries_that_were_asked() -> None
     expected = {low: min(1.0, 2 * low), high: max(min(1.0, 2 * low), high)}
     summary = summarize("d", "t", results)
     assert [summary.rows[name].p for name in "bc"] == pytest.approx([expected[p] for p in p_values])
-
-    upper_bound = SystemResult(ORACLE, results[0].metrics)
-    report = markdown(Report("d", "t", results, upper_bound, {}, margin=0.3))
-    not_worse = stats.ttest_1samp(
-        [b - a for a, b in zip(asked["a"], asked["b"], strict=True)], -0.3, alternative="greater"
-    ).pvalue
-    assert rows(report, "compared with a")["b"][-1] == f"{not_worse:.4f}"
 
 
 def _with_zeros(name: str, values: list[float]) -> SystemResult:

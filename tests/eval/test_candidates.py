@@ -1,17 +1,14 @@
-"""Candidates of TREC runs and of Pyserini's prebuilt indexes, in the form of request files."""
+"""Candidates of TREC runs, in the form of request files."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from rerank_eval import candidates
-from rerank_eval.candidates import candidates_of_prebuilt, candidates_of_run, with_repaired_texts
+from rerank_eval.candidates import candidates_of_run, with_repaired_texts
 from rerank_eval.datasets import Dataset
 
-from rerank.errors import CollectionError, ConfigError
+from rerank.errors import CollectionError
 from rerank.readers.qrels import Qrel
 from rerank.readers.requests import Request
 from rerank.types import CandidateSource, Passage, Query
@@ -64,65 +61,6 @@ def test_run_is_sorted_by_score_as_in_trec_eval(tmp_path: Path) -> None:
 def test_run_that_does_not_fit_the_collection_is_refused(tmp_path: Path, rows: list[str], message: str) -> None:
     with pytest.raises(CollectionError, match=message):
         candidates_of_run(run_file(tmp_path, *rows), DATASET)
-
-
-class Searcher:
-    """Stands in for Pyserini's LuceneSearcher."""
-
-    def __init__(self, stored: str | None) -> None:
-        self._stored = stored
-
-    def set_bm25(self, k1: float, b: float) -> None:
-        assert (k1, b) == (0.9, 0.4)
-
-    def search(self, text: str, k: int) -> list[SimpleNamespace]:
-        return [SimpleNamespace(docid=f"d{n}", score=9.0 - n) for n in range(3)][:k]
-
-    def doc(self, doc_id: str) -> SimpleNamespace:
-        return SimpleNamespace(raw=lambda: self._stored)
-
-
-def offer(monkeypatch: pytest.MonkeyPatch, opened: object) -> None:
-    """Makes Pyserini return `opened` for every prebuilt index, or raise it."""
-
-    def from_prebuilt_index(name: str) -> object:
-        if isinstance(opened, Exception):
-            raise opened
-        return opened
-
-    module = SimpleNamespace(LuceneSearcher=SimpleNamespace(from_prebuilt_index=from_prebuilt_index))
-    monkeypatch.setattr(candidates, "pyserini_module", lambda name: module)
-
-
-@pytest.mark.parametrize(
-    ("stored", "title"), [(json.dumps({"title": "T", "text": "body"}), "T"), ("T body", "")], ids=["JSON", "plain"]
-)
-def test_prebuilt_index_gives_candidates_with_texts(monkeypatch: pytest.MonkeyPatch, stored: str, title: str) -> None:
-    offer(monkeypatch, Searcher(stored))
-    requests = candidates_of_prebuilt("msmarco", DATASET, depth=2)
-    assert [request.query.query_id for request in requests] == ["1", "2"]
-    assert requests[0].candidates[1] == CandidateSource("d1", text="T body", score=8.0, title=title)
-    assert len(requests[0].candidates) == 2
-
-
-@pytest.mark.parametrize(
-    ("opened", "message"),
-    [
-        (None, "no prebuilt index 'msmarco'"),
-        (OSError("no route"), "cannot download its index 'msmarco', which needs a network: no route"),
-    ],
-)
-def test_unavailable_prebuilt_index_is_named(monkeypatch: pytest.MonkeyPatch, opened: object, message: str) -> None:
-    offer(monkeypatch, opened)
-    with pytest.raises(ConfigError, match=message):
-        candidates_of_prebuilt("msmarco", DATASET, depth=2)
-
-
-@pytest.mark.parametrize("stored", [None, json.dumps({"id": "d0"})])
-def test_prebuilt_index_without_texts_is_refused(monkeypatch: pytest.MonkeyPatch, stored: str | None) -> None:
-    offer(monkeypatch, Searcher(stored))
-    with pytest.raises(CollectionError, match="stores no passage texts"):
-        candidates_of_prebuilt("msmarco", DATASET, depth=2)
 
 
 def test_texts_are_repaired_and_cut_and_nothing_else_changes() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,11 +14,10 @@ from rerank_eval.relevance_fit import JudgedList, JudgedPassage, fit_curve, meas
 from typer.testing import CliRunner
 
 from rerank import Reranker
-from rerank.checkpoints import bundled
-from rerank.checkpoints.manifest import read_manifest
 from rerank.checkpoints.relevance import RelevanceCurve
+from rerank.config import load_config
 from rerank.errors import CollectionError, ConfigError
-from tests.eval.data import write_qrels, write_requests
+from tests.eval.data import judged_collection, write_qrels, write_requests, write_run
 
 CURVE = RelevanceCurve(signal="cosine", intercept=-1.0, slope=3.0, encoder_sha256="e")
 
@@ -73,12 +71,10 @@ def test_measures_are_those_of_a_slow_count() -> None:
     bins: dict[int, list[float]] = {}
     for value, is_good in rows:
         bins.setdefault(min(9, int(value * 10)), []).append(value - is_good)
-    threshold = sorted(good)[int(0.05 * (len(good) - 1))]
     found = measure((CURVE,), lists, foreign)
     assert found.ece == pytest.approx(sum(abs(sum(each)) for each in bins.values()) / len(rows))
     wins = sum((a > b) + 0.5 * (a == b) for a in good for b in bad)
     assert found.auc == pytest.approx(wins / len(good) / len(bad))
-    assert found.dropped == pytest.approx(sum(value < threshold for value in bad) / len(bad))
     assert found.silent == 0.5
     with_relevant = [each for each in lists if any(p.is_relevant for p in each)]
     above = [max(CURVE.probability(p.signals["cosine"]) for p in each) > 0.5 for each in with_relevant]
@@ -86,7 +82,7 @@ def test_measures_are_those_of_a_slow_count() -> None:
 
 
 def test_well_drawn_relevances_are_calibrated() -> None:
-    assert measure((CURVE,), drawn_lists(CURVE, 1000), ()).ece < 0.03
+    assert measure((CURVE,), drawn_lists(CURVE, 1000), drawn_lists(CURVE, 1)).ece < 0.03
 
 
 TEXTS = {
@@ -107,20 +103,18 @@ def lists_of(folder: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_command_stores_a_curve_with_which_the_checkpoint_drops_what_is_irrelevant(tmp_path: Path) -> None:
-    mine = tmp_path / "mine"
-    shutil.copytree(bundled.PE_RANK, mine)
-    fitted = CliRunner().invoke(app, [str(mine), *lists_of(tmp_path), "--relevant-from", "2", "--fit", "--store"])
+def test_curve_that_the_command_prints_drops_what_is_irrelevant(tmp_path: Path) -> None:
+    fitted = CliRunner().invoke(app, ["pe-rank", *lists_of(tmp_path), "--relevant-from", "2", "--fit"])
     assert fitted.exit_code == 0, fitted.output
-    manifest = read_manifest(mine)
-    assert manifest is not None
-    assert manifest.relevance is not None
-    (curve,) = manifest.relevance
+    printed = fitted.output[fitted.output.index("relevance:") :].partition("\n\n")[0]
+    (curve,) = [RelevanceCurve.model_validate(each) for each in yaml.safe_load(printed)["relevance"]]
     assert curve.encoder_sha256
-    printed = yaml.safe_load(fitted.output[fitted.output.index("relevance:") :].partition("\n\n")[0])
-    assert [RelevanceCurve.model_validate(each) for each in printed["relevance"]] == [curve]
-    assert CliRunner().invoke(app, [str(mine), *lists_of(tmp_path)]).exit_code == 0
-    with Reranker(mine) as reranker:
+    config = tmp_path / "service.yaml"
+    entry = "".join(f"    {line}\n" for line in printed.splitlines())
+    config.write_text(f"models:\n  - name: mine\n    ranker: pe-rank\n{entry}", encoding="utf-8")
+    measured = CliRunner().invoke(app, ["mine", "--config", str(config), *lists_of(tmp_path)])
+    assert measured.exit_code == 0, measured.output
+    with Reranker(load_config(config)) as reranker:
         best, *others = reranker.rank("what is a flea", list(TEXTS.values()))
         assert best["corpus_id"] == 0
         assert best["relevance"] > others[0]["relevance"]
@@ -129,19 +123,16 @@ def test_command_stores_a_curve_with_which_the_checkpoint_drops_what_is_irreleva
         assert reranker.rank("what is a flea", ["Nothing."], min_relevance=1.0) == []
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ([], "0 sources of lists and 0 --relevant-from; give at least one --requests or --index"),
-        (["--store"], "--store is given without --fit; give both"),
-        (["--requests", "r.jsonl"], "1 sources and 0 --qrels; give one for each"),
-        (
-            ["--requests", "r", "--qrels", "q", "--relevant-from", "1", "--relevant-from", "2"],
-            "1 sources of lists and 2",
-        ),
-    ],
-)
-def test_sources_without_judgements_are_refused(flags: list[str], message: str) -> None:
-    refused = CliRunner().invoke(app, ["pe-rank", *flags])
+@pytest.mark.slow
+def test_run_and_its_collection_are_lists_too(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run.trec", {query: list(TEXTS) for query in TEXTS})
+    folder = judged_collection(tmp_path / "four", TEXTS, {q: f"what is {q}" for q in TEXTS}, {q: {q: 1} for q in TEXTS})
+    measured = CliRunner().invoke(app, ["pe-rank", "--requests", str(run), "--qrels", str(folder)])
+    assert measured.exit_code == 0, measured.output
+    assert "/run.trec | 4 |" in measured.output
+
+
+def test_each_list_needs_judgements() -> None:
+    refused = CliRunner().invoke(app, ["pe-rank", "--requests", "a", "--requests", "b", "--qrels", "q"])
     assert isinstance(refused.exception, ConfigError)
-    assert message in str(refused.exception)
+    assert "2 --requests and 1 --qrels; give one for each" in str(refused.exception)

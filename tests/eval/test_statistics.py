@@ -12,7 +12,6 @@ from rerank_eval.statistics import (
     confidence_interval,
     holm,
     minimum_detectable_difference,
-    non_inferiority,
     sign_flip_test,
     t_test,
 )
@@ -65,8 +64,6 @@ def test_single_query_is_not_significant() -> None:
 
 def test_constant_difference_is_significant() -> None:
     assert t_test(np.array([0.25, 0.25, 0.25])) == 0.0
-    assert non_inferiority(np.array([-0.25, -0.25]), 0.3) == 0.0
-    assert non_inferiority(np.array([-0.25, -0.25]), 0.2) == 1.0
 
 
 @pytest.mark.parametrize(("system", "reference"), [([], []), ([0.1], [0.1, 0.2])])
@@ -85,19 +82,6 @@ def test_holm_on_a_worked_example() -> None:
     """Sorted .005, .01, .03, .04: times 4, 3, 2, 1, and none smaller than the one before it."""
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert (holm([]), holm([0.04])) == ([], [0.04])
-
-
-def test_non_inferiority_agrees_with_the_confidence_interval() -> None:
-    """The one-sided p is .025 where the lower end of the two-sided 95 % interval equals the margin."""
-    differences = random_differences(43, 0.0, seed=5)
-    low = confidence_interval(differences.tolist())[0]
-    assert non_inferiority(differences, -low) == pytest.approx(0.025)
-
-
-@pytest.mark.parametrize("margin", [0.0, -0.02])
-def test_margin_must_be_positive(margin: float) -> None:
-    with pytest.raises(ValueError, match="margin"):
-        non_inferiority(random_differences(10, 0.0), margin)
 
 
 @pytest.mark.parametrize("queries", [43, 150])

@@ -22,7 +22,6 @@ from rerank_eval.systems import (
 from rerank.checkpoints import bundled
 from rerank.checkpoints.manifest import TEMPLATE_FILE, read_manifest
 from rerank.client import RerankClient
-from rerank.commands.messages import strategy_message
 from rerank.config import CheckpointModel, FusionModel, ModelConfig, ServiceConfig
 from rerank.config.models import reads_sparse
 from rerank.errors import ConfigError
@@ -34,18 +33,17 @@ from rerank.retrieval.hybrid import z_scores
 from rerank.types import CandidateSource, FirstStage, FirstStageKind, Passage, Query, StrategyKind, Window
 from tests.serving import Served
 
-DEFAULTS = strategy_message(None, 0, 0)
-
 
 def flags(**given: Any) -> EvaluationSettings:
     return EvaluationSettings(out=Path("out"), **given)
 
 
 def test_own_strategy_replaces_the_shared_kind_and_keeps_its_sizes() -> None:
-    shared = strategy_message(StrategyKind.CASCADE, 10, 5, preranker="a")
-    assert strategy_of(SystemSpec("a", "first"), shared) == shared
-    sliding = strategy_of(SystemSpec("b", "first", strategy=StrategyKind.SLIDING), shared)
-    assert sliding == strategy_message(StrategyKind.SLIDING, 10, 5)
+    settings = flags(strategy=StrategyKind.CASCADE, window_size=10, stride=5, preranker="a")
+    sizes = {"window_size": 10, "stride": 5}
+    assert strategy_of(SystemSpec("a", "first"), settings) == {"kind": StrategyKind.CASCADE, "preranker": "a", **sizes}
+    sliding = strategy_of(SystemSpec("b", "first", strategy=StrategyKind.SLIDING), settings)
+    assert sliding == {"kind": StrategyKind.SLIDING, **sizes}
 
 
 def test_preranker_without_a_cascade_is_refused() -> None:
@@ -58,9 +56,8 @@ def test_preranker_without_a_cascade_is_refused() -> None:
 
 
 def test_cascade_starts_each_of_its_models_and_asks_for_the_default_of_the_last() -> None:
-    (spec,) = parse_systems([], ["it=pe-rank>cross-encoder:ce@100>first@20"], "")
-    shared = strategy_message(StrategyKind.SLIDING, 10, 5, interpolation=0.5)
-    assert strategy_of(spec, shared) == DEFAULTS
+    (spec,) = parse_systems([], ["it=pe-rank>cross-encoder:ce@100>first@20"])
+    assert strategy_of(spec, flags(strategy=StrategyKind.SLIDING, window_size=10, interpolation=0.5)) == {}
     last, middle, first = (TypeAdapter(ModelConfig).validate_python(model) for model in models_of([spec], flags()))
     assert [model.name for model in (last, middle, first)] == ["it", "it.2", "it.1"]
     assert [(model.preranker, model.window_size) for model in (last, middle)] == [("it.2", 20), ("it.1", 100)]
@@ -68,10 +65,10 @@ def test_cascade_starts_each_of_its_models_and_asks_for_the_default_of_the_last(
 
 
 def test_cascade_needs_a_service_that_the_evaluation_starts() -> None:
-    specs = parse_systems([], ["it=pe-rank>first@20"], "")
+    specs = parse_systems([], ["it=pe-rank>first@20"])
     with (
         pytest.raises(ConfigError, match="with --target, name a model of the service"),
-        open_systems(specs, flags(target=["localhost:1"]), []),
+        open_systems(specs, flags(target="localhost:1"), []),
     ):
         pass
 
@@ -115,24 +112,25 @@ def test_checkpoint_of_another_ranker_is_refused() -> None:
 
 @pytest.mark.parametrize("ranker", ["identity", "generation", "rank-zephyr"])
 def test_shared_interpolation_is_left_out_of_rankers_without_scores(ranker: str) -> None:
-    shared = strategy_message(None, 0, 0, interpolation=0.5)
-    assert strategy_of(SystemSpec("a", "pe-rank"), shared) == shared
-    assert strategy_of(SystemSpec("b", "default"), shared) == shared
-    assert strategy_of(SystemSpec("c", ranker), shared) == DEFAULTS
+    settings = flags(interpolation=0.0)
+    shared = {"interpolation": {"first_stage": 0.0}}
+    assert strategy_of(SystemSpec("a", "pe-rank"), settings) == shared
+    assert strategy_of(SystemSpec("b", "default"), settings) == shared
+    assert strategy_of(SystemSpec("c", ranker), settings) == {}
 
 
 def test_default_is_the_default_model_of_the_target(service: Served) -> None:
-    with open_systems(parse_systems(["default"], [], ""), flags(target=[service.address]), []) as systems:
+    with open_systems(parse_systems(["default"], []), flags(target=service.address), []) as systems:
         assert systems["default"].fingerprint["ranker"] == "pe-rank"
 
 
 def test_service_of_the_default_system_has_its_models_first_and_identity() -> None:
     own = ServiceConfig().models
-    specs = parse_systems(["default", own[1].name], ["mine=first", "none=identity"], "")
+    specs = parse_systems(["default", own[1].name], ["mine=first", "none=identity"])
     models = models_of(specs, flags())
     assert models[: len(own)] == list(own)
     assert [model["name"] for model in models[len(own) :]] == ["mine", "none"]  # type: ignore[index]
-    assert {"name": "identity", "ranker": "identity"} in models_of(parse_systems(["first"], [], ""), flags(), True)
+    assert {"name": "identity", "ranker": "identity"} in models_of(parse_systems(["first"], []), flags(), True)
 
 
 @pytest.mark.parametrize(
@@ -143,12 +141,12 @@ def test_system_that_would_replace_a_model_of_the_default_system_is_refused(
     system: str, settings: EvaluationSettings
 ) -> None:
     with pytest.raises(ConfigError, match="is a model of the default system; rename"):
-        models_of(parse_systems(["default"], [system], ""), settings)
+        models_of(parse_systems(["default"], [system]), settings)
 
 
 def test_fingerprint_holds_the_model_and_the_index_of_the_service(service: Served) -> None:
-    specs = parse_systems([], ["a=first:number", "b=oracle"], "")
-    with open_systems(specs, flags(target=[service.address]), []) as systems:
+    specs = parse_systems([], ["a=first:number", "b=oracle"])
+    with open_systems(specs, flags(target=service.address), []) as systems:
         assert systems["a"].fingerprint["ranker"] == "number"
         assert systems["a"].fingerprint["model_revision"] == "r1"
         assert systems["a"].fingerprint["searched"] == systems["b"].fingerprint["searched"] != {}
@@ -156,10 +154,10 @@ def test_fingerprint_holds_the_model_and_the_index_of_the_service(service: Serve
 
 def test_oracle_sorts_what_the_service_retrieves(service: Served) -> None:
     query, options = Query("the pull of the moon", "q"), {"first_stage": FirstStage.DENSE, "depth": 12}
-    with open_systems(parse_systems(["oracle"], [], ""), flags(target=[service.address]), []) as systems:
+    with open_systems(parse_systems(["oracle"], []), flags(target=service.address), []) as systems:
         found = systems["oracle"].search(query, **options)
     qrels = [Qrel("q", found.doc_ids[-1], 1)]
-    with open_systems(parse_systems(["oracle"], [], ""), flags(target=[service.address]), qrels) as systems:
+    with open_systems(parse_systems(["oracle"], []), flags(target=service.address), qrels) as systems:
         assert systems["oracle"].search(query, **options).positions == (11, *range(11))
 
 
@@ -174,12 +172,12 @@ def test_oracle_sorts_by_judgements_and_keeps_the_order_of_ties() -> None:
 
 @pytest.mark.parametrize("ranker", ["cosine", "z-score"])
 def test_shared_strategy_does_not_reach_a_baseline(ranker: str) -> None:
-    shared = strategy_message(StrategyKind.SLIDING, 10, 5, interpolation=0.5)
-    assert strategy_of(SystemSpec("a", ranker), shared) == DEFAULTS
+    settings = flags(strategy=StrategyKind.SLIDING, window_size=10, interpolation=0.5)
+    assert strategy_of(SystemSpec("a", ranker), settings) == {}
 
 
 def test_baseline_may_be_the_preranker_of_a_cascade() -> None:
-    (spec,) = parse_systems([], ["it=cosine>first@20"], "")
+    (spec,) = parse_systems([], ["it=cosine>first@20"])
     last, first = (TypeAdapter(ModelConfig).validate_python(model) for model in models_of([spec], flags()))
     assert (last.ranker, last.preranker, first.ranker) == ("first", "it.1", "fusion")
 
@@ -215,8 +213,8 @@ def test_slow_models_are_given_time(service: Served, monkeypatch: pytest.MonkeyP
         timeouts_s.append(timeout_s)
         return call(self, method, request, timeout_s)
 
-    specs = parse_systems(["default", "oracle"], [], "")
-    with open_systems(specs, flags(target=[service.address]), []) as systems:
+    specs = parse_systems(["default", "oracle"], [])
+    with open_systems(specs, flags(target=service.address), []) as systems:
         monkeypatch.setattr(RerankClient, "_call", recorded)
         systems["default"].rerank(Query("q"), [CandidateSource("a", "1"), CandidateSource("b", "2")])
         for system in systems.values():

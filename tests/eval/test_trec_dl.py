@@ -142,7 +142,7 @@ def test_least_relevant_grade_above_all_judgements_is_refused(tmp_path: Path) ->
 def test_one_system_writes_into_the_folder_itself(files: list[str], tmp_path: Path) -> None:
     """The oracle needs no service."""
     evaluate(app, tmp_path / "out", *files, "--ranker", "oracle")
-    names = {"measures.json", "report.html", "report.md", "run.trec", "summary.json", "trace.jsonl"}
+    names = {"measures.json", "report.md", "run.trec", "summary.json", "trace.jsonl"}
     assert {path.name for path in (tmp_path / "out").iterdir()} == names
     written = measures(tmp_path / "out")
     assert written["missing"] == []

@@ -144,7 +144,7 @@ def test_missing_package_and_template_are_named(
 
 
 def test_profile_is_a_ranker_of_the_evaluation() -> None:
-    (spec,) = parse_systems([], ["it=rank-zephyr:folder"], "")
+    (spec,) = parse_systems([], ["it=rank-zephyr:folder"])
     assert spec.is_served
     assert model_config(spec, EvaluationSettings(out=Path("out"), template="own.yaml")) == {
         "name": "it",
@@ -154,7 +154,7 @@ def test_profile_is_a_ranker_of_the_evaluation() -> None:
         "template": "own.yaml",
     }
     with pytest.raises(ConfigError, match="profile rank-zephyr needs its checkpoint: --system NAME=rank-zephyr:PATH"):
-        parse_systems(["rank-zephyr"], [], "")
+        parse_systems(["rank-zephyr"], [])
 
 
 def test_folder_of_a_profile_must_exist(encoder: Encoder) -> None:
