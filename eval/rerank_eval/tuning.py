@@ -1,10 +1,10 @@
-"""`rerank tune`: chooses model, depth and weights by cross-validation on a user's queries and judgements."""
+"""Tries models, depths and weights on a user's queries and judgements, and chooses among them by cross-validation."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from typing import NamedTuple
@@ -13,15 +13,7 @@ import numpy as np
 
 from rerank.checkpoints.manifest import served_model
 from rerank.commands.run import console
-from rerank.commands.tune import TuneSettings
-from rerank.config import (
-    BUNDLED_MODELS,
-    FusionModel,
-    IdentityModel,
-    ModelConfig,
-    ServiceConfig,
-    load_config,
-)
+from rerank.config import BUNDLED_MODELS, FusionModel, IdentityModel, ModelConfig, ServiceConfig, load_config
 from rerank.config.models import InterpolationConfig, reads_sparse
 from rerank.errors import ConfigError
 from rerank.rankers.base import RankerInfo
@@ -34,8 +26,9 @@ from rerank_eval.evaluation import versions
 from rerank_eval.measures import MAIN_MEASURE, Evaluator, trec_dl, without_query_documents
 from rerank_eval.recorded_scores import ModelScores, OrderedList, Recorder, ReorderedLists
 from rerank_eval.statistics import compare
+from rerank_eval.tune_settings import TuneSettings
 from rerank_eval.tuning_data import read_data
-from rerank_eval.tuning_report import Choice, Tuning, about_weights, write_tuning
+from rerank_eval.tuning_report import Choice, Tuning, write_tuning
 
 #: Weights of the order before the model; with larger ones, the model hardly changes it.
 _WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
@@ -60,14 +53,14 @@ class Tried(NamedTuple):
 
 
 def run_tuning(settings: TuneSettings) -> None:
-    """Records the scores of all models, chooses, and writes service.yaml, the report and the plot.
+    """Records the scores of all models, chooses, and writes service.yaml and the report.
 
     Raises:
         ConfigError: settings are not valid or do not fit each other.
         CollectionError: a file cannot be read, or too few queries have a relevant passage in their list.
         CheckpointError: a model cannot be loaded.
     """
-    _ = settings.reranked  # refused before anything is loaded
+    depths = settings.reranked  # refused before anything is loaded
     data = read_data(settings)
     own = [served_model(model) for model in settings.model]
     config = load_config(settings.config, own, index=settings.index)
@@ -83,20 +76,17 @@ def run_tuning(settings: TuneSettings) -> None:
         for name in sorted(models.keys() - infos.keys()):
             console.print(f"{name} is not tried: it failed its self-test")
         first = ReorderedLists({query_id: OrderedList.of(rows) for query_id, rows in candidates.items()})
-        ask = partial(_ask, recorder, models, infos, data.requests)
         kind = config.first_stage_kind if data.requests else settings.first_stage.kind
-        fuse = partial(_fused, recorder, models, data.requests, kind)
-        tried = [Tried.of(Choice(), first), *_tried(ask, fuse, settings, models, infos, first, kind)]
-    choices, orders, costs_ms = zip(*tried, strict=True)
+        trials = Trials(recorder, models, infos, data.requests, first, kind, settings.depth, depths)
+        choices, orders, costs_ms = zip(*trials.all(), strict=True)
     evaluator = Evaluator(trec_dl()[:1], data.qrels, partial(without_query_documents, data.qrels))
     values = np.array([_values(evaluator, each) for each in orders])
     defaults = [row for row, choice in enumerate(choices) if choice.is_default]
     held_out, chosen = cross_validate(values, costs_ms, settings.folds, settings.seed, defaults)
     comparison = compare(held_out.tolist(), values[0].tolist(), settings.seed)
     p = p_of_gain(values, costs_ms, settings.folds, settings.seed, defaults)
-    weights = about_weights(choices, values, settings.folds, settings.seed)
     best = choose(values, costs_ms, defaults)
-    tuning = Tuning(choices, values, costs_ms, best, held_out, chosen, comparison, p, data.notes, weights)
+    tuning = Tuning(choices, values, costs_ms, best, held_out, chosen, comparison, p, data.notes)
     write_tuning(tuning, config, models, settings, console)
 
 
@@ -121,132 +111,117 @@ def _measured_service(config: ServiceConfig, models: Mapping[str, ModelConfig]) 
     return config.model_copy(update={"models": (*models.values(), identity), "engine": engine})
 
 
-def _tried(
-    ask: Callable[..., ModelScores],
-    fuse: Callable[[str, ReorderedLists, int, float], Iterator[Tried]],
-    settings: TuneSettings,
-    models: Mapping[str, ModelConfig],
-    infos: Mapping[str, RankerInfo],
-    first: ReorderedLists,
-    kind: FirstStageKind,
-) -> Iterator[Tried]:
-    """All configurations but the first stage.
+@dataclass(frozen=True, slots=True)
+class Trials:
+    """All configurations of some models, tried on the same lists.
 
-    A model that reads vectors orders the whole list, and may be the preranker of others by its own weight. Any other
-    one reads the first passages of the first stage or of a preranker.
-
-    Args:
-        ask: function from a model, the name of its preranker, the lists after that, a depth and, for a fusion, the
-            weight of the first stage to the scores.
-        fuse: function from a fusion, the lists of the first stage, a depth and its cost to its configurations.
-        kind: of the first stage.
-    """
-    before = {"": first}
-    for name in sorted(infos, key=lambda name: not infos[name].reads_vectors):
-        info = infos[name]
-        if info.reads_vectors:
-            weight = models[name].first_stage_weight(kind)
-            if isinstance(models[name], FusionModel):
-                before[name] = first.then(ask(name, "", first, settings.depth, weight), settings.depth, 0.0)
-                yield from fuse(name, first, settings.depth, before[name].processor_ms)
-                continue
-            scores = ask(name, "", first, settings.depth)
-            yield from _weighted(Choice(name), first, scores, settings.depth, info)
-            before[name] = first.then(scores, settings.depth, weight)
-            continue
-        depths = [depth for depth in settings.reranked if depth <= info.max_window_size]
-        is_pointwise = info.score_kind.is_pointwise  # what else is in the window has no effect
-        for preranker, stage in before.items():
-            for asked in depths[-1:] if is_pointwise else depths:
-                scores = ask(name, preranker, stage, asked)
-                for depth in depths if is_pointwise else [asked]:
-                    share = replace(scores, processor_ms=scores.processor_ms * depth / asked)
-                    yield from _weighted(Choice(name, preranker, depth), stage, share, depth, info)
-
-
-def _ask(
-    recorder: Recorder,
-    models: Mapping[str, ModelConfig],
-    infos: Mapping[str, RankerInfo],
-    requests: Mapping[str, Request],
-    name: str,
-    preranker: str,
-    stage: ReorderedLists,
-    depth: int,
-    weight: float = 0.0,
-) -> ModelScores:
-    """The scores of a model for the first passages of each list after a stage.
-
-    Args:
-        preranker: name of the stage before; empty: the first stage.
-        weight: of the scores before the model in its own.
-    """
-    model, info = models[name], infos[name]
-    fingerprint = {
-        "model": model.model_dump(mode="json", exclude={"interpolation", "window_size", "stride"}),
-        "model_revision": info.model_revision,
-        "template_sha256": info.template_sha256,
-        **({"first_stage_weight": weight} if weight else {}),
-    }
-    windows = _windows(requests, stage, depth)
-    # If inference servers run the model, this process only waits.
-    clock = time.perf_counter if getattr(model, "served_by", None) else time.process_time
-    return recorder.scores(f"{name}-{depth}-{preranker or 'first-stage'}", name, fingerprint, windows, clock, weight)
-
-
-def _windows(requests: Mapping[str, Request], stage: ReorderedLists, depth: int) -> dict[str, list[CandidateSource]]:
-    """The first passages of each list after a stage, with the scores of that stage.
-
-    Args:
+    Attributes:
+        models: by name; `infos` has those that can be tried.
         requests: lists with the texts, by query_id; empty: the index has them.
+        first: the lists of the first stage, which is of the `kind`.
+        depth: number of passages in a list.
+        depths: numbers of first passages that models which read texts may rerank, ascending.
     """
-    windows = {}
-    for query_id, each in stage.lists.items():
-        given = {row.doc_id: row for row in requests[query_id].candidates} if requests else {}
-        read = each.order[:depth]
-        windows[query_id] = [
-            replace(given.get(doc_id, CandidateSource(doc_id, in_index=True)), score=score)
-            for doc_id, score in zip(read, each.scores(read), strict=True)
+
+    recorder: Recorder
+    models: Mapping[str, ModelConfig]
+    infos: Mapping[str, RankerInfo]
+    requests: Mapping[str, Request]
+    first: ReorderedLists
+    kind: FirstStageKind
+    depth: int
+    depths: Sequence[int]
+
+    def all(self) -> Iterator[Tried]:
+        """The first stage, and then each model with each depth and weight.
+
+        A model that reads vectors orders the whole list, and may be the preranker of others by its own weight. Any
+        other one reads the first passages of the first stage or of a preranker.
+        """
+        yield Tried.of(Choice(), self.first)
+        before = {"": self.first}
+        for name in sorted(self.infos, key=lambda name: not self.infos[name].reads_vectors):
+            model, info = self.models[name], self.infos[name]
+            if isinstance(model, FusionModel):
+                scores = self._scores(name, "", self.first, self.depth, model.first_stage_weight(self.kind))
+                before[name] = self.first.then(scores, self.depth, 0.0)
+                yield from self._fusions(model, before[name].processor_ms)
+            elif info.reads_vectors:
+                scores = self._scores(name, "", self.first, self.depth)
+                yield from self._weighted(Choice(name), self.first, scores, self.depth)
+                before[name] = self.first.then(scores, self.depth, model.first_stage_weight(self.kind))
+            else:
+                for preranker, stage in before.items():
+                    yield from self._depths(name, preranker, stage)
+
+    def _depths(self, name: str, preranker: str, stage: ReorderedLists) -> Iterator[Tried]:
+        """A model over the first passages of each list after a stage, whose name is empty for the first stage."""
+        info = self.infos[name]
+        depths = [depth for depth in self.depths if depth <= info.max_window_size]
+        is_pointwise = info.score_kind.is_pointwise  # what else is in the window has no effect
+        for asked in depths[-1:] if is_pointwise else depths:
+            scores = self._scores(name, preranker, stage, asked)
+            for depth in depths if is_pointwise else [asked]:
+                share = replace(scores, processor_ms=scores.processor_ms * depth / asked)
+                yield from self._weighted(Choice(name, preranker, depth), stage, share, depth)
+
+    def _scores(self, name: str, preranker: str, stage: ReorderedLists, depth: int, weight: float = 0.0) -> ModelScores:
+        """The scores of a model for the first passages of each list after a stage.
+
+        Args:
+            preranker: name of the stage before; empty: the first stage.
+            weight: of the scores before the model in its own.
+        """
+        model, info = self.models[name], self.infos[name]
+        fingerprint = {
+            "model": model.model_dump(mode="json", exclude={"interpolation", "window_size", "stride"}),
+            "model_revision": info.model_revision,
+            "template_sha256": info.template_sha256,
+            **({"first_stage_weight": weight} if weight else {}),
+        }
+        # If inference servers run the model, this process only waits.
+        clock = time.perf_counter if getattr(model, "served_by", None) else time.process_time
+        folder = f"{name}-{depth}-{preranker or 'first-stage'}"
+        return self.recorder.scores(folder, name, fingerprint, self._windows(stage, depth), clock, weight)
+
+    def _windows(self, stage: ReorderedLists, depth: int) -> dict[str, list[CandidateSource]]:
+        """The first passages of each list after a stage, with the scores of that stage."""
+        windows = {}
+        for query_id, each in stage.lists.items():
+            given = {row.doc_id: row for row in self.requests[query_id].candidates} if self.requests else {}
+            read = each.order[:depth]
+            windows[query_id] = [
+                replace(given.get(doc_id, CandidateSource(doc_id, in_index=True)), score=score)
+                for doc_id, score in zip(read, each.scores(read), strict=True)
+            ]
+        return windows
+
+    def _fusions(self, model: FusionModel, processor_ms: float) -> Iterator[Tried]:
+        """A fusion with its own weights, and with each other pair of weights; all at the cost of its own."""
+        ranker = self.recorder.reranker.rankers[model.name]
+        if not isinstance(ranker, FusionRanker):
+            raise AssertionError(f"{model.name} is a {ranker.info.kind}, and not a fusion; this is a bug")
+        own = model.sparse_weight, model.first_stage_weight(self.kind)
+        sparse_weights = _SPARSE_WEIGHTS if reads_sparse(model) else (0.0,)
+        others = (pair for pair in product(sparse_weights, _FIRST_STAGE_WEIGHTS) if pair != own)
+        pairs = [own, *(pair for pair in others if pair[0] or model.cosine_weight)]
+        settings = [
+            model.model_copy(
+                update={"sparse_weight": sparse, "interpolation": InterpolationConfig(first_stage_weight=first_stage)}
+            )
+            for sparse, first_stage in pairs
         ]
-    return windows
+        windows = self._windows(self.first, self.depth)
+        orders = self.recorder.fused_orders(f"{model.name}-weights", ranker, settings, windows, _READ)
+        for (sparse, first_stage), each in zip(pairs, orders, strict=True):
+            is_default = (sparse, first_stage) == own
+            yield Tried(Choice(model.name, "", 0, is_default, first_stage, sparse), each, processor_ms)
 
-
-def _fused(
-    recorder: Recorder,
-    models: Mapping[str, ModelConfig],
-    requests: Mapping[str, Request],
-    kind: FirstStageKind,
-    name: str,
-    first: ReorderedLists,
-    depth: int,
-    processor_ms: float,
-) -> Iterator[Tried]:
-    """A fusion with its own weights, and with each other pair of weights; all at the cost of its own."""
-    model, ranker = models[name], recorder.reranker.rankers[name]
-    if not isinstance(model, FusionModel) or not isinstance(ranker, FusionRanker):
-        raise AssertionError(f"{name} is a {ranker.info.kind}, and not a fusion; this is a bug")
-    own = model.sparse_weight, model.first_stage_weight(kind)
-    sparse_weights = _SPARSE_WEIGHTS if reads_sparse(model) else (0.0,)
-    others = (pair for pair in product(sparse_weights, _FIRST_STAGE_WEIGHTS) if pair != own)
-    pairs = [own, *(pair for pair in others if pair[0] or model.cosine_weight)]
-    settings = [
-        model.model_copy(
-            update={"sparse_weight": sparse, "interpolation": InterpolationConfig(first_stage_weight=first_stage)}
-        )
-        for sparse, first_stage in pairs
-    ]
-    orders = recorder.fused_orders(f"{name}-weights", ranker, settings, _windows(requests, first, depth), _READ)
-    for (sparse, first_stage), each in zip(pairs, orders, strict=True):
-        is_default = (sparse, first_stage) == own
-        yield Tried(Choice(name, "", 0, is_default, first_stage, sparse), each, processor_ms)
-
-
-def _weighted(
-    choice: Choice, stage: ReorderedLists, scores: ModelScores, depth: int, info: RankerInfo
-) -> Iterator[Tried]:
-    """The choice with each weight; an order without scores has none."""
-    for weight in _WEIGHTS if info.score_kind is not ScoreKind.RANK else (0.0,):
-        yield Tried.of(choice._replace(weight=weight), stage.then(scores, depth, weight))
+    def _weighted(self, choice: Choice, stage: ReorderedLists, scores: ModelScores, depth: int) -> Iterator[Tried]:
+        """The choice with each weight; an order without scores has none."""
+        has_scores = self.infos[choice.model].score_kind is not ScoreKind.RANK
+        for weight in _WEIGHTS if has_scores else (0.0,):
+            yield Tried.of(choice._replace(weight=weight), stage.then(scores, depth, weight))
 
 
 def _values(evaluator: Evaluator, orders: Mapping[str, Sequence[str]]) -> list[float]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from rerank.commands.tune import TuneSettings
 from rerank.errors import CollectionError, ConfigError
 from rerank.readers.clicks import read_clicks
 from rerank.readers.qrels import Qrel, read_qrels
@@ -16,6 +15,7 @@ from rerank.types import Candidate, Passage, Query
 from rerank.util.files import sha256_of_files
 from rerank_eval.datasets import open_dataset
 from rerank_eval.overlap import candidate_ids, check_index, check_requests, judgements_of
+from rerank_eval.tune_settings import TuneSettings
 
 #: With fewer, a choice is chance, and no gain can be told from 0.
 MIN_QUERIES = 20

@@ -11,14 +11,12 @@ from typing import NamedTuple
 import yaml
 from rich.console import Console
 
-from rerank.commands.tune import TuneSettings
 from rerank.config import ModelConfig, ServiceConfig
-from rerank_eval.cross_validation import cross_validate
 from rerank_eval.measures import MAIN_MEASURE
-from rerank_eval.plots import draw_tuning
 from rerank_eval.report import format_p, markdown_table
 from rerank_eval.run_files import write_text
-from rerank_eval.statistics import Comparison, Values, compare
+from rerank_eval.statistics import Comparison, Values
+from rerank_eval.tune_settings import TuneSettings
 
 _SIGNIFICANT = 0.05
 _NOTE = (
@@ -72,7 +70,6 @@ class Tuning:
         comparison: of `held_out` with the first stage.
         p: of the gain, see `p_of_gain`.
         notes: sentences about the judgements.
-        weights: sentences about the weights of fusions, see `about_weights`.
     """
 
     choices: Sequence[Choice]
@@ -84,7 +81,6 @@ class Tuning:
     comparison: Comparison
     p: float
     notes: Sequence[str]
-    weights: Sequence[str]
 
     @property
     def result(self) -> Choice:
@@ -109,37 +105,10 @@ class Tuning:
         return f"Reranking was not shown to help: {figures} {limit}"
 
 
-def about_weights(choices: Sequence[Choice], values: Values, folds: int, seed: int) -> list[str]:
-    """For each fusion a sentence that compares its default weights with those that cross-validation chooses.
-
-    Args:
-        choices: all configurations.
-        values: (configurations, queries) nDCG@10.
-        folds, seed: as for `cross_validate`.
-    """
-    sentences = []
-    for default, choice in enumerate(choices):
-        if not choice.is_default:
-            continue
-        rows = [row for row, each in enumerate(choices) if each[:3] == choice[:3]]
-        held_out, _ = cross_validate(values[rows], [0.0] * len(rows), folds, seed)
-        found = compare(held_out.tolist(), values[default].tolist(), seed)
-        low, high = found.interval
-        verdict = "The default weights are as good" if low <= 0 <= high else "The default weights are better"
-        if low > 0:
-            verdict = "Chosen weights are better than the default's"
-        sentences.append(
-            f"{verdict}: on queries that the choice did not see, {MAIN_MEASURE} of {choice.model} is "
-            f"{held_out.mean():.3f} with chosen weights, and {values[default].mean():.3f} with those of its settings "
-            f"({found.difference:+.3f}, 95 % interval {low:+.3f} to {high:+.3f}, {found.queries} queries)."
-        )
-    return sentences
-
-
 def write_tuning(
     tuning: Tuning, config: ServiceConfig, models: Mapping[str, ModelConfig], settings: TuneSettings, console: Console
 ) -> None:
-    """Writes service.yaml, report.md and tuning.png into the folder of the settings, and prints table and verdict.
+    """Writes service.yaml and report.md into the folder of the settings, and prints table and verdict.
 
     Raises:
         ConfigError: a file cannot be written.
@@ -148,22 +117,17 @@ def write_tuning(
     if settings.requests:
         request = f"send up to {settings.depth} candidates in the order of your first stage"
     comment = textwrap.wrap(
-        " ".join(
-            (f"Written by `rerank tune`, for requests as were measured: {request}.", tuning.verdict, *tuning.weights)
-        ),
-        110,
+        f"Written by `rerank tune` for the requests that it measured: {request}. {tuning.verdict}", 110
     )
     content = service_settings(config, models, tuning.result, settings.depth)
     text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
     write_text(settings.out / "service.yaml", "".join(f"# {line}\n" for line in comment) + text)
     table = markdown_table(("ranking", MAIN_MEASURE, "gain", "ms of a processor", "folds"), list(_rows(tuning)))
-    verdicts, notes = (tuning.verdict, *tuning.weights), (*tuning.notes, _NOTE)
-    names = [each.model for each in tuning.choices]
-    plot = settings.out / "tuning.png"
-    draw_tuning(names, tuning.values.mean(axis=1), tuning.costs_ms, tuning.chosen, tuning.comparison, plot)
-    report = "\n\n".join(["# Does reranking help?", *verdicts, "![](tuning.png)", table, *notes])
-    write_text(settings.out / "report.md", f"{report}\n")
-    for line in (table, *notes, *verdicts, f"{settings.out / 'service.yaml'}: {tuning.result}"):
+    notes = (*tuning.notes, _NOTE)
+    write_text(
+        settings.out / "report.md", "\n\n".join(["# Does reranking help?", tuning.verdict, table, *notes]) + "\n"
+    )
+    for line in (table, *notes, tuning.verdict, f"{settings.out / 'service.yaml'}: {tuning.result}"):
         console.print(line, soft_wrap=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import entry_points
 from typing import Annotated
 
 import typer
@@ -15,7 +16,6 @@ from rerank.commands.options import flag
 from rerank.commands.query import RankSettings, SearchSettings, health, models, rank, search
 from rerank.commands.run import run
 from rerank.commands.service import ServeCommand, ServeSettings, demo, expand, index, serve, verify
-from rerank.commands.tune import TuneSettings, tune
 
 app = CommandApp(no_args_is_help=True)
 app.command(
@@ -53,14 +53,6 @@ app.command(example="rerank models --target 127.0.0.1:50051")(models)
 app.command(example="rerank health --target 127.0.0.1:50051 --timeout-s 1")(health)
 app.command(
     example="""
-rerank tune --index indexes/mine --queries queries.tsv --qrels qrels.txt   # writes tuned/service.yaml
-rerank tune --index indexes/mine --clicks clicks.tsv --out tuned           # lines of query, doc_id, clicks
-rerank tune --requests lists.jsonl --qrels qrels.txt                       # lists of your own first stage
-rerank tune --index indexes/pydoc --collection pydoc
-"""
-)(flags(TuneSettings)(tune))
-app.command(
-    example="""
 rerank mcp --index indexes/pydoc                      # loads the models itself
 rerank mcp --target 127.0.0.1:50051                   # asks a running service; RERANK_API_KEY is its key
 """
@@ -69,6 +61,8 @@ app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(keys.app, name="keys")
 app.command(example="rerank demo --work rerank-demo --stay")(demo)
 app.command(example="rerank inspect results/pe-rank")(inspect)
+for added in entry_points(group="rerank.commands"):  # `rerank tune`, of the package rerank_eval
+    added.load()(app)
 
 
 def _print_version(requested: bool) -> None:

@@ -1,9 +1,8 @@
-"""`rerank tune`: chooses model, depth and weights by your own queries and judgements, and writes service.yaml."""
+"""Settings of `rerank tune`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
@@ -76,12 +75,3 @@ class TuneSettings:
                 f"--rerank-depths {self.rerank_depths}: expected numbers from 2 to {self.depth}, as 10,20"
             )
         return sorted({int(part) for part in parts})
-
-
-def tune(settings: TuneSettings) -> None:
-    """Choose model, depth and weights by your judgements.
-
-    Says whether reranking helps at all, by cross-validation, and writes the settings of a service.
-    """
-    # The evaluation is a package of its own, which imports this one.
-    import_module("rerank_eval.tuning").run_tuning(settings)
