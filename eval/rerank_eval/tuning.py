@@ -105,7 +105,7 @@ def _models(config: ServiceConfig, only: Sequence[str]) -> dict[str, ModelConfig
 
 
 def _measured_service(config: ServiceConfig, models: Mapping[str, ModelConfig]) -> ServiceConfig:
-    """The service with these models; without the caches by which a model that reads a text again would cost less."""
+    """The service with these models; without the cache by which a model that reads a text again would cost less."""
     engine = config.engine.model_copy(update={"text_vector_cache_bytes": 0})
     identity = IdentityModel(name="identity", ranker="identity")  # searches for the lists
     return config.model_copy(update={"models": (*models.values(), identity), "engine": engine})
