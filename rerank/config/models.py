@@ -250,12 +250,7 @@ class FirstModel(_ScoringModel, ServableModel):
         early_exit: scores passages at their identifiers in an early layer, and computes no layer above it; for a
             checkpoint of `train-first --probe-weight` that runs in this process. Default: false.
         order_prior: weight of the order in which a window is read: the log-prior of a passage falls by this many nats
-            with each place, see `FirstRanker`. Default: 0.
-        identifier_tokens: `bare` reads the logit of the token "A", `max` the larger one of "A" and "▁A", the token at
-            the start of a word. Default: bare.
-        calibration: `content_free` subtracts the log-prior of the identifiers, measured on passages without content,
-            from their log-probabilities. Default: none.
-        permutations: number of orders in which each window is read; the log-probabilities are averaged. Default: 1.
+            with each place, see `FirstPrompts`. Default: 0.
     """
 
     ranker: Literal["first"]
@@ -263,18 +258,13 @@ class FirstModel(_ScoringModel, ServableModel):
     identifiers: Literal["letters", "numbers"] | None = None
     passage_tokens: Annotated[int, Field(ge=0, strict=True)] | None = None
     prompt: PromptConfig = PromptConfig()
-    identifier_tokens: Literal["bare", "max"] = "bare"
-    calibration: Literal["none", "content_free"] = "none"
-    permutations: Positive = 1
     order_prior: Annotated[float, Field(ge=0, le=100, strict=True)] = 0.0
     early_exit: bool = False
 
     @model_validator(mode="after")
-    def _early_exit_reads_no_logits(self) -> Self:
+    def _early_exit_runs_in_this_process(self) -> Self:
         if self.early_exit and self.served_by is not None:
             raise ValueError("an inference server computes all layers; leave early_exit or served_by out")
-        if self.early_exit and (self.calibration != "none" or self.identifier_tokens != "bare"):
-            raise ValueError("early_exit reads no logits of identifiers; leave calibration and identifier_tokens out")
         return self
 
 

@@ -133,21 +133,6 @@ class IdentifierHead(nn.Module):
             return nn.functional.linear(hidden.float(), self.weight, self.bias)
 
 
-class TwoTokenHead(IdentifierHead):
-    """The head for identifiers of two tokens each, such as "A" and "▁A": the larger of the two logits counts.
-
-    Args:
-        token_ids, others: one token of each identifier, and its other token.
-    """
-
-    def __init__(self, head: nn.Module, token_ids: Sequence[int], others: Sequence[int]) -> None:
-        super().__init__(head, [*token_ids, *others])
-
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        """(…, hidden) → (…, n) float32 logits."""
-        return super().forward(hidden).unflatten(-1, (2, -1)).amax(dim=-2)
-
-
 class Pack:
     """The boundaries of the sequences in a packed row, and counts of the attention layers that have read it.
 

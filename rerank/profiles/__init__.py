@@ -30,7 +30,7 @@ class Profile(_Facts):
         licence: of the checkpoints, with its source if it is not their card.
         prompt_source: where the publisher's prompt stands. A template.yaml in the folder of the checkpoint is preferred
             to `template`.
-        ranker, template, identifiers, identifier_tokens, decoding, strategy, window_size, stride, prompt, generation:
+        ranker, template, identifiers, decoding, strategy, window_size, stride, prompt, generation:
             settings of the model, as in the configuration of the service; those that are left out have the service's
             defaults.
         figures: what the publisher measured.
@@ -42,7 +42,6 @@ class Profile(_Facts):
     ranker: Literal["first", "generation", "pe-rank"]
     template: str | None = None
     identifiers: Literal["letters", "numbers"] | None = None
-    identifier_tokens: Literal["bare", "max"] | None = None
     decoding: Literal["one_step", "dynamic"] | None = None
     strategy: Literal["single", "sliding"] = "sliding"
     window_size: int = 20

@@ -19,8 +19,6 @@ from rerank.errors import CheckpointError
 
 OPEN, CLOSE = "[", "]"
 _MAX_NUMBER = 999
-#: The marks that SentencePiece and byte-level BPE write for a space, with which the token of a word begins.
-_WORD_STARTS = ("▁", "Ġ")
 
 
 class IdentifierKind(StrEnum):
@@ -96,24 +94,6 @@ def find_identifiers(
             break
         found.append(index)
     return tuple(found)
-
-
-def word_start_ids(tokenizer: PreTrainedTokenizerBase, identifiers: Identifiers) -> tuple[int, ...]:
-    """The tokens of the identifiers at the start of a word, such as "▁A" for "A".
-
-    Raises:
-        CheckpointError: the tokenizer has no such token for one of them.
-    """
-    found = [
-        next((i for mark in _WORD_STARTS if (i := _vocabulary_id(tokenizer, mark + text)) is not None), None)
-        for text in identifiers.texts
-    ]
-    if missing := [text for text, token_id in zip(identifiers.texts, found, strict=True) if token_id is None]:
-        raise CheckpointError(
-            f"{type(tokenizer).__name__} has no token for {', '.join(missing)} at the start of a word; use "
-            "identifier_tokens: bare"
-        )
-    return tuple(token_id for token_id in found if token_id is not None)
 
 
 def alphabet(tokenizer: PreTrainedTokenizerBase, kind: IdentifierKind) -> list[str]:

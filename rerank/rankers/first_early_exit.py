@@ -18,7 +18,7 @@ from rerank.models.early_exit import exit_after
 from rerank.models.last_token import translate_out_of_memory
 from rerank.prompting.identifiers import IdentifierKind, find_identifiers
 from rerank.prompting.templates import Template
-from rerank.rankers.first import FirstRanker, FirstScoring
+from rerank.rankers.first import FirstRanker
 from rerank.types import EncodedWindow, Window, WindowRanking
 
 
@@ -27,8 +27,7 @@ class EarlyExitFirstRanker(FirstRanker):
 
     Args:
         layer: the layer that is read, counted from 1; see `rerank.models.early_exit`.
-        checkpoint, template, identifiers, device, precision, passage_tokens: see FirstRanker.
-        scoring: see FirstRanker; without a calibration, because no logits of identifiers are read.
+        checkpoint, template, identifiers, order_prior, device, precision, passage_tokens: see FirstRanker.
 
     Raises:
         CheckpointError: see FirstRanker, or the checkpoint has no such layer.
@@ -41,34 +40,32 @@ class EarlyExitFirstRanker(FirstRanker):
         layer: int,
         template: str | Template,
         identifiers: IdentifierKind = IdentifierKind.LETTERS,
-        scoring: FirstScoring | None = None,
+        order_prior: float = 0.0,
         device: str = "auto",
         precision: Precision = "auto",
         passage_tokens: int = 0,
     ) -> None:
         self._layer = layer
-        super().__init__(checkpoint, template, identifiers, scoring, device, precision, passage_tokens)
+        super().__init__(checkpoint, template, identifiers, order_prior, device, precision, passage_tokens)
 
     def encode(self, window: Window) -> EncodedWindow:
-        """One prompt per permutation, each up to the identifier of its last passage."""
+        """Renders the prompt up to the identifier of its last passage."""
         encoded = super().encode(window)
-        prompts = tuple(prompt[: self._positions(prompt, len(window.passages))[-1] + 1] for prompt in encoded.prompts)
-        return replace(encoded, prompts=prompts, tokens=sum(map(len, prompts)))
+        (prompt,) = encoded.prompts
+        prompt = prompt[: self._positions(prompt, len(window.passages))[-1] + 1]
+        return replace(encoded, prompts=(prompt,), tokens=len(prompt))
 
     @translate_out_of_memory()
     def rank(self, windows: Sequence[EncodedWindow]) -> list[WindowRanking]:
-        """Log-softmax of the scores of each window's passages, in float32, averaged over its permutations."""
+        """Ranks windows by the log-softmax of the scores of each one's passages, in float32."""
         prompts = [prompt for encoded in windows for prompt in encoded.prompts]
-        counts = [len(encoded.window.passages) for encoded in windows for _ in encoded.prompts]
+        counts = [len(encoded.window.passages) for encoded in windows]
         scores = self._reader.read_at(
             [torch.tensor(prompt, device=self._device) for prompt in prompts],
             [self._positions(prompt, count) for prompt, count in zip(prompts, counts, strict=True)],
         )
-        rows = iter(scores[:, 0].cpu().split(counts))
-        return [
-            self.ranking(encoded.window, torch.stack([next(rows) for _ in encoded.prompts]), None)
-            for encoded in windows
-        ]
+        rows = scores[:, 0].cpu().split(counts)
+        return [self.ranking(encoded.window, row) for encoded, row in zip(windows, rows, strict=True)]
 
     def _replace_head(self, model: PreTrainedModel) -> None:
         exit_after(model, self._layer)

@@ -26,7 +26,7 @@ from rerank.errors import ModelServerUnfit, RerankError, SelfTestFailed
 from rerank.inference_servers.kinds import APIS
 from rerank.inference_servers.server import NoAnswer, Server
 from rerank.rankers.base import Ranker
-from rerank.rankers.first import FirstPrompts, FirstScoring, window_orders
+from rerank.rankers.first import FirstPrompts
 from rerank.rankers.generation import GenerationPrompts
 from rerank.rankers.on_servers import OnServers, read_answer
 from rerank.rankers.text_prompts import TextPrompts
@@ -158,49 +158,30 @@ class ServedFirst(_ServedRanker[FirstPrompts]):
     Args:
         model: the model and its servers.
         make_prompts: see _ServedRanker.
-        scoring: how log-probabilities become scores.
     """
 
-    def __init__(
-        self, model: ModelOnServers, make_prompts: Callable[[int], FirstPrompts], scoring: FirstScoring
-    ) -> None:
+    def __init__(self, model: ModelOnServers, make_prompts: Callable[[int], FirstPrompts]) -> None:
         super().__init__(model, make_prompts)
-        self._scoring = scoring
-        self._priors: dict[int, torch.Tensor] = {}
-        tokens_each = 2 if self._prompts.other_ids else 1
-        limit = min(self.info.max_window_size, self._api.most_token_ids // tokens_each)
+        limit = min(self.info.max_window_size, self._api.most_token_ids)
         self.info = replace(self.info, max_window_size=limit)
 
     async def rank_on(self, window: EncodedWindow, server: Server) -> WindowRanking:
-        """Log-probabilities over the identifiers of the window; see `FirstPrompts.ranking`."""
-        n = len(window.window.passages)
-        rows = await asyncio.gather(*(self._row(prompt, n, server) for prompt in window.prompts))
-        prior = await self._prior(n, server) if self._scoring.calibration == "content_free" else None
-        ranking = self._prompts.ranking(window.window, torch.tensor([row for row, _ in rows]), prior)
-        orders = window_orders(n, self._scoring.permutations)
-        unscored = {order[i] for order, (_, missing) in zip(orders, rows, strict=True) for i in missing}
-        return replace(ranking, unscored=tuple(sorted(unscored)))
+        """Ranks a window by the log-probabilities over its identifiers; see `FirstPrompts.ranking`."""
+        (prompt,) = window.prompts
+        row, missing = await self._row(prompt, len(window.window.passages), server)
+        return replace(self._prompts.ranking(window.window, torch.tensor(row)), unscored=tuple(missing))
 
     async def _check_answers(self, server: Server) -> None:
         """Asks for all identifiers at once."""
-        self._priors.clear()  # another model may have come back
-        n = self.info.max_window_size
-        await self._row(self._prompts.prior_prompt(min(n, 2)), n, server)
-
-    async def _prior(self, n: int, server: Server) -> torch.Tensor:
-        """(n,) log-probabilities of the identifiers for n passages without content."""
-        if n not in self._priors:
-            row, _ = await self._row(self._prompts.prior_prompt(n), n, server)
-            self._priors[n] = torch.log_softmax(torch.tensor(row), dim=0)
-        return self._priors[n]
+        (prompt,) = self._prompts.encode(Window(Query("N/A"), (Passage("0", "N/A"), Passage("1", "N/A")))).prompts
+        await self._row(prompt, self.info.max_window_size, server)
 
     async def _row(self, prompt: Sequence[int], n: int, server: Server) -> tuple[list[float], list[int]]:
         """The log-probability of each of n identifiers after a prompt, and the indices of those that have none.
 
         Those get the least one in the answer, which theirs do not exceed.
         """
-        first, others = self._prompts.identifiers.token_ids[:n], self._prompts.other_ids[:n]
-        asked = (*first, *others)
+        asked = self._prompts.identifiers.token_ids[:n]
         log_probs = read_answer(server, self._api.log_probs, await server.post(self._api.score(prompt, asked)))
         known = [token_id for token_id in asked if token_id in log_probs]
         if len(known) < len(asked) and not self._model.served_by.allow_top_k:
@@ -214,11 +195,8 @@ class ServedFirst(_ServedRanker[FirstPrompts]):
                 "its model are broken"
             )
         least = min(log_probs.values(), default=0.0)
-        row = [log_probs.get(token_id, least) for token_id in first]
-        if others:
-            row = [max(one, log_probs.get(other, least)) for one, other in zip(row, others, strict=True)]
-        missing = [i for i in range(n) if not log_probs.keys() & {first[i], *others[i : i + 1]}]
-        return row, missing
+        missing = [i for i, token_id in enumerate(asked) if token_id not in log_probs]
+        return [log_probs.get(token_id, least) for token_id in asked], missing
 
 
 class ServedGeneration(_ServedRanker[GenerationPrompts]):

@@ -44,7 +44,7 @@ from rerank.rankers.api import ApiRanker
 from rerank.rankers.base import Ranker, RankerInfo, ServedRanker
 from rerank.rankers.cross_encoder import CrossEncoderRanker
 from rerank.rankers.failed import FailedRanker, unknown_info
-from rerank.rankers.first import FirstPrompts, FirstRanker, FirstScoring
+from rerank.rankers.first import FirstPrompts, FirstRanker
 from rerank.rankers.first_checkpoint import first_settings
 from rerank.rankers.first_early_exit import EarlyExitFirstRanker
 from rerank.rankers.fusion import FusionRanker
@@ -60,7 +60,7 @@ log = logging.getLogger(__name__)
 LoadSparseEncoder: TypeAlias = Callable[[], SparseEncoder]
 
 #: Settings that golden.json of earlier checkpoints lacks, with the value that it stands for.
-_LATER_DEFAULTS = (("order_prior", 0.0), ("identifier_tokens", "bare"), ("early_exit", False))
+_LATER_DEFAULTS = (("order_prior", 0.0), ("early_exit", False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,9 +352,9 @@ def _load_ranker(model: ModelConfig, encoder: Encoder, device: str, sparse_encod
 
 def load_first(model: FirstModel, device: str) -> FirstRanker:
     """See `load_ranker`; this one needs no encoder."""
-    settings, scoring = first_settings(model), _first_scoring(model)
+    settings = first_settings(model)
     template = _styled(settings.template, model.prompt)
-    options = (settings.identifiers, scoring, device, model.precision, settings.passage_tokens)
+    options = (settings.identifiers, model.order_prior, device, model.precision, settings.passage_tokens)
     if settings.early_exit_layer:
         return EarlyExitFirstRanker(model.path, settings.early_exit_layer, template, *options)
     return FirstRanker(model.path, template, *options)
@@ -382,23 +382,13 @@ def load_served(model: FirstModel | GenerationModel | ApiModel) -> ServedRanker:
         return ServedGeneration(
             served, lambda tokens: GenerationPrompts(tokenizer, tokens, template, kind, model.generation)
         )
-    settings, scoring = first_settings(model), _first_scoring(model)
+    settings = first_settings(model)
     template = _styled(settings.template, model.prompt)
     return ServedFirst(
         served,
         lambda tokens: FirstPrompts(
-            tokenizer, tokens, template, settings.identifiers, scoring, settings.passage_tokens
+            tokenizer, tokens, template, settings.identifiers, model.order_prior, settings.passage_tokens
         ),
-        scoring,
-    )
-
-
-def _first_scoring(model: FirstModel) -> FirstScoring:
-    return FirstScoring(
-        identifier_tokens=model.identifier_tokens,
-        calibration=model.calibration,
-        permutations=model.permutations,
-        order_prior=model.order_prior,
     )
 
 

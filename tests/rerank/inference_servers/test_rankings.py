@@ -48,14 +48,6 @@ async def test_scores_are_those_of_the_model_in_this_process(vllm: StandIn, enco
 
 
 @pytest.mark.slow
-async def test_calibration_and_permutations_are_those_of_the_model_in_this_process(
-    vllm: StandIn, encoder: Encoder
-) -> None:
-    model, work = plain(vllm.url, permutations=2, calibration="content_free"), request(Single(WINDOW), WINDOW)
-    assert scores(await ranked(model, work)) == pytest.approx(scores(await ranked_here(model, work, encoder)), abs=1e-3)
-
-
-@pytest.mark.slow
 async def test_generated_orders_are_those_of_the_model_in_this_process(vllm: StandIn, encoder: Encoder) -> None:
     work = request(Single(WINDOW), WINDOW)
     served = await ranked(generation(vllm.url), work)

@@ -17,6 +17,7 @@ from rerank.config import ApiModel, EngineConfig, FirstModel, GenerationModel
 from rerank.engine.engine import Engine
 from rerank.engine.strategies import Single
 from rerank.errors import ConfigError, DeadlineExceeded, ModelServerUnavailable, ModelServerUnfit
+from rerank.inference_servers.vllm import VllmApi
 from rerank.rankers.base import ServedRanker
 from rerank.reranking.registry import load_served
 from rerank.types import RankOptions
@@ -131,10 +132,12 @@ async def test_prompts_fit_the_length_that_the_server_reads(vllm: StandIn) -> No
         assert ranker.info.max_window_tokens == 300
 
 
-async def test_windows_hold_as_many_passages_as_the_server_scores(vllm: StandIn) -> None:
-    twice = plain(vllm.url, identifier_tokens="max")
+async def test_windows_hold_as_many_passages_as_the_server_scores(
+    vllm: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert load_served(plain(vllm.url)).info.max_window_size == 52
-    assert load_served(twice).info.max_window_size == min(52, 128 // 2)
+    monkeypatch.setattr(VllmApi, "most_token_ids", 20)
+    assert load_served(plain(vllm.url)).info.max_window_size == 20
 
 
 async def test_deadline_ends_the_call_of_a_silent_server(vllm: StandIn) -> None:

@@ -17,7 +17,7 @@ from rerank.errors import CheckpointError
 from rerank.models.early_exit import score_direction
 from rerank.prompting.templates import load_template
 from rerank.rankers.base import rank_windows
-from rerank.rankers.first import FirstRanker, FirstScoring
+from rerank.rankers.first import FirstRanker
 from rerank.rankers.first_early_exit import EarlyExitFirstRanker
 from rerank.reranking.registry import load_first
 from rerank.types import Passage, Query, Window
@@ -38,13 +38,9 @@ def lm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_causal_lm(tmp_path_factory.mktemp("lm") / "tiny", "llama", metaspace())
 
 
-def ranker_of(lm: Path, scoring: FirstScoring | None = None) -> EarlyExitFirstRanker:
-    return EarlyExitFirstRanker(lm, 1, TEMPLATE, scoring=scoring, device="cpu", passage_tokens=20)
-
-
 @pytest.fixture(scope="module")
 def ranker(lm: Path) -> EarlyExitFirstRanker:
-    return ranker_of(lm)
+    return EarlyExitFirstRanker(lm, 1, TEMPLATE, device="cpu", passage_tokens=20)
 
 
 @torch.inference_mode()
@@ -82,23 +78,12 @@ def test_windows_of_a_batch_do_not_change_each_other(ranker: EarlyExitFirstRanke
     assert alone[1] == (0.0,)
 
 
-def test_permutations_are_averaged_and_the_order_prior_is_added(lm: Path, ranker: EarlyExitFirstRanker) -> None:
-    given = window(*TEXTS[:2])
-    ordered, swapped = (rank_windows(ranker, [each])[0].scores for each in (given, window(TEXTS[1], TEXTS[0])))
-    averaged = rank_windows(ranker_of(lm, FirstScoring(permutations=2)), [given])[0].scores
-    assert averaged in (
-        pytest.approx([(ordered[0] + swapped[1]) / 2, (ordered[1] + swapped[0]) / 2], abs=1e-5),
-        pytest.approx(ordered, abs=1e-5),  # the second order may be the first one again
-    )
-    prior = rank_windows(ranker_of(lm, FirstScoring(order_prior=0.5)), [replace(given, is_ordered=True)])[0].scores
-    assert prior[0] - prior[1] == pytest.approx(ordered[0] - ordered[1] + 0.5, abs=1e-5)
-    assert sum(map(math.exp, prior)) == pytest.approx(1)
-
-
-@pytest.mark.parametrize("setting", [{"calibration": "content_free"}, {"identifier_tokens": "max"}])
-def test_settings_about_the_logits_of_identifiers_are_refused(setting: dict[str, str]) -> None:
-    with pytest.raises(ValueError, match="early_exit reads no logits of identifiers; leave calibration and"):
-        FirstModel.model_validate({"name": "m", "ranker": "first", "early_exit": True, **setting})
+def test_order_prior_is_added(lm: Path, ranker: EarlyExitFirstRanker) -> None:
+    given = replace(window(*TEXTS[:2]), is_ordered=True)
+    prior = EarlyExitFirstRanker(lm, 1, TEMPLATE, order_prior=0.5, device="cpu", passage_tokens=20)
+    plain, ordered = (rank_windows(each, [given])[0].scores for each in (ranker, prior))
+    assert ordered[0] - ordered[1] == pytest.approx(plain[0] - plain[1] + 0.5, abs=1e-5)
+    assert sum(map(math.exp, ordered)) == pytest.approx(1)
 
 
 def test_identifier_that_merges_with_its_bracket_is_refused(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from rerank.errors import ConfigError, SelfTestFailed
 from rerank.models.encoder import Encoder
 from rerank.prompting.identifiers import IdentifierKind
 from rerank.rankers.base import Ranker
-from rerank.rankers.first import FirstRanker, FirstScoring
+from rerank.rankers.first import FirstRanker
 from rerank.rankers.generation import GenerationRanker
 from rerank.rankers.identity import IdentityRanker
 from rerank.rankers.pe_rank import PERankRanker
@@ -25,7 +25,7 @@ from tests.fakes import NumberRanker
 from tests.pe_checkpoints import write_published
 from tests.small_tokenizers import byte_level, metaspace
 
-SETTINGS = {"ranker": "first", "permutations": 1}
+SETTINGS = {"ranker": "first", "passage_tokens": 48}
 
 
 class Scorer(NumberRanker):
@@ -50,9 +50,7 @@ def run(ranker: Ranker, folder: Path | None = None) -> None:
 )
 def test_first_passes(tmp_path: Path, architecture: str, family: Callable[[], PreTrainedTokenizerBase]) -> None:
     checkpoint = write_causal_lm(tmp_path / "lm", architecture, family())
-    run(
-        FirstRanker(checkpoint, "first", scoring=FirstScoring(calibration="content_free", permutations=2), device="cpu")
-    )
+    run(FirstRanker(checkpoint, "first", device="cpu"))
 
 
 @pytest.mark.parametrize("kind", IdentifierKind)
@@ -188,21 +186,33 @@ def test_golden_scores_of_other_settings_are_logged_and_not_compared(
     write_golden(first, SETTINGS, tmp_path)
     change_golden(tmp_path, scores=[[9.0], [9.0, 9.0], [9.0] * 5])
     with caplog.at_level("INFO"):
-        check(first, SETTINGS | {"permutations": 3}, tmp_path, CPU_TOLERANCE)
-    assert "golden.json was written with other settings (permutations); its scores are not compared" in caplog.text
+        check(first, SETTINGS | {"passage_tokens": 64}, tmp_path, CPU_TOLERANCE)
+    assert "golden.json was written with other settings (passage_tokens); its scores are not compared" in caplog.text
 
 
 def test_golden_scores_are_those_of_the_file_with_the_same_settings(
     first: FirstRanker, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    write_golden(first, SETTINGS | {"permutations": 3}, tmp_path)
+    write_golden(first, SETTINGS | {"passage_tokens": 64}, tmp_path)
     change_golden(tmp_path, scores=[[9.0], [9.0, 9.0], [9.0] * 5])
     write_golden(first, SETTINGS, tmp_path, "golden-once.json")
     with caplog.at_level("INFO"):
         run(first, tmp_path)
     assert not caplog.text
     (tmp_path / "golden-once.json").write_bytes((tmp_path / GOLDEN).read_bytes())
-    change_golden(tmp_path, made_with=json.loads((tmp_path / GOLDEN).read_text())["made_with"] | {"permutations": "1"})
+    change_golden(
+        tmp_path, made_with=json.loads((tmp_path / GOLDEN).read_text())["made_with"] | {"passage_tokens": "48"}
+    )
+    with pytest.raises(SelfTestFailed, match=r"scores differ from golden\.json by"):
+        run(first, tmp_path)
+
+
+def test_settings_that_are_no_more_do_not_keep_golden_scores_from_being_compared(
+    first: FirstRanker, tmp_path: Path
+) -> None:
+    write_golden(first, SETTINGS, tmp_path)
+    made_with = json.loads((tmp_path / GOLDEN).read_text())["made_with"]
+    change_golden(tmp_path, scores=[[9.0], [9.0, 9.0], [9.0] * 5], made_with=made_with | {"permutations": "1"})
     with pytest.raises(SelfTestFailed, match=r"scores differ from golden\.json by"):
         run(first, tmp_path)
 
