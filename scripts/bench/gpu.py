@@ -11,13 +11,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import cycle
 from pathlib import Path
+from statistics import quantiles
 from typing import Any
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from rerank.access.credentials import Credentials
+from rerank.client.client import AsyncRerankClient
 from rerank.config import FirstModel, Precision, ServiceConfig
 from rerank.models.encoder import Encoder
 from rerank.models.last_token import IdentifierHead, LastTokenReader
@@ -34,14 +36,15 @@ from scripts.bench.models import MISTRAL_7B, QWEN3_0_6B, TINY, LlamaSize, llama,
 from scripts.bench.rankers import PERMUTATION_TOKENS
 from scripts.bench.timing import Values, ratios, time_in_turns
 from scripts.bench.workload import PASSAGES
-from scripts.load_test.open_loop import capacity, open_loop, poisson_arrivals
-from scripts.load_test.requests import made_request, rerank_calls
+from scripts.random_requests import words
 
 #: Lengths of the eight windows that are packed, as shares of the longest; published windows have some 2,000 tokens.
 _LENGTHS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.4)
 _FULL_TOKENS, _TINY_TOKENS = 2000, 40
 #: Positions of a PE-Rank window before its passages are chosen.
 _PE_POSITIONS = 30
+#: Callers of the load.
+_CALLERS = 16
 
 _PRECISIONS: tuple[Precision, Precision] = ("float32", "bfloat16")
 
@@ -206,7 +209,7 @@ def measure_weights(proof: Proof) -> Values:
 
 
 def measure_load(proof: Proof) -> Values:
-    """p50 and p99 through gRPC, of 20 passages of 300 characters, at half and at nine tenths of the capacity."""
+    """16 callers without pauses through gRPC, of 20 passages of 300 characters: requests per second, and latencies."""
     encoder = Encoder(device="cpu")
     folder = write_checkpoint(proof.folder / "first", encoder, proof.small)
     model = FirstModel(name="first", ranker="first", path=folder)
@@ -217,16 +220,18 @@ def measure_load(proof: Proof) -> Values:
 
 
 async def _load(proof: Proof, reranker: AsyncReranker) -> Values:
-    draw = random.Random(0)
-    characters, seconds = (30, 0.5) if proof.is_tiny else (300, 20.0)
-    requests = [made_request(draw, "first", PASSAGES, characters) for _ in range(50)]
-    async with (
-        running_server(reranker) as server,
-        rerank_calls(server.address, Credentials(), requests, timeout_s=None) as call,
-    ):
-        rate = await capacity(call, callers=16, seconds=seconds / 2)
-        values = {"capacity with 16 callers, requests/s": [rate]}
-        for share in (0.5, 0.9):
-            report = await open_loop(call, poisson_arrivals(share * rate, seconds, draw), seconds)
-            values |= {f"p{p} at {share} of it, ms": [report.percentile_ms(p)] for p in (50, 99)}
-    return values
+    draw, latencies_ms = random.Random(0), list[float]()
+    characters, seconds = (30, 0.5) if proof.is_tiny else (300, 30.0)
+    requests = cycle([(words(draw, 30), [words(draw, characters) for _ in range(PASSAGES)]) for _ in range(50)])
+    async with running_server(reranker) as server, AsyncRerankClient(server.address) as client:
+        end_s = time.perf_counter() + seconds
+
+        async def ask_again_and_again() -> None:
+            while (start_s := time.perf_counter()) < end_s:
+                query, passages = next(requests)
+                await client.rerank(query, passages)
+                latencies_ms.append(1000 * (time.perf_counter() - start_s))
+
+        await asyncio.gather(*(ask_again_and_again() for _ in range(_CALLERS)))
+    p50, p99 = (quantiles(latencies_ms, n=100, method="inclusive")[p - 1] for p in (50, 99))
+    return {"requests/s": [len(latencies_ms) / seconds], "p50, ms": [p50], "p99, ms": [p99]}

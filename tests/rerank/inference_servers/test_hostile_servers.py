@@ -24,8 +24,8 @@ from rerank.inference_servers.server import NoAnswer, Server, client_of
 from rerank.rankers.base import ServedRanker
 from rerank.reranking.registry import load_served
 from rerank.types import Candidate, Passage
-from scripts.trials.attacks.hostile_servers import ENDLESS, LARGE, SLOW, Answer, hostile, whole
 from tests.rerank.inference_servers.cases import QUERY, plain
+from tests.rerank.inference_servers.hostile_servers import ENDLESS, LARGE, SLOW, Answer, hostile, whole
 from tests.rerank.inference_servers.test_served_models import engine_time, opened
 
 ASK = Post("/ask", {})

@@ -1,9 +1,11 @@
-"""Connections of the trials to the service, and the outcome of each call."""
+"""A connection of an attack or a probe to the service, and the outcome of each call."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -24,23 +26,14 @@ class Target:
 
     Args:
         address: HOST:PORT of gRPC.
-        http_address: HOST:PORT of HTTP, for attacks on it.
-        authority: the certificate (PEM) of the authority of a service with TLS.
-        key: the API key of the calls; empty for a service without keys.
-
-    Attributes:
-        headers: those of each call.
+        http_address: HOST:PORT of HTTP.
     """
 
-    def __init__(self, address: str, http_address: str = "", authority: bytes | None = None, key: str = "") -> None:
+    def __init__(self, address: str, http_address: str) -> None:
         self.address, self.http_address = address, http_address
-        self.headers = [("authorization", f"Bearer {key}")] if key else []
-        if authority is None:
-            self.channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
-        else:
-            self.channel = grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(authority), options=_OPTIONS)
+        self.channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
         #: Typed Any, because the generated stubs are typed as those of a blocking channel.
-        self.stub: Any = rerank_pb2_grpc.RerankServiceStub(self.channel)
+        self._stub: Any = rerank_pb2_grpc.RerankServiceStub(self.channel)
         self._health = health_pb2_grpc.HealthStub(self.channel)
 
     async def __aenter__(self) -> Target:
@@ -51,17 +44,21 @@ class Target:
 
     async def rerank(self, message: pb.RerankRequest, timeout_s: float) -> str:
         """The status of a Rerank call, such as "OK"."""
-        return await status_of(self.stub.Rerank(message, timeout=timeout_s, metadata=self.headers))
+        return await status_of(self._stub.Rerank(message, timeout=timeout_s))
 
     async def cancelled_rerank(self, message: pb.RerankRequest, after_s: float) -> str:
         """The status of a Rerank call that is cancelled after some time."""
-        call = self.stub.Rerank(message, metadata=self.headers)
+        call = self._stub.Rerank(message)
         asyncio.get_running_loop().call_later(after_s, call.cancel)
         return await status_of(call)
 
     async def health(self, timeout_s: float) -> str:
         """The status of a health check."""
         return await status_of(self._health.Check(health_pb2.HealthCheckRequest(), timeout=timeout_s))
+
+
+#: Runs an attack until it ends; returns how often its calls ended in which way, such as {"OK": 3, "CANCELLED": 1}.
+Attack: TypeAlias = Callable[[Target], Awaitable[Counter[str]]]
 
 
 async def status_of(call: Any) -> str:

@@ -1,0 +1,53 @@
+"""Attacks on the engine: long passages, many windows, and many calls to one model."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Sequence
+
+from rerank.v1 import rerank_pb2 as pb
+from scripts.attacks.target import Attack, Target
+from scripts.random_requests import random_request
+
+_TIMEOUT_S = 60.0
+_TOURNAMENT_OF_2 = pb.Strategy(kind="STRATEGY_KIND_TOURNAMENT", window_size=2)
+
+
+async def nothing(target: Target) -> Counter[str]:
+    """No attack, for comparison: what the probes and other programs of the machine cost."""
+    return Counter()
+
+
+async def cancelled_encoding(target: Target) -> Counter[str]:
+    """PE-Rank with 1,000 passages of 16,000 characters, cancelled after two seconds."""
+    message = random_request(random.Random(0), "pe-rank", 1000, 16_000, allow_partial=True)  # otherwise it is refused
+    return Counter([await target.cancelled_rerank(message, 2.0)])
+
+
+async def long_passages_to_first(target: Target) -> Counter[str]:
+    """80 passages of 200,000 characters."""
+    message = random_request(random.Random(0), "first", 80, 200_000, allow_partial=True)
+    return Counter([await target.rerank(message, _TIMEOUT_S)])
+
+
+async def narrow_tournaments(target: Target) -> Counter[str]:
+    """Ten tournaments of window 2 over 1,000 tiny passages with identity: 110 kB, some 10,000 windows."""
+    draw = random.Random(0)
+    return await _together(
+        target, [random_request(draw, "identity", 1000, 4, strategy=_TOURNAMENT_OF_2) for _ in range(10)]
+    )
+
+
+async def flood_of_first(target: Target) -> Counter[str]:
+    """500 FIRST calls at once, of ten passages each."""
+    draw = random.Random(0)
+    return await _together(target, [random_request(draw, "first", 10, 300) for _ in range(500)])
+
+
+async def _together(target: Target, messages: Sequence[pb.RerankRequest]) -> Counter[str]:
+    return Counter(await asyncio.gather(*(target.rerank(message, _TIMEOUT_S) for message in messages)))
+
+
+ATTACKS: tuple[Attack, ...] = (nothing, cancelled_encoding, long_passages_to_first, narrow_tournaments, flood_of_first)

@@ -1,0 +1,160 @@
+"""Attacks on the HTTP port: bodies of millions of values, in tiny chunks, of many requests, or of long documents."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections import Counter
+
+from scripts.attacks.target import Attack, Target
+from scripts.random_requests import words
+
+_MB = 2**20
+_TIMEOUT_S = 120.0
+#: Requests of each attack, on connections of their own, and how many of them at the same time.
+_REQUESTS, _AT_ONCE = 40, 4
+#: Documents of a request that divides them, their length in characters, and the most parts of each.
+_DOCUMENTS, _CHARS, _PARTS = 5, 198_000, 200
+#: Requests in a body of 7 MB, with so many passages of so many characters each.
+_LINES, _PASSAGES, _PASSAGE_CHARS = 400, 25, 680
+
+
+async def http_numbers(target: Target) -> Counter[str]:
+    """Bodies of 16 MB with numbers in the place of documents."""
+    return await _posted(target, "/v2/rerank", _repeated(b"1,", 16 * _MB - 100))
+
+
+async def http_numbers_within_the_limit(target: Target) -> Counter[str]:
+    """Bodies of 64 kB with as many numbers as a body may have."""
+    return await _posted(target, "/v2/rerank", _repeated(b"1,", 64_000), requests=1000)
+
+
+async def http_unknown_fields(target: Target) -> Counter[str]:
+    """Bodies of 500 kB with as many unknown fields as a body may have."""
+    fields = b",".join(b'"field %d": 1' % number for number in range(30_000))
+    return await _posted(target, "/v2/rerank", b"{%s}" % fields, requests=200)
+
+
+async def http_escaped_text(target: Target) -> Counter[str]:
+    """Bodies of 16 MB with one document of escaped characters."""
+    return await _posted(target, "/v2/rerank", b'{"query":"q","documents":["%s"]}' % (rb"\u00e9" * (16 * _MB // 6 - 9)))
+
+
+async def http_large_requests(target: Target) -> Counter[str]:
+    """60 requests of 16 MB at once, with 80 texts that are as long as is allowed."""
+    body = b'{"model":"identity","query":"q","texts":["%s"]}' % b'","'.join([b"some words " * 18_000] * 80)
+    return await _posted(target, "/rerank", body, requests=60, at_once=60)
+
+
+async def http_tiny_chunks(target: Target) -> Counter[str]:
+    """Bodies of 500 kB in chunks of one byte."""
+    body = b"1\r\n \r\n" * 500_000 + b"0\r\n\r\n"
+    return await _posted(target, "/v2/rerank", body, length="transfer-encoding: chunked")
+
+
+async def large_bodies_of_many(target: Target) -> Counter[str]:
+    """A body of 7 MB of requests to identity for /rerank/many."""
+    draw = random.Random(0)
+    lines = (
+        {
+            "query": "history of the engine",
+            "model": "identity",
+            "candidates": [{"doc_id": str(n), "text": words(draw, _PASSAGE_CHARS)} for n in range(_PASSAGES)],
+        }
+        for _ in range(_LINES)
+    )
+    body = b"\n".join(json.dumps(line).encode() for line in lines)
+    return await _posted(target, "/rerank/many", body, requests=1, kind="application/x-ndjson")
+
+
+async def divided_requests(target: Target) -> Counter[str]:
+    """32 requests at once with five documents of 198 kB in sentences of one letter, in up to 200 parts each."""
+    return await _divided(target, "pe-rank", "a. " * (_CHARS // 3))
+
+
+async def divided_words(target: Target) -> Counter[str]:
+    """The same with documents of words."""
+    return await _divided(target, "pe-rank", words(random.Random(0), _CHARS))
+
+
+async def divided_requests_to_default(target: Target) -> Counter[str]:
+    """The same to the default model, a fusion, which scores all parts."""
+    return await _divided(target, "default", words(random.Random(0), _CHARS))
+
+
+async def mcp_large_calls(target: Target) -> Counter[str]:
+    """Calls of the tool rerank of 4 MB, with 20 long texts, on eight connections."""
+    arguments = {"query": "q", "model": "identity", "candidates": ["some words " * 18_000] * 20}
+    call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "rerank", "arguments": arguments}}
+    return await _posted(target, "/mcp", json.dumps(call).encode(), requests=200, at_once=8)
+
+
+async def _divided(target: Target, model: str, text: str) -> Counter[str]:
+    documents = [f"{place} {text}" for place in range(_DOCUMENTS)]
+    body = {"model": model, "query": "history", "documents": documents, "max_chunks_per_doc": _PARTS}
+    return await _posted(target, "/v2/rerank", json.dumps(body).encode(), requests=32, at_once=32)
+
+
+def _repeated(element: bytes, size: int) -> bytes:
+    """A body of about this size with a list of equal documents."""
+    return b'{"query":"q","documents":[%s1]}' % (element * (size // len(element)))
+
+
+async def _posted(
+    target: Target,
+    path: str,
+    body: bytes,
+    requests: int = _REQUESTS,
+    at_once: int = _AT_ONCE,
+    length: str = "",
+    kind: str = "application/json",
+) -> Counter[str]:
+    """The statuses of equal requests, each on a connection of its own."""
+    lines = (
+        f"POST {path} HTTP/1.1",
+        "host: localhost",
+        f"content-type: {kind}",
+        "accept: application/json, text/event-stream, */*",
+        length or f"content-length: {len(body)}",
+    )
+    message = "\r\n".join([*lines, "", ""]).encode() + body
+    turn = asyncio.Semaphore(at_once)
+
+    async def post() -> str:
+        async with turn:
+            try:
+                return await asyncio.wait_for(_status(target.http_address, message), _TIMEOUT_S)
+            except TimeoutError:
+                return "no answer"
+
+    return Counter(await asyncio.gather(*(post() for _ in range(requests))))
+
+
+async def _status(address: str, message: bytes) -> str:
+    """The status of a request, such as "400"; also if the service answers before it has read the body."""
+    host, _, port = address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        writer.write(message)
+        line = await reader.readline()
+        return line.split()[1].decode() if line else "ended by the service"
+    except ConnectionError:
+        return "ended by the service"
+    finally:
+        writer.transport.abort()
+
+
+ATTACKS: tuple[Attack, ...] = (
+    http_numbers,
+    http_numbers_within_the_limit,
+    http_unknown_fields,
+    http_escaped_text,
+    http_large_requests,
+    http_tiny_chunks,
+    large_bodies_of_many,
+    divided_requests,
+    divided_words,
+    divided_requests_to_default,
+    mcp_large_calls,
+)

@@ -1,0 +1,136 @@
+"""Probes: what other callers ask during an attack, and the report of their latencies."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
+from statistics import median, quantiles
+
+from rerank.v1 import rerank_pb2 as pb
+from scripts.attacks.target import Target
+from scripts.random_requests import random_request
+from scripts.service import Service
+
+#: Seconds between two probes of a kind; those of FIRST are rarer where they would take more than a third of a core.
+_INTERVAL_S = {"identity": 0.1, "first": 1.0, "health": 0.05}
+_MAX_SHARE = 1 / 3
+#: Seconds between an answer to the honest caller and its next request.
+_PAUSE_S = 0.01
+#: A probe that takes longer is given up and counts with this latency.
+_TIMEOUT_S = 60.0
+#: Seconds to go on measuring after the last call of the attack has ended.
+_AFTERMATH_S = 2.0
+_POLL_S = 0.05
+
+_COLUMNS = (
+    "attack",
+    *(f"{kind} p50/p99/max (ms)" for kind in ("honest", *_INTERVAL_S)),
+    "unanswered",
+    "growth (MB)",
+    "log (MB/min)",
+    "calls of the attack",
+)
+HEADER = f"| {' | '.join(_COLUMNS)} |\n|{' --- |' * len(_COLUMNS)}"
+
+
+@dataclass
+class Report:
+    """Latencies of the probes in milliseconds by kind, and what else was observed during the attack."""
+
+    latency_ms: dict[str, list[float]] = field(default_factory=lambda: {kind: [] for kind in ("honest", *_INTERVAL_S)})
+    unanswered: int = 0
+    growth_mb: float = 0.0
+    log_mb_per_min: float = 0.0
+    calls: Counter[str] = field(default_factory=Counter)
+
+    def row(self, name: str) -> str:
+        """The row of the table under HEADER."""
+        cells = (
+            name,
+            *(f"{median(each):.0f}/{_p99(each):.0f}/{max(each):.0f}" for each in self.latency_ms.values()),
+            str(self.unanswered),
+            f"{self.growth_mb:.0f}",
+            f"{self.log_mb_per_min:.2f}",
+            ", ".join(f"{count} {end}" for end, count in sorted(self.calls.items())),
+        )
+        return f"| {' | '.join(cells)} |"
+
+
+def _p99(values: list[float]) -> float:
+    return quantiles(values, n=100, method="inclusive")[98] if len(values) > 1 else values[0]
+
+
+async def probe_while(attack: Callable[[], Awaitable[Counter[str]]], service: Service, seconds: float) -> Report:
+    """Warms the service up, starts the attack, and probes until it has ended, for at least `seconds`."""
+    draw, report = random.Random(1), Report()
+    short = {kind: random_request(draw, kind, passages=5, characters=200) for kind in ("identity", "first")}
+    ten = random_request(draw, "pe-rank", passages=10, characters=300)
+    async with Target(service.address, service.http_address) as target:
+        for model in ("identity", "first", "pe-rank"):
+            for _ in range(3):
+                await target.rerank(random_request(draw, model, passages=20, characters=300), _TIMEOUT_S)
+        alone_s = await _alone_s(partial(_rerank, target, short["first"]))
+        interval_s = _INTERVAL_S | {"first": max(_INTERVAL_S["first"], alone_s / _MAX_SHARE)}
+        before_mb, log_before_mb = service.resident_mb(), service.log_mb()
+        start_s = time.perf_counter()
+        attacking = asyncio.ensure_future(attack())
+        probes: dict[str, Callable[[], Awaitable[str]]] = {
+            **{kind: partial(_rerank, target, message) for kind, message in short.items()},
+            "health": partial(target.health, _TIMEOUT_S),
+        }
+        has_ended = asyncio.Event()
+        tasks = [
+            asyncio.create_task(_at_a_rate(kind, probe, report, interval_s[kind], has_ended))
+            for kind, probe in probes.items()
+        ]
+        tasks.append(asyncio.create_task(_again_and_again(partial(_rerank, target, ten), report, has_ended)))
+        while not attacking.done() or time.perf_counter() < start_s + seconds:
+            report.growth_mb = max(report.growth_mb, service.resident_mb() - before_mb)
+            await asyncio.sleep(_POLL_S)
+        report.calls = await attacking
+        await asyncio.sleep(_AFTERMATH_S)
+        has_ended.set()
+        await asyncio.gather(*tasks)
+        report.log_mb_per_min = (service.log_mb() - log_before_mb) / (time.perf_counter() - start_s) * 60
+    return report
+
+
+async def _rerank(target: Target, message: pb.RerankRequest) -> str:
+    return await target.rerank(message, _TIMEOUT_S)
+
+
+async def _alone_s(ask: Callable[[], Awaitable[str]]) -> float:
+    """The median latency of three requests, one after the other."""
+    report = Report()
+    for _ in range(3):
+        await _timed("honest", ask, report)
+    return median(report.latency_ms["honest"]) / 1000
+
+
+async def _timed(kind: str, ask: Callable[[], Awaitable[str]], report: Report) -> None:
+    start_s = time.perf_counter()
+    outcome = await ask()
+    report.latency_ms[kind].append((time.perf_counter() - start_s) * 1000)
+    report.unanswered += outcome != "OK"
+
+
+async def _at_a_rate(
+    kind: str, probe: Callable[[], Awaitable[str]], report: Report, interval_s: float, has_ended: asyncio.Event
+) -> None:
+    """Sends a probe in each interval until the attack has ended; then waits for the answers to those that were sent."""
+    async with asyncio.TaskGroup() as sent:
+        while not has_ended.is_set():
+            sent.create_task(_timed(kind, probe, report))
+            await asyncio.sleep(interval_s)
+
+
+async def _again_and_again(ask: Callable[[], Awaitable[str]], report: Report, has_ended: asyncio.Event) -> None:
+    """The honest caller, until the attack has ended."""
+    while not has_ended.is_set():
+        await _timed("honest", ask, report)
+        await asyncio.sleep(_PAUSE_S)

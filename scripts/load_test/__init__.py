@@ -1,1 +1,0 @@
-"""Load tests: calls at given times, and the requests that they send."""

@@ -1,1 +1,0 @@
-"""Attacks on the service, each a coroutine function in the registry."""
