@@ -33,8 +33,9 @@ CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 Vector: TypeAlias = npt.NDArray[np.float32]
 #: (N, D) float32, each row a unit vector.
 Matrix: TypeAlias = npt.NDArray[np.float32]
-#: Precision of an encoder's matrix products; `auto`: see Encoder.pick_dtype.
-EncoderDtype: TypeAlias = Literal["auto", "float32", "bfloat16", "int8"]
+#: Number format in which a model computes. `auto`: see `pick_precision` and `pick_encoder_dtype` in
+#: rerank/models/precision.py. On a CPU only linear layers and attention are in bfloat16.
+Precision: TypeAlias = Literal["auto", "float32", "bfloat16"]
 #: Work that is done a little at a time: it yields wherever other work may run, and returns its result.
 InSlices: TypeAlias = Generator[None, None, T]
 #: How a ranker runs a batch: all windows side by side in one row, or one forward pass after the other.

@@ -14,7 +14,7 @@ from rerank.commands.app import Command
 from rerank.commands.run import console
 from rerank.errors import ConfigError
 from rerank.retrieval.index_format import DenseKind
-from rerank.types import EncoderDtype, FirstStage
+from rerank.types import FirstStage, Precision
 
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 
@@ -180,10 +180,9 @@ def index(
         ),
     ] = "flat",
     encoder_dtype: Annotated[
-        EncoderDtype,
+        Precision,
         typer.Option(
-            help="Precision in which passages are encoded; auto: bfloat16 on a CPU that has it, otherwise float32. "
-            "int8 is faster still, and less exact."
+            help="Precision in which passages are encoded; auto: bfloat16 on a CPU that has it, otherwise float32."
         ),
     ] = "auto",
     workers: Annotated[

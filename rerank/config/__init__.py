@@ -13,7 +13,6 @@ from rerank.config.models import (
     InterpolationConfig,
     ModelConfig,
     PERankModel,
-    Precision,
     PromptConfig,
     ServableModel,
 )
@@ -22,6 +21,7 @@ from rerank.config.served import RerankServers, ServedBy, Servers
 from rerank.config.service import BUNDLED_MODELS, FURTHER_BUNDLED_MODELS, EngineConfig, Limits, ServiceConfig
 from rerank.config.settings import Positive, Settings
 from rerank.config.telemetry import TelemetryConfig
+from rerank.types import Precision
 
 __all__ = [
     "BUNDLED_MODELS",

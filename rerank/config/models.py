@@ -14,13 +14,7 @@ from rerank.config.served import RerankServers, ServedBy
 from rerank.config.settings import Positive, Settings
 from rerank.errors import ConfigError
 from rerank.profiles import load_profile
-from rerank.types import FirstStageKind, StrategyKind
-
-#: Number format of the model. `auto` is bfloat16 on CUDA and, for models of hidden size 512 or more, on a CPU with
-#: AVX512_BF16; otherwise float32. bfloat16 on a CPU is that of the linear layers and the attention. `int8` needs a CPU
-#: with AVX512_VNNI, and has one scale per token and per output channel. What it does to orders:
-#: docs/evidence/performance.md.
-Precision: TypeAlias = Literal["auto", "float32", "bfloat16", "int8"]
+from rerank.types import FirstStageKind, Precision, StrategyKind
 
 
 class ModelSettings(Settings):

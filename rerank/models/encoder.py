@@ -32,7 +32,7 @@ from rerank.models.loading import pick_device
 from rerank.models.precision import copy_computing_in, pick_encoder_dtype, uses_autocast
 from rerank.models.vector_cache import VectorCache
 from rerank.prompting.truncate import beginning
-from rerank.types import EncoderDtype, Matrix
+from rerank.types import Matrix, Precision
 from rerank.util.files import sha256_of_files
 
 DEFAULT_ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
@@ -89,7 +89,7 @@ class Encoder:
                 "download the model again, or name the folder to use it under its own name"
             )
         transformers_logging.disable_progress_bar()  # loading the weights takes a second
-        self._computing: dict[EncoderDtype, SentenceTransformer] = {}
+        self._computing: dict[Precision, SentenceTransformer] = {}
         self._lock = threading.Lock()
         self.vector_cache = VectorCache(vector_cache_bytes)
         with loading("encoder", folder):
@@ -121,15 +121,12 @@ class Encoder:
         """(vocabulary, hidden) float32 input embeddings of the transformer, on the CPU."""
         return cast(torch.nn.Embedding, self.transformer.get_input_embeddings()).weight.detach().float().cpu()
 
-    def encode(self, texts: Sequence[str], dtype: EncoderDtype = "float32") -> Matrix:
+    def encode(self, texts: Sequence[str], dtype: Precision = "float32") -> Matrix:
         """(N, D) float32 unit vectors. Equal texts get bitwise equal vectors; text after `id.max_tokens` is ignored.
 
         Args:
             texts: what to encode.
             dtype: of the matrix products, see `pick_dtype`; vectors of different dtypes may be compared.
-
-        Raises:
-            ConfigError: the processor or the device does not compute in int8.
         """
         dtype, distinct = self.pick_dtype(dtype), list(dict.fromkeys(texts))
         vectors = np.empty((len(distinct), self.id.dimension), dtype=np.float32)
@@ -146,12 +143,8 @@ class Encoder:
         row = {text: index for index, text in enumerate(distinct)}
         return vectors[[row[text] for text in texts]]
 
-    def pick_dtype(self, dtype: EncoderDtype) -> EncoderDtype:
-        """The type that `auto` stands for: bfloat16 on a CPU that multiplies it, otherwise float32.
-
-        Raises:
-            ConfigError: int8 is asked for, and the processor or the device does not compute in it.
-        """
+    def pick_dtype(self, dtype: Precision) -> Precision:
+        """Returns the type that `auto` stands for: bfloat16 on a CPU that multiplies it, otherwise float32."""
         return pick_encoder_dtype(self.device, dtype)
 
     def _batches(self, texts: Sequence[str]) -> Iterator[list[int]]:
@@ -163,7 +156,7 @@ class Encoder:
         counts = [min(tokens, self.max_text_tokens) for tokens in self.token_counts(texts)]
         return batches_by_length([specials + count for count in counts], BATCH_TOKENS)
 
-    def _model_in(self, dtype: EncoderDtype) -> SentenceTransformer:
+    def _model_in(self, dtype: Precision) -> SentenceTransformer:
         """The model that computes in `dtype`: on a CPU a copy with other linear layers, made at its first use."""
         if dtype not in self._computing:
             self._computing[dtype] = copy_computing_in(self._model, self.device, dtype)

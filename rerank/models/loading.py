@@ -216,7 +216,7 @@ def load_causal_lm(checkpoint: Path, device: torch.device, precision: Precision 
 
     Raises:
         CheckpointError: there is no such folder, it holds no causal LM, or the adapter's base model cannot be loaded.
-        ConfigError: the adapter's base model is neither a folder nor on the hub, or int8 cannot be computed here.
+        ConfigError: the adapter's base model is neither a folder nor on the hub.
     """
     with loading("causal language model", checkpoint):
         return _load_causal_lm(checkpoint, device, precision)

@@ -31,7 +31,7 @@ from rerank.models.sparse_loading import load_splade
 from rerank.models.vector_cache import SparseCache
 from rerank.models.vocabulary_product import VocabularyProduct
 from rerank.prompting.truncate import beginning
-from rerank.types import EncoderDtype, Passage
+from rerank.types import Passage, Precision
 from rerank.util.files import sha256_of_files
 from rerank.util.sparse_vectors import SparseText, SparseVector, TokenStates, dot_products
 
@@ -77,7 +77,7 @@ class SparseEncoder:
         self.cache = SparseCache(cache_bytes)
         self.between_batches: Callable[[], None] = lambda: None
         self._lock = threading.Lock()  # of the tokenizer, which several threads cannot share, and of `_computing`
-        self._computing: dict[EncoderDtype, PreTrainedModel] = {}
+        self._computing: dict[Precision, PreTrainedModel] = {}
         self._loaded = load_splade(self.folder, self.device)
         pooling, decoder = self._loaded.pooling, self._loaded.decoder
         activations = 2 if pooling.activation_function == "log1p_relu" else 1
@@ -91,12 +91,8 @@ class SparseEncoder:
         )
         self._check_vectors()
 
-    def pick_dtype(self, dtype: EncoderDtype) -> EncoderDtype:
-        """The type that `auto` stands for: bfloat16 on a CPU that multiplies it, otherwise float32.
-
-        Raises:
-            ConfigError: int8 is asked for, and the processor or the device does not compute in it.
-        """
+    def pick_dtype(self, dtype: Precision) -> Precision:
+        """Returns the type that `auto` stands for: bfloat16 on a CPU that multiplies it, otherwise float32."""
         return pick_encoder_dtype(self.device, dtype)
 
     def encode_query(self, text: str) -> SparseVector:
@@ -107,12 +103,8 @@ class SparseEncoder:
             )
         return _vector(weights[0].float().numpy())
 
-    def encode(self, texts: Sequence[str], dtype: EncoderDtype = "auto") -> list[SparseVector]:
-        """The whole vector of each text; of a text after `id.max_tokens` the beginning.
-
-        Raises:
-            ConfigError: the processor or the device does not compute in int8.
-        """
+    def encode(self, texts: Sequence[str], dtype: Precision = "auto") -> list[SparseVector]:
+        """Returns the whole vector of each text, of a long text that of its first `id.max_tokens` tokens."""
         vectors: list[SparseVector | None] = [None] * len(texts)
         for rows, states, truncated in self._read(texts, dtype := self.pick_dtype(dtype)):
             pooled = self._product.pooled(states, "float32" if dtype == "float32" else "bfloat16")
@@ -120,13 +112,10 @@ class SparseEncoder:
                 vectors[row] = _vector(weights, is_truncated)
         return cast(list[SparseVector], vectors)
 
-    def states(self, texts: Sequence[str], dtype: EncoderDtype = "auto") -> list[TokenStates]:
+    def states(self, texts: Sequence[str], dtype: Precision = "auto") -> list[TokenStates]:
         """The token states of each text, from which `scores` computes what a query needs.
 
         They are kept as float16, whose 11 bits of precision lose less than bfloat16's 8 in the same memory.
-
-        Raises:
-            ConfigError: the processor or the device does not compute in int8.
         """
         found: list[TokenStates | None] = [None] * len(texts)
         for rows, states, truncated in self._read(texts, self.pick_dtype(dtype)):
@@ -147,7 +136,7 @@ class SparseEncoder:
         scores[of_states] = self._product.of_terms(states, query.terms) @ query.weights
         return scores
 
-    def with_sparse(self, passages: Sequence[Passage], dtype: EncoderDtype = "auto") -> list[Passage]:
+    def with_sparse(self, passages: Sequence[Passage], dtype: Precision = "auto") -> list[Passage]:
         """The passages, each with `sparse`: its own, that of its text in the cache, or states, which are then kept."""
         filled = self.cache.fill(passages)
         new = list(dict.fromkeys(passage.text for passage in filled if passage.sparse is None))
@@ -158,7 +147,7 @@ class SparseEncoder:
             replace(passage, sparse=computed[passage.text]) if passage.sparse is None else passage for passage in filled
         ]
 
-    def scored(self, query: SparseVector, passages: Sequence[Passage], dtype: EncoderDtype = "auto") -> list[Passage]:
+    def scored(self, query: SparseVector, passages: Sequence[Passage], dtype: Precision = "auto") -> list[Passage]:
         """The passages as of `with_sparse`, each with `sparse_score`, its dot product with the query."""
         read = self.with_sparse(passages, dtype)
         known = [passage.sparse for passage in read if passage.sparse is not None]  # all of them
@@ -174,7 +163,7 @@ class SparseEncoder:
         return [len(tokens["input_ids"]) for tokens in self._tokenize(texts)]
 
     def _read(
-        self, texts: Sequence[str], dtype: EncoderDtype
+        self, texts: Sequence[str], dtype: Precision
     ) -> Iterator[tuple[list[int], list[torch.Tensor], list[bool]]]:
         """Batches of rows of the texts, with the (tokens, hidden) states of each text and whether it was truncated."""
         tokens = self._tokenize(texts)
@@ -186,7 +175,7 @@ class SparseEncoder:
             yield rows, states, [truncated[row] for row in rows]
 
     @torch.inference_mode()
-    def _forward(self, tokens: Sequence[dict[str, list[int]]], dtype: EncoderDtype) -> list[torch.Tensor]:
+    def _forward(self, tokens: Sequence[dict[str, list[int]]], dtype: Precision) -> list[torch.Tensor]:
         with self._lock:
             model = self._computing.get(dtype) or self._computing.setdefault(dtype, self._without_decoder(dtype))
             padded = cast(Any, self._loaded.tokenizer).pad(
@@ -198,7 +187,7 @@ class SparseEncoder:
             states = cast(Any, model)(**inputs).logits
         return [each[: len(read["input_ids"])] for each, read in zip(states, tokens, strict=True)]
 
-    def _without_decoder(self, dtype: EncoderDtype) -> PreTrainedModel:
+    def _without_decoder(self, dtype: Precision) -> PreTrainedModel:
         """A copy of the masked language model that returns the states which its decoder would multiply."""
         model = copy_computing_in(self._loaded.model, self.device, dtype)
         cast(Any, model.get_output_embeddings()).forward = lambda states: states

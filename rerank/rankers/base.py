@@ -61,7 +61,7 @@ class RankerInfo:
     signals: Mapping[str, str] = field(default_factory=dict)
     #: Give the relevance of results; empty if none were fitted.
     relevance: RelevanceCurves = ()
-    #: What the model computes in: float32, bfloat16 or int8; empty where that is not known here.
+    #: What the model computes in: float32 or bfloat16; empty where that is not known here.
     precision: str = ""
     #: ISO 639-1 code of the only language that the model reads; empty: not stated.
     language: str = ""

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 
 from rerank.checkpoints.manifest import model_id, trained_with_instructions
-from rerank.config import Precision
 from rerank.errors import InvalidRequest
 from rerank.models.encoder import Encoder
 from rerank.models.last_token import translate_out_of_memory
@@ -26,16 +25,8 @@ from rerank.prompting.vector_prompts import PASSAGE_SLOT, QUERY_SLOT, VectorProm
 from rerank.rankers.base import RankerInfo
 from rerank.rankers.pe_checkpoint import Decoding, load_pe_checkpoint
 from rerank.rankers.pe_decode import choices, dynamic, one_step
-from rerank.types import EncodedWindow, EncoderDtype, Passage, Prepared, Query, ScoreKind, Vector, Window, WindowRanking
+from rerank.types import EncodedWindow, Passage, Precision, Prepared, Query, ScoreKind, Vector, Window, WindowRanking
 
-#: Precision of passages' texts by that of the model. Vectors in int8 cost the default system .009 of nDCG@10, and those
-#: in bfloat16 change a twentieth of its neighbouring pairs: docs/evidence/performance.md.
-_ENCODER_DTYPES: dict[Precision, EncoderDtype] = {
-    "auto": "float32",
-    "float32": "float32",
-    "bfloat16": "bfloat16",
-    "int8": "auto",
-}
 #: A text may take one or two tokens more inside a prompt than alone.
 _SLACK_TOKENS = 2
 
@@ -73,7 +64,7 @@ class PERankRanker:
         prompt = loaded.template
         if not (loaded.own_vocabulary or trained_with_instructions(checkpoint)):
             prompt = prompt.without_instruction()  # noise to a model that has learnt to read from its lists alone
-        self._encoder, self._encoder_dtype = encoder, _ENCODER_DTYPES[precision]
+        self._encoder, self._encoder_dtype = encoder, "float32" if precision == "auto" else precision
         self._transformer = loaded.transformer
         self._projector = loaded.projector
         picked = pick_precision(loaded.transformer, precision)

@@ -31,8 +31,6 @@ CPU_TOLERANCE = 1e-4
 CUDA_TOLERANCE = 1e-2
 #: bfloat16 has 8 bits of precision: the error of a logit near 20 is 0.06, and kernels depend on the batch's shape.
 BFLOAT16_TOLERANCE = 0.25
-#: int8 rounds each input of a layer to 8 bits.
-INT8_TOLERANCE = 1.0
 
 #: Passages per window: few, because a generating model takes one step per token.
 _SIZES = (1, 2, 5)
@@ -73,8 +71,6 @@ class Golden(BaseModel):
 
 def tolerance(device_type: str, precision: str) -> float:
     """The largest difference between two scores of a passage that rounding can explain."""
-    if precision == "int8":
-        return INT8_TOLERANCE
     if precision == "bfloat16" or (precision == "auto" and device_type != "cpu"):
         return BFLOAT16_TOLERANCE
     return CPU_TOLERANCE if device_type == "cpu" else CUDA_TOLERANCE

@@ -36,7 +36,7 @@ from rerank.retrieval.sparse_store import FOLDER as SPARSE_FOLDER
 from rerank.retrieval.sparse_store import join_parts
 from rerank.retrieval.store import DuplicateDocId, PassageStore, allocate_vectors, write_passages
 from rerank.retrieval.vector_index import MIN_IVF_PQ_PASSAGES, open_vector_index, recall_of, write_vector_index
-from rerank.types import EncoderDtype, Passage
+from rerank.types import Passage, Precision
 
 #: Progress callback: (stage, passages done, passages in total or None if unknown).
 Report: TypeAlias = Callable[[str, int, int | None], None]
@@ -61,7 +61,7 @@ class BuildSettings:
     """
 
     dense: DenseKind = "flat"
-    encoder_dtype: EncoderDtype = "float32"
+    encoder_dtype: Precision = "float32"
     workers: Workers = 0
 
     @property
@@ -93,7 +93,7 @@ def build_index(
 
     Raises:
         ConfigError: `out` exists already, another build of it runs, one with other arguments is unfinished, the
-            collection is too small for ivf-pq, or the machine does not compute in int8.
+            collection is too small for ivf-pq.
         CollectionError: the collection is empty or malformed, or a doc_id occurs twice.
     """
     settings = settings or BuildSettings()

@@ -22,7 +22,7 @@ from rerank.retrieval.learned_sparse import LearnedSparseRetriever
 from rerank.retrieval.sparse_store import SparseStore
 from rerank.retrieval.store import PassageStore
 from rerank.retrieval.vector_index import open_vector_index
-from rerank.types import Candidate, EncoderDtype, FirstStage, Query, ScoredDoc
+from rerank.types import Candidate, FirstStage, Precision, Query, ScoredDoc
 from rerank.util.validation import joined, problems_of
 
 #: Weights of the retrievers in the sum of z-scores; that of learned sparse retrieval was chosen on Cranfield.
@@ -73,7 +73,7 @@ class IndexManifest(BaseModel):
     collection: str
     passages: int
     encoder: EncoderId
-    encoder_dtype: EncoderDtype
+    encoder_dtype: Precision
     cosine_to_float32: float = 1.0
     expansion: Expansion | None = None
     sparse_encoder: SparseEncoderId | None = None

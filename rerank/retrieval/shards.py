@@ -18,7 +18,7 @@ import numpy.typing as npt
 from rerank.errors import CheckpointError, ConfigError
 from rerank.models.encoder import Encoder, EncoderId
 from rerank.retrieval.store import PassageStore, VectorWriter
-from rerank.types import EncoderDtype
+from rerank.types import Precision
 from rerank.util.files import atomic_file
 
 #: Identity of an encoder.
@@ -50,7 +50,7 @@ class ShardJob(Generic[Id]):
     journal: Path
     encoder: Id
     device: str
-    dtype: EncoderDtype
+    dtype: Precision
     shard_rows: int
 
     def open(self, encoder: Any = None) -> ShardWorker:

@@ -223,7 +223,7 @@ def test_slow_models_are_given_time(service: Served, monkeypatch: pytest.MonkeyP
 
 
 def test_started_service_computes_in_the_given_precision() -> None:
-    before, after = ServiceConfig(), with_precision(ServiceConfig(), "int8")
-    assert {model.precision for model in after.models if isinstance(model, CheckpointModel)} == {"int8"}
+    before, after = ServiceConfig(), with_precision(ServiceConfig(), "bfloat16")
+    assert {model.precision for model in after.models if isinstance(model, CheckpointModel)} == {"bfloat16"}
     assert [model.name for model in after.models] == [model.name for model in before.models]
     assert flags().precision == "float32"  # figures do not depend on the processor

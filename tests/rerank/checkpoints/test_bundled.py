@@ -13,7 +13,7 @@ from rerank.config import FirstModel, Precision
 from rerank.config.named import BUNDLED
 from rerank.errors import SelfTestFailed
 from rerank.models.encoder import Encoder
-from rerank.models.precision import has_bfloat16, has_vnni
+from rerank.models.precision import has_bfloat16
 from rerank.rankers.self_test import CPU_TOLERANCE, GOLDEN, check, tolerance
 from rerank.reranking.registry import load_first, load_ranker, scoring_settings, with_path
 
@@ -75,11 +75,9 @@ def test_first_gives_its_golden_scores() -> None:
     check(load_ranker(model, None, "cpu"), scoring_settings(model), bundled.FIRST, CPU_TOLERANCE)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("precision", [None, "bfloat16", "int8"])
+@pytest.mark.parametrize("precision", [None, "bfloat16"])
 def test_first_passes_its_self_test_in_other_precisions(precision: Precision | None) -> None:
     """None: what `auto` chooses on this processor."""
-    if precision == "int8" and not has_vnni():
-        pytest.skip("the processor has no AVX512_VNNI")
     model = FirstModel(name="first", ranker="first", precision=precision or "auto")
     ranker = load_first(model, "cpu")
     assert ranker.info.precision == (precision or ("bfloat16" if has_bfloat16() else "float32"))

@@ -14,7 +14,7 @@ from sentence_transformers import SentenceTransformer
 
 from rerank.errors import CheckpointError, ConfigError
 from rerank.models.encoder import DEFAULT_ENCODER, Encoder
-from rerank.models.precision import has_bfloat16, has_vnni
+from rerank.models.precision import has_bfloat16
 from rerank.types import Matrix
 from tests.pe_checkpoints import change_config
 
@@ -192,18 +192,3 @@ def test_auto_is_bfloat16_where_the_processor_has_it(encoder: Encoder, monkeypat
 def test_bfloat16_is_nearly_float32(encoder: Encoder, plain_vectors: Matrix) -> None:
     cosines = (encoder.encode(TEXTS, "bfloat16") * plain_vectors).sum(axis=1)
     assert 0.9999 < cosines.min() < 0.9999999
-
-
-@pytest.mark.skipif(not has_vnni(), reason="the processor has no AVX512_VNNI")
-def test_int8_is_near_float32_which_stays_as_it_was(encoder: Encoder, plain_vectors: Matrix) -> None:
-    vectors = encoder.encode(TEXTS, "int8")
-    assert 0.99 < (vectors * plain_vectors).sum(axis=1).min() < 0.999999
-    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
-    np.testing.assert_allclose(encoder.encode(TEXTS), plain_vectors, atol=1e-5)
-
-
-def test_int8_is_refused_where_the_processor_has_it_not(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rerank.models.precision.has_vnni", lambda: False)
-    encoder = Encoder(str(encoder.folder), "cpu")
-    with pytest.raises(ConfigError, match="int8 needs a processor with AVX512_VNNI"):
-        encoder.encode(["a"], "int8")

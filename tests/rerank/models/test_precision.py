@@ -7,9 +7,8 @@ import torch
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from rerank.errors import ConfigError
 from rerank.models.packing_check import make_last_token_reader
-from rerank.models.precision import check_int8, compute_in, has_bfloat16, pick_precision, uses_autocast
+from rerank.models.precision import compute_in, has_bfloat16, pick_precision
 from tests.random_models import PACKABLE, random_model, random_sequences
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -39,27 +38,6 @@ def test_auto_elsewhere_is_bfloat16() -> None:
     assert pick_precision(llama(64, "meta"), "auto") == "bfloat16"
 
 
-def test_int8_is_refused_on_other_devices() -> None:
-    with pytest.raises(ConfigError, match="precision int8 is for a CPU, and the device is cuda; use auto"):
-        check_int8(CUDA)
-    with pytest.raises(ConfigError, match="the device is meta"):
-        pick_precision(llama(64, "meta"), "int8")
-
-
-def test_int8_is_refused_on_processors_without_the_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rerank.models.precision.has_vnni", lambda: False)
-    with pytest.raises(ConfigError, match="needs a processor with AVX512_VNNI, which this one has not"):
-        pick_precision(llama(64), "int8")
-
-
-@pytest.mark.parametrize("available", [True, False])
-def test_beside_int8_it_is_bfloat16_where_the_processor_has_it(
-    monkeypatch: pytest.MonkeyPatch, available: bool
-) -> None:
-    monkeypatch.setattr("rerank.models.precision.has_bfloat16", lambda: available)
-    assert uses_autocast(CPU, "int8") is available
-
-
 @needs_bfloat16
 def test_bfloat16_gives_what_autocast_gives_with_weights_rounded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     reader = make_last_token_reader(random_model(PACKABLE["qwen2"]), "bfloat16")  # its layers have biases
@@ -71,7 +49,7 @@ def test_bfloat16_gives_what_autocast_gives_with_weights_rounded_once(monkeypatc
     torch.testing.assert_close(logits, expected, atol=0.02 * expected.std().item(), rtol=0)
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_a_model_with_other_weights_than_float32_stays_as_it_is(precision: str) -> None:
     model = random_model(PACKABLE["llama"], torch.bfloat16)
     before = {name: id(weight) for name, weight in model.named_parameters()}
