@@ -9,7 +9,6 @@ from pathlib import Path
 import ir_measures
 
 from rerank.errors import CollectionError
-from rerank.prompting.style import PromptStyle
 from rerank.readers.requests import Request
 from rerank.readers.trec_ids import from_column, known_ids
 from rerank.types import CandidateSource, Passage, Query
@@ -48,16 +47,6 @@ def candidates_of_run(path: Path, dataset: Dataset, depth: int = 0) -> tuple[lis
 def first_candidates(request: Request, depth: int) -> Request:
     """The request with its first `depth` candidates; 0: all."""
     return replace(request, candidates=request.candidates[: depth or None])
-
-
-def with_repaired_texts(request: Request) -> Request:
-    """The request with the texts of its candidates as RankLLM prepares them. Raises: ConfigError without ftfy."""
-    style = PromptStyle(ftfy=True, max_words=300)
-    candidates = (
-        replace(row, text=style.passage_text(row.text or ""), title=style.passage_text(row.title))
-        for row in request.candidates
-    )
-    return replace(request, candidates=tuple(candidates))
 
 
 def without_scores(request: Request) -> Request:

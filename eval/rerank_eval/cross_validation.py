@@ -18,13 +18,13 @@ def choose(values: Values, costs_ms: Sequence[float], defaults: Sequence[int] = 
     """The cheapest configuration that is no worse than the best one by more than one standard error.
 
     This is the one-standard-error rule (Breiman et al., Classification and Regression Trees, 1984, section 3.4.3), here
-    with the error of the paired difference. Among those of about the same cost, it is the one with the highest mean;
-    one of the defaults, if there is any among them, because the best of many by few queries is often worse on others.
+    with the error of the paired difference. Among configurations of about the same cost, a default one precedes the
+    one with the highest mean, because the best of many on few queries is often worse on others.
 
     Args:
         values: (configurations, queries), at least two queries.
         costs_ms: of each configuration.
-        defaults: rows of the configurations that no queries of the user chose.
+        defaults: rows of the configurations with default weights.
     """
     means, costs = values.mean(axis=1), np.asarray(costs_ms)
     losses = values[means.argmax()] - values
@@ -63,7 +63,7 @@ def p_of_gain(
     defaults: Sequence[int] = (),
     permutations: int = _PERMUTATIONS,
 ) -> float:
-    """One-sided p of the held-out gain over the first configuration: models without effect gain as much so often.
+    """One-sided p of the held-out gain over the first configuration: how often models without effect gain as much.
 
     A sign-flip permutation test of the whole choice: for random queries, the differences of all configurations from the
     first one change their signs together, and the cross-validation is done again. A t-test of the held-out values would

@@ -14,7 +14,7 @@ from rerank.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """An order of the candidates: `original`, `reversed`, `shuffled-N`, or `unordered`, which is shuffled, too.
+    """An order of the candidates: `original`, `reversed`, `shuffled-N`, or `unordered`, which is a shuffle as well.
 
     Each shuffle differs from query to query.
     """

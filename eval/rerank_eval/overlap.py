@@ -1,4 +1,4 @@
-"""Checks that queries, judgements and passages belong together, with a note where they do so only in part."""
+"""Checks that queries, judgements and passages belong together, and notes what one of them lacks."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def check_requests(requests: Iterable[Request], qrels: Collection[Qrel], source:
 
 
 def check_responses(responses: Iterable[Response], qrels: Collection[Qrel], source: str) -> tuple[str, ...]:
-    """The same for the passages that a service found."""
+    """As `check_requests`, for the passages that a service found."""
     found = {response.query_id: response.ranking.doc_ids for response in responses}
     return _check_doc_ids(found, qrels, f"passages found by {source}")
 

@@ -1,4 +1,4 @@
-"""Recorded scores: what models say about lists, from which the order for any weight is computed."""
+"""Records the scores of models for lists once, and computes the order for any weight from them."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class ReorderedLists:
 
 @dataclass(frozen=True, slots=True)
 class Recorder:
-    """Asks models for scores, one query at a time; what a killed run recorded is not asked again.
+    """Asks models for scores, one query at a time, and does not repeat what a killed run has recorded.
 
     Attributes:
         queries: by query_id.

@@ -1,4 +1,4 @@
-"""Results of an evaluation: the metrics and the efficiency of every system."""
+"""Measures every system of an evaluation, and writes its files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rerank_eval.runner import Responses, Variant, variant_folder
 
 @dataclass(frozen=True, slots=True)
 class SystemResult:
-    """MetricValues of one system.
+    """The result of one system: its measures and its cost.
 
     Attributes:
         costs: efficiency by the number of concurrent queries; empty if it was not timed.

@@ -1,4 +1,4 @@
-"""SystemResult files of a system: run.trec with its rankings, measures.json with their measures."""
+"""Files with the results of a system: run.trec has its rankings, measures.json their measures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rerank.types import ScoredDoc
 from rerank.util.files import atomic_file, report_disk_errors
 from rerank_eval.measures import MetricValues, Run
 
-#: What to do where results cannot be written.
+#: The way out for a user whose results cannot be written.
 WAY_OUT = "free disk space and give the same command again, which goes on where it stopped, or choose another --out"
 
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from rerank.collections import NAMED
-from rerank.commands.options import FirstStageOption, Interpolation, Preranker, StrategyOption, Stride, WindowSize
+from rerank.commands.options import FirstStageOption, Interpolation, StrategyOption, Stride, WindowSize
 from rerank.config import Precision
 from rerank.errors import ConfigError
 from rerank.types import FirstStage
@@ -62,7 +62,6 @@ class EvaluationSettings:
     strategy: StrategyOption = None
     window_size: WindowSize = 0
     stride: Stride = 0
-    preranker: Preranker = ""
     interpolation: Interpolation = None
     order_prior: Annotated[
         float,
@@ -162,13 +161,6 @@ class TrecDLSettings(EvaluationSettings):
         ),
     ] = field(default_factory=list)
     depth: Annotated[int, typer.Option(min=0, help="Number of candidates of each query to rerank; 0: all.")] = 0
-    repair_texts: Annotated[
-        bool,
-        typer.Option(
-            "--repair-texts",
-            help="Repair the encoding of the candidates' texts with ftfy and cut them at 300 words, as RankLLM does.",
-        ),
-    ] = False
     rel: Annotated[
         int,
         typer.Option(

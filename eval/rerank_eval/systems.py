@@ -21,7 +21,7 @@ from rerank.config import CheckpointModel, Precision, ServiceConfig, load_config
 from rerank.engine.scores import strictly_decreasing
 from rerank.errors import ConfigError
 from rerank.readers.qrels import Qrel
-from rerank.types import CandidateSource, Query, StrategyKind
+from rerank.types import CandidateSource, Query
 from rerank.v1 import rerank_pb2 as pb
 from rerank_eval.settings import EvaluationSettings
 from rerank_eval.specs import FUSIONS, SystemSpec
@@ -34,16 +34,13 @@ _MAX_REQUEST_S = 24 * 3600.0
 def strategy_of(spec: SystemSpec, settings: EvaluationSettings) -> dict[str, Any]:
     """The fields of the message Strategy (rerank.proto) for a system: the shared ones, with the system's own kind.
 
-    Only a cascade has the preranker, and only a ranker with scores the interpolation. A baseline, and a system that is
-    a cascade of its own, has the default strategy of its model.
+    Only a ranker with scores has the interpolation. A baseline or a cascade has the default strategy of its model.
     """
     if spec.preranker is not None or spec.ranker in FUSIONS:
         return {}
     strategy: dict[str, Any] = {"window_size": settings.window_size, "stride": settings.stride}
     if kind := spec.strategy or settings.strategy:
         strategy["kind"] = kind
-    if kind is StrategyKind.CASCADE and settings.preranker:
-        strategy["preranker"] = settings.preranker
     if settings.interpolation is not None and "interpolation" in (spec.model_settings or ("interpolation",)):
         strategy["interpolation"] = {"first_stage": settings.interpolation}
     return {name: value for name, value in strategy.items() if value}
@@ -67,7 +64,6 @@ def open_systems(
             "a cascade in --system is of models that the evaluation starts; with --target, name a model of the service "
             "whose default strategy is that cascade"
         )
-    strategies = _strategies(specs, settings)
     if not settings.target and index is None and not any(spec.is_served for spec in specs):
         yield {spec.name: Oracle(qrels) for spec in specs}
         return
@@ -82,16 +78,8 @@ def open_systems(
             else:
                 model = _listed_model(models, _model_name(spec, models, bool(settings.target)))
                 given = {} if settings.target else _fixed_settings(spec, settings)
-                systems[spec.name] = ServedSystem(client, model, strategies[spec.name], index_info, given)
+                systems[spec.name] = ServedSystem(client, model, strategy_of(spec, settings), index_info, given)
         yield systems
-
-
-def _strategies(specs: Sequence[SystemSpec], settings: EvaluationSettings) -> dict[str, dict[str, Any]]:
-    """The strategy of each system by its name. Raises: ConfigError when none of them uses the --preranker."""
-    strategies = {spec.name: strategy_of(spec, settings) for spec in specs}
-    if settings.preranker and not any("preranker" in strategy for strategy in strategies.values()):
-        raise ConfigError("--preranker needs the strategy cascade, and no system has it; add --strategy cascade")
-    return strategies
 
 
 @contextmanager
@@ -249,7 +237,7 @@ class ServedSystem:
 
 
 class Oracle:
-    """Sorts candidates by the judgements themselves: the upper bound for any order of them; else as ServedSystem.
+    """Sorts candidates by the judgements, which is the upper bound for any order. It has the methods of ServedSystem.
 
     Args:
         qrels: the judgements.

@@ -16,7 +16,6 @@ from rerank_eval.candidates import (
     candidates_of_run,
     first_candidates,
     in_index,
-    with_repaired_texts,
     without_scores,
 )
 from rerank_eval.datasets import Dataset, open_dataset
@@ -188,10 +187,9 @@ def _trec_dl_task(
 
 
 def _prepared(requests: Iterable[Request], settings: TrecDLSettings) -> tuple[list[Request], dict[str, object]]:
-    """The requests as the settings change them, and those of the settings that do."""
+    """The requests after the settings have changed them, and the settings that did."""
     requests, changes = [first_candidates(request, settings.depth) for request in requests], dict[str, object]()
     for setting, is_on, changed in (
-        ("repair_texts", settings.repair_texts, with_repaired_texts),
         ("in_index", settings.index is not None, in_index),
         ("without_scores", settings.without_scores, without_scores),
     ):

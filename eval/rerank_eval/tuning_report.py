@@ -20,9 +20,9 @@ from rerank_eval.tune_settings import TuneSettings
 
 _SIGNIFICANT = 0.05
 _NOTE = (
-    "Each gain is slightly optimistic: its weights were chosen on the same queries. folds: how many parts of the "
-    "queries had it chosen by the other parts, with any weights: of those within one standard error of the best, the "
-    "cheapest, and of its weights the default ones if they are among those."
+    "Each gain is slightly optimistic, because its weights were chosen on the same queries. folds: the number of parts "
+    "of the queries for which the other parts chose this ranking, with any weights. They choose the cheapest ranking "
+    "within one standard error of the best one, with its default weights if those are within it, too."
 )
 #: Names of the models in service.yaml.
 _NAME, _PRERANKER = "tuned", "tuned-preranker"
@@ -32,8 +32,8 @@ class Choice(NamedTuple):
     """A configuration.
 
     Attributes:
-        model: that orders last; empty: none does, and the order is that of the first stage.
-        preranker: that orders before it; empty: the first stage does.
+        model: the model that orders last; empty: the order is the first stage's.
+        preranker: the model that orders before it; empty: there is none.
         depth: number of passages that the model reads; 0: all.
         is_default: a fusion has the weights of its settings.
         weight: of the scores before the model.
@@ -67,7 +67,7 @@ class Tuning:
         chosen: the configuration that all queries choose.
         held_out: (queries,) nDCG@10 by configurations that were chosen on other queries.
         of_folds: the configuration that each fold chose.
-        comparison: of `held_out` with the first stage.
+        comparison: `held_out` compared with the first stage.
         p: of the gain, see `p_of_gain`.
         notes: sentences about the judgements.
     """

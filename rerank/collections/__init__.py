@@ -1,4 +1,4 @@
-"""Collections of passages, which `rerank index` reads, with the queries and judgements of those that have some."""
+"""Collections of passages, which `rerank index` reads. Some have queries and judgements."""
 
 from __future__ import annotations
 

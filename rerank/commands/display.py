@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from google.protobuf import text_format
+from google.protobuf.json_format import MessageToDict
 from rich.table import Table
 from rich.text import Text
 
@@ -89,12 +91,13 @@ def models_table(response: pb.ListModelsResponse) -> Table:
 
 
 def fields_table(title: str, message: pb.Execution | pb.FeedbackReport) -> Table:
-    """A table of the fields of a protobuf message and their values."""
+    """A table of the fields of a message and their values, as protobuf writes them in JSON."""
     table = Table(title=title, title_justify="left", show_header=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
-    for field in message.DESCRIPTOR.fields:
-        table.add_row(field.name, _formatted(message, field))
+    fields = MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+    for name, value in fields.items():
+        table.add_row(name, _formatted(value))
     return table
 
 
@@ -103,14 +106,9 @@ def one_line(text: str) -> Text:
     return Text(" ".join(text.split()), no_wrap=True, overflow="ellipsis")
 
 
-def _formatted(message: pb.Execution | pb.FeedbackReport, field: Any) -> str:
-    value: Any = getattr(message, field.name)
-    if field.enum_type is not None:
-        return str(field.enum_type.values_by_number[value].name)
-    if field.message_type is not None:
-        return text_format.MessageToString(value, as_one_line=True) or "-"
-    if field.name.endswith("_doc_ids"):
-        return ", ".join(value) or "none"
-    if isinstance(value, float):
-        return f"{value:.1f}" if field.name.endswith("_ms") else f"{value:.4f}"
-    return str(value) or "-"
+def _formatted(value: object) -> str:
+    if isinstance(value, Mapping):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    return f"{value:.4g}" if isinstance(value, float) else str(value) or "-"

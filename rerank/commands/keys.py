@@ -21,7 +21,7 @@ def keys() -> None:
 
 @app.command(example="rerank keys add search-backend --file keys.yaml --max-calls 8")
 def add(
-    name: Annotated[str, typer.Argument(help="Who gets the key; the service names it in its log and errors.")],
+    name: Annotated[str, typer.Argument(help="Name of the key's holder, for the log and the errors of the service.")],
     file: Annotated[Path, typer.Option(help="The file of the keys, which is created if need be.")],
     model: Annotated[
         list[str] | None, typer.Option(help="A model that the key may use; default: all. Repeatable.")

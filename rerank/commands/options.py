@@ -121,8 +121,8 @@ MinRelevance = Annotated[
 MaxChunksPerDoc = Annotated[
     int,
     _int32_option(
-        "2 or more: documents that are longer than the model reads are divided into up to so many parts, and ranked by "
-        "their best one; 0: only their beginning is read."
+        "Divide a document that is longer than the model reads into up to this many parts, and rank it by its best "
+        "part; 0: read only its beginning."
     ),
 ]
 AllowPartial = Annotated[
@@ -134,8 +134,8 @@ OnFailureOption = Annotated[
         "--on-failure",
         parser=_parser(OnFailure),
         metavar=_metavar(OnFailure),
-        help="Where the service fails to rank: the error, or the best order so far, which is the first stage's at "
-        "first; default: that of the API key, else error.",
+        help="If ranking fails, return an error, or the best order so far, which begins as the first stage's; default: "
+        "the choice of the API key, else error.",
     ),
 ]
 FirstStageKindOption = Annotated[
@@ -144,8 +144,8 @@ FirstStageKindOption = Annotated[
         "--first-stage-kind",
         parser=_parser(FirstStageKind),
         metavar=_metavar(FirstStageKind),
-        help="What the candidates come from: a first stage that counts words, as BM25 does, or a neural one. It "
-        "decides how much their scores weigh; default: that of the API key, else the service's setting.",
+        help="Kind of the first stage that found the candidates: lexical counts words, as BM25 does; neural does not. "
+        "It decides how much their scores weigh; default: the kind of the API key, else of the service.",
     ),
 ]
 TimeoutS = Annotated[float, typer.Option(help="Deadline of the call, in seconds.")]

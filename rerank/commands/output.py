@@ -1,4 +1,4 @@
-"""Standard output of the commands: one that cannot be written, such as a full disk, ends a command with one line."""
+"""Ends a command with one line if standard output cannot be written, as on a full disk."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class OutputLost(RerankError):
 class _StandardOutput(io.FileIO):
     """The file of standard output.
 
-    The first write that fails raises OutputLost. What is written afterwards is discarded, because Python writes the
-    rest of its buffer once more when it ends, and would complain with a traceback.
+    The first write that fails raises OutputLost. Later ones are discarded, because Python writes the rest of its
+    buffer once more when it ends, and would complain with a traceback.
     """
 
     _is_lost = False
@@ -42,7 +42,7 @@ class _StandardOutput(io.FileIO):
 
 
 def guard_output() -> None:
-    """From now on, a write to standard output that fails raises OutputLost. What replaces it, as in tests, stays."""
+    """Makes a failing write to standard output raise OutputLost, unless something has replaced it, as tests do."""
     stream = sys.__stdout__
     if stream is None or sys.stdout is not stream:
         return

@@ -33,8 +33,8 @@ _Row: TypeAlias = tuple[Mapping[str, Any], Request]
 def rank_file(path: Path, out: Path, answers: Answers) -> int:
     """Ranks the requests of a file, in constant memory.
 
-    A line of `out` is that of the request with its candidates in their new order, their new scores as "score", and what
-    ran as "execution"; of a request that failed, its query and the "error". Lines that are there already are kept.
+    Each line of `out` is the request with its candidates in their new order, their new scores as "score", and the
+    execution. For a request that failed, it has the query and the "error". Lines that are there already are kept.
 
     Returns:
         The number of requests that failed.

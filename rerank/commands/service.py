@@ -175,8 +175,7 @@ def index(
     dense: Annotated[
         DenseKind,
         typer.Option(
-            help="Dense search: flat is exact; hnsw and ivf-pq are approximate, for millions of passages, and their "
-            "recall is printed."
+            help="Dense search: flat is exact; hnsw is approximate, for millions of passages. Its recall is printed."
         ),
     ] = "flat",
     encoder_dtype: Annotated[

@@ -1,1 +1,1 @@
-"""Readers of what people give: candidates, requests, queries and relevance judgements, in their usual forms."""
+"""Readers of candidates, requests, queries and relevance judgements in their usual forms."""

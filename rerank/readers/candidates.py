@@ -1,4 +1,4 @@
-"""Candidates as callers give them: Python objects, and files of JSON lines. One reader for all of them."""
+"""Reads candidates from Python objects and from files of JSON lines."""
 
 from __future__ import annotations
 

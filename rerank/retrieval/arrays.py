@@ -1,7 +1,8 @@
-"""Opening of the NumPy files of an index."""
+"""Opens the NumPy files of an index, and takes their space on the disk."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -32,3 +33,13 @@ def open_array(path: Path, dtype: type | None, dimensions: int) -> npt.NDArray[A
     if not array.flags.c_contiguous:
         raise damaged(path, "its header says that columns follow one another, not rows")
     return array
+
+
+def reserve(path: Path) -> None:
+    """Takes the space of a file that consists of holes, so that no later write to it finds the disk full.
+
+    Raises:
+        OSError: there is not enough space.
+    """
+    with path.open("r+b") as file:
+        os.posix_fallocate(file.fileno(), 0, path.stat().st_size)

@@ -22,7 +22,7 @@ import numpy as np
 
 from rerank import __version__
 from rerank.collections import Collection
-from rerank.errors import CollectionError, ConfigError
+from rerank.errors import CollectionError
 from rerank.models.encoder import Encoder
 from rerank.models.sparse_encoder import SparseEncoder
 from rerank.retrieval.bm25 import K1, B, write_bm25
@@ -35,7 +35,7 @@ from rerank.retrieval.sparse_shards import SparseJob
 from rerank.retrieval.sparse_store import FOLDER as SPARSE_FOLDER
 from rerank.retrieval.sparse_store import join_parts
 from rerank.retrieval.store import DuplicateDocId, PassageStore, allocate_vectors, write_passages
-from rerank.retrieval.vector_index import MIN_IVF_PQ_PASSAGES, open_vector_index, recall_of, write_vector_index
+from rerank.retrieval.vector_index import open_vector_index, recall_of, write_vector_index
 from rerank.types import Passage, Precision
 
 #: Progress callback: (stage, passages done, passages in total or None if unknown).
@@ -92,8 +92,7 @@ def build_index(
         sparse_encoder: computes the sparse vectors; None: the index has none.
 
     Raises:
-        ConfigError: `out` exists already, another build of it runs, one with other arguments is unfinished, the
-            collection is too small for ivf-pq.
+        ConfigError: `out` exists already, another build of it runs, or one with other arguments is unfinished.
         CollectionError: the collection is empty or malformed, or a doc_id occurs twice.
     """
     settings = settings or BuildSettings()
@@ -110,10 +109,8 @@ def build_index(
     with build_folder(out, plan) as build:
         try:
             dimension = encoder.id.dimension
-            build.stage(
-                "passages", partial(_write_passages, collection, build.index, dimension, settings.dense, report)
-            )
-        except (CollectionError, ConfigError):
+            build.stage("passages", partial(_write_passages, collection, build.index, dimension, report))
+        except CollectionError:
             build.discard()
             raise
         build.stage("BM25", partial(_write_bm25, build, settings.threads, report))
@@ -199,7 +196,7 @@ def copy_texts(index: Path, folder: Path, passages: int, dimension: int) -> None
     allocate_vectors(folder, passages, dimension)
 
 
-def _write_passages(collection: Collection, folder: Path, dimension: int, dense: DenseKind, report: Report) -> None:
+def _write_passages(collection: Collection, folder: Path, dimension: int, report: Report) -> None:
     """Reads the collection into the passage store in the new folder, with vectors that are still 0."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -211,7 +208,8 @@ def _write_passages(collection: Collection, folder: Path, dimension: int, dense:
     except DuplicateDocId as error:
         lines = ", ".join(map(str, collection.lines_of(error.doc_id)))
         raise CollectionError(f"{error}; it is on the lines {lines}" if lines else str(error)) from error
-    _check_size(collection.name, n, dense)
+    if n == 0:
+        raise CollectionError(f"collection {collection.name} is empty; it needs at least one passage")
     report("passages", n, n)
     allocate_vectors(folder, n, dimension)
 
@@ -267,15 +265,6 @@ def _manifest(
         seconds=build.seconds,
         files={},
     )
-
-
-def _check_size(collection: str, n: int, dense: DenseKind) -> None:
-    if n == 0:
-        raise CollectionError(f"collection {collection} is empty; it needs at least one passage")
-    if dense == "ivf-pq" and n < MIN_IVF_PQ_PASSAGES:
-        raise ConfigError(
-            f"ivf-pq needs {MIN_IVF_PQ_PASSAGES:,} passages or more, but {collection} has {n:,}; use flat"
-        )
 
 
 def _versions() -> dict[str, str]:

@@ -95,7 +95,7 @@ class FeedbackSearch:
 
         Raises:
             DeadlineExceeded, Overloaded: without `options.allow_partial` and `options.on_failure`.
-        FAILURES: the others of them, without `options.on_failure`.
+            FAILURES: any other of them, without `options.on_failure`.
         """
         method = self.settings.method
         first, first_ms = await _timed(self.rank(candidates, replace(options, top_n=0), deadline))

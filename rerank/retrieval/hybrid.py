@@ -12,7 +12,7 @@ import numpy.typing as npt
 from rerank.retrieval.base import Retriever, ScoredRow
 from rerank.types import Query
 
-#: What identifies a passage: a row of the index or a doc_id.
+#: Key of a passage: its row in the index, or its doc_id.
 K = TypeVar("K", bound=Hashable)
 
 #: The constant k of reciprocal rank fusion (Cormack et al., SIGIR 2009, section 2).

@@ -13,8 +13,8 @@ from rerank.util.json_files import read_json
 FORMAT = "rerank-index-2"
 MANIFEST_FILE = "manifest.json"
 
-#: Kinds of dense search: exact, or approximate by an HNSW graph or by IVF-PQ.
-DenseKind: TypeAlias = Literal["flat", "hnsw", "ivf-pq"]
+#: Kinds of dense search: exact, or approximate by an HNSW graph.
+DenseKind: TypeAlias = Literal["flat", "hnsw"]
 
 
 def read_index_settings(folder: Path) -> dict[str, Any]:

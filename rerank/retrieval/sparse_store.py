@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rerank.retrieval.arrays import open_array
+from rerank.retrieval.arrays import open_array, reserve
 from rerank.retrieval.integrity import damaged
-from rerank.util.files import atomic_file, reserve
+from rerank.util.files import atomic_file
 from rerank.util.sparse_vectors import SparseVector
 
 FOLDER = "sparse"
@@ -56,7 +56,7 @@ class SparseStore:
 
 
 class CompressedRows:
-    """A file of offsets, one of ids and one of weights: a sparse matrix by rows. What is read is not mapped to memory.
+    """A sparse matrix by rows: a file of offsets, one of ids and one of weights. Rows are read, and not memory-mapped.
 
     Raises:
         IndexMismatch: a file is missing or damaged.

@@ -14,12 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from rerank.errors import CollectionError, NotFound
-from rerank.retrieval.arrays import open_array
+from rerank.retrieval.arrays import open_array, reserve
 from rerank.retrieval.base import ScoredRow
 from rerank.retrieval.integrity import damaged
 from rerank.retrieval.sparse_store import SparseStore
 from rerank.types import Matrix, Passage, ScoredDoc, is_valid_doc_id
-from rerank.util.files import reserve
 
 _PASSAGES = "passages.sqlite"
 _VECTORS = "vectors.npy"

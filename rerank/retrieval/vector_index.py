@@ -1,6 +1,6 @@
-"""Search among the vectors of an index with FAISS: exact (flat), or approximate by an HNSW graph or by IVF-PQ.
+"""Search among the vectors of an index with FAISS: exact (flat), or approximate by an HNSW graph.
 
-The index files are memory-mapped, and every kind returns exact inner products, for which it reads the stored vectors.
+The graph is memory-mapped, and both kinds return exact inner products, for which they read the stored vectors.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ import errno
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from math import isqrt
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -33,17 +32,11 @@ except ModuleNotFoundError as error:
 faiss: Any = typed_faiss  # its annotations leave out what SWIG generates
 #: (Q, depth) float32 scores and int64 rows, best first; rows are -1 where no more are found.
 Found: TypeAlias = tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]
-_Approximate: TypeAlias = Literal["hnsw", "ivf-pq"]
 
-#: Fewest passages of an IVF-PQ index: 39 training vectors, as FAISS asks for, for each of the 256 values of a code.
-MIN_IVF_PQ_PASSAGES = 9_984
-
+_FILE = "hnsw.faiss"
 #: Links of a node, and candidates that construction and search keep (M, efConstruction, efSearch of Malkov and
 #: Yashunin 2018).
 _HNSW_M, _HNSW_EF_CONSTRUCTION, _HNSW_EF_SEARCH = 32, 100, 512
-#: Dimensions per byte of a code, lists that a query visits, and candidates per result.
-_PQ_DIMENSIONS, _IVF_PROBES, _PQ_CANDIDATES = 8, 256, 10
-_TRAINING_VECTORS_PER_LIST = 40
 #: Vectors between two saves of an unfinished index: so many, or an eighth of those that it has.
 _SAVE_EVERY, _SAVE_SHARE = 32_768, 8
 
@@ -62,18 +55,17 @@ def open_vector_index(kind: DenseKind, folder: Path, vectors: VectorFile) -> Vec
     """
     if kind == "flat":
         return _on_gpus(vectors.mapped) if faiss.get_num_gpus() else _Flat(vectors.mapped)
-    index = _read(_path(folder, kind), vectors.mapped.shape)
-    return _Rescored(index, vectors, 1 if kind == "hnsw" else _PQ_CANDIDATES)
+    return _Graph(_read(folder / _FILE, vectors.mapped.shape), vectors)
 
 
 def write_vector_index(
     kind: DenseKind, folder: Path, vectors: Matrix, threads: int, report: Callable[[int], None]
 ) -> None:
-    """Writes the file for approximate search, none for flat. A call after a kill goes on where the last save was.
+    """Writes the graph of hnsw, and nothing for flat. A call after a kill goes on where the last save was.
 
     Args:
-        vectors: (N, D). For hnsw they are held in memory, in float16, while the graph grows.
-        threads: with more than one, the graph and the code book differ a little from build to build.
+        vectors: (N, D). They are held in memory, in float16, while the graph grows.
+        threads: with more than one, the graph differs a little from build to build.
         report: called with the number of vectors that are in the file.
 
     Raises:
@@ -81,17 +73,16 @@ def write_vector_index(
     """
     if kind == "flat":
         return
-    path = _path(folder, kind)
+    path = folder / _FILE
     for unfinished in folder.glob(f".{path.name}.*"):  # a kill while a save was written leaves it
         unfinished.unlink()
     with _faiss_threads(threads):
-        index = faiss.read_index(str(path)) if path.exists() else _created(kind, vectors)
+        index = faiss.read_index(str(path)) if path.exists() else _created(vectors.shape[1])
         while index.ntotal < len(vectors):
             report(index.ntotal)
             first = index.ntotal
             stop = min(len(vectors), first + max(_SAVE_EVERY, first // _SAVE_SHARE))
-            if kind == "hnsw":
-                index.hnsw.rng = faiss.RandomGenerator(first)  # so that a resumed graph gets the same levels
+            index.hnsw.rng = faiss.RandomGenerator(first)  # so that a resumed graph gets the same levels
             index.add(np.ascontiguousarray(vectors[first:stop]))
             with atomic_file(path) as temporary:
                 _write(index, temporary)
@@ -117,14 +108,14 @@ class _Flat:
         return found
 
 
-class _Rescored:
-    """An approximate index, of whose results the best candidates are scored exactly."""
+class _Graph:
+    """Finds vectors by an HNSW graph, and scores them exactly."""
 
-    def __init__(self, index: Any, vectors: VectorFile, candidates: int) -> None:
-        self._index, self._vectors, self._candidates = index, vectors, candidates
+    def __init__(self, index: Any, vectors: VectorFile) -> None:
+        self._index, self._vectors = index, vectors
 
     def search(self, queries: Matrix, depth: int) -> Found:
-        _, rows = self._index.search(queries, min(self._candidates * depth, len(self._vectors.mapped)))
+        _, rows = self._index.search(queries, min(depth, len(self._vectors.mapped)))
         best = [self._exact(query, found, depth) for query, found in zip(queries, rows, strict=True)]
         return np.stack([scores for scores, _ in best]), np.stack([found for _, found in best])
 
@@ -136,25 +127,10 @@ class _Rescored:
         return np.pad(scores[order], missing), np.pad(rows[order], missing, constant_values=-1)
 
 
-def _path(folder: Path, kind: _Approximate) -> Path:
-    return folder / f"{kind}.faiss"
-
-
-def _created(kind: _Approximate, vectors: Matrix) -> Any:
-    """An empty index; for ivf-pq with the code book of a seeded sample of the vectors."""
-    n, dimension = vectors.shape
-    if kind == "hnsw":
-        fp16 = faiss.ScalarQuantizer.QT_fp16
-        index = faiss.IndexHNSWSQ(dimension, fp16, _HNSW_M, faiss.METRIC_INNER_PRODUCT)
-        index.hnsw.efConstruction, index.hnsw.efSearch = _HNSW_EF_CONSTRUCTION, _HNSW_EF_SEARCH
-        return index
-    lists = min(4 * isqrt(n), n // 39)
-    codes = max(m for m in range(1, max(1, dimension // _PQ_DIMENSIONS) + 1) if dimension % m == 0)
-    # "np": without FAISS' polysemous training, which takes seconds per byte and serves a search that is not used.
-    index = faiss.index_factory(dimension, f"IVF{lists},PQ{codes}np", faiss.METRIC_INNER_PRODUCT)
-    index.nprobe = _IVF_PROBES
-    sample = np.random.default_rng(0).choice(n, min(n, _TRAINING_VECTORS_PER_LIST * lists), replace=False)
-    index.train(vectors[np.sort(sample)])
+def _created(dimension: int) -> Any:
+    """An empty graph."""
+    index = faiss.IndexHNSWSQ(dimension, faiss.ScalarQuantizer.QT_fp16, _HNSW_M, faiss.METRIC_INNER_PRODUCT)
+    index.hnsw.efConstruction, index.hnsw.efSearch = _HNSW_EF_CONSTRUCTION, _HNSW_EF_SEARCH
     return index
 
 

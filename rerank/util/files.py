@@ -18,8 +18,8 @@ from rerank.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
-#: What the operating system says where nothing can be written: the disk, the quota or the largest allowed file is full;
-#: the disk is read-only or broken; no permission; no folder or no file of that name can be there.
+#: Errors of the operating system for a place that cannot be written: the disk, the quota or the largest allowed file is
+#: full; the disk is read-only or broken; there is no permission; no folder or file of that name can be there.
 _CANNOT_WRITE = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EACCES, errno.EPERM),
     *(errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG),
@@ -82,16 +82,6 @@ def report_disk_errors(out: Path, way_out: str) -> Iterator[None]:
         if error.errno not in _CANNOT_WRITE:
             raise
         raise ConfigError(f"{error.filename or out} cannot be written: {error.strerror}; {way_out}") from error
-
-
-def reserve(path: Path) -> None:
-    """Takes the space of a file that consists of holes, so that no later write to it finds the disk full.
-
-    Raises:
-        OSError: there is not enough space.
-    """
-    with path.open("r+b") as file:
-        os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
 
 
 def absent(out: Path) -> Path:

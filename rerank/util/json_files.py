@@ -1,4 +1,4 @@
-"""JSON files of this package, such as manifests: read, and refused where a damaged or edited one would be misread."""
+"""Reads JSON files of this package, such as manifests, and refuses those that Python would misread."""
 
 from __future__ import annotations
 

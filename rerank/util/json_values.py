@@ -1,4 +1,4 @@
-"""The number of values of a JSON text, counted in its bytes before a parser builds them."""
+"""Counts the values of a JSON text in its bytes, before a parser builds them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def has_more_values(text: bytes | bytearray, limit: int) -> bool:
     """True if a JSON text has more values (texts, keys, numbers, lists, objects) than `limit`, or too long numbers.
 
     A parser builds all values before anyone can look at their number, and meanwhile no other thread runs: 16 MB of
-    brackets take 10 s and 1.4 GB. Counting takes 1 ms per MB. A text that is no JSON has any result.
+    brackets take 10 s and 1.4 GB. Counting takes 1 ms per MB. For a text that is not JSON, the result means nothing.
     """
     quotes = values = size = 0
     for piece in _pieces(text):

@@ -1,4 +1,4 @@
-"""Many requests of one caller: how many are in work, what becomes of one that finds no room, and their order."""
+"""Runs many requests of one caller: a bounded number at once, in their order, and again after a refusal."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Pace:
 
         Args:
             work: may be called several times.
-            deadline: when it is started again also without room, in seconds on the event loop's clock.
+            deadline: when it is started again in any case, in seconds on the event loop's clock.
 
         Raises:
             Overloaded: the work was refused although no other one of the caller is running.

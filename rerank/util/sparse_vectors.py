@@ -68,7 +68,7 @@ class TokenStates:
         self.states.flags.writeable = False
 
 
-#: What a passage has of a sparse encoder.
+#: The sparse encoding of a passage: its vector, or the states that give it.
 SparseText: TypeAlias = SparseVector | TokenStates
 
 

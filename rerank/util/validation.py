@@ -98,7 +98,7 @@ def _problem(error: ErrorDetails, models: list[type[BaseModel]], quote: bool) ->
 
 
 def _text(error: ErrorDetails, models: list[type[BaseModel]], quote: bool) -> str:
-    """Describes a problem. `models`: those that the setting may hold; for an unknown one, those that would."""
+    """Describes a problem. `models`: those that the setting may hold; for an unknown setting, those around it."""
     kind, given, context = error["type"], error["input"], error.get("ctx", {})
     names, tags = _common_fields(models), [tag for model in models for tag in _tags(model)]
     match kind:

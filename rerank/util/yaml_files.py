@@ -1,4 +1,4 @@
-"""YAML files that users write: read with the line of each part, and refused where Python would misread or not end."""
+"""Reads YAML files of users with the line of each part, and refuses what Python would misread or never finish."""
 
 from __future__ import annotations
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from rerank_eval.candidates import candidates_of_run, with_repaired_texts
+from rerank_eval.candidates import candidates_of_run
 from rerank_eval.datasets import Dataset
 
 from rerank.errors import CollectionError
 from rerank.readers.qrels import Qrel
-from rerank.readers.requests import Request
 from rerank.types import CandidateSource, Passage, Query
 from tests.eval.data import write
 
@@ -61,13 +60,3 @@ def test_run_is_sorted_by_score_as_in_trec_eval(tmp_path: Path) -> None:
 def test_run_that_does_not_fit_the_collection_is_refused(tmp_path: Path, rows: list[str], message: str) -> None:
     with pytest.raises(CollectionError, match=message):
         candidates_of_run(run_file(tmp_path, *rows), DATASET)
-
-
-def test_texts_are_repaired_and_cut_and_nothing_else_changes() -> None:
-    """As RankLLM prepares them."""
-    pytest.importorskip("ftfy")
-    candidates = (CandidateSource("a", text=" donâ€™t\n go ", score=2.0), CandidateSource("b", text="word " * 400))
-    repaired = with_repaired_texts(Request(Query("donâ€™t"), candidates))
-    assert repaired.query == Query("donâ€™t")
-    assert repaired.candidates[0] == CandidateSource("a", text="don't go", score=2.0)
-    assert repaired.candidates[1].text == " ".join(["word"] * 300)

@@ -39,20 +39,11 @@ def flags(**given: Any) -> EvaluationSettings:
 
 
 def test_own_strategy_replaces_the_shared_kind_and_keeps_its_sizes() -> None:
-    settings = flags(strategy=StrategyKind.CASCADE, window_size=10, stride=5, preranker="a")
+    settings = flags(strategy=StrategyKind.TOP_DOWN, window_size=10, stride=5)
     sizes = {"window_size": 10, "stride": 5}
-    assert strategy_of(SystemSpec("a", "first"), settings) == {"kind": StrategyKind.CASCADE, "preranker": "a", **sizes}
+    assert strategy_of(SystemSpec("a", "first"), settings) == {"kind": StrategyKind.TOP_DOWN, **sizes}
     sliding = strategy_of(SystemSpec("b", "first", strategy=StrategyKind.SLIDING), settings)
     assert sliding == {"kind": StrategyKind.SLIDING, **sizes}
-
-
-def test_preranker_without_a_cascade_is_refused() -> None:
-    settings = flags(strategy=StrategyKind.SLIDING, preranker="a")
-    with (
-        pytest.raises(ConfigError, match="--preranker needs the strategy cascade"),
-        open_systems([SystemSpec("a", "first")], settings, []),
-    ):
-        pass
 
 
 def test_cascade_starts_each_of_its_models_and_asks_for_the_default_of_the_last() -> None:

@@ -194,7 +194,7 @@ def test_models_that_harm_or_know_nothing_leave_the_first_stage(
     assert tuned(settings)["models"][0] == {"name": "identity", "ranker": "identity"}
     printed = capsys.readouterr().out
     assert "Reranking was not shown to help" in printed
-    assert "Each gain is slightly optimistic: its weights were chosen on the same queries." in printed
+    assert "Each gain is slightly optimistic, because its weights were chosen on the same queries." in printed
 
 
 def test_verdict_without_a_gain_says_which_gains_can_be_detected() -> None:

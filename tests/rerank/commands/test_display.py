@@ -100,7 +100,7 @@ def test_fields_are_lines_of_messages_and_of_ids() -> None:
     console = Console(width=80, file=io.StringIO())
     console.print(fields_table("execution", pb.Execution(interpolation=report, truncated_doc_ids=["a", "b"])))
     text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "first_stage: 0.25 applied: true" in text
+    assert '"first_stage": 0.25' in text
     lines = [line.split() for line in text.splitlines()]
     assert any({"truncated_doc_ids", "a,", "b"} <= set(line) for line in lines)
     assert any({"unscored_doc_ids", "none"} <= set(line) for line in lines)

@@ -172,12 +172,6 @@ def test_invalid_collection_leaves_nothing(encoder: Encoder, tmp_path: Path, row
     assert list(tmp_path.iterdir()) == []
 
 
-def test_collection_too_small_for_ivf_pq_is_refused_before_it_is_encoded(encoder: Encoder, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="ivf-pq needs 9,984 passages or more, but short has 40; use flat"):
-        build_index(collection(), tmp_path / "out", encoder, settings=BuildSettings("ivf-pq"))
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_manifest_says_how_the_index_was_built(encoder: Encoder, tmp_path: Path) -> None:
     manifest = build_index(collection(), tmp_path / "out", encoder, settings=BuildSettings("hnsw", "bfloat16", 1))
     assert (manifest.dense, manifest.encoder_dtype, manifest.passages) == ("hnsw", "bfloat16", 40)
