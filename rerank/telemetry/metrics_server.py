@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
@@ -18,6 +19,8 @@ from rerank.errors import ConfigError
 _MAX_CONNECTIONS = 100
 #: Seconds without data after which a connection ends.
 _TIMEOUT_S = 10
+#: Seconds between two looks at whether the server has to end, which waits for the next one.
+_POLL_S = 0.05
 
 
 class _MetricsServer(ThreadingMixIn, WSGIServer):
@@ -74,7 +77,7 @@ def metrics_server(address: str, registry: CollectorRegistry) -> Iterator[str]:
         raise ConfigError(
             f"telemetry.metrics: cannot listen on {address}: {error}; choose another HOST:PORT"
         ) from error
-    thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
+    thread = threading.Thread(target=partial(server.serve_forever, _POLL_S), name="metrics", daemon=True)
     thread.start()
     try:
         yield f"{host}:{server.server_port}"

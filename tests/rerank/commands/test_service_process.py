@@ -1,4 +1,4 @@
-"""Service processes: `rerank serve` that is killed, its successor at the same address, and signals."""
+"""Service processes: `rerank serve` and signals, its successor at the same address, and a start that fails."""
 
 from __future__ import annotations
 
@@ -89,31 +89,53 @@ def started(config: Path) -> Iterator[Service]:
             process.kill()
 
 
-@pytest.fixture
-def killed_address(tmp_path: Path, checkpoint: Path) -> str:
-    """The address of a service that was killed while it answered a call."""
-    with started(write_config(tmp_path, checkpoint)) as service:
-        with service.slow_call() as call:
-            service.process.kill()
-            assert refusal(call.result).code is grpc.StatusCode.UNAVAILABLE
-        assert service.process.wait(TIMEOUT_S) == -signal.SIGKILL
-    return service.address
+@dataclass(frozen=True)
+class Ended:
+    """A service that ended at a second signal while it answered a call."""
+
+    address: str
+    code: int
+    seconds: float
+    log: str
+    of_call: grpc.StatusCode
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Ended:
+    with started(write_config(tmp_path_factory.mktemp("ended"), checkpoint)) as service, service.slow_call() as call:
+        service.process.terminate()
+        time.sleep(0.5)
+        assert not call.done()
+        start_s = time.monotonic()
+        service.process.terminate()
+        code = service.process.wait(TIMEOUT_S)
+        seconds = time.monotonic() - start_s
+        return Ended(service.address, code, seconds, service.log.read(), refusal(call.result).code)
 
 
 @pytest.mark.slow
-def test_successor_of_a_killed_service_answers_and_ends_with_its_killed_parent(
-    killed_address: str, tmp_path: Path, checkpoint: Path
+def test_second_signal_ends_the_service_at_once(ended: Ended) -> None:
+    """It took 36 s, for the calls in flight, and ended with a traceback."""
+    assert (ended.code, ended.of_call) == (1, grpc.StatusCode.UNAVAILABLE)
+    assert ended.seconds < 5
+    assert "second signal received" in ended.log
+    assert "Traceback" not in ended.log
+
+
+@pytest.mark.slow
+def test_successor_at_the_same_address_answers_and_ends_with_its_killed_parent(
+    ended: Ended, tmp_path: Path, checkpoint: Path
 ) -> None:
-    config = write_config(tmp_path, checkpoint, killed_address)
+    config = write_config(tmp_path, checkpoint, ended.address)
     command = [sys.executable, "-c", PARENT, str(config)]
     environment = os.environ | {"TMPDIR": str(tmp_path)}
     with (
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as parent,
-        RerankClient(killed_address) as client,
+        RerankClient(ended.address, attempts=1) as client,
     ):
         try:
             assert parent.stdout is not None
-            assert parent.stdout.readline().strip() == killed_address
+            assert parent.stdout.readline().strip() == ended.address
             assert client.rerank(QUERY, ["glaciers flow", "a flea lives a year"], TIMEOUT_S).results[0].doc_id == "1"
         finally:
             parent.kill()
@@ -145,7 +167,7 @@ def test_signal_ends_the_service(number: signal.Signals) -> None:
         os.kill(os.getpid(), number)
 
     asyncio.run(serve(config, announce, lambda: config))
-    with RerankClient(addresses[0]) as client, pytest.raises(ServiceError) as caught:
+    with RerankClient(addresses[0], attempts=1) as client, pytest.raises(ServiceError) as caught:
         client.list_models(TIMEOUT_S)
     assert caught.value.code is grpc.StatusCode.UNAVAILABLE
 
@@ -171,23 +193,6 @@ def test_sighup_reads_keys_and_limits_again_and_ctrl_c_ends_the_service_without_
     assert "shutting down" in log
     assert "accept4" not in log
     assert not [line for line in log.splitlines() if line.startswith("E")]
-
-
-@pytest.mark.slow
-def test_second_signal_ends_the_service_at_once(tmp_path: Path, checkpoint: Path) -> None:
-    """It took 36 s, for the calls in flight, and ended with a traceback."""
-    with started(write_config(tmp_path, checkpoint)) as service:
-        with service.slow_call() as call:
-            service.process.terminate()
-            time.sleep(0.5)
-            assert not call.done()
-            start_s = time.monotonic()
-            service.process.terminate()
-            assert service.process.wait(TIMEOUT_S) == 1
-        assert time.monotonic() - start_s < 5
-        log = service.log.read()
-    assert "second signal received" in log
-    assert "Traceback" not in log
 
 
 @pytest.mark.slow
