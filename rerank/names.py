@@ -1,4 +1,4 @@
-"""Names of strategies, first stages and feedback methods, the same on every port."""
+"""Names that are the same on every port: strategies, first stages, feedback methods and health checks."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ from enum import StrEnum
 from typing import Self
 
 from rerank.errors import InvalidRequest
+
+#: The full name of the gRPC service, under which a health check has the status of the default model.
+SERVICE = "rerank.v1.RerankService"
+#: The name under which a health check says whether the process answers at all, also during a drain.
+LIVENESS = "liveness"
 
 
 class Name(StrEnum):

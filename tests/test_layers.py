@@ -102,6 +102,38 @@ def package_of(module: str) -> str:
     return ".".join(parts[: 3 if parts[:2] == ["rerank", "ports"] else 2])
 
 
+def reached_from(package: str) -> set[str]:
+    """The modules of `rerank` that those of a package import, directly or through others."""
+    imports = imports_of({name: path for name, path in own_modules().items() if name.startswith("rerank.")})
+    reached: set[str] = set()
+    found = {name for name in imports if name.startswith(package)}
+    while found:
+        reached |= found
+        found = set[str]().union(*(imports[name] for name in found)) - reached
+    return reached
+
+
+def test_client_reaches_nothing_that_only_a_service_needs() -> None:
+    of_service = ("rerank.service", "rerank.ports", "rerank.reranking", "rerank.engine", "rerank.models")
+    reached = reached_from("rerank.client")
+    assert len(reached) > 10
+    assert not [name for name in reached if name.startswith(of_service)]
+
+
+def test_ports_do_not_import_each_other() -> None:
+    """MCP over HTTP is a user of the HTTP port, as the inspector is one."""
+    imports = imports_of(own_modules())
+    pairs = {
+        (package_of(name), package_of(other))
+        for name, found in imports.items()
+        for other in found
+        if name.startswith("rerank.ports.") and other.startswith("rerank.ports.")
+    }
+    folders = {f"rerank.ports.{each.name}" for each in (ROOT / "rerank" / "ports").iterdir() if each.is_dir()}
+    between = {(here, there) for here, there in pairs if here != there and {here, there} <= folders}
+    assert between <= {("rerank.ports.mcp", "rerank.ports.http")}
+
+
 def test_no_packages_of_rerank_import_each_other_in_a_circle() -> None:
     modules = {name: path for name, path in own_modules().items() if name.startswith("rerank.")}
     named = {name for name, path in modules.items() if path.name == "__init__.py"}

@@ -12,7 +12,7 @@ import grpc
 
 from rerank.access.credentials import PLAIN, Credentials
 from rerank.client.error_details import ServiceError
-from rerank.client.many import ManyRequests, weight
+from rerank.client.many_requests import ManyRequests, weight
 from rerank.client.retries import DEFAULT_TIMEOUT_S, Attempts
 from rerank.errors import ConfigError, UsageError
 from rerank.protobuf.fields import request_message

@@ -7,7 +7,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from rerank.access.credentials import Credentials
 from rerank.client.error_details import ServiceError
-from rerank.protobuf.health import LIVENESS, SERVICE
+from rerank.names import LIVENESS, SERVICE
 
 
 def check_health(

@@ -10,7 +10,7 @@ from pydantic import AliasChoices, Field, model_validator
 from rerank.checkpoints import bundled
 from rerank.checkpoints.manifest import TEMPLATE_FILE, trained_window
 from rerank.checkpoints.relevance import RelevanceCurves
-from rerank.config.served import RerankServers, ServedBy
+from rerank.config.served import RerankServers, ServedBy, Servers
 from rerank.config.settings import Positive, Settings
 from rerank.errors import ConfigError
 from rerank.profiles import load_profile
@@ -42,6 +42,16 @@ class ModelSettings(Settings):
     stride: Positive | None = None
     preranker: str = ""
     relevance: RelevanceCurves = ()
+
+    @property
+    def checkpoint(self) -> Path | None:
+        """The folder of the checkpoint; None for a model that has none, or whose default is bundled."""
+        return None
+
+    @property
+    def servers(self) -> Servers | None:
+        """The servers that run the model; None if it runs in this process."""
+        return None
 
     def first_stage_weight(self, kind: FirstStageKind) -> float:
         """The weight of a first stage of this kind in the order of requests that set none."""
@@ -82,6 +92,10 @@ class CheckpointModel(ModelSettings):
     path: Path | None = None
     template: str | None = None
     precision: Precision = "auto"
+
+    @property
+    def checkpoint(self) -> Path | None:
+        return self.path
 
     @model_validator(mode="before")
     @classmethod
@@ -152,6 +166,10 @@ class ServableModel(CheckpointModel):
 
     served_by: ServedBy | None = None
     tokenizer: str | None = None
+
+    @property
+    def servers(self) -> Servers | None:
+        return self.served_by
 
     @model_validator(mode="before")
     @classmethod
@@ -328,6 +346,10 @@ class CrossEncoderModel(_PointwiseModel):
     precision: Precision = "auto"
     pair_tokens: Annotated[int, Field(ge=0, strict=True)] = 0
 
+    @property
+    def checkpoint(self) -> Path | None:
+        return self.path
+
 
 class FusionModel(_PointwiseModel):
     """Settings of a fusion: a weighted sum of signals, without a language model.
@@ -375,6 +397,10 @@ class ApiModel(_PointwiseModel):
 
     ranker: Literal["api"]
     served_by: RerankServers
+
+    @property
+    def servers(self) -> Servers | None:
+        return self.served_by
 
     @model_validator(mode="before")
     @classmethod

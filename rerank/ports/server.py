@@ -21,7 +21,7 @@ from rerank.ports.connection_bounds import connection_bounds, raise_open_files_l
 from rerank.ports.connections import bounded_connections, end_connection_of, end_connections
 from rerank.ports.grpc.port import bind, server_options
 from rerank.ports.grpc.services import add_services
-from rerank.protobuf.health import HealthServicer, health_of
+from rerank.ports.health import HealthServicer, health_of
 from rerank.reranking.reranker import AsyncReranker, load_reranker
 from rerank.service.in_flight import CallsInFlight
 from rerank.service.startup import description

@@ -15,15 +15,9 @@ from google.protobuf.message import Message
 
 from rerank.errors import InvalidRequest
 from rerank.names import FeedbackMethod, FirstStage, FirstStageKind, Name, OnFailure, StrategyKind, did_you_mean
-from rerank.v1 import rerank_pb2 as pb
+from rerank.protobuf.enums import FEEDBACK_METHODS, FIRST_STAGE_KINDS, FIRST_STAGES, ON_FAILURE, STRATEGIES
 
 M = TypeVar("M", bound=Message)
-
-STRATEGIES = {kind: getattr(pb, f"STRATEGY_KIND_{kind.name}") for kind in StrategyKind}
-FIRST_STAGES = {stage: getattr(pb, f"FIRST_STAGE_{stage.name}") for stage in FirstStage}
-FEEDBACK_METHODS = {method: getattr(pb, f"FEEDBACK_METHOD_{method.name}") for method in FeedbackMethod}
-ON_FAILURE = {choice: getattr(pb, f"ON_FAILURE_{choice.name}") for choice in OnFailure}
-FIRST_STAGE_KINDS = {kind: getattr(pb, f"FIRST_STAGE_KIND_{kind.name}") for kind in FirstStageKind}
 
 #: Enum of rerank.proto → its names in the command line, and their values.
 _NAMES: dict[str, tuple[type[Name], Mapping[Any, int]]] = {

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from rerank.errors import reason_of
+from rerank.protobuf.enums import COMPLETENESS, FEEDBACK_METHODS, FIRST_STAGES, INTERPOLATED_SCORES, SCORE_KINDS
 from rerank.reranking.registry import ModelDescription
 from rerank.reranking.reranker import SearchResult
 from rerank.retrieval.feedback_search import FeedbackReport
 from rerank.retrieval.index import IndexManifest
 from rerank.service.methods import ServedModels
-from rerank.types import InterpolationReport, RankedCandidate, Ranking, ScoreKind, Trace, WindowTrace
+from rerank.types import InterpolationReport, RankedCandidate, Ranking, Trace, WindowTrace
 from rerank.v1 import rerank_pb2 as pb
 
 #: Passages in all windows of a trace: some 100 kB. Sliding windows over 1,000 candidates hold 2,000.
@@ -23,7 +24,7 @@ def rerank_response(ranking: Ranking, request: pb.RerankRequest) -> pb.RerankRes
     """The response to a request, with the texts of the passages and the trace if it asks for them."""
     return pb.RerankResponse(
         results=[_result(item, request.return_passages) for item in ranking.ranked],
-        score_kind=_score_kind(ranking.score_kind),
+        score_kind=SCORE_KINDS[ranking.score_kind],
         execution=_execution(ranking.trace),
         trace=trace_message(ranking.trace) if request.include_trace else None,
     )
@@ -34,9 +35,9 @@ def search_response(result: SearchResult, request: pb.SearchRequest) -> pb.Searc
     ranking = result.ranking
     return pb.SearchResponse(
         results=[_result(item, request.return_passages) for item in ranking.ranked],
-        score_kind=_score_kind(ranking.score_kind),
+        score_kind=SCORE_KINDS[ranking.score_kind],
         execution=_execution(ranking.trace),
-        first_stage=f"FIRST_STAGE_{result.first_stage.name}",
+        first_stage=FIRST_STAGES[result.first_stage],
         first_stage_hits=result.hits,
         first_stage_ms=result.first_stage_ms,
         feedback=None if result.feedback is None else _feedback_report(result.feedback),
@@ -54,10 +55,6 @@ def trace_message(trace: Trace) -> pb.Trace:
     """The trace of a ranking; the windows with which it would hold more than MAX_PASSAGES are left out."""
     windows = [_window(window) for window in _first_windows(trace.windows)]
     return pb.Trace(windows=windows, input_order=trace.input_order)
-
-
-def _score_kind(kind: ScoreKind) -> str:
-    return f"SCORE_KIND_{kind.name}"
 
 
 def _result(item: RankedCandidate, return_passages: bool) -> pb.RankedCandidate:
@@ -85,7 +82,7 @@ def _execution(trace: Trace) -> pb.Execution:
         rounds=trace.rounds,
         tokens=trace.tokens,
         truncated_doc_ids=trace.truncated_doc_ids,
-        completeness=f"COMPLETENESS_{trace.completeness.name}",
+        completeness=COMPLETENESS[trace.completeness],
         reason=trace.reason,
         queue_ms=trace.queue_ms,
         prepare_ms=trace.prepare_ms,
@@ -106,7 +103,7 @@ def _interpolation_report(report: InterpolationReport) -> pb.InterpolationReport
     return pb.InterpolationReport(
         first_stage=report.first_stage,
         applied=report.scores is not None,
-        scores=f"INTERPOLATED_SCORES_{report.scores.name}" if report.scores else None,
+        scores=INTERPOLATED_SCORES[report.scores] if report.scores else None,
         reason=report.reason,
         correlation=report.correlation,
         mean_correlation=report.of_caller.mean if report.of_caller else None,
@@ -116,7 +113,7 @@ def _interpolation_report(report: InterpolationReport) -> pb.InterpolationReport
 
 def _feedback_report(report: FeedbackReport) -> pb.FeedbackReport:
     return pb.FeedbackReport(
-        method=f"FEEDBACK_METHOD_{report.method.name}",
+        method=FEEDBACK_METHODS[report.method],
         updated=report.updated,
         reason=report.reason,
         cosine=report.cosine,
@@ -169,7 +166,7 @@ def _window(window: WindowTrace) -> pb.WindowTrace:
         model=window.model,
         positions=window.positions,
         scores=window.scores,
-        score_kind=_score_kind(window.score_kind),
+        score_kind=SCORE_KINDS[window.score_kind],
         permutation=window.permutation,
         tokens=window.tokens,
         truncated=window.truncated,

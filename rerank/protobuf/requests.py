@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from rerank.errors import InvalidRequest
-from rerank.protobuf.fields import FEEDBACK_METHODS, FIRST_STAGE_KINDS, FIRST_STAGES, ON_FAILURE, STRATEGIES
+from rerank.protobuf.enums import FEEDBACK_METHODS, FIRST_STAGE_KINDS, FIRST_STAGES, ON_FAILURE, STRATEGIES
 from rerank.service.requests import RerankRequest, SearchRequest
 from rerank.types import CandidateSource, FeedbackSettings, FirstStage, Query, RankOptions
 from rerank.v1 import rerank_pb2 as pb

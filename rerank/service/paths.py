@@ -11,7 +11,6 @@ from rerank.checkpoints.known_classes import check_class_names, read_settings
 from rerank.checkpoints.manifest import TEMPLATE_FILE
 from rerank.checkpoints.weight_files import check_weights
 from rerank.config import (
-    ApiModel,
     CheckpointModel,
     CrossEncoderModel,
     ModelConfig,
@@ -34,8 +33,8 @@ def check_model_files(model: ModelConfig) -> None:
             key is not set.
     """
     try:
-        if isinstance(model, ServableModel | ApiModel) and model.served_by is not None:
-            model.served_by.api_key()
+        if model.servers is not None:
+            model.servers.api_key()
         if isinstance(model, CrossEncoderModel):
             _check_folder(model.path)
         if not isinstance(model, CheckpointModel):
@@ -58,8 +57,8 @@ def check_model_files(model: ModelConfig) -> None:
 
 def problem_of_checkpoint(model: ModelConfig) -> str:
     """The reason for which the files of a model cannot be loaded; empty if none is seen without loading them."""
-    path: Path | None = getattr(model, "path", None)
-    if path is None or str(path) == SMOLLM2 or getattr(model, "served_by", None) is not None:
+    path = model.checkpoint
+    if path is None or str(path) == SMOLLM2 or model.servers is not None:
         return ""
     try:
         if isinstance(model, CrossEncoderModel):

@@ -116,9 +116,8 @@ def replaced_models(models: Iterable[ModelConfig]) -> Iterator[str]:
 
 
 def _checkpoint(model: ModelConfig) -> Path | None:
-    """The folder of a model; None for one that has none."""
-    path: Path | None = getattr(model, "path", None)
-    return bundled.PE_RANK if path is None and model.ranker == "pe-rank" else path
+    """The folder of a model's checkpoint, also if it is the bundled one by default; None for a model that has none."""
+    return bundled.PE_RANK if model.checkpoint is None and model.ranker == "pe-rank" else model.checkpoint
 
 
 def _check_sparse_encoder(name: str) -> None:

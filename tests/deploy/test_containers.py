@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from rerank.config import load_config
-from rerank.protobuf.health import LIVENESS
+from rerank.names import LIVENESS
 from tests.deploy.test_dockerfile import DEPLOY, LAST, SETTINGS
 
 KUBERNETES = DEPLOY / "kubernetes"

@@ -22,7 +22,8 @@ from rerank.config import (
 )
 from rerank.errors import CheckpointError, ConfigError, SelfTestFailed
 from rerank.models.encoder import Encoder
-from rerank.protobuf.health import SERVICE, health_statuses
+from rerank.names import SERVICE
+from rerank.ports.health import health_statuses
 from rerank.reranking.registry import _self_test, load_models, load_ranker
 from rerank.reranking.reranker import AsyncReranker
 from rerank.types import Candidate, OnFailure, Passage, RankOptions

@@ -9,10 +9,11 @@ import grpc
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
+from rerank.names import SERVICE
 from rerank.ports.grpc.handlers import stream_handler, unary_handlers, watch_handler
-from rerank.ports.grpc.request_stream import STREAM, request_stream_handler
-from rerank.protobuf.health import SERVICE, HealthServicer
-from rerank.protobuf.methods import MessageMethods, health_methods, parser, rerank_methods
+from rerank.ports.grpc.rerank_stream import STREAM, request_stream_handler
+from rerank.ports.health import HealthServicer
+from rerank.ports.message_methods import MessageMethods, health_methods, parser, rerank_methods
 from rerank.reranking.reranker import AsyncReranker
 from rerank.service.call import OnEnd
 from rerank.service.in_flight import CallsInFlight

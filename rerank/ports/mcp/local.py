@@ -8,7 +8,7 @@ from typing import Any
 
 from rerank.ports.http.call import HttpCall
 from rerank.ports.mcp.tools import ToolAnswer, ToolRequest, ToolService, tool_answer
-from rerank.protobuf.methods import MessageMethods
+from rerank.ports.message_methods import MessageMethods
 from rerank.protobuf.replies import list_models_response
 from rerank.reranking.reranker import AsyncReranker
 from rerank.service.answer import Method, answer

@@ -12,10 +12,10 @@ import grpc
 from rerank.access.keys import KeyStore
 from rerank.config import ServiceConfig
 from rerank.errors import SelfTestFailed
+from rerank.ports.health import health_of
+from rerank.ports.message_methods import health_methods, rerank_methods
 from rerank.ports.ray_serve.call import RayCall
 from rerank.ports.ray_serve.proxy import set_status
-from rerank.protobuf.health import health_of
-from rerank.protobuf.methods import health_methods, rerank_methods
 from rerank.reranking.reranker import AsyncReranker, load_reranker
 from rerank.service.answer import answer
 from rerank.service.call import REQUEST_ID
@@ -80,7 +80,7 @@ class Replica:
             SelfTestFailed: the model cannot be served.
         """
         model, config = next(model for model in self._reranker.models() if model.is_default), self._reranker.config
-        if model.problem and not any(getattr(each, "served_by", None) for each in config.models):
+        if model.problem and not any(each.servers for each in config.models):
             raise SelfTestFailed(f"the default model {model.name!r} cannot be served; {model.problem}")
 
     async def _answer(self, method: str, message: bytes, context: RayServegRPCContext) -> _Serialized:

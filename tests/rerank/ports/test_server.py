@@ -11,8 +11,8 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 
 from rerank.errors import ConfigError
 from rerank.models.encoder import Encoder
+from rerank.names import SERVICE
 from rerank.ports.server import running_server
-from rerank.protobuf.health import SERVICE
 from rerank.rankers.identity import IdentityRanker
 from rerank.v1 import rerank_pb2 as pb
 from tests.serving import TIMEOUT_S, Served, held_service, numbered_candidates, refusal, reranker_of

@@ -12,7 +12,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from safetensors.torch import load_file, save_file
 
 from rerank.config import FirstModel, load_config
-from rerank.protobuf.health import SERVICE
+from rerank.names import SERVICE
 from rerank.rankers.self_test import write_golden
 from rerank.reranking.registry import load_first, scoring_settings
 from rerank.reranking.reranker import AsyncReranker, load_reranker

@@ -12,7 +12,7 @@ from rerank.access.callers import CallerLimits
 from rerank.access.key_file import add_key
 from rerank.client import Credentials, RerankClient, ServiceError
 from rerank.models.encoder import Encoder
-from rerank.protobuf.health import SERVICE
+from rerank.names import SERVICE
 from rerank.v1 import rerank_pb2 as pb
 from tests.serving import TIMEOUT_S, identity_service, refusal
 

@@ -11,7 +11,7 @@ import grpc
 
 from rerank.errors import InvalidRequest, RerankError
 from rerank.ports.grpc.handlers import Context, GrpcCall, Handler, HangUp, abort
-from rerank.protobuf.methods import MessageMethods, parser
+from rerank.ports.message_methods import MessageMethods, parser
 from rerank.protobuf.status import status_of
 from rerank.service.answer import Method
 from rerank.service.call import CallRecord, OnEnd

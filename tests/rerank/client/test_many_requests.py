@@ -61,7 +61,7 @@ def test_no_requests_have_no_answers(client: RerankClient) -> None:
 
 
 def test_requests_are_read_as_they_are_needed(client: RerankClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rerank.client.many._AHEAD", 10)
+    monkeypatch.setattr("rerank.client.many_requests._AHEAD", 10)
     read = 0
 
     def requests() -> Iterator[tuple[str, list[str]]]:
@@ -79,7 +79,7 @@ def test_requests_are_read_as_they_are_needed(client: RerankClient, monkeypatch:
 
 
 def test_large_requests_are_read_one_at_a_time(client: RerankClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rerank.client.many._BYTES_AHEAD", 1000)
+    monkeypatch.setattr("rerank.client.many_requests._BYTES_AHEAD", 1000)
     read = iter([("q", ["x" * 2000])] * 5)
     answers = client.rerank_many(read)
     next(answers)
@@ -123,7 +123,7 @@ def slowly(requests: list[tuple[str, list[str]]]) -> Iterator[tuple[str, list[st
 
 
 def test_closed_iterator_cancels_what_is_under_way(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rerank.client.many._AHEAD", 2)
+    monkeypatch.setattr("rerank.client.many_requests._AHEAD", 2)
     with held_service(encoder, free_batches=1) as held, RerankClient(held.served.address) as client:
         answers = client.rerank_many([("q", ["1", "2"])] * 10)
         next(answers)

@@ -11,15 +11,12 @@ from grpc_health.v1 import health_pb2
 from grpc_health.v1.health import aio
 
 from rerank.errors import InvalidRequest, NotFound
-from rerank.v1 import rerank_pb2
+from rerank.names import LIVENESS, SERVICE
 
 if TYPE_CHECKING:
     from rerank.reranking.registry import ModelDescription
     from rerank.reranking.reranker import AsyncReranker
 
-SERVICE = rerank_pb2.DESCRIPTOR.services_by_name["RerankService"].full_name
-#: The name under which a check says whether the process answers at all, also during a drain.
-LIVENESS = "liveness"
 #: A value of the enum grpc.health.v1.HealthCheckResponse.ServingStatus.
 HealthStatus: TypeAlias = int
 #: The longest name of a service that is looked up.
@@ -64,7 +61,7 @@ async def health_of(reranker: AsyncReranker) -> AsyncIterator[HealthServicer]:
     await health.set_statuses(reranker.models())
 
     async def follow() -> None:
-        while any(getattr(model, "served_by", None) for model in reranker.config.models):
+        while any(model.servers for model in reranker.config.models):
             await asyncio.sleep(_FOLLOW_S)
             await health.set_statuses(reranker.models())
 

@@ -13,8 +13,8 @@ from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health_pb2
 
 from rerank.errors import InvalidRequest
+from rerank.ports.health import HealthServicer
 from rerank.protobuf.field_count import check_field_count
-from rerank.protobuf.health import HealthServicer
 from rerank.protobuf.replies import list_models_response, rerank_response, search_response
 from rerank.protobuf.requests import rerank_request, search_request
 from rerank.reranking.reranker import AsyncReranker
