@@ -1,4 +1,4 @@
-"""Addresses that nothing guards are those of this machine, unless the operator allows more."""
+"""Checks of addresses: this process can listen at them, and other machines reach none that nothing guards."""
 
 from __future__ import annotations
 
@@ -6,6 +6,21 @@ import ipaddress
 import socket
 
 from rerank.errors import ConfigError
+
+
+def check_address(listen: str, option: str) -> None:
+    """Checks that this process can listen at an address, which `option` names. Raises: ConfigError."""
+    host, _, port = listen.rpartition(":")
+    if not host or not port.isdecimal():
+        example = f"127.0.0.1:{listen}" if listen.isdecimal() else f"{host or listen}:50051"
+        raise ConfigError(f"cannot listen on {listen!r}: it is not HOST:PORT, such as {example}")
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as gRPC does: a closed port is free at once
+            probe.bind(address)
+    except (OSError, OverflowError, ValueError) as error:
+        raise ConfigError(f"cannot listen on {listen[:100]}: {error}; choose another {option} HOST:PORT") from error
 
 
 def check_loopback(name: str, address: str, danger: str, guard: str = "") -> None:

@@ -1,4 +1,4 @@
-"""Checks of certificate files, without gRPC."""
+"""Checks of certificate files. It imports no gRPC, because `rerank serve` checks its settings before that."""
 
 from __future__ import annotations
 

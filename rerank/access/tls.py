@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 import grpc
 
 from rerank.access.certificates import check_certificates
-from rerank.config.network import TLSConfig
+from rerank.config import TLSConfig
 from rerank.errors import ConfigError
 from rerank.util.files import file_version
 

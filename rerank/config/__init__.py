@@ -16,11 +16,18 @@ from rerank.config.models import (
     PromptConfig,
     ServableModel,
 )
-from rerank.config.network import ConnectionsConfig, TLSConfig
 from rerank.config.served import RerankServers, ServedBy, Servers
-from rerank.config.service import BUNDLED_MODELS, FURTHER_BUNDLED_MODELS, EngineConfig, Limits, ServiceConfig
+from rerank.config.service import (
+    BUNDLED_MODELS,
+    FURTHER_BUNDLED_MODELS,
+    ConnectionsConfig,
+    EngineConfig,
+    Limits,
+    ServiceConfig,
+    TelemetryConfig,
+    TLSConfig,
+)
 from rerank.config.settings import Positive, Settings
-from rerank.config.telemetry import TelemetryConfig
 from rerank.types import Precision
 
 __all__ = [

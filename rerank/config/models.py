@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
-from pydantic import AliasChoices, Field, model_validator
+from pydantic import Field, model_validator
 
 from rerank.checkpoints import bundled
 from rerank.checkpoints.manifest import TEMPLATE_FILE, trained_window
@@ -127,15 +127,13 @@ class InterpolationConfig(Settings):
     """Settings of the interpolation with the first stage; the sum is that of `rerank.engine.scores`.
 
     Attributes:
-        first_stage_weight: weight of the first stage's z-scores beside those of the ranker, 0 to 100; also read by its
-            former name, `first_stage`. 0: no interpolation.
+        first_stage_weight: weight of the first stage's z-scores beside those of the ranker, 0 to 100; 0: no
+            interpolation. Default: 0.
         neural_first_stage_weight: the weight where the first stage is neural, see `first_stage_kind` of the service.
             Default: that of first_stage_weight.
     """
 
-    first_stage_weight: Annotated[
-        float, Field(ge=0, le=100, strict=True, validation_alias=AliasChoices("first_stage_weight", "first_stage"))
-    ] = 0.0
+    first_stage_weight: Annotated[float, Field(ge=0, le=100, strict=True)] = 0.0
     neural_first_stage_weight: Annotated[float, Field(ge=0, le=100, strict=True)] | None = None
 
 

@@ -1,18 +1,20 @@
-"""Settings of the service: its engine, its limits and everything that `rerank serve` reads."""
+"""Settings of the service beside its models: addresses, engine, limits, connections, TLS and telemetry."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from rerank.config.http import HttpConfig
 from rerank.config.models import FirstModel, FusionModel, IdentityModel, ModelConfig, PERankModel
-from rerank.config.network import ConnectionsConfig, TLSConfig
 from rerank.config.settings import Address, Positive, Settings
-from rerank.config.telemetry import TelemetryConfig
 from rerank.types import FirstStageKind, StrategyKind
+
+#: gRPC counts milliseconds and connections in 32 bits.
+Seconds = Annotated[float, Field(gt=0, le=1_000_000, strict=True)]
+Count = Annotated[int, Field(gt=0, lt=2**31, strict=True)]
 
 
 class EngineConfig(Settings):
@@ -50,10 +52,8 @@ class Limits(Settings):
 
     Attributes:
         max_candidates: number of candidates, and depth of a search. Default: 1,000.
-        max_query_chars: length of the query in characters. Default: 8,000.
-        max_instruction_chars: length of the instruction in characters. Default: 8,000.
+        max_query_chars: length of the query, and of the instruction, in characters. Default: 8,000.
         max_passage_chars: length of a passage in characters. Default: 200,000.
-        max_doc_id_chars: length of a doc_id in characters. Default: 500.
         max_message_bytes: size of a request in bytes, below 2 GiB; gRPC refuses a larger one with RESOURCE_EXHAUSTED.
             Default: 16 MiB.
         max_request_s: time to answer a request, in seconds; later it fails with DEADLINE_EXCEEDED. Default: 120.
@@ -66,14 +66,65 @@ class Limits(Settings):
 
     max_candidates: Positive = 1000
     max_query_chars: Positive = 8_000
-    max_instruction_chars: Positive = 8_000
     max_passage_chars: Positive = 200_000
-    max_doc_id_chars: Positive = 500
     max_message_bytes: Annotated[int, Field(gt=0, lt=2**31, strict=True)] = 16 * 1024 * 1024
     max_request_s: Annotated[float, Field(gt=0, strict=True)] = 120.0
     max_calls: Positive = 1000
     max_bytes_in_flight: Positive = 64 * 1024 * 1024
     max_transfer_s: Annotated[float, Field(gt=0, strict=True)] = 20.0
+
+
+class ConnectionsConfig(Settings):
+    """Settings of connections.
+
+    Attributes:
+        max_connections: number of connections at the same time of the gRPC port, and of the HTTP port. For a further
+            one, the connection ends that has been silent for longest; if none is silent, the new one is closed. It is
+            less where the process may open fewer files. Default: 8,000.
+        max_connections_per_address: the part of `max_connections` that one address may have, or an IPv6 network of 64
+            bits. A load balancer is one address. Default: 4,000.
+        keepalive_s: after this time without data, in seconds, a gRPC client is asked whether it is still there; its
+            connection ends if it does not reply within the same time. Default: 30.
+        max_connection_age_s: age at which a gRPC connection is closed after its calls, in seconds, so that clients
+            connect anew and a load balancer can send them elsewhere. Default: none.
+    """
+
+    max_connections: Count = 8000
+    max_connections_per_address: Count = 4000
+    keepalive_s: Seconds = 30.0
+    max_connection_age_s: Seconds | None = None
+
+
+class TLSConfig(Settings):
+    """Files of a service that encrypts, in PEM form. They are read again when they change, without a restart.
+
+    Attributes:
+        certificate: the certificate chain of the service.
+        key: the private key of the certificate, without a password.
+        client_ca: certificates of the authorities whose clients may connect; every client then needs a certificate
+            (mTLS). Default: none, so that clients need no certificate.
+    """
+
+    certificate: Path
+    key: Path
+    client_ca: Path | None = None
+
+
+class TelemetryConfig(Settings):
+    """Metrics, traces and the form of the log. Metrics and traces need the extra `observability`.
+
+    Attributes:
+        metrics: HOST:PORT at which Prometheus finds /metrics; port 0 chooses a free one. Default: no metrics.
+        traces: whether calls are traced with OpenTelemetry. The exporter is set by the standard environment variables,
+            such as OTEL_EXPORTER_OTLP_ENDPOINT. Default: no.
+        log_format: "text" for people, or "json", one object per line. Default: text.
+        log_texts: whether the line of a call also has its query and its passages. Default: no.
+    """
+
+    metrics: Address | None = None
+    traces: bool = False
+    log_format: Literal["text", "json"] = "text"
+    log_texts: bool = False
 
 
 #: The models of a service whose settings name none.
@@ -125,7 +176,7 @@ class ServiceConfig(Settings):
         insecure: listen on another address than this machine's loopback although neither keys nor tls.client_ca keep
             strangers out. Default: false.
         reflection: answer gRPC reflection, which tells anyone the methods and fields. Default: unless there are keys.
-        connections: settings of gRPC connections.
+        connections: settings of connections.
     """
 
     listen: Address = "127.0.0.1:50051"

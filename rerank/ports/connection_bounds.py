@@ -15,6 +15,8 @@ log = logging.getLogger(__name__)
 #: Files that are not connections of a port: libraries, models, the index, inference servers, metrics.
 _OTHER_FILES = 256
 _MIN_CONNECTIONS = 16
+#: Seconds that a new connection has for TLS and for the first frames of HTTP/2.
+HANDSHAKE_S = 10.0
 #: The part of an IPv6 address that its provider assigns; the rest is the client's to choose.
 _IPV6_PREFIX = 64
 

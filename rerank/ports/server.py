@@ -19,8 +19,7 @@ from rerank.config import ServiceConfig
 from rerank.errors import ConfigError
 from rerank.ports.connection_bounds import connection_bounds, raise_open_files_limit
 from rerank.ports.connections import bounded_connections, end_connection_of, end_connections
-from rerank.ports.grpc.port import bind, server_options
-from rerank.ports.grpc.services import add_services
+from rerank.ports.grpc.server import add_services, bind, server_options
 from rerank.ports.health import HealthServicer, health_of
 from rerank.reranking.reranker import AsyncReranker, load_reranker
 from rerank.service.in_flight import CallsInFlight

@@ -321,7 +321,7 @@ def load_ranker(
         ConfigError: a setting of the model cannot be used.
         CheckpointError: its checkpoint cannot be loaded.
     """
-    path = getattr(model, "path", None)
+    path = model.checkpoint
     with loading("checkpoint", path) if path else nullcontext():
         return _load_ranker(model, encoder, device, sparse_encoder)
 

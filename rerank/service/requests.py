@@ -17,6 +17,8 @@ from rerank.types import CONTROL, CandidateSource, FeedbackSettings, FirstStage,
 N = TypeVar("N", int, float)
 
 _DEFAULT_DEPTH = 100
+#: An id is in errors, logs and replies.
+_MAX_DOC_ID_CHARS = 500
 #: Bound the cost of a query vector update: each step computes top_k² pairs.
 _MAX_TOP_K, _MAX_STEPS = 200, 200
 #: Above this, the trust region is too small for any update.
@@ -85,12 +87,12 @@ def check_number_of_candidates(candidates: Sized, limits: Limits) -> None:
 
 def _query(query: Query, limits: Limits) -> Query:
     _at_most("query", len(query.text), limits.max_query_chars, "characters")
-    _at_most("instruction", len(query.instruction), limits.max_instruction_chars, "characters")
+    _at_most("instruction", len(query.instruction), limits.max_query_chars, "characters")
     return Query.of(replace(query, instruction=CONTROL.sub(" ", query.instruction).strip()))
 
 
 def _candidate(source: CandidateSource, field: str, limits: Limits) -> CandidateSource:
-    _at_most(f"{field}.doc_id", len(source.doc_id), limits.max_doc_id_chars, "characters")
+    _at_most(f"{field}.doc_id", len(source.doc_id), _MAX_DOC_ID_CHARS, "characters")
     if not is_valid_doc_id(source.doc_id):
         problem = "is blank or contains tabs, line ends or other control characters; use an id without them"
         raise InvalidRequest(f"{field}.doc_id", f"{source.doc_id!r} {problem}")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rerank.access.addresses import check_loopback
+from rerank.access.addresses import check_address, check_loopback
 from rerank.access.certificates import check_certificates
 from rerank.access.key_file import read_keys
 from rerank.checkpoints import bundled
@@ -38,11 +37,11 @@ def check_before_loading(config: ServiceConfig) -> None:
         IndexMismatch: the folder of the index holds no index of this version, or a file of it has another size.
         CollectionError: the judgements cannot be read.
     """
-    _check_address(config.listen, "--listen")
+    check_address(config.listen, "--listen")
     if config.http is not None:
         _check_http(config.http)
     if config.telemetry.metrics is not None:
-        _check_address(config.telemetry.metrics, "telemetry.metrics")
+        check_address(config.telemetry.metrics, "telemetry.metrics")
     _check_access(config)
     if config.keys is not None:
         read_keys(config.keys)
@@ -131,23 +130,9 @@ def _check_http(http: HttpConfig) -> None:
     for extra, names in {"http": ("starlette", "uvicorn"), "mcp": ("mcp",) if http.mcp else ()}.items():
         if missing := [name for name in names if find_spec(name) is None]:
             raise ConfigError(f"{extra} needs {missing[0]}, which is not installed; install rerank-listwise[{extra}]")
-    _check_address(http.listen, "--http")
+    check_address(http.listen, "--http")
     if http.qrels is not None:
         read_judgements(http.qrels, http.queries)
-
-
-def _check_address(listen: str, option: str) -> None:
-    host, _, port = listen.rpartition(":")
-    if not host or not port.isdecimal():
-        example = f"127.0.0.1:{listen}" if listen.isdecimal() else f"{host or listen}:50051"
-        raise ConfigError(f"cannot listen on {listen!r}: it is not HOST:PORT, such as {example}")
-    try:
-        family, kind, _, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as gRPC does: a closed port is free at once
-            probe.bind(address)
-    except (OSError, OverflowError, ValueError) as error:
-        raise ConfigError(f"cannot listen on {listen[:100]}: {error}; choose another {option} HOST:PORT") from error
 
 
 def _check_access(config: ServiceConfig) -> None:

@@ -16,9 +16,9 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rerank.access.tls import server_context
-from rerank.config.network import TLSConfig
+from rerank.config import TLSConfig
 from rerank.errors import ConfigError
-from rerank.ports.connection_bounds import ConnectionBounds, connection_bounds
+from rerank.ports.connection_bounds import HANDSHAKE_S, ConnectionBounds, connection_bounds
 from rerank.ports.http.app import FurtherRoutes, create_app
 from rerank.ports.http.dialects.table import Dialects, dialects, error_in_all
 from rerank.ports.http.listener import BoundedListener
@@ -97,7 +97,7 @@ async def running_http(
     app = wrap_app(create_app(reranker, calls, on_end, by_path, further))
     protocol = protocol_with(config.limits.max_transfer_s, partial(_bad_request, by_path), listening)
     settings = _settings(app, protocol, config.tls)
-    server = _HTTPServer(settings, config.connections.handshake_s)
+    server = _HTTPServer(settings, HANDSHAKE_S)
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     try:
         await server.accepting.wait()

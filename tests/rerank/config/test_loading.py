@@ -107,7 +107,10 @@ def test_override_replaces_the_setting_of_the_file_unless_it_is_none(path: Path)
             "connections: {keepalive_s: 1.0e+15}",
             r"connections\.keepalive_s: expected a number of at most 1000000, given",
         ),
-        ("connections: {max_streams: 9999999999}", r"connections\.max_streams: expected a number less than 2147483648"),
+        (
+            "connections: {max_connections: 9999999999}",
+            r"connections\.max_connections: expected a number less than 2147483648",
+        ),
         ("insecure: maybe", r"insecure: expected true or false, given the text 'maybe'$"),
         ("index: [a]", r"index: expected a path, given a list$"),
         ("listen:", r"listen: expected a text, given nothing$"),
@@ -237,14 +240,10 @@ def test_preranker_must_be_another_model_in_no_circle(path: Path, models: str, p
         load_config(path)
 
 
-@pytest.mark.parametrize("name", ["first_stage_weight", "first_stage"])
-def test_weight_of_the_first_stage_may_have_its_former_name(path: Path, name: str) -> None:
-    path.write_text(f"models: [{{name: a, ranker: pe-rank, interpolation: {{{name}: 0.5}}}}]")
+def test_neural_first_stage_may_have_a_weight_of_its_own(path: Path) -> None:
+    path.write_text("models: [{name: a, ranker: pe-rank, interpolation: {first_stage_weight: 0.5}}]")
     model = load_config(path).models[0]
     assert [model.first_stage_weight(kind) for kind in FirstStageKind] == [0.5, 0.5]
-
-
-def test_neural_first_stage_may_have_a_weight_of_its_own(path: Path) -> None:
     path.write_text("models: [{name: a, ranker: fusion, interpolation: {neural_first_stage_weight: 2.0}}]")
     model = load_config(path).models[0]
     assert [model.first_stage_weight(kind) for kind in FirstStageKind] == [0.0, 2.0]

@@ -60,10 +60,11 @@ def latency_s(served: Served) -> float:
     return time.monotonic() - start_s
 
 
-def test_half_sent_connections_end_in_time(encoder: Encoder) -> None:
+def test_half_sent_connections_end_in_time(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rerank.ports.grpc.server.HANDSHAKE_S", 0.5)
     all_of_it = PREFACE + SETTINGS + HALF_A_FRAME
     with (
-        identity_service(encoder, connections={"handshake_s": 0.5, "keepalive_s": 0.5}) as (served, _, _),
+        identity_service(encoder, connections={"keepalive_s": 0.5}) as (served, _, _),
         ExitStack() as stack,
     ):
         connections = [stack.enter_context(connect(served)) for _ in range(6)]
@@ -123,16 +124,17 @@ def local_ports(served: Served) -> frozenset[int]:
 
 
 def test_oversized_metadata_is_refused(encoder: Encoder) -> None:
-    with identity_service(encoder, connections={"max_metadata_bytes": 2000}) as (_, _, stub):
+    with identity_service(encoder) as (_, _, stub):
         for _ in range(3):  # always, although gRPC by itself refuses some sizes at random
-            stub.Rerank(REQUEST, timeout=TIMEOUT_S, metadata=[("x-note", "n" * 1000)])
-            large: Any = [("x-note", "n" * 4000)]
+            stub.Rerank(REQUEST, timeout=TIMEOUT_S, metadata=[("x-note", "n" * 15_000)])
+            large: Any = [("x-note", "n" * 17_000)]
             error = refusal(lambda large=large: stub.Rerank(REQUEST, timeout=TIMEOUT_S, metadata=large))
             assert error.code is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-def test_calls_of_one_connection_are_limited(encoder: Encoder) -> None:
-    with held_service(encoder, connections={"max_streams": 2}) as held:
+def test_calls_of_one_connection_are_limited(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rerank.ports.grpc.server._MAX_STREAMS", 2)
+    with held_service(encoder) as held:
         calls = [held.start_call(candidates=REQUEST.candidates)]
         calls += [held.stub.Rerank.future(REQUEST, timeout=TIMEOUT_S) for _ in range(4)]
         while held.served.server.calls.number < 2:

@@ -23,7 +23,7 @@ from rerank.types import (
 )
 from rerank.v1 import rerank_pb2 as pb
 
-LIMITS = Limits(max_candidates=3, max_query_chars=10, max_instruction_chars=8, max_passage_chars=20, max_doc_id_chars=5)
+LIMITS = Limits(max_candidates=3, max_query_chars=10, max_passage_chars=20)
 UNKNOWN = 99  # the enums of proto3 are open, so that any number can arrive
 
 
@@ -95,12 +95,12 @@ def test_every_strategy_and_first_stage_of_the_proto_is_converted() -> None:
     ("request_", "field", "value", "limit"),
     [
         (rerank_request(query="x" * 11), "query", 11, 10),
-        (rerank_request(instruction="x" * 9), "instruction", 9, 8),
+        (rerank_request(instruction="x" * 11), "instruction", 11, 10),
         (rerank_request([candidate(f"d{n}") for n in range(4)]), "candidates", 4, 3),
         (rerank_request([candidate(), candidate("d1", "x" * 21)]), "candidates[1].text", 21, 20),
-        (rerank_request([candidate("x" * 6)]), "candidates[0].doc_id", 6, 5),
+        (rerank_request([candidate("x" * 501)]), "candidates[0].doc_id", 501, 500),
         (search_request(query="x" * 11), "query", 11, 10),
-        (search_request(instruction="x" * 9), "instruction", 9, 8),
+        (search_request(instruction="x" * 11), "instruction", 11, 10),
         (search_request(depth=4), "depth", 4, 3),
     ],
 )
@@ -117,8 +117,8 @@ def test_exceeded_limit_is_refused_with_value_and_limit(
 
 
 def test_values_at_the_limit_are_accepted() -> None:
-    candidates = [candidate(f"abcd{n}", "x" * 20) for n in range(3)]
-    request = rerank_request(candidates, query="é" * 10, instruction="y" * 8)  # characters, not bytes
+    candidates = [candidate(f"{n}" * 500, "x" * 20) for n in range(3)]
+    request = rerank_request(candidates, query="é" * 10, instruction="y" * 10)  # characters, not bytes
     assert [len(source.text or "") for source in candidates_of(request)] == [20, 20, 20]
     assert checked(search_request(query="x" * 10, depth=3)).depth == 3
 

@@ -93,10 +93,13 @@ def test_host_names_of_the_settings_are_answered_without_keys(encoder: Encoder) 
 
 
 @pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01\x02\x00\x01"])
-def test_tls_handshake_that_stalls_ends_in_time(encoder: Encoder, tmp_path: Path, sent: bytes) -> None:
+def test_tls_handshake_that_stalls_ends_in_time(
+    encoder: Encoder, tmp_path: Path, sent: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rerank.ports.http.server.HANDSHAKE_S", 0.5)
     authority = Authority(tmp_path / "authority")
     files = authority.issue("server")
-    settings = {"tls": {"certificate": files.certificate, "key": files.key}, "connections": {"handshake_s": 0.5}}
+    settings = {"tls": {"certificate": files.certificate, "key": files.key}}
     with (
         http_service(encoder, **settings) as (_, client),
         socket.create_connection(client.host_and_port, timeout=10) as connection,

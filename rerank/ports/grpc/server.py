@@ -1,0 +1,116 @@
+"""The gRPC server: options of its connections, its address and its services."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection, reflection_pb2
+
+from rerank.access.tls import server_credentials
+from rerank.config import ServiceConfig
+from rerank.errors import ConfigError
+from rerank.names import SERVICE
+from rerank.ports.connection_bounds import HANDSHAKE_S, connection_bounds
+from rerank.ports.grpc.handlers import stream_handler, unary_handlers, watch_handler
+from rerank.ports.grpc.rerank_stream import STREAM, request_stream_handler
+from rerank.ports.health import HealthServicer
+from rerank.ports.message_methods import MessageMethods, health_methods, parser, rerank_methods
+from rerank.reranking.reranker import AsyncReranker
+from rerank.service.call import OnEnd
+from rerank.service.in_flight import CallsInFlight
+
+_HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"]
+_MAX_PORT = 65_535
+#: gRPC refuses compressed messages before it receives them, with UNIMPLEMENTED. Otherwise 16 kB could become 16 MB, and
+#: a slow client cost what only a fast one can. Of the bits of grpc_compression_algorithm, 1 is no compression.
+_NO_COMPRESSION = 1
+#: Calls at the same time on one connection; further ones wait at the client, or fail with UNAVAILABLE.
+_MAX_STREAMS = 1000
+#: Bytes of the metadata (headers) of a call; calls with more are refused.
+_MAX_METADATA_BYTES = 16_384
+
+
+def server_options(config: ServiceConfig) -> list[tuple[str, int]]:
+    """gRPC's channel arguments for a server with this configuration."""
+    connections = config.connections
+    options = [
+        ("grpc.max_receive_message_length", config.limits.max_message_bytes),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.compression_enabled_algorithms_bitset", _NO_COMPRESSION),
+        ("grpc.so_reuseport", 0),  # so that a second server on the same port fails instead of sharing it
+        ("grpc.keepalive_time_ms", _ms(connections.keepalive_s)),  # clients that vanished leave no connection behind
+        ("grpc.http2.ping_timeout_ms", _ms(connections.keepalive_s)),
+        ("grpc.keepalive_permit_without_calls", 1),  # also when they vanished in the middle of a frame
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.http2.bdp_probe", 0),  # otherwise calls whose turn to send has not come send megabytes
+        ("grpc.server_handshake_timeout_ms", _ms(HANDSHAKE_S)),
+        ("grpc.max_allowed_incoming_connections", connection_bounds(config).per_port),
+        ("grpc.max_concurrent_streams", _MAX_STREAMS),
+        ("grpc.max_metadata_size", _MAX_METADATA_BYTES),
+        ("grpc.absolute_max_metadata_size", _MAX_METADATA_BYTES),  # by default gRPC refuses some at random
+    ]
+    if connections.max_connection_age_s is not None:
+        options.append(("grpc.max_connection_age_ms", _ms(connections.max_connection_age_s)))
+    return options
+
+
+def bind(server: grpc.aio.Server, config: ServiceConfig) -> int:
+    """Binds the address `listen` and returns its port.
+
+    Raises:
+        ConfigError: the address cannot be bound, or a file of the TLS settings cannot be used.
+    """
+    credentials = None if config.tls is None else server_credentials(config.tls)
+    listen = config.listen
+    try:
+        if not 0 <= int(listen.rpartition(":")[2]) <= _MAX_PORT:  # gRPC takes larger ones modulo 65536
+            raise ValueError(f"the port is not between 0 and {_MAX_PORT}")
+        if credentials is None:
+            return server.add_insecure_port(listen)
+        return server.add_secure_port(listen, credentials)
+    except (RuntimeError, ValueError) as error:
+        raise ConfigError(f"cannot listen on {listen}: {error}; choose another --listen HOST:PORT") from error
+
+
+def _ms(seconds: float) -> int:
+    return max(1, round(seconds * 1000))
+
+
+def add_services(
+    server: grpc.aio.Server,
+    reranker: AsyncReranker,
+    calls: CallsInFlight,
+    on_end: OnEnd,
+    health: HealthServicer,
+    hang_up: Callable[[str], None],
+) -> None:
+    """Registers RerankService, the health checks, and reflection if the settings want it.
+
+    Args:
+        server: has a port, and was not started.
+        reranker: answers the requests.
+        calls: limits of calls in flight, and the keys.
+        on_end: called when a request has ended.
+        health: answers the health checks, which need no key.
+        hang_up: ends the connection of a client.
+    """
+    config = reranker.config
+    stream = request_stream_handler(MessageMethods(reranker, calls), calls, on_end, hang_up)
+    handlers = unary_handlers(rerank_methods(reranker, calls, on_end), hang_up) | {STREAM: stream}
+    server.add_registered_method_handlers(SERVICE, handlers)
+    calls = CallsInFlight(config.limits)  # of services that need no key
+    watch = watch_handler(health.watch, parser(health_pb2.HealthCheckRequest.DESCRIPTOR, calls), calls, hang_up)
+    checks = unary_handlers(health_methods(health, calls), hang_up) | {"Watch": watch}
+    server.add_registered_method_handlers(_HEALTH.full_name, checks)
+    if config.reflection or (config.reflection is None and config.keys is None):
+        _add_reflection(server, calls)
+
+
+def _add_reflection(server: grpc.aio.Server, calls: CallsInFlight) -> None:
+    servicer: Any = reflection.aio.ReflectionServicer((SERVICE, _HEALTH.full_name, reflection.SERVICE_NAME))
+    parse = parser(reflection_pb2.ServerReflectionRequest.DESCRIPTOR, calls)
+    handlers = {"ServerReflectionInfo": stream_handler(servicer.ServerReflectionInfo, parse)}
+    server.add_registered_method_handlers(reflection.SERVICE_NAME, handlers)
