@@ -17,7 +17,8 @@ class HttpConfig(Settings):
     Attributes:
         listen: HOST:PORT; port 0 chooses a free one. Default: 127.0.0.1:8080.
         model_aliases: name in requests → name of a model of the service, for clients that can only name the models of
-            their vendor. Default: none.
+            their vendor. "*" stands for all names that no model has. Replies and the log name the model that ran.
+            Default: none.
         qrels: relevance judgements that the inspector shows: "pydoc", a folder in BEIR layout, or a file,
             which needs `queries`. Default: none.
         queries: the texts of the queries of `qrels`: lines of query_id, tab, text. Default: none.

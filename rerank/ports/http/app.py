@@ -18,6 +18,7 @@ from rerank.errors import RerankError
 from rerank.ports.http.description import Limited, description_routes, limited_by
 from rerank.ports.http.dialects.table import NATIVE, SEARCH, ByField, Dialects, error_in_all
 from rerank.ports.http.endpoint import Endpoint, Run
+from rerank.ports.http.fitting import RequestFitter
 from rerank.ports.http.hosts import OwnHosts
 from rerank.ports.http.many import MANY, ManyEndpoint
 from rerank.ports.http.problem import RefusedByHttp, problem_of
@@ -50,10 +51,10 @@ def create_app(
     """
     config, methods = reranker.config, RerankMethods(reranker, calls)
     max_bytes = config.limits.max_message_bytes
-    aliases = config.http.model_aliases if config.http else {}
+    fitter = RequestFitter(reranker)
 
     def endpoint(of_path: ByField, run: Run) -> Endpoint:
-        return Endpoint(of_path, run, calls, on_end, max_bytes, aliases, reranker.convert)
+        return Endpoint(of_path, run, calls, on_end, max_bytes, fitter, reranker.convert)
 
     routes = [
         Route(path, endpoint(of_path, methods.search if path == SEARCH else methods.rerank), methods=["POST"])

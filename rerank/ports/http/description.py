@@ -52,6 +52,7 @@ def description_routes(
     """The routes. If the service has keys, callers without one learn only its health."""
     describe: dict[str, Describe] = {
         "/info": partial(_info, reranker, calls),
+        "/meta": partial(_info, reranker, calls),  # Weaviate asks for it and shows what it gets
         "/v1/models": lambda: {"object": "list", "data": [_model(model) for model in reranker.models()]},
         "/openapi.json": partial(openapi, dialects),
     }
@@ -63,7 +64,19 @@ def description_routes(
             return JSONResponse({"status": "NOT_SERVING", "reason": problem}, HTTPStatus.SERVICE_UNAVAILABLE)
         return JSONResponse({"status": "SERVING"})
 
-    return [Route("/health", health), *(Route(path, partial(limited, each)) for path, each in describe.items())]
+    async def ready(_: Request) -> Response:
+        """Answers in the way of Weaviate's inference containers."""
+        is_ready = not calls.is_shutting_down and not _default(reranker).problem
+        return Response(status_code=HTTPStatus.NO_CONTENT if is_ready else HTTPStatus.SERVICE_UNAVAILABLE)
+
+    async def live(_: Request) -> Response:
+        return Response(status_code=HTTPStatus.NO_CONTENT)
+
+    open_to_all = {"/health": health, "/.well-known/ready": ready, "/.well-known/live": live}
+    return [
+        *(Route(path, each) for path, each in open_to_all.items()),
+        *(Route(path, partial(limited, each)) for path, each in describe.items()),
+    ]
 
 
 def _info(reranker: AsyncReranker, calls: CallsInFlight) -> dict[str, Any]:

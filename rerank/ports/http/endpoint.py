@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
 from typing import Any, ParamSpec, TypeAlias, TypeVar
@@ -15,16 +15,20 @@ from rerank.errors import reason_of
 from rerank.ports.http.body import json_object
 from rerank.ports.http.call import HttpCall, HungUp
 from rerank.ports.http.dialects.dialect import Dialect
+from rerank.ports.http.dialects.options import fields_without_effect
 from rerank.ports.http.dialects.table import ByField, chosen, error_body
+from rerank.ports.http.fitting import RequestFitter
 from rerank.ports.http.problem import problem_of
 from rerank.service.answer import Method, answer
 from rerank.service.call import REQUEST_ID, CallRecord, OnEnd
 from rerank.service.in_flight import SMALL_MESSAGE, CallsInFlight
-from rerank.service.requests import RerankRequest, SearchRequest, check_number_of_candidates
+from rerank.service.requests import check_number_of_candidates
 from rerank.types import Trace
 
 T = TypeVar("T")
 P = ParamSpec("P")
+#: Proxies refuse responses with longer headers.
+_MAX_HEADER_CHARS = 2000
 #: Answers a request of the call of this record with its ranking or search result.
 Run: TypeAlias = Callable[[Any, CallRecord], Awaitable[Any]]
 
@@ -53,7 +57,7 @@ class Endpoint:
         calls: the limits of calls in flight, and the keys; the same as those of gRPC.
         on_end: called when a request was answered.
         max_bytes: limit on the size of a request.
-        aliases: name in requests → name of a model.
+        fitter: fits requests to this service.
         convert: computes a function of some arguments beside other calls.
     """
 
@@ -64,12 +68,12 @@ class Endpoint:
         calls: CallsInFlight,
         on_end: OnEnd,
         max_bytes: int,
-        aliases: Mapping[str, str],
+        fitter: RequestFitter,
         convert: Callable[..., Awaitable[Any]],
     ) -> None:
         self._dialects, self._run = dialects, run
         self._calls, self._on_end = calls, on_end
-        self._max_bytes, self._aliases, self._convert = max_bytes, aliases, convert
+        self._max_bytes, self._fitter, self._convert = max_bytes, fitter, convert
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         call = HttpCall(scope, receive, self._calls, self._max_bytes)
@@ -92,17 +96,13 @@ class Endpoint:
         if isinstance(candidates := body.get(dialect.passages_field), list):
             check_number_of_candidates(candidates, limits)
         translated = await self._beside(size, dialect.translate, body)
-        result = await exchange.unless_ended(self._run(self._with_model(translated.request), record))
+        request, exchange.warnings = self._fitter.fitted(translated, limits.max_candidates)
+        if ignored := fields_without_effect(dialect.request, body):
+            exchange.warnings.append(f"without effect here: {', '.join(ignored)}")
+        result = await exchange.unless_ended(self._run(request, record))
         if record.ranking is not None:
             exchange.warnings += _warnings(record.ranking.trace)
         return await self._beside(size, translated.reply, result, exchange.warnings)
-
-    def _with_model(self, request: RerankRequest | SearchRequest) -> RerankRequest | SearchRequest:
-        """Replaces an alias by the model's own name."""
-        name = request.options.model
-        if name not in self._aliases:
-            return request
-        return replace(request, options=replace(request.options, model=self._aliases[name]))
 
     async def _beside(self, size: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Computes a function beside other calls if the request is large."""
@@ -129,6 +129,8 @@ async def _send(record: CallRecord, exchange: Exchange, send: Send) -> None:
         problem = problem_of(record.error, names[0] if len(names) == 1 else "candidates")
         status, headers = problem.status, problem.headers
         body = json.dumps(error_body(exchange.dialects, problem)).encode()
+    if exchange.warnings:
+        headers = headers | {"x-rerank-warnings": _escaped("; ".join(exchange.warnings))[:_MAX_HEADER_CHARS]}
     headers = {
         "content-type": "application/json",
         "content-length": str(len(body)),

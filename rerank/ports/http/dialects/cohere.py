@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, Field
 
-from rerank.errors import InvalidRequest
 from rerank.ports.http.dialects.dialect import Translated, to_json
 from rerank.ports.http.dialects.documents import (
     Documents,
@@ -20,11 +19,10 @@ from rerank.ports.http.dialects.documents import (
     candidates_of,
     ranked_texts,
 )
-from rerank.ports.http.dialects.options import Options, StrictModel, validated
+from rerank.ports.http.dialects.options import Flag, Options, StrictModel, TopN, validated
 from rerank.ports.http.dialects.scores import Ranked, Scored, scored
 from rerank.ports.http.problem import Problem
-from rerank.service.requests import RerankRequest
-from rerank.types import Query, Ranking
+from rerank.types import Ranking
 
 #: Cuts each text to at most so many tokens.
 Cut: TypeAlias = Callable[[Sequence[str], int], list[str]]
@@ -46,8 +44,8 @@ class DocumentsRequest(Options):
 
     query: str
     documents: Documents
-    top_n: Annotated[int | None, Field(ge=0, description="Number of results; none or 0: all.")] = None
-    return_documents: Annotated[bool | None, Field(description="true: results have their document.")] = None
+    top_n: TopN = None
+    return_documents: Annotated[Flag, Field(description="true: results have their document.")] = None
     rank_fields: RankFields = None
     max_tokens_per_doc: Annotated[
         Positive | None, Field(description="Longer documents are cut to so many tokens of the service's encoder.")
@@ -59,7 +57,6 @@ class DocumentsRequest(Options):
             "ranked by their best one; 1: only their beginning is read; none: 1, or 10 with relevant_spans."
         ),
     ] = None
-    priority: Annotated[int | None, Field(description="Only 0: all requests have the same priority.")] = None
     relevant_spans: Annotated[
         RelevantSpans | None, Field(description="enabled: results have the span of the part by which they are ranked.")
     ] = None
@@ -127,15 +124,13 @@ class CohereDialect:
 
     def translate(self, body: Mapping[str, Any]) -> Translated:
         request = validated(DocumentsRequest, body)
-        if request.priority not in (None, 0):
-            raise InvalidRequest("priority", f"{request.priority} is not supported; leave it out")
         texts = ranked_texts(request.documents, request.rank_fields)
         if request.max_tokens_per_doc is not None:
             texts = self._shortened(texts, request.max_tokens_per_doc)
         chunks = request.max_chunks_per_doc or (_SPAN_CHUNKS if request.has_spans else 0)
-        query = Query(request.query, instruction=request.instruction or "")
-        asked = RerankRequest(query, candidates_of(texts), request.rank_options(request.top_n, chunks))
-        return Translated(asked, partial(self._reply, request, texts))
+        return request.translated(
+            request.query, candidates_of(texts), partial(self._reply, request, texts), request.top_n, chunks
+        )
 
     def error(self, problem: Problem) -> Mapping[str, Any]:
         """`message` is Cohere's form, `detail` Jina's."""

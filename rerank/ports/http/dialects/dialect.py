@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -23,10 +23,13 @@ class Translated:
     Attributes:
         request: the request.
         reply: takes the ranking or the search result, and warnings for the caller; returns JSON.
+        wishes: names of options that are followed as far as this service can, with a warning. Others are refused if it
+            cannot follow them.
     """
 
     request: RerankRequest | SearchRequest
     reply: Callable[[Any, Sequence[str]], bytes]
+    wishes: Collection[str] = ()
 
 
 class Dialect(Protocol):

@@ -1,9 +1,9 @@
-"""Documents of a request: texts, or objects of which some fields are ranked."""
+"""Documents of a request: texts, or objects with fields to rank."""
 
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias
 
@@ -11,9 +11,10 @@ from pydantic import BeforeValidator, FailFast, Field
 from pydantic_core import PydanticCustomError
 
 from rerank.errors import InvalidRequest
-from rerank.types import CandidateSource, with_title
+from rerank.types import CandidateSource, Ranking, with_title
 
 Document: TypeAlias = str | dict[str, Any]
+Texts: TypeAlias = Annotated[list[str], FailFast()]
 Documents: TypeAlias = Annotated[
     list[Document], FailFast(), Field(description='Texts, or objects with the fields of "rank_fields".')
 ]
@@ -76,9 +77,17 @@ def _ranked_text(document: Document, path: str, fields: Sequence[str] | None) ->
     return RankedText(text, title, len(text) - len(body))
 
 
-def candidates_of(texts: Sequence[RankedText]) -> list[CandidateSource]:
+def candidates_of(texts: Iterable[RankedText | str]) -> list[CandidateSource]:
     """The candidates of these texts, with their places as doc_ids."""
-    return [CandidateSource(str(place), each.text, title=each.title) for place, each in enumerate(texts)]
+    ranked = (RankedText(each) if isinstance(each, str) else each for each in texts)
+    return [CandidateSource(str(place), each.text, title=each.title) for place, each in enumerate(ranked)]
+
+
+def refuse_truncated(ranking: Ranking, field: str, way_out: str) -> None:
+    """Raises: InvalidRequest if the model did not read a passage to its end. `way_out`: how the request allows that."""
+    if too_long := ranking.trace.truncated_doc_ids:
+        problem = f"the text is longer than the model reads; shorten it, or {way_out}"
+        raise InvalidRequest(f"{field}[{too_long[0]}]", problem)
 
 
 def as_object(document: Document) -> dict[str, Any]:

@@ -2,49 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from rerank.errors import InvalidRequest
 from rerank.names import did_you_mean
-from rerank.types import RankOptions
+from rerank.ports.http.dialects.dialect import Translated
+from rerank.service.requests import RerankRequest
+from rerank.types import CandidateSource, Query, Ranking, RankOptions
 
 RequestT = TypeVar("RequestT", bound=BaseModel)
 
 _UNKNOWN_FIELD = "unknown_field"
 #: The largest number in the messages of the service.
 _INT32_MAX = 2**31 - 1
+#: Fields that programs send to other services. They do not choose the order, so requests with them are answered, and
+#: the caller is told that they have no effect.
+_NO_EFFECT = frozenset({
+    "batch_size", "cache_salt", "encoding_format", "input_type", "max_tokens_per_query", "metadata", "overlap_tokens",
+    "priority", "request_id", "return_len", "truncate", "truncate_prompt_tokens", "truncation", "truncation_direction",
+    "truncation_side", "user",
+})  # fmt: skip
+
+
+def _from_text(value: Any) -> Any:
+    """Some programs send "true" and "false" as texts."""
+    return {"true": True, "false": False}.get(value.lower(), value) if isinstance(value, str) else value
+
+
+#: A field that is true or false; None: not given.
+Flag: TypeAlias = Annotated[bool | None, BeforeValidator(_from_text)]
+#: The number of results.
+TopN: TypeAlias = Annotated[int | None, Field(ge=0, description="Number of results; none or 0: all.")]
 
 
 class StrictModel(BaseModel):
-    """Base class of requests: nothing is converted to another type, and unknown fields are refused."""
+    """Base class of requests: nothing is converted to another type, and unknown fields are refused unless null."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
+    no_effect: ClassVar[frozenset[str]] = frozenset()
 
     @model_validator(mode="before")
     @classmethod
     def _known_fields(cls, given: Any) -> Any:
         """Finds the first unknown field. Pydantic itself makes an error of each, and there may be thousands."""
-        names = given if isinstance(given, Mapping) else ()
-        unknown = next((name for name in names if name not in cls.model_fields), None)
-        if unknown is not None:
-            hint = did_you_mean(unknown, cls.model_fields)
-            raise PydanticCustomError(_UNKNOWN_FIELD, "{name}", {"name": unknown, "hint": hint})
-        return given
+        if not isinstance(given, Mapping):
+            return given
+        for name, value in given.items():
+            if name not in cls.model_fields and name not in cls.no_effect and value is not None:
+                hint = did_you_mean(name, cls.model_fields)
+                raise PydanticCustomError(_UNKNOWN_FIELD, "{name}", {"name": name, "hint": hint})
+        return {name: value for name, value in given.items() if name in cls.model_fields}
 
 
 class Options(StrictModel):
     """Fields that every dialect takes beside those of its API."""
+
+    no_effect = _NO_EFFECT
 
     model: Annotated[str | None, Field(description="A model of the service; none: the default model.")] = None
     instruction: Annotated[
         str | None, Field(description="What is relevant, in words; refused by models that read no instruction.")
     ] = None
     ordered: Annotated[
-        bool | None,
+        Flag,
         Field(
             description="true: the passages are in the order of a first stage, best first, and this order counts. "
             "Otherwise it does not, and equal passages get equal scores."
@@ -53,11 +77,19 @@ class Options(StrictModel):
     min_relevance: Annotated[
         float | None, Field(description="Least relevance of a result, 0 to 1; refused by models without.")
     ] = None
+    score_threshold: Annotated[
+        float | None,
+        Field(ge=0, le=1, description="The same, but without effect on models that give no relevance."),
+    ] = None
+    return_all: Annotated[
+        Flag,
+        Field(description="true: every passage is a result, whatever top_n and the threshold are."),
+    ] = None
     relative_scores: Annotated[
-        bool | None, Field(description="true: scores of this request only, although the model gives a relevance.")
+        Flag, Field(description="true: scores of this request only, although the model gives a relevance.")
     ] = None
     allow_partial: Annotated[
-        bool | None, Field(description="true: at the deadline, the best order so far is the answer, not an error.")
+        Flag, Field(description="true: at the deadline, the best order so far is the answer, not an error.")
     ] = None
     on_failure: Annotated[
         Literal["error", "first_stage", "first-stage"] | None,
@@ -68,17 +100,37 @@ class Options(StrictModel):
         ),
     ] = None
 
-    def rank_options(self, top_n: int | None = None, max_chunks_per_doc: int = 0) -> RankOptions:
-        """The options of the service. `top_n` None or 0: all results."""
-        return RankOptions(
+    def translated(
+        self,
+        query: str,
+        candidates: Sequence[CandidateSource],
+        reply: Callable[[Ranking, Sequence[str]], bytes],
+        top_n: int | None = None,
+        max_chunks_per_doc: int = 0,
+    ) -> Translated:
+        """The request of the service. `top_n` None or 0: all results. Raises: InvalidRequest for two thresholds."""
+        if self.min_relevance is not None and self.score_threshold is not None:
+            raise InvalidRequest("score_threshold", "min_relevance is given, too, and means the same; send one of them")
+        threshold = self.score_threshold if self.min_relevance is None else self.min_relevance
+        options = RankOptions(
             model=self.model or "",
-            top_n=min(top_n or 0, _INT32_MAX),
+            top_n=0 if self.return_all else min(top_n or 0, _INT32_MAX),
             ordered=bool(self.ordered),
-            min_relevance=self.min_relevance,
+            min_relevance=None if self.return_all else threshold,
             max_chunks_per_doc=min(max_chunks_per_doc, _INT32_MAX),
             allow_partial=bool(self.allow_partial),
             on_failure=self.on_failure or "",
         )
+        request = RerankRequest(Query(query, instruction=self.instruction or ""), candidates, options)
+        wishes = ["max_chunks_per_doc", *(["min_relevance"] if self.score_threshold is not None else [])]
+        return Translated(request, reply, wishes)
+
+
+def fields_without_effect(kind: type[Any], body: Mapping[str, Any]) -> list[str]:
+    """The fields of a valid body that its type accepts and does not use."""
+    if not issubclass(kind, StrictModel):
+        return []
+    return sorted(name for name in kind.no_effect - kind.model_fields.keys() if body.get(name) is not None)
 
 
 def validated(kind: type[RequestT], body: Mapping[str, Any]) -> RequestT:

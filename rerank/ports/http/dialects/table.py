@@ -9,7 +9,13 @@ from rerank.errors import InvalidRequest
 from rerank.ports.http.dialects.cohere import CohereDialect, Cut
 from rerank.ports.http.dialects.dialect import Dialect
 from rerank.ports.http.dialects.native import RerankDialect, SearchDialect
+from rerank.ports.http.dialects.nim import NimDialect
+from rerank.ports.http.dialects.pinecone import PineconeDialect
+from rerank.ports.http.dialects.sglang import SGLangDialect
 from rerank.ports.http.dialects.tei import TEIDialect
+from rerank.ports.http.dialects.vllm_score import ScoreDialect
+from rerank.ports.http.dialects.voyage import VoyageDialect
+from rerank.ports.http.dialects.weaviate import WeaviateDialect
 from rerank.ports.http.problem import Problem
 
 #: Field of a request → the dialect of the requests that have it. A path with one dialect takes all requests in it.
@@ -28,10 +34,17 @@ def dialects(cut: Cut) -> Dialects:
     Args:
         cut: cuts texts to a number of tokens.
     """
+    voyage, cohere = VoyageDialect(), CohereDialect(cut, "1")
     return {
-        "/v1/rerank": {"documents": CohereDialect(cut, "1")},
+        "/v1/rerank": {"top_k": voyage, "documents": cohere},
         "/v2/rerank": {"documents": CohereDialect(cut, "2")},
-        "/rerank": {"documents": CohereDialect(cut, "1"), "texts": TEIDialect(), **NATIVE},
+        "/rerank": {"property": WeaviateDialect(), "documents": cohere, "texts": TEIDialect(), **NATIVE},
+        "/v1/ranking": {"passages": NimDialect()},
+        "/v1/score": {"text_2": ScoreDialect()},
+        "/score": {"text_2": ScoreDialect()},
+        "/voyage/v1/rerank": {"documents": voyage},
+        "/sglang/v1/rerank": {"documents": SGLangDialect()},
+        "/pinecone/rerank": {"documents": PineconeDialect()},
         SEARCH: {"query": SearchDialect()},
     }
 

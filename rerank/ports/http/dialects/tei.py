@@ -7,15 +7,15 @@ from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, FailFast, Field, RootModel
+from pydantic import BaseModel, Field, RootModel
 
 from rerank.errors import InvalidRequest
 from rerank.ports.http.dialects.dialect import Translated, to_json
-from rerank.ports.http.dialects.options import Options, validated
+from rerank.ports.http.dialects.documents import Texts, candidates_of, refuse_truncated
+from rerank.ports.http.dialects.options import Flag, Options, TopN, validated
 from rerank.ports.http.dialects.scores import Ranked, scored
 from rerank.ports.http.problem import Problem
-from rerank.service.requests import RerankRequest
-from rerank.types import CandidateSource, Query, Ranking
+from rerank.types import Ranking
 
 _ERROR_TYPES = {
     HTTPStatus.TOO_MANY_REQUESTS: "Overloaded",
@@ -29,13 +29,13 @@ class TextsRequest(Options):
     """A request: the query and the texts."""
 
     query: str
-    texts: Annotated[list[str], FailFast()]
-    top_n: Annotated[int | None, Field(ge=0, description="Number of results; none or 0: all. Not part of TEI.")] = None
-    return_text: Annotated[bool | None, Field(description="true: results have their text.")] = None
-    raw_scores: Annotated[bool | None, Field(description="true: scores as gRPC returns them, not 0 to 1.")] = None
-    truncate: Annotated[
-        bool | None, Field(description="false: a text that is longer than the model reads is an error.")
-    ] = None
+    texts: Texts
+    top_n: TopN = None
+    return_text: Annotated[Flag, Field(description="true: results have their text.")] = None
+    raw_scores: Annotated[Flag, Field(description="true: scores as gRPC returns them, not 0 to 1.")] = None
+    truncate: Annotated[Flag, Field(description="false: a text that is longer than the model reads is an error.")] = (
+        None
+    )
     truncation_direction: Annotated[
         Literal["left", "right", "Left", "Right"] | None, Field(description="Only right: the beginning is kept.")
     ] = None
@@ -64,21 +64,15 @@ class TEIDialect:
         request = validated(TextsRequest, body)
         if (request.truncation_direction or "right").lower() == "left":
             raise InvalidRequest("truncation_direction", "the end of a text is cut, not its beginning; use right")
-        candidates = [CandidateSource(str(place), text) for place, text in enumerate(request.texts)]
-        query = Query(request.query, instruction=request.instruction or "")
-        asked = RerankRequest(query, candidates, request.rank_options(request.top_n))
-        return Translated(asked, partial(_reply, request))
+        return request.translated(request.query, candidates_of(request.texts), partial(_reply, request), request.top_n)
 
     def error(self, problem: Problem) -> Mapping[str, Any]:
         return {"error": problem.message, "error_type": _ERROR_TYPES.get(problem.status, "Validation")}
 
 
 def _reply(request: TextsRequest, ranking: Ranking, _: Sequence[str]) -> bytes:
-    too_long = ranking.trace.truncated_doc_ids
-    if request.truncate is False and too_long:
-        raise InvalidRequest(
-            f"texts[{too_long[0]}]", "the text is longer than the model reads; shorten it, or set truncate to true"
-        )
+    if request.truncate is False:
+        refuse_truncated(ranking, "texts", "set truncate to true")
     found = scored(ranking, len(request.texts), request.relative_scores, request.raw_scores)
     ranks = [
         Rank(

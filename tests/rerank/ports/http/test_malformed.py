@@ -23,8 +23,14 @@ ERROR_FIELDS = {
     "/v1/rerank": {"message", "detail"},
     "/v2/rerank": {"message", "detail"},
     "/search": {"message", "code"},
+    "/v1/ranking": {"error", "message", "detail"},
+    "/v1/score": {"error", "message", "detail"},
+    "/voyage/v1/rerank": {"error", "message", "detail"},
+    "/sglang/v1/rerank": {"error", "message", "detail"},
+    "/pinecone/rerank": {"error", "message", "detail"},
 }
 ALL_FIELDS = {"message", "detail", "error", "error_type", "code"}
+TAKES_TEXTS = {"query", "text_1", "text_2"}
 DIALECTS_OF_RERANK = ({"message", "detail"}, {"error", "error_type"}, {"message", "code"})
 
 Case = tuple[str, str, bytes, dict[str, str]]
@@ -42,11 +48,17 @@ VALID: dict[str, list[dict[str, Any]]] = {
         {"query": "q", "documents": ["a", "b"]},
         {"query": "q", "texts": ["a", "b"]},
         {"query": "q", "candidates": [{"doc_id": "a", "text": "a"}]},
+        {"query": "q", "documents": ["a", "b"], "property": ""},
     ],
+    "/v1/ranking": [{"query": {"text": "q"}, "passages": [{"text": "a"}]}],
+    "/v1/score": [{"text_1": "q", "text_2": ["a", "b"]}],
+    "/voyage/v1/rerank": [{"query": "q", "documents": ["a", "b"]}],
+    "/sglang/v1/rerank": [{"query": "q", "documents": ["a", "b"]}],
+    "/pinecone/rerank": [{"query": "q", "documents": [{"text": "a"}]}],
     "/search": [{"query": "q"}],
 }
 #: Junk that some field takes: null stands for an absent option everywhere, and a text or a list of texts may be right.
-REQUIRED = {"query", "documents", "texts", "candidates"}
+REQUIRED = {"query", "documents", "texts", "candidates", "passages", "text_1", "text_2"}
 
 
 def with_junk(rng: random.Random) -> Case:
@@ -54,18 +66,17 @@ def with_junk(rng: random.Random) -> Case:
     path = rng.choice(list(VALID))
     body = dict(rng.choice(VALID[path]))
     if rng.random() < 0.2:
-        body[f"unknown_{rng.randrange(1000)}"] = rng.choice(JUNK)
+        body[f"unknown_{rng.randrange(1000)}"] = rng.choice([junk for junk in JUNK if junk is not None])
     else:
         field = rng.choice(sorted(body.keys() & REQUIRED))
-        texts_are_right = field == "query"
-        body[field] = rng.choice([junk for junk in JUNK if not (texts_are_right and junk == "documents")])
+        body[field] = rng.choice([junk for junk in JUNK if not (isinstance(junk, str) and field in TAKES_TEXTS)])
     return "POST", path, json.dumps(body).encode(), JSON_TYPE
 
 
 def with_missing_field(rng: random.Random) -> Case:
     path = rng.choice(list(VALID))
     body = dict(rng.choice(VALID[path]))
-    del body[rng.choice(sorted(body))]
+    del body[rng.choice(sorted(body.keys() & REQUIRED))]
     return "POST", path, json.dumps(body).encode(), JSON_TYPE
 
 
@@ -117,8 +128,7 @@ def with_wrong_model_or_option(rng: random.Random) -> Case:
             {"model": rng.choice(["gpt", "x" * 5000, "number\n", "../number"])},
             {"top_n": rng.choice([-1, "1", 1.5, True, -(2**70)])},
             {"max_tokens_per_doc": rng.choice([0, -5, "9"])},
-            {"max_chunks_per_doc": rng.choice([0, 1001, "2"])},
-            {"priority": rng.choice([1, 999, "high"])},
+            {"max_chunks_per_doc": rng.choice([0, -1, "2"])},
             {"relevant_spans": rng.choice([{"mode": "on"}, {"mode": 1}, "enabled", {"max_spans": 0}])},
             {"return_documents": rng.choice(["yes", 1, []])},
             {"rank_fields": rng.choice([[], "text", [1]])},

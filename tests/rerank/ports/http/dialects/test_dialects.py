@@ -180,10 +180,9 @@ def test_max_tokens_per_doc_cuts_documents(http: HttpClient) -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("max_chunks_per_doc", 2000),
-        ("priority", 5),
         ("relevant_spans", "enabled"),
-        ("truncate_prompt_tokens", 100),
+        ("use_activation", False),
+        ("raw_scores", True),
         ("documnets", []),
     ],
 )
@@ -264,7 +263,7 @@ def test_body_without_passages_is_answered_in_a_form_that_all_clients_read(http:
     reply = http.post("/rerank", {"query": "q"})
     assert reply.status == 400
     assert {"message", "detail", "error", "error_type", "code"} <= reply.json.keys()
-    assert "send documents (Cohere, Jina), texts (TEI) or candidates" in reply.json["message"]
+    assert "documents (Cohere, Jina), texts (TEI) or candidates" in reply.json["message"]
 
 
 class EchoRequest(StrictModel):
