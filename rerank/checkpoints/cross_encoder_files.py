@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rerank.checkpoints.known_classes import check_class_names, read_modules, read_settings
+from rerank.checkpoints.known_classes import check_class_names, read_modules, read_settings, refuse_code
 from rerank.errors import CheckpointError
 from rerank.util.files import looked_for
 
@@ -35,7 +35,7 @@ def check_cross_encoder(folder: Path) -> None:
         raise CheckpointError(f"{folder} has no config.json; give the folder of a cross-encoder")
     check_class_names(folder)
     config, modules = read_settings(folder / "config.json"), read_modules(folder)
-    _refuse_code(folder, config)
+    refuse_code(folder, config)
     if modules and _kind(folder) != "CrossEncoder":
         raise CheckpointError(
             f"{folder} is a sentence encoder (bi-encoder), which gives vectors and no scores of pairs; give it as "
@@ -50,16 +50,6 @@ def check_cross_encoder(folder: Path) -> None:
 def is_causal_without_modules(folder: Path) -> bool:
     """True for a causal LM whose files do not say which tokens are its answers; "yes" and "no" are assumed."""
     return not read_modules(folder) and _architecture(read_settings(folder / "config.json")).endswith(_CAUSAL)
-
-
-def _refuse_code(folder: Path, config: Mapping[str, Any]) -> None:
-    """Raises: CheckpointError if an architecture is code of the folder: other weights than its own would be random."""
-    code = dict(config.get("auto_map") or {})
-    if foreign := [str(name) for key, name in code.items() if key.startswith("AutoModel")]:
-        raise CheckpointError(
-            f"{folder} needs code from its publisher ({', '.join(foreign)}), which this service does not run; use a "
-            "model whose architecture transformers has"
-        )
 
 
 def _check_head(folder: Path, config: Mapping[str, Any], modules: list[dict[str, Any]]) -> None:

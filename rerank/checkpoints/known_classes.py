@@ -208,6 +208,16 @@ def _is_placeholder(found: object) -> bool:
     return str(getattr(found, "__module__", "")).startswith("transformers.utils.dummy_")
 
 
+def refuse_code(where: Path, config: Mapping[str, Any], kind: str = "model") -> None:
+    """Raises: CheckpointError if the model's class is code of its folder: without it, weights would be random."""
+    code = [str(name) for key, name in (config.get("auto_map") or {}).items() if key.startswith("AutoModel")]
+    if code:
+        raise CheckpointError(
+            f"{where} needs code from its publisher ({', '.join(code)}), which this service does not run; use a "
+            f"{kind} whose architecture transformers has"
+        )
+
+
 def read_settings(path: Path) -> dict[str, Any]:
     """The object in a JSON file that belongs to a model; empty if there is no such file.
 

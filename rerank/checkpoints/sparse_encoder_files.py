@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from tokenizers import Tokenizer
 
 from rerank.checkpoints.bundled import SPLADE_TINY
+from rerank.checkpoints.known_classes import check_class_names, read_modules, read_settings, refuse_code
 from rerank.errors import CheckpointError, ConfigError
 from rerank.util.files import looked_for, sha256_of_files
 
@@ -27,7 +26,6 @@ _SHA256 = {
 
 #: The modules of sentence-transformers that make up a SPLADE model, by the names of their classes.
 _MODULES = ("Transformer", "MLMTransformer", "SpladePooling", "SparseStaticEmbedding", "Router")
-_LIBRARY = "sentence_transformers."
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
 _HEAD = "ForMaskedLM"
 #: A tokenizer may know fewer terms than the model has weights for, which are padded to a round number.
@@ -73,16 +71,12 @@ def check_sparse_encoder(folder: Path) -> list[Path]:
             f"there is no folder {folder}{looked_for(folder)}; give the folder of a sparse encoder, or {SPLADE_TINY}"
         )
     _check_modules(folder)
-    configs = {path: _read(path) for path in sorted(folder.rglob("config.json"))}
+    configs = {path: read_settings(path) for path in sorted(folder.rglob("config.json"))}
     transformers = {path: config for path, config in configs.items() if "architectures" in config}
     if not transformers:
         raise CheckpointError(f"{folder} has no config.json of a transformer; give the folder of a sparse encoder")
     for path, config in transformers.items():
-        if code := [str(value) for key, value in (config.get("auto_map") or {}).items() if key.startswith("AutoModel")]:
-            raise CheckpointError(
-                f"{path} needs code from its publisher ({', '.join(code)}), which this service does not run; use a "
-                "sparse encoder whose architecture transformers has"
-            )
+        refuse_code(path, config, "sparse encoder")
         architecture = str((config["architectures"] or [""])[0])
         if not architecture.endswith(_HEAD):
             raise CheckpointError(
@@ -136,24 +130,11 @@ def _check_sizes(folder: Path, size: int) -> None:
 
 def _check_modules(folder: Path) -> None:
     """Refuses modules that are none of a SPLADE model; a folder of transformers alone names no modules."""
-    modules, routes = _read(folder / "modules.json"), _read(folder / "router_config.json")
-    names = [str(module.get("type")) for module in modules] if isinstance(modules, list) else []
-    names += [str(name) for name in (routes.get("types") or {}).values()]
-    if foreign := [name for name in names if not name.startswith(_LIBRARY)]:
-        raise CheckpointError(
-            f"{folder} needs code from its publisher ({', '.join(foreign)}), which this service does not run; use a "
-            "sparse encoder of sentence-transformers' own modules"
-        )
+    check_class_names(folder)
+    names = [str(module.get("type")) for module in read_modules(folder)]
+    names += [str(name) for name in (read_settings(folder / "router_config.json").get("types") or {}).values()]
     if other := [name for name in names if name.rpartition(".")[2] not in _MODULES]:
         raise CheckpointError(
             f"{folder} is no SPLADE model: it has the module {other[0].rpartition('.')[2]}, as encoders with dense "
             f"vectors do; give such a model as `encoder`, and here one of {', '.join(_MODULES[:3])}"
         )
-
-
-def _read(path: Path) -> Any:
-    """The content of a JSON file; empty if there is none."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}; copy the model again") from error

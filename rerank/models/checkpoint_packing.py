@@ -18,7 +18,8 @@ from safetensors.torch import load_file, save_file
 
 from rerank.checkpoints.manifest import MANIFEST_FILE, read_manifest, write_manifest
 from rerank.errors import CheckpointError
-from rerank.models.loading import ADAPTER_FILE, read_weights
+from rerank.models.checkpoint_files import read_weights
+from rerank.models.loading import ADAPTER_FILE
 from rerank.util.files import sha256_of_files
 
 #: Name → tensor.

@@ -25,8 +25,9 @@ from rerank.config import Precision
 from rerank.errors import CheckpointError
 from rerank.models.beginnings import SharedBeginnings, TokenIds
 from rerank.models.checkpoint_errors import loading
+from rerank.models.checkpoint_files import weight_files
 from rerank.models.complete import check_complete
-from rerank.models.loading import pick_device, readable_positions, weight_files
+from rerank.models.loading import pick_device, readable_positions
 from rerank.models.precision import compute_in, pick_precision, uses_autocast, weights_dtype
 from rerank.models.tokenizer import load_tokenizer
 from rerank.util.files import sha256_of_files

@@ -1,39 +1,24 @@
-"""One forward pass over many sequences, packed into one row, that returns the output at the last token of each.
+"""Reads many sequences in one forward pass, and returns the model's output at the last token of each.
 
-Packing needs neither padding nor a mask: the lengths of the sequences travel as the keyword argument `pack` of the
-model's forward to every attention layer, where each sequence attends to itself only. `packing_check` decides at load
-which models can be packed.
+The sequences are packed into one row, see `packed_attention`; `packing_check` decides at load which models allow it.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
 from torch import nn
-from torch.nn.attention.varlen import varlen_attn
-from torch.nn.functional import scaled_dot_product_attention
-from transformers import AttentionInterface, PreTrainedModel
+from transformers import PreTrainedModel
 
-from rerank.models.bfloat16_attention import attend_in_blocks
 from rerank.models.kv_cache import DecodeState, GroupedDecodeState, KVCache, PackedDecodeState
+from rerank.models.packed_attention import Pack
 from rerank.types import Batching
 
-#: The name under which `packed_attention` is registered with transformers.
-PACKED_ATTENTION = "packed"
-
-_VARLEN_DTYPES = (torch.float16, torch.bfloat16)
-#: Since torch 2.12 grouped-query attention must be announced to `varlen_attn`; before, the argument does not exist.
-_VARLEN_KNOWS_GQA = "enable_gqa" in inspect.signature(varlen_attn).parameters
 #: The modules of a decoder layer whose computation `shorten_last_layer` knows.
 _KNOWN_LAYER_MODULES = {"input_layernorm", "self_attn", "post_attention_layernorm", "mlp"}
-#: The name of torch's allocator on a CPU, whose failure is a plain RuntimeError.
-_CPU_ALLOCATOR = "DefaultCPUAllocator"
 
 
 class LastTokenReader:
@@ -114,197 +99,6 @@ class LastTokenReader:
             return self._model(**inputs)
 
 
-class IdentifierHead(nn.Module):
-    """The rows of a vocabulary head that belong to the identifiers, in float32 because bfloat16 logits tie.
-
-    It replaces the head in the model, so that a logit scale or soft cap behind the head still applies.
-    """
-
-    def __init__(self, head: nn.Module, token_ids: Sequence[int]) -> None:
-        super().__init__()
-        rows = torch.tensor(list(token_ids))
-        weight, bias = cast(torch.Tensor, head.weight), cast(torch.Tensor | None, getattr(head, "bias", None))
-        self.weight = nn.Parameter(weight[rows].detach().float(), requires_grad=False)
-        self.bias = None if bias is None else nn.Parameter(bias[rows].detach().float(), requires_grad=False)
-
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        """(…, hidden) → (…, n) float32 logits."""
-        with torch.autocast(hidden.device.type, enabled=False):
-            return nn.functional.linear(hidden.float(), self.weight, self.bias)
-
-
-class Pack:
-    """The boundaries of the sequences in a packed row, and counts of the attention layers that have read it.
-
-    Attributes:
-        outputs_at: (P,) index in the row of the positions that have outputs: the last ones of each sequence.
-        tail: all outputs are at this number of last positions of each sequence.
-        position_ids: (1, T) position ids, which start from 0 in every sequence.
-        cu_seqlens: (B + 1,) int32 cumulative lengths, as FlashAttention takes them.
-        max_length: length of the longest sequence.
-        total_tokens: T, the length of the row.
-        calls: number of attention layers that have read it.
-        windowed_calls: number of those that used a sliding window.
-        on_call: called by each of them.
-    """
-
-    def __init__(self, lengths: Sequence[int], device: torch.device, tail: int = 1) -> None:
-        self._boundaries = [0, *accumulate(lengths)]
-        ends = torch.tensor(self._boundaries[1:], device=device)
-        self.outputs_at = (ends[:, None] + torch.arange(-tail, 0, device=device)).flatten()
-        self.tail = tail
-        self.position_ids = torch.cat([torch.arange(length) for length in lengths])[None].to(device)
-        self.cu_seqlens = torch.tensor(self._boundaries, dtype=torch.int32, device=device)
-        self.max_length = max(lengths)
-        self.total_tokens = self._boundaries[-1]
-        self.calls = 0
-        self.windowed_calls = 0
-        self.on_call: Callable[[], None] = lambda: None
-
-    def read_at(self, positions: Sequence[torch.Tensor]) -> None:
-        """Moves the outputs to some positions of each sequence, which are counted from its start."""
-        starts = self._boundaries[:-1]
-        self.outputs_at = torch.cat([start + some for start, some in zip(starts, positions, strict=True)])
-        self.tail = self.max_length
-
-    def slices(self) -> Iterator[slice]:
-        """The slice of the row that holds each sequence."""
-        return (slice(start, end) for start, end in pairwise(self._boundaries))
-
-
-@dataclass(frozen=True, slots=True)
-class _Scores:
-    """The form of a layer's attention scores, by the names of transformers' attention functions.
-
-    Attributes:
-        sliding_window: the number of positions that each position attends to, itself included.
-        softcap: Gemma-2's bound on the scores.
-        s_aux: (H,) attention sinks of gpt-oss, which attend to nothing.
-    """
-
-    scaling: float | None
-    sliding_window: int | None
-    softcap: float | None
-    s_aux: torch.Tensor | None
-
-    @property
-    def is_plain(self) -> bool:
-        """True if torch's kernels compute it."""
-        return self.softcap is None and self.s_aux is None
-
-
-def packed_attention(
-    module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    pack: Pack | None = None,
-    kv_cache: KVCache | None = None,
-    last_only: bool = False,
-    **given: Any,
-) -> tuple[torch.Tensor, None]:
-    """Causal attention inside each sequence of a packed row, with the signature of transformers' attention functions.
-
-    Args:
-        query: (1, H, T, D), with key and value (1, H_kv, T, D). In a decode step (B, H, 1, D) and (B, H_kv, 1, D).
-        kv_cache: stores keys and values of the packed row; without a `pack` it is read and extended by a decode step,
-            in which each of B rows holds the next position of one sequence.
-        last_only: compute the last position of each sequence and leave the others 0.
-        given: what transformers passes on to attention; `_Scores` is read from it.
-
-    Returns:
-        (1, T, H, D), or (B, 1, H, D) in a decode step; and None in place of attention weights.
-
-    Raises:
-        ValueError: the model passes a mask, a cache of its own or a batch, or does not pass `pack` on.
-    """
-    form = _Scores(*(given.get(field) for field in ("scaling", "sliding_window", "softcap", "s_aux")))
-    if pack is None and kv_cache is not None:
-        keys, values = kv_cache.append(cast(int, module.layer_idx), key, value)
-        return _attend(query, keys, values, form, kv_cache.mask(form.sliding_window)).transpose(1, 2), None
-    if pack is None or attention_mask is not None or len(query) != 1 or key.shape[2] != pack.total_tokens:
-        raise ValueError("packed attention takes one row and the pack that describes it, without a mask or a cache")
-    pack.on_call()
-    pack.calls += 1
-    pack.windowed_calls += form.sliding_window is not None
-    if kv_cache is not None:
-        kv_cache.store(cast(int, module.layer_idx), key, value)
-    if form.is_plain and query.is_cuda and query.dtype in _VARLEN_DTYPES:
-        return _varlen_attention(query, key, value, form, pack), None
-    tail = pack.tail if last_only else pack.max_length
-    parts = [
-        _attend_causally(query[:, :, row][:, :, -tail:], key[:, :, row], value[:, :, row], form).transpose(1, 2)
-        for row in pack.slices()
-    ]
-    attended = torch.cat(parts, dim=1)  # (1, T or B · tail, H, D)
-    if attended.shape[1] == pack.total_tokens:
-        return attended, None
-    return attended.new_zeros(1, pack.total_tokens, *attended.shape[2:]).index_copy_(1, pack.outputs_at, attended), None
-
-
-AttentionInterface.register(PACKED_ATTENTION, packed_attention)  # no mask function beside it, so no mask is built
-
-
-def _varlen_attention(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, form: _Scores, pack: Pack
-) -> torch.Tensor:
-    """All sequences of a packed row in one FlashAttention kernel: (1, T, H, D)."""
-    groups = query.shape[1] // key.shape[1]
-    options: dict[str, Any] = {"enable_gqa": groups > 1} if _VARLEN_KNOWS_GQA else {}
-    if groups > 1 and not _VARLEN_KNOWS_GQA:
-        key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
-    q, k, v = (heads[0].transpose(0, 1) for heads in (query, key, value))  # (T, H, D)
-    cu_seqlens, longest = pack.cu_seqlens, pack.max_length
-    window = (-1 if form.sliding_window is None else form.sliding_window - 1, 0)  # positions to the left, to the right
-    attended = varlen_attn(
-        q, k, v, cu_seqlens, cu_seqlens, longest, longest, scale=form.scaling, window_size=window, **options
-    )
-    assert isinstance(attended, torch.Tensor)
-    return attended[None]
-
-
-def _attend_causally(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, form: _Scores) -> torch.Tensor:
-    """Causal attention of the last Q of a sequence's L positions: (1, H, Q, D)."""
-    queries, length = q.shape[2], k.shape[2]
-    if not form.is_plain or (form.sliding_window or length) < length or queries not in (1, length):
-        return _attend(q, k, v, form, _causal_mask(queries, length, form.sliding_window, q.device))
-    if queries == length and torch.is_autocast_enabled("cpu"):
-        return attend_in_blocks(q, k, v, form.scaling)
-    gqa = q.shape[1] != k.shape[1]
-    return scaled_dot_product_attention(q, k, v, is_causal=queries > 1, scale=form.scaling, enable_gqa=gqa)
-
-
-def _attend(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, form: _Scores, mask: torch.Tensor | None
-) -> torch.Tensor:
-    """Attention of (B, H, Q, D) to (B, H_kv, L, D) → (B, H, Q, D).
-
-    Args:
-        mask: (Q, L) or broadcastable booleans, True where a position attends; None: everywhere.
-    """
-    if form.is_plain:
-        gqa = q.shape[1] != k.shape[1]
-        return scaled_dot_product_attention(q, k, v, mask, scale=form.scaling, enable_gqa=gqa)
-    # No kernel of torch computes a soft cap or sinks.
-    groups = q.shape[1] // k.shape[1]
-    k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
-    scores = q @ k.transpose(2, 3) * (q.shape[3] ** -0.5 if form.scaling is None else form.scaling)  # (B, H, Q, L)
-    if form.softcap is not None:
-        scores = torch.tanh(scores / form.softcap) * form.softcap
-    scores = scores.float() if mask is None else scores.float().masked_fill(~mask, -torch.inf)
-    if form.s_aux is not None:
-        scores = torch.cat([scores, form.s_aux.float().reshape(1, -1, 1, 1).expand(len(q), -1, q.shape[2], 1)], dim=3)
-    return scores.softmax(dim=3)[..., : k.shape[2]].to(v.dtype) @ v
-
-
-def _causal_mask(queries: int, length: int, window: int | None, device: torch.device) -> torch.Tensor:
-    """(Q, L) booleans: True where one of the last Q positions attends to one of all L."""
-    positions = torch.arange(length, device=device)
-    distance = positions[length - queries :, None] - positions
-    return (distance >= 0) & (distance < (length if window is None else window))
-
-
 def shorten_last_layer(model: PreTrainedModel) -> Callable[[], None] | None:
     """Makes the last layer compute, after the attention of a packed row, the last positions of the sequences only.
 
@@ -333,15 +127,3 @@ def shorten_last_layer(model: PreTrainedModel) -> Callable[[], None] | None:
 
     layer.forward = forward
     return lambda: setattr(layer, "forward", full_forward)
-
-
-@contextmanager
-def translate_out_of_memory() -> Iterator[None]:
-    """Raises torch's out-of-memory errors as MemoryError, which needs no torch, and frees memory for another try."""
-    try:
-        yield
-    except RuntimeError as error:
-        if not isinstance(error, torch.OutOfMemoryError) and _CPU_ALLOCATOR not in str(error):
-            raise
-        torch.cuda.empty_cache()
-        raise MemoryError(str(error)) from error

@@ -12,7 +12,8 @@ from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from rerank.config import Precision
-from rerank.models.last_token import PACKED_ATTENTION, LastTokenReader, Pack, shorten_last_layer
+from rerank.models.last_token import LastTokenReader, shorten_last_layer
+from rerank.models.packed_attention import PACKED_ATTENTION, Pack
 from rerank.models.precision import compute_in, uses_autocast
 
 log = logging.getLogger(__name__)

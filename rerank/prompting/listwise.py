@@ -9,29 +9,31 @@ If a token spans a boundary there, the prompt is tokenised as a whole. The token
 from __future__ import annotations
 
 import re
-import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from itertools import chain, dropwhile, pairwise
-from typing import TypeAlias, cast
+from itertools import chain, dropwhile
 
-from tokenizers import Tokenizer
-from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerBase
 
 from rerank.errors import CheckpointError
-from rerank.prompting.cache import BYTES_PER_TOKEN, cached_by_bytes
+from rerank.prompting.cache import cached_by_bytes
 from rerank.prompting.chat import render_chat
-from rerank.prompting.special_tokens import markup_divider
+from rerank.prompting.sanitize import Sanitizer
+from rerank.prompting.segments import (
+    PLACEHOLDER,
+    PassageContext,
+    SegmentTokenizer,
+    TokenIds,
+    passage_contexts,
+    segment_bytes,
+    split_segments,
+)
 from rerank.prompting.templates import Template
 from rerank.prompting.truncate import CHARS_PER_TOKEN, SLACK_TOKENS, beginning, passage_limit
 from rerank.types import Passage, Prepared, Query, Window
 
-TokenIds: TypeAlias = tuple[int, ...]
-
 _FIELD = re.compile(r"\{(num|query|instruction|example|rank|candidate)\}")
-#: A text between its leading and its trailing white space.
-_TRIMMED = re.compile(r"(\s*)(.*?)(\s*)", re.DOTALL)
 #: Marks the places of passages in a rendered prompt. A Unicode noncharacter, so no text contains it.
 _PASSAGE_MARKER = "\ufdd0"
 _NO_CHAT = (
@@ -42,24 +44,8 @@ _TWO_BOS = (
     "the prompt begins with two BOS tokens; change the chat template to write at most one, or set "
     "`prompt: {bos_tokens: 2}` for a model that was trained so"
 )
-#: Texts that stand for passages: the first one while other segments are tokenised, the second one to verify these.
-_PLACEHOLDER, _OTHER = "placeholder", "another"
-#: This many characters after a passage show whether a token spans the boundary.
-_RIGHT_CHARS = 8
-#: A text in brackets, among them those that become "[" and "]" by Unicode's compatibility normalisation.
-_BRACKETED = re.compile(r"[\[\uFE47\uFF3B]([^\[\]\uFE47\uFE48\uFF3B\uFF3D]*)[\]\uFE48\uFF3D]")
-#: A passage's identifier without its brackets: a letter or up to five digits.
-_IDENTIFIER = re.compile(r"\s*([A-Za-z]|\d{1,5})\s*")
-#: Categories of the characters that tokenizers drop: accents, control and invisible format characters.
-_DROPPED = {"Mn", "Cc", "Cf"}
-#: Chat markup of public models, whether or not it is this tokenizer's. <p>, [MUSIC] and the like are text.
-_CHAT_MARKUP = (
-    r"<\|[A-Za-z_]{1,40}\|>|</?(?:s|think)>|<(?:bos|eos|pad|unk|start_of_turn|end_of_turn)>|<</?SYS>>"
-    r"|\[/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|CLS|SEP|PAD|UNK|MASK)\]"
-)
-#: A label at the start of a template's line, such as "Search Query:".
-_LABEL = re.compile(r"^\s*([A-Z][A-Za-z ]{1,40}):", re.MULTILINE)
-_WHITE_SPACE = re.compile(r"\s+")
+#: Stands for a passage while the segments around it are verified.
+_OTHER = "another"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +54,6 @@ class ListwisePrompt:
 
     token_ids: list[int]
     truncated: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class PassageContext:
-    """The text next to a passage: the end of the left part, white space on both sides, the start of the right part."""
-
-    left: str
-    space_before: str
-    space_after: str
-    right: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +115,7 @@ class ListwiseRenderer:
         self._inner_context = self._context_between()
         #: Tokens of an empty passage, which are those of its white space.
         self._empty_tokens = len(self._segments.tokenize_passage("", self._inner_context) or ())
-        self.token_ends = cached_by_bytes(self._segments.token_ends, _segment_bytes)  # a passage is in several windows
+        self.token_ends = cached_by_bytes(self._segments.token_ends, segment_bytes)  # a passage is in several windows
 
     def prepare(self, query: Query, passages: Sequence[Passage]) -> Prepared:
         """Sanitizes query and passages and tokenises each distinct passage, up to the tokens that are shown."""
@@ -221,11 +197,11 @@ class ListwiseRenderer:
     def _make_skeleton(self, text: str, instruction: str, names: tuple[str, ...]) -> _Skeleton:
         """The skeleton for a query: a prompt of placeholders without these, verified on a prompt of others."""
         query, n = Query(text, instruction=instruction), len(names)
-        texts = ("", _PLACEHOLDER, _OTHER)
+        texts = ("", PLACEHOLDER, _OTHER)
         empty, tokenised, expected = (self.tokenize(self.render(query, names, [each] * n)) for each in texts)
         contexts = passage_contexts(self.render(query, names, [_PASSAGE_MARKER] * n).split(_PASSAGE_MARKER))
         contexts = (*map(self._as_inner_context, contexts[:-1]), *contexts[-1:])
-        segments = _split(tokenised, [self._segments.tokenize_passage(_PLACEHOLDER, each) for each in contexts])
+        segments = split_segments(tokenised, [self._segments.tokenize_passage(PLACEHOLDER, each) for each in contexts])
         # Placeholders cannot verify passages that touch each other, because tokens could span two passages.
         if all(context.left and context.right for context in contexts):
             skeleton = _Skeleton(len(empty), contexts, segments)
@@ -249,7 +225,7 @@ class ListwiseRenderer:
 
     def _context_between(self) -> PassageContext:
         """The context of a passage between two others."""
-        parts = self.render(Query(_PLACEHOLDER), ("A", "B", "C"), [_PASSAGE_MARKER] * 3).split(_PASSAGE_MARKER)
+        parts = self.render(Query(PLACEHOLDER), ("A", "B", "C"), [_PASSAGE_MARKER] * 3).split(_PASSAGE_MARKER)
         return passage_contexts(parts)[1] if len(parts) == 4 else PassageContext("", "", "", "")
 
     def _as_inner_context(self, context: PassageContext) -> PassageContext:
@@ -282,115 +258,11 @@ class ListwiseRenderer:
         ]
 
 
-class Sanitizer:
-    """Removes from a text everything that a model could read as markup of the prompt.
-
-    White space, line breaks included, becomes single spaces, so that no text starts a line; identifiers, and what
-    tokenizers normalise to them, get parentheses in place of brackets; special tokens and chat markup get a space after
-    their first character; labels of the template get a dash in place of their colon. Sanitizing a sanitized text
-    changes nothing.
-
-    Args:
-        tokenizer: the tokenizer whose special tokens are removed.
-        template_texts: the parts of the template, whose labels are removed.
-    """
-
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, template_texts: Iterable[str]) -> None:
-        self._divide_markup = markup_divider(tokenizer, _CHAT_MARKUP)
-        labels = sorted({label for text in template_texts for label in _LABEL.findall(text)})
-        self._labels = re.compile(rf"({'|'.join(map(re.escape, labels))})\s*:", re.IGNORECASE) if labels else None
-
-    def __call__(self, text: str) -> str:
-        text = _WHITE_SPACE.sub(" ", text).strip()
-        text = _BRACKETED.sub(_without_identifier, text)
-        if self._labels is not None:
-            text = self._labels.sub(r"\1 -", text)
-        return self._divide_markup(text)
-
-
-def _without_identifier(match: re.Match[str]) -> str:
-    """The bracketed text, in parentheses if it is an identifier once a tokenizer has normalised it."""
-    text = match[1]
-    if text.isascii() and len(text) > 5:  # " 123 "
-        return match[0]
-    folded = "".join(c for c in unicodedata.normalize("NFKD", text) if unicodedata.category(c) not in _DROPPED)
-    return f"({text.strip()})" if _IDENTIFIER.fullmatch(folded) else match[0]
-
-
-class SegmentTokenizer:
-    """Tokenises prompts and their segments without adding special tokens; those written in a text are read as such.
-
-    Works on a copy of the tokenizer that is configured once, because a tokenizer that one thread configures while
-    another uses it raises "Already borrowed".
-    """
-
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        self._backend = Tokenizer.from_str(cast(PreTrainedTokenizerFast, tokenizer).backend_tokenizer.to_str())
-        self._backend.encode_special_tokens = False
-        self._backend.no_truncation()
-        self._backend.no_padding()
-        self.tokenize_passage = cached_by_bytes(
-            lambda text, context: self.tokenize_passages([text], context)[0], _segment_bytes
-        )
-
-    def tokenize(self, text: str) -> list[int]:
-        return self._encode([text])[0]
-
-    def token_ends(self, text: str) -> tuple[int, ...]:
-        """The end of each token of the text, in characters."""
-        return tuple(end for _, end in self._backend.encode(text, add_special_tokens=False).offsets)
-
-    def tokenize_passages(self, texts: Sequence[str], context: PassageContext) -> list[TokenIds | None]:
-        """The token ids of each text and its white space in a context; None if a token spans a boundary."""
-        anchor = _PLACEHOLDER + context.space_after
-        left, anchor_ids, with_right = self._encode([context.left, anchor, anchor + context.right])
-        right = with_right[len(anchor_ids) :]
-        before, after = context.left + context.space_before, context.space_after + context.right
-        return [_strip(ids, left, right) for ids in self._encode([before + text + after for text in texts])]
-
-    def _encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """In parallel, and without the offsets that a call of the transformers tokenizer computes as well."""
-        return [encoding.ids for encoding in self._backend.encode_batch_fast(list(texts), add_special_tokens=False)]
-
-
-def _segment_bytes(ids: Sequence[int] | None, text: str, *_: object) -> int:
-    return 4 * len(text) + BYTES_PER_TOKEN * len(ids or ())
-
-
-def passage_contexts(parts: Sequence[str]) -> tuple[PassageContext, ...]:
-    """The contexts of the n passages between the n + 1 parts of a prompt."""
-    trimmed = [match.groups() for part in parts if (match := _TRIMMED.fullmatch(part))]
-    return tuple(
-        PassageContext(left[-1:], before, after, right[:_RIGHT_CHARS])
-        for (_, left, before), (after, right, _) in pairwise(trimmed)
-    )
-
-
 def fill_fields(part: str, values: dict[str, str]) -> str:
     """The template part with its fields replaced in one pass, so that values are never read as fields."""
     return _FIELD.sub(lambda field: values.get(field[1], field[0]), part)
 
 
-def _split(ids: list[int], separators: Sequence[TokenIds | None]) -> tuple[TokenIds, ...] | None:
-    """The token ids before, between and after the separators; None if one is unknown or not found."""
-    segments, start = list[TokenIds](), 0
-    for separator in separators:
-        size = len(separator or ())
-        found = (place for place in range(start, len(ids)) if tuple(ids[place : place + size]) == separator)
-        if (end := next(found, None)) is None:
-            return None
-        segments.append(tuple(ids[start:end]))
-        start = end + size
-    return *segments, tuple(ids[start:])
-
-
 def _may_be_trimmed(passage: Passage) -> bool:
     """True if a chat template that trims the white space of turns could change a turn that ends with the passage."""
     return not passage.text or passage.text.strip() != passage.text
-
-
-def _strip(ids: list[int], left: list[int], right: list[int]) -> TokenIds | None:
-    """The token ids between two known ends; None if the ids do not begin and end with these."""
-    end = len(ids) - len(right)
-    matches = end >= len(left) and ids[: len(left)] == left and ids[end:] == right
-    return tuple(ids[len(left) : end]) if matches else None

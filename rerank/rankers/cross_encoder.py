@@ -19,8 +19,8 @@ from rerank.config import Precision
 from rerank.errors import InvalidRequest
 from rerank.models.beginnings import TokenIds
 from rerank.models.cross_encoder import Pair, PairScorer
-from rerank.models.last_token import translate_out_of_memory
-from rerank.prompting.special_tokens import markup_divider
+from rerank.models.out_of_memory import translate_out_of_memory
+from rerank.prompting.sanitize import markup_divider
 from rerank.prompting.truncate import beginning
 from rerank.rankers.base import RankerInfo
 from rerank.types import EncodedWindow, Passage, Prepared, Query, ScoreKind, Window, WindowRanking

@@ -15,8 +15,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rerank.checkpoints.manifest import model_id
 from rerank.config import Precision
-from rerank.models.last_token import IdentifierHead, translate_out_of_memory
+from rerank.models.identifier_head import IdentifierHead
 from rerank.models.loading import load_causal_lm, pick_device
+from rerank.models.out_of_memory import translate_out_of_memory
 from rerank.models.packing_check import make_last_token_reader
 from rerank.prompting.identifiers import IdentifierKind, derive_identifiers
 from rerank.prompting.templates import Template

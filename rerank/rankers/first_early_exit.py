@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from rerank.config import Precision
 from rerank.errors import CheckpointError
 from rerank.models.early_exit import exit_after
-from rerank.models.last_token import translate_out_of_memory
+from rerank.models.out_of_memory import translate_out_of_memory
 from rerank.prompting.identifiers import IdentifierKind, find_identifiers
 from rerank.prompting.templates import Template
 from rerank.rankers.first import FirstRanker

@@ -19,8 +19,8 @@ from transformers import GenerationConfig, PreTrainedTokenizerBase
 from rerank.checkpoints.manifest import model_id
 from rerank.config import AnswerConfig, Precision
 from rerank.errors import ConfigError
-from rerank.models.last_token import translate_out_of_memory
 from rerank.models.loading import CausalLM, load_causal_lm, pick_device
+from rerank.models.out_of_memory import translate_out_of_memory
 from rerank.models.precision import compute_in, uses_autocast
 from rerank.prompting.identifiers import CLOSE, OPEN, IdentifierKind, alphabet
 from rerank.prompting.templates import Template

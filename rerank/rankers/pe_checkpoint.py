@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias, cast
+from typing import Literal, TypeAlias
 
 import torch
 from torch import nn
@@ -15,17 +15,9 @@ from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from rerank.config import Precision
 from rerank.errors import CheckpointError, ConfigError
 from rerank.models.checkpoint_errors import loading
+from rerank.models.checkpoint_files import build_transformer, read_config, read_torch_file, read_weights, weight_files
 from rerank.models.complete import check_complete
 from rerank.models.encoder import Encoder
-from rerank.models.loading import (
-    ADAPTER_FILE,
-    build_transformer,
-    load_causal_lm,
-    read_config,
-    read_torch_file,
-    read_weights,
-    weight_files,
-)
 from rerank.models.projector import load_projector
 from rerank.models.tokenizer import load_tokenizer
 from rerank.prompting.templates import VECTOR_FIELDS, Template, load_template
@@ -37,8 +29,6 @@ _ENCODER_PREFIX = "model.encoder."
 #: projector.up.weight, model.projector.0.weight, projector.weight, … → the name inside the projector.
 _PROJECTOR = re.compile(r"(?:^|\.)projector\.((?:\w+\.)?(?:weight|bias))$")
 _PROJECTOR_FILE = "projector.bin"
-#: What the published training saves beside a LoRA adapter.
-_TRAINED_FILE = "non_lora_trainables.bin"
 _OTHER_PROMPT = (
     "{folder} states no prompt, so it is read with the words of template pe_rank_text, with which it was not trained: "
     "its published figures are not reached; give its publisher's prompt as `template`"
@@ -71,13 +61,11 @@ class PECheckpoint:
 def load_pe_checkpoint(
     folder: Path, encoder: Encoder, device: torch.device, template: str | None, precision: Precision = "auto"
 ) -> PECheckpoint:
-    """Loads a folder with config.json and weights in one of three layouts.
+    """Loads a folder with config.json and weights in one of two layouts.
 
     Our layout stores neither token embeddings nor a tokenizer, because they are the encoder's. The published layout (as
     in liuqi6777/pe-rank-mistral-jina) is a complete causal LM with its tokenizer and `model_type` "embed_…"; its
-    projector is among the weights or in projector.bin. The published training can also write a LoRA adapter of a causal
-    LM, with the projector in projector.bin or non_lora_trainables.bin. In all of them, config.json names the encoder
-    and the projector's type.
+    projector is among the weights or in projector.bin. In both, config.json names the encoder and the projector's type.
 
     Args:
         template: the prompt template of a checkpoint whose config.json names none.
@@ -96,73 +84,29 @@ def _load(
     config = read_config(folder)
     _check_encoder(folder, config, encoder)
     _check_pooling(folder, config, encoder)
-    parts = _load_adapter if (folder / ADAPTER_FILE).is_file() else _load_weights
-    loaded = parts(folder, config, encoder, device, precision)
-    named = getattr(config, "template", None)
-    trained_here = getattr(config, "encoder_sha256", None) is not None
-    return PECheckpoint(
-        transformer=loaded.transformer,
-        projector=_projector(folder, config, loaded.others, encoder.id.dimension).to(device),
-        tokenizer=loaded.tokenizer,
-        template=_template(folder, config, template, "pe_rank_text" if loaded.own_vocabulary else "pe_rank"),
-        own_vocabulary=loaded.own_vocabulary,
-        decoding="one_step" if trained_here or not loaded.own_vocabulary else "dynamic",
-        context_tokens=config.max_position_embeddings,
-        revision=sha256_of_files(loaded.files),
-        warning=_OTHER_PROMPT.format(folder=folder) if loaded.own_vocabulary and not (named or template) else "",
-    )
-
-
-@dataclass(frozen=True)
-class _Loaded:
-    """The parts that the layouts store in different ways. `others`: the tensors that are not the transformer's."""
-
-    transformer: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
-    own_vocabulary: bool
-    others: Mapping[str, torch.Tensor]
-    files: Sequence[Path]
-
-
-def _load_weights(
-    folder: Path, config: PretrainedConfig, encoder: Encoder, device: torch.device, precision: Precision
-) -> _Loaded:
-    """A folder with all weights of the model."""
     files = weight_files(folder)
     weights = {name: t for name, t in read_weights(folder).items() if not name.startswith(_ENCODER_PREFIX)}
     own_vocabulary = _TOKEN_EMBEDDINGS in weights
-    token_embeddings = weights[_TOKEN_EMBEDDINGS] if own_vocabulary else encoder.token_embeddings
-    of_transformer = {name: tensor for name, tensor in weights.items() if not _PROJECTOR.search(name)}
-    others = {name: tensor for name, tensor in weights.items() if _PROJECTOR.search(name)}
-    if not others and config.projector_type != "identity":
-        files, others = [*files, folder / _PROJECTOR_FILE], _read_projector_file(folder)
+    of_projector = {name: tensor for name, tensor in weights.items() if _PROJECTOR.search(name)}
+    of_transformer = {name: tensor for name, tensor in weights.items() if name not in of_projector}
+    if not of_projector and config.projector_type != "identity":
+        files, of_projector = [*files, folder / _PROJECTOR_FILE], _read_projector_file(folder)
     unknown = {name for name in of_transformer if not name.startswith("model.") and name != "lm_head.weight"}
     check_complete(folder, {"missing_keys": (), "unexpected_keys": unknown, "mismatched_keys": ()})
-    transformer = build_transformer(config, of_transformer, token_embeddings, device, precision)
-    tokenizer = _own_tokenizer(folder, config) if own_vocabulary else encoder.copy_tokenizer()
-    return _Loaded(transformer, tokenizer, own_vocabulary, others, files)
-
-
-def _load_adapter(
-    folder: Path, config: PretrainedConfig, encoder: Encoder, device: torch.device, precision: Precision
-) -> _Loaded:
-    """A LoRA adapter of a causal LM, with what else was trained in further files."""
-    lm = load_causal_lm(folder, device, precision)
-    files = [folder / name for name in (_PROJECTOR_FILE, _TRAINED_FILE) if (folder / name).is_file()]
-    trained = {
-        name.removeprefix("base_model.model."): tensor
-        for file in files
-        for name, tensor in read_torch_file(file).items()
-    }
-    others = {name: tensor for name, tensor in trained.items() if _PROJECTOR.search(name)}
-    state = lm.model.state_dict()
-    ignored = {name for name in trained if name.startswith(_ENCODER_PREFIX)}
-    of_model = {name: tensor for name, tensor in trained.items() if name not in {*others, *ignored}}
-    unknown = [name for name in of_model if name not in state or state[name].shape != of_model[name].shape]
-    check_complete(folder, {"missing_keys": (), "unexpected_keys": unknown, "mismatched_keys": ()})
-    lm.model.load_state_dict(of_model, strict=False)
-    transformer = cast(PreTrainedModel, lm.model.base_model)
-    return _Loaded(transformer, lm.tokenizer, True, others, [*sorted(folder.glob("adapter_model.*")), *files])
+    token_embeddings = weights[_TOKEN_EMBEDDINGS] if own_vocabulary else encoder.token_embeddings
+    named = getattr(config, "template", None)
+    trained_here = getattr(config, "encoder_sha256", None) is not None
+    return PECheckpoint(
+        transformer=build_transformer(config, of_transformer, token_embeddings, device, precision),
+        projector=_projector(folder, config, of_projector, encoder.id.dimension).to(device),
+        tokenizer=_own_tokenizer(folder, config) if own_vocabulary else encoder.copy_tokenizer(),
+        template=_template(folder, config, template, "pe_rank_text" if own_vocabulary else "pe_rank"),
+        own_vocabulary=own_vocabulary,
+        decoding="one_step" if trained_here or not own_vocabulary else "dynamic",
+        context_tokens=config.max_position_embeddings,
+        revision=sha256_of_files(files),
+        warning=_OTHER_PROMPT.format(folder=folder) if own_vocabulary and not (named or template) else "",
+    )
 
 
 def _check_encoder(folder: Path, config: PretrainedConfig, encoder: Encoder) -> None:

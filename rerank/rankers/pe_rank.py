@@ -17,8 +17,8 @@ import torch
 from rerank.checkpoints.manifest import model_id, trained_with_instructions
 from rerank.errors import InvalidRequest
 from rerank.models.encoder import Encoder
-from rerank.models.last_token import translate_out_of_memory
 from rerank.models.loading import pick_device
+from rerank.models.out_of_memory import translate_out_of_memory
 from rerank.models.packing_check import make_last_token_reader
 from rerank.models.precision import pick_precision
 from rerank.prompting.vector_prompts import PASSAGE_SLOT, QUERY_SLOT, VectorPrompts

@@ -22,7 +22,8 @@ from torch.nn.utils.rnn import pad_sequence
 from rerank.client.client import AsyncRerankClient
 from rerank.config import FirstModel, Precision, ServiceConfig
 from rerank.models.encoder import Encoder
-from rerank.models.last_token import IdentifierHead, LastTokenReader
+from rerank.models.identifier_head import IdentifierHead
+from rerank.models.last_token import LastTokenReader
 from rerank.models.packing_check import make_last_token_reader
 from rerank.models.precision import weights_dtype
 from rerank.ports.server import running_server

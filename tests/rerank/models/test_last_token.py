@@ -9,7 +9,9 @@ import pytest
 import torch
 from transformers import PretrainedConfig
 
-from rerank.models.last_token import IdentifierHead, Pack, packed_attention, translate_out_of_memory
+from rerank.models.identifier_head import IdentifierHead
+from rerank.models.out_of_memory import translate_out_of_memory
+from rerank.models.packed_attention import Pack, packed_attention
 from rerank.models.packing_check import make_last_token_reader
 from tests.random_models import LENGTHS, NOT_PACKABLE, PACKABLE, random_model, random_sequences
 

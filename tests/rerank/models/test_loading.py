@@ -14,12 +14,8 @@ from transformers import AutoModelForCausalLM
 
 from rerank.config import Precision
 from rerank.errors import CheckpointError
-from rerank.models.loading import (
-    build_transformer,
-    load_causal_lm,
-    read_config,
-    read_weights,
-)
+from rerank.models.checkpoint_files import build_transformer, read_config, read_weights
+from rerank.models.loading import load_causal_lm
 from rerank.models.precision import uses_autocast, weights_dtype
 from tests.causal_lms import write_causal_lm
 from tests.small_tokenizers import byte_level

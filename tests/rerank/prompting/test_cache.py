@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from rerank.prompting.cache import cached_by_bytes
-from rerank.prompting.listwise import SegmentTokenizer, _segment_bytes, passage_contexts
+from rerank.prompting.segments import SegmentTokenizer, passage_contexts, segment_bytes
 from tests.small_tokenizers import byte_level
 
 
@@ -42,7 +42,7 @@ def test_long_passages_do_not_fill_the_memory(text: str) -> None:
     ids = segments.tokenize_passage(text, context)
     assert ids is not None
     taken = sys.getsizeof(text) + sys.getsizeof(ids) + sum(map(sys.getsizeof, ids))
-    assert taken <= _segment_bytes(ids, text, context) * 1.01
+    assert taken <= segment_bytes(ids, text, context) * 1.01
     first = segments.tokenize_passage(text, context)
     assert first is segments.tokenize_passage(text, context)
     for number in range(32 * 1024 * 1024 // taken + 1):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from rerank.prompting.listwise import Sanitizer
+from rerank.prompting.sanitize import Sanitizer
 from tests.small_tokenizers import byte_level, metaspace, uncased
 
 TEMPLATE = ("Rank them.", "I give you {num} passages.\n", "\nSearch Query: {query}.\nRank them.")

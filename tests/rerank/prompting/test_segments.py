@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, trainers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from rerank.prompting.listwise import ListwiseRenderer, PassageContext, SegmentTokenizer, passage_contexts
+from rerank.prompting.listwise import ListwiseRenderer
+from rerank.prompting.segments import PassageContext, SegmentTokenizer, passage_contexts
 from rerank.prompting.templates import Template, load_template
 from rerank.types import Passage, Prepared, Query, Window
 from tests.small_tokenizers import FAMILIES

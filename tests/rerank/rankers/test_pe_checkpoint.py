@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
 
 from rerank.errors import CheckpointError, ConfigError
 from rerank.models.encoder import Encoder
@@ -20,12 +17,10 @@ from rerank.prompting.templates import load_template
 from rerank.rankers.base import rank_windows
 from rerank.rankers.pe_rank import PERankRanker
 from rerank.types import Passage, Query, ScoreKind, Window
-from tests.causal_lms import write_causal_lm
 from tests.pe_checkpoints import (
     SHORT,
     change_config,
     change_weights,
-    published_tokenizer,
     random_projector,
     vector_window,
     write_published,
@@ -144,40 +139,6 @@ def test_checkpoint_trained_here_decodes_in_one_step(tmp_path: Path, encoder: En
     change_config(folder, encoder_sha256=encoder.id.sha256)
     info = PERankRanker(folder, encoder, device="cpu").info
     assert (info.score_kind, info.warning) == (ScoreKind.WINDOW_LOG_PROB, "")
-
-
-def write_adapter(folder: Path, encoder: Encoder) -> tuple[Path, Path]:
-    """The adapter that the published training writes, with the projector beside it; and the same weights in full."""
-    full = write_published(folder / "full", encoder)
-    base = write_causal_lm(folder / "base", "mistral", published_tokenizer())
-    lora = LoraConfig(r=4, target_modules=["q_proj", "up_proj"], init_lora_weights=False)
-    model = get_peft_model(AutoModelForCausalLM.from_pretrained(base), lora)
-    model.save_pretrained(folder / "adapter")
-    shutil.copy(full / "config.json", folder / "adapter")
-    projector = {name: t for name, t in load_file(full / "model.safetensors").items() if "projector" in name}
-    torch.save({f"base_model.model.{name}": t for name, t in projector.items()}, folder / "adapter" / "projector.bin")
-    norm = torch.full((64,), 1.5)
-    trained = {"base_model.model.model.norm.weight": norm, "base_model.model.model.encoder.x": norm}
-    torch.save(trained, folder / "adapter" / "non_lora_trainables.bin")
-    change_weights(full, model.merge_and_unload().state_dict() | {"model.norm.weight": norm}, without="model.layers")
-    return folder / "adapter", full
-
-
-def test_adapter_of_the_published_training_is_merged(tmp_path: Path, encoder: Encoder) -> None:
-    adapter, full = write_adapter(tmp_path, encoder)
-    window = vector_window(9, seed=3)
-    rankings = [
-        rank_windows(PERankRanker(folder, encoder, "cpu", "one_step"), [window])[0].scores for folder in (adapter, full)
-    ]
-    assert rankings[0] == pytest.approx(rankings[1], abs=1e-5)
-    assert PERankRanker(adapter, encoder, "cpu").info.score_kind is ScoreKind.RANK
-
-
-def test_adapter_with_unknown_weights_beside_it_is_refused(tmp_path: Path, encoder: Encoder) -> None:
-    adapter, _ = write_adapter(tmp_path, encoder)
-    torch.save({"base_model.model.model.nothing": torch.ones(1)}, adapter / "non_lora_trainables.bin")
-    with pytest.raises(CheckpointError, match=r"with unknown model\.nothing"):
-        PERankRanker(adapter, encoder, "cpu")
 
 
 def test_encoder_with_the_weights_of_the_training_may_have_another_name(folder: Path, encoder: Encoder) -> None:

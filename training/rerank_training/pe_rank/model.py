@@ -20,8 +20,8 @@ from transformers import (
 
 from rerank.checkpoints.manifest import TEMPLATE_FILE
 from rerank.errors import CheckpointError
+from rerank.models.checkpoint_files import read_config, read_weights
 from rerank.models.encoder import Encoder
-from rerank.models.loading import read_config, read_weights
 from rerank.models.projector import make_projector
 from rerank.prompting.templates import Template, load_template
 from rerank.prompting.vector_prompts import PASSAGE_SLOT, QUERY_SLOT, VectorPrompts

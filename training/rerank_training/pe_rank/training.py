@@ -13,9 +13,9 @@ from transformers import set_seed
 
 from rerank.commands.run import console
 from rerank.errors import ConfigError
+from rerank.models.checkpoint_files import weight_files
 from rerank.models.encoder import DEFAULT_ENCODER, Encoder
 from rerank.models.hub import check_findable
-from rerank.models.loading import weight_files
 from rerank.prompting.templates import load_template
 from rerank.types import Passage
 from rerank.util.files import sha256_of_files

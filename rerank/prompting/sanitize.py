@@ -1,0 +1,74 @@
+"""Removes from texts of outside everything that a model could read as markup of its prompt."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from transformers import PreTrainedTokenizerBase
+
+#: A text in brackets, among them those that become "[" and "]" by Unicode's compatibility normalisation.
+_BRACKETED = re.compile(r"[\[\uFE47\uFF3B]([^\[\]\uFE47\uFE48\uFF3B\uFF3D]*)[\]\uFE48\uFF3D]")
+#: A passage's identifier without its brackets: a letter or up to five digits.
+_IDENTIFIER = re.compile(r"\s*([A-Za-z]|\d{1,5})\s*")
+#: Categories of the characters that tokenizers drop: accents, control and invisible format characters.
+_DROPPED = {"Mn", "Cc", "Cf"}
+#: Chat markup of public models, whether or not it is this tokenizer's. <p>, [MUSIC] and the like are text.
+_CHAT_MARKUP = (
+    r"<\|[A-Za-z_]{1,40}\|>|</?(?:s|think)>|<(?:bos|eos|pad|unk|start_of_turn|end_of_turn)>|<</?SYS>>"
+    r"|\[/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|CLS|SEP|PAD|UNK|MASK)\]"
+)
+#: A label at the start of a template's line, such as "Search Query:".
+_LABEL = re.compile(r"^\s*([A-Z][A-Za-z ]{1,40}):", re.MULTILINE)
+_WHITE_SPACE = re.compile(r"\s+")
+
+
+class Sanitizer:
+    """Removes from a text everything that a model could read as markup of the prompt.
+
+    White space, line breaks included, becomes single spaces, so that no text starts a line; identifiers, and what
+    tokenizers normalise to them, get parentheses in place of brackets; special tokens and chat markup get a space after
+    their first character; labels of the template get a dash in place of their colon. Sanitizing a sanitized text
+    changes nothing.
+
+    Args:
+        tokenizer: the tokenizer whose special tokens are removed.
+        template_texts: the parts of the template, whose labels are removed.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, template_texts: Iterable[str]) -> None:
+        self._divide_markup = markup_divider(tokenizer, _CHAT_MARKUP)
+        labels = sorted({label for text in template_texts for label in _LABEL.findall(text)})
+        self._labels = re.compile(rf"({'|'.join(map(re.escape, labels))})\s*:", re.IGNORECASE) if labels else None
+
+    def __call__(self, text: str) -> str:
+        text = _WHITE_SPACE.sub(" ", text).strip()
+        text = _BRACKETED.sub(_without_identifier, text)
+        if self._labels is not None:
+            text = self._labels.sub(r"\1 -", text)
+        return self._divide_markup(text)
+
+
+def _without_identifier(match: re.Match[str]) -> str:
+    """The bracketed text, in parentheses if it is an identifier once a tokenizer has normalised it."""
+    text = match[1]
+    if text.isascii() and len(text) > 5:  # " 123 "
+        return match[0]
+    folded = "".join(c for c in unicodedata.normalize("NFKD", text) if unicodedata.category(c) not in _DROPPED)
+    return f"({text.strip()})" if _IDENTIFIER.fullmatch(folded) else match[0]
+
+
+def markup_divider(tokenizer: PreTrainedTokenizerBase, *patterns: str) -> Callable[[str], str]:
+    """Returns a function that puts a space after the first character of each special or added token of a text.
+
+    The tokenizer then reads the token as text.
+
+    Args:
+        patterns: regular expressions of further markup that is divided alike.
+    """
+    tokens = [*tokenizer.all_special_tokens, *map(str, tokenizer.added_tokens_encoder)]
+    longest_first = sorted({re.escape(token) for token in tokens if len(token) > 1}, key=len, reverse=True)
+    markup = re.compile("|".join([*longest_first, *patterns]) or r"(?!)")
+    return partial(markup.sub, lambda match: f"{match[0][0]} {match[0][1:]}")
