@@ -38,10 +38,10 @@ def run_evaluation(settings: EvaluationSettings) -> None:
         CollectionError: a file of a dataset cannot be read, or its queries, candidates and judgements share no ids.
         RerankError: a service refused a query; a further call resumes the run.
     """
-    specs, loads = parse_systems(settings.ranker, settings.system), settings.loads
+    specs = parse_systems(settings.ranker, settings.system)
     tasks = open_tasks(settings)
     folders = _folders([task.name for task in tasks], settings.out)
-    summaries = [_evaluate(task, specs, loads, settings, out) for task, out in zip(tasks, folders, strict=True)]
+    summaries = [_evaluate(task, specs, settings, out) for task, out in zip(tasks, folders, strict=True)]
     if len(summaries) > 1:
         overview = table({summary.dataset: [summary] for summary in summaries})
         write_text(settings.out / "report.md", f"# {len(summaries)} datasets\n\n{overview}\n")
@@ -60,19 +60,16 @@ def _folders(datasets: Sequence[str], out: Path) -> list[Path]:
     return [out] if len(datasets) == 1 else [out / dataset.replace("/", "-") for dataset in datasets]
 
 
-def _evaluate(
-    task: Task, specs: Sequence[SystemSpec], loads: Sequence[int], settings: EvaluationSettings, out: Path
-) -> Summary:
+def _evaluate(task: Task, specs: Sequence[SystemSpec], settings: EvaluationSettings, out: Path) -> Summary:
     """Evaluates all systems on one dataset."""
-    shared = {"encoder": settings.encoder, "order_prior": settings.order_prior, "versions": versions()}
+    shared = {"encoder": settings.encoder, "versions": versions()}
     with open_systems(specs, settings, task.evaluator.qrels, task.index) as systems:
         variants = task.source.variants(systems, shared)
-        responses = run_variants(variants, list(task.source.queries), out, loads, console)
-    measured = responses[loads[0]]
-    notes = task.notes + _notes_on_search(task, systems, measured, settings.target)
+        responses = run_variants(variants, list(task.source.queries), out, settings.concurrency, console)
+    notes = task.notes + _notes_on_search(task, systems, responses, settings.target)
     written = {**settings.as_strings(), "qrels_sha256": task.qrels_sha256}
     results = measure_variants(variants, responses, task.evaluator, out, written, notes)
-    first_stage = task.source.first_stage(variants[0].order, measured[variants[0].name])
+    first_stage = task.source.first_stage(variants[0].order, responses[variants[0].name])
     report = _report(task, specs, settings, variants, results, first_stage)
     report = replace(report, settings={**report.settings, **shared, **task.source.fingerprint}, notes=notes)
     summary = summarize(report.dataset, report.title, report.results, report.seed, report.notes)

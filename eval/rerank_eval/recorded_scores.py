@@ -187,5 +187,5 @@ class Recorder:
         self, name: str, fingerprint: Mapping[str, object], rank: Callable[[str], RankedList]
     ) -> dict[str, RankedList]:
         variant = Variant(name, {**self.fingerprint, **fingerprint}, rank)
-        responses = run_variants([variant], list(self.queries), self.out / name, [1], console)
-        return {response.query_id: response.ranking for response in responses[1][name]}
+        responses = run_variants([variant], list(self.queries), self.out / name, 1, console)
+        return {response.query_id: response.ranking for response in responses[name]}

@@ -260,17 +260,16 @@ def _efficiency(results: Sequence[SystemResult]) -> str:
     rows = [
         [
             result.name,
-            str(load),
             *(f"{value:,.1f}" for value in (e.p50_ms, e.p95_ms, e.p99_ms)),
             f"{e.queries_per_s:,.2f}",
             *(f"{value:,.1f}" for value in (e.windows, e.rounds, e.tokens)),
         ]
         for result in results
-        for load, e in result.costs.items()
+        if (e := result.efficiency)
     ]
     if not rows:
         return ""
-    head = ["system", "concurrent queries", "p50 ms", "p95 ms", "p99 ms", "queries/s", "windows", "rounds", "tokens"]
+    head = ["system", "p50 ms", "p95 ms", "p99 ms", "queries/s", "windows", "rounds", "tokens"]
     return (
         f"## Latency and cost\n\n{markdown_table(head, rows)}\n\n"
         "Latency is measured at the caller and includes the network. Windows, rounds and tokens are means per query."

@@ -28,14 +28,12 @@ class Variant:
     Attributes:
         fingerprint: every setting that decides the responses; a resumed run must have the same.
         rank: query_id → ranking; called from several threads.
-        is_timed: run again at every further number of concurrent queries.
         order: in which the system receives the candidates.
     """
 
     name: str
     fingerprint: Mapping[str, object]
     rank: Callable[[str], RankedList]
-    is_timed: bool = False
     order: Order = ORIGINAL
 
 
@@ -45,68 +43,48 @@ def variant_folder(variant: Variant, variants: Sequence[Variant], out: Path) -> 
 
 
 def run_variants(
-    variants: Sequence[Variant], query_ids: Sequence[str], out: Path, loads: Sequence[int], console: Console
-) -> dict[int, Responses]:
-    """Runs all variants at the first load, and those that are timed again at every further load.
+    variants: Sequence[Variant], query_ids: Sequence[str], out: Path, concurrency: int, console: Console
+) -> Responses:
+    """Runs all variants.
 
     Queries whose responses are in the trace files of a killed run are not run again.
 
     Args:
-        loads: numbers of concurrent queries, at least one.
-
-    Returns:
-        Responses by load.
+        concurrency: number of concurrent queries.
 
     Raises:
         ConfigError: `out` holds responses of a run with other settings.
         RerankError: a service refused a query; earlier responses are kept.
     """
-    files = [variant_folder(variant, variants, out) / TRACE_FILE for variant in variants]
-    responses = {loads[0]: _run(variants, query_ids, files, loads[0], console)}
-    timed = [variant for variant in variants if variant.is_timed]
-    for load in loads[1:]:
-        files = [variant_folder(variant, variants, out) / f"trace-{load}.jsonl" for variant in timed]
-        responses[load] = _run(timed, query_ids, files, load, console, f", {load} concurrent queries")
-    return responses
-
-
-def _run(
-    variants: Sequence[Variant],
-    query_ids: Sequence[str],
-    paths: Sequence[Path],
-    load: int,
-    console: Console,
-    suffix: str = "",
-) -> Responses:
     # All files are opened before the first query, so that a wrong --out is refused at once.
     files = [
-        TraceFile(path, {**variant.fingerprint, "load": load}) for variant, path in zip(variants, paths, strict=True)
+        TraceFile(variant_folder(each, variants, out) / TRACE_FILE, {**each.fingerprint, "load": concurrency})
+        for each in variants
     ]
     for variant, file in zip(variants, files, strict=True):
-        title, done = f"{variant.name}{suffix}", len(file.responses)
-        if done:
-            console.print(f"{title}: resumed with {done} of {len(query_ids)} queries done")
+        if done := len(file.responses):
+            console.print(f"{variant.name}: resumed with {done} of {len(query_ids)} queries done")
         with show_progress(console) as progress:
-            for number in _run_concurrently(variant, query_ids, file, load):
-                progress.report(f"{title}, queries", number, len(query_ids))
+            for number in _run_concurrently(variant, query_ids, file, concurrency):
+                progress.report(f"{variant.name}, queries", number, len(query_ids))
         file.finish(query_ids)
     return {variant.name: list(file.responses.values()) for variant, file in zip(variants, files, strict=True)}
 
 
-def _run_concurrently(variant: Variant, query_ids: Sequence[str], file: TraceFile, load: int) -> Iterator[int]:
+def _run_concurrently(variant: Variant, query_ids: Sequence[str], file: TraceFile, threads: int) -> Iterator[int]:
     """Runs the queries without a response. Yields the number of responses at the start and after each of them."""
     remaining = [query_id for query_id in query_ids if query_id not in file.responses]
     done = len(query_ids) - len(remaining)
     yield done
-    with ThreadPoolExecutor(load) as threads:
-        futures = [threads.submit(_run_query, variant, query_id, file) for query_id in remaining]
+    with ThreadPoolExecutor(threads) as pool:
+        futures = [pool.submit(_run_query, variant, query_id, file) for query_id in remaining]
         try:
             for future in as_completed(futures):
                 future.result()
                 done += 1
                 yield done
         except BaseException:
-            threads.shutdown(wait=False, cancel_futures=True)
+            pool.shutdown(wait=False, cancel_futures=True)
             raise
 
 

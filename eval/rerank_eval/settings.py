@@ -12,7 +12,6 @@ import typer
 from rerank.collections import NAMED
 from rerank.commands.options import FirstStageOption, Interpolation, StrategyOption, Stride, WindowSize
 from rerank.config import Precision
-from rerank.errors import ConfigError
 from rerank.types import FirstStage
 from rerank_eval.specs import FUSIONS, ORACLE, SERVED
 
@@ -40,9 +39,6 @@ class EvaluationSettings:
         ),
     ] = field(default_factory=list)
     template: Annotated[str, typer.Option(help="Name or file of the prompt template of the served rankers.")] = ""
-    decoding: Annotated[
-        str, typer.Option(help="How PE-Rank orders a window: one_step or dynamic; empty: as its checkpoint does.")
-    ] = ""
     encoder: Annotated[
         str, typer.Option(help="Name or folder of the encoder for PE-Rank and fusions; empty: the default encoder.")
     ] = ""
@@ -63,17 +59,7 @@ class EvaluationSettings:
     window_size: WindowSize = 0
     stride: Stride = 0
     interpolation: Interpolation = None
-    order_prior: Annotated[
-        float,
-        typer.Option(min=0.0, help="For first: fall of a passage's log-prior with each place in its window, in nats."),
-    ] = 0.0
-    concurrency: Annotated[
-        str,
-        typer.Option(
-            help="Number of concurrent queries. With 1,8,32, quality is measured at 1, and served systems are timed at "
-            "8 and 32 as well."
-        ),
-    ] = "1"
+    concurrency: Annotated[int, typer.Option(min=1, max=1000, help="Number of concurrent queries.")] = 1
     seed: Annotated[int, typer.Option(help="Seed of the shuffled orders and of the permutation test.")] = 0
     only_asked: Annotated[
         bool,
@@ -87,18 +73,6 @@ class EvaluationSettings:
         str, typer.Option(help="Split of a collection in BEIR layout: its judgements are qrels/SPLIT.tsv.")
     ] = "test"
     out: Annotated[Path, typer.Option(help="Folder for the results; a run that was killed resumes in it.")]
-
-    @property
-    def loads(self) -> list[int]:
-        """Numbers of concurrent queries; the first is the one at which quality is measured.
-
-        Raises:
-            ConfigError: a part of --concurrency is not a number above 0, or occurs twice.
-        """
-        parts = [part.strip() for part in self.concurrency.split(",")]
-        if not all(part.isdecimal() and int(part) for part in parts) or len(set(parts)) != len(parts):
-            raise ConfigError(f"--concurrency {self.concurrency}: expected different numbers above 0, as in 1,8,32")
-        return [int(part) for part in parts]
 
     def as_strings(self) -> dict[str, str]:
         """Every setting by its name, for reports and measures.json; empty if it is not set."""

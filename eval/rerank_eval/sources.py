@@ -43,7 +43,6 @@ class GivenLists:
                 order.label(name),
                 {**system.fingerprint, **shared, **self.fingerprint} | ({"order": order.name} if self.orders else {}),
                 partial(self._rerank, system, order),
-                is_timed=order == ORIGINAL and system.is_served,
                 order=order,
             )
             for order in self.orders or (ORIGINAL,)
@@ -91,7 +90,6 @@ class Search:
                 name,
                 {**system.fingerprint, **shared, **self.fingerprint},
                 partial(self._search, system, {}),
-                is_timed=system.is_served,
             )
             for name, system in systems.items()
         ]

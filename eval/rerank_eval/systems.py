@@ -176,8 +176,7 @@ def model_config(spec: SystemSpec, settings: EvaluationSettings) -> Mapping[str,
 
 def _given_settings(spec: SystemSpec, settings: EvaluationSettings) -> dict[str, object]:
     """The settings that the command line gives to all models whose ranker has them."""
-    shared = {"template": settings.template, "decoding": settings.decoding, "order_prior": settings.order_prior}
-    return {name: value for name, value in shared.items() if value and name in spec.model_settings}
+    return {"template": settings.template} if settings.template and "template" in spec.model_settings else {}
 
 
 def _generation_config(model: Mapping[str, object], folder: Path) -> Mapping[str, object]:

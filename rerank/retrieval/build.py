@@ -30,8 +30,7 @@ from rerank.retrieval.build_folder import BuildFolder, build_folder
 from rerank.retrieval.encoding import Workers, encode_passages
 from rerank.retrieval.index import IndexManifest, write_manifest
 from rerank.retrieval.index_format import FORMAT, DenseKind
-from rerank.retrieval.shards import EncodingJob
-from rerank.retrieval.sparse_shards import SparseJob
+from rerank.retrieval.shards import DenseJob, SparseJob
 from rerank.retrieval.sparse_store import FOLDER as SPARSE_FOLDER
 from rerank.retrieval.sparse_store import join_parts
 from rerank.retrieval.store import DuplicateDocId, PassageStore, allocate_vectors, write_passages
@@ -41,7 +40,7 @@ from rerank.types import Passage, Precision
 #: Progress callback: (stage, passages done, passages in total or None if unknown).
 Report: TypeAlias = Callable[[str, int, int | None], None]
 
-#: Passages of a shard, see EncodingJob.
+#: Passages of a shard, see ShardJob.
 SHARD_ROWS = 512
 #: Passages between two reports of progress while the collection is read.
 _REPORT_EVERY = 1000
@@ -140,7 +139,7 @@ class VectorStages:
         n = len(PassageStore(self.build.index))
         journal = self.build.folder / "shards"
         device, dtype = self.encoder.device, self.settings.encoder_dtype
-        job = EncodingJob(self.build.index, journal, self.encoder.id, str(device), dtype, SHARD_ROWS)
+        job = DenseJob(self.build.index, journal, self.encoder.id, str(device), dtype, SHARD_ROWS)
         workers = self.settings.workers or (1 if device.type == "cuda" else self.settings.threads)
         return encode_passages(job, self.encoder, workers, lambda done: self.report("vectors", done, n))
 

@@ -60,7 +60,7 @@ def _encoded(job: ShardJob[Any], encoder: Any, workers: Workers, shards: list[in
 
 def _here(job: ShardJob[Any], encoder: Any, shards: list[int]) -> Iterator[int]:
     """Encodes in this process."""
-    worker = job.open(encoder)
+    worker = ShardWorker(job, encoder)
     with _one_thread():
         yield from map(worker.encode, shards)
 
@@ -85,7 +85,7 @@ def _start_worker(job: ShardJob[Any]) -> None:
     global _worker
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
-    _worker = job.open()
+    _worker = ShardWorker(job)
 
 
 def _encode_in_worker(shard: int) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from rerank.errors import ConfigError
-from rerank.retrieval.shards import ShardJob
+from rerank.retrieval.shards import ShardJob, ShardWorker
 
 try:
     import ray
@@ -33,7 +33,7 @@ class _Actor:
 
     def __init__(self, job: ShardJob[Any]) -> None:
         torch.set_num_threads(1)
-        self._worker = job.open()
+        self._worker = ShardWorker(job)
 
     def encode(self, shard: int) -> int:
         return self._worker.encode(shard)

@@ -8,29 +8,24 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from rerank.errors import CheckpointError, ConfigError
 from rerank.models.encoder import Encoder, EncoderId
+from rerank.models.sparse_encoder import SparseEncoder, SparseEncoderId
+from rerank.retrieval.sparse_store import write_part
 from rerank.retrieval.store import PassageStore, VectorWriter
 from rerank.types import Precision
 from rerank.util.files import atomic_file
 
 #: Identity of an encoder.
 Id = TypeVar("Id")
-
-
-class ShardWorker(Protocol):
-    """Encodes shards of a job in one process."""
-
-    def encode(self, shard: int) -> int:
-        """Encodes and stores the passages of a shard; returns their number."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +48,12 @@ class ShardJob(Generic[Id]):
     dtype: Precision
     shard_rows: int
 
-    def open(self, encoder: Any = None) -> ShardWorker:
-        """Opens a worker that encodes shards in this process; loads the encoder if it is None. For subclasses."""
+    def load_encoder(self) -> Any:
+        """Loads the encoder."""
+        raise NotImplementedError
+
+    def store(self, shard: int, texts: Sequence[str], encoder: Any) -> None:
+        """Encodes the texts of a shard, and stores the result in its place."""
         raise NotImplementedError
 
     def create_journal(self) -> None:
@@ -75,16 +74,7 @@ class ShardJob(Generic[Id]):
             os.fdatasync(file.fileno())
 
 
-@dataclass(frozen=True, slots=True)
-class EncodingJob(ShardJob[EncoderId]):
-    """The encoding of all passages as vectors, whose file is allocated."""
-
-    def open(self, encoder: Encoder | None = None) -> ShardEncoder:
-        """See ShardJob."""
-        return ShardEncoder(self, encoder)
-
-
-class ShardEncoder:
+class ShardWorker:
     """Encodes shards of a job in this process.
 
     Args:
@@ -95,27 +85,51 @@ class ShardEncoder:
         ConfigError: another encoder has the name of the job's.
     """
 
-    def __init__(self, job: EncodingJob, encoder: Encoder | None = None) -> None:
-        self._job = job
-        self._encoder = encoder or Encoder(job.encoder.name, job.device)
+    def __init__(self, job: ShardJob[Any], encoder: Any = None) -> None:
+        self._job, self._encoder = job, encoder or job.load_encoder()
         if self._encoder.id != job.encoder:
             raise ConfigError(f"encoder {job.encoder.name} has changed since the build began; start a new build")
-        self._store = PassageStore(job.folder)
-        self._writer = VectorWriter(job.folder)
+        self._texts = PassageStore(job.folder)
         job.create_journal()
 
     def encode(self, shard: int) -> int:
-        """Encodes and stores the passages of a shard; returns their number.
-
-        Raises:
-            CheckpointError: the encoder returns numbers that are not finite.
-        """
+        """Encodes and stores the passages of a shard; returns their number."""
         start_s = time.perf_counter()
         first = shard * self._job.shard_rows
-        texts = list(self._store.texts_from(first, first + self._job.shard_rows))
-        vectors = self._encoder.encode(texts, self._job.dtype)
-        if not np.isfinite(vectors).all():
-            raise CheckpointError(f"encoder {self._job.encoder.name} returns numbers that are not finite; use another")
-        self._writer.write(first, vectors, self._encoder.is_truncated(texts))
+        texts = list(self._texts.texts_from(first, first + self._job.shard_rows))
+        self._job.store(shard, texts, self._encoder)
         self._job.finish(shard, time.perf_counter() - start_s)
         return len(texts)
+
+
+@dataclass(frozen=True, slots=True)
+class DenseJob(ShardJob[EncoderId]):
+    """The encoding of all passages as vectors, whose file is allocated."""
+
+    def load_encoder(self) -> Encoder:
+        """See ShardJob."""
+        return Encoder(self.encoder.name, self.device)
+
+    def store(self, shard: int, texts: Sequence[str], encoder: Encoder) -> None:
+        """See ShardJob. Raises: CheckpointError if the encoder returns numbers that are not finite."""
+        vectors = encoder.encode(texts, self.dtype)
+        if not np.isfinite(vectors).all():
+            raise CheckpointError(f"encoder {self.encoder.name} returns numbers that are not finite; use another")
+        VectorWriter(self.folder).write(shard * self.shard_rows, vectors, encoder.is_truncated(texts))
+
+
+@dataclass(frozen=True, slots=True)
+class SparseJob(ShardJob[SparseEncoderId]):
+    """The encoding of all passages as sparse vectors, with a file for each shard until all are joined."""
+
+    def load_encoder(self) -> SparseEncoder:
+        """See ShardJob."""
+        return SparseEncoder(self.encoder.name, self.device)
+
+    def store(self, shard: int, texts: Sequence[str], encoder: SparseEncoder) -> None:
+        """See ShardJob."""
+        write_part(self.part(shard), encoder.encode(texts, self.dtype))
+
+    def part(self, shard: int) -> Path:
+        """The file of a shard, beside the journal."""
+        return self.journal.with_name(f"{self.journal.name}-{shard}.npz")

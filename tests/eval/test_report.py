@@ -17,7 +17,7 @@ def result(name: str, values: list[float], missing: tuple[str, ...] = (), **coun
     per_query = {f"q{number}": {"nDCG@10": value} for number, value in enumerate(values)}
     warnings = {"incomplete": 0, "truncated": 0, "repaired": 0} | counts
     cost = Efficiency(10.0, 20.0, 30.0, 2.5, windows=9.0, rounds=9.0, tokens=1800.0, **warnings)
-    return SystemResult(name, MetricValues({"nDCG@10": sum(values) / len(values)}, per_query, missing), {1: cost})
+    return SystemResult(name, MetricValues({"nDCG@10": sum(values) / len(values)}, per_query, missing), cost)
 
 
 FIRST = result("a", [0.5, 0.6, 0.7, 0.4])
@@ -126,7 +126,7 @@ def test_settings_are_written_as_a_person_writes_them() -> None:
         "only_asked": True,
         "strategy": None,
         "template": "",
-        "order_prior": 0.0,
+        "seed": 0,
         "versions": {"python": "3.11"},
     }
     text = markdown(evaluation(FIRST, **settings, qrels_sha256="ab"))
@@ -136,4 +136,4 @@ def test_settings_are_written_as_a_person_writes_them() -> None:
         "| versions | python 3.11 |",
         "| qrels SHA-256 | ab |",
     ]
-    assert "order" not in text.partition("## Settings")[2]
+    assert "seed" not in text

@@ -36,7 +36,7 @@ class RecordingSystem:
 
 
 def evaluate(variants: list[Variant], out: Path, load: int = 1) -> None:
-    responses = run_variants(variants, QUERIES, out, [load], CONSOLE)
+    responses = run_variants(variants, QUERIES, out, load, CONSOLE)
     measure_variants(variants, responses, Evaluator(trec_dl(), QRELS), out, {"command": "test"})
 
 
@@ -77,17 +77,4 @@ def test_other_settings_are_refused_before_the_first_query(tmp_path: Path) -> No
 
 
 def test_no_queries_leave_empty_files(tmp_path: Path) -> None:
-    assert run_variants([Variant("a", {}, RecordingSystem())], [], tmp_path, [1], CONSOLE) == {1: {"a": []}}
-
-
-def test_timed_variants_run_once_more_at_every_load(tmp_path: Path) -> None:
-    timed, untimed = RecordingSystem(), RecordingSystem()
-    variants = [Variant("a", {}, timed, is_timed=True), Variant("b", {}, untimed)]
-    responses = run_variants(variants, QUERIES, tmp_path, [1, 2, 3], CONSOLE)
-    results = measure_variants(variants, responses, Evaluator(trec_dl(), QRELS), tmp_path, {})
-    assert [list(result.costs) for result in results] == [[1, 2, 3], [1]]
-    assert (len(timed.queries), len(untimed.queries)) == (18, 6)
-    run_variants(variants, QUERIES, tmp_path, [1, 2, 3], CONSOLE)
-    assert len(timed.queries) == 18
-    with pytest.raises(ConfigError, match="load: 1 there, 3 now"):
-        run_variants(variants, QUERIES, tmp_path, [3], CONSOLE)
+    assert run_variants([Variant("a", {}, RecordingSystem())], [], tmp_path, 1, CONSOLE) == {"a": []}

@@ -80,20 +80,10 @@ def test_checkpoint_of_first_may_generate_with_the_template_of_its_training() ->
     assert model_config(spec, flags(template="own.yaml"))["template"] == "own.yaml"
 
 
-@pytest.mark.parametrize(
-    ("ranker", "names"),
-    [
-        ("identity", set()),
-        ("pe-rank", {"template", "decoding"}),
-        ("first", {"template", "order_prior"}),
-        ("generation", {"template"}),
-    ],
-)
-def test_shared_settings_reach_the_rankers_that_have_them(ranker: str, names: set[str]) -> None:
-    shared = {"template": "own.yaml", "decoding": "dynamic", "order_prior": 0.2}
-    model = model_config(SystemSpec("a", ranker, "published"), flags(**shared))
-    expected = {name: value for name, value in shared.items() if name in names}
-    assert model == {"name": "a", "ranker": ranker, "path": "published", **expected}
+@pytest.mark.parametrize(("ranker", "has_it"), [("identity", False), ("pe-rank", True), ("generation", True)])
+def test_shared_template_reaches_the_rankers_that_have_one(ranker: str, has_it: bool) -> None:
+    model = model_config(SystemSpec("a", ranker, "published"), flags(template="own.yaml"))
+    assert model == {"name": "a", "ranker": ranker, "path": "published"} | ({"template": "own.yaml"} if has_it else {})
 
 
 def test_checkpoint_of_another_ranker_is_refused() -> None:

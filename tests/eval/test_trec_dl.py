@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -203,9 +204,8 @@ def test_vectors_are_read_from_the_index(beir_folder: Path, tmp_path: Path, serv
     assert "--index has the vectors of one --collection, and there are 2" in refused
 
 
-def test_times_at_several_loads_are_in_the_report(files: list[str], tmp_path: Path, service: Served) -> None:
-    options = ("--target", service.address, "--concurrency", "1,2")
+def test_times_are_in_the_report(files: list[str], tmp_path: Path, service: Served) -> None:
+    options = ("--target", service.address, "--concurrency", 2)
     evaluate(app, tmp_path / "out", *files, "--ranker", "identity", *options)
     cost = report(tmp_path / "out").partition("## Latency and cost")[2]
-    assert "| identity | 1 |" in cost
-    assert "| identity | 2 |" in cost
+    assert re.search(r"^\| identity \| [\d.]+ \|", cost, re.MULTILINE)

@@ -11,7 +11,7 @@ import pytest
 from rerank.errors import CheckpointError, ConfigError
 from rerank.models.encoder import Encoder
 from rerank.retrieval.encoding import encode_passages
-from rerank.retrieval.shards import EncodingJob, ShardEncoder
+from rerank.retrieval.shards import DenseJob, ShardWorker
 from rerank.retrieval.store import PassageStore, allocate_vectors, write_passages
 from rerank.types import Matrix, Passage
 
@@ -20,32 +20,32 @@ TEXTS = [f"passage {n} {'with more words ' * (n % 5)}" for n in range(N)]
 
 
 @pytest.fixture
-def job(encoder: Encoder, tmp_path: Path) -> EncodingJob:
+def job(encoder: Encoder, tmp_path: Path) -> DenseJob:
     return new_job(encoder, tmp_path)
 
 
-def new_job(encoder: Encoder, folder: Path) -> EncodingJob:
+def new_job(encoder: Encoder, folder: Path) -> DenseJob:
     """TEXTS in shards of five."""
     folder.mkdir(exist_ok=True)
     list(write_passages(folder, (Passage(f"d{n}", text) for n, text in enumerate(TEXTS))))
     allocate_vectors(folder, N, encoder.id.dimension)
-    return EncodingJob(folder, folder / "shards", encoder.id, "cpu", "float32", shard_rows=5)
+    return DenseJob(folder, folder / "shards", encoder.id, "cpu", "float32", shard_rows=5)
 
 
-def test_vectors_are_those_of_the_encoder(job: EncodingJob, encoder: Encoder) -> None:
+def test_vectors_are_those_of_the_encoder(job: DenseJob, encoder: Encoder) -> None:
     seconds = encode_passages(job, encoder, workers=1, report=lambda done: None)
     assert seconds == job.read_journal().sum() > 0
     np.testing.assert_allclose(PassageStore(job.folder).vectors.mapped, encoder.encode(TEXTS), atol=1e-6)
 
 
-def test_progress_begins_with_what_is_encoded(job: EncodingJob, encoder: Encoder) -> None:
-    assert [ShardEncoder(job, encoder).encode(shard) for shard in (4, 1)] == [3, 5]
+def test_progress_begins_with_what_is_encoded(job: DenseJob, encoder: Encoder) -> None:
+    assert [ShardWorker(job, encoder).encode(shard) for shard in (4, 1)] == [3, 5]
     reports: list[int] = []
     encode_passages(job, encoder, workers=1, report=reports.append)
     assert reports == [8, 13, 18, 23]
 
 
-def test_encoded_shards_are_not_encoded_again(job: EncodingJob, encoder: Encoder) -> None:
+def test_encoded_shards_are_not_encoded_again(job: DenseJob, encoder: Encoder) -> None:
     encode_passages(job, encoder, workers=1, report=lambda done: None)
     vectors, _ = allocate_vectors(job.folder, N, encoder.id.dimension)  # a shard that is encoded again is no longer 0
     encode_passages(job, encoder, workers=1, report=lambda done: None)
@@ -56,14 +56,14 @@ def test_shards_in_any_order_give_the_same_bytes(encoder: Encoder, tmp_path: Pat
     stored = []
     for order in ([0, 1, 2, 3, 4], [3, 0, 4, 2, 1, 3]):
         job = new_job(encoder, tmp_path / str(order[0]))
-        shards = ShardEncoder(job, encoder)
+        shards = ShardWorker(job, encoder)
         for shard in order:
             shards.encode(shard)
         stored.append((job.folder / "vectors.npy").read_bytes())
     assert stored[0] == stored[1]
 
 
-def test_bfloat16_is_close_to_float32(job: EncodingJob, encoder: Encoder) -> None:
+def test_bfloat16_is_close_to_float32(job: DenseJob, encoder: Encoder) -> None:
     encode_passages(replace(job, dtype="bfloat16"), encoder, workers=1, report=lambda done: None)
     cosines = (PassageStore(job.folder).vectors.mapped * encoder.encode(TEXTS)).sum(axis=1)
     assert 0.999 < cosines.min() < cosines.max() <= 1 + 1e-6
@@ -74,18 +74,18 @@ def test_text_longer_than_the_encoder_reads_is_marked(encoder: Encoder, tmp_path
     texts = ["short", "word " * (encoder.id.max_tokens + 1)]
     list(write_passages(tmp_path, (Passage(f"d{n}", text) for n, text in enumerate(texts))))
     allocate_vectors(tmp_path, 2, encoder.id.dimension)
-    ShardEncoder(EncodingJob(tmp_path, tmp_path / "shards", encoder.id, "cpu", "float32", 2), encoder).encode(0)
+    ShardWorker(DenseJob(tmp_path, tmp_path / "shards", encoder.id, "cpu", "float32", 2), encoder).encode(0)
     assert PassageStore(tmp_path).truncated.tolist() == [False, True]
 
 
-def test_encoder_that_changed_under_its_name_is_refused(job: EncodingJob, encoder: Encoder) -> None:
+def test_encoder_that_changed_under_its_name_is_refused(job: DenseJob, encoder: Encoder) -> None:
     changed = replace(job, encoder=replace(encoder.id, sha256="0" * 64))
     with pytest.raises(ConfigError, match="has changed since the build began"):
-        ShardEncoder(changed, encoder)
+        ShardWorker(changed, encoder)
 
 
 def test_vectors_that_are_not_finite_are_refused(
-    job: EncodingJob, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+    job: DenseJob, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def not_finite(self: Encoder, texts: list[str], dtype: str) -> Matrix:
         return np.full((len(texts), self.id.dimension), np.nan, dtype=np.float32)

@@ -8,7 +8,7 @@ import pytest
 
 from rerank.models.encoder import Encoder
 from rerank.retrieval.encoding import encode_passages
-from rerank.retrieval.shards import ShardEncoder
+from rerank.retrieval.shards import ShardWorker
 from tests.rerank.retrieval.test_encoding import N, new_job
 
 
@@ -17,7 +17,7 @@ def test_actors_give_the_same_bytes_and_do_only_what_is_missing(encoder: Encoder
     here, there = new_job(encoder, tmp_path / "here"), new_job(encoder, tmp_path / "there")
     encode_passages(here, encoder, 1, lambda done: None)
     for shard in (3, 1):
-        ShardEncoder(there, encoder).encode(shard)
+        ShardWorker(there, encoder).encode(shard)
     reported: list[int] = []
     encode_passages(there, encoder, "ray", reported.append)
     assert reported == [10, *reported[1:-1], N]
