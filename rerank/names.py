@@ -118,7 +118,7 @@ class OnFailure(Name):
     FIRST_STAGE = "first-stage"
 
 
-#: What the members of a class are called in messages.
+#: Class → the word for its members in messages.
 _KINDS = {
     "StrategyKind": "strategy",
     "FirstStage": "first stage",

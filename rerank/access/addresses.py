@@ -29,8 +29,8 @@ def check_loopback(name: str, address: str, danger: str, guard: str = "") -> Non
     Args:
         name: the option or setting of the address.
         address: HOST:PORT.
-        danger: what everyone could do who reaches the address.
-        guard: what would guard it, in words that go before the other ways out.
+        danger: what anyone who reaches the address could do.
+        guard: the settings that would guard it, which the error names first.
 
     Raises:
         ConfigError: the address is not of this machine's loopback, or cannot be resolved.

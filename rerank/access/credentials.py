@@ -12,12 +12,12 @@ import grpc
 
 from rerank.errors import ConfigError, UsageError
 
-#: Stands for the certificate authorities that gRPC knows by itself, in place of a file.
+#: The value of `tls_ca` for the public certificate authorities, which gRPC knows.
 SYSTEM_CA = "system"
 _OPTIONS = [
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),  # the service enforces its own limit and names it
-    ("grpc.max_reconnect_backoff_ms", 2000),  # of up to two minutes, which a service that has started would wait for
+    ("grpc.max_reconnect_backoff_ms", 2000),  # by default up to two minutes, which a started service would wait for
 ]
 
 

@@ -21,7 +21,7 @@ from rerank.util.yaml_files import parse_yaml
 
 #: A prefix by which scanners for secrets can find keys that were committed or logged.
 _PREFIX = "rerank_"
-#: 256 random bits, which nobody can guess from their hash; a slow hash, as for passwords, would add nothing.
+#: 256 random bits, which nobody can guess from their hash. A slow hash, as for passwords, would add nothing.
 _KEY_BYTES = 32
 
 

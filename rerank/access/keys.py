@@ -14,7 +14,7 @@ from rerank.util.files import file_version
 
 log = logging.getLogger(__name__)
 
-#: How often, at most, the file is checked for a change.
+#: Seconds between two checks of the file.
 _CHECK_S = 1.0
 
 
@@ -54,7 +54,7 @@ class KeyStore:
         if scheme.lower() != "bearer" or not key:
             raise Unauthenticated("this service needs an API key; send the header `authorization: Bearer KEY`")
         given, found = hash_of_key(key.strip()), None
-        for sha256, caller in self._hashes:  # all of them, so that the time tells nothing about them
+        for sha256, caller in self._hashes:  # all of them, so that the time tells nothing about a key
             if hmac.compare_digest(given, sha256):
                 found = caller
         if found is None:
@@ -62,7 +62,7 @@ class KeyStore:
         return found
 
     def caller(self, name: str) -> Caller | None:
-        """The caller of this name; None if no key has it, or has it any longer."""
+        """The caller of this name; None if no valid key has it."""
         return self._callers.get(name)
 
     def reload(self) -> None:

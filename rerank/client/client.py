@@ -28,7 +28,7 @@ _SCHEMES = {"dns", "ipv4", "ipv6", "unix", "unix-abstract", "vsock", "xds"}
 
 
 class _Client:
-    """The channel of a client, and what it says about itself."""
+    """The channel and the description of a client, blocking or not."""
 
     #: Opens the channel: `Credentials.channel` or its counterpart for asyncio.
     _open: ClassVar[Any]
@@ -115,13 +115,14 @@ class RerankClient(_Client):
     ) -> Iterator[pb.RerankResponse | ServiceError]:
         """Reranks many lists over one stream, on which the service has a bounded number of them in work.
 
-        A request that was refused for want of room, or whose stream broke, is sent again as in `rerank`.
+        A request that was refused because the service is overloaded, or whose stream broke, is sent again as in
+        `rerank`.
 
         Args:
-            requests: pairs of query and candidates, as for `rerank`. They are read as they are needed, a bounded number
-                ahead, so that they may be as many as one likes.
-            timeout_s: time to answer each request from when there is room for it, in seconds; None: the service's own
-                limit.
+            requests: pairs of query and candidates, as for `rerank`. A bounded number is read ahead of the answers, so
+                there may be any number of them.
+            timeout_s: time to answer each request once the service works on it, in seconds; None: the limit of the
+                service.
             show_progress_bar: whether to show one on a terminal or in a notebook.
             options: those of all requests, see `rerank`.
 

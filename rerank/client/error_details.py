@@ -1,4 +1,4 @@
-"""A call that failed, as the client sees it, and the google.rpc details of its status."""
+"""ServiceError, the failure of a call as the client sees it, and the google.rpc details of its status."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ServiceError(RerankError):
         code: the gRPC status code.
         reason: `reason` of the google.rpc.ErrorInfo, such as "OVERLOADED"; empty when the status carries none.
         metadata: `metadata` of the google.rpc.ErrorInfo: the numbers and names of the message.
-        retry_after_s: when the service expects to have room again, in seconds; None if it does not say.
+        retry_after_s: seconds after which the service expects to have capacity again; None if it does not say.
     """
 
     def __init__(self, error: grpc.RpcError, target: str) -> None:

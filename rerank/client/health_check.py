@@ -1,4 +1,4 @@
-"""The client side of the health checks."""
+"""Asks a service for its health."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def check_health(
         credentials: TLS; health checks need no key.
         timeout_s: deadline of the call in seconds.
         model: asks for this model; empty: for the default model.
-        liveness: asks whether the process answers at all, whatever its models.
+        liveness: asks only whether the process answers, even if its models are not served.
 
     Raises:
         ServiceError: there was no answer, or there is no such model.

@@ -25,18 +25,17 @@ Open: TypeAlias = Callable[[Iterable[pb.RerankStreamRequest]], Any]
 #: Requests and bytes that are sent ahead of the answer that is awaited. More than the service has in work, so that a
 #: slow request does not keep it from the next ones.
 _AHEAD, _BYTES_AHEAD = 2 * IN_WORK, 32 << 20
-#: Times of the longest wait for an answer in which a service may be silent.
+#: A service counts as dead when it is silent for this many times the longest wait for an answer.
 _PATIENCE = 2.0
-_STATUS_DETAILS = "grpc-status-details-bin"
 
 
 def weight(request: pb.RerankStreamRequest) -> float:
-    """The part of what may be sent ahead that a request is, see `in_order`."""
+    """The request's share of the send-ahead budget, see `in_order`."""
     return max(1 / _AHEAD, request.ByteSize() / _BYTES_AHEAD)
 
 
 class _RequestFailed(grpc.RpcError):
-    """The status of one request of a stream, in the form in which gRPC gives that of a call."""
+    """The status of one request of a stream, in the form that gRPC has for a call."""
 
     def __init__(self, status: status_pb2.Status) -> None:
         super().__init__(status.message)

@@ -29,7 +29,7 @@ DEFAULT_ATTEMPTS = 4
 _FIRST_WAIT_S = 0.25
 #: The longest wait for a service that does not answer yet, in seconds.
 _LONGEST_WAIT_S = 2.0
-#: How gRPC's message begins if there is no connection.
+#: The beginnings of gRPC's message if there is no connection.
 _NOT_CONNECTED = ("failed to connect to all addresses", "errors resolving ")
 #: Waits are up to this much longer, by chance, so that clients that were refused together do not return together.
 _JITTER = 0.25

@@ -85,7 +85,7 @@ class CheckpointModel(ModelSettings):
         precision: number format of the model. Default: auto.
     """
 
-    #: Whether a checkpoint with a manifest sets the default of `window_size`.
+    #: True if a checkpoint with a manifest sets the default of `window_size`.
     _has_window_of_training: ClassVar[bool] = True
 
     profile: str | None = None

@@ -89,7 +89,7 @@ class RerankServers(Servers):
     Attributes:
         kind: the API: vllm (`/v1/rerank`), vllm-score (`/v1/score`), sglang, llama-cpp (`llama-server --reranking`),
             tei, infinity, cohere or jina. The HTTP port of this service answers as jina, cohere and tei.
-        model: the name of the model at the servers. SGLang, llama.cpp and TEI serve one model, whatever the name.
+        model: the name of the model at the servers. SGLang, llama.cpp and TEI serve one model, so any name does.
         scores: `pointwise` if the score of a passage does not depend on the other ones, `listwise` if it does.
             Default: pointwise.
         max_passages: the most passages of a call. Pointwise: the passages of a larger window are divided among several

@@ -66,7 +66,7 @@ def source_of(host: str) -> str:
 
 
 class RefusalLog:
-    """Logs that connections of a port were refused or ended, at most once a second, whatever an attacker does.
+    """Logs that connections of a port were refused or ended, at most once a second, however many there were.
 
     Args:
         port: what the port is called in the log, such as "HTTP".
@@ -92,10 +92,10 @@ class RefusalLog:
 
 
 def address_reason(source: str, bounds: ConnectionBounds) -> str:
-    """The reason for which connections of one address are refused, for the log."""
+    """Says in the log why connections of one address are refused."""
     return f"{source} has {bounds.per_address}, the most of one address (connections.max_connections_per_address)"
 
 
 def port_reason(bounds: ConnectionBounds) -> str:
-    """The reason for which connections of any address are refused, for the log."""
+    """Says in the log why connections of any address are refused."""
     return f"{bounds.per_port} are open, the most of a port (connections.max_connections)"

@@ -1,4 +1,4 @@
-"""Closes the TCP connections of the server, for which grpcio has no API."""
+"""Counts and closes the TCP connections of the gRPC server, because grpcio has no API for that."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _COUNT_S = 1.0
 _SILENT_MS = 1000
 #: The part of a full port's connections that end for new ones at each count, if they are silent.
 _ROOM = 1 / 16
-#: Where Linux tells the milliseconds since data was received, in its struct tcp_info.
+#: The option that reads Linux's struct tcp_info, and the offset of the milliseconds since data was received.
 _TCP_INFO, _LAST_DATA_RECEIVED = getattr(socket, "TCP_INFO", None), 52
 
 #: Host and port of a client.

@@ -81,9 +81,8 @@ class RunningServer:
     async def drain(self, drain_s: float) -> None:
         """Shuts down: health becomes NOT_SERVING, new calls get UNAVAILABLE, calls in flight have `drain_s` seconds.
 
-        Then the connections end, so that calls which arrive too late or take too long get UNAVAILABLE as well, and over
-        HTTP 503.
-        A second call of this method waits for the first one to finish.
+        Then the connections end, so that calls that arrive too late or take too long get UNAVAILABLE as well, over HTTP
+        503. A second call of this method waits for the first one to finish.
         """
         if self._draining is None:
             self._draining = asyncio.create_task(self._drain(drain_s))
@@ -149,7 +148,7 @@ def _http(reranker: AsyncReranker, calls: CallsInFlight, observed: Telemetry) ->
 
 
 def _favour_event_loop() -> None:
-    """Shortens the time for which threads and the garbage collector keep the event loop waiting.
+    """Shortens the time that threads and the garbage collector keep the event loop waiting.
 
     A full collection would walk through all objects of the imported packages, some 0.5 s, again and again.
     """

@@ -29,7 +29,7 @@ SMALL_MESSAGE = 64 * 1024
 
 @dataclass(slots=True)
 class _Held:
-    """What a call in flight holds: its place among the calls of its caller, bytes, and the time to read its answer."""
+    """The place of a call among those of its caller, the bytes that it holds, and the timer of its answer."""
 
     place: Place
     size: int = 0
@@ -154,7 +154,10 @@ class CallsInFlight:
         held.size = size
 
     def expect_read(self, call: Call, size: int) -> None:
-        """Counts the bytes of an answer until the client has read it, for which it has a time. Raises: Overloaded."""
+        """Counts the bytes of an answer until the client has read it; one that is too slow loses its connection.
+
+        Raises: Overloaded.
+        """
         self.hold(call, size)
         later = asyncio.get_running_loop().call_later
         self._held[call].timer = later(self.limits.max_transfer_s, self._end_unread, call)
@@ -180,7 +183,7 @@ class CallsInFlight:
 
     @contextmanager
     def keep_waiting(self) -> Iterator[None]:
-        """Lets the drain wait for a block that makes calls, as its last call ends before the block does."""
+        """Lets the drain wait for a block that makes calls, because its last call ends before the block does."""
         self._blocks += 1
         self._idle.clear()
         try:

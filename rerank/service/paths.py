@@ -1,4 +1,4 @@
-"""Checks of the files that a model of the configuration names, without the libraries that will load them."""
+"""Checks the files that the settings of a model name. It imports none of the libraries that will load them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def check_model_files(model: ModelConfig) -> None:
 
 
 def problem_of_checkpoint(model: ModelConfig) -> str:
-    """The reason for which the files of a model cannot be loaded; empty if none is seen without loading them."""
+    """Says why the files of a model cannot be loaded, as far as that is seen before; empty if they can."""
     path = model.checkpoint
     if path is None or str(path) == SMOLLM2 or model.servers is not None:
         return ""
@@ -73,7 +73,7 @@ def problem_of_checkpoint(model: ModelConfig) -> str:
 
 
 def problem_of_encoder(folder: Path) -> str:
-    """See `problem_of_checkpoint`."""
+    """Says why the files of an encoder cannot be loaded, see `problem_of_checkpoint`."""
     try:
         check_class_names(folder)
         check_weights(folder)

@@ -81,7 +81,7 @@ class SearchRequest:
 
 
 def check_number_of_candidates(candidates: Sized, limits: Limits) -> None:
-    """To be called before anything looks at each of them. Raises: InvalidRequest if there are too many."""
+    """Refuses too many candidates, before anything looks at each of them. Raises: InvalidRequest."""
     _at_most("candidates", len(candidates), limits.max_candidates, "candidates")
 
 
@@ -118,7 +118,7 @@ def _repeated_doc_id(sources: Sequence[CandidateSource]) -> InvalidRequest:
 
 
 def _check_options(options: RankOptions, candidates: int, limits: Limits) -> None:
-    """Raises: InvalidRequest if all candidates together could have more parts than there may be candidates."""
+    """Refuses options out of range, and more chunks than there may be candidates. Raises: InvalidRequest."""
     if options.interpolation is not None:
         _between("strategy.interpolation.first_stage", options.interpolation, 0, _MAX_INTERPOLATION)
     most, limit = options.max_chunks_per_doc, limits.max_candidates

@@ -1,4 +1,4 @@
-"""Start of the service: checks that need no model, and the description of what is served."""
+"""Checks settings before models are loaded, and describes to the operator what is served."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def description(address: str, reranker: AsyncReranker) -> Iterator[str]:
 
 
 def replaced_models(models: Iterable[ModelConfig]) -> Iterator[str]:
-    """A line for each model that has the name of a bundled one, but another checkpoint or ranker."""
+    """Warns of each model that has the name of a bundled one, but another checkpoint or ranker."""
     for model in models:
         replaced = BUNDLED.get(model.name)
         if replaced and (model.ranker, _checkpoint(model)) != (replaced.ranker, _checkpoint(replaced)):

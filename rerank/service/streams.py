@@ -1,4 +1,4 @@
-"""Streams of requests: each request is a call of its own, and a bounded number of them is in work."""
+"""Streams of requests. Each request is a call of its own, and a bounded number of a stream's requests is in work."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from rerank.util.many import IN_WORK
 #: Streams that may be open at the same time, in all and with one key. Each may be receiving a message, and the
 #: bytes in flight know only when it is complete.
 _STREAMS, _STREAMS_OF_KEY = 32, 8
-#: Seconds after which a stream with no request in work is silent: it ends if another one finds no room.
+#: Seconds after which a stream with no request in work is silent: it ends if another one would be too many.
 _SILENT_S = 1.0
-#: The part of the bytes in flight that the messages of one stream may have before it is read further.
+#: A stream is read further while its messages hold at most this part of the bytes in flight.
 _SHARE_OF_BYTES = 1 / 4
 
-#: Requests that are in work before the first one is answered. Each answer admits one more: until the engine has
+#: Requests that are in work before the first one is answered. Each answer admits one more, because until the engine has
 #: measured its speed, it could take more than it can answer in time.
 _AT_FIRST = 4
 
@@ -40,14 +40,14 @@ class OpenStream:
 
     Attributes:
         key: the name of the caller's key; empty without keys.
-        most: how many of its requests may be in work.
-        silent_since_s: since when it waits for a message and has no request in work, on the event loop's clock; else
-            infinity.
-        has_to_end: set when it gives way to another one because it is silent.
+        max_in_work: the most of its requests that may be in work.
+        silent_since_s: the time since which it has waited for a message with no request in work, on the event loop's
+            clock; infinity otherwise.
+        has_to_end: set when the stream gives way to another one because it is silent.
     """
 
     key: str
-    most: int
+    max_in_work: int
     silent_since_s: float = math.inf
     has_to_end: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -79,7 +79,7 @@ class OpenStreams:
             self._open.discard(stream)
 
     def _end_silent(self, streams: Sequence[OpenStream], limit: int) -> None:
-        """Ends the stream that has been silent for longest if there are too many. Raises: Overloaded if none is."""
+        """Ends the stream that was silent for longest if there are too many. Raises: Overloaded if none is silent."""
         if len(streams) < limit:
             return
         longest = min(streams, key=lambda each: each.silent_since_s)
@@ -133,7 +133,7 @@ class RequestStream:
     """
 
     def __init__(self, stream: Call, method: Method, write: Write, opened: OpenStream) -> None:
-        self._stream, self._write, self._opened, self._most = stream, write, opened, opened.most
+        self._stream, self._write, self._opened = stream, write, opened
         self._calls, respond = method.calls, method.respond
 
         async def paced(message: bytes | bytearray, record: CallRecord) -> bytes:
@@ -162,7 +162,7 @@ class RequestStream:
         async with asyncio.TaskGroup() as tasks:
             try:
                 for number in count():
-                    await self._wait_for_room()
+                    await self._wait_until_readable()
                     if (message := await self._next(read)) is None:
                         break
                     call = _StreamedCall(self._stream, number, message)
@@ -188,14 +188,17 @@ class RequestStream:
             self._note_silence()
             self._ended.set()
 
-    async def _wait_for_room(self) -> None:
-        while not self._has_room():
+    async def _wait_until_readable(self) -> None:
+        while not self._may_be_read():
             self._ended.clear()
             await self._ended.wait()
 
-    def _has_room(self) -> bool:
+    def _may_be_read(self) -> bool:
         size, limit = sum(call.size for call in self._in_work), self._calls.limits.max_bytes_in_flight
-        return len(self._in_work) < min(self._most, _AT_FIRST + self._answered) and size <= _SHARE_OF_BYTES * limit
+        return (
+            len(self._in_work) < min(self._opened.max_in_work, _AT_FIRST + self._answered)
+            and size <= _SHARE_OF_BYTES * limit
+        )
 
     def _note_silence(self) -> None:
         self._opened.silent_since_s = self._quiet_since_s if self._is_reading and not self._in_work else math.inf

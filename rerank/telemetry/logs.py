@@ -1,4 +1,4 @@
-"""The form of the log: text for people or JSON for programs, with the texts of requests only if asked for."""
+"""Writes the log as text for people or as JSON for programs, with the texts of requests only if asked for."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def call_fields(call: CallRecord) -> dict[str, Any]:
 
 
 def costs(trace: Trace) -> dict[str, str | int | float]:
-    """Returns model, strategy and cost of a ranking: fields of a call in the log, and attributes of its span."""
+    """Model, strategy and cost of a ranking: fields of a call in the log, and attributes of its span."""
     return {
         "model": trace.model,
         "strategy": trace.strategy,
@@ -97,7 +97,7 @@ def costs(trace: Trace) -> dict[str, str | int | float]:
 
 
 def _call(record: logging.LogRecord) -> CallRecord | None:
-    """The call that a message is about, if it is about one."""
+    """The call that a log message is about; None for any other message."""
     arguments = record.args if isinstance(record.args, tuple) else ()
     return arguments[0] if len(arguments) == 1 and isinstance(arguments[0], CallRecord) else None
 

@@ -34,7 +34,7 @@ class _MetricsServer(ThreadingMixIn, WSGIServer):
         super().__init__(address, handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serves a connection on a thread. The oldest one ends if there are too many: an answer takes milliseconds, so
+        """Serves a connection on a thread. If there are too many, the oldest one ends: an answer takes milliseconds, so
         it has sent no request until now."""
         with self._lock:
             self._open[request] = None

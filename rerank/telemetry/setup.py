@@ -1,4 +1,4 @@
-"""Metrics and traces of a running service, as its settings ask for. What is off costs nothing."""
+"""Opens the metrics and traces that the settings ask for. What is off costs nothing."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def telemetry(reranker: AsyncReranker, calls: CallsInFlight) -> Iterator[Telemet
 
 @contextmanager
 def _metrics(listen: str, reranker: AsyncReranker, calls: CallsInFlight) -> Iterator[tuple[str, OnEnd]]:
-    """Serves /metrics; yields its address, and what counts a call."""
+    """Serves /metrics; yields its address, and the function that counts a call."""
     from rerank.telemetry.metrics import Metrics
     from rerank.telemetry.metrics_server import metrics_server
 

@@ -22,7 +22,7 @@ NAME = "rerank"
 _RAY_VERSION = "2.60"
 #: Hosts of `listen` that mean all addresses of a machine.
 _ALL_ADDRESSES = ("0.0.0.0", "[::]")
-#: Ray's settings for a cluster on this machine; variables of the environment precede.
+#: Ray's settings for a cluster on this machine; variables of the environment take precedence.
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",  # by default Ray reports its use to its makers
     "RAY_worker_niceness": "0",  # by default its processes have a low priority
