@@ -96,8 +96,8 @@ def test_field_names_are_lower_snake_case(proto: FileDescriptorProto) -> None:
 
 def test_removed_enum_values_are_reserved(proto: FileDescriptorProto) -> None:
     (score_kind,) = [enum for enum in proto.enum_type if enum.name == "ScoreKind"]
-    assert list(score_kind.reserved_name) == ["SCORE_KIND_CALIBRATED"]
-    assert [(reserved.start, reserved.end) for reserved in score_kind.reserved_range] == [(3, 3)]
+    assert {"SCORE_KIND_CALIBRATED", "SCORE_KIND_QUERY_LOG_LIKELIHOOD"} == set(score_kind.reserved_name)
+    assert [(reserved.start, reserved.end) for reserved in score_kind.reserved_range] == [(3, 3), (5, 5)]
 
 
 def test_durations_are_doubles_in_milliseconds(proto: FileDescriptorProto) -> None:
